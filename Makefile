@@ -1,0 +1,35 @@
+# The two commands of the README are `make demo` and `make test`; both set up .venv first.
+PYTHON ?= python3.11
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.PHONY: setup demo test check bench clean
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null || { echo "Tacit needs Python 3.11: install it, or run 'make PYTHON=/path/to/python3.11'."; exit 2; }
+	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch==2.13.0
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	touch $(STAMP)
+
+demo: setup
+	$(BIN)/tacit run digits --out runs/demo --force
+
+test: setup
+	$(BIN)/python -m pytest -n 2
+
+check: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+
+bench: setup
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[bench]"
+	$(BIN)/python bench/dp_sgd.py
+	$(BIN)/python bench/round.py
+	$(BIN)/python bench/scale.py
+
+clean:
+	rm -rf $(VENV) runs build *.egg-info
