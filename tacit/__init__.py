@@ -1,0 +1,32 @@
+"""Tacit: federated learning with a privacy promise that holds.
+
+>>> import tacit
+>>> tacit.Experiment(privacy={"kind": "local", "epsilon": 3.0}).privacy.kind
+'local'
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tacit.engine.simulate import History, run
+    from tacit.experiment import Experiment
+    from tacit.types import Budget, Guarantee
+
+__version__ = "0.1.0"
+__all__ = ["Budget", "Experiment", "Guarantee", "History", "run"]
+
+_HOMES = {
+    "Budget": "tacit.types",
+    "Experiment": "tacit.experiment",
+    "Guarantee": "tacit.types",
+    "History": "tacit.engine.simulate",
+    "run": "tacit.engine.simulate",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Loads a public name when it is first used, so that `import tacit` does not wait for torch."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'tacit' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)

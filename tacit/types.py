@@ -1,0 +1,129 @@
+"""The words of Tacit: what a client allows, how far an update has come, what a run guarantees.
+
+The type of an update says how far it has come on its one way: `Bounded` (clipped) -> `Private` (noised). A mechanism
+adds noise only to a `Bounded` whose sensitivity is its own, so noise before clipping, or noise for another clip, does not run.
+"""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+
+from tacit import check
+from tacit.errors import BadInput
+
+Unit = Literal["record", "client"]
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a client allows: (epsilon, delta) for one unit. `epsilon = inf` says "no limit" and must be said.
+
+    >>> Budget(epsilon=3.0, delta=1e-5)
+    Budget(epsilon=3.0, delta=1e-05, unit='record')
+    """
+
+    epsilon: float
+    delta: float
+    unit: Unit = "record"
+
+    def __post_init__(self) -> None:
+        if self.epsilon != math.inf:
+            check.positive(epsilon=self.epsilon)
+        check.probability(delta=self.delta)
+        check.one_of(("record", "client"), unit=self.unit)
+
+
+@dataclass(frozen=True)
+class Client:
+    """One participant of a round. Its data never becomes part of a printable description."""
+
+    index: int
+    id: str
+    budget: Budget
+    x: torch.Tensor = field(repr=False)
+    y: torch.Tensor = field(repr=False)
+
+    @property
+    def size(self) -> int:
+        """The number of records: declared public, because weights, sampling rates and divisors depend on it."""
+        return len(self.y)
+
+
+@dataclass(frozen=True)
+class Bounded:
+    """A vector whose change, when one unit comes or goes, has norm at most `sensitivity`."""
+
+    vector: torch.Tensor = field(repr=False)
+    sensitivity: float
+
+
+@dataclass(frozen=True)
+class Raw:
+    """A vector with no protection: it leaves its client only where the experiment asks for no privacy."""
+
+    vector: torch.Tensor = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Private:
+    """A vector that may be released: it carries its noise."""
+
+    vector: torch.Tensor = field(repr=False)
+    noise_std: float
+
+
+@dataclass(frozen=True)
+class Message:
+    """What one side sends to the other: named tensors and plain facts. Only what the trust model allows goes in."""
+
+    sender: str
+    tensors: dict[str, torch.Tensor] = field(repr=False)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class State:
+    """What the server needs next round: the model's parameters as one vector, and what its rule remembers."""
+
+    params: torch.Tensor = field(repr=False)
+    rule: dict[str, torch.Tensor] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """An epsilon with everything that makes it a statement: for whom, against whom, under which change.
+
+    `epsilon` is what was really spent by each client: the smallest, the median and the largest.
+    """
+
+    unit: Unit
+    adversary: str
+    relation: str
+    sampler: str
+    accountant: str
+    delta: float
+    epsilon_min: float
+    epsilon_median: float
+    epsilon_max: float
+    randomness: str
+    assumes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.epsilon_min <= self.epsilon_median <= self.epsilon_max:
+            raise BadInput("Expected 0 <= smallest <= median <= largest epsilon in a guarantee.")
+
+    def record(self) -> dict:
+        """The guarantee as plain values for summary.json."""
+        return {
+            "unit": self.unit,
+            "adversary": self.adversary,
+            "relation": self.relation,
+            "sampler": self.sampler,
+            "accountant": self.accountant,
+            "delta": self.delta,
+            "epsilon": {"min": self.epsilon_min, "median": self.epsilon_median, "max": self.epsilon_max},
+            "randomness": self.randomness,
+            "assumes": list(self.assumes),
+        }
