@@ -1,0 +1,61 @@
+"""The promise of a run in words and numbers: what a privacy officer signs."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from tacit.population import Population
+from tacit.privacy import price
+from tacit.privacy.ledger import Ledger
+from tacit.types import Guarantee
+
+SEEDED = "seeded: this was an experiment, and whoever knows the seed can remove the noise"
+FROM_OS = "the operating system's entropy"
+
+
+def local_guarantee(*, delta: float, accountant: str, randomness: str) -> Guarantee:
+    """Local DP's statement before anything is spent."""
+    return Guarantee(
+        unit="record",
+        adversary="the server, the other clients and everybody who sees updates or models",
+        relation="add or remove one record of one client",
+        sampler="Poisson batches within a client; no amplification is claimed for choosing clients",
+        accountant={"pld": "PLD (dp-accounting)", "rdp": "RDP (dp-accounting)"}[accountant],
+        delta=delta,
+        epsilon_min=0.0,
+        epsilon_median=0.0,
+        epsilon_max=0.0,
+        randomness=SEEDED if randomness == "seeded" else FROM_OS,
+        assumes=(
+            "a record belongs to one client only",
+            "each client's number of records is public",
+            "the test set and all settings, their tuning included, are public",
+            "floating-point noise stands for real-valued noise",
+        ),
+    )
+
+
+def spent_by(guarantee: Guarantee, ledger: Ledger, population: Population) -> Guarantee:
+    """The statement with what the ledger says was spent, over all clients; who was never charged spent nothing."""
+    spent = np.zeros(len(population))
+    compositions = ledger.compositions(guarantee.unit)
+    for index, name in enumerate(population.names):
+        if name in compositions:
+            spent[index] = price.epsilon(compositions[name], delta=guarantee.delta, accountant=ledger.accountant)
+    low, middle, high = (float(value) for value in (spent.min(), np.median(spent), spent.max()))
+    return replace(guarantee, epsilon_min=low, epsilon_median=middle, epsilon_max=high)
+
+
+def sentence(guarantee: Guarantee | None, *, runs: int = 1) -> str:
+    """The guarantee in one sentence that a privacy officer can read."""
+    if guarantee is None:
+        return "No privacy is promised: the updates carry no noise, and whoever sees them may learn about single records."
+    g = guarantee
+    counted = "this run" if runs <= 1 else f"all {runs} runs in this ledger"
+    return (
+        f"For each client, whatever {g.adversary} learn would be almost as likely with or without any one {g.unit}:"
+        f" ({g.unit}-level differential privacy, {g.relation}) the odds change by at most a factor of e^epsilon, except with"
+        f" probability delta = {g.delta:g}, and the epsilon spent in {counted} is {g.epsilon_max:.3g} at most"
+        f" (smallest {g.epsilon_min:.3g}, median {g.epsilon_median:.3g}), by {g.accountant}; {g.sampler};"
+        f" noise from {g.randomness}; provided that {', '.join(g.assumes)}."
+    )

@@ -1,0 +1,71 @@
+"""The sampled Gaussian mechanism of DP-SGD: one frozen object owns the sampling, the noise and their price.
+
+Source: Abadi et al. 2016 (arXiv:1607.00133), Algorithm 1; Poisson subsampling as in Mironov, Talwar, Zhang 2019 (arXiv:1908.10530).
+Guarantee: `steps` releases, each of a Poisson sample of the records; record level, add or remove one. The price is in `event()`
+and nowhere else, so the noise that is drawn and the noise that is paid for cannot differ.
+"""
+
+from dataclasses import dataclass
+
+import dp_accounting
+import numpy as np
+from dp_accounting import DpEvent
+
+from tacit import check
+from tacit.errors import BadInput
+from tacit.random import Stream
+from tacit.types import Bounded, Private
+
+
+@dataclass(frozen=True)
+class SampledGaussian:
+    """`steps` times: sample each record with probability q, sum vectors of norm at most C, add N(0, (zC)^2 I).
+
+    >>> SampledGaussian(noise_multiplier=1.0, clip=0.5, sampling_rate=0.1, steps=2).noise_std
+    0.5
+    """
+
+    noise_multiplier: float
+    clip: float
+    sampling_rate: float
+    steps: int = 1
+
+    def __post_init__(self) -> None:
+        check.positive(noise_multiplier=self.noise_multiplier, clip=self.clip)
+        check.rate(sampling_rate=self.sampling_rate)
+        check.at_least(1, steps=self.steps)
+
+    @property
+    def noise_std(self) -> float:
+        """The standard deviation on the sum, z * C."""
+        return self.noise_multiplier * self.clip
+
+    def sample(self, stream: Stream, size: int) -> np.ndarray:
+        """The records of one step: each of `size` independently with probability q; often none, never a fixed number."""
+        return stream.bernoulli(size, self.sampling_rate)
+
+    def noise(self, stream: Stream, bounded: Bounded) -> Private:
+        """Adds N(0, (zC)^2 I) to a sum whose sensitivity is C. Raises BadInput for any other sensitivity."""
+        if bounded.sensitivity != self.clip:
+            raise BadInput(f"This noise is made for sensitivity {self.clip}, got a vector of {bounded.sensitivity}.")
+        noise = stream.normal(bounded.vector.numel()).to(bounded.vector.device)
+        return Private(bounded.vector.add(noise.view_as(bounded.vector), alpha=self.noise_std), self.noise_std)
+
+    def event(self) -> DpEvent:
+        """The price of all steps, as dp-accounting describes it."""
+        gaussian = dp_accounting.GaussianDpEvent(self.noise_multiplier)
+        return dp_accounting.SelfComposedDpEvent(
+            dp_accounting.PoissonSampledDpEvent(self.sampling_rate, gaussian), self.steps
+        )
+
+
+def multiplier_from_noise_on_mean(*, noise_on_mean: float, clip: float, expected_batch: float) -> float:
+    """z = sigma * p|D| / C: the one place where "noise on the mean" becomes a noise multiplier.
+
+    Naseri, Hayes, De Cristofaro (arXiv:2009.03561), Algorithm 2, line 13 adds N(0, sigma^2) after dividing by p|D|.
+
+    >>> multiplier_from_noise_on_mean(noise_on_mean=0.02, clip=1.0, expected_batch=50)
+    1.0
+    """
+    check.positive(noise_on_mean=noise_on_mean, clip=clip, expected_batch=expected_batch)
+    return noise_on_mean * expected_batch / clip

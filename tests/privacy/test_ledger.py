@@ -1,0 +1,222 @@
+import math
+import sqlite3
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tacit.errors import LedgerError
+from tacit.privacy import price
+from tacit.privacy.ledger import Ledger
+from tacit.privacy.mechanism import SampledGaussian
+from tacit.types import Budget, Client
+
+EVENT = SampledGaussian(noise_multiplier=1.0, clip=1.0, sampling_rate=0.05, steps=10).event()
+OTHER = SampledGaussian(noise_multiplier=2.0, clip=1.0, sampling_rate=0.1, steps=5).event()
+
+
+def client(name="a", epsilon=3.0, unit="record"):
+    return Client(0, name, Budget(epsilon, 1e-5, unit), torch.zeros(1), torch.zeros(1))
+
+
+def ledger(tmp_path, *, run="r", attempt="1", population="p"):
+    return Ledger(tmp_path / "ledger.db", population=population, run=run, attempt=attempt)
+
+
+def pay(book, round, *clients, event=EVENT):
+    book.open_round(round)
+    return book.admit(clients, lambda _: event)
+
+
+def epsilon(rounds, event=EVENT):
+    return price.epsilon(price.compose([(event, rounds)]), delta=1e-5)
+
+
+def test_a_charge_is_on_disk_when_admit_returns(tmp_path):
+    pay(ledger(tmp_path), 0, client())
+    with sqlite3.connect(tmp_path / "ledger.db") as other:
+        assert other.execute("SELECT client, round, unit FROM charges").fetchall() == [("a", 0, "record")]
+
+
+def test_spent_is_the_price_of_everything_charged(tmp_path):
+    book = ledger(tmp_path)
+    for r in range(4):
+        pay(book, r, client())
+    assert book.spent(client()) == epsilon(4)
+    assert book.spent(client("b")) == 0.0
+
+
+def test_the_round_that_would_overspend_is_refused_and_not_charged(tmp_path):
+    book, tight = ledger(tmp_path), client(epsilon=epsilon(3) + 1e-9)
+    paid = [bool(pay(book, r, tight)) for r in range(5)]
+    assert paid == [True, True, True, False, False]
+    assert book.spent(tight) == epsilon(3) <= tight.budget.epsilon
+
+
+def test_who_cannot_pay_stays_out_and_the_others_go_on(tmp_path):
+    poor, rich = client("poor", epsilon=epsilon(1)), client("rich", epsilon=10.0)
+    book = ledger(tmp_path)
+    assert [c.id for c in pay(book, 0, poor, rich)] == ["poor", "rich"]
+    assert [c.id for c in pay(book, 1, poor, rich)] == ["rich"]
+
+
+def test_rounds_left_counts_down_by_one_and_agrees_with_a_fresh_ledger(tmp_path):
+    book, c = ledger(tmp_path), client(epsilon=epsilon(7))
+    for r in range(8):
+        book.open_round(r)
+        assert book.rounds_left(c, EVENT) == 7 - r
+        fresh = ledger(tmp_path, attempt="2")
+        assert fresh.rounds_left(c, EVENT) == 7 - r
+        fresh.close()
+        book.admit([c], lambda _: EVENT)
+
+
+def test_charges_add_up_over_runs_and_kinds_of_release(tmp_path):
+    first = ledger(tmp_path, run="one")
+    pay(first, 0, client())
+    first.close()
+    second = ledger(tmp_path, run="two")
+    pay(second, 0, client(), event=OTHER)
+    total = price.epsilon(price.compose([(EVENT, 1), (OTHER, 1)]), delta=1e-5)
+    assert second.spent(client()) == total
+    assert second.runs() == 2
+    assert second.compositions("record") == {"a": second.composition("a", "record")}
+
+
+def test_a_second_run_cannot_spend_what_the_first_has_spent(tmp_path):
+    c = client(epsilon=epsilon(3))
+    first = ledger(tmp_path, run="one")
+    for r in range(3):
+        pay(first, r, c)
+    first.close()
+    assert pay(ledger(tmp_path, run="two"), 0, c) == []
+
+
+def test_two_runs_at_once_never_overspend_together(tmp_path):
+    c = client(epsilon=epsilon(5))
+    books = [ledger(tmp_path, run="one"), ledger(tmp_path, run="two")]
+    paid = sum(len(pay(books[r % 2], r // 2, c)) for r in range(12))
+    assert paid == 5
+    assert books[0].spent(c) <= c.budget.epsilon
+
+
+def test_record_and_client_charges_are_never_added(tmp_path):
+    book = ledger(tmp_path)
+    pay(book, 0, client(unit="record"))
+    pay(book, 1, client(unit="client"))
+    assert book.spent(client(unit="record")) == book.spent(client(unit="client")) == epsilon(1)
+
+
+def test_a_resumed_seeded_round_is_paid_once(tmp_path):
+    book = ledger(tmp_path)
+    for r in range(3):
+        pay(book, r, client())
+    book.close()  # the crash came before the checkpoint of round 2
+    again = ledger(tmp_path)
+    pay(again, 2, client())
+    assert again.spent(client()) == epsilon(3)
+
+
+def test_a_resumed_round_of_another_attempt_is_paid_again(tmp_path):
+    book = ledger(tmp_path)
+    for r in range(3):
+        pay(book, r, client())
+    book.close()
+    again = ledger(tmp_path, attempt="other randomness")
+    pay(again, 2, client())
+    assert again.spent(client()) == epsilon(4)
+
+
+def test_a_resumed_round_that_took_the_last_of_the_budget_is_still_admitted(tmp_path):
+    c = client(epsilon=epsilon(3))
+    book = ledger(tmp_path)
+    for r in range(3):
+        pay(book, r, c)
+    book.close()
+    again = ledger(tmp_path)
+    assert pay(again, 2, c) == [c]
+    assert pay(again, 3, c) == []
+    assert again.spent(c) == epsilon(3)
+
+
+def test_spent_counts_an_interrupted_round_even_before_it_is_resumed(tmp_path):
+    book = ledger(tmp_path)
+    pay(book, 0, client())
+    book.close()
+    again = ledger(tmp_path)
+    again.open_round(0)
+    assert again.spent(client()) == epsilon(1)
+
+
+def test_an_unlimited_budget_is_charged_all_the_same(tmp_path):
+    book, c = ledger(tmp_path), client(epsilon=math.inf)
+    assert pay(book, 0, c) == [c]
+    assert book.spent(c) == epsilon(1)
+
+
+def test_a_ledger_of_other_data_is_refused(tmp_path):
+    ledger(tmp_path).close()
+    with pytest.raises(LedgerError, match="belongs to other data"):
+        ledger(tmp_path, population="q")
+
+
+def test_a_file_that_is_no_ledger_is_refused_in_one_sentence(tmp_path):
+    (tmp_path / "ledger.db").write_text("this is not a database, whatever its name says" * 100)
+    with pytest.raises(LedgerError, match="cannot be opened"):
+        ledger(tmp_path)
+
+
+def test_entries_say_who_was_charged_what_and_when(tmp_path):
+    book = ledger(tmp_path)
+    pay(book, 0, client("a"), client("b"))
+    entries = list(book.entries())
+    assert [(e["client"], e["round"], e["unit"]) for e in entries] == [("a", 0, "record"), ("b", 0, "record")]
+    assert price.from_text(entries[0]["event"]) == EVENT
+    assert entries[0]["time"].startswith("20")
+
+
+def test_synchronous_is_full(tmp_path):
+    assert ledger(tmp_path)._db.execute("PRAGMA synchronous").fetchone() == (2,)
+
+
+FULL_DISK = """
+    import resource, sys
+    sys.path.insert(0, {tests!r})
+    from test_ledger import *
+    book = Ledger({path!r}, population="p", run="r", attempt="1")
+    size = os.path.getsize({path!r})
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))  # the file can grow no further, as on a full disk
+    try:
+        for r in range(10_000):
+            book.open_round(r)
+            if not book.admit([client(str(i), epsilon=math.inf) for i in range(50)], lambda _: EVENT):
+                sys.exit("nobody was admitted")
+            print("released", r, flush=True)
+    except LedgerError as error:
+        print("refused", error)
+"""
+
+
+def test_a_full_disk_refuses_the_charge_and_releases_nothing(tmp_path, request):
+    path = str(tmp_path / "ledger.db")
+    script = textwrap.dedent(FULL_DISK.format(tests=str(request.path.parent), path=path)).replace("import resource, sys", "import os, resource, sys")
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    *released, last = done.stdout.splitlines()
+    assert last.startswith("refused"), done.stderr
+    assert "nothing was released" in last
+    charged = {e["round"] for e in ledger(tmp_path).entries()}
+    assert charged == set(range(len(released)))
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=12))
+def test_whatever_the_order_of_charges_nobody_passes_its_budget(tmp_path_factory, charges):
+    book = ledger(tmp_path_factory.mktemp("ledger"))
+    clients = [client(str(i), epsilon=epsilon(1 + i)) for i in range(4)]
+    for r, (i, kind) in enumerate(charges):
+        pay(book, r, clients[i], event=EVENT if kind else OTHER)
+    assert all(book.spent(c) <= c.budget.epsilon for c in clients)
