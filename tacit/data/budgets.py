@@ -1,0 +1,156 @@
+"""The epsilon of each client: one number, a list, a file, or a distribution by name.
+
+The distributions are those of Liu, Lou, Xiong, Liu, Meng, "Projected Federated Averaging with Heterogeneous
+Differential Privacy", PVLDB 15(4), 2021. A draw that is not above zero is drawn again, and in a mixture at least one
+client comes from the component with the largest mean (a "public" client). An epsilon is public: it is known to the
+server.
+"""
+
+import csv
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from tacit import check
+from tacit.errors import BadData, BadInput
+
+Spec = float | str | Sequence[float] | np.ndarray | Mapping[str, str]
+MIXTURES = {  # (share, mean, standard deviation); the last component is the public one
+    "mixgauss1": ((0.9, 0.1, 0.01), (0.1, 10.0, 0.1)),
+    "mixgauss2": ((0.9, 0.5, 0.01), (0.1, 10.0, 0.1)),
+    "mixgauss3": ((0.9, 1.0, 0.1), (0.1, 10.0, 0.1)),
+    "mixgauss4": ((0.5, 0.1, 0.01), (0.4, 1.0, 0.1), (0.1, 10.0, 1.0)),
+}
+DISTRIBUTIONS = ("uniform", "gauss", "pareto", *MIXTURES)
+NAMED_AT_MOST = 5  # names listed in a refusal
+
+
+def budgets(spec: Spec, *, clients: int, rng: np.random.Generator, names: Sequence[str] | None = None) -> np.ndarray:
+    """The epsilon of each client. `inf` says that a client sets no limit.
+
+    A file is `{"file": path}`: csv with the columns client and epsilon, or a json mapping from client to epsilon.
+    Raises: BadInput or BadData naming the client whose epsilon is missing, unknown or not above zero.
+
+    >>> budgets("mixgauss1", clients=3, rng=np.random.default_rng(0)).round(1).tolist()
+    [0.1, 0.1, 9.9]
+    """
+    check.at_least(1, clients=clients)
+    names = [f"client-{index}" for index in range(clients)] if names is None else names
+    if isinstance(spec, str):
+        check.one_of(DISTRIBUTIONS, epsilon=spec)
+        return draw(spec, clients=clients, rng=rng)
+    if isinstance(spec, Mapping):
+        if set(spec) != {"file"} or not isinstance(spec["file"], str):
+            raise BadInput(
+                f'Expected epsilon = {{file = "budgets.csv"}}, got the keys {", ".join(map(str, spec)) or "none"}.'
+            )
+        return _checked(_from_file(Path(spec["file"]).expanduser(), names), names)
+    if isinstance(spec, int | float | np.number):
+        return np.full(clients, _checked([spec], ["every client"])[0])
+    if not isinstance(spec, Sequence | np.ndarray):
+        raise BadInput(f"Expected epsilon to be a number, a list, a file or the name of a distribution, got {spec!r}.")
+    if len(spec) != clients:
+        raise BadInput(f"Expected one epsilon per client, got {len(spec)} for {clients} clients.")
+    return _checked(list(spec), names)
+
+
+def draw(name: str, *, clients: int, rng: np.random.Generator) -> np.ndarray:
+    """Epsilons from a distribution by name, all above zero."""
+    if name in MIXTURES:
+        return _mixture(MIXTURES[name], clients=clients, rng=rng)
+    if name == "uniform":
+        return rng.uniform(1, 10, clients)
+    if name == "pareto":
+        return 0.5 * (1 + rng.pareto(1, clients))  # x_m = 0.5, alpha = 1; NumPy draws the Lomax form
+    return _above_zero(lambda where: rng.normal(3, 1, len(where)), clients)
+
+
+def _mixture(components: Sequence[tuple[float, float, float]], *, clients: int, rng: np.random.Generator) -> np.ndarray:
+    """A mixture of normals, given that the last component is drawn at least once."""
+    share, mean, deviation = np.array(components).T
+    chosen = rng.choice(len(components), clients, p=share)
+    while not (chosen == len(components) - 1).any():
+        chosen = rng.choice(len(components), clients, p=share)
+    return _above_zero(lambda where: rng.normal(mean[chosen[where]], deviation[chosen[where]]), clients)
+
+
+def _above_zero(sample: Callable[[np.ndarray], np.ndarray], clients: int) -> np.ndarray:
+    """One sample per client, drawn again wherever it is not above zero."""
+    values, again = np.zeros(clients), np.arange(clients)
+    while len(again):
+        values[again] = sample(again)
+        again = again[values[again] <= 0]
+    return values
+
+
+def _checked(values: Sequence[object], names: Sequence[str]) -> np.ndarray:
+    """Epsilons as floats, each above zero."""
+    for value, name in zip(values, names, strict=True):
+        number = math.nan if isinstance(value, bool) or not isinstance(value, int | float | np.number) else float(value)
+        if not number > 0:  # NaN is not above zero either
+            raise BadInput(f"Expected epsilon > 0 for {name}, got {value!r}.")
+    return np.array(values, dtype=np.float64)
+
+
+def _from_file(path: Path, names: Sequence[str]) -> list[object]:
+    """The epsilons of a file in the order of the clients."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadData(f"The budgets file {path} cannot be read ({error}): correct epsilon.file.") from error
+    pairs = _json_pairs(path, text) if path.suffix.lower() == ".json" else _csv_pairs(path, text)
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        often = Counter(name for name, _ in pairs)
+        raise BadData(
+            f"{path} names {_some([name for name, times in often.items() if times > 1])} twice: keep one line each."
+        )
+    if absent := [name for name in names if name not in found]:
+        raise BadData(f"{path} gives no epsilon for {_some(absent)}: add {_them(absent)}.")
+    if unknown := sorted(set(found).difference(names)):
+        raise BadData(f"{path} names {_some(unknown)}, not among the clients of this data: remove {_them(unknown)}.")
+    return [found[name] for name in names]
+
+
+def _json_pairs(path: Path, text: str) -> list[tuple[str, object]]:
+    """Client and epsilon from a json mapping."""
+    try:
+        pairs = json.loads(text, object_pairs_hook=list)
+    except json.JSONDecodeError as error:
+        raise BadData(f"{path} is not json ({error}): correct it.") from error
+    if not text.lstrip().startswith("{"):
+        raise BadData(f'{path} is not a json mapping: expected {{"client-0": 1.0, ...}}.')
+    return [(name, math.inf if value in ("inf", "Infinity") else value) for name, value in pairs]
+
+
+def _csv_pairs(path: Path, text: str) -> list[tuple[str, object]]:
+    """Client and epsilon from csv text."""
+    rows = [[cell.strip() for cell in row] for row in csv.reader(text.splitlines())]
+    if not rows or rows[0] != ["client", "epsilon"]:
+        raise BadData(
+            f"{path} must begin with the line client,epsilon; found {','.join(rows[0]) if rows else 'nothing'}."
+        )
+    pairs = []
+    for line, row in enumerate(rows[1:], start=2):
+        try:
+            if row:
+                name, value = row
+                pairs.append((name, float(value)))
+        except ValueError:
+            raise BadData(f"{path}, line {line}: expected a client and a number, got {','.join(row)!r}.") from None
+    return pairs
+
+
+def _them(names: Sequence[str]) -> str:
+    """The pronoun."""
+    return "them" if len(names) > 1 else "it"
+
+
+def _some(names: Sequence[str]) -> str:
+    """A few names of many, for one sentence."""
+    more = len(names) - NAMED_AT_MOST
+    return ", ".join(names[:NAMED_AT_MOST]) + (f" and {more} more" if more > 0 else "")

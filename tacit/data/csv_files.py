@@ -1,0 +1,131 @@
+"""Records from csv files: a folder with one file per client, or one file, with or without a column that names the
+client.
+
+The first line names the columns. What is neither the label, the client nor ignored is a feature.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from tacit import check
+from tacit.data import features, names
+from tacit.data.csv_text import Table, header, listing, tables
+from tacit.data.dataset import Dataset
+from tacit.data.rows import Rows, dataset
+from tacit.data.section import FROM_DATA, DataSection
+from tacit.errors import BadData
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """Some rows of one file, encoded; labels and clients by their own names."""
+
+    x: np.ndarray
+    labels: names.Coded
+    clients: names.Coded | None
+    dropped: int
+
+
+def load(section: DataSection, *, seed: int) -> Dataset:
+    """Reads csv files as [n, features]. Raises: BadData naming file, line and column."""
+    files, by_column = listing(section.path), section.client_column
+    columns = feature_columns(files[0], section)
+    by_file = by_column is None and Path(str(section.path)).expanduser().is_dir()
+    owners = [file.stem if by_file else None for file in files]
+    blocks = [
+        block
+        for file, owner in zip(files, owners, strict=True)
+        for block in read(file, columns, section, client=owner, client_column=by_column)
+    ]
+    tests = [block for file in listing(section.test_path) for block in read(file, columns, section)]
+    class_names, notes = names.classes(section.classes, [block.labels for block in (*blocks, *tests)])
+    if dropped := sum(block.dropped for block in (*blocks, *tests)):
+        notes = (*notes, f"dropped {dropped} row{'s' * (dropped > 1)} with missing values")
+    test = _joined(tests, class_names) if tests else None
+    return dataset(section, _joined(blocks, class_names), test, class_names=class_names, seed=seed, notes=notes)
+
+
+def feature_columns(path: Path, section: DataSection) -> tuple[str, ...]:
+    """The columns that are features, in the order of the first line. Raises: BadData if a named one is absent."""
+    head = header(path)
+    roles = {"label": [section.label], "client_column": [section.client_column] * (section.client_column is not None)}
+    roles |= {"numeric": [*section.numeric], "categorical": [*section.categorical], "ignore": [*section.ignore]}
+    for key, columns in roles.items():
+        for column in set(columns).difference(head):
+            raise BadData(f"{path} has no column {column!r}, which data.{key} names.{check.nearest(column, head)}")
+    apart = {section.label, section.client_column, *section.ignore}
+    if found := tuple(column for column in head if column not in apart):
+        return found
+    raise BadData(f"{path} has no feature columns besides {', '.join(head)}.")
+
+
+def read(
+    path: Path,
+    columns: Sequence[str],
+    section: DataSection,
+    *,
+    client: str | None = None,
+    client_column: str | None = None,
+) -> Iterator[Block]:
+    """Reads one file block by block; its rows belong to `client`, or to those named in a column. Raises: BadData."""
+    wanted = [*columns, section.label, *([client_column] if client_column else [])]
+    rows = 0
+    for table in tables(path, wanted, ignored=(*section.ignore, section.client_column)):
+        rows += len(table.lines)
+        labels = names.coded(_present(table, section.label, marks=features.MISSING.difference(_declared(section))))
+        _refuse_unknown_label(table, labels, section)
+        clients = names.coded([client] * len(table.lines)) if client else None
+        if client_column:
+            clients = names.coded(_present(table, client_column, marks=frozenset(("",))))
+        x, kept = features.encode(table, columns, section)
+        yield Block(
+            x=x,
+            labels=names.coded(np.array(labels[0])[labels[1][kept]]),
+            clients=(clients[0], clients[1][kept]) if clients else None,
+            dropped=int((~kept).sum()),
+        )
+    if not rows:
+        raise BadData(
+            f"{path} holds no rows{f', so client {client!r} has no data' if client else ''}: add some or remove it."
+        )
+
+
+def _present(table: Table, column: str, *, marks: frozenset[str]) -> Sequence[str]:
+    """A column without gaps: the label or the client."""
+    cells = table.columns[column]
+    for row, cell in enumerate(cells):
+        if cell in marks:
+            raise BadData(f"{table.path}, line {table.lines[row]}, column {column!r} is missing: every row needs one.")
+    return cells
+
+
+def _declared(section: DataSection) -> tuple[str, ...]:
+    """The class names that are declared, if they are."""
+    return () if section.classes is None or isinstance(section.classes, str) else names.declared(section.classes)
+
+
+def _refuse_unknown_label(table: Table, labels: names.Coded, section: DataSection) -> None:
+    """Refuses a label that is not declared, with its line."""
+    if section.classes == FROM_DATA:
+        return
+    known = frozenset(_declared(section))
+    unknown = np.array([name not in known for name in labels[0]])[labels[1]]
+    if unknown.any():
+        row = int(np.argmax(unknown))
+        raise BadData(
+            f"{table.path}, line {table.lines[row]} has the label {labels[0][labels[1][row]]!r}, "
+            "which data.classes does not declare: correct it or declare it."
+        )
+
+
+def _joined(blocks: Sequence[Block], class_names: tuple[str, ...]) -> Rows:
+    """Blocks as one set of rows, with labels as class indices."""
+    place = {name: code for code, name in enumerate(class_names)}
+    y = [np.array([place[name] for name in block.labels[0]], np.int64)[block.labels[1]] for block in blocks]
+    clients = [block.clients for block in blocks if block.clients]
+    x = torch.from_numpy(np.concatenate([block.x for block in blocks]))
+    return Rows(x=x, y=np.concatenate(y), clients=names.merged(clients) if clients else None)

@@ -1,0 +1,65 @@
+"""A data set in memory, checked once, whatever file it came from."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from tacit.errors import BadData
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Training and test rows, with the client each training row belongs to where the source names clients.
+
+    Guarantee: every feature is finite, every label is in 0..classes-1, and rows, labels and clients have equal lengths.
+    Raises: BadData.
+
+    >>> x, y = torch.zeros(4, 2), torch.tensor([0, 1, 0, 1])
+    >>> Dataset(name="tiny", x=x, y=y, test_x=x, test_y=y, class_names=("no", "yes")).classes
+    2
+    """
+
+    name: str
+    x: torch.Tensor = field(repr=False)
+    y: torch.Tensor = field(repr=False)
+    test_x: torch.Tensor = field(repr=False)
+    test_y: torch.Tensor = field(repr=False)
+    class_names: tuple[str, ...]
+    client: np.ndarray | None = field(default=None, repr=False)
+    client_names: tuple[str, ...] | None = field(default=None, repr=False)
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for part, x, y in (("training", self.x, self.y), ("test", self.test_x, self.test_y)):
+            if len(x) != len(y) or not len(x):
+                raise BadData(
+                    f"Expected {self.name} to hold {part} rows with one label each, got {len(x)} and {len(y)}."
+                )
+            if y.min() < 0 or y.max() >= self.classes:
+                raise BadData(
+                    f"Expected every {part} label of {self.name} in 0..{self.classes - 1}, got {int(y.max())}."
+                )
+        if self.x.shape[1:] != self.test_x.shape[1:]:
+            shapes = f"{list(self.x.shape[1:])} and {list(self.test_x.shape[1:])}"
+            raise BadData(f"Expected training and test rows of {self.name} to have one shape, got {shapes}.")
+        if self.client is not None and len(self.client) != len(self.y):
+            raise BadData(f"Expected one client per row of {self.name}, got {len(self.client)} for {len(self.y)}.")
+        refuse_not_finite(self.x, where=f"{self.name} training data", client=self.client, names=self.client_names)
+        refuse_not_finite(self.test_x, where=f"{self.name} test data")
+
+    @property
+    def classes(self) -> int:
+        """The number of classes."""
+        return len(self.class_names)
+
+
+def refuse_not_finite(
+    x: torch.Tensor, *, where: str, client: np.ndarray | None = None, names: tuple[str, ...] | None = None
+) -> None:
+    """Refuses NaN and infinity, naming the first row that holds one and its client. Raises: BadData."""
+    if torch.isfinite(x.sum(dtype=torch.float64)):  # float32 values cannot overflow this sum, so no mask is needed
+        return
+    row = int(torch.isfinite(x.flatten(1)).all(1).logical_not().nonzero()[0])
+    of = "" if client is None or names is None else f" of client {names[client[row]]!r}"
+    raise BadData(f"Row {row}{of} in {where} holds NaN or infinity (rows count from 0): correct it or leave it out.")

@@ -1,0 +1,63 @@
+"""Texts as numbers: labels and clients by name, in an order a person would write them in."""
+
+import re
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from tacit.data.section import FROM_DATA
+from tacit.errors import BadData, BadInput
+
+FROM_DATA_NOTE = "the set of labels was taken from the data and is treated as public"
+
+Coded = tuple[tuple[str, ...], np.ndarray]  # the distinct texts and, for every row, which of them it has
+
+
+def coded(texts: Sequence[str] | np.ndarray) -> Coded:
+    """Distinct texts and their positions."""
+    names, codes = np.unique(np.asarray(texts, dtype=str), return_inverse=True)
+    return tuple(names.tolist()), codes.astype(np.int32)
+
+
+def merged(parts: Sequence[Coded]) -> Coded:
+    """Several codings as one, with the names in natural order.
+
+    >>> merged([coded(["b10", "b9"]), coded(["a"])])[0]
+    ('a', 'b9', 'b10')
+    """
+    names = in_natural_order({name for known, _ in parts for name in known})
+    place = {name: code for code, name in enumerate(names)}
+    recoded = [np.array([place[name] for name in known], np.int32)[codes] for known, codes in parts]
+    return names, np.concatenate(recoded)
+
+
+def in_natural_order(names: Iterable[str]) -> tuple[str, ...]:
+    """Sorts "client2" before "client10"."""
+    return tuple(
+        sorted(
+            names,
+            key=lambda name: [
+                (not part.isdecimal(), int(part) if part.isdecimal() else 0, part)
+                for part in re.split(r"(\d+)", name)
+                if part
+            ],
+        )
+    )
+
+
+def declared(classes: int | tuple[str, ...]) -> tuple[str, ...]:
+    """The class names that `classes = 3` or `classes = ["a", "b"]` declares."""
+    return tuple(str(number) for number in range(classes)) if isinstance(classes, int) else classes
+
+
+def classes(
+    said: int | str | tuple[str, ...] | None, found: Sequence[Coded]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The class names, and a note where they were not declared. Raises: BadInput if nothing was said, BadData."""
+    if said == FROM_DATA:
+        if len(known := merged(found)[0]) < 2:
+            raise BadData(f"Expected at least 2 labels in the data, found {', '.join(known) or 'none'}.")
+        return known, (FROM_DATA_NOTE,)
+    if said is None or isinstance(said, str):
+        raise BadInput(f"Expected data.classes to declare the labels, or to say {FROM_DATA!r}.")
+    return declared(said), ()

@@ -1,0 +1,120 @@
+"""Arrays from one .npz file: x [n, ...] and y [n], and where they exist client [n], x_test and y_test.
+
+Pickled objects are never loaded. Labels are texts or integers; integers are class names where every declared class is
+an integer, else positions in the declared list.
+"""
+
+import zipfile
+import zlib
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from tacit import check
+from tacit.data import names
+from tacit.data.dataset import Dataset, refuse_not_finite
+from tacit.data.rows import Rows, dataset
+from tacit.data.section import DataSection
+from tacit.errors import BadData
+
+ARRAYS = ("x", "y", "client", "x_test", "y_test")
+BROKEN = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error)
+
+
+def load(section: DataSection, *, seed: int) -> Dataset:
+    """Reads an .npz file. Raises: BadData naming the file and array, and the client and row of NaN or infinity."""
+    path = str(section.path)
+    arrays = read(path)
+    clients = _clients(arrays["client"], path=path, rows=len(arrays["y"])) if "client" in arrays else None
+    x = _features(arrays["x"], where=f"x of {path}", divide_by=section.divide_by, clients=clients)
+    test_path, tests = _tests(arrays, section)
+    labels = [_labels(arrays["y"], where=f"y of {path}", rows=len(x))]
+    if tests:
+        labels.append(_labels(tests[1], where=f"the test labels of {test_path}", rows=len(tests[0])))
+    class_names, notes = names.classes(section.classes, [names.coded(part) for part in labels])
+    codes = [_indices(part, class_names, path=file) for part, file in zip(labels, (path, test_path), strict=False)]
+    test_x = _features(tests[0], where=f"the test rows of {test_path}", divide_by=section.divide_by) if tests else None
+    return dataset(
+        section,
+        Rows(x=x, y=codes[0], clients=clients),
+        None if test_x is None else Rows(x=test_x, y=codes[1]),
+        class_names=class_names,
+        seed=seed,
+        notes=notes,
+    )
+
+
+def read(path: str) -> dict[str, np.ndarray]:
+    """The arrays of an .npz file. Raises: BadData if it is no such file, or holds other arrays than these."""
+    if not Path(path).expanduser().is_file():
+        raise BadData(f"{path} does not exist: correct data.path or data.test_path.")
+    try:
+        with Path(path).expanduser().open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+    except (*BROKEN, AttributeError, TypeError) as error:
+        raise BadData(
+            f"{path} cannot be read as an .npz file of plain arrays ({error}): save it with numpy.savez."
+        ) from error
+    for name in arrays:
+        check.one_of(ARRAYS, **{f"the arrays of {path}": name})
+    if absent := {"x", "y"}.difference(arrays):
+        raise BadData(f"{path} lacks the array {' and '.join(sorted(absent))}: it holds {', '.join(arrays) or 'none'}.")
+    return arrays
+
+
+def _tests(arrays: dict[str, np.ndarray], section: DataSection) -> tuple[str, tuple[np.ndarray, np.ndarray] | None]:
+    """The test arrays and the file they come from."""
+    inside = [name for name in ("x_test", "y_test") if name in arrays]
+    if section.test_path is not None:
+        if inside:
+            raise BadData(
+                f"{section.path} holds {' and '.join(inside)}, so data.test_path must go: choose one of them."
+            )
+        other = read(section.test_path)
+        return section.test_path, (other["x"], other["y"])
+    if len(inside) == 1:
+        raise BadData(f"{section.path} holds {inside[0]} alone: expected x_test and y_test together.")
+    return str(section.path), (arrays["x_test"], arrays["y_test"]) if inside else None
+
+
+def _features(x: np.ndarray, *, where: str, divide_by: float, clients: names.Coded | None = None) -> torch.Tensor:
+    """Features as finite float32."""
+    if x.dtype.kind not in "fiub" or x.ndim < 2:
+        raise BadData(f"Expected {where} to be numbers of shape [rows, ...], got {x.dtype} of shape {list(x.shape)}.")
+    with np.errstate(over="ignore"):  # what does not fit float32 becomes infinite and is refused below, by its row
+        out = torch.from_numpy(x.astype(np.float32)).div_(divide_by)
+    refuse_not_finite(out, where=where, client=clients[1] if clients else None, names=clients[0] if clients else None)
+    return out
+
+
+def _labels(y: np.ndarray, *, where: str, rows: int) -> np.ndarray:
+    """Labels as a vector of integers or texts, one for each row."""
+    if y.dtype.kind not in "iubU" or y.shape != (rows,):
+        raise BadData(f"Expected {where} to be {rows} integers or texts, got {y.dtype} of shape {list(y.shape)}.")
+    return y.astype(np.int64) if y.dtype.kind == "b" else y
+
+
+def _clients(client: np.ndarray, *, path: str, rows: int) -> names.Coded:
+    """The client of each row by name."""
+    if client.dtype.kind not in "iuU" or client.shape != (rows,):
+        raise BadData(
+            f"Expected client of {path} to be {rows} integers or texts, "
+            f"got {client.dtype} of shape {list(client.shape)}."
+        )
+    return names.merged([names.coded(client)])
+
+
+def _indices(labels: np.ndarray, class_names: tuple[str, ...], *, path: str) -> np.ndarray:
+    """Labels as indices into the class names."""
+    known, codes = names.coded(labels)
+    positions = labels.dtype.kind != "U" and not all(name.lstrip("-").isdecimal() for name in class_names)
+    place = {str(code) if positions else name: code for code, name in enumerate(class_names)}
+    for code, name in enumerate(known):
+        if name not in place:
+            row = int(np.argmax(codes == code))
+            raise BadData(
+                f"{path} has the label {name!r} in row {row}, which data.classes does not declare: correct it or "
+                "declare it."
+            )
+    return np.array([place[name] for name in known], np.int64)[codes]

@@ -1,0 +1,217 @@
+"""Sharing rows among clients: every row at most once, the sizes that were asked for, and always an end."""
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from tacit.data.load import load
+from tacit.data.partition import client_names, partition, share_out
+from tacit.data.section import DataSection
+from tacit.errors import BadData, BadInput
+
+
+def labels(rows, classes=10):
+    return np.random.default_rng(rows).integers(0, classes, rows)
+
+
+def held(shares):
+    """The rows of all clients, after seeing that the offsets and the views agree."""
+    assert np.array_equal(np.concatenate([shares[client] for client in range(len(shares))]), shares.order)
+    assert shares.order.dtype == shares.offsets.dtype == np.int64
+    return shares.order
+
+
+def assert_each_row_at_most_once(shares, rows):
+    order = held(shares)
+    assert len(np.unique(order)) == len(order)
+    assert shares.sizes.min() >= 1
+    assert 0 <= order.min() <= order.max() < rows
+
+
+@given(clients=st.integers(1, 40), rows=st.integers(40, 500), seed=st.integers(0, 99))
+def test_iid_uses_every_row_once_in_sizes_that_differ_by_one(clients, rows, seed):
+    shares = partition(labels(rows), kind="iid", clients=clients, rng=np.random.default_rng(seed))
+    assert sorted(held(shares)) == list(range(rows))
+    assert shares.sizes.max() - shares.sizes.min() <= 1
+
+
+@given(
+    clients=st.integers(1, 20),
+    per_client=st.integers(1, 10),
+    extra=st.integers(0, 99),
+    each=st.none() | st.integers(10, 15),
+    seed=st.integers(0, 99),
+)
+def test_shards_use_each_row_at_most_once_in_equal_sizes(clients, per_client, extra, each, seed):
+    rows = clients * max(per_client, each or 0) + extra
+    shares = partition(
+        labels(rows),
+        kind="shards",
+        clients=clients,
+        shards_per_client=per_client,
+        examples_per_client=each,
+        rng=np.random.default_rng(seed),
+    )
+    assert_each_row_at_most_once(shares, rows)
+    assert len(held(shares)) == (rows if each is None else clients * each)
+    assert shares.sizes.max() - shares.sizes.min() <= (per_client if each is None or each % per_client else 0)
+
+
+def test_few_shards_a_client_mean_few_labels_a_client():
+    y = np.repeat(np.arange(10), 1000)
+    shares = partition(y, kind="shards", clients=50, shards_per_client=2, rng=np.random.default_rng(0))
+    assert max(len(np.unique(y[shares[client]])) for client in range(50)) <= 2
+    mixed = partition(y, kind="iid", clients=50, rng=np.random.default_rng(0))
+    assert min(len(np.unique(y[mixed[client]])) for client in range(50)) == 10
+
+
+@settings(deadline=None)
+@given(
+    clients=st.integers(1, 40),
+    min_size=st.integers(1, 12),
+    spare=st.integers(0, 200),
+    log_alpha=st.floats(-320, 300),
+    seed=st.integers(0, 99),
+)
+@example(clients=9, min_size=2, spare=50, log_alpha=-323, seed=0)
+def test_dirichlet_always_ends_with_every_row_used_and_nobody_too_small(clients, min_size, spare, log_alpha, seed):
+    rows = clients * min_size + spare
+    alpha = max(10.0**log_alpha, 5e-324)
+    rng = np.random.default_rng(seed)
+    shares = partition(labels(rows), kind="dirichlet", clients=clients, alpha=alpha, min_size=min_size, rng=rng)
+    assert sorted(held(shares)) == list(range(rows))
+    assert shares.sizes.min() >= min_size
+
+
+def test_small_alpha_is_skewed_and_large_alpha_is_not():
+    y = labels(20_000)
+
+    def top_share(alpha):
+        rng = np.random.default_rng(0)
+        shares = partition(y, kind="dirichlet", clients=20, alpha=alpha, min_size=1, rng=rng)
+        return np.mean([np.bincount(y[shares[client]]).max() / len(shares[client]) for client in range(20)])
+
+    assert top_share(0.05) > 0.6
+    assert top_share(1000) < 0.15
+
+
+def test_dirichlet_proportions_have_the_moments_of_the_distribution():
+    """For Dir(a) over K clients the variance of a proportion is (1/K)(1 - 1/K)/(K a + 1); a and 2a are told apart."""
+    rng, y, clients = np.random.default_rng(0), np.zeros(10_000, int), 5
+
+    def variance(alpha):
+        draws = [partition(y, kind="dirichlet", clients=clients, alpha=alpha, min_size=1, rng=rng) for _ in range(150)]
+        return np.var(np.concatenate([draw.sizes / len(y) for draw in draws]))
+
+    for alpha in (0.5, 3.0):
+        expected = 0.2 * 0.8 / (clients * alpha + 1)
+        assert 0.8 < variance(alpha) / expected < 1.25
+        assert not 0.8 < variance(2 * alpha) / expected < 1.25
+
+
+def test_repair_takes_rows_from_the_largest_clients_only():
+    y = np.zeros(1000, int)
+    shares = partition(y, kind="dirichlet", clients=10, alpha=1e-9, min_size=20, rng=np.random.default_rng(0))
+    assert sorted(shares.sizes)[:9] == [20] * 9
+    assert shares.sizes.max() == 820
+
+
+@pytest.mark.parametrize("kind", ["dirichlet", "natural"])
+def test_a_cap_takes_random_rows_of_a_client_beyond_it(kind):
+    y, client = np.repeat(np.arange(10), 50), np.repeat([0, 1, 2, 3], [5, 95, 200, 200])
+    rng = np.random.default_rng(0)
+    shares = partition(y, kind=kind, clients=4, examples_per_client=20, client=client, rng=rng)
+    assert_each_row_at_most_once(shares, 500)
+    assert shares.sizes.max() == 20
+    if kind == "natural":
+        assert shares.sizes.tolist() == [5, 20, 20, 20]
+        assert all((client[shares[index]] == index).all() for index in range(4))
+        assert shares[3].max() > 350
+
+
+def test_examples_per_client_are_exact_with_equal_shares():
+    shares = partition(labels(100), kind="iid", clients=5, examples_per_client=7, rng=np.random.default_rng(0))
+    assert shares.sizes.tolist() == [7] * 5
+    assert_each_row_at_most_once(shares, 100)
+
+
+@pytest.mark.parametrize("kind", ["iid", "dirichlet", "shards", "natural"])
+def test_the_same_generator_gives_the_same_shares(kind):
+    y, client = labels(300), np.arange(300) % 6
+
+    def shares(seed):
+        return partition(y, kind=kind, clients=6, client=client, rng=np.random.default_rng(seed)).order
+
+    assert np.array_equal(shares(1), shares(1))
+    assert not np.array_equal(shares(1), shares(2))
+
+
+@pytest.mark.parametrize(
+    ("keys", "sentence"),
+    [
+        ({"kind": "iid", "clients": 101}, "at least one row per client, got 100 rows for 101 clients"),
+        ({"kind": "random", "clients": 2}, "Expected partition to be one of"),
+        ({"kind": "iid", "clients": 0}, "Expected clients >= 1, got 0"),
+        (
+            {"kind": "iid", "clients": 20, "examples_per_client": 6},
+            "20 clients with 6 examples each need 120 rows, but there are 100: set examples_per_client to at most 5",
+        ),
+        ({"kind": "shards", "clients": 20}, "20 clients with 10 shards each need 200 rows, but there are 100"),
+        (
+            {"kind": "dirichlet", "clients": 20},
+            "20 clients with at least 10 examples each need 200 rows, but there are 100: set min_size to at most 5",
+        ),
+        ({"kind": "dirichlet", "clients": 2, "alpha": -1.0}, "Expected alpha > 0, got -1.0"),
+        ({"kind": "natural", "clients": 2}, "This data names no clients: set data.client_column"),
+        ({"kind": "natural", "clients": 2, "client": np.arange(100) % 3}, "The data names 3 clients, expected 2"),
+    ],
+)
+def test_what_cannot_be_shared_is_refused(keys, sentence):
+    with pytest.raises(BadInput, match=sentence):
+        partition(labels(100), rng=np.random.default_rng(0), **keys)
+
+
+def test_a_client_without_data_is_refused_by_name():
+    client = np.array([0, 0, 2, 2])
+    with pytest.raises(BadData, match="Client 'bob' has no data"):
+        partition(
+            labels(4),
+            kind="natural",
+            clients=3,
+            client=client,
+            names=["ann", "bob", "cy"],
+            rng=np.random.default_rng(0),
+        )
+
+
+def test_a_share_beyond_the_last_is_no_share():
+    shares = partition(labels(9), kind="iid", clients=3, rng=np.random.default_rng(0))
+    assert np.array_equal(shares[-1], shares[2])
+    for client in (3, -4):
+        with pytest.raises(IndexError):
+            shares[client]
+
+
+def test_a_section_shares_a_data_set(tmp_path):
+    section = DataSection(partition="dirichlet", clients=7, min_size=40)
+    shares = share_out(load(section, seed=0), section, rng=np.random.default_rng(0))
+    assert len(shares) == 7
+    assert shares.sizes.min() >= 40
+    assert client_names(load(section, seed=0), section)[6] == "client-6"
+
+
+def test_a_natural_section_takes_the_clients_of_the_data(tmp_path):
+    np.savez(tmp_path / "a.npz", x=np.zeros((9, 1)), y=np.arange(9) % 2, client=np.repeat(["z", "y", "x"], 3))
+    section = DataSection(name="npz", path=str(tmp_path / "a.npz"), classes=2, partition="natural")
+    data = load(section, seed=0)
+    shares = share_out(data, section, rng=np.random.default_rng(0))
+    assert client_names(data, section) == ("x", "y", "z")
+    assert shares.sizes.tolist() == [2, 2, 2]
+
+
+def test_a_hundred_thousand_clients_are_shared_in_seconds():
+    y = np.random.default_rng(0).integers(0, 10, 1_000_000).astype(np.int8)
+    shares = partition(y, kind="dirichlet", clients=100_000, min_size=5, rng=np.random.default_rng(0))
+    assert len(np.unique(shares.order)) == len(y)
+    assert shares.sizes.min() >= 5
