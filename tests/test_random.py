@@ -9,7 +9,12 @@ def test_the_same_place_gives_the_same_stream_and_another_place_another():
     derive = seeded(3)
     first = derive(1, "a", "noise").normal(100)
     assert (first == derive(1, "a", "noise").normal(100)).all()
-    for other in (derive(2, "a", "noise"), derive(1, "b", "noise"), derive(1, "a", "batch"), seeded(4)(1, "a", "noise")):
+    for other in (
+        derive(2, "a", "noise"),
+        derive(1, "b", "noise"),
+        derive(1, "a", "batch"),
+        seeded(4)(1, "a", "noise"),
+    ):
         assert not (first == other.normal(100)).any()
 
 

@@ -9,7 +9,7 @@ from tacit.privacy import price
 from tacit.privacy.ledger import Ledger
 from tacit.types import Guarantee
 
-SEEDED = "seeded: this was an experiment, and whoever knows the seed can remove the noise"
+SEEDED = "a seed (an experiment: whoever knows the seed can remove the noise)"
 FROM_OS = "the operating system's entropy"
 
 
@@ -19,7 +19,7 @@ def local_guarantee(*, delta: float, accountant: str, randomness: str) -> Guaran
         unit="record",
         adversary="the server, the other clients and everybody who sees updates or models",
         relation="add or remove one record of one client",
-        sampler="Poisson batches within a client; no amplification is claimed for choosing clients",
+        sampler="Poisson batches within a client (nothing is claimed for choosing clients at random)",
         accountant={"pld": "PLD (dp-accounting)", "rdp": "RDP (dp-accounting)"}[accountant],
         delta=delta,
         epsilon_min=0.0,
@@ -49,13 +49,15 @@ def spent_by(guarantee: Guarantee, ledger: Ledger, population: Population) -> Gu
 def sentence(guarantee: Guarantee | None, *, runs: int = 1) -> str:
     """The guarantee in one sentence that a privacy officer can read."""
     if guarantee is None:
-        return "No privacy is promised: the updates carry no noise, and whoever sees them may learn about single records."
+        return (
+            "No privacy is promised: the updates carry no noise, and whoever sees them may learn about single records."
+        )
     g = guarantee
     counted = "this run" if runs <= 1 else f"all {runs} runs in this ledger"
     return (
-        f"For each client, whatever {g.adversary} learn would be almost as likely with or without any one {g.unit}:"
-        f" ({g.unit}-level differential privacy, {g.relation}) the odds change by at most a factor of e^epsilon, except with"
-        f" probability delta = {g.delta:g}, and the epsilon spent in {counted} is {g.epsilon_max:.3g} at most"
-        f" (smallest {g.epsilon_min:.3g}, median {g.epsilon_median:.3g}), by {g.accountant}; {g.sampler};"
-        f" noise from {g.randomness}; provided that {', '.join(g.assumes)}."
+        f"For every client, {g.unit}-level differential privacy: to {g.relation} changes the probability of anything that"
+        f" {g.adversary} can observe by at most a factor of e^epsilon, except with probability delta = {g.delta:g};"
+        f" the epsilon spent in {counted} is at most {g.epsilon_max:.3g} (smallest {g.epsilon_min:.3g}, median"
+        f" {g.epsilon_median:.3g} over the clients), computed by {g.accountant} for {g.sampler}, with noise drawn from"
+        f" {g.randomness}, provided that {', that '.join(g.assumes)}."
     )

@@ -57,7 +57,9 @@ def sampling_rates(sizes: np.ndarray, *, batch_size: int, sampling_rate: float |
     return np.array(rates)[inverse]
 
 
-def spread(population: Population, *, rates: np.ndarray, steps: np.ndarray, participations: int, accountant: str) -> np.ndarray:
+def spread(
+    population: Population, *, rates: np.ndarray, steps: np.ndarray, participations: int, accountant: str
+) -> np.ndarray:
     """Each client's multiplier, so that `participations` rounds cost at most its epsilon."""
     for index in np.flatnonzero(np.isinf(population.epsilons))[:1]:
         name = population.names[int(index)]
@@ -94,7 +96,10 @@ def same_noise(
         return np.full(len(population), multiplier)
     if noise_on_mean is not None:
         batches, inverse = np.unique(rates * population.sizes, return_inverse=True)
-        z = [multiplier_from_noise_on_mean(noise_on_mean=noise_on_mean, clip=clip, expected_batch=float(b)) for b in batches]
+        z = [
+            multiplier_from_noise_on_mean(noise_on_mean=noise_on_mean, clip=clip, expected_batch=float(b))
+            for b in batches
+        ]
         return np.array(z)[inverse]
     finite = np.where(np.isinf(population.epsilons), -1.0, population.epsilons)
     most = int(np.argmax(finite))

@@ -22,7 +22,7 @@ ACCOUNTANTS = ("pld", "rdp")
 POINTS_PER_STD = (
     20  # grid points per standard deviation of one step's privacy loss: within 0.1 % of a 10 times finer grid
 )
-COARSEST, FINEST = 5e-3, 1e-5
+COARSEST, FINEST, WIDEST = 5e-3, 1e-5, 50.0
 MOST_POINTS = (
     200_000  # a tiny noise multiplier spreads the loss over thousands; the grid then widens instead of the memory
 )
@@ -57,6 +57,8 @@ def epsilon(composition: Composition, *, delta: float, accountant: str = "pld") 
 
 def _epsilon_pld(composition: Composition, delta: float) -> float:
     interval = min(_interval(event) for event, _ in composition)
+    if interval > WIDEST:  # noise so small that the grid would be useless: RDP bounds it as well as anything
+        return _epsilon_rdp(composition, delta)
     parts = [_one_step(event, interval).self_compose(count) for event, count in composition]
     total = parts[0]
     for part in parts[1:]:

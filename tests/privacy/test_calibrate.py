@@ -18,9 +18,7 @@ def cost(z, *, rate, steps, accountant="pld"):
 
 
 @settings(max_examples=15, deadline=None)
-@given(
-    epsilon=st.floats(0.1, 20), rate=st.sampled_from([0.01, 0.05, 0.3, 1.0]), steps=st.sampled_from([1, 30, 700])
-)
+@given(epsilon=st.floats(0.1, 20), rate=st.sampled_from([0.01, 0.05, 0.3, 1.0]), steps=st.sampled_from([1, 30, 700]))
 def test_the_noise_keeps_the_budget_and_a_little_less_noise_does_not(epsilon, rate, steps):
     z = noise_multiplier(epsilon=epsilon, delta=1e-5, sampling_rate=rate, steps=steps)
     assert cost(z, rate=rate, steps=steps) <= epsilon
@@ -62,7 +60,9 @@ def test_affordable_counts_what_was_spent_and_stops_at_the_most_asked_for():
     assert affordable(step, epsilon=math.inf, delta=1e-5, most=9) == 9
 
 
-@pytest.mark.parametrize("change", [{"epsilon": 0.0}, {"epsilon": -1.0}, {"delta": 1.0}, {"sampling_rate": 0.0}, {"steps": 0}])
+@pytest.mark.parametrize(
+    "change", [{"epsilon": 0.0}, {"epsilon": -1.0}, {"delta": 1.0}, {"sampling_rate": 0.0}, {"steps": 0}]
+)
 def test_impossible_requests_are_refused(change):
     with pytest.raises(BadInput):
         noise_multiplier(**{"epsilon": 1.0, "delta": 1e-5, "sampling_rate": 0.1, "steps": 10} | change)

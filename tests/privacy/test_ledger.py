@@ -203,7 +203,9 @@ FULL_DISK = """
 
 def test_a_full_disk_refuses_the_charge_and_releases_nothing(tmp_path, request):
     path = str(tmp_path / "ledger.db")
-    script = textwrap.dedent(FULL_DISK.format(tests=str(request.path.parent), path=path)).replace("import resource, sys", "import os, resource, sys")
+    script = textwrap.dedent(FULL_DISK.format(tests=str(request.path.parent), path=path)).replace(
+        "import resource, sys", "import os, resource, sys"
+    )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
     *released, last = done.stdout.splitlines()
     assert last.startswith("refused"), done.stderr

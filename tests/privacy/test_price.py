@@ -11,7 +11,8 @@ def poisson(rate, z):
 
 
 @pytest.mark.parametrize(
-    ("steps", "accountant", "expected"), [(150, "pld", 4.18), (150, "rdp", 4.75), (1500, "pld", 13.9), (1500, "rdp", 15.1)]
+    ("steps", "accountant", "expected"),
+    [(150, "pld", 4.18), (150, "rdp", 4.75), (1500, "pld", 13.9), (1500, "rdp", 15.1)],
 )
 def test_golden_values(steps, accountant, expected):
     found = price.epsilon(((poisson(0.05, 1.0), steps),), delta=1e-5, accountant=accountant)

@@ -1,0 +1,146 @@
+"""From an experiment to its parts: data, clients, model, mechanisms, algorithm. The only place that wires them together."""
+
+import hashlib
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from rich.progress import Progress
+from torch import nn
+
+from tacit import check, models, rules
+from tacit.algorithms import Algorithm
+from tacit.algorithms.fedavg import FedAvg
+from tacit.algorithms.local_dp import LocalDP
+from tacit.data.budgets import budgets
+from tacit.data.dataset import Dataset
+from tacit.data.load import load
+from tacit.data.partition import client_names, share_out
+from tacit.data.shares import Shares
+from tacit.errors import BadInput
+from tacit.experiment import Experiment
+from tacit.population import Population, populate
+from tacit.privacy.plan import Plan, planned_participations, same_noise, sampling_rates, spread
+from tacit.random import Derive, from_os, seeded
+from tacit.train.flat import flatten
+from tacit.types import Client
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """Everything a run needs, put together once.
+
+    `theta` is the vector that the parameters of `model` are views of; `params` are the initial ones. `plan` is None where nothing
+    is promised.
+    """
+
+    experiment: Experiment
+    dataset: Dataset = field(repr=False)
+    shares: Shares = field(repr=False)
+    population: Population = field(repr=False)
+    model: nn.Module = field(repr=False)
+    theta: torch.Tensor = field(repr=False)
+    params: torch.Tensor = field(repr=False)
+    plan: Plan | None
+    algorithm: Algorithm
+    derive: Derive = field(repr=False)
+
+    @property
+    def cohort(self) -> int:
+        """How many clients take part in a round."""
+        return self.experiment.train.clients_per_round or len(self.population)
+
+
+def build(experiment: Experiment, *, progress: Progress | None = None) -> Parts:
+    """Loads, shares out, calibrates. Raises BadInput or BadData in one sentence for what cannot be done."""
+    dataset, shares, population = clients(experiment, progress=progress)
+    train = experiment.train
+    if train.clients_per_round and train.clients_per_round > len(population):
+        raise BadInput(f"Expected train.clients_per_round <= {len(population)} clients, got {train.clients_per_round}.")
+    if train.min_clients > (train.clients_per_round or len(population)):
+        raise BadInput(f"Expected train.min_clients <= the clients of a round, got {train.min_clients}.")
+    derive = seeded(experiment.run.seed)
+    seed = derive("model").torch_seed()
+    model = models.build(
+        experiment.model.name, input_shape=tuple(dataset.x.shape[1:]), classes=dataset.classes, seed=seed
+    )
+    models.check_output(model, dataset.test_x[:2], dataset.classes)
+    device = _device(experiment.run.device)
+    theta = flatten(model.to(device))
+    plan = make_plan(experiment, population)
+    if experiment.run.device != "cpu":
+        population = population.to(device)
+    algorithm = _algorithm(experiment, population, plan)
+    noise = derive if experiment.run.randomness == "seeded" else from_os()
+    return Parts(experiment, dataset, shares, population, model, theta, theta.clone(), plan, algorithm, noise)
+
+
+def clients(experiment: Experiment, *, progress: Progress | None = None) -> tuple[Dataset, Shares, Population]:
+    """The data and who has what of it, with each client's epsilon."""
+    derive, privacy = seeded(experiment.run.seed), experiment.privacy
+    dataset = load(experiment.data, seed=experiment.run.seed, progress=progress)
+    shares = share_out(dataset, experiment.data, rng=derive("partition").generator())
+    names = client_names(dataset, experiment.data)
+    spec = privacy.epsilon if privacy.epsilon is not None else float("inf")
+    epsilons = budgets(spec, clients=len(shares), rng=derive("budgets").generator(), names=names)
+    return dataset, shares, populate(dataset, shares, names=names, epsilons=epsilons, delta=privacy.delta)
+
+
+def population_id(experiment: Experiment, population: Population) -> str:
+    """What a ledger belongs to: the same records in the same hands, run after run.
+
+    Where the data itself names the clients, a record stays with its client whatever the seed. Where Tacit deals the rows out,
+    other settings would put a record into other hands, and the charges of two clients would have to be added.
+    """
+    data = experiment.data
+    if data.partition == "natural":
+        return f"{data.name}:{data.path}"
+    mark = hashlib.blake2b(population.offsets.tobytes(), digest_size=8)
+    settings = data.model_dump(exclude={"path", "test_path"}) | {"seed": experiment.run.seed}
+    mark.update(repr(sorted(settings.items())).encode())
+    return f"{data.name}:{mark.hexdigest()}"
+
+
+def make_plan(experiment: Experiment, population: Population) -> Plan | None:
+    """The mechanism of every client, or None where nothing is promised."""
+    privacy, train = experiment.privacy, experiment.train
+    if privacy.kind == "none":
+        return None
+    rates = sampling_rates(population.sizes, batch_size=train.batch, sampling_rate=train.sampling_rate)
+    steps = (
+        np.ceil(train.local_epochs / rates).astype(int) if train.local_epochs else np.full(len(population), train.steps)
+    )
+    share = (train.clients_per_round or len(population)) / len(population)
+    participations = planned_participations(rounds=train.rounds, share=share)
+    common = {"rates": rates, "steps": steps, "participations": participations, "accountant": privacy.accountant}
+    if privacy.rule == "spread":
+        multipliers = spread(population, **common)
+    else:
+        given = {"clip": privacy.clip, "multiplier": privacy.noise_multiplier, "noise_on_mean": privacy.noise_on_mean}
+        multipliers = same_noise(population, **common, **given)
+    return Plan(privacy.clip, participations, rates, steps, multipliers)
+
+
+def _algorithm(experiment: Experiment, population: Population, plan: Plan | None) -> Algorithm:
+    train, rule = experiment.train, rules.load(experiment.aggregate.rule)
+    rates = {"learning_rate": train.learning_rate, "server_learning_rate": train.server_learning_rate}
+    if plan is not None:
+        return LocalDP(plan.mechanism, rule, **rates)
+
+    def batch(client: Client) -> int:
+        return max(1, round(train.sampling_rate * client.size)) if train.sampling_rate else train.batch
+
+    def steps(client: Client) -> int:
+        return train.local_epochs * -(-client.size // batch(client)) if train.local_epochs else train.steps
+
+    return FedAvg(rule, steps, batch, **rates)
+
+
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        check.one_of(("cpu", "cuda", "mps"), **{"run.device": name.split(":")[0]})
+        raise BadInput(f"run.device = {name!r} cannot be used on this machine: {str(error).splitlines()[0]}") from None
+    return device

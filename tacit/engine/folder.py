@@ -1,0 +1,137 @@
+"""A run's folder: `experiment.toml`, `rounds.jsonl`, `ledger.db`, `checkpoint.safetensors`, `model.safetensors`, `summary.json`.
+
+Every file but the round log is replaced atomically, so a crash leaves the old one or the new one. A folder belongs to one
+process at a time, and to one run: a second is refused unless it resumes or is told to set the first aside.
+"""
+
+import fcntl
+import json
+import os
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+
+from tacit.errors import BadInput, RunExists
+from tacit.experiment import Experiment
+from tacit.types import State
+
+CHECKPOINT = "checkpoint.safetensors"
+
+
+@dataclass(frozen=True)
+class Folder:
+    """An open, locked folder. `run` names the run for ever; `settings` is the experiment's text."""
+
+    path: Path
+    run: str
+    lock: int
+
+    def checkpoint(self, state: State, *, next_round: int) -> None:
+        """Writes the state from which `next_round` starts."""
+        tensors = {"params": state.params, "next_round": torch.tensor(next_round)}
+        tensors |= {f"rule.{name}": tensor for name, tensor in state.rule.items()}
+        replace(self.path / CHECKPOINT, save({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}))
+
+    def restore(self) -> tuple[State, int] | None:
+        """The last checkpoint and its next round, or None before the first."""
+        place = self.path / CHECKPOINT
+        if not place.exists():
+            return None
+        try:
+            tensors = load_file(place)
+        except SafetensorError as error:
+            raise BadInput(
+                f"{place} is damaged ({error}): start again with --force, which keeps the old files."
+            ) from error
+        rule = {name.removeprefix("rule."): t for name, t in tensors.items() if name.startswith("rule.")}
+        return State(tensors["params"], rule), int(tensors["next_round"])
+
+    def rounds(self, *, before: int) -> list[dict[str, Any]]:
+        """The log of the rounds before a checkpoint; what a crash left after it is dropped from the file."""
+        place = self.path / "rounds.jsonl"
+        lines = place.read_text("utf-8").splitlines() if place.exists() else []
+        kept = [line for line in lines if _complete(line) and json.loads(line)["round"] < before]
+        replace(place, "".join(f"{line}\n" for line in kept).encode())
+        return [json.loads(line) for line in kept]
+
+    def log(self, record: dict[str, Any]) -> None:
+        """Adds a line to the round log."""
+        with (self.path / "rounds.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
+
+    def write(self, name: str, content: bytes) -> None:
+        """Replaces a file of the folder."""
+        replace(self.path / name, content)
+
+    def close(self) -> None:
+        """Gives the folder free."""
+        os.close(self.lock)
+
+
+def open_folder(path: Path, experiment: Experiment, *, resume: bool, force: bool) -> Folder:
+    """Makes or reopens a run's folder and locks it. Raises RunExists, or BadInput if there is nothing to resume."""
+    known = path / "experiment.toml"
+    if force and known.exists():
+        _set_aside(path)
+    if known.exists() and not resume:
+        raise RunExists(
+            f"{path} already holds a run: use --resume to go on with it, or --force to set it aside and start anew."
+        )
+    if resume and not known.exists():
+        raise BadInput(f"There is no run to resume in {path}.")
+    path.mkdir(parents=True, exist_ok=True)
+    lock = _lock(path)
+    if not resume:
+        replace(path / "run.json", json.dumps({"run": uuid.uuid4().hex}).encode())
+        replace(known, experiment.toml().encode())
+    elif known.read_text("utf-8") != experiment.toml():
+        os.close(lock)
+        raise BadInput(
+            f"The run in {path} was started with other settings: resume it as it was (leave out --set), or choose another --out."
+        )
+    return Folder(path, json.loads((path / "run.json").read_text("utf-8"))["run"], lock)
+
+
+def replace(path: Path, content: bytes) -> None:
+    """Writes a file so that a crash leaves the old content or the new one."""
+    temporary = path.with_name(f".{path.name}.new")
+    with temporary.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def first_free(stems: Iterable[Path]) -> Path:
+    """The first of the paths that does not exist."""
+    return next(path for path in stems if not path.exists())
+
+
+def _set_aside(path: Path) -> None:
+    """Moves an earlier run, its ledger included, to `path.1`, `path.2`, ...: nothing is deleted."""
+    path.rename(first_free(path.with_name(f"{path.name}.{number}") for number in range(1, 10**6)))
+
+
+def _lock(path: Path) -> int:
+    lock = os.open(path / ".lock", os.O_CREAT | os.O_RDWR, 0o644)
+    try:
+        fcntl.lockf(
+            lock, fcntl.LOCK_EX | fcntl.LOCK_NB
+        )  # not inherited by worker processes, so a kill frees it at once
+    except OSError as error:
+        os.close(lock)
+        raise RunExists(f"Another process is running in {path}: wait for it, or choose another --out.") from error
+    return lock
+
+
+def _complete(line: str) -> bool:
+    try:
+        return "round" in json.loads(line)
+    except ValueError:
+        return False

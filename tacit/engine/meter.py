@@ -1,0 +1,75 @@
+"""Reads the ledger for the loop and for the reader: who can still pay, and what the tightest and the loosest client have spent."""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from dp_accounting import DpEvent
+
+from tacit.build import Parts
+from tacit.privacy import price
+from tacit.privacy.ledger import Ledger
+from tacit.types import Client
+
+MARKS = 64  # while a run goes on, epsilon is shown rounded up to the next of so many marks; at the end it is exact
+
+
+class Meter:
+    """Who is out of budget. Without a ledger nobody ever is."""
+
+    def __init__(self, parts: Parts, ledger: Ledger | None):
+        self._parts, self._ledger = parts, ledger
+        self.hint = parts.plan.participations if parts.plan else 1
+        self._out: set[int] = set()
+        if ledger is not None:
+            epsilons = parts.population.epsilons
+            self._ends = (parts.population[int(np.argmin(epsilons))], parts.population[int(np.argmax(epsilons))])
+            self._stride = -(-parts.experiment.train.rounds // MARKS)
+            charged = ledger.charged()
+            self.affording(
+                [i for i, name in enumerate(parts.population.names) if name in charged], len(parts.population)
+            )
+
+    def affording(self, indices: Iterable[int], size: int) -> list[Client]:
+        """The first `size` clients that can pay for the open round."""
+        found: list[Client] = []
+        for index in indices:
+            if len(found) == size:
+                break
+            if index not in self._out:
+                client = self._parts.population[index]
+                if self._pays(client):
+                    found.append(client)
+                else:
+                    self._out.add(index)
+        return found
+
+    def after(self, cohort: Sequence[Client]) -> dict[str, float | int]:
+        """The numbers of a round: clients out of budget, and epsilon spent by the tightest and the loosest client."""
+        if self._ledger is None:
+            return {"out_of_budget": 0}
+        self._out |= {client.index for client in cohort if not self._pays(client)}
+        tightest, loosest = (self._at_most(client, self._ledger) for client in self._ends)
+        return {"out_of_budget": len(self._out), "epsilon_tightest": tightest, "epsilon_loosest": loosest}
+
+    def cost(self, client: Client) -> DpEvent:
+        """What the open round costs the client."""
+        event = self._parts.algorithm.cost(client)
+        if event is None:
+            raise TypeError("a ledger is kept only for an algorithm that has a price")
+        return event
+
+    def _pays(self, client: Client) -> bool:
+        return self._ledger is None or self._ledger.rounds_left(client, self.cost(client), hint=self.hint) >= 1
+
+    def _at_most(self, client: Client, ledger: Ledger) -> float:
+        """An upper bound on what the client has spent: as if it had taken part up to the next mark."""
+        event = self.cost(client)
+        spent = ledger.composition(client.id, client.budget.unit)
+        ((step, each),) = price.compose([(event, 1)])
+        ahead = -(dict(spent).get(step, 0) // each) % self._stride if spent else 0
+        bound = self._epsilon(client, price.compose([*spent, (event, ahead)]))
+        return bound if bound <= client.budget.epsilon else self._epsilon(client, spent)
+
+    def _epsilon(self, client: Client, composition: price.Composition) -> float:
+        accountant = self._parts.experiment.privacy.accountant
+        return price.epsilon(composition, delta=client.budget.delta, accountant=accountant)

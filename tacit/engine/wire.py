@@ -1,0 +1,48 @@
+"""What crosses the wire: named tensors and a few plain facts, as safetensors bytes. No pickle, so nothing can be executed.
+
+The simulator sends every message through these bytes too: traffic is counted from what is really serialised.
+"""
+
+import json
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+
+from tacit.errors import BadInput, TrainingDiverged
+from tacit.types import Message
+
+LENGTH_BYTES = 8  # the little-endian length of the safetensors header
+
+
+def pack(message: Message) -> bytes:
+    """The message as bytes.
+
+    >>> sent = Message("a", {"update": torch.ones(3)}, {"examples": 60})
+    >>> unpack(pack(sent)).facts
+    {'examples': 60}
+    """
+    facts = json.dumps({"sender": message.sender, "facts": message.facts})
+    return save_tensors({name: tensor.contiguous() for name, tensor in message.tensors.items()}, {"tacit": facts})
+
+
+def unpack(raw: bytes) -> Message:
+    """The message that `pack` wrote. Raises BadInput for bytes that are not one."""
+    try:
+        tensors = load_tensors(raw)
+        head = int.from_bytes(raw[:LENGTH_BYTES], "little")
+        record = json.loads(json.loads(raw[LENGTH_BYTES : LENGTH_BYTES + head])["__metadata__"]["tacit"])
+        return Message(record["sender"], tensors, record["facts"])
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise BadInput(f"A message of {len(raw)} bytes could not be read ({error}).") from error
+
+
+def receive(raw: bytes, *, round: int) -> Message:
+    """Unpacks a client's message and refuses what must never reach the model. Raises TrainingDiverged by client and round."""
+    message = unpack(raw)
+    for name, tensor in message.tensors.items():
+        if not bool(torch.isfinite(tensor).all()):
+            text = f"Client {message.sender} sent a {name} that is not finite in round {round}"
+            raise TrainingDiverged(f"{text}: lower train.learning_rate; the last good checkpoint is kept.")
+    return message

@@ -1,0 +1,260 @@
+"""One experiment as one frozen, validated object; the TOML file is its text. Every key has a default.
+
+Unknown keys and impossible combinations are refused in one sentence that names the key and the nearest valid one.
+"""
+
+import math
+import tomllib
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from tacit import check
+from tacit.data.section import DataSection
+from tacit.errors import BadInput
+from tacit.toml import dumps, parse_value
+
+Epsilon = float | tuple[float, ...] | str | dict[str, str]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_booleans(cls, values: Any) -> Any:
+        for key, value in values.items() if isinstance(values, dict) else ():
+            if isinstance(value, bool):
+                raise BadInput(f"Expected {key} to be a text or a number, got {str(value).lower()}.")
+        return values
+
+    @model_validator(mode="after")
+    def _refuse_impossible(self) -> "_Section":
+        self.possible()
+        return self
+
+    def possible(self) -> None:
+        """Raises BadInput for values that cannot stand together."""
+
+    def refuse_both(self, section: str, one: str, other: str) -> None:
+        """Refuses two keys of which only one can rule."""
+        if getattr(self, one) is not None and getattr(self, other) is not None:
+            raise BadInput(f"{section}.{one} and {section}.{other} say the same thing twice: set one of them.")
+
+
+class ModelSection(_Section):
+    """`[model]`: a built-in model, or any torch factory as "package.module:function"."""
+
+    name: str = "logr"
+
+
+class TrainSection(_Section):
+    """`[train]`: the round and what a client does in it. Without `clients_per_round` all clients take part.
+
+    Unless said otherwise a client takes 10 local steps, on batches of 32 expected examples.
+    """
+
+    rounds: int = 30
+    clients_per_round: int | None = None
+    min_clients: int = 1
+    local_steps: int | None = None
+    local_epochs: int | None = None
+    batch_size: int | None = None
+    sampling_rate: float | None = None
+    learning_rate: float = 0.5
+    server_learning_rate: float = 1.0
+    physical_batch: int = 256
+
+    def possible(self) -> None:
+        self.refuse_both("train", "local_steps", "local_epochs")
+        self.refuse_both("train", "batch_size", "sampling_rate")
+        for key in (
+            "rounds",
+            "min_clients",
+            "batch_size",
+            "physical_batch",
+            "clients_per_round",
+            "local_steps",
+            "local_epochs",
+        ):
+            if getattr(self, key) is not None:
+                check.at_least(1, **{f"train.{key}": getattr(self, key)})
+        check.positive(**{"train.learning_rate": self.learning_rate})
+        check.positive(**{"train.server_learning_rate": self.server_learning_rate})
+        if self.sampling_rate is not None:
+            check.rate(**{"train.sampling_rate": self.sampling_rate})
+
+    @property
+    def batch(self) -> int:
+        """The (expected) batch where no sampling rate is given."""
+        return self.batch_size or 32
+
+    @property
+    def steps(self) -> int:
+        """Local steps of a round where no epochs are given."""
+        return self.local_steps or 10
+
+
+class PrivacySection(_Section):
+    """`[privacy]`: what is promised. `epsilon` is a number, a list, a distribution's name or {file = "..."}; inf sets no limit."""
+
+    kind: Literal["none", "local"] = "none"
+    epsilon: Epsilon | None = None
+    delta: float = 1e-5
+    clip: float = 1.0
+    strategy: Literal["spread", "same-noise"] | None = None
+    noise_multiplier: float | None = None
+    noise_on_mean: float | None = None
+    accountant: Literal["pld", "rdp"] = "pld"
+    ledger: str | None = None
+
+    def possible(self) -> None:
+        check.probability(**{"privacy.delta": self.delta})
+        check.positive(**{"privacy.clip": self.clip})
+        self.refuse_both("privacy", "noise_multiplier", "noise_on_mean")
+        for key in ("noise_multiplier", "noise_on_mean"):
+            if getattr(self, key) is not None:
+                check.positive(**{f"privacy.{key}": getattr(self, key)})
+                if self.strategy == "spread":
+                    raise BadInput(f'strategy = "spread" derives the noise from epsilon: remove privacy.{key}.')
+        if isinstance(self.epsilon, int | float) and self.epsilon != math.inf:
+            check.positive(**{"privacy.epsilon": self.epsilon})
+        if self.kind != "none" and self.epsilon is None:
+            raise BadInput(f'privacy.kind = "{self.kind}" needs privacy.epsilon (inf sets no limit, and must be said).')
+
+    @property
+    def rule(self) -> str:
+        """The strategy that applies: a given noise is the same for all, otherwise budgets are spread."""
+        given = self.noise_multiplier is not None or self.noise_on_mean is not None
+        return self.strategy or ("same-noise" if given else "spread")
+
+
+class AggregateSection(_Section):
+    """`[aggregate]`: how the server combines updates."""
+
+    rule: str = "mean"
+
+
+class ProtectSection(_Section):
+    """`[protect]`: how updates are sealed on their way."""
+
+    kind: Literal["none"] = "none"
+
+
+class RunSection(_Section):
+    """`[run]`: seed, place and means. `workers = 0` uses every core; `randomness = "os"` is for deployments."""
+
+    seed: int = 0
+    device: str = "cpu"
+    out: str | None = None
+    workers: int = 0
+    randomness: Literal["seeded", "os"] = "seeded"
+
+    def possible(self) -> None:
+        check.at_least(0, **{"run.workers": self.workers})
+
+
+class Experiment(BaseModel):
+    """Everything that defines a run.
+
+    >>> Experiment(data={"clients": 5}, privacy={"kind": "local", "epsilon": 3}).train.rounds
+    30
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = "experiment"
+    data: DataSection = Field(default_factory=lambda: DataSection.model_validate({}))
+    model: ModelSection = ModelSection()
+    train: TrainSection = TrainSection()
+    privacy: PrivacySection = PrivacySection()
+    aggregate: AggregateSection = AggregateSection()
+    protect: ProtectSection = ProtectSection()
+    run: RunSection = RunSection()
+
+    def __init__(self, **values: Any):
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise BadInput(_sentence(error)) from None
+
+    @classmethod
+    def load(cls, source: str | Path = "digits", settings: tuple[str, ...] = ()) -> "Experiment":
+        """Reads a shipped experiment by name, or a TOML file, and applies `section.key=value` settings to it."""
+        values = {"name": Path(source).stem} | _read(source)
+        for setting in settings:
+            _apply(values, setting)
+        return cls(**values)
+
+    def toml(self) -> str:
+        """The whole experiment, defaults included, as the text of a TOML file."""
+        return dumps(self.model_dump(exclude_none=True))
+
+
+def shipped() -> list[str]:
+    """The experiments that come with Tacit."""
+    return sorted(
+        p.name.removesuffix(".toml") for p in resources.files("tacit.experiments").iterdir() if p.name.endswith(".toml")
+    )
+
+
+def _read(source: str | Path) -> dict[str, Any]:
+    path = Path(source)
+    if str(source) in shipped():
+        text = (resources.files("tacit.experiments") / f"{source}.toml").read_text("utf-8")
+    elif path.is_file():
+        text = path.read_text("utf-8")
+    else:
+        names = ", ".join(shipped())
+        raise BadInput(
+            f"{str(source)!r} is neither a file nor a shipped experiment ({names}).{check.nearest(str(source), shipped())}"
+        )
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise BadInput(f"{source} is not valid TOML: {error}.") from None
+
+
+def _apply(values: dict[str, Any], setting: str) -> None:
+    place, separator, text = setting.partition("=")
+    section, _, key = place.strip().partition(".")
+    if not separator or (not key and section != "name"):
+        raise BadInput(f"Expected a setting as section.key=value, got {setting!r}.")
+    if section == "name":
+        values["name"] = text
+        return
+    table = values.setdefault(section, {})
+    if not text:  # "train.sampling_rate=" goes back to the default
+        table.pop(key, None)
+    else:
+        table[key] = parse_value(text)
+
+
+def _sentence(error: ValidationError) -> str:
+    """The first problem of a validation error, in one sentence."""
+    problem = error.errors()[0]
+    place = ".".join(str(part) for part in problem["loc"] if isinstance(part, str) and part.isidentifier())
+    if problem["type"] == "extra_forbidden":
+        *section, key = [str(part) for part in problem["loc"]]
+        known = _keys(section[0]) if section else [*Experiment.model_fields, *_homes(key)]
+        hint = check.nearest(key, known) or f" Valid keys: {', '.join(known)}."
+        hint = hint if section or key not in _homes(key).values() else f" Did you mean {next(iter(_homes(key)))!r}?"
+        return f"Unknown key {'.'.join([*section, key])!r}.{hint}"
+    if problem["type"] == "literal_error":
+        return f"Expected {place} to be one of {problem.get('ctx', {}).get('expected')}; got {problem['input']!r}."
+    message = problem["msg"].removeprefix("Value error, ")
+    if problem["type"] == "value_error":
+        return message
+    return f"{place}: {message[:1].lower()}{message[1:]}, got {problem['input']!r}."
+
+
+def _keys(section: str) -> list[str]:
+    annotation = Experiment.model_fields[section].annotation
+    return list(annotation.model_fields) if isinstance(annotation, type) and issubclass(annotation, BaseModel) else []
+
+
+def _homes(key: str) -> dict[str, str]:
+    """The sections that have a key of this name, as {"train.rounds": "rounds"}."""
+    return {f"{section}.{key}": key for section in Experiment.model_fields if key in _keys(section)}

@@ -1,0 +1,138 @@
+"""`tacit plan`: what noise costs and what a budget buys, before anything runs."""
+
+from typing import Any
+
+import dp_accounting
+import numpy as np
+from dp_accounting import DpEvent
+from rich.table import Table
+
+from tacit import check
+from tacit.build import clients, make_plan
+from tacit.errors import BadInput
+from tacit.experiment import Experiment
+from tacit.privacy import price
+from tacit.privacy.calibrate import affordable
+from tacit.privacy.calibrate import noise_multiplier as solve
+
+GROUPS = 12  # distinct budgets beyond this are shown in so many groups of similar epsilon
+RELATION = "record level, add or remove one, Poisson-sampled Gaussian"
+
+
+def of_numbers(
+    *,
+    epsilon: float | None,
+    delta: float,
+    sampling_rate: float | None,
+    steps: int | None,
+    noise_multiplier: float | None,
+    accountant: str,
+) -> dict[str, Any]:
+    """Computes whichever of epsilon, steps and noise_multiplier is missing; with all three given it says if they agree."""
+    if sampling_rate is None:
+        raise BadInput(
+            "--sampling-rate is needed: the probability with which a record enters a step (1 for all records)."
+        )
+    check.rate(sampling_rate=sampling_rate)
+    check.one_of(price.ACCOUNTANTS, accountant=accountant)
+    missing = [name for name, value in (("epsilon", epsilon), ("noise-multiplier", noise_multiplier)) if value is None]
+    if len(missing) == 2:
+        raise BadInput(
+            "Give --epsilon to get the noise, --noise-multiplier to get the epsilon, or both to get the steps."
+        )
+    answer: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "noise_multiplier": noise_multiplier}
+    answer |= {"sampling_rate": sampling_rate, "steps": steps, "accountant": accountant, "guarantee": RELATION}
+    if steps is None and missing:
+        raise BadInput("--steps is needed: how many noisy steps are released.")
+    if noise_multiplier is None and epsilon is not None and steps is not None:
+        answer["noise_multiplier"] = z = solve(
+            epsilon=epsilon, delta=delta, sampling_rate=sampling_rate, steps=steps, accountant=accountant
+        )
+        return answer | {"computed": "noise_multiplier", "epsilon_spent": _spent(z, answer, steps)}
+    check.positive(noise_multiplier=noise_multiplier or 0)
+    if epsilon is None:
+        check.at_least(1, steps=steps or 0)
+        return answer | {"computed": "epsilon", "epsilon": _spent(noise_multiplier or 0, answer, steps or 0)}
+    check.positive(epsilon=epsilon)
+    event = _event(noise_multiplier or 0, sampling_rate)
+    most = affordable(event, epsilon=epsilon, delta=delta, accountant=accountant)
+    spent = _spent(noise_multiplier or 0, answer, most) if most else 0.0
+    return answer | {"computed": "steps", "steps": most, "epsilon_spent": spent}
+
+
+def of_experiment(experiment: Experiment) -> list[dict[str, Any]]:
+    """One row per budget group of the experiment's clients."""
+    _, _, population = clients(experiment)
+    plan = make_plan(experiment, population)
+    if plan is None:
+        raise BadInput('This experiment promises nothing (privacy.kind = "none"), so there is nothing to plan.')
+    order = np.argsort(population.epsilons, kind="stable")
+    distinct = len(np.unique(population.epsilons))
+    groups = _equal(order, population.epsilons) if distinct <= GROUPS else np.array_split(order, GROUPS)
+    accountant, rows = experiment.privacy.accountant, []
+    for members in groups:
+        ends = [population[int(members[0])], population[int(members[-1])]]
+        costs = [plan.mechanism(client) for client in ends]
+        left = [
+            affordable(
+                cost.event(), epsilon=c.budget.epsilon, delta=c.budget.delta, accountant=accountant,
+                most=experiment.train.rounds, hint=plan.participations,
+            )
+            for c, cost in zip(ends, costs, strict=True)
+        ]  # fmt: skip
+        z, rate, steps = plan.multipliers[members], plan.rates[members], plan.steps[members]
+        rows.append(
+            {
+                "clients": len(members),
+                "epsilon": [ends[0].budget.epsilon, ends[1].budget.epsilon],
+                "delta": population.delta,
+                "noise_multiplier": [float(z.min()), float(z.max())],
+                "sampling_rate": [float(rate.min()), float(rate.max())],
+                "steps": [int(steps.min()), int(steps.max())],
+                "planned_rounds": plan.participations,
+                "affordable_rounds": [min(left), max(left)],
+                "accountant": accountant,
+                "guarantee": RELATION,
+            }
+        )
+    return rows
+
+
+def table(answer: dict[str, Any] | list[dict[str, Any]]) -> Table:
+    """The answer as a table."""
+    if isinstance(answer, dict):
+        shown = Table(show_header=False, box=None, padding=(0, 2))
+        for name, value in answer.items():
+            if name != "computed" and value is not None:
+                mark = " (computed)" if name == answer["computed"] else ""
+                shown.add_row(
+                    name.replace("_", " "), f"{value:.6g}{mark}" if isinstance(value, int | float) else str(value)
+                )
+        return shown
+    names = ("clients", "epsilon", "noise_multiplier", "sampling_rate", "steps", "planned_rounds", "affordable_rounds")
+    caption = f"{answer[0]['guarantee']}; delta {answer[0]['delta']:g}; {answer[0]['accountant'].upper()}"
+    shown = Table(*(name.replace("_", " ") for name in names), caption=caption)
+    for row in answer:
+        shown.add_row(*(_span(row[name]) for name in names))
+    return shown
+
+
+def _equal(order: np.ndarray, epsilons: np.ndarray) -> list[np.ndarray]:
+    return np.split(order, np.flatnonzero(np.diff(epsilons[order])) + 1)
+
+
+def _span(value: Any) -> str:
+    if not isinstance(value, list):
+        return f"{value:.4g}"
+    low, high = (f"{end:.4g}" for end in value)
+    return low if low == high else f"{low} to {high}"
+
+
+def _event(z: float, rate: float) -> DpEvent:
+    gaussian = dp_accounting.GaussianDpEvent(z)
+    return gaussian if rate == 1 else dp_accounting.PoissonSampledDpEvent(rate, gaussian)
+
+
+def _spent(z: float, answer: dict[str, Any], steps: int) -> float:
+    composition = ((_event(z, answer["sampling_rate"]), steps),)
+    return price.epsilon(composition, delta=answer["delta"], accountant=answer["accountant"])

@@ -1,0 +1,134 @@
+"""What a person sees while a run goes on and when it ends."""
+
+import time
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from tacit.build import Parts
+from tacit.engine.simulate import History
+
+LINES = 10  # how many lines a run prints where there is no terminal
+EVERY_SECONDS = 30.0  # ... and at least one in so much time
+
+
+class Display:
+    """A live panel on a terminal, a few plain lines elsewhere. Used as a context around `tacit.run`."""
+
+    def __init__(self, console: Console):
+        self._console = console
+        self._bar = Progress(
+            TextColumn("round"), MofNCompleteColumn(), BarColumn(), TimeRemainingColumn(), console=console
+        )
+        self._live: Live | None = None
+        self._limits = (0.0, 0.0)
+        self._rounds, self._printed = 0, 0.0
+
+    def __enter__(self) -> "Display":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live:
+            self._live.stop()
+
+    def ready(self, parts: Parts, past: list[dict[str, Any]]) -> None:
+        """Says what is about to run."""
+        experiment, population = parts.experiment, parts.population
+        self._rounds = experiment.train.rounds
+        self._limits = (float(population.epsilons.min()), float(population.epsilons.max()))
+        promise = (
+            "no privacy"
+            if parts.plan is None
+            else f"local DP, epsilon {self._limits[0]:.3g} to {self._limits[1]:.3g} per record"
+        )
+        sizes = f"{len(population):,} clients, {len(population.y):,} records, {parts.params.numel():,} parameters"
+        self._console.print(f"[bold]{experiment.name}[/]: {sizes}, {promise}.", highlight=False)
+        for note in parts.dataset.notes:
+            self._console.print(f"Note: {note}.", highlight=False)
+        if past:
+            self._console.print(f"Resuming after round {len(past)}.", highlight=False)
+        if self._console.is_terminal:
+            self._task = self._bar.add_task("round", total=self._rounds, completed=len(past))
+            self._live = Live(self._panel({}), console=self._console, refresh_per_second=4, transient=True)
+            self._live.start()
+
+    def observe(self, record: dict[str, Any]) -> None:
+        """Shows a finished round."""
+        done = record["round"] + 1
+        if self._live:
+            self._bar.update(self._task, completed=done)
+            self._live.update(self._panel(record))
+        elif (
+            done % max(1, self._rounds // LINES) == 0
+            or done == self._rounds
+            or time.monotonic() - self._printed > EVERY_SECONDS
+        ):
+            self._printed = time.monotonic()
+            self._console.print(
+                f"round {done}/{self._rounds}  " + "  ".join(f"{k} {v}" for k, v in self._facts(record).items()),
+                highlight=False,
+            )
+
+    def _panel(self, record: dict[str, Any]) -> Panel:
+        table = Table.grid(padding=(0, 2))
+        for name, value in (self._facts(record) if record else {"": "first round ..."}).items():
+            table.add_row(Text(name, style="dim"), value)
+        return Panel(Group(self._bar, table), expand=False)
+
+    def _facts(self, record: dict[str, Any]) -> dict[str, str]:
+        facts = {"accuracy": f"{record['accuracy']:.3f}"}
+        if "epsilon_tightest" in record:
+            low, high = self._limits
+            facts["epsilon, tightest client"] = f"{record['epsilon_tightest']:.3f} of {low:.3g}"
+            facts["epsilon, loosest client"] = f"{record['epsilon_loosest']:.3f} of {high:.3g}"
+            facts["out of budget"] = f"{record['out_of_budget']} clients"
+        return facts
+
+
+def closing(history: History, console: Console) -> None:
+    """The table, the guarantee in one sentence, and where the files are."""
+    summary = history.summary
+    table = Table(show_header=False, box=None, padding=(0, 2))
+    for name, value in facts(summary).items():
+        table.add_row(Text(name, style="dim"), value)
+    console.print(table)
+    console.print(
+        Panel(Text(history.sentence), title="guarantee" if history.guarantee else "no guarantee", expand=False)
+    )
+    console.print(
+        Text(f"Files: {history.out} (experiment.toml, rounds.jsonl, ledger.db, model.safetensors, summary.json)")
+    )
+
+
+def facts(summary: dict[str, Any]) -> dict[str, str]:
+    """The closing table's rows."""
+    why = {"rounds": "all planned rounds", "budget": "too few clients could pay for another round"}[summary["stopped"]]
+    rows = {"test accuracy": f"{summary['test_accuracy']:.4f}", "rounds": f"{summary['rounds']} ({why})"}
+    if summary["guarantee"]:
+        spent, z = summary["guarantee"]["epsilon"], summary["noise_multiplier"]
+        rows["epsilon spent"] = (
+            f"{spent['min']:.3f} / {spent['median']:.3f} / {spent['max']:.3f} (min / median / max of {summary['clients']} clients)"
+        )
+        rows["unit, delta"] = f"{summary['guarantee']['unit']}, {summary['guarantee']['delta']:g}"
+        rows["noise multiplier z"] = f"{z['min']:.3f} / {z['median']:.3f} / {z['max']:.3f}"
+    rows["traffic"] = f"{size(summary['uplink_bytes'])} up, {size(summary['downlink_bytes'])} down"
+    rows["time"] = f"{summary['seconds']:.1f} s"
+    return rows
+
+
+def size(count: float) -> str:
+    """Bytes as a person reads them.
+
+    >>> size(2_500_000)
+    '2.5 MB'
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"

@@ -1,0 +1,36 @@
+"""DP-SGD at one client: Algorithm 2, lines 8-15, of Naseri, Hayes, De Cristofaro 2022 (arXiv:2009.03561).
+
+Guarantee: that of the mechanism it is given (record level, add or remove one), for whoever sees the update. The batch is
+sampled, the sum noised and the bill written by that one object. An empty batch still adds noise; the divisor is the expected batch.
+"""
+
+import torch
+
+from tacit.privacy.mechanism import SampledGaussian
+from tacit.random import Stream
+from tacit.train.workspace import Trained, Workspace
+from tacit.types import Client, Private
+
+
+def dp_sgd(
+    work: Workspace,
+    theta_0: torch.Tensor,
+    client: Client,
+    mechanism: SampledGaussian,
+    *,
+    learning_rate: float,
+    stream: Stream,
+) -> Trained:
+    """Runs `mechanism.steps` steps from theta_0 and returns the difference."""
+    theta, p_D = work.theta.copy_(theta_0), mechanism.sampling_rate * client.size
+    loss, seen, clipped = 0.0, 0, 0.0
+    for _ in range(mechanism.steps):
+        batch = torch.from_numpy(mechanism.sample(stream, client.size))  # line 11: each record with probability p
+        total, info = work.clipped_sum(client.x[batch], client.y[batch])  # sum of g_i min(1, C/|g_i|)
+        noisy = mechanism.noise(stream, total)  # + N(0, (zC)^2 I)
+        theta.add_(noisy.vector, alpha=-learning_rate / p_D)  # line 14
+        loss, seen = loss + info.loss_sum, seen + info.examples
+        clipped += info.fraction_clipped * info.examples
+    noise_std = learning_rate / p_D * mechanism.noise_std * mechanism.steps**0.5
+    seen = max(seen, 1)
+    return Trained(Private(theta - theta_0, noise_std), {"loss": loss / seen, "clipped": clipped / seen})

@@ -1,0 +1,42 @@
+"""Where one process trains: a model whose parameters are views into one vector, and the loss that trains it."""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from torch import nn
+
+from tacit.train.clipping import Clipper
+from tacit.train.flat import flatten
+from tacit.types import Private, Raw
+
+
+@dataclass(frozen=True, eq=False)
+class Workspace:
+    """A model and its flat parameters `theta`; made once per process and used for every client it trains."""
+
+    model: nn.Module
+    theta: torch.Tensor
+    clip: float | None
+    physical_batch: int
+
+    @cached_property
+    def clipped_sum(self) -> Clipper:
+        """Sums of clipped per-example gradients; the hooks are placed once."""
+        if self.clip is None:
+            raise ValueError("this workspace was made for training without clipping")
+        return Clipper(self.model, clip=self.clip, physical_batch=self.physical_batch)
+
+
+def workspace(model: nn.Module, *, clip: float | None, physical_batch: int) -> Workspace:
+    """Prepares a model for training; it is changed in place."""
+    model.train()
+    return Workspace(model, flatten(model), clip, physical_batch)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What local training gives: the update, and numbers for the researcher that never leave the simulator."""
+
+    update: Raw | Private
+    info: dict[str, float] = field(default_factory=dict)

@@ -1,0 +1,25 @@
+"""Small real runs: scikit-learn's digits, a few clients, a few rounds."""
+
+import pytest
+
+import tacit
+
+SMALL = {
+    "name": "small",
+    "data": {"clients": 6, "examples_per_client": 40},
+    "train": {"rounds": 4, "local_steps": 2, "sampling_rate": 0.5},
+    "privacy": {"kind": "local", "epsilon": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]},
+}
+
+
+@pytest.fixture
+def small():
+    """Builds a small experiment, with changes: small(train={"rounds": 2})."""
+
+    def build(**changes):
+        values = {key: dict(value) if isinstance(value, dict) else value for key, value in SMALL.items()}
+        for section, change in changes.items():
+            values[section] = values.get(section, {}) | change
+        return tacit.Experiment(**values)
+
+    return build

@@ -1,0 +1,85 @@
+"""A run is killed with SIGKILL at random moments and resumed until it ends. Real processes, real files."""
+
+import multiprocessing
+import os
+import random
+import signal
+import sqlite3
+import time
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import tacit
+from tacit.engine import loop as loop_module
+
+KILLS = 25
+
+
+def attempt(experiment, out, log):
+    """Runs or resumes in this (forked) process, noting on disk every message that reached the server."""
+    torch.set_num_threads(1)  # the parent may have started threads that a fork does not have
+    real = loop_module.receive
+
+    def receive(raw, *, round):
+        message = real(raw, round=round)
+        with open(log, "a") as file:
+            file.write(f"{round} {message.sender}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        return message
+
+    loop_module.receive = receive
+    tacit.run(experiment, out=out, resume=(out / "experiment.toml").exists())
+    os._exit(0)
+
+
+def released(log):
+    lines = log.read_text().splitlines() if log.exists() else []
+    return {(int(line.split()[0]), line.split()[1]) for line in lines if len(line.split()) == 2}
+
+
+def charged(out):
+    if not (out / "ledger.db").exists():
+        return set()
+    with sqlite3.connect(out / "ledger.db") as book:
+        try:
+            return set(book.execute("SELECT round, client FROM charges").fetchall())
+        except sqlite3.OperationalError as error:
+            if "no such table" in str(error):  # killed before the ledger was laid out
+                return set()
+            raise
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_run_killed_again_and_again_equals_one_that_was_not_and_its_ledger_never_reports_less(
+    small, tmp_path, workers
+):
+    experiment = small(
+        train={"rounds": 150, "clients_per_round": 4, "local_steps": 4},
+        run={"workers": workers},
+        data={"examples_per_client": 150},
+    )
+    tacit.run(experiment, out=tmp_path / "whole")
+    out, log, dice = tmp_path / "killed", tmp_path / "released.log", random.Random(workers)
+    context = multiprocessing.get_context("fork")
+    kills = 0
+    while True:
+        process = context.Process(target=attempt, args=(experiment, out, log))
+        process.start()
+        process.join(timeout=dice.uniform(0.02, 0.3) if kills < KILLS else 120)
+        if process.is_alive():
+            os.kill(process.pid, signal.SIGKILL)
+            process.join()
+            kills += 1
+        assert released(log) <= charged(out)
+        if process.exitcode == 0:
+            break
+        assert process.exitcode == -signal.SIGKILL
+        time.sleep(0.01)
+    assert kills >= 5
+    whole, pieces = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "killed"))
+    assert all(torch.equal(whole[name], pieces[name]) for name in whole)
+    assert charged(out) == charged(tmp_path / "whole")
+    assert released(log) == charged(out)

@@ -1,0 +1,302 @@
+import json
+import sqlite3
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import tacit
+from tacit.engine import loop as loop_module
+from tacit.engine import simulate
+from tacit.engine.folder import CHECKPOINT
+from tacit.errors import BadInput, LedgerError, RunExists, TrainingDiverged
+
+FILES = ("experiment.toml", "rounds.jsonl", "ledger.db", "model.safetensors", "summary.json")
+UNTIMED = (
+    "round",
+    "accuracy",
+    "loss",
+    "train_loss",
+    "clipped",
+    "cohort",
+    "out_of_budget",
+    "epsilon_tightest",
+    "uplink_bytes",
+)
+
+
+def weights(folder):
+    return load_file(folder / "model.safetensors")
+
+
+def same_model(a, b):
+    return all(torch.equal(a[name], b[name]) for name in a) and a.keys() == b.keys()
+
+
+class Stop(Exception):
+    pass
+
+
+def stop_after(round):
+    def observe(record):
+        if record["round"] == round:
+            raise Stop
+
+    return observe
+
+
+def test_a_run_leaves_its_files_and_a_complete_summary(small, tmp_path):
+    history = tacit.run(small(), out=tmp_path / "run")
+    assert all((tmp_path / "run" / name).is_file() for name in FILES)
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["stopped"] == "rounds"
+    assert (summary["rounds"], summary["clients"]) == (4, 6)
+    assert 0 <= summary["test_accuracy"] <= 1
+    assert set(summary["guarantee"]["epsilon"]) == {"min", "median", "max"}
+    assert {"unit", "adversary", "relation", "delta"} <= set(summary["guarantee"])
+    assert summary["guarantee"]["unit"] == "record"
+    assert len(history.rounds) == 4
+    assert "add or remove one record of one client" in history.sentence
+
+
+def test_every_client_spends_at_most_its_budget_and_almost_all_of_it(small, tmp_path):
+    history = tacit.run(small(), out=tmp_path)
+    for index, limit in enumerate([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]):
+        budget = tacit.Budget(limit, 1e-5)
+        client = tacit.types.Client(index, f"client-{index}", budget, torch.zeros(1), torch.zeros(1))
+        assert limit * 0.98 < history.ledger.spent(client) <= limit
+    assert history.guarantee.epsilon_max <= 6.0
+
+
+def test_side_by_side_gives_the_same_bits_as_one_by_one(small, tmp_path):
+    tacit.run(small(run={"workers": 1}), out=tmp_path / "one")
+    tacit.run(small(run={"workers": 3}), out=tmp_path / "three")
+    assert same_model(weights(tmp_path / "one"), weights(tmp_path / "three"))
+
+
+def test_another_seed_gives_another_model(small, tmp_path):
+    tacit.run(small(run={"seed": 1}), out=tmp_path / "a")
+    tacit.run(small(run={"seed": 2}), out=tmp_path / "b")
+    assert not same_model(weights(tmp_path / "a"), weights(tmp_path / "b"))
+
+
+def test_noise_from_the_operating_system_differs_from_run_to_run_and_is_named(small, tmp_path):
+    histories = [tacit.run(small(run={"randomness": "os"}), out=tmp_path / name) for name in "ab"]
+    assert not same_model(weights(tmp_path / "a"), weights(tmp_path / "b"))
+    assert "operating system" in histories[0].guarantee.randomness
+    assert "seed" in tacit.run(small(), out=tmp_path / "c").guarantee.randomness
+
+
+@pytest.mark.parametrize("after", [0, 2])
+def test_a_resumed_run_equals_an_uninterrupted_one(small, tmp_path, after):
+    whole = tacit.run(small(), out=tmp_path / "whole")
+    with pytest.raises(Stop):
+        tacit.run(small(), out=tmp_path / "parts", observe=stop_after(after))
+    resumed = tacit.run(small(), out=tmp_path / "parts", resume=True)
+    assert same_model(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
+    assert [[r[k] for k in UNTIMED] for r in whole.rounds] == [[r[k] for k in UNTIMED] for r in resumed.rounds]
+    assert resumed.guarantee == whole.guarantee
+
+
+def test_a_round_repeated_with_new_randomness_is_paid_again(small, tmp_path):
+    experiment = small(run={"randomness": "os"}, privacy={"epsilon": float("inf"), "noise_multiplier": 1.0})
+    whole = tacit.run(experiment, out=tmp_path / "whole")
+    with pytest.raises(Stop):
+        tacit.run(experiment, out=tmp_path / "parts", observe=stop_after(3))
+    (tmp_path / "parts" / CHECKPOINT).unlink()  # as if the crash had come before the first checkpoint
+    again = tacit.run(experiment, out=tmp_path / "parts", resume=True)
+    assert again.guarantee.epsilon_min > whole.guarantee.epsilon_max
+    assert len(list(again.ledger.entries())) == 2 * len(list(whole.ledger.entries()))
+
+
+def test_the_charge_is_on_disk_before_anybody_trains(small, tmp_path, monkeypatch):
+    seen = []
+
+    def watched(train):
+        def trainer(received, round, cohort):
+            with sqlite3.connect(tmp_path / "ledger.db") as other:
+                rows = other.execute("SELECT client FROM charges WHERE round = ?", (round,)).fetchall()
+            seen.append(sorted(name for (name,) in rows) == sorted(f"client-{i}" for i in cohort))
+            return simulate_one_by_one(train)(received, round, cohort)
+
+        return trainer
+
+    simulate_one_by_one = simulate.one_by_one
+    monkeypatch.setattr(simulate, "one_by_one", watched)
+    tacit.run(small(run={"workers": 1}), out=tmp_path)
+    assert seen == [True] * 4
+
+
+def test_a_charge_that_cannot_be_written_releases_nothing(small, tmp_path, monkeypatch):
+    released = []
+    monkeypatch.setattr(loop_module, "receive", lambda raw, round: released.append(round))
+
+    def full(self, paying):
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr("tacit.privacy.ledger.Ledger._write", full)
+    with pytest.raises(LedgerError, match="nothing was released"):
+        tacit.run(small(), out=tmp_path)
+    assert released == []
+    assert not (tmp_path / CHECKPOINT).exists()
+
+
+def test_same_noise_drops_the_clients_that_cannot_pay_and_stops_when_nobody_can(small, tmp_path):
+    experiment = small(
+        train={"rounds": 80, "local_steps": 4}, privacy={"strategy": "same-noise", "noise_multiplier": 5.0}
+    )
+    history = tacit.run(experiment, out=tmp_path)
+    cohorts = [record["cohort"] for record in history.rounds]
+    assert history.summary["stopped"] == "budget"
+    assert cohorts[0] == 6
+    assert cohorts[-1] == 1
+    assert cohorts == sorted(cohorts, reverse=True)
+    assert history.rounds[-1]["out_of_budget"] == 6
+    assert history.guarantee.epsilon_max <= 6.0
+
+
+def test_the_run_stops_before_fewer_than_the_fewest_clients_take_part(small, tmp_path):
+    train = {"rounds": 60, "min_clients": 4}
+    history = tacit.run(small(train=train, privacy={"noise_multiplier": 2.0}), out=tmp_path)
+    assert history.summary["stopped"] == "budget"
+    assert min(record["cohort"] for record in history.rounds) >= 4
+    charged = {entry["round"] for entry in history.ledger.entries()}
+    assert charged == set(range(len(history.rounds)))
+
+
+def test_a_budget_too_small_for_one_round_ends_before_anything_is_charged(small, tmp_path):
+    history = tacit.run(small(privacy={"noise_multiplier": 0.1}), out=tmp_path)
+    assert history.summary["stopped"] == "budget"
+    assert history.rounds == []
+    assert list(history.ledger.entries()) == []
+
+
+def test_two_runs_in_one_ledger_share_one_budget(small, tmp_path):
+    shared = {"ledger": str(tmp_path / "shared.db")}
+    first = tacit.run(small(privacy=shared), out=tmp_path / "a")
+    second = tacit.run(small(privacy=shared), out=tmp_path / "b")
+    assert second.rounds == []
+    assert second.guarantee.epsilon_max == first.guarantee.epsilon_max
+    assert tacit.run(small(), out=tmp_path / "c").rounds
+
+
+def test_a_shared_ledger_refuses_another_partition_of_the_data(small, tmp_path):
+    shared = {"ledger": str(tmp_path / "shared.db")}
+    tacit.run(small(privacy=shared), out=tmp_path / "a")
+    with pytest.raises(LedgerError, match="other data"):
+        tacit.run(small(privacy=shared, run={"seed": 9}), out=tmp_path / "b")
+
+
+def test_without_noise_or_clipping_local_dp_is_fedavg_on_full_batches(small, tmp_path):
+    common = {"rounds": 3, "local_steps": 2, "learning_rate": 0.1, "sampling_rate": 1.0}
+    quiet = {"clip": 1e4, "noise_multiplier": 1e-9, "epsilon": float("inf")}
+    private = small(train=common, privacy=quiet)
+    plain = small(train=common, privacy={"kind": "none"})
+    tacit.run(private, out=tmp_path / "private")
+    tacit.run(plain, out=tmp_path / "plain")
+    a, b = weights(tmp_path / "private"), weights(tmp_path / "plain")
+    assert all(torch.allclose(a[name], b[name], atol=1e-4) for name in a)
+
+
+def test_without_privacy_no_ledger_is_kept_and_nothing_is_promised(small, tmp_path):
+    history = tacit.run(small(privacy={"kind": "none"}), out=tmp_path)
+    assert history.guarantee is None
+    assert history.summary["guarantee"] is None
+    assert history.sentence.startswith("No privacy is promised")
+    assert not (tmp_path / "ledger.db").exists()
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_by_client_and_round_and_keeps_the_checkpoint(small, tmp_path):
+    tacit.run(small(), out=tmp_path / "good")
+    experiment = small(train={"learning_rate": 1e38}, privacy={"kind": "none"})
+    with pytest.raises(TrainingDiverged, match=r"client client-\d in round 0"):
+        tacit.run(experiment, out=tmp_path / "bad")
+    with pytest.raises(TrainingDiverged, match=r"in round \d"):
+        tacit.run(small(train={"learning_rate": 1e38}), out=tmp_path / "private")
+
+
+def test_divergence_in_a_later_round_keeps_the_last_good_checkpoint(small, tmp_path, monkeypatch):
+    real = loop_module.receive
+
+    def poisoned(raw, *, round):
+        message = real(raw, round=round)
+        if round == 2:
+            message.tensors["update"][0] = float("nan")
+        return real(loop_module.pack(message), round=round)
+
+    monkeypatch.setattr(loop_module, "receive", poisoned)
+    with pytest.raises(TrainingDiverged, match=r"Client client-0 sent a update that is not finite in round 2"):
+        tacit.run(small(), out=tmp_path)
+    kept = load_file(tmp_path / CHECKPOINT)
+    assert int(kept["next_round"]) == 2
+    assert torch.isfinite(kept["params"]).all()
+
+
+def test_a_second_run_in_the_same_folder_is_refused_unless_it_resumes_or_is_forced(small, tmp_path):
+    tacit.run(small(), out=tmp_path / "run")
+    with pytest.raises(RunExists, match=r"--resume .* --force"):
+        tacit.run(small(), out=tmp_path / "run")
+    tacit.run(small(), out=tmp_path / "run", force=True)
+    assert (tmp_path / "run.1" / "ledger.db").is_file()
+    finished = tacit.run(small(), out=tmp_path / "run", resume=True)
+    assert len(finished.rounds) == 4
+
+
+def test_resuming_with_other_settings_or_nothing_to_resume_is_refused(small, tmp_path):
+    with pytest.raises(BadInput, match="no run to resume"):
+        tacit.run(small(), out=tmp_path / "none", resume=True)
+    tacit.run(small(), out=tmp_path / "run")
+    with pytest.raises(BadInput, match="other settings"):
+        tacit.run(small(train={"rounds": 9}), out=tmp_path / "run", resume=True)
+
+
+def test_two_processes_cannot_run_in_one_folder(small, tmp_path):
+    import multiprocessing
+
+    def inside(answer):
+        try:
+            tacit.run(small(), out=tmp_path, resume=True)
+            answer.put("ran")
+        except RunExists as error:
+            answer.put(str(error))
+
+    def ready(parts, past):
+        answer = multiprocessing.get_context("fork").Queue()
+        other = multiprocessing.get_context("fork").Process(target=inside, args=(answer,))
+        other.start()
+        answers.append(answer.get(timeout=60))
+        other.join()
+
+    answers = []
+    tacit.run(small(), out=tmp_path, ready=ready)
+    assert "Another process is running" in answers[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"train": {"clients_per_round": 7}}, "clients_per_round <= 6"),
+        ({"privacy": {"epsilon": [1.0, 2.0]}}, "2"),
+        ({"privacy": {"epsilon": float("inf")}}, "no limit"),
+        ({"run": {"device": "warp"}}, "run.device"),
+        ({"aggregate": {"rule": "men"}}, "'mean'"),
+        ({"model": {"name": "log"}}, "logr"),
+        ({"data": {"clients": 2000, "examples_per_client": None}}, "2000|2,000"),
+    ],
+)
+def test_what_cannot_be_built_is_refused_in_a_sentence(small, tmp_path, change, message):
+    with pytest.raises(tacit.errors.TacitError, match=message):
+        tacit.run(small(**change), out=tmp_path)
+
+
+def test_cohorts_are_uniform_over_the_clients_that_can_pay(small, tmp_path):
+    experiment = small(train={"rounds": 300, "clients_per_round": 2, "local_steps": 1}, privacy={"kind": "none"})
+    parts = tacit.build.build(experiment)
+    meter = loop_module.Meter(parts, None)
+    counts = np.zeros(6)
+    for r in range(3000):
+        for client in loop_module.sample(parts, meter, r):
+            counts[client.index] += 1
+    assert counts.sum() == 6000
+    assert abs(counts - 1000).max() < 5 * np.sqrt(3000 * (1 / 3) * (2 / 3))
