@@ -38,7 +38,7 @@ def top(
 @app.command("run")
 def run_command(
     experiment: Annotated[
-        str | None, typer.Argument(help="A shipped experiment or a TOML file.", show_default="digits")
+        str | None, typer.Argument(help="A shipped experiment or a TOML file; digits if left out.", show_default=False)
     ] = None,
     settings: Settings = None,
     out: Annotated[

@@ -16,7 +16,7 @@ from tacit.data.section import DataSection
 from tacit.errors import BadInput
 from tacit.toml import dumps, parse_value
 
-Epsilon = float | tuple[float, ...] | str | dict[str, str]
+Epsilon = float | tuple[float, ...] | str | dict[str, float] | dict[str, str]
 
 
 class _Section(BaseModel):
@@ -98,7 +98,7 @@ class TrainSection(_Section):
 
 
 class PrivacySection(_Section):
-    """`[privacy]`: what is promised. `epsilon` is a number, a list, a distribution's name or {file = "..."}; inf sets no limit."""
+    """`[privacy]`: what is promised. `epsilon` is a number, a list, a table by client, a distribution's name or {file = "..."}; inf sets no limit."""
 
     kind: Literal["none", "local"] = "none"
     epsilon: Epsilon | None = None

@@ -1,4 +1,4 @@
-"""The epsilon of each client: one number, a list, a file, or a distribution by name.
+"""The epsilon of each client: one number, a list, a table by name, a file, or a distribution by name.
 
 The distributions are those of Liu, Lou, Xiong, Liu, Meng, "Projected Federated Averaging with Heterogeneous
 Differential Privacy", PVLDB 15(4), 2021. A draw that is not above zero is drawn again, and in a mixture at least one
@@ -18,7 +18,7 @@ import numpy as np
 from tacit import check
 from tacit.errors import BadData, BadInput
 
-Spec = float | str | Sequence[float] | np.ndarray | Mapping[str, str]
+Spec = float | str | Sequence[float] | np.ndarray | Mapping[str, str] | Mapping[str, float]
 MIXTURES = {  # (share, mean, standard deviation); the last component is the public one
     "mixgauss1": ((0.9, 0.1, 0.01), (0.1, 10.0, 0.1)),
     "mixgauss2": ((0.9, 0.5, 0.01), (0.1, 10.0, 0.1)),
@@ -44,11 +44,9 @@ def budgets(spec: Spec, *, clients: int, rng: np.random.Generator, names: Sequen
         check.one_of(DISTRIBUTIONS, epsilon=spec)
         return draw(spec, clients=clients, rng=rng)
     if isinstance(spec, Mapping):
-        if set(spec) != {"file"} or not isinstance(spec["file"], str):
-            raise BadInput(
-                f'Expected epsilon = {{file = "budgets.csv"}}, got the keys {", ".join(map(str, spec)) or "none"}.'
-            )
-        return _checked(_from_file(Path(spec["file"]).expanduser(), names), names)
+        from_file = set(spec) == {"file"} and isinstance(spec["file"], str)
+        pairs = _pairs(Path(str(spec["file"])).expanduser()) if from_file else list(spec.items())
+        return _checked(_by_client(pairs, names, where=str(spec["file"]) if from_file else "privacy.epsilon"), names)
     if isinstance(spec, int | float | np.number):
         return np.full(clients, _checked([spec], ["every client"])[0])
     if not isinstance(spec, Sequence | np.ndarray):
@@ -96,23 +94,27 @@ def _checked(values: Sequence[object], names: Sequence[str]) -> np.ndarray:
     return np.array(values, dtype=np.float64)
 
 
-def _from_file(path: Path, names: Sequence[str]) -> list[object]:
-    """The epsilons of a file in the order of the clients."""
+def _pairs(path: Path) -> list[tuple[str, object]]:
+    """Client and epsilon, as a file says."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise BadData(f"The budgets file {path} cannot be read ({error}): correct epsilon.file.") from error
-    pairs = _json_pairs(path, text) if path.suffix.lower() == ".json" else _csv_pairs(path, text)
+    return _json_pairs(path, text) if path.suffix.lower() == ".json" else _csv_pairs(path, text)
+
+
+def _by_client(pairs: Sequence[tuple[str, object]], names: Sequence[str], *, where: str) -> list[object]:
+    """The epsilons in the order of the clients."""
     found = dict(pairs)
     if len(found) < len(pairs):
         often = Counter(name for name, _ in pairs)
         raise BadData(
-            f"{path} names {_some([name for name, times in often.items() if times > 1])} twice: keep one line each."
+            f"{where} names {_some([name for name, times in often.items() if times > 1])} twice: keep one line each."
         )
     if absent := [name for name in names if name not in found]:
-        raise BadData(f"{path} gives no epsilon for {_some(absent)}: add {_them(absent)}.")
+        raise BadData(f"{where} gives no epsilon for {_some(absent)}: add {_them(absent)}.")
     if unknown := sorted(set(found).difference(names)):
-        raise BadData(f"{path} names {_some(unknown)}, not among the clients of this data: remove {_them(unknown)}.")
+        raise BadData(f"{where} names {_some(unknown)}, not among the clients of this data: remove {_them(unknown)}.")
     return [found[name] for name in names]
 
 

@@ -73,7 +73,7 @@ def table(
     """A row per client: its name, the number of its examples, its `top` most frequent labels with counts, its epsilon.
 
     >>> table(np.array([[5, 0, 1]]), ["a", "b", "c"], ["client-0"], np.array([3.0]))
-    [{'client': 'client-0', 'examples': 6, 'labels': 'a 5, c 1', 'epsilon': 3.0}]
+    [{'client': 'client-0', 'examples': 6, 'labels': 'a: 5, c: 1', 'epsilon': 3.0}]
     """
     counts = np.asarray(labels_by_client)
     _check(counts, class_names, client_names, epsilons)
@@ -99,7 +99,7 @@ def _frequent(row: np.ndarray, class_names: Sequence[str], top: int) -> str:
     """The most frequent labels in words, and how many others there are."""
     held = np.argsort(-row, kind="stable")[: np.count_nonzero(row)]
     rest = f", {len(held) - top} more" if len(held) > top else ""
-    return ", ".join(f"{class_names[label]} {row[label]}" for label in held[:top]) + rest
+    return ", ".join(f"{class_names[label]}: {row[label]}" for label in held[:top]) + rest
 
 
 def _heat(axes: Axes, bar: Axes, counts: np.ndarray, class_names: Sequence[str]) -> int:

@@ -1,5 +1,6 @@
 """The promise of a run in words and numbers: what a privacy officer signs."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -46,6 +47,15 @@ def spent_by(guarantee: Guarantee, ledger: Ledger, population: Population) -> Gu
     return replace(guarantee, epsilon_min=low, epsilon_median=middle, epsilon_max=high)
 
 
+def shown(epsilon: float) -> str:
+    """An epsilon for print, rounded up: a promise is never rounded in our favour.
+
+    >>> shown(2.0921), shown(float("inf"))
+    ('2.093', 'inf')
+    """
+    return "inf" if math.isinf(epsilon) else f"{math.ceil(epsilon * 1000 - 1e-9) / 1000:.3f}"
+
+
 def sentence(guarantee: Guarantee | None, *, runs: int = 1) -> str:
     """The guarantee in one sentence that a privacy officer can read."""
     if guarantee is None:
@@ -57,7 +67,7 @@ def sentence(guarantee: Guarantee | None, *, runs: int = 1) -> str:
     return (
         f"For every client, {g.unit}-level differential privacy: to {g.relation} changes the probability of anything that"
         f" {g.adversary} can observe by at most a factor of e^epsilon, except with probability delta = {g.delta:g};"
-        f" the epsilon spent in {counted} is at most {g.epsilon_max:.3g} (smallest {g.epsilon_min:.3g}, median"
-        f" {g.epsilon_median:.3g} over the clients), computed by {g.accountant} for {g.sampler}, with noise drawn from"
+        f" the epsilon spent in {counted} is at most {shown(g.epsilon_max)} (smallest {shown(g.epsilon_min)}, median"
+        f" {shown(g.epsilon_median)} over the clients), computed by {g.accountant} for {g.sampler}, with noise drawn from"
         f" {g.randomness}, provided that {', that '.join(g.assumes)}."
     )

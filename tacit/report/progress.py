@@ -12,6 +12,7 @@ from rich.text import Text
 
 from tacit.build import Parts
 from tacit.engine.simulate import History
+from tacit.privacy.guarantee import shown
 
 LINES = 10  # how many lines a run prints where there is no terminal
 EVERY_SECONDS = 30.0  # ... and at least one in so much time
@@ -84,8 +85,8 @@ class Display:
         facts = {"accuracy": f"{record['accuracy']:.3f}"}
         if "epsilon_tightest" in record:
             low, high = self._limits
-            facts["epsilon, tightest client"] = f"{record['epsilon_tightest']:.3f} of {low:.3g}"
-            facts["epsilon, loosest client"] = f"{record['epsilon_loosest']:.3f} of {high:.3g}"
+            facts["epsilon, tightest client"] = f"{shown(record['epsilon_tightest'])} of {low:.4g}"
+            facts["epsilon, loosest client"] = f"{shown(record['epsilon_loosest'])} of {high:.4g}"
             facts["out of budget"] = f"{record['out_of_budget']} clients"
         return facts
 
@@ -111,9 +112,8 @@ def facts(summary: dict[str, Any]) -> dict[str, str]:
     rows = {"test accuracy": f"{summary['test_accuracy']:.4f}", "rounds": f"{summary['rounds']} ({why})"}
     if summary["guarantee"]:
         spent, z = summary["guarantee"]["epsilon"], summary["noise_multiplier"]
-        rows["epsilon spent"] = (
-            f"{spent['min']:.3f} / {spent['median']:.3f} / {spent['max']:.3f} (min / median / max of {summary['clients']} clients)"
-        )
+        of = f"(min / median / max of {summary['clients']} clients)"
+        rows["epsilon spent"] = f"{shown(spent['min'])} / {shown(spent['median'])} / {shown(spent['max'])} {of}"
         rows["unit, delta"] = f"{summary['guarantee']['unit']}, {summary['guarantee']['delta']:g}"
         rows["noise multiplier z"] = f"{z['min']:.3f} / {z['median']:.3f} / {z['max']:.3f}"
     rows["traffic"] = f"{size(summary['uplink_bytes'])} up, {size(summary['downlink_bytes'])} down"

@@ -148,23 +148,26 @@ def _work(
     for other in others:
         other.close()
     torch.set_num_threads(1)
-    heard: tuple[int, Message] | None = None
+    heard: dict[int, Message] = {}
     while True:
         try:
             length, round, index, slot = line.recv()
+            if round not in heard:
+                heard = {round: unpack(broadcast[:length])}
+            line.send(_answer(train, heard[round], round, index, slots[slot]))
         except (EOFError, OSError):
             os._exit(0)
-        try:
-            if heard is None or heard[0] != round:
-                heard = (round, unpack(broadcast[:length]))
-            reply, info = train(heard[1], round, index)
-            if len(reply) > len(slots[slot]):
-                raise TacitError(
-                    f"A message of {len(reply)} bytes does not fit the {len(slots[slot])} reserved for it."
-                )
-            slots[slot][: len(reply)] = reply
-            line.send(("done", len(reply), info))
-        except TacitError as error:
-            line.send(("refused", error))
-        except Exception:  # noqa: BLE001 - whatever it was, the parent tells
-            line.send(("failed", traceback.format_exc()))
+
+
+def _answer(train: Task, received: Message, round: int, index: int, slot: mmap.mmap) -> tuple[Any, ...]:
+    """Trains one client and leaves its message in the slot; a failure is told, not raised."""
+    try:
+        reply, info = train(received, round, index)
+        if len(reply) > len(slot):
+            raise TacitError(f"A message of {len(reply)} bytes does not fit the {len(slot)} reserved for it.")
+        slot[: len(reply)] = reply
+        return "done", len(reply), info
+    except TacitError as error:
+        return "refused", error
+    except Exception:  # noqa: BLE001 - whatever it was, the parent tells
+        return "failed", traceback.format_exc()

@@ -77,7 +77,7 @@ def test_no_window_system_is_touched(tmp_path):
 def test_a_table_has_the_most_frequent_labels_first():
     rows = table(np.array([[0, 7, 2, 5, 1], [0, 0, 0, 0, 0]]), list("abcde"), ["x", "y"], np.array([1.0, np.inf]))
     assert rows == [
-        {"client": "x", "examples": 15, "labels": "b 7, d 5, c 2, 1 more", "epsilon": 1.0},
+        {"client": "x", "examples": 15, "labels": "b: 7, d: 5, c: 2, 1 more", "epsilon": 1.0},
         {"client": "y", "examples": 0, "labels": "", "epsilon": np.inf},
     ]
     assert table(np.array([[3]]), ["a"], ["x"])[0]["epsilon"] is None
