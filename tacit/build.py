@@ -1,4 +1,6 @@
-"""From an experiment to its parts: data, clients, model, mechanisms, algorithm. The only place that wires them together."""
+"""From an experiment to its parts: data, clients, model, mechanisms, algorithm. The only place that wires them
+together.
+"""
 
 import hashlib
 from dataclasses import dataclass, field
@@ -22,7 +24,7 @@ from tacit.experiment import Experiment
 from tacit.population import Population, populate
 from tacit.privacy.plan import Plan, planned_participations, same_noise, sampling_rates, spread
 from tacit.random import Derive, from_os, seeded
-from tacit.train.flat import flatten
+from tacit.train.flat import blocks, flatten
 from tacit.types import Client
 
 
@@ -70,7 +72,7 @@ def build(experiment: Experiment, *, progress: Progress | None = None) -> Parts:
     plan = make_plan(experiment, population)
     if experiment.run.device != "cpu":
         population = population.to(device)
-    algorithm = _algorithm(experiment, population, plan)
+    algorithm = _algorithm(experiment, population, model, plan)
     noise = derive if experiment.run.randomness == "seeded" else from_os()
     return Parts(experiment, dataset, shares, population, model, theta, theta.clone(), plan, algorithm, noise)
 
@@ -121,11 +123,16 @@ def make_plan(experiment: Experiment, population: Population) -> Plan | None:
     return Plan(privacy.clip, participations, rates, steps, multipliers)
 
 
-def _algorithm(experiment: Experiment, population: Population, plan: Plan | None) -> Algorithm:
-    train, rule = experiment.train, rules.load(experiment.aggregate.rule)
+def _algorithm(experiment: Experiment, population: Population, model: nn.Module, plan: Plan | None) -> Algorithm:
+    train, rule = experiment.train, rules.load(experiment.aggregate.rule, **experiment.aggregate.options())
+    layout = tuple((block.start, block.stop) for block in blocks(model))
     rates = {"learning_rate": train.learning_rate, "server_learning_rate": train.server_learning_rate}
     if plan is not None:
-        return LocalDP(plan.mechanism, rule, **rates)
+        return LocalDP(plan.mechanism, rule, layout, population.epsilons, **rates)
+
+    if rule.needs:
+        text = f'The rule {experiment.aggregate.rule} weighs clients by their privacy: with privacy.kind = "none"'
+        raise BadInput(f"{text} use one of {', '.join(name for name in rules.names() if not rules.load(name).needs)}.")
 
     def batch(client: Client) -> int:
         return max(1, round(train.sampling_rate * client.size)) if train.sampling_rate else train.batch
@@ -133,7 +140,7 @@ def _algorithm(experiment: Experiment, population: Population, plan: Plan | None
     def steps(client: Client) -> int:
         return train.local_epochs * -(-client.size // batch(client)) if train.local_epochs else train.steps
 
-    return FedAvg(rule, steps, batch, **rates)
+    return FedAvg(rule, layout, population.epsilons, steps, batch, **rates)
 
 
 def _device(name: str) -> torch.device:

@@ -132,9 +132,25 @@ class PrivacySection(_Section):
 
 
 class AggregateSection(_Section):
-    """`[aggregate]`: how the server combines updates."""
+    """`[aggregate]`: how the server combines updates. The other keys are the options of the rules that have them."""
 
     rule: str = "mean"
+    reading: Literal["paper", "code"] | None = None
+    rank: int | None = None
+    blocks: Literal["model", "layer"] | None = None
+    split: Literal["gmm", "kmeans", "top"] | None = None
+    share: float | None = None
+    weights: Literal["epsilon", "examples"] | None = None
+
+    def possible(self) -> None:
+        if self.rank is not None:
+            check.at_least(1, **{"aggregate.rank": self.rank})
+        if self.share is not None:
+            check.probability(**{"aggregate.share": self.share})
+
+    def options(self) -> dict[str, Any]:
+        """What was said beside the rule's name."""
+        return {key: value for key, value in self.model_dump(exclude_none=True).items() if key != "rule"}
 
 
 class ProtectSection(_Section):

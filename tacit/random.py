@@ -1,12 +1,13 @@
 """Randomness derived from (seed, round, client, purpose), or taken from the operating system.
 
-A `Stream` is AES-256 in counter mode (NIST SP 800-38A) under a key. The key is either a hash of the run's seed and the place
-it is used (experiments: a resumed run equals an uninterrupted one, bit for bit) or 32 bytes of the operating system's entropy
-(deployments: nobody can draw the noise again). The same code follows, so what is tested seeded is what is deployed.
+A `Stream` is AES-256 in counter mode (NIST SP 800-38A) under a key. The key is either a hash of the run's seed and the
+place it is used (experiments: a resumed run equals an uninterrupted one, bit for bit) or 32 bytes of the operating
+system's entropy (deployments: nobody can draw the noise again). The same code follows, so what is tested seeded is what
+is deployed.
 
-Normals are Box-Muller pairs in float32. A 31-bit uniform would cut the tail at 6.6 sigma; the smallest 2^-16 of the uniforms
-are therefore refined with 53 more bits, which moves the cut to 10.8 sigma. Floating-point noise is still only an
-approximation of real-valued noise: see docs/sharp-edges.md.
+Normals are Box-Muller pairs in float32. A 31-bit uniform would cut the tail at 6.6 sigma; the smallest 2^-16 of the
+uniforms are therefore refined with 53 more bits, which moves the cut to 10.8 sigma. Floating-point noise is still only
+an approximation of real-valued noise: see docs/sharp-edges.md.
 """
 
 import hashlib

@@ -1,7 +1,8 @@
 """The words of Tacit: what a client allows, how far an update has come, what a run guarantees.
 
 The type of an update says how far it has come on its one way: `Bounded` (clipped) -> `Private` (noised). A mechanism
-adds noise only to a `Bounded` whose sensitivity is its own, so noise before clipping, or noise for another clip, does not run.
+adds noise only to a `Bounded` whose sensitivity is its own, so noise before clipping, or noise for another clip, does
+not run.
 """
 
 import math
@@ -88,7 +89,7 @@ class State:
     """What the server needs next round: the model's parameters as one vector, and what its rule remembers."""
 
     params: torch.Tensor = field(repr=False)
-    rule: dict[str, torch.Tensor] = field(default_factory=dict, repr=False)
+    memory: dict[str, torch.Tensor] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,10 @@
 The simulator and a deployment call the same methods. `cost` is asked before `train`, and the ledger is paid in between.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from dp_accounting import DpEvent
 
@@ -22,7 +23,7 @@ class Algorithm(Protocol):
         """The server's state before the first round."""
         ...
 
-    def broadcast(self, state: State) -> Message:
+    def broadcast(self, state: State, cohort: Sequence[Client]) -> Message:
         """What every client of the round receives."""
         ...
 
@@ -34,7 +35,7 @@ class Algorithm(Protocol):
         """Local training."""
         ...
 
-    def release(self, trained: Trained, client: Client) -> Message:
+    def release(self, trained: Trained, client: Client, received: Message) -> Message:
         """The client's last step before the wire."""
         ...
 
@@ -47,5 +48,11 @@ def step(
     rule: Rule, state: State, messages: Iterable[Message], *, learning_rate: float
 ) -> tuple[State, dict[str, Any]]:
     """theta <- theta + eta_server * rule(updates): the server's part that FedAvg and its private relatives share."""
-    applied = rule.apply(state.rule, messages)
-    return State(state.params + learning_rate * applied.update, applied.state), applied.info
+    applied = rule.apply(state.memory, messages)
+    return State(state.params + learning_rate * applied.update, applied.memory), applied.info
+
+
+def spread_word(rule: Rule, state: State, cohort: Sequence[Client]) -> Message:
+    """The model, and what the rule tells the round's clients beside it."""
+    told = rule.tell(state.memory, np.array([client.budget.epsilon for client in cohort]))
+    return Message("server", {"params": state.params, **told.tensors}, told.facts)

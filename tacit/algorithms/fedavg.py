@@ -1,14 +1,15 @@
 """FedAvg: McMahan et al. 2017 (arXiv:1602.05629), Algorithm 1. No privacy: the server sees every update as it is."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
-from tacit.algorithms import step
+from tacit.algorithms import spread_word, step
 from tacit.random import Derive
-from tacit.rules import Rule
+from tacit.rules import Layout, Rule
 from tacit.train.sgd import sgd
 from tacit.train.workspace import Trained, Workspace
 from tacit.types import Client, Message, State
@@ -19,16 +20,18 @@ class FedAvg:
     """Clients run SGD and send the difference; the server averages."""
 
     rule: Rule
+    layout: Layout
+    epsilons: np.ndarray
     steps: Callable[[Client], int]
     batch_size: Callable[[Client], int]
     learning_rate: float
     server_learning_rate: float = 1.0
 
     def init(self, params: torch.Tensor) -> State:
-        return State(params, self.rule.init())
+        return State(params, self.rule.init(self.layout, self.epsilons))
 
-    def broadcast(self, state: State) -> Message:
-        return Message("server", {"params": state.params})
+    def broadcast(self, state: State, cohort: Sequence[Client]) -> Message:
+        return spread_word(self.rule, state, cohort)
 
     def cost(self, client: Client) -> None:
         return None
@@ -45,7 +48,7 @@ class FedAvg:
             stream=derive("train"),
         )
 
-    def release(self, trained: Trained, client: Client) -> Message:
+    def release(self, trained: Trained, client: Client, received: Message) -> Message:
         return Message(client.id, {"update": trained.update.vector}, {"examples": client.size})
 
     def server(self, state: State, messages: Iterable[Message]) -> tuple[State, dict[str, Any]]:

@@ -1,20 +1,21 @@
 """Local DP: Algorithm 2 of Naseri, Hayes, De Cristofaro 2022 (arXiv:2009.03561). Each participant runs DP-SGD.
 
-Guarantee: record level, add or remove one record of one client, against the server and everybody who sees updates or models.
-Choosing participants at random earns no amplification here: the server sees who takes part.
+Guarantee: record level, add or remove one record of one client, against the server and everybody who sees updates or
+models. Choosing participants at random earns no amplification here: the server sees who takes part.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from dp_accounting import DpEvent
 
-from tacit.algorithms import step
+from tacit.algorithms import spread_word, step
 from tacit.privacy.mechanism import SampledGaussian
 from tacit.random import Derive
-from tacit.rules import Rule
+from tacit.rules import Layout, Rule
 from tacit.train.dp_sgd import dp_sgd
 from tacit.train.workspace import Trained, Workspace
 from tacit.types import Client, Message, Private, State
@@ -26,14 +27,16 @@ class LocalDP:
 
     mechanism: Callable[[Client], SampledGaussian]
     rule: Rule
+    layout: Layout
+    epsilons: np.ndarray
     learning_rate: float
     server_learning_rate: float = 1.0
 
     def init(self, params: torch.Tensor) -> State:  # line 2
-        return State(params, self.rule.init())
+        return State(params, self.rule.init(self.layout, self.epsilons))
 
-    def broadcast(self, state: State) -> Message:
-        return Message("server", {"params": state.params})
+    def broadcast(self, state: State, cohort: Sequence[Client]) -> Message:
+        return spread_word(self.rule, state, cohort)
 
     def cost(self, client: Client) -> DpEvent:
         return self.mechanism(client).event()
@@ -42,11 +45,12 @@ class LocalDP:
         theta, mechanism = received.tensors["params"], self.mechanism(client)
         return dp_sgd(work, theta, client, mechanism, learning_rate=self.learning_rate, stream=derive("train"))
 
-    def release(self, trained: Trained, client: Client) -> Message:
+    def release(self, trained: Trained, client: Client, received: Message) -> Message:
         if not isinstance(trained.update, Private):
             raise TypeError("local DP releases only updates that carry their noise")
         facts = {"examples": client.size, "noise_std": trained.update.noise_std, "epsilon": client.budget.epsilon}
-        return Message(client.id, {"update": trained.update.vector}, facts)
+        tensors, more = self.rule.send(trained.update.vector, facts, received)  # post-processing
+        return Message(client.id, tensors, facts | more)
 
     def server(self, state: State, messages: Iterable[Message]) -> tuple[State, dict[str, Any]]:
         # line 7: theta_r <- sum of n_k/n theta_r^k, written for differences

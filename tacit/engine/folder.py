@@ -1,7 +1,8 @@
-"""A run's folder: `experiment.toml`, `rounds.jsonl`, `ledger.db`, `checkpoint.safetensors`, `model.safetensors`, `summary.json`.
+"""A run's folder: `experiment.toml`, `rounds.jsonl`, `ledger.db`, `checkpoint.safetensors`, `model.safetensors`,
+`summary.json`.
 
-Every file but the round log is replaced atomically, so a crash leaves the old one or the new one. A folder belongs to one
-process at a time, and to one run: a second is refused unless it resumes or is told to set the first aside.
+Every file but the round log is replaced atomically, so a crash leaves the old one or the new one. A folder belongs to
+one process at a time, and to one run: a second is refused unless it resumes or is told to set the first aside.
 """
 
 import fcntl
@@ -35,7 +36,7 @@ class Folder:
     def checkpoint(self, state: State, *, next_round: int) -> None:
         """Writes the state from which `next_round` starts."""
         tensors = {"params": state.params, "next_round": torch.tensor(next_round)}
-        tensors |= {f"rule.{name}": tensor for name, tensor in state.rule.items()}
+        tensors |= {f"memory.{name}": tensor for name, tensor in state.memory.items()}
         replace(self.path / CHECKPOINT, save({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}))
 
     def restore(self) -> tuple[State, int] | None:
@@ -49,8 +50,8 @@ class Folder:
             raise BadInput(
                 f"{place} is damaged ({error}): start again with --force, which keeps the old files."
             ) from error
-        rule = {name.removeprefix("rule."): t for name, t in tensors.items() if name.startswith("rule.")}
-        return State(tensors["params"], rule), int(tensors["next_round"])
+        memory = {name.removeprefix("memory."): t for name, t in tensors.items() if name.startswith("memory.")}
+        return State(tensors["params"], memory), int(tensors["next_round"])
 
     def rounds(self, *, before: int) -> list[dict[str, Any]]:
         """The log of the rounds before a checkpoint; what a crash left after it is dropped from the file."""

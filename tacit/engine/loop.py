@@ -46,7 +46,7 @@ def loop(parts: Parts, ledger: Ledger | None, folder: Folder, trainer: Trainer, 
             cohort = ledger.admit(cohort, meter.cost, hint=meter.hint)  # pays first; who cannot pay stays out
         if len(cohort) < train.min_clients:
             return state, "budget"
-        received, traffic = pack(algorithm.broadcast(state)), Traffic()
+        received, traffic = pack(algorithm.broadcast(state, cohort)), Traffic()
         messages = _wire(trainer(received, r, [client.index for client in cohort]), traffic, r)
         state, info = algorithm.server(state, messages)
         accuracy, loss = evaluate(parts, state.params)

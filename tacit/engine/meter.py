@@ -1,4 +1,6 @@
-"""Reads the ledger for the loop and for the reader: who can still pay, and what the tightest and the loosest client have spent."""
+"""Reads the ledger for the loop and for the reader: who can still pay, and what the tightest and the loosest client
+have spent.
+"""
 
 from collections.abc import Iterable, Sequence
 

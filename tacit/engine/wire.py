@@ -1,4 +1,5 @@
-"""What crosses the wire: named tensors and a few plain facts, as safetensors bytes. No pickle, so nothing can be executed.
+"""What crosses the wire: named tensors and a few plain facts, as safetensors bytes. No pickle, so nothing can be
+executed.
 
 The simulator sends every message through these bytes too: traffic is counted from what is really serialised.
 """

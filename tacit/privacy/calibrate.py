@@ -1,7 +1,8 @@
 """From a budget to the noise that keeps it: the smallest multiplier whose price is within (epsilon, delta).
 
-What is returned was itself priced, so the promise never rests on interpolation. Few budgets are solved one by one to 0.1 % of
-the multiplier; many share a grid of multipliers 1 % apart, each node priced at most once (10,000 distinct budgets in seconds).
+What is returned was itself priced, so the promise never rests on interpolation. Few budgets are solved one by one to
+0.1 % of the multiplier; many share a grid of multipliers 1 % apart, each node priced at most once (10,000 distinct
+budgets in seconds).
 """
 
 import math

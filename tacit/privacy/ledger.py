@@ -1,11 +1,13 @@
-"""The ledger: who was charged what, for which round of which run. Append-only, on disk, paid before anything is released.
+"""The ledger: who was charged what, for which round of which run. Append-only, on disk, paid before anything is
+released.
 
-SQLite with `synchronous=FULL`: when `admit` returns, the charge has reached the disk. Entries are never changed or removed, and
-add up over all runs that share the file. Record-level and client-level charges are kept apart and never added.
+SQLite with `synchronous=FULL`: when `admit` returns, the charge has reached the disk. Entries are never changed or
+removed, and add up over all runs that share the file. Record-level and client-level charges are kept apart and never
+added.
 
-A charge belongs to (client, run, round, attempt). An attempt names everything the released bits are a function of: with seeded
-randomness a resumed round repeats the very same release and is paid once; with the operating system's randomness every start
-is a new attempt, so a repeated round is paid again.
+A charge belongs to (client, run, round, attempt). An attempt names everything the released bits are a function of: with
+seeded randomness a resumed round repeats the very same release and is paid once; with the operating system's randomness
+every start is a new attempt, so a repeated round is paid again.
 """
 
 import datetime

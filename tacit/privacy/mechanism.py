@@ -1,8 +1,9 @@
 """The sampled Gaussian mechanism of DP-SGD: one frozen object owns the sampling, the noise and their price.
 
-Source: Abadi et al. 2016 (arXiv:1607.00133), Algorithm 1; Poisson subsampling as in Mironov, Talwar, Zhang 2019 (arXiv:1908.10530).
-Guarantee: `steps` releases, each of a Poisson sample of the records; record level, add or remove one. The price is in `event()`
-and nowhere else, so the noise that is drawn and the noise that is paid for cannot differ.
+Source: Abadi et al. 2016 (arXiv:1607.00133), Algorithm 1; Poisson subsampling as in Mironov, Talwar, Zhang 2019
+(arXiv:1908.10530). Guarantee: `steps` releases, each of a Poisson sample of the records; record level, add or remove
+one. The price is in `event()` and nowhere else, so the noise that is drawn and the noise that is paid for cannot
+differ.
 """
 
 from dataclasses import dataclass

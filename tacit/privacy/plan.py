@@ -1,7 +1,8 @@
 """Who adds how much noise: from every client's budget to the mechanism it runs in each round.
 
-Two strategies (Liu et al., PVLDB 15(4), section 4.2): *spread* gives each client the noise that makes its budget last the planned
-rounds; *same-noise* gives all the same multiplier, and a client drops out when the ledger says it cannot pay another round.
+Two strategies (Liu et al., PVLDB 15(4), section 4.2): *spread* gives each client the noise that makes its budget last
+the planned rounds; *same-noise* gives all the same multiplier, and a client drops out when the ledger says it cannot
+pay another round.
 """
 
 import math

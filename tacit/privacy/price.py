@@ -1,7 +1,8 @@
 """From what was released to an epsilon: composition and conversion by dp-accounting, cached.
 
-PLD (Koskela et al. 2020; connect-the-dots of Doroshenko et al. 2022, arXiv:2207.04380) is the default; RDP on request. Both are
-upper bounds. A coarser grid makes a PLD faster and its epsilon larger, never smaller; the grid here costs about 0.1 %.
+PLD (Koskela et al. 2020; connect-the-dots of Doroshenko et al. 2022, arXiv:2207.04380) is the default; RDP on request.
+Both are upper bounds. A coarser grid makes a PLD faster and its epsilon larger, never smaller; the grid here costs
+about 0.1 %.
 """
 
 import json

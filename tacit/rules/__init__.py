@@ -1,19 +1,24 @@
 """Aggregation rules: how the server combines updates. One file per rule; its name is the name in the TOML.
 
-A rule is an object with `sees` ("sums" or "rows"), `init()` and `apply(state, messages)`. To add one, write one file.
+A rule is post-processing of what clients released, so it costs no privacy. To add one, write one file with a class (or
+factory) of the file's name that extends `Rule` and says what it `sees`; docs/how-to-add-a-rule.md walks through it.
 """
 
 import importlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Literal
 
+import numpy as np
 import torch
 
 from tacit import check
 from tacit.errors import BadInput
 from tacit.types import Message
+
+Memory = dict[str, torch.Tensor]
+Layout = Sequence[tuple[int, int]]  # (start, stop) of every parameter in the flat vector
 
 
 @dataclass(frozen=True)
@@ -21,25 +26,47 @@ class Applied:
     """What a rule gives back: the combined update, what it remembers, and numbers for the reader."""
 
     update: torch.Tensor = field(repr=False)
-    state: dict[str, torch.Tensor] = field(repr=False)
-    info: dict[str, Any]
+    memory: Memory = field(repr=False)
+    info: dict[str, Any] = field(default_factory=dict)
 
 
-class Rule(Protocol):
-    """How the server combines updates."""
+class Rule:
+    """How the server combines updates. Options are the fields of a frozen dataclass; whatever changes is in `memory`."""
 
-    @property
-    def sees(self) -> str:
-        """ "sums" if weighted sums are all it needs, "rows" if it needs each update."""
-        ...
+    sees: ClassVar[Literal["sums", "rows"]] = "rows"  # "sums" if (group) sums are all it needs
 
-    def init(self) -> dict[str, torch.Tensor]:
-        """What it remembers before the first round."""
-        ...
+    needs: ClassVar[tuple[str, ...]] = ("epsilon",)  # facts beside "examples" that a client must state
 
-    def apply(self, state: dict[str, torch.Tensor], messages: Iterable[Message]) -> Applied:
-        """Combines the updates of one round."""
-        ...
+    def init(self, layout: Layout, epsilons: np.ndarray) -> Memory:
+        """What the rule remembers before the first round; it knows the budgets of all clients."""
+        return {}
+
+    def tell(self, memory: Memory, epsilons: np.ndarray) -> Message:
+        """What the round's clients are told beside the model; the cohort's epsilons are known to the server."""
+        return Message("server", {})
+
+    def send(
+        self, update: torch.Tensor, facts: dict[str, Any], told: Message
+    ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """The client's last step: what it uploads of an update that is already private, and what it states beside."""
+        return {"update": update}, {}
+
+    def apply(self, memory: Memory, messages: Iterable[Message]) -> Applied:
+        """Combines the messages of one round."""
+        raise NotImplementedError
+
+
+def weighted_sum(pairs: Iterable[tuple[float, torch.Tensor]]) -> tuple[torch.Tensor, float]:
+    """The sum of w x and of w, one vector at a time. Raises BadInput where no weight is above zero."""
+    total, weight = None, 0.0
+    for w, x in pairs:
+        if not (np.isfinite(w) and w >= 0):
+            raise BadInput(f"Expected weights that are finite and not negative, got {w}.")
+        total = x * w if total is None else total.add_(x, alpha=w)
+        weight += w
+    if total is None or weight <= 0:
+        raise BadInput("Expected at least one update with a weight above zero: the weights of this round sum to zero.")
+    return total, weight
 
 
 def names() -> list[str]:
@@ -48,7 +75,7 @@ def names() -> list[str]:
 
 
 def load(name: str, **options: Any) -> Rule:
-    """The rule of that name, or of "package.module:factory"."""
+    """The rule of that name, or of "package.module:factory", made with its options."""
     if ":" not in name:
         check.one_of(names(), **{"aggregate.rule": name})
         module, factory = f"tacit.rules.{name.replace('-', '_')}", name.replace("-", "_")

@@ -1,8 +1,9 @@
 """The one seam for speed: how the clients of a round are trained.
 
-`one_by_one` is the slow twin. `SideBySide` runs clients in parallel, one process per core, each with one thread, and yields the
-same bytes in the same order: every client's randomness is derived from its place, so where and when it trains does not matter.
-Data is shared with the workers by fork, without copies; parameters and updates cross by shared memory.
+`one_by_one` is the slow twin. `SideBySide` runs clients in parallel, one process per core, each with one thread, and
+yields the same bytes in the same order: every client's randomness is derived from its place, so where and when it
+trains does not matter. Data is shared with the workers by fork, without copies; parameters and updates cross by shared
+memory.
 """
 
 import mmap
@@ -50,7 +51,7 @@ def task(algorithm: Algorithm, work: Workspace, population: Population, derive: 
                 raise TrainingDiverged(
                     f"{text}: lower train.learning_rate; the last good checkpoint is kept."
                 ) from error
-        return pack(algorithm.release(trained, client)), trained.info
+        return pack(algorithm.release(trained, client, received)), trained.info
 
     return train
 

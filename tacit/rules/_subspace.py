@@ -1,0 +1,77 @@
+"""The top-k subspace of a few long vectors, exactly, from their Gram matrix: O(n^2 d), never a d x d matrix.
+
+For rows X (n x d), centred by mu or not, X X^T = U S^2 U^T gives V = X^T U / S. Nothing as long as V is kept:
+projecting x needs X x and X^T a only, so the memory is the rows themselves and the result. Directions whose singular
+value is rounding are dropped, so a rank above that of the rows lets no noise in.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+CHUNK = 1 << 16  # columns at a time in double precision
+NEGLIGIBLE = 1e-10  # of the largest eigenvalue: float32 rows carry no more
+
+
+@dataclass(frozen=True, eq=False)
+class Subspace:
+    """The top `rank` directions of the rows of one block of coordinates."""
+
+    rows: Sequence[torch.Tensor] = field(repr=False)
+    centre: torch.Tensor | None = field(repr=False)
+    mix: torch.Tensor = field(repr=False)  # (n, k): V = (X - mu)^T mix
+
+    def coordinates(self, x: torch.Tensor) -> torch.Tensor:
+        """V^T (x - mu), in double precision."""
+        x = x if self.centre is None else x - self.centre
+        inner = torch.stack([_dot(row, x) for row in self.rows])
+        if self.centre is not None:
+            inner = inner - _dot(self.centre, x)
+        return self.mix.T @ inner
+
+    def point(self, coordinates: torch.Tensor) -> torch.Tensor:
+        """V c + mu."""
+        weights = (self.mix @ coordinates).tolist()
+        total = torch.zeros_like(self.rows[0])
+        for weight, row in zip(weights, self.rows, strict=True):
+            total.add_(row, alpha=weight)
+        return total if self.centre is None else total.add_(self.centre, alpha=1 - sum(weights))
+
+    def basis(self) -> torch.Tensor:
+        """V itself, (d, k): only for those who must be told."""
+        found = torch.zeros(len(self.rows[0]), self.mix.shape[1], device=self.rows[0].device)
+        for weights, row in zip(self.mix.float(), self.rows, strict=True):
+            found.add_(row[:, None] * weights)
+        return found if self.centre is None else found.sub_(self.centre[:, None] * self.mix.float().sum(0))
+
+
+def subspace(rows: Sequence[torch.Tensor], *, rank: int, centred: bool) -> Subspace:
+    """The top `rank` directions of the rows, around their mean if `centred`; fewer if the rows have fewer."""
+    n = len(rows)
+    gram = torch.zeros(n, n, dtype=torch.float64)
+    for start in range(0, len(rows[0]), CHUNK):
+        part = torch.stack([row[start : start + CHUNK] for row in rows]).double()
+        gram += (part @ part.T).cpu()
+    centre = None
+    if centred:
+        centre = torch.stack(list(rows)).mean(0) if n * len(rows[0]) <= CHUNK else _mean(rows)
+        away = torch.eye(n, dtype=torch.float64) - 1.0 / n
+        gram = away @ gram @ away
+    values, vectors = torch.linalg.eigh(gram)
+    order = torch.argsort(values, descending=True)[:rank]
+    order = order[values[order] > max(NEGLIGIBLE * float(values.max()), 1e-300)]
+    return Subspace(rows, centre, vectors[:, order] / values[order].sqrt())
+
+
+def _mean(rows: Sequence[torch.Tensor]) -> torch.Tensor:
+    total = torch.zeros_like(rows[0])
+    for row in rows:
+        total.add_(row, alpha=1 / len(rows))
+    return total
+
+
+def _dot(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """An inner product whose error does not grow with the length."""
+    parts = [(a[i : i + CHUNK].double() @ b[i : i + CHUNK].double()) for i in range(0, len(a), CHUNK)]
+    return torch.stack(parts).sum().cpu()

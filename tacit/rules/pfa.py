@@ -1,0 +1,136 @@
+"""`pfa`: Projected Federated Averaging (Liu, Lou, Xiong, Liu, Meng, PVLDB 15(4), 2021), Algorithm 3.
+
+Clients with a large epsilon are "public", the others "private". The private mean is projected onto the top-k subspace
+of the public updates, then both means are averaged by their epsilons. Two readings, because the paper and its released
+code differ: `paper` takes the outer product of the public *mean* (rank one, no centring, whole vector, split per round
+by a mixture); `code` takes the public updates centred by their mean, per layer, split once by the top 10 % of all
+clients.
+
+Sees: rows of the public clients, the sum of the private ones (projection is linear). A round without a public client
+cannot project: it averages by epsilon. One public client is not centred. k above the rank of the public updates adds
+nothing.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+
+from tacit import check
+from tacit.rules import Applied, Layout, Memory, Rule, weighted_sum
+from tacit.rules._split import threshold
+from tacit.rules._subspace import Subspace, subspace
+from tacit.types import Message
+
+DEFAULTS = {"paper": {"blocks": "model", "split": "gmm"}, "code": {"blocks": "layer", "split": "top"}}
+
+
+@dataclass(frozen=True)
+class pfa(Rule):
+    """PFA. `blocks` and `split` follow the reading unless they are named."""
+
+    reading: str = "code"
+    rank: int = 1
+    blocks: str | None = None
+    split: str | None = None
+    share: float = 0.1
+    weights: str = "epsilon"
+
+    def __post_init__(self) -> None:
+        check.one_of(DEFAULTS, reading=self.reading)
+        check.at_least(1, rank=self.rank)
+        check.probability(share=self.share)
+        for key, value in DEFAULTS[self.reading].items():
+            object.__setattr__(self, key, getattr(self, key) or value)
+
+    def init(self, layout: Layout, epsilons: np.ndarray) -> Memory:
+        memory = {"layout": torch.tensor([layout[0][0], *(stop for _, stop in layout)])}
+        if self.reading == "code":  # split once, over all clients
+            memory["threshold"] = torch.tensor(
+                threshold(epsilons, how=str(self.split), share=self.share), dtype=torch.float64
+            )
+        return memory
+
+    def tell(self, memory: Memory, epsilons: np.ndarray) -> Message:
+        cut = (
+            float(memory["threshold"])
+            if "threshold" in memory
+            else threshold(epsilons, how=str(self.split), share=self.share)
+        )
+        return Message("server", {}, {"threshold": cut})
+
+    def send(
+        self, update: torch.Tensor, facts: dict[str, Any], told: Message
+    ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        return {"update": update}, {"group": "public" if facts["epsilon"] >= told.facts["threshold"] else "private"}
+
+    def apply(self, memory: Memory, messages: Iterable[Message]) -> Applied:
+        public, private = divide(self.weigh(m) for m in messages)
+        if not public.rows or private is None:
+            total, weight = weighted_sum([*public.pairs(), *([private] if private else [])])
+            return Applied(total / weight, memory, public.info(0))
+        spaces = self.spaces(memory, public.rows, public.weights)
+        projected = torch.cat(
+            [s.point(s.coordinates(x)) for s, x in zip(spaces, self.parts(memory, private[1]), strict=True)]
+        )
+        return Applied(combine(public, (private[0], projected)), memory, public.info(self.found(spaces)))
+
+    def weigh(self, message: Message) -> tuple[float, Message]:
+        """The weight of a message: its epsilon, or its examples."""
+        return float(message.facts[self.weights]), message
+
+    def parts(self, memory: Memory, vector: torch.Tensor) -> list[torch.Tensor]:
+        """The blocks of a vector: every parameter by itself, or the whole model."""
+        marks = memory["layout"].tolist()
+        marks = marks if self.blocks == "layer" else [marks[0], marks[-1]]
+        return [vector[start:stop] for start, stop in pairwise(marks)]
+
+    def spaces(self, memory: Memory, rows: list[torch.Tensor], weights: list[float]) -> list[Subspace]:
+        """Line 6: the top-k subspace of the public updates, block by block."""
+        if self.reading == "paper":
+            total, weight = weighted_sum(zip(weights, rows, strict=True))
+            rows = [total / weight]
+        blocks = zip(*(self.parts(memory, row) for row in rows), strict=True)
+        return [subspace(block, rank=self.rank, centred=len(rows) > 1) for block in blocks]
+
+    def found(self, spaces: list[Subspace]) -> int:
+        """The largest rank that was found."""
+        return max(space.mix.shape[1] for space in spaces)
+
+
+@dataclass(frozen=True)
+class Public:
+    """The public updates of a round and their weights."""
+
+    rows: list[torch.Tensor]
+    weights: list[float]
+
+    def pairs(self) -> list[tuple[float, torch.Tensor]]:
+        return list(zip(self.weights, self.rows, strict=True))
+
+    def info(self, rank: int) -> dict[str, int]:
+        """For the reader."""
+        return {"public": len(self.rows), "rank": rank}
+
+
+def divide(weighed: Iterable[tuple[float, Message]]) -> tuple[Public, tuple[float, torch.Tensor] | None]:
+    """The public updates one by one, and (weight, mean) of the private ones, which are added as they arrive."""
+    public, total, weight = Public([], []), None, 0.0
+    for w, message in weighed:
+        if message.facts.get("group") == "public":
+            public.rows.append(message.tensors["update"])
+            public.weights.append(w)
+        else:
+            (sent,) = message.tensors.values()  # an update, or its coordinates
+            total = sent * w if total is None else total.add_(sent, alpha=w)
+            weight += w
+    return public, None if total is None else (weight, total / weight)
+
+
+def combine(public: Public, private: tuple[float, torch.Tensor]) -> torch.Tensor:
+    """Line 8: (sum of epsilons * public mean + sum of epsilons * projected private mean) / all epsilons."""
+    total, weight = weighted_sum([*public.pairs(), private])
+    return total / weight

@@ -1,0 +1,84 @@
+"""`pfa-plus`: PFA whose private clients upload k numbers per block (Liu et al., PVLDB 15(4), 2021, section 4.4).
+
+Round 0 is PFA. After it the server broadcasts the basis it found last; a private client sends the coordinates of its
+update in that basis and nothing else, the server rebuilds their mean in the same old basis, and the public updates of
+the round give the next one. A round without a public client keeps the old basis. Uplink falls by the model's size over
+k; downlink grows by k + 1 models.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+
+from tacit.rules import Applied, Memory, weighted_sum
+from tacit.rules.pfa import combine, divide, pfa
+from tacit.types import Message
+
+
+@dataclass(frozen=True)
+class pfa_plus(pfa):
+    """PFA+; the options are those of `pfa`."""
+
+    def tell(self, memory: Memory, epsilons: np.ndarray) -> Message:
+        told = super().tell(memory, epsilons)
+        basis = {name: memory[name] for name in ("basis", "centre") if name in memory}
+        return Message("server", basis, {**told.facts, "layout": self._marks(memory)} if basis else told.facts)
+
+    def send(
+        self, update: torch.Tensor, facts: dict[str, Any], told: Message
+    ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        tensors, group = super().send(update, facts, told)
+        if "basis" not in told.tensors or group["group"] == "public":
+            return tensors, group
+        x = update - told.tensors["centre"] if "centre" in told.tensors else update
+        return {"coordinates": _by_block(told.facts["layout"], x, told.tensors["basis"])}, group
+
+    def apply(self, memory: Memory, messages: Iterable[Message]) -> Applied:
+        if "basis" not in memory:  # warm-up: private clients sent whole updates
+            rows = list(messages)
+            applied = super().apply(memory, rows)
+            public, _ = divide(self.weigh(m) for m in rows)
+            return Applied(applied.update, self._refreshed(memory, public.rows, public.weights), applied.info)
+        public, private = divide(self.weigh(m) for m in messages)
+        pairs = public.pairs()
+        if private is not None:
+            pairs.append((private[0], self._rebuilt(memory, private[1])))
+        if public.rows and private is not None:
+            update = combine(public, pairs[-1])
+        else:
+            total, weight = weighted_sum(pairs)
+            update = total / weight
+        return Applied(
+            update, self._refreshed(memory, public.rows, public.weights), public.info(memory["basis"].shape[1])
+        )
+
+    def _marks(self, memory: Memory) -> list[int]:
+        marks = memory["layout"].tolist()
+        return marks if self.blocks == "layer" else [marks[0], marks[-1]]
+
+    def _refreshed(self, memory: Memory, rows: list[torch.Tensor], weights: list[float]) -> Memory:
+        if not rows:
+            return memory
+        spaces = self.spaces(memory, rows, weights)
+        k = max(1, self.found(spaces))
+        padded = [torch.nn.functional.pad(s.basis(), (0, k - s.mix.shape[1])) for s in spaces]
+        fresh = {name: memory[name] for name in ("layout", "threshold") if name in memory} | {
+            "basis": torch.cat(padded)
+        }
+        centres = [s.centre for s in spaces if s.centre is not None]
+        return fresh | ({"centre": torch.cat(centres)} if centres else {})
+
+    def _rebuilt(self, memory: Memory, coordinates: torch.Tensor) -> torch.Tensor:
+        marks = self._marks(memory)
+        sizes = torch.tensor([stop - start for start, stop in pairwise(marks)])
+        point = (memory["basis"] * coordinates.repeat_interleave(sizes, dim=0)).sum(1)
+        return point + memory["centre"] if "centre" in memory else point
+
+
+def _by_block(marks: list[int], x: torch.Tensor, basis: torch.Tensor) -> torch.Tensor:
+    """V^T x for every block, as (blocks, k)."""
+    return torch.stack([basis[start:stop].T @ x[start:stop] for start, stop in pairwise(marks)])

@@ -1,0 +1,22 @@
+"""`weighted`: WeiAvg of Liu et al. (PVLDB 15(4), 2021), section 4.1: each client weighted by its epsilon.
+
+Sees: sums. With noise of std c/epsilon this gives every client the same share of the noise, so many tight clients still
+drown a few loose ones; `inverse-variance` weighs by epsilon squared there.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tacit.rules import Applied, Memory, Rule, weighted_sum
+from tacit.types import Message
+
+
+@dataclass(frozen=True)
+class weighted(Rule):
+    """The sum of epsilon_m update_m over the sum of epsilon_m."""
+
+    sees = "sums"
+
+    def apply(self, memory: Memory, messages: Iterable[Message]) -> Applied:
+        total, weight = weighted_sum((float(m.facts["epsilon"]), m.tensors["update"]) for m in messages)
+        return Applied(total / weight, memory)

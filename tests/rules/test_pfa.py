@@ -1,0 +1,179 @@
+import numpy as np
+import pytest
+import torch
+from test_contracts import EPSILONS, LAYOUT, draws, sent
+
+import tacit
+from tacit import rules
+from tacit.engine.wire import pack
+from tacit.errors import BadInput
+
+
+def twin(updates, epsilons, *, public, rank, reading, blocks):
+    """The slow twin: explicit projection matrices, block by block."""
+    x, e = np.stack([u.numpy() for u in updates]).astype(float), np.asarray(epsilons)
+    weigh = lambda rows: (e[rows, None] * x[rows]).sum(0) / e[rows].sum()  # noqa: E731
+    pub, pri = weigh(public), weigh(~public)
+    out = np.zeros(x.shape[1])
+    for start, stop in blocks:
+        m = x[public, start:stop] if reading == "code" else pub[None, start:stop]
+        mu = m.mean(0) if len(m) > 1 else np.zeros(stop - start)
+        _, s, vt = np.linalg.svd(m - mu, full_matrices=False)
+        v = vt[:rank][s[:rank] > 1e-6 * s.max()].T
+        out[start:stop] = v @ v.T @ (pri[start:stop] - mu) + mu
+    return (e[public].sum() * pub + e[~public].sum() * out) / e.sum()
+
+
+@pytest.mark.parametrize("reading", ["paper", "code"])
+@pytest.mark.parametrize("blocks", ["layer", "model"])
+@pytest.mark.parametrize("rank", [1, 2, 7])
+def test_pfa_is_what_the_algorithm_says(reading, blocks, rank):
+    epsilons = np.array([0.1, 0.2, 0.5, 0.4, 9.0, 9.5, 10.0, 11.0])
+    updates = draws(8)
+    rule = rules.load("pfa", reading=reading, rank=rank, blocks=blocks, split="kmeans")
+    applied = rule.apply(*sent(rule, updates, epsilons))
+    marks = LAYOUT if blocks == "layer" else [(0, 50)]
+    expected = twin(updates, epsilons, public=epsilons > 5, rank=rank, reading=reading, blocks=marks)
+    assert np.allclose(applied.update.numpy(), expected, atol=1e-4)
+    assert applied.info["public"] == 4
+
+
+def test_the_paper_reading_is_rank_one_whatever_the_rank():
+    results = [
+        (rule := rules.load("pfa", reading="paper", rank=k)).apply(*sent(rule, draws())).update for k in (1, 2, 5)
+    ]
+    assert torch.allclose(results[0], results[1])
+    assert torch.allclose(results[0], results[2])
+
+
+def test_one_public_client_is_not_centred():
+    rule = rules.load("pfa", split="top", share=0.1)
+    updates = draws()
+    applied = rule.apply(*sent(rule, updates))
+    expected = twin(updates, EPSILONS, public=EPSILONS >= 10, rank=1, reading="code", blocks=LAYOUT)
+    assert np.allclose(applied.update.numpy(), expected, atol=1e-4)
+
+
+def test_a_round_without_a_public_client_averages_by_epsilon():
+    rule = rules.load("pfa")
+    memory = rule.init(LAYOUT, np.array([0.1, 0.2, 10.0]))
+    updates = draws(2)
+    applied = rule.apply(*sent(rule, updates, [0.1, 0.2], memory=memory))
+    assert torch.allclose(applied.update, (updates[0] + 2 * updates[1]) / 3, atol=1e-6)
+    assert applied.info == {"public": 0, "rank": 0}
+
+
+def test_a_round_without_a_private_client_averages_by_epsilon():
+    rule = rules.load("pfa")
+    memory = rule.init(LAYOUT, np.array([0.1, 10.0, 10.0]))
+    updates = draws(2)
+    applied = rule.apply(*sent(rule, updates, [10.0, 10.0], memory=memory))
+    assert torch.allclose(applied.update, (updates[0] + updates[1]) / 2, atol=1e-6)
+
+
+@pytest.mark.parametrize("reading", ["paper", "code"])
+def test_pfa_plus_starts_as_pfa_and_then_sends_coordinates_in_the_old_basis(reading):
+    plus, plain = (rules.load(name, reading=reading, rank=2, split="kmeans") for name in ("pfa-plus", "pfa"))
+    first = draws(6, seed=1)
+    epsilons = np.array([0.1, 0.2, 0.3, 9.0, 10.0, 11.0])
+    memory, messages = sent(plus, first, epsilons)
+    warm = plus.apply(memory, messages)
+    assert torch.allclose(warm.update, plain.apply(*sent(plain, first, epsilons)).update, atol=1e-5)
+    second = draws(6, seed=2)
+    memory, messages = sent(plus, second, epsilons, memory=warm.memory)
+    assert [set(m.tensors) for m in messages] == [{"coordinates"}] * 3 + [{"update"}] * 3
+    blocks = 3 if reading == "code" else 1
+    assert messages[0].tensors["coordinates"].shape == (blocks, warm.memory["basis"].shape[1])
+    v, mu = warm.memory["basis"].numpy().astype(float), warm.memory.get("centre", torch.zeros(50)).numpy()
+    private = sum(e * u.numpy() for e, u in zip(epsilons[:3], second[:3], strict=True)) / epsilons[:3].sum()
+    rebuilt = mu.copy().astype(float)
+    for start, stop in LAYOUT if blocks == 3 else [(0, 50)]:
+        rebuilt[start:stop] += v[start:stop] @ (v[start:stop].T @ (private - mu)[start:stop])
+    public = sum(e * u.numpy() for e, u in zip(epsilons[3:], second[3:], strict=True))
+    expected = (public + epsilons[:3].sum() * rebuilt) / epsilons.sum()
+    applied = plus.apply(memory, messages)
+    assert np.allclose(applied.update.numpy(), expected, atol=1e-4)
+    assert not torch.allclose(applied.memory["basis"], warm.memory["basis"])
+
+
+def test_pfa_plus_keeps_its_basis_through_a_round_without_public_clients():
+    rule = rules.load("pfa-plus")
+    memory = rule.init(LAYOUT, EPSILONS)
+    warm = rule.apply(*sent(rule, draws(), memory=memory)).memory
+    applied = rule.apply(*sent(rule, draws(2, seed=3), [0.1, 0.2], memory=warm))
+    assert torch.equal(applied.memory["basis"], warm["basis"])
+    assert torch.isfinite(applied.update).all()
+
+
+def test_pfa_plus_warms_up_without_a_public_client():
+    rule = rules.load("pfa-plus")
+    memory = rule.init(LAYOUT, EPSILONS)
+    applied = rule.apply(*sent(rule, draws(2), [0.1, 0.2], memory=memory))
+    assert "basis" not in applied.memory
+    assert torch.isfinite(applied.update).all()
+
+
+def test_private_clients_save_about_99_percent_of_the_uplink_and_the_downlink_grows():
+    d, epsilons = 26_010, np.array([0.1] * 27 + [10.0, 10.1, 10.2])
+    layout = (
+        (0, 1024),
+        (1024, 1040),
+        (1040, 9232),
+        (9232, 9264),
+        (9264, 25_648),
+        (25_648, 25_680),
+        (25_680, 26_000),
+        (26_000, d),
+    )
+    rule = rules.load("pfa-plus", split="kmeans")
+    generator = torch.Generator().manual_seed(0)
+    memory = rule.init(layout, epsilons)
+    sizes = []
+    for _ in range(2):
+        updates = [torch.randn(d, generator=generator) for _ in epsilons]
+        memory, messages = sent(rule, updates, epsilons, memory=memory)
+        told = rule.tell(memory, epsilons)
+        down = len(pack(tacit.types.Message("server", {"params": updates[0], **told.tensors}, told.facts)))
+        sizes.append((len(pack(messages[0])), len(pack(messages[-1])), down))
+        memory = rule.apply(memory, messages).memory
+    (whole, public, plain_down), (private, public_later, down) = sizes
+    assert private / whole < 0.01
+    assert public_later == public
+    assert 2.9 < down / plain_down < 3.1  # the model, its basis (k = 1) and its centre
+
+
+def test_a_run_with_pfa_plus_resumes_to_the_same_bits_and_counts_its_bytes(tmp_path):
+    experiment = tacit.Experiment(
+        data={"clients": 6, "examples_per_client": 40},
+        train={"rounds": 4, "local_steps": 2, "sampling_rate": 0.5},
+        privacy={"kind": "local", "epsilon": [0.5, 0.5, 0.5, 0.5, 9.0, 10.0]},
+        aggregate={"rule": "pfa-plus", "split": "kmeans"},
+    )
+
+    def stop(record):
+        if record["round"] == 1:
+            raise KeyboardInterrupt
+
+    whole = tacit.run(experiment, out=tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        tacit.run(experiment, out=tmp_path / "parts", observe=stop)
+    parts = tacit.run(experiment, out=tmp_path / "parts", resume=True)
+    assert [r["loss"] for r in whole.rounds] == [r["loss"] for r in parts.rounds]
+    up = [record["uplink_bytes"] for record in whole.rounds]
+    down = [record["downlink_bytes"] for record in whole.rounds]
+    assert up[1] < 0.6 * up[0]
+    assert down[1] > 2 * down[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rank": 0}, "rank >= 1"),
+        ({"reading": "book"}, "paper, code"),
+        ({"share": 0.0}, "share"),
+        ({"ranks": 2}, "ranks"),
+    ],
+)
+def test_bad_options_are_refused(options, message):
+    with pytest.raises(BadInput, match=message):
+        rules.load("pfa", **options)

@@ -1,0 +1,120 @@
+import numpy as np
+import pytest
+import torch
+from test_contracts import EPSILONS, LAYOUT, draws, noise_std, sent
+
+from tacit import rules
+from tacit.errors import BadInput
+from tacit.rules.random_effects import between, between_dl, gram
+from tacit.rules.robust import sparse_part
+from tacit.types import Message
+
+
+def rows(updates):
+    return np.stack([u.numpy() for u in updates]).astype(float)
+
+
+@pytest.mark.parametrize(("name", "power"), [("weighted", 1), ("inverse-variance", 2)])
+def test_weights_are_powers_of_epsilon_where_noise_is_inverse_to_it(name, power):
+    updates = draws()
+    rule = rules.load(name)
+    w = EPSILONS**power
+    expected = (w[:, None] * rows(updates)).sum(0) / w.sum()
+    assert np.allclose(rule.apply(*sent(rule, updates)).update.numpy(), expected, atol=1e-5)
+
+
+def test_public_only_ignores_private_clients_and_stands_still_without_public_ones():
+    rule = rules.load("public-only", split="kmeans")
+    updates = draws()
+    applied = rule.apply(*sent(rule, updates))
+    assert np.allclose(applied.update.numpy(), (9 * rows(updates)[3] + 10 * rows(updates)[4]) / 19, atol=1e-5)
+    memory = rule.init(LAYOUT, EPSILONS)
+    assert not rule.apply(*sent(rule, draws(2), [0.1, 0.2], memory=memory)).update.any()
+
+
+def simulate(*, tau, sigma, d=4000, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    common = torch.randn(d, generator=generator)
+    return [common + (tau**2 + s**2) ** 0.5 * torch.randn(d, generator=generator) for s in sigma]
+
+
+SIGMA = [10.0] * 27 + [0.1, 0.1, 0.12]
+
+
+@pytest.mark.parametrize("tau", [0.3, 1.0, 5.0])
+def test_reml_finds_the_variance_between_clients(tau):
+    found = [
+        between(
+            torch.tensor(SIGMA).double() ** 2,
+            gram(simulate(tau=tau, sigma=SIGMA, seed=s)),
+            replicates=4000,
+            caution=0.0,
+        )
+        for s in range(5)
+    ]
+    assert np.mean(found) == pytest.approx(tau**2, rel=0.1)
+
+
+def test_equal_clients_have_no_variance_between_them_and_dl_says_otherwise():
+    sigma = [10.0] * 19 + [0.1]  # one loose client among many tight ones
+    variances = torch.tensor(sigma).double() ** 2
+    cautious, moments = [], []
+    for seed in range(10):
+        products = gram(simulate(tau=0.0, sigma=sigma, seed=seed))
+        cautious.append(between(variances, products, replicates=4000, caution=2.0))
+        moments.append(between_dl(variances, products, replicates=4000))
+    assert max(cautious) < 0.1**2
+    assert max(moments) > 0.1**2  # the reason for REML
+
+
+def test_dl_is_right_on_average_where_noise_is_equal():
+    sigma = [1.0] * 20
+    found = [
+        between_dl(torch.ones(20).double(), gram(simulate(tau=2.0, sigma=sigma, seed=s)), replicates=4000)
+        for s in range(5)
+    ]
+    assert np.mean(found) == pytest.approx(4.0, rel=0.05)
+
+
+def test_random_effects_lies_between_inverse_variance_and_the_plain_mean():
+    updates = simulate(tau=0.0, sigma=[noise_std(e) for e in EPSILONS], d=50)
+    rule, other = rules.load("random-effects"), rules.load("inverse-variance")
+    assert torch.allclose(rule.apply(*sent(rule, updates)).update, other.apply(*sent(other, updates)).update, atol=1e-3)
+    apart = [100.0 * u for u in draws()]
+    plain = torch.stack(apart).mean(0)
+    assert torch.allclose(rule.apply(*sent(rule, apart)).update, plain, rtol=0.01, atol=0.1)
+
+
+def test_a_client_without_noise_cannot_be_weighed_by_it():
+    rule = rules.load("inverse-variance")
+    with pytest.raises(BadInput, match="Client a states no noise"):
+        rule.apply({}, [Message("a", {"update": torch.ones(3)}, {"noise_std": 0.0})])
+
+
+def test_weights_that_sum_to_zero_or_are_not_finite_are_refused():
+    rule = rules.load("weighted")
+    for epsilon, message in ((0.0, "sum to zero"), (float("inf"), "finite"), (float("nan"), "finite")):
+        with pytest.raises(BadInput, match=message):
+            rule.apply({}, [Message("a", {"update": torch.ones(3)}, {"epsilon": epsilon})])
+
+
+def test_robust_finds_the_noise_of_a_client_that_lies_about_its_epsilon():
+    generator = torch.Generator().manual_seed(0)
+    common = torch.randn(3000, generator=generator)
+    sigma = torch.tensor([0.1] * 9 + [5.0])
+    updates = [common + s * torch.randn(3000, generator=generator) for s in sigma]
+    robust, trusting = rules.load("robust"), rules.load("inverse-variance")
+    error = []
+    for rule in (robust, trusting):
+        memory, messages = sent(rule, updates, np.full(10, 5.0))  # the last one claims as little noise as the others
+        error.append(float((rule.apply(memory, messages).update - common).norm()))
+    assert error[0] < error[1] / 5
+
+
+def test_the_robust_split_adds_up_and_keeps_a_common_direction():
+    torch.manual_seed(0)
+    low = torch.randn(8, 1) @ torch.randn(1, 500)
+    spikes = torch.zeros(8, 500)
+    spikes[torch.randint(8, (40,)), torch.randint(500, (40,))] = 20.0
+    found = sparse_part(low + spikes)
+    assert float((found - spikes).norm() / spikes.norm()) < 0.15
