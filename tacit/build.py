@@ -22,7 +22,7 @@ from tacit.data.shares import Shares
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.population import Population, populate
-from tacit.privacy.plan import Plan, planned_participations, same_noise, sampling_rates, spread
+from tacit.privacy.plan import Plan, pfa_code_noise, planned_participations, same_noise, sampling_rates, spread
 from tacit.random import Derive, from_os, seeded
 from tacit.train.flat import blocks, flatten
 from tacit.types import Client
@@ -85,6 +85,8 @@ def clients(experiment: Experiment, *, progress: Progress | None = None) -> tupl
     names = client_names(dataset, experiment.data)
     spec = privacy.epsilon if privacy.epsilon is not None else float("inf")
     epsilons = budgets(spec, clients=len(shares), rng=derive("budgets").generator(), names=names)
+    if privacy.level != "own":
+        epsilons = np.full(len(epsilons), epsilons.min() if privacy.level == "minimum" else epsilons.max())
     return dataset, shares, populate(dataset, shares, names=names, epsilons=epsilons, delta=privacy.delta)
 
 
@@ -115,12 +117,14 @@ def make_plan(experiment: Experiment, population: Population) -> Plan | None:
     share = (train.clients_per_round or len(population)) / len(population)
     participations = planned_participations(rounds=train.rounds, share=share)
     common = {"rates": rates, "steps": steps, "participations": participations, "accountant": privacy.accountant}
-    if privacy.rule == "spread":
+    if privacy.noise_formula:
+        multipliers = pfa_code_noise(population, rates=rates)
+    elif privacy.rule == "spread":
         multipliers = spread(population, **common)
     else:
         given = {"clip": privacy.clip, "multiplier": privacy.noise_multiplier, "noise_on_mean": privacy.noise_on_mean}
         multipliers = same_noise(population, **common, **given)
-    return Plan(privacy.clip, participations, rates, steps, multipliers)
+    return Plan(privacy.clip, participations, rates, steps, multipliers, priced=privacy.noise_formula is None)
 
 
 def _algorithm(experiment: Experiment, population: Population, model: nn.Module, plan: Plan | None) -> Algorithm:

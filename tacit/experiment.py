@@ -98,13 +98,19 @@ class TrainSection(_Section):
 
 
 class PrivacySection(_Section):
-    """`[privacy]`: what is promised. `epsilon` is a number, a list, a table by client, a distribution's name or {file = "..."}; inf sets no limit."""
+    """`[privacy]`: what is promised. `epsilon` is a number, a list, a table by client, a distribution's name or {file = "..."}; inf sets no limit.
+
+    `level` gives every client the smallest or the largest of the budgets instead of its own: the lower and upper bounds of a comparison.
+    `noise_formula = "pfa-code"` reproduces a published rule of thumb; it has no proof, so nothing is promised.
+    """
 
     kind: Literal["none", "local"] = "none"
     epsilon: Epsilon | None = None
     delta: float = 1e-5
     clip: float = 1.0
+    level: Literal["own", "minimum", "maximum"] = "own"
     strategy: Literal["spread", "same-noise"] | None = None
+    noise_formula: Literal["pfa-code"] | None = None
     noise_multiplier: float | None = None
     noise_on_mean: float | None = None
     accountant: Literal["pld", "rdp"] = "pld"
@@ -117,10 +123,12 @@ class PrivacySection(_Section):
         for key in ("noise_multiplier", "noise_on_mean"):
             if getattr(self, key) is not None:
                 check.positive(**{f"privacy.{key}": getattr(self, key)})
-                if self.strategy == "spread":
-                    raise BadInput(f'strategy = "spread" derives the noise from epsilon: remove privacy.{key}.')
+                if self.strategy == "spread" or self.noise_formula:
+                    raise BadInput(f'strategy = "spread" and noise_formula derive the noise from epsilon: remove privacy.{key}.')
         if isinstance(self.epsilon, int | float) and self.epsilon != math.inf:
             check.positive(**{"privacy.epsilon": self.epsilon})
+        if self.noise_formula and self.ledger:
+            raise BadInput("privacy.noise_formula has no price, so nothing can be charged: remove privacy.ledger.")
         if self.kind != "none" and self.epsilon is None:
             raise BadInput(f'privacy.kind = "{self.kind}" needs privacy.epsilon (inf sets no limit, and must be said).')
 

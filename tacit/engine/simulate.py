@@ -103,7 +103,7 @@ def _trainer(parts: Parts, stack: ExitStack) -> Trainer:
 
 
 def _ledger(parts: Parts, folder: Folder) -> Ledger | None:
-    if parts.plan is None:
+    if parts.plan is None or not parts.plan.priced:
         return None
     experiment = parts.experiment
     # what the released bits are a function of: if any of it changes, a repeated round is a new release and is paid again

@@ -59,9 +59,7 @@ def shown(epsilon: float) -> str:
 def sentence(guarantee: Guarantee | None, *, runs: int = 1) -> str:
     """The guarantee in one sentence that a privacy officer can read."""
     if guarantee is None:
-        return (
-            "No privacy is promised: the updates carry no noise, and whoever sees them may learn about single records."
-        )
+        return "No privacy is promised: nothing proves that whoever sees the updates cannot learn about single records."
     g = guarantee
     counted = "this run" if runs <= 1 else f"all {runs} runs in this ledger"
     return (

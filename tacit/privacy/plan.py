@@ -28,6 +28,7 @@ class Plan:
     rates: np.ndarray = field(repr=False)
     steps: np.ndarray = field(repr=False)
     multipliers: np.ndarray = field(repr=False)
+    priced: bool = True  # False for a published rule of thumb that has no proof: then nothing is charged or promised
 
     def mechanism(self, client: Client) -> SampledGaussian:
         """What the client runs in one round, and what that costs."""
@@ -114,3 +115,11 @@ def same_noise(
         accountant=accountant,
     )
     return np.full(len(population), z)
+
+
+PFA_CODE_STEPS = 8000  # T* in the released code of PFA, whatever the number of steps that are run
+
+
+def pfa_code_noise(population: Population, *, rates: np.ndarray) -> np.ndarray:
+    """z = 10 q sqrt(T* (-log10 delta)) / epsilon: the rule of thumb in PFA's released code. It is no guarantee of any kind."""
+    return 10 * rates * math.sqrt(PFA_CODE_STEPS * -math.log10(population.delta)) / population.epsilons

@@ -43,8 +43,8 @@ class Display:
         self._rounds = experiment.train.rounds
         self._limits = (float(population.epsilons.min()), float(population.epsilons.max()))
         promise = (
-            "no privacy"
-            if parts.plan is None
+            "no privacy promised"
+            if parts.plan is None or not parts.plan.priced
             else f"local DP, epsilon {self._limits[0]:.3g} to {self._limits[1]:.3g} per record"
         )
         sizes = f"{len(population):,} clients, {len(population.y):,} records, {parts.params.numel():,} parameters"

@@ -1,7 +1,8 @@
 """DP-SGD at one client: Algorithm 2, lines 8-15, of Naseri, Hayes, De Cristofaro 2022 (arXiv:2009.03561).
 
-Guarantee: that of the mechanism it is given (record level, add or remove one), for whoever sees the update. The batch is
-sampled, the sum noised and the bill written by that one object. An empty batch still adds noise; the divisor is the expected batch.
+Guarantee: that of the mechanism it is given (record level, add or remove one), for whoever sees the update. The batch
+is sampled, the sum noised and the bill written by that one object. An empty batch still adds noise; the divisor is the
+expected batch.
 """
 
 import torch
