@@ -74,7 +74,7 @@ def build(experiment: Experiment, *, progress: Progress | None = None) -> Parts:
         population = population.to(device)
     algorithm = _algorithm(experiment, population, model, plan)
     noise = derive if experiment.run.randomness == "seeded" else from_os()
-    return Parts(experiment, dataset, shares, population, model, theta, theta.clone(), plan, algorithm, noise)
+    return Parts(experiment, dataset, shares, population, model, theta, theta.cpu().clone(), plan, algorithm, noise)
 
 
 def clients(experiment: Experiment, *, progress: Progress | None = None) -> tuple[Dataset, Shares, Population]:

@@ -79,6 +79,40 @@ def run_command(
         closing(history, console)
 
 
+@app.command("compare")
+def compare_command(
+    experiment: Annotated[
+        str | None, typer.Argument(help="A shipped experiment or a TOML file; digits if left out.", show_default=False)
+    ] = None,
+    vary: Annotated[
+        list[str] | None,
+        typer.Option("--vary", metavar="SECTION.KEY=VALUE,VALUE", help="Values to compare; all combinations are run."),
+    ] = None,
+    settings: Settings = None,
+    seeds: Annotated[int | None, typer.Option(help="How many seeds each combination has; 3 if left out.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="The folder for the results; a new one under runs/ otherwise.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the comparison in --out; finished runs are kept.")
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Set an earlier comparison in --out aside and start anew.")
+    ] = False,
+    jobs: Annotated[int | None, typer.Option(help="How many runs go side by side; all cores if left out.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run every combination of settings with several seeds, and put the results side by side.
+
+    The exit code is 1 if a run failed; the others are still in the table.
+    """
+    from tacit.compare.command import command
+
+    words: Any = {"vary": vary or [], "settings": settings or [], "seeds": seeds, "out": out, "jobs": jobs}
+    code = command(experiment, resume=resume, force=force, as_json=as_json, **words)
+    raise typer.Exit(code)
+
+
 @app.command("plan")
 def plan_command(
     experiment: Annotated[str | None, typer.Argument(help="An experiment to plan; or give the numbers below.")] = None,

@@ -16,7 +16,7 @@ def evaluate(parts: Parts, params: torch.Tensor) -> tuple[float, float]:
     model.eval()
     right, loss = 0, 0.0
     for x, y in zip(data.test_x.split(CHUNK), data.test_y.split(CHUNK), strict=True):
-        scores, y = model(x.to(params.device)), y.to(params.device)
+        scores, y = model(x.to(parts.theta.device)), y.to(parts.theta.device)
         right += int((scores.argmax(1) == y).sum())
         loss += float(cross_entropy(scores, y, reduction="sum"))
     model.train()

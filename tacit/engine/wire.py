@@ -25,7 +25,7 @@ def pack(message: Message) -> bytes:
     {'examples': 60}
     """
     facts = json.dumps({"sender": message.sender, "facts": message.facts})
-    return save_tensors({name: tensor.contiguous() for name, tensor in message.tensors.items()}, {"tacit": facts})
+    return save_tensors({name: tensor.cpu().contiguous() for name, tensor in message.tensors.items()}, {"tacit": facts})
 
 
 def unpack(raw: bytes) -> Message:

@@ -1,28 +1,41 @@
-"""`inverse-variance`: each client weighted by 1/sigma^2 of its noise: the mean of least variance if all clients want
-the same.
+"""`inverse-variance`: each client weighted by 1/sigma^2 of its noise: the mean of least variance if all clients want the same.
 
-Sees: sums. The Gauss-Markov weights; they need no projection. Clients whose data differ are not equal, though: see
-`random-effects`.
+The Gauss-Markov weights; they need no projection. A round whose cohort happens to hold little information (no loose client was
+drawn) takes a proportionally smaller step: the sum is divided by the weight that a cohort of this size is expected to have, where
+that is more. Clients whose data differ are not equal, though: see `random-effects`. Sees: sums.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import torch
+
 from tacit.errors import BadInput
-from tacit.rules import Applied, Memory, Rule, weighted_sum
+from tacit.rules import Applied, Layout, Memory, Rule, weighted_sum
 from tacit.types import Message
 
 
 @dataclass(frozen=True)
 class inverse_variance(Rule):
-    """The sum of update_m/sigma_m^2 over the sum of 1/sigma_m^2."""
+    """The sum of update_m/sigma_m^2 over the sum of 1/sigma_m^2, or over its expectation if that is larger."""
 
     sees = "sums"
-    needs = ("noise_std",)
+    needs = ("noise_std", "epsilon")
+
+    def init(self, layout: Layout, epsilons: np.ndarray) -> Memory:
+        return {"epsilons": torch.as_tensor(epsilons, dtype=torch.float64)}
 
     def apply(self, memory: Memory, messages: Iterable[Message]) -> Applied:
-        total, weight = weighted_sum((1 / variance(m), m.tensors["update"]) for m in messages)
-        return Applied(total / weight, memory)
+        heard: list[tuple[float, float]] = []
+
+        def weigh(message: Message) -> tuple[float, torch.Tensor]:
+            heard.append((variance(message), float(message.facts["epsilon"])))
+            return 1 / heard[-1][0], message.tensors["update"]
+
+        total, weight = weighted_sum(weigh(m) for m in messages)
+        step = information(memory["epsilons"], heard, weight, tau2=0.0)
+        return Applied(total * (step / weight), memory, {"step": step})
 
 
 def variance(message: Message) -> float:
@@ -31,3 +44,16 @@ def variance(message: Message) -> float:
     if sigma <= 0:
         raise BadInput(f"Client {message.sender} states no noise, so it cannot be weighed by it: use the rule mean.")
     return sigma**2
+
+
+def information(epsilons: torch.Tensor, heard: Sequence[tuple[float, float]], weight: float, *, tau2: float) -> float:
+    """The weight of this cohort over that of an average cohort of its size, at most 1.
+
+    Noise is about c/epsilon; c is taken from the (variance, epsilon) of those who answered.
+    """
+    finite = epsilons[torch.isfinite(epsilons)]
+    stated = [variance * epsilon**2 for variance, epsilon in heard if np.isfinite(epsilon)]
+    if not stated or not len(finite):
+        return 1.0
+    expected = len(heard) * float((1 / (float(np.median(stated)) / finite**2 + tau2)).mean())
+    return min(1.0, weight / expected)

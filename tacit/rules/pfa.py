@@ -7,7 +7,7 @@ by a mixture); `code` takes the public updates centred by their mean, per layer,
 clients.
 
 Sees: rows of the public clients, the sum of the private ones (projection is linear). A round without a public client
-cannot project: it averages by epsilon. One public client is not centred. k above the rank of the public updates adds
+cannot project and leaves the model as it is. One public client is not centred. k above the rank of the public updates adds
 nothing.
 """
 
@@ -69,8 +69,10 @@ class pfa(Rule):
 
     def apply(self, memory: Memory, messages: Iterable[Message]) -> Applied:
         public, private = divide(self.weigh(m) for m in messages)
-        if not public.rows or private is None:
-            total, weight = weighted_sum([*public.pairs(), *([private] if private else [])])
+        if not public.rows and private is not None:
+            return Applied(torch.zeros_like(private[1]), memory, public.info(0))
+        if private is None:
+            total, weight = weighted_sum(public.pairs())
             return Applied(total / weight, memory, public.info(0))
         spaces = self.spaces(memory, public.rows, public.weights)
         projected = torch.cat(

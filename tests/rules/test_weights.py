@@ -88,7 +88,7 @@ def test_random_effects_lies_between_inverse_variance_and_the_plain_mean():
 def test_a_client_without_noise_cannot_be_weighed_by_it():
     rule = rules.load("inverse-variance")
     with pytest.raises(BadInput, match="Client a states no noise"):
-        rule.apply({}, [Message("a", {"update": torch.ones(3)}, {"noise_std": 0.0})])
+        rule.apply(rule.init(LAYOUT, EPSILONS), [Message("a", {"update": torch.ones(3)}, {"noise_std": 0.0, "epsilon": 1.0})])
 
 
 def test_weights_that_sum_to_zero_or_are_not_finite_are_refused():
@@ -118,3 +118,14 @@ def test_the_robust_split_adds_up_and_keeps_a_common_direction():
     spikes[torch.randint(8, (40,)), torch.randint(500, (40,))] = 20.0
     found = sparse_part(low + spikes)
     assert float((found - spikes).norm() / spikes.norm()) < 0.15
+
+
+@pytest.mark.parametrize("name", ["inverse-variance", "random-effects"])
+def test_a_cohort_that_knows_little_takes_a_small_step(name):
+    rule, updates = rules.load(name), [torch.ones(50) for _ in range(2)]
+    memory = rule.init(LAYOUT, EPSILONS)
+    tight = rule.apply(*sent(rule, updates, [0.1, 0.2], memory=memory))
+    loose = rule.apply(*sent(rule, updates, [9.0, 10.0], memory=memory))
+    assert torch.allclose(loose.update, torch.ones(50), atol=1e-5)
+    expected = (0.1**2 + 0.2**2) / (2 * (EPSILONS**2).mean())
+    assert torch.allclose(tight.update, torch.full((50,), expected), rtol=1e-3)
