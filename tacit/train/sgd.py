@@ -34,4 +34,4 @@ def sgd(
             parameter.data.add_(gradient, alpha=-learning_rate)
     if not math.isfinite(last := float(loss.detach())):
         raise TrainingDiverged(f"The loss became {last}")
-    return Trained(Raw(theta - theta_0), {"loss": last})
+    return Trained(Raw(theta - theta_0.to(theta.device)), {"loss": last})

@@ -1,0 +1,147 @@
+"""Per-example gradients in the forms that make them cheap: as factors, as a few table rows, or as they are.
+
+Source: Li et al. 2022 (ghost norms, arXiv:2110.05679v6, sec. 4.1) and Bu et al. 2023 (book-keeping, arXiv:2210.00038v3). Each form
+answers two questions: the squared norm of every example's gradient, and the sum of the gradients under given weights.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+from torch.linalg import vector_norm
+
+FLOAT_COST = 16  # products that one core does while it writes a float to memory and reads it back
+KEEP_FLOATS = 1 << 20  # 4 MiB: gradients this small are kept whatever the activations take
+KEEP_RATIO = 2  # otherwise kept gradients take at most twice the memory of their factors
+PART_FLOATS = 1 << 23  # 32 MiB: more than this is never unfolded at once
+ROUNDING = 2.0**-21  # 8 units in the last place: what the sum of a Gram product may lose
+
+Rows = Callable[[slice], tuple[torch.Tensor, torch.Tensor]]
+Arranged = Callable[[torch.Tensor], torch.Tensor]
+
+
+class Form(Protocol):
+    """The gradients of one parameter, one per example."""
+
+    def squared_norms(self) -> torch.Tensor:
+        """|g_i|^2 for every example i; asked once, before the sum."""
+        ...
+
+    def add_weighted(self, weights: torch.Tensor, out: torch.Tensor) -> None:
+        """out += sum_i weights_i g_i, where `out` has the parameter's shape."""
+        ...
+
+
+class Dense:
+    """Gradients (batch, size) as they are: biases and the scales of normalisation layers."""
+
+    def __init__(self, gradients: torch.Tensor):
+        self.gradients = gradients
+
+    def squared_norms(self) -> torch.Tensor:
+        return vector_norm(self.gradients, dim=1).square()
+
+    def add_weighted(self, weights: torch.Tensor, out: torch.Tensor) -> None:
+        out.view(-1).addmv_(self.gradients.t(), weights)
+
+
+class Outer:
+    """Gradients d_i a_i^T of a matrix that every example uses once."""
+
+    def __init__(self, a: torch.Tensor, d: torch.Tensor):
+        self.a, self.d = a, d
+
+    def squared_norms(self) -> torch.Tensor:
+        return (vector_norm(self.a, dim=1) * vector_norm(self.d, dim=1)).square_()
+
+    def add_weighted(self, weights: torch.Tensor, out: torch.Tensor) -> None:
+        out.addmm_((self.d * weights[:, None]).t(), self.a)
+
+
+class Table:
+    """Gradients of an embedding: (batch, time) places in a table, and what is added there. Equal places add up first."""
+
+    def __init__(self, places: torch.Tensor, gradients: torch.Tensor, *, rows: int):
+        batch, time, width = gradients.shape
+        first = torch.arange(0, batch * rows, rows, device=places.device)
+        pairs, where = torch.unique(places + first[:, None], return_inverse=True)
+        self.batch, self.owner, self.place = batch, pairs // rows, pairs % rows
+        merged = gradients.new_zeros(len(pairs), width)
+        self.merged = merged.index_add_(0, where.view(-1), gradients.reshape(batch * time, width))
+
+    def squared_norms(self) -> torch.Tensor:
+        norms = vector_norm(self.merged, dim=1).square()
+        return norms.new_zeros(self.batch).index_add_(0, self.owner, norms)
+
+    def add_weighted(self, weights: torch.Tensor, out: torch.Tensor) -> None:
+        out.index_add_(0, self.place, self.merged * weights[self.owner][:, None])
+
+
+class Product:
+    """Gradients sum_t d_t a_t^T, kept as factors: `rows(part)` gives a (examples, time, groups, p) and d (..., q).
+
+    `arranged` gives a sum (groups, q, p) the shape of the parameter. Of two ways to the norm the cheaper is taken: the Gram
+    matrices of a and d for few rows of many columns, and otherwise the gradients themselves, which are kept for the sum
+    where they are small.
+    """
+
+    def __init__(self, rows: Rows, arranged: Arranged, *, batch: int, time: int, groups: int, p: int, q: int):
+        self.rows, self.arranged, self.batch, self.time = rows, arranged, batch, time
+        self.groups, self.p, self.q = groups, p, q
+        self.kept: torch.Tensor | None = None
+
+    def squared_norms(self) -> torch.Tensor:
+        if self._keeps() and self._gram_cost() >= FLOAT_COST * self.p * self.q:
+            self.kept = multiplied(*self.rows(slice(None)))
+            return vector_norm(self.kept, dim=1).square()
+        again = (FLOAT_COST + 2 * self.time) * self.p * self.q
+        norms = gram_norms if self._gram_cost() < again else multiplied_norms
+        return torch.cat([norms(*self.rows(part)) for part in self._parts()])
+
+    def add_weighted(self, weights: torch.Tensor, out: torch.Tensor) -> None:
+        if self.kept is not None:
+            out.add_(self.arranged(torch.mv(self.kept.t(), weights)))
+            return
+        for part in self._parts():
+            a, d = self.rows(part)
+            out.add_(self.arranged(weighted(a, d * weights[part, None, None, None])))
+
+    def _gram_cost(self) -> int:
+        return 2 * self.time**2 * (self.p + self.q + FLOAT_COST)
+
+    def _keeps(self) -> bool:
+        gradient, factors = self.p * self.q, self.time * (self.p + self.q)
+        return self.batch * self.groups * gradient <= KEEP_FLOATS or gradient <= KEEP_RATIO * factors
+
+    def _parts(self) -> list[slice]:
+        """The examples in parts whose rows, Gram matrices or gradients fit PART_FLOATS."""
+        each = self.groups * (self.time * (self.p + self.q) + min(2 * self.time**2, self.p * self.q))
+        step = max(1, PART_FLOATS // each)
+        return [slice(start, start + step) for start in range(0, self.batch, step)]
+
+
+def multiplied(a: torch.Tensor, d: torch.Tensor) -> torch.Tensor:
+    """The gradients (batch, groups * q * p) of their factors."""
+    if a.shape[2] == 1:
+        return torch.bmm(d[:, :, 0].mT, a[:, :, 0]).flatten(1)
+    return (d.permute(0, 2, 3, 1) @ a.transpose(1, 2)).flatten(1)
+
+
+def weighted(a: torch.Tensor, d: torch.Tensor) -> torch.Tensor:
+    """The sum of the gradients over the examples."""
+    if a.shape[2] == 1:
+        return torch.mm(d.reshape(-1, d.shape[3]).t(), a.reshape(-1, a.shape[3]))
+    return torch.bmm(d.permute(2, 3, 0, 1).flatten(2), a.permute(2, 0, 1, 3).flatten(1, 2))
+
+
+def multiplied_norms(a: torch.Tensor, d: torch.Tensor) -> torch.Tensor:
+    """Squared norms from the gradients, which are thrown away."""
+    return vector_norm(multiplied(a, d), dim=1).square()
+
+
+def gram_norms(a: torch.Tensor, d: torch.Tensor) -> torch.Tensor:
+    """Squared norms sum_tu (a_t.a_u)(d_t.d_u), rounded up: where the sum cancels, rounding may only clip more, never less."""
+    a, d = a.transpose(1, 2), d.transpose(1, 2)
+    sums = ((a @ a.mT) * (d @ d.mT)).sum((1, 2, 3))
+    reach = (vector_norm(a, dim=-1) * vector_norm(d, dim=-1)).sum(-1)  # sum_t |a_t||d_t| >= |g|
+    return sums + ROUNDING * reach.square().sum(-1)
