@@ -1,0 +1,116 @@
+"""The numbers of a comparison for programs: `compare.csv` (a line per run), `table.csv` (a line per cell) and JSON."""
+
+import csv
+import io
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tacit.compare.results import Row, Run, units
+from tacit.compare.table import markdown
+from tacit.compare.values import text
+from tacit.engine.folder import replace
+
+COPIED = (
+    "test_loss",
+    "rounds",
+    "stopped",
+    "clients",
+    "parameters",
+    "seconds",
+    "uplink_bytes",
+    "downlink_bytes",
+    "out_of_budget",
+)
+
+
+def write(out: Path, rows: Sequence[Row]) -> None:
+    """Writes compare.csv, table.csv and table.md."""
+    known = units(rows)
+    runs = [
+        _varied(row) | {"folder": str(run.folder.relative_to(out))} | run_record(run, known)
+        for row in rows
+        for run in row.runs
+    ]
+    replace(out / "compare.csv", _csv(runs))
+    replace(out / "table.csv", _csv([_varied(row) | _flat(row_record(row), known) for row in rows]))
+    replace(out / "table.md", markdown(rows).encode())
+
+
+def run_record(run: Run, known: Sequence[str]) -> dict[str, Any]:
+    """All numbers of a run, flat; the columns of an epsilon carry its unit in their name."""
+    summary = run.summary or {}
+    noise, promise = summary.get("noise_multiplier") or {}, run.guarantee or {}
+    record: dict[str, Any] = {"seed": run.seed}
+    record |= (
+        {"accuracy_last_10": run.accuracy, "accuracy_final": run.final}
+        if run.summary
+        else dict.fromkeys(("accuracy_last_10", "accuracy_final"))
+    )
+    record |= {key: summary.get(key) for key in COPIED}
+    record |= {f"noise_multiplier_{which}": noise.get(which) for which in ("min", "median", "max")}
+    record |= {key: promise.get(key) for key in ("unit", "adversary", "relation", "delta")}
+    for unit in known:
+        spent = promise["epsilon"] if promise.get("unit") == unit else {}
+        record |= {f"epsilon_per_{unit}_{which}": spent.get(which) for which in ("min", "median", "max")}
+    return record | {"failed": run.failure}
+
+
+def row_record(row: Row) -> dict[str, Any]:
+    """A cell as plain values."""
+    accuracy, final, promise = row.accuracy, row.final, row.guarantee
+    means = {key: row.mean(key) for key in ("uplink_bytes", "downlink_bytes", "seconds", "rounds")}
+    return {
+        "cell": row.cell.label,
+        "varied": row.cell.varied,
+        "runs": len(row.runs),
+        "ended": len(row.ended),
+        "accuracy_last_10": accuracy.mean if accuracy else None,
+        "accuracy_last_10_interval": accuracy.interval if accuracy else None,
+        "accuracy_final": final.mean if final else None,
+        "accuracy_final_interval": final.interval if final else None,
+        **{key: value if row.ended else None for key, value in means.items()},
+        "guarantee": {key: promise[key] for key in ("unit", "adversary", "relation", "delta", "epsilon")}
+        if promise
+        else None,
+        "failed": {str(run.seed): run.failure for run in row.runs if run.failure},
+    }
+
+
+def record(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """The whole table for `--json`, with the runs of each cell. What is infinite is the text "inf"."""
+    return [_plain(row_record(row) | {"seeds": [run_record(run, units([row])) for run in row.runs]}) for row in rows]
+
+
+def _varied(row: Row) -> dict[str, Any]:
+    return {"cell": row.cell.label} | {
+        key: None if value is None else text(value) for key, value in row.cell.varied.items()
+    }
+
+
+def _flat(cell: dict[str, Any], known: Sequence[str]) -> dict[str, Any]:
+    promise, failed = cell["guarantee"] or {}, cell["failed"]
+    flat = {key: value for key, value in cell.items() if key not in ("varied", "guarantee", "failed")}
+    flat |= {key: promise.get(key) for key in ("unit", "adversary", "relation", "delta")}
+    for unit in known:
+        spent = promise["epsilon"] if promise.get("unit") == unit else {}
+        flat |= {f"epsilon_per_{unit}_{which}": spent.get(which) for which in ("min", "max")}
+    return flat | {"failed": "; ".join(f"seed {seed}: {sentence}" for seed, sentence in failed.items())}
+
+
+def _csv(records: list[dict[str, Any]]) -> bytes:
+    file = io.StringIO(newline="")
+    writer = csv.DictWriter(file, list(records[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
+    return file.getvalue().encode()
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no infinity."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

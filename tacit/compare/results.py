@@ -1,0 +1,150 @@
+"""What a comparison found: a `Run` per folder, a `Row` per cell, and the mean with its interval over seeds.
+
+A run's accuracy is the mean over its last 10 rounds, as Liu et al. (PVLDB 15(4), 2021) report it; the final one is kept too. An
+epsilon never loses its unit: record-level and client-level ones are different promises and stay in different columns.
+"""
+
+import json
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.special import stdtrit
+
+from tacit.compare.grid import Cell
+from tacit.compare.place import Task
+
+LAST_ROUNDS = 10
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run as it stands in its folder; `failure` is the sentence of one that did not end."""
+
+    seed: int
+    folder: Path
+    summary: dict[str, Any] | None = field(repr=False)
+    rounds: tuple[dict[str, Any], ...] = field(repr=False)
+    failure: str | None = None
+
+    @property
+    def accuracy(self) -> float:
+        """The mean over the last 10 rounds; of a run without rounds, the accuracy it ended with."""
+        last = [record["accuracy"] for record in self.rounds[-LAST_ROUNDS:]]
+        return math.fsum(last) / len(last) if last else self.final
+
+    @property
+    def final(self) -> float:
+        """The test accuracy of the model it left."""
+        return self.summary["test_accuracy"] if self.summary else math.nan
+
+    @property
+    def guarantee(self) -> dict[str, Any] | None:
+        """What it promises, or None."""
+        return self.summary["guarantee"] if self.summary else None
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over seeds; `interval` is the half width of its 95 % confidence interval, None with one seed."""
+
+    mean: float
+    interval: float | None
+
+
+@dataclass(frozen=True)
+class Row:
+    """One cell and its runs."""
+
+    cell: Cell
+    runs: tuple[Run, ...]
+
+    @property
+    def ended(self) -> list[Run]:
+        """The runs that can be counted."""
+        return [run for run in self.runs if run.summary is not None]
+
+    @property
+    def accuracy(self) -> Estimate | None:
+        """Over seeds, of the last 10 rounds; None where no run ended."""
+        return estimate([run.accuracy for run in self.ended])
+
+    @property
+    def final(self) -> Estimate | None:
+        """Over seeds, of the final models."""
+        return estimate([run.final for run in self.ended])
+
+    @property
+    def guarantee(self) -> dict[str, Any] | None:
+        """What the cell promises: the widest range of epsilon over its seeds, the rest as any of its runs says it."""
+        promises = [run.guarantee for run in self.ended if run.guarantee]
+        if not promises:
+            return None
+        low = min(promise["epsilon"]["min"] for promise in promises)
+        high = max(promise["epsilon"]["max"] for promise in promises)
+        return {**promises[0], "epsilon": {"min": low, "max": high}}
+
+    def mean(self, key: str) -> float:
+        """The mean of a number of the summaries; NaN where no run ended."""
+        numbers = [float(run.summary[key]) for run in self.ended if run.summary]
+        return math.fsum(numbers) / len(numbers) if numbers else math.nan
+
+
+def estimate(numbers: Sequence[float]) -> Estimate | None:
+    """The mean with Student's t interval.
+
+    >>> estimate([0.8, 0.9, 1.0]).mean, round(estimate([0.8, 0.9, 1.0]).interval, 3), estimate([0.5]).interval
+    (0.9, 0.248, None)
+    """
+    count = len(numbers)
+    if not count:
+        return None
+    if count == 1:
+        return Estimate(float(numbers[0]), None)
+    quantile = float(stdtrit(count - 1, (1 + CONFIDENCE) / 2))
+    return Estimate(math.fsum(numbers) / count, quantile * float(np.std(numbers, ddof=1)) / math.sqrt(count))
+
+
+def statement(guarantee: dict[str, Any]) -> str:
+    """For whom, against whom, under which change of the data an epsilon holds; without the number."""
+    return (
+        f"per {guarantee['unit']} ({guarantee['relation']}), against {guarantee['adversary']},"
+        f" delta = {guarantee['delta']:g}"
+    )
+
+
+def units(rows: Iterable[Row]) -> list[str]:
+    """The units of privacy that occur."""
+    return list(dict.fromkeys(row.guarantee["unit"] for row in rows if row.guarantee))
+
+
+def rows_of(tasks: Sequence[Task], failures: dict[Path, str]) -> list[Row]:
+    """Reads every run of the grid from its folder."""
+    cells = {task.cell.slug: task.cell for task in tasks}
+    return [
+        Row(cell, tuple(_read(task, failures.get(task.folder)) for task in tasks if task.cell is cell))
+        for cell in cells.values()
+    ]
+
+
+def over_rounds(row: Row, number: Callable[[Run], Sequence[float]]) -> np.ndarray:
+    """Seeds by rounds; a run that stopped early keeps its last value, as its model stays what it is."""
+    series = [list(number(run)) for run in row.ended if run.rounds]
+    longest = max((len(one) for one in series), default=0)
+    return np.array([one + one[-1:] * (longest - len(one)) for one in series], dtype=float).reshape(
+        len(series), longest
+    )
+
+
+def _read(task: Task, failure: str | None) -> Run:
+    seed = task.experiment.run.seed
+    if not task.finished:
+        return Run(seed, task.folder, None, (), failure or "The run has not ended.")
+    lines = (task.folder / "rounds.jsonl").read_text("utf-8").splitlines()
+    return Run(
+        seed, task.folder, json.loads((task.folder / "summary.json").read_text("utf-8")), tuple(map(json.loads, lines))
+    )

@@ -1,0 +1,84 @@
+"""`compare`: a grid of experiments times seeds, run side by side on this machine, as rows, files and figures.
+
+Every run is an ordinary one in a folder of its own, so it can be resumed, read and repeated by itself. Its epsilon is its own;
+what several runs on the same data spend together is more, and is not computed here.
+"""
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+from rich.console import Console
+
+from tacit import check
+from tacit.compare import figures, files
+from tacit.compare.display import Display
+from tacit.compare.grid import expand, try_out
+from tacit.compare.place import note, refuse_taken, take, tasks_of
+from tacit.compare.pool import run_all
+from tacit.compare.results import Row, rows_of
+from tacit.errors import BadInput
+from tacit.experiment import Experiment
+
+
+def compare(
+    experiment: Experiment | Mapping[str, Any],
+    vary: Mapping[str, Sequence[Any]],
+    *,
+    seeds: int,
+    out: Path | str,
+    resume: bool = False,
+    force: bool = False,
+    jobs: int | None = None,
+    display: Display | None = None,
+) -> list[Row]:
+    """Runs every combination of `vary` with `seeds` seeds, writes tables and figures into `out`, and returns a row per cell.
+
+    The first seed is the experiment's `run.seed`. A finished run is never run again; with `resume` an unfinished one goes on. A run
+    that fails has its sentence in `row.runs`, and the others go on. Raises BadInput or RunExists before anything starts.
+    """
+    place, values = Path(out), plain(experiment)
+    jobs = _cores() if jobs is None else jobs
+    check.at_least(1, jobs=jobs)
+    refuse_taken(place, resume=resume, force=force)
+    cells = expand(values, vary, seeds=seeds)
+    known = [] if force else tasks_of(place, cells)
+    for cell in cells:
+        if not known or any(task.cell is cell and not task.finished for task in known):
+            try_out(cell)
+    lock = take(place, force=force)
+    try:
+        note(place, values, vary, seeds=seeds)
+        tasks = tasks_of(place, cells)
+        waiting = [task for task in tasks if not task.finished]
+        display = display or Display(Console(quiet=True))
+        display.begin(tasks, waiting, jobs=jobs)
+        failures = run_all(waiting, jobs=jobs, logs=place / "log", watch=display.watch)
+        rows = rows_of(tasks, failures)
+        files.write(place, rows)
+        figures.draw(place, rows)
+        return rows
+    finally:
+        os.close(lock)
+
+
+def plain(experiment: Experiment | Mapping[str, Any]) -> dict[str, Any]:
+    """What an experiment says, without the defaults it does not name."""
+    values = dict(_dumped(experiment) if isinstance(experiment, BaseModel) else experiment)
+    for section in set(Experiment.model_fields) & set(values) - {"name"}:
+        part = _dumped(values[section]) if isinstance(values[section], BaseModel) else values[section]
+        if not isinstance(part, Mapping):
+            raise BadInput(f"Expected {section} to be a table of settings, got {part!r}.")
+        values[section] = {key: value for key, value in part.items() if value is not None}
+    return values
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
+def _dumped(part: BaseModel) -> dict[str, Any]:
+    return part.model_dump(exclude_unset=True, exclude_none=True)

@@ -1,0 +1,152 @@
+"""The table of a comparison for people: on the terminal and as Markdown, one row per cell, in the order of the grid."""
+
+from collections.abc import Iterable, Sequence
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from tacit.compare.results import CONFIDENCE, LAST_ROUNDS, Row, statement, units
+from tacit.compare.values import headings, short, text
+from tacit.privacy.guarantee import shown
+from tacit.report.progress import size
+
+NOTHING = "–"
+ACCURACY = f"accuracy (last {LAST_ROUNDS} rounds)"
+Column = tuple[str, list[str]]
+
+
+def columns(rows: Sequence[Row]) -> list[Column]:
+    """Headings with a text per row. Each unit of privacy has its own column: their epsilons are not comparable."""
+    keys = list(rows[0].cell.varied)
+    found: list[Column] = [
+        (name, [_value(row, key, units(rows)) for row in rows]) for key, name in zip(keys, headings(keys), strict=True)
+    ]
+    found = found or [("experiment", [row.cell.label for row in rows])]
+    found.append((ACCURACY, [accuracy(row) for row in rows]))
+    found += [(f"epsilon spent per {unit}", [_epsilon(row, unit) for row in rows]) for unit in units(rows)]
+    if len(statements(rows)) > 1:
+        found.append(("guarantee", [_which(row, statements(rows)) for row in rows]))
+    found.append(("up", [_bytes(row, "uplink_bytes") for row in rows]))
+    found.append(("down", [_bytes(row, "downlink_bytes") for row in rows]))
+    found.append(("seconds", [f"{row.mean('seconds'):.1f}" if row.ended else NOTHING for row in rows]))
+    return found
+
+
+def statements(rows: Iterable[Row]) -> list[str]:
+    """The different promises of the cells, in words."""
+    return list(dict.fromkeys(statement(row.guarantee) for row in rows if row.guarantee))
+
+
+def notes(rows: Sequence[Row]) -> list[str]:
+    """What must be read with the table, a sentence each."""
+    seeds = len(rows[0].runs)
+    said = [
+        f"Accuracy: mean over {seeds} seeds ± {100 * CONFIDENCE:g} % interval (Student t)."
+        if seeds > 1
+        else "One seed, so no interval."
+    ]
+    promises = statements(rows)
+    if not promises:
+        return [*said, "No privacy is promised."]
+    if len(promises) == 1:
+        said.append(f"Epsilon: smallest to largest spent by a client, {promises[0]}.")
+    else:
+        said.append("Epsilon: smallest to largest spent by a client; the promises differ, each row names its own:")
+        said += [f"({number}) {promise}." for number, promise in enumerate(promises, 1)]
+    if len(units(rows)) > 1:
+        said.append("Epsilons per record and per client measure different things, so no figure has an epsilon axis.")
+    said.append(
+        "An epsilon is that of one run: whoever sees several runs on the same data sees what they spend together."
+    )
+    return said
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """The table and its notes as Markdown."""
+    found = columns(rows)
+    if any(troubles(row) for row in rows):
+        found.append(("trouble", ["; ".join(troubles(row)) for row in rows]))
+    lines = [[heading for heading, _ in found], ["---"] * len(found), *zip(*(texts for _, texts in found), strict=True)]
+    table = "\n".join("| " + " | ".join(_escaped(cell) for cell in line) + " |" for line in lines)
+    return table + "\n\n" + "\n".join(f"- {note}" for note in notes(rows)) + "\n"
+
+
+def show(rows: Sequence[Row], console: Console) -> None:
+    """Prints the table, what went wrong in which cell, and the notes."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    found = columns(rows)
+    if any(troubles(row) for row in rows):
+        found.append(("trouble", [_trouble(row) for row in rows]))
+    for heading, texts in found:
+        table.add_column(heading, min_width=max(map(len, [*heading.split(), *texts])))
+    for line in zip(*(texts for _, texts in found), strict=True):
+        table.add_row(*map(Text, line))
+    console.print(table, crop=False, soft_wrap=True)
+    for row in rows:
+        for sentence in troubles(row):
+            console.print(Text(f"{row.cell.label}: {sentence}", style="red"))
+    for note in notes(rows):
+        console.print(Text(note, style="dim"))
+
+
+def accuracy(row: Row) -> str:
+    """The accuracy with its interval, as in `0.8731 ± 0.0120`."""
+    found = row.accuracy
+    if found is None:
+        return NOTHING
+    return f"{found.mean:.4f}" + ("" if found.interval is None else f" ± {found.interval:.4f}")
+
+
+def troubles(row: Row) -> list[str]:
+    """Runs that failed, and runs that ended before the planned rounds."""
+    found = [f"seed {run.seed} failed: {run.failure.rstrip('.')}" for run in row.runs if run.failure]
+    planned = row.cell.experiments[0].train.rounds
+    early = [len(run.rounds) for run in row.ended if len(run.rounds) < planned]
+    if early:
+        found.append(
+            f"{len(early)} of {len(row.runs)} runs stopped for want of budget after {min(early)} of {planned} rounds"
+        )
+    return found
+
+
+def _trouble(row: Row) -> str:
+    failed = len(row.runs) - len(row.ended)
+    return f"{failed} failed" if failed else "stopped early" if troubles(row) else ""
+
+
+def _value(row: Row, key: str, known: list[str]) -> str:
+    value = row.cell.varied[key]
+    if value is None:
+        return NOTHING
+    of_unit = f" per {row.guarantee['unit']}" if key == "privacy.epsilon" and row.guarantee and len(known) > 1 else ""
+    return short(text(value)) + of_unit
+
+
+def _epsilon(row: Row, unit: str) -> str:
+    promise = row.guarantee
+    if promise is None:
+        return _no_promise(row)
+    if promise["unit"] != unit:
+        return NOTHING
+    low, high = shown(promise["epsilon"]["min"]), shown(promise["epsilon"]["max"])
+    return low if low == high else f"{low} to {high}"
+
+
+def _which(row: Row, promises: list[str]) -> str:
+    if row.guarantee is None:
+        return _no_promise(row)
+    return f"({promises.index(statement(row.guarantee)) + 1}) per {row.guarantee['unit']}"
+
+
+def _no_promise(row: Row) -> str:
+    return "no promise" if row.ended else NOTHING
+
+
+def _bytes(row: Row, key: str) -> str:
+    return size(row.mean(key)) if row.ended else NOTHING
+
+
+def _escaped(words: str) -> str:
+    return words.replace("|", "\\|").replace("\n", " ")

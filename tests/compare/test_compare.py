@@ -1,0 +1,244 @@
+"""Comparisons as they are really run: worker processes, killed ones, resumed ones, and the files they leave."""
+
+import csv
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import matplotlib.image
+import numpy as np
+import pytest
+from rich.console import Console
+from scipy import stats
+
+import tacit
+from tacit.compare.command import command
+from tacit.compare.display import Display
+from tacit.compare.run import compare
+from tacit.errors import BadInput, RunExists
+
+VARY = {"aggregate.rule": ["mean", "pfa"], "train.learning_rate": [0.5, 3e38]}
+FREE = {"settings": ["privacy.kind=none"]}  # no noise to calibrate
+DIVERGES = "lower train.learning_rate"
+
+
+class Watching(Display):
+    """A display that prints nothing, notes what was started, and calls `act(task)` at every round."""
+
+    def __init__(self, act=lambda task, rounds: None):
+        super().__init__(Console(quiet=True))
+        self.act, self.started = act, []
+
+    def watch(self, task, event):
+        if task and event["kind"] == "started":
+            self.started.append(task.folder)
+        if task and event["kind"] == "round":
+            self.act(task, event["rounds"])
+
+
+def kill_one(task, rounds):
+    """Kills the worker of pfa's last seed in its second round."""
+    if (task.experiment.aggregate.rule, task.experiment.run.seed, rounds) == ("pfa", 7, 2):
+        (worker,) = (pid for pid in children(os.getpid()) if holds(pid, task.folder / ".lock"))
+        os.kill(worker, signal.SIGKILL)
+
+
+def children(pid):
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def holds(pid, path):
+    return any(Path(os.readlink(link)) == path for link in Path(f"/proc/{pid}/fd").iterdir())
+
+
+@pytest.fixture(scope="module")
+def done(small, tmp_path_factory):
+    """Four cells, three seeds: two cells diverge, and of a third one run is killed in its second round."""
+    out = tmp_path_factory.mktemp("compare") / "here"
+    values = small | {"aggregate": {"rank": 2}}
+    return out, compare(values, VARY, seeds=3, out=out, jobs=2, display=Watching(kill_one))
+
+
+@pytest.fixture
+def copy(done, tmp_path):
+    """A copy of the finished comparison, to be spoilt."""
+    return shutil.copytree(done[0], tmp_path / "copy")
+
+
+def table(path):
+    return list(csv.DictReader(path.read_text().splitlines()))
+
+
+def words(**changes):
+    base = {"vary": [], "settings": [], "seeds": None, "out": None, "resume": False, "force": False, "jobs": None}
+    return base | {"as_json": True} | changes
+
+
+def test_a_run_that_fails_or_is_killed_shows_its_sentence_and_the_others_go_on(done):
+    out, rows = done
+    assert [row.cell.label for row in rows] == [
+        "mean, learning rate 0.5",
+        "mean, learning rate 3e+38",
+        "pfa, learning rate 0.5",
+        "pfa, learning rate 3e+38",
+    ]
+    assert [len(row.ended) for row in rows] == [3, 0, 2, 0]
+    assert all(DIVERGES in run.failure for row in rows[1::2] for run in row.runs)
+    assert "ended by signal 9" in rows[2].runs[2].failure
+    assert DIVERGES in (out / "table.md").read_text()
+    failed = [bool(line["failed"]) for line in table(out / "compare.csv")]
+    assert failed == [False] * 3 + [True] * 3 + [False] * 2 + [True] * 4
+    assert not list((out / "log").iterdir())  # no worker had anything to say
+
+
+def test_the_table_equals_what_the_runs_say(done):
+    out, _ = done
+    for line in table(out / "table.csv")[::2]:
+        cell = out / "runs" / f"aggregate.rule={line['aggregate.rule']},train.learning_rate=0.5"
+        folders = sorted(path.parent for path in cell.glob("seed-*/summary.json"))
+        summaries = [json.loads((folder / "summary.json").read_text()) for folder in folders]
+        logs = [(folder / "rounds.jsonl").read_text().splitlines() for folder in folders]
+        last = [np.mean([json.loads(record)["accuracy"] for record in log[-10:]]) for log in logs]
+        interval = stats.t.interval(0.95, len(last) - 1, np.mean(last), stats.sem(last))
+        assert float(line["accuracy_last_10"]) == pytest.approx(np.mean(last))
+        assert float(line["accuracy_last_10_interval"]) == pytest.approx((interval[1] - interval[0]) / 2)
+        assert float(line["accuracy_final"]) == pytest.approx(np.mean([one["test_accuracy"] for one in summaries]))
+        for key in ("uplink_bytes", "downlink_bytes", "seconds"):
+            assert float(line[key]) == pytest.approx(np.mean([one[key] for one in summaries]))
+        spent = [one["guarantee"]["epsilon"] for one in summaries]
+        assert float(line["epsilon_per_record_min"]) == min(one["min"] for one in spent)
+        assert float(line["epsilon_per_record_max"]) == max(one["max"] for one in spent)
+        assert (line["unit"], int(line["ended"])) == ("record", len(folders))
+        of_cell = [row for row in table(out / "compare.csv") if row["cell"] == line["cell"] and not row["failed"]]
+        assert [float(row["accuracy_last_10"]) for row in of_cell] == pytest.approx(last)
+        assert [out / row["folder"] for row in of_cell] == folders
+
+
+def test_a_run_of_a_comparison_is_an_ordinary_run(done, tmp_path):
+    out, rows = done
+    folder = rows[2].runs[0].folder
+    experiment = tacit.Experiment.load(folder / "experiment.toml")
+    assert experiment.run.workers == 1
+    again = tacit.run(experiment, out=tmp_path / "alone")
+    assert [record["accuracy"] for record in again.rounds] == [record["accuracy"] for record in rows[2].runs[0].rounds]
+    assert folder.is_relative_to(out)
+
+
+def test_figures_are_not_blank(done):
+    for name in ("accuracy-by-round", "accuracy-by-cell", "accuracy-by-uplink"):
+        assert matplotlib.image.imread(done[0] / f"{name}.png")[..., :3].std() > 0.03
+        assert (done[0] / f"{name}.svg").read_text().lstrip().startswith("<?xml")
+
+
+def test_finished_runs_are_kept_a_killed_one_goes_on_and_the_grid_may_grow(copy, capsys):
+    finished, killed = sorted(copy.glob("runs/*/*/summary.json")), next(copy.glob("runs/*pfa*=0.5/seed-7/rounds.jsonl"))
+    marks, before = marks_of(finished), killed.read_text().splitlines()
+    assert len(finished) == 5
+    assert 2 <= len(before) < 15
+    vary = ["aggregate.rule=pfa", "train.learning_rate=0.5,0.25"]
+    assert command(None, **words(resume=True, out=copy, vary=vary)) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert [(row["runs"], row["ended"]) for row in said] == [(3, 3)] * 2
+    assert marks_of(finished) == marks
+    after = killed.read_text().splitlines()
+    assert len(after) == 15
+    assert after[:2] == before[:2]  # with their seconds: they were not run again
+    new = sorted(copy.glob("runs/*/*/summary.json"))
+    marks = marks_of(new)
+    assert command(None, **words(resume=True, out=copy)) == 0  # all from the folder, and nothing left to do
+    again = json.loads(capsys.readouterr().out)
+    assert [row["cell"] for row in again] == [row["cell"] for row in said]
+    assert [row["accuracy_last_10"] for row in again] == [row["accuracy_last_10"] for row in said]
+    assert marks_of(new) == marks
+
+
+def marks_of(paths):
+    """When each file was written, and which one it is."""
+    return {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in paths}
+
+
+def test_force_sets_a_comparison_aside_and_ctrl_c_stops_its_workers_and_says_how_to_go_on(copy):
+    line = [sys.executable, "-m", "tacit", "compare", "--seeds", "2", "--jobs", "2", "--out", "copy", "--force"]
+    line += ["--set", "train.rounds=400", "--set", "privacy.epsilon=3", "--set", "data.clients=4"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen(line, cwd=copy.parent, text=True, start_new_session=True, **pipes)
+    logs = [copy / "runs" / "as-given" / f"seed-{seed}" / "rounds.jsonl" for seed in (0, 1)]
+    until(lambda: all(log.exists() and log.read_text().count("\n") >= 2 for log in logs))
+    workers = children(process.pid)
+    os.killpg(process.pid, signal.SIGINT)
+    out, said = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert said.strip() == "Stopped. Nothing is lost: go on with `tacit compare --resume --out copy`."
+    assert "1 cell, 2 runs" in out
+    assert len(workers) == 2
+    assert not any(Path(f"/proc/{worker}").exists() for worker in workers)
+    assert len(list(copy.with_name("copy.1").glob("runs/*/*/ledger.db"))) == 12
+
+
+def test_a_worker_ends_when_the_comparison_is_gone(small, tmp_path):
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    worker = subprocess.Popen([sys.executable, "-m", "tacit.compare.worker"], text=True, **pipes)
+    experiment = tacit.Experiment(**small | {"train": {"rounds": 2000}, "run": {"workers": 1}})
+    worker.stdin.write(json.dumps({"experiment": experiment.toml(), "folder": str(tmp_path / "here")}) + "\n")
+    worker.stdin.flush()
+    assert [json.loads(worker.stdout.readline())["rounds"] for _ in range(3)] == [0, 1, 2]
+    worker.stdin.close()
+    assert worker.wait(20) == 0
+    worker.stdout.close()
+
+
+def until(true, seconds=60):
+    """Waits for something to become true."""
+    deadline = time.monotonic() + seconds
+    while not true() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert true()
+
+
+def test_a_second_comparison_or_other_settings_are_refused(done, small):
+    out, rows = done
+    with pytest.raises(RunExists, match="use --resume to go on with it, or --force to set it aside and start anew"):
+        compare(small, VARY, seeds=1, out=out)
+    with pytest.raises(BadInput, match="was started with other settings"):
+        compare(small | {"train": {"rounds": 4}}, VARY, seeds=1, out=out, resume=True)
+    with pytest.raises(BadInput, match="one of them"):
+        compare(small, VARY, seeds=1, out=out, resume=True, force=True)
+    with pytest.raises(RunExists, match="already holds a run"):
+        compare(small, {}, seeds=1, out=rows[0].runs[0].folder)
+
+
+@pytest.mark.parametrize(
+    ("line", "changes", "sentence"),
+    [
+        ("digit", {}, "Did you mean 'digits'"),
+        ("digits", {"vary": ["train.rounds=1,"]}, "before and after every comma"),
+        ("digits", {"vary": ["train.rond=1"]}, "Did you mean 'rounds'"),
+        ("digits", {"vary": ["rounds=1"]}, "section.key"),
+        ("digits", {**FREE, "vary": ["aggregate.rule=mean,pffa"]}, "Did you mean 'pfa'"),
+        ("digits", {"vary": ["privacy.epsilon=1,-3"]}, "privacy.epsilon > 0"),
+        ("digits", {**FREE, "vary": ["train.clients_per_round=5,500"]}, "clients per round 500: Expected"),
+        ("digits", {"settings": ["privacy.clip=0"]}, "privacy.clip > 0"),
+        ("digits", {"seeds": 0}, "seeds >= 1"),
+        ("digits", {"jobs": 0}, "jobs >= 1"),
+        (None, {"resume": True, "out": None}, "--resume needs --out"),
+        (None, {"resume": True}, "no comparison to resume"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_starts(tmp_path, line, changes, sentence):
+    with pytest.raises(BadInput, match=sentence) as refusal:
+        command(line, **words(**{"out": tmp_path / "here"} | changes))
+    assert "\n" not in str(refusal.value)
+    assert not (tmp_path / "here").exists()
+
+
+def test_the_command_line_refuses_in_one_sentence_with_exit_code_2(tmp_path):
+    line = [sys.executable, "-m", "tacit", "compare", "--vary", "privacy.epsilon=1,-3", "--out", "here"]
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.strip() == "Expected privacy.epsilon > 0, got -3.0."
+    assert not (tmp_path / "here").exists()

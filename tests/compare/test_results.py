@@ -1,0 +1,168 @@
+"""Numbers, tables and figures from rows."""
+
+import csv
+import json
+import math
+from dataclasses import replace
+from itertools import combinations, pairwise
+from xml.etree import ElementTree
+
+import matplotlib.image
+import numpy as np
+import pytest
+from matplotlib.text import Text
+from scipy import stats
+
+from tacit.compare import figures, files, plot, table
+from tacit.compare.results import estimate, over_rounds
+from tacit.errors import BadInput
+
+RULES = {"aggregate.rule": ["mean", "pfa"]}
+TWELVE = {"aggregate.rule": ["mean", "weighted", "pfa", "pfa-plus"], "privacy.epsilon": [1, 3, 10]}
+UNITS = {"unit": lambda number: ("record", "client")[number % 2]}
+
+
+@pytest.mark.parametrize("count", [2, 3, 5, 30])
+def test_the_interval_is_students(count):
+    sample = np.random.default_rng(count).normal(0.8, 0.05, count).tolist()
+    low, high = stats.ttest_1samp(sample, 0).confidence_interval(0.95)
+    found = estimate(sample)
+    assert found.mean == pytest.approx((low + high) / 2)
+    assert found.interval == pytest.approx((high - low) / 2)
+
+
+def test_the_interval_holds_95_times_in_100_and_not_90_or_99():
+    rng = np.random.default_rng(1)
+    found = [estimate(sample) for sample in rng.normal(0.5, 0.1, (4000, 4)).tolist()]
+    held = sum(abs(one.mean - 0.5) <= one.interval for one in found) / len(found)
+    assert 0.935 < held < 0.965
+
+
+def test_one_seed_has_no_interval_and_none_no_mean(made):
+    assert estimate([0.5]).interval is None
+    assert estimate([]) is None
+    rows = made(RULES, seeds=1)
+    assert "±" not in table.accuracy(rows[0])
+    assert "no interval" in table.notes(rows)[0]
+
+
+def test_the_accuracy_of_a_run_is_the_mean_of_its_last_ten_rounds_and_the_final_one_is_kept(made):
+    run = made(RULES, rounds=12)[0].runs[0]
+    accuracies = [record["accuracy"] for record in run.rounds]
+    assert run.accuracy == pytest.approx(np.mean(accuracies[2:]))
+    assert run.final == accuracies[-1]
+    short = replace(run, rounds=run.rounds[:4])
+    assert short.accuracy == pytest.approx(np.mean(accuracies[:4]))
+    assert replace(run, rounds=()).accuracy == run.final
+
+
+def test_a_run_that_stopped_early_keeps_its_last_value(made):
+    row = made(RULES, seeds=2, rounds=3)[0]
+    row = replace(row, runs=(row.runs[0], replace(row.runs[1], rounds=row.runs[1].rounds[:1])))
+    values = over_rounds(row, lambda run: [record["accuracy"] for record in run.rounds])
+    assert values.shape == (2, 3)
+    assert set(values[1]) == {values[1, 0]}
+    assert table.troubles(row) == ["2 of 2 runs stopped for want of budget after 1 of 15 rounds"]
+
+
+def test_one_promise_is_named_once_below_the_table_and_its_epsilon_is_rounded_up(made):
+    rows = made({**RULES, "privacy.epsilon": [1, 3]})
+    found = dict(table.columns(rows))
+    assert found["epsilon spent per record"] == ["0.500 to 1.000", "1.500 to 3.000"] * 2  # from 0.9999 and 2.9999
+    assert "guarantee" not in found
+    assert sum("against the server" in note for note in table.notes(rows)) == 1
+
+
+def test_record_and_client_epsilons_share_neither_a_column_nor_an_axis(made, tmp_path):
+    rows = made({"privacy.epsilon": [1, 3]}, **UNITS)
+    found = dict(table.columns(rows))
+    assert found["epsilon spent per record"] == ["0.500 to 1.000", "–"]
+    assert found["epsilon spent per client"] == ["–", "1.500 to 3.000"]
+    assert found["epsilon"] == ["1 per record", "3 per client"]
+    assert found["guarantee"] == ["(1) per record", "(2) per client"]
+    assert "accuracy-by-epsilon" not in figures.draw(tmp_path, rows)
+    assert any("no figure has an epsilon axis" in note for note in table.notes(rows))
+    with pytest.raises(BadInput, match="not one axis"):
+        figures.by_epsilon(rows)
+    files.write(tmp_path, rows)
+    first, second = csv.DictReader((tmp_path / "table.csv").read_text().splitlines())
+    assert (first["epsilon_per_client_max"], second["epsilon_per_record_max"]) == ("", "")
+    assert first["epsilon_per_record_max"] == repr(1 - 0.0001)
+
+
+def test_no_promise_is_said(made):
+    rows = made(RULES, unit=lambda number: None)
+    assert "No privacy is promised." in table.notes(rows)
+    mixed = made(RULES, unit=lambda number: (None, "record")[number])
+    assert dict(table.columns(mixed))["epsilon spent per record"] == ["no promise", "1.500 to 3.000"]
+    assert not figures.can_compare_epsilons(mixed)
+
+
+def test_json_has_no_infinity(made):
+    rows = made({"privacy.epsilon": [math.inf, 1]})
+    assert json.loads(json.dumps(files.record(rows), allow_nan=False))[0]["varied"] == {"privacy.epsilon": "inf"}
+
+
+def test_markdown_escapes_what_would_break_a_row(made):
+    row = made(RULES)[0]
+    row = replace(row, runs=(replace(row.runs[0], summary=None, failure="a|b"), *row.runs[1:]))
+    assert "seed 0 failed: a\\|b" in table.markdown([row])
+
+
+@pytest.mark.parametrize(("vary", "seeds", "rounds"), [(TWELVE, 3, 12), (RULES, 1, 1)])
+def test_figures_are_drawn(made, tmp_path, vary, seeds, rounds):
+    names = figures.draw(tmp_path, made(vary, seeds=seeds, rounds=rounds))
+    assert {"accuracy-by-round", "accuracy-by-cell", "accuracy-by-uplink"} <= set(names)
+    assert ("accuracy-by-epsilon" in names) == ("privacy.epsilon" in vary)
+    for name in names:
+        pixels = matplotlib.image.imread(tmp_path / f"{name}.png")[..., :3]
+        assert pixels.std() > 0.03
+        assert (np.ptp(pixels, axis=-1) > 0.3).mean() > 1e-4  # coloured, so something was drawn
+        ElementTree.parse(tmp_path / f"{name}.svg")
+
+
+def out_of_view(axes):
+    """Labels of ticks beyond the ends of an axis: they exist, but are not drawn."""
+    for number, axis in enumerate((axes.xaxis, axes.yaxis)):
+        low, high = sorted(axis.get_view_interval())
+        yield from (
+            text for text in axis.get_ticklabels(which="both") if not low <= text.get_position()[number] <= high
+        )
+
+
+@pytest.mark.parametrize("draw", [figures.by_round, figures.by_cell, figures.by_uplink, figures.by_epsilon])
+@pytest.mark.parametrize("vary", [TWELVE, {"privacy.epsilon": [1 + 0.1 * n for n in range(12)]}])
+def test_no_text_of_a_figure_overlaps_another_or_leaves_the_figure(made, draw, vary):
+    figure = draw(made(vary))
+    figure.draw_without_rendering()
+    unseen = {id(text) for text in out_of_view(figure.axes[0])}
+    texts = [text for text in figure.findobj(Text) if text.get_text() and text.get_visible() and id(text) not in unseen]
+    boxes = [text.get_window_extent() for text in texts]
+    assert len(boxes) > 12
+    for one, other in combinations(boxes, 2):
+        assert not one.padded(-1).overlaps(other.padded(-1))
+    for box in boxes:
+        assert figure.bbox.padded(1).x0 <= box.x0
+        assert box.x1 <= figure.bbox.padded(1).x1
+
+
+def test_a_figure_is_the_same_file_each_time(made, tmp_path):
+    for name in ("a", "b"):
+        plot.save(figures.by_round(made(TWELVE)), tmp_path / name)
+    assert (tmp_path / "a.svg").read_text() == (tmp_path / "b.svg").read_text()
+
+
+def test_labels_keep_their_distance_and_stay_in_place():
+    wished = [0.5, 0.51, 0.5, 0.9, 0.0, 1.0, 1.0]
+    places = sorted(plot.spread(wished, gap=0.1, low=0.0, high=1.0))
+    assert all(b - a > 0.1 - 1e-9 for a, b in pairwise(places))
+    assert (places[0], places[-1]) == (0.0, pytest.approx(1.0))
+    crowded = sorted(plot.spread([0.5] * 50, gap=0.1, low=0.0, high=1.0))
+    assert all(b - a > 0 for a, b in pairwise(crowded))
+
+
+def test_twelve_cells_look_different(made):
+    cells = [row.cell for row in made(TWELVE, seeds=1, rounds=1)]
+    assert len({(style.color, str(style.linestyle)) for style in plot.styles(cells)}) == 12
+    flat = [row.cell for row in made({"train.rounds": list(range(1, 13))}, seeds=1, rounds=1)]
+    assert len({(style.color, str(style.linestyle)) for style in plot.styles(flat)}) == 12
