@@ -18,7 +18,7 @@ demo: setup
 	$(BIN)/tacit run digits --out runs/demo --force
 
 test: setup
-	$(BIN)/python -m pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 check: setup
 	$(BIN)/ruff format --check .

@@ -34,7 +34,8 @@ def main() -> tacit.History:
         privacy={"kind": "local", "epsilon": 8.0},
     )
     history = tacit.run(experiment, out=tempfile.mkdtemp() + "/run")
-    print(f"accuracy {history.summary['test_accuracy']:.3f}, epsilon {history.guarantee.epsilon_max:.2f} per record")
+    print(f"accuracy {history.summary['test_accuracy']:.3f}")
+    print(history.sentence)
     return history
 
 

@@ -130,9 +130,13 @@ def make_plan(experiment: Experiment, population: Population) -> Plan | None:
 def _algorithm(experiment: Experiment, population: Population, model: nn.Module, plan: Plan | None) -> Algorithm:
     train, rule = experiment.train, rules.load(experiment.aggregate.rule, **experiment.aggregate.options())
     layout = tuple((block.start, block.stop) for block in blocks(model))
+    noise = (
+        plan.update_noise(population.sizes, learning_rate=train.learning_rate) if plan else np.zeros(len(population))
+    )
+    crowd = rules.Crowd(population.epsilons, noise)
     rates = {"learning_rate": train.learning_rate, "server_learning_rate": train.server_learning_rate}
     if plan is not None:
-        return LocalDP(plan.mechanism, rule, layout, population.epsilons, **rates)
+        return LocalDP(plan.mechanism, rule, layout, crowd, **rates)
 
     if rule.needs:
         text = f'The rule {experiment.aggregate.rule} weighs clients by their privacy: with privacy.kind = "none"'
@@ -144,7 +148,7 @@ def _algorithm(experiment: Experiment, population: Population, model: nn.Module,
     def steps(client: Client) -> int:
         return train.local_epochs * -(-client.size // batch(client)) if train.local_epochs else train.steps
 
-    return FedAvg(rule, layout, population.epsilons, steps, batch, **rates)
+    return FedAvg(rule, layout, crowd, steps, batch, **rates)
 
 
 def _device(name: str) -> torch.device:

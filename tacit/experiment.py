@@ -98,9 +98,10 @@ class TrainSection(_Section):
 
 
 class PrivacySection(_Section):
-    """`[privacy]`: what is promised. `epsilon` is a number, a list, a table by client, a distribution's name or {file = "..."}; inf sets no limit.
+    """`[privacy]`: what is promised.
 
-    `level` gives every client the smallest or the largest of the budgets instead of its own: the lower and upper bounds of a comparison.
+    `epsilon` is a number, a list, a table by client, a distribution's name or {file = "..."}; inf sets no limit. `level` gives
+    every client the smallest or the largest of the budgets instead of its own: the bounds of a comparison.
     `noise_formula = "pfa-code"` reproduces a published rule of thumb; it has no proof, so nothing is promised.
     """
 
@@ -124,7 +125,9 @@ class PrivacySection(_Section):
             if getattr(self, key) is not None:
                 check.positive(**{f"privacy.{key}": getattr(self, key)})
                 if self.strategy == "spread" or self.noise_formula:
-                    raise BadInput(f'strategy = "spread" and noise_formula derive the noise from epsilon: remove privacy.{key}.')
+                    raise BadInput(
+                        f'strategy = "spread" and noise_formula derive the noise from epsilon: remove privacy.{key}.'
+                    )
         if isinstance(self.epsilon, int | float) and self.epsilon != math.inf:
             check.positive(**{"privacy.epsilon": self.epsilon})
         if self.noise_formula and self.ledger:

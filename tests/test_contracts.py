@@ -18,9 +18,13 @@ def noise_std(epsilon):
     return 0.05 / epsilon
 
 
+def crowd(epsilons):
+    return rules.Crowd(np.asarray(epsilons), noise_std(np.asarray(epsilons)))
+
+
 def sent(rule, updates, epsilons=EPSILONS, memory=None, examples=None):
     """Messages as clients send them, and the rule's memory: told first, then sent."""
-    memory = rule.init(LAYOUT, np.asarray(epsilons)) if memory is None else memory
+    memory = rule.init(LAYOUT, crowd(epsilons)) if memory is None else memory
     told = rule.tell(memory, np.asarray(epsilons))
     messages = []
     for i, (update, epsilon) in enumerate(zip(updates, epsilons, strict=True)):
@@ -99,7 +103,7 @@ def test_a_rule_says_what_it_sees(rule):
 
 def test_no_messages_are_refused(rule):
     with pytest.raises(BadInput):
-        rule.apply(rule.init(LAYOUT, EPSILONS), [])
+        rule.apply(rule.init(LAYOUT, crowd(EPSILONS)), [])
 
 
 def test_mean_weighs_by_examples():

@@ -4,12 +4,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 
 from tacit.algorithms import spread_word, step
 from tacit.random import Derive
-from tacit.rules import Layout, Rule
+from tacit.rules import Crowd, Layout, Rule
 from tacit.train.sgd import sgd
 from tacit.train.workspace import Trained, Workspace
 from tacit.types import Client, Message, State
@@ -21,14 +20,14 @@ class FedAvg:
 
     rule: Rule
     layout: Layout
-    epsilons: np.ndarray
+    crowd: Crowd
     steps: Callable[[Client], int]
     batch_size: Callable[[Client], int]
     learning_rate: float
     server_learning_rate: float = 1.0
 
     def init(self, params: torch.Tensor) -> State:
-        return State(params, self.rule.init(self.layout, self.epsilons))
+        return State(params, self.rule.init(self.layout, self.crowd))
 
     def broadcast(self, state: State, cohort: Sequence[Client]) -> Message:
         return spread_word(self.rule, state, cohort)

@@ -8,14 +8,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from dp_accounting import DpEvent
 
 from tacit.algorithms import spread_word, step
 from tacit.privacy.mechanism import SampledGaussian
 from tacit.random import Derive
-from tacit.rules import Layout, Rule
+from tacit.rules import Crowd, Layout, Rule
 from tacit.train.dp_sgd import dp_sgd
 from tacit.train.workspace import Trained, Workspace
 from tacit.types import Client, Message, Private, State
@@ -28,12 +27,12 @@ class LocalDP:
     mechanism: Callable[[Client], SampledGaussian]
     rule: Rule
     layout: Layout
-    epsilons: np.ndarray
+    crowd: Crowd
     learning_rate: float
     server_learning_rate: float = 1.0
 
     def init(self, params: torch.Tensor) -> State:  # line 2
-        return State(params, self.rule.init(self.layout, self.epsilons))
+        return State(params, self.rule.init(self.layout, self.crowd))
 
     def broadcast(self, state: State, cohort: Sequence[Client]) -> Message:
         return spread_word(self.rule, state, cohort)

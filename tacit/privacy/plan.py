@@ -30,6 +30,10 @@ class Plan:
     multipliers: np.ndarray = field(repr=False)
     priced: bool = True  # False for a published rule of thumb that has no proof: then nothing is charged or promised
 
+    def update_noise(self, sizes: np.ndarray, *, learning_rate: float) -> np.ndarray:
+        """The noise per coordinate of every client's update, as `dp_sgd` states it: eta z C sqrt(steps) / (q n)."""
+        return learning_rate * self.multipliers * self.clip * np.sqrt(self.steps) / (self.rates * sizes)
+
     def mechanism(self, client: Client) -> SampledGaussian:
         """What the client runs in one round, and what that costs."""
         k = client.index

@@ -21,6 +21,14 @@ Memory = dict[str, torch.Tensor]
 Layout = Sequence[tuple[int, int]]  # (start, stop) of every parameter in the flat vector
 
 
+@dataclass(frozen=True, eq=False)
+class Crowd:
+    """What the server knows of all clients beforehand: budgets, and the noise per coordinate that follows from them."""
+
+    epsilons: np.ndarray = field(repr=False)
+    noise_stds: np.ndarray = field(repr=False)
+
+
 @dataclass(frozen=True)
 class Applied:
     """What a rule gives back: the combined update, what it remembers, and numbers for the reader."""
@@ -37,8 +45,8 @@ class Rule:
 
     needs: ClassVar[tuple[str, ...]] = ("epsilon",)  # facts beside "examples" that a client must state
 
-    def init(self, layout: Layout, epsilons: np.ndarray) -> Memory:
-        """What the rule remembers before the first round; it knows the budgets of all clients."""
+    def init(self, layout: Layout, crowd: Crowd) -> Memory:
+        """What the rule remembers before the first round."""
         return {}
 
     def tell(self, memory: Memory, epsilons: np.ndarray) -> Message:

@@ -8,11 +8,10 @@ that is more. Clients whose data differ are not equal, though: see `random-effec
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
 from tacit.errors import BadInput
-from tacit.rules import Applied, Layout, Memory, Rule, weighted_sum
+from tacit.rules import Applied, Crowd, Layout, Memory, Rule, weighted_sum
 from tacit.types import Message
 
 
@@ -21,20 +20,20 @@ class inverse_variance(Rule):
     """The sum of update_m/sigma_m^2 over the sum of 1/sigma_m^2, or over its expectation if that is larger."""
 
     sees = "sums"
-    needs = ("noise_std", "epsilon")
+    needs = ("noise_std",)
 
-    def init(self, layout: Layout, epsilons: np.ndarray) -> Memory:
-        return {"epsilons": torch.as_tensor(epsilons, dtype=torch.float64)}
+    def init(self, layout: Layout, crowd: Crowd) -> Memory:
+        return {"variances": torch.as_tensor(crowd.noise_stds, dtype=torch.float64) ** 2}
 
     def apply(self, memory: Memory, messages: Iterable[Message]) -> Applied:
-        heard: list[tuple[float, float]] = []
+        weights: list[float] = []
 
         def weigh(message: Message) -> tuple[float, torch.Tensor]:
-            heard.append((variance(message), float(message.facts["epsilon"])))
-            return 1 / heard[-1][0], message.tensors["update"]
+            weights.append(1 / variance(message))
+            return weights[-1], message.tensors["update"]
 
         total, weight = weighted_sum(weigh(m) for m in messages)
-        step = information(memory["epsilons"], heard, weight, tau2=0.0)
+        step = information(memory["variances"], weights, tau2=0.0)
         return Applied(total * (step / weight), memory, {"step": step})
 
 
@@ -46,14 +45,7 @@ def variance(message: Message) -> float:
     return sigma**2
 
 
-def information(epsilons: torch.Tensor, heard: Sequence[tuple[float, float]], weight: float, *, tau2: float) -> float:
-    """The weight of this cohort over that of an average cohort of its size, at most 1.
-
-    Noise is about c/epsilon; c is taken from the (variance, epsilon) of those who answered.
-    """
-    finite = epsilons[torch.isfinite(epsilons)]
-    stated = [variance * epsilon**2 for variance, epsilon in heard if np.isfinite(epsilon)]
-    if not stated or not len(finite):
-        return 1.0
-    expected = len(heard) * float((1 / (float(np.median(stated)) / finite**2 + tau2)).mean())
-    return min(1.0, weight / expected)
+def information(variances: torch.Tensor, weights: Sequence[float], *, tau2: float) -> float:
+    """The weight of this cohort over that of an average cohort of its size, at most 1."""
+    expected = len(weights) * float((1 / (variances + tau2)).mean())
+    return min(1.0, sum(weights) / expected)

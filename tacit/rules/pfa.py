@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from tacit import check
-from tacit.rules import Applied, Layout, Memory, Rule, weighted_sum
+from tacit.rules import Applied, Crowd, Layout, Memory, Rule, weighted_sum
 from tacit.rules._split import threshold
 from tacit.rules._subspace import Subspace, subspace
 from tacit.types import Message
@@ -46,11 +46,11 @@ class pfa(Rule):
         for key, value in DEFAULTS[self.reading].items():
             object.__setattr__(self, key, getattr(self, key) or value)
 
-    def init(self, layout: Layout, epsilons: np.ndarray) -> Memory:
+    def init(self, layout: Layout, crowd: Crowd) -> Memory:
         memory = {"layout": torch.tensor([layout[0][0], *(stop for _, stop in layout)])}
         if self.reading == "code":  # split once, over all clients
             memory["threshold"] = torch.tensor(
-                threshold(epsilons, how=str(self.split), share=self.share), dtype=torch.float64
+                threshold(crowd.epsilons, how=str(self.split), share=self.share), dtype=torch.float64
             )
         return memory
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from tacit.errors import BadInput
-from tacit.rules import Applied, Layout, Memory, Rule
+from tacit.rules import Applied, Crowd, Layout, Memory, Rule
 from tacit.rules.pfa import pfa
 from tacit.types import Message
 
@@ -24,8 +24,8 @@ class public_only(Rule):
     share: float = 0.1
     sees = "sums"
 
-    def init(self, layout: Layout, epsilons: np.ndarray) -> Memory:
-        return self._pfa().init(layout, epsilons)
+    def init(self, layout: Layout, crowd: Crowd) -> Memory:
+        return self._pfa().init(layout, crowd)
 
     def tell(self, memory: Memory, epsilons: np.ndarray) -> Message:
         return self._pfa().tell(memory, epsilons)

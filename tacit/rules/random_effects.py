@@ -14,11 +14,10 @@ Sees: rows.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
 from tacit.errors import BadInput
-from tacit.rules import Applied, Layout, Memory, Rule, weighted_sum
+from tacit.rules import Applied, Crowd, Layout, Memory, Rule, weighted_sum
 from tacit.rules.inverse_variance import information, variance
 from tacit.types import Message
 
@@ -31,10 +30,10 @@ class random_effects(Rule):
 
     caution: float = 2.0
     sees = "rows"
-    needs = ("noise_std", "epsilon")
+    needs = ("noise_std",)
 
-    def init(self, layout: Layout, epsilons: np.ndarray) -> Memory:
-        return {"epsilons": torch.as_tensor(epsilons, dtype=torch.float64)}
+    def init(self, layout: Layout, crowd: Crowd) -> Memory:
+        return {"variances": torch.as_tensor(crowd.noise_stds, dtype=torch.float64) ** 2}
 
     def apply(self, memory: Memory, messages: Iterable[Message]) -> Applied:
         rows = list(messages)
@@ -43,9 +42,9 @@ class random_effects(Rule):
         variances = torch.tensor([variance(m) for m in rows], dtype=torch.float64)
         updates = [m.tensors["update"] for m in rows]
         tau2 = between(variances, gram(updates), replicates=updates[0].numel(), caution=self.caution)
-        total, weight = weighted_sum(zip((1 / (variances + tau2)).tolist(), updates, strict=True))
-        heard = [(v, float(m.facts["epsilon"])) for v, m in zip(variances.tolist(), rows, strict=True)]
-        step = information(memory["epsilons"], heard, weight, tau2=tau2)
+        weights = (1 / (variances + tau2)).tolist()
+        total, weight = weighted_sum(zip(weights, updates, strict=True))
+        step = information(memory["variances"], weights, tau2=tau2)
         return Applied(total * (step / weight), memory, {"tau": tau2**0.5, "step": step})
 
 

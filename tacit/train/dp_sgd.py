@@ -34,4 +34,6 @@ def dp_sgd(
         clipped += info.fraction_clipped * info.examples
     noise_std = learning_rate / p_D * mechanism.noise_std * mechanism.steps**0.5
     seen = max(seen, 1)
-    return Trained(Private(theta - theta_0.to(theta.device), noise_std), {"loss": loss / seen, "clipped": clipped / seen})
+    return Trained(
+        Private(theta - theta_0.to(theta.device), noise_std), {"loss": loss / seen, "clipped": clipped / seen}
+    )

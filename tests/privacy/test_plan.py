@@ -6,6 +6,8 @@ import tacit
 from tacit.build import build
 from tacit.errors import BadInput
 from tacit.privacy.plan import planned_participations, sampling_rates
+from tacit.random import seeded
+from tacit.train.workspace import workspace
 
 
 def parts(**privacy):
@@ -75,3 +77,14 @@ def test_local_epochs_count_expected_passes():
     built = parts(train={"local_steps": None, "local_epochs": 2})
     assert built.plan.steps.tolist() == [20] * 4
     assert isinstance(built.params, torch.Tensor)
+
+
+def test_the_noise_the_server_expects_is_the_noise_a_client_states():
+    built = parts()
+    expected = built.plan.update_noise(built.population.sizes, learning_rate=built.experiment.train.learning_rate)
+    work = workspace(built.model, clip=1.0, physical_batch=64)
+    for index in range(4):
+        client = built.population[index]
+        received = built.algorithm.broadcast(built.algorithm.init(built.params), [client])
+        trained = built.algorithm.train(work, received, client, lambda purpose: seeded(0)(purpose))
+        assert trained.update.noise_std == pytest.approx(expected[index])

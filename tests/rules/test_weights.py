@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from test_contracts import EPSILONS, LAYOUT, draws, noise_std, sent
+from test_contracts import EPSILONS, LAYOUT, crowd, draws, noise_std, sent
 
 from tacit import rules
 from tacit.errors import BadInput
@@ -28,7 +28,7 @@ def test_public_only_ignores_private_clients_and_stands_still_without_public_one
     updates = draws()
     applied = rule.apply(*sent(rule, updates))
     assert np.allclose(applied.update.numpy(), (9 * rows(updates)[3] + 10 * rows(updates)[4]) / 19, atol=1e-5)
-    memory = rule.init(LAYOUT, EPSILONS)
+    memory = rule.init(LAYOUT, crowd(EPSILONS))
     assert not rule.apply(*sent(rule, draws(2), [0.1, 0.2], memory=memory)).update.any()
 
 
@@ -88,7 +88,10 @@ def test_random_effects_lies_between_inverse_variance_and_the_plain_mean():
 def test_a_client_without_noise_cannot_be_weighed_by_it():
     rule = rules.load("inverse-variance")
     with pytest.raises(BadInput, match="Client a states no noise"):
-        rule.apply(rule.init(LAYOUT, EPSILONS), [Message("a", {"update": torch.ones(3)}, {"noise_std": 0.0, "epsilon": 1.0})])
+        rule.apply(
+            rule.init(LAYOUT, crowd(EPSILONS)),
+            [Message("a", {"update": torch.ones(3)}, {"noise_std": 0.0, "epsilon": 1.0})],
+        )
 
 
 def test_weights_that_sum_to_zero_or_are_not_finite_are_refused():
@@ -123,7 +126,7 @@ def test_the_robust_split_adds_up_and_keeps_a_common_direction():
 @pytest.mark.parametrize("name", ["inverse-variance", "random-effects"])
 def test_a_cohort_that_knows_little_takes_a_small_step(name):
     rule, updates = rules.load(name), [torch.ones(50) for _ in range(2)]
-    memory = rule.init(LAYOUT, EPSILONS)
+    memory = rule.init(LAYOUT, crowd(EPSILONS))
     tight = rule.apply(*sent(rule, updates, [0.1, 0.2], memory=memory))
     loose = rule.apply(*sent(rule, updates, [9.0, 10.0], memory=memory))
     assert torch.allclose(loose.update, torch.ones(50), atol=1e-5)
