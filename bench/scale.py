@@ -110,7 +110,7 @@ def joined(runs: list[dict[str, Any]]) -> dict[str, Any]:
     row = {"clients": runs[0]["clients"], "data": runs[0]["data"]}
     if failed := [run["failed"] for run in runs if "failed" in run]:
         return row | {"failed": failed[0]}
-    seconds, peak = sum((run["seconds"] for run in runs), []), max(run["peak"] for run in runs)
+    seconds, peak = [second for run in runs for second in run["seconds"]], max(run["peak"] for run in runs)
     row |= {"setup": min(run["setup"] for run in runs), "seconds": seconds, "peak": peak}
     return row | {"best": min(seconds), "median": statistics.median(seconds), "beyond": peak - row["data"]}
 

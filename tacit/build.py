@@ -3,7 +3,7 @@ together.
 """
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -56,7 +56,8 @@ class Parts:
 def build(experiment: Experiment, *, progress: Progress | None = None) -> Parts:
     """Loads, shares out, calibrates. Raises BadInput or BadData in one sentence for what cannot be done."""
     dataset, shares, population = clients(experiment, progress=progress)
-    train = experiment.train
+    # the rows are held once, client by client: the order of the source is not needed any more
+    dataset, train = replace(dataset, x=population.x, y=population.y, client=None), experiment.train
     if train.clients_per_round and train.clients_per_round > len(population):
         raise BadInput(f"Expected train.clients_per_round <= {len(population)} clients, got {train.clients_per_round}.")
     if train.min_clients > (train.clients_per_round or len(population)):

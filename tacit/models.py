@@ -1,7 +1,7 @@
 """The models of the papers by name, or any torch factory as "package.module:function".
 
-Sizes on 1x28x28 and ten classes: logr 7,850 parameters, mlp 159,010, cnn 26,010 (Papernot et al. 2021, arXiv:2007.14191v1, with
-tanh, which suits clipping better than ReLU); cifar-cnn has 1,626,442 on 3x32x32.
+Sizes on 1x28x28 and ten classes: logr 7,850 parameters, mlp 159,010, cnn 26,010 (Papernot et al. 2021,
+arXiv:2007.14191v1, with tanh, which suits clipping better than ReLU); cifar-cnn has 1,626,442 on 3x32x32.
 """
 
 import importlib

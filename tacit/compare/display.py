@@ -1,4 +1,6 @@
-"""What a person sees while a comparison goes on: runs done, time left, what is running; plain lines where there is no terminal."""
+"""What a person sees while a comparison goes on: runs done, time left, what is running; plain lines where there is no
+terminal.
+"""
 
 import time
 

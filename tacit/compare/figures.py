@@ -1,4 +1,5 @@
-"""The figures of a comparison, each as .png and .svg: accuracy by round, cell, uplink and, where it is one thing, epsilon.
+"""The figures of a comparison, each as .png and .svg: accuracy by round, cell, uplink and, where it is one thing,
+epsilon.
 
 Record-level and client-level epsilons, or epsilons against different adversaries, are never drawn on one axis.
 """

@@ -1,7 +1,8 @@
-"""The grid of a comparison: every combination of the varied values, each with every seed, validated before anything runs.
+"""The grid of a comparison: every combination of the varied values, each with every seed, validated before anything
+runs.
 
-An option of `[aggregate]` goes only to the rules that take it: `aggregate.rank` stays with pfa and leaves mean alone. Combinations
-that are then the same experiment are one cell.
+An option of `[aggregate]` goes only to the rules that take it: `aggregate.rank` stays with pfa and leaves mean alone.
+Combinations that are then the same experiment are one cell.
 """
 
 import hashlib

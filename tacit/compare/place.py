@@ -1,6 +1,8 @@
-"""A comparison's folder: `compare.toml` and `base.toml` (what was asked), `runs/<cell>/seed-<n>` (a run each), tables, figures.
+"""A comparison's folder: `compare.toml` and `base.toml` (what was asked), `runs/<cell>/seed-<n>` (a run each), tables,
+figures.
 
-It belongs to one process at a time. Nothing in it is ever deleted: `--force` sets the whole folder aside, ledgers included.
+It belongs to one process at a time. Nothing in it is ever deleted: `--force` sets the whole folder aside, ledgers
+included.
 """
 
 import fcntl

@@ -1,7 +1,8 @@
 """Runs side by side: a few worker processes, each with one thread, fed one run at a time.
 
 Workers are fresh interpreters (`python -m tacit.compare.worker`), not forks: a fork after torch has used threads hangs.
-A worker that dies takes only its own run with it. Workers have their own session, so Ctrl-C reaches the comparison alone.
+A worker that dies takes only its own run with it. Workers have their own session, so Ctrl-C reaches the comparison
+alone.
 """
 
 import json

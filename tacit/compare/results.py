@@ -1,7 +1,8 @@
 """What a comparison found: a `Run` per folder, a `Row` per cell, and the mean with its interval over seeds.
 
-A run's accuracy is the mean over its last 10 rounds, as Liu et al. (PVLDB 15(4), 2021) report it; the final one is kept too. An
-epsilon never loses its unit: record-level and client-level ones are different promises and stay in different columns.
+A run's accuracy is the mean over its last 10 rounds, as Liu et al. (PVLDB 15(4), 2021) report it; the final one is kept
+too. An epsilon never loses its unit: record-level and client-level ones are different promises and stay in different
+columns.
 """
 
 import json

@@ -1,7 +1,7 @@
 """`compare`: a grid of experiments times seeds, run side by side on this machine, as rows, files and figures.
 
-Every run is an ordinary one in a folder of its own, so it can be resumed, read and repeated by itself. Its epsilon is its own;
-what several runs on the same data spend together is more, and is not computed here.
+Every run is an ordinary one in a folder of its own, so it can be resumed, read and repeated by itself. Its epsilon is
+its own; what several runs on the same data spend together is more, and is not computed here.
 """
 
 import os

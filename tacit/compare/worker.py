@@ -1,7 +1,8 @@
-"""The process of `tacit compare` that trains: tasks come in as lines on standard input, events go out as lines on standard output.
+"""The process of `tacit compare` that trains: tasks come in as lines on standard input, events go out as lines on
+standard output.
 
-It has one thread and no children, and ends when its input ends, so nothing is left behind if the comparison is killed. What a
-run prints goes to standard error, which is the worker's log file.
+It has one thread and no children, and ends when its input ends, so nothing is left behind if the comparison is killed.
+What a run prints goes to standard error, which is the worker's log file.
 """
 
 import json

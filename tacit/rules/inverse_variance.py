@@ -1,8 +1,9 @@
-"""`inverse-variance`: each client weighted by 1/sigma^2 of its noise: the mean of least variance if all clients want the same.
+"""`inverse-variance`: each client weighted by 1/sigma^2 of its noise: the mean of least variance if all clients want
+the same.
 
-The Gauss-Markov weights; they need no projection. A round whose cohort happens to hold little information (no loose client was
-drawn) takes a proportionally smaller step: the sum is divided by the weight that a cohort of this size is expected to have, where
-that is more. Clients whose data differ are not equal, though: see `random-effects`. Sees: sums.
+The Gauss-Markov weights; they need no projection. A round whose cohort happens to hold little information (no loose
+client was drawn) takes a proportionally smaller step: the sum is divided by the weight that a cohort of this size is
+expected to have, where that is more. Clients whose data differ are not equal, though: see `random-effects`. Sees: sums.
 """
 
 from collections.abc import Iterable, Sequence

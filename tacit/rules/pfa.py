@@ -7,8 +7,8 @@ by a mixture); `code` takes the public updates centred by their mean, per layer,
 clients.
 
 Sees: rows of the public clients, the sum of the private ones (projection is linear). A round without a public client
-cannot project and leaves the model as it is. One public client is not centred. k above the rank of the public updates adds
-nothing.
+cannot project and leaves the model as it is. One public client is not centred. k above the rank of the public updates
+adds nothing.
 """
 
 from collections.abc import Iterable

@@ -1,14 +1,16 @@
-"""`random-effects`: each client weighted by 1/(sigma^2 + tau^2), tau^2 being the variance between clients.
+"""`random-effects`: each client weighted by 1/(sigma^2/H + tau^2): its noise, as far as it does not average out over
+rounds, plus the variance between clients.
 
 The model of meta-analysis: client m's update is the common one, plus its own deviation N(0, tau^2), plus its known
-noise N(0, sigma_m^2); every coordinate is one more replicate. If clients want the same, tau^2 is 0 and this is
-`inverse-variance`; if they differ, it leans back towards the plain mean instead of trusting the few loose clients
-alone.
+noise N(0, sigma_m^2); every coordinate is one more replicate. Noise is fresh in every round and averages out over the
+rounds the model remembers (`horizon` H), a client's deviation is the same in every round and does not. If clients want
+the same, tau^2 is 0 and this is `inverse-variance`; if they differ, it leans back towards the plain mean instead of
+trusting the few loose clients alone.
 
-tau^2 is estimated by restricted maximum likelihood (Patterson and Thompson 1971). DerSimonian and Laird's moment
-estimator is here too, as `between_dl`: it weighs residuals by 1/sigma^2 once, so with budgets from 0.1 to 10 the tight
-clients' noise swamps it. Differences between clients are believed only beyond `caution` standard errors of the score.
-Sees: rows.
+tau^2 is estimated by restricted maximum likelihood (Patterson and Thompson 1971) from each client's mean residual over
+all rounds so far, whose noise is sigma^2 over their number; differences are believed only beyond `caution` standard
+errors of the score. DerSimonian and Laird's moment estimator is here too, as `between_dl`: it weighs residuals by
+1/sigma^2 once, so with budgets from 0.1 to 10 the tight clients' noise swamps it. Sees: rows.
 """
 
 from collections.abc import Iterable
@@ -16,6 +18,7 @@ from dataclasses import dataclass
 
 import torch
 
+from tacit import check
 from tacit.errors import BadInput
 from tacit.rules import Applied, Crowd, Layout, Memory, Rule, weighted_sum
 from tacit.rules.inverse_variance import information, variance
@@ -26,26 +29,49 @@ HALVINGS = 60  # of the bracket of tau^2
 
 @dataclass(frozen=True)
 class random_effects(Rule):
-    """The sum of w_m update_m over the sum of w_m, w_m = 1/(sigma_m^2 + tau^2)."""
+    """The sum of w_m update_m over the sum of w_m, w_m = 1/(sigma_m^2/H + tau^2)."""
 
+    horizon: float = 20.0
     caution: float = 2.0
     sees = "rows"
     needs = ("noise_std",)
 
+    def __post_init__(self) -> None:
+        check.at_least(1, horizon=self.horizon)
+        check.at_least(0, caution=self.caution)
+
     def init(self, layout: Layout, crowd: Crowd) -> Memory:
-        return {"variances": torch.as_tensor(crowd.noise_stds, dtype=torch.float64) ** 2}
+        variances = torch.as_tensor(crowd.noise_stds, dtype=torch.float64) ** 2
+        return {"variances": variances, "tau2": torch.zeros((), dtype=torch.float64)}
 
     def apply(self, memory: Memory, messages: Iterable[Message]) -> Applied:
         rows = list(messages)
         if not rows:
             raise BadInput("Expected at least one update.")
-        variances = torch.tensor([variance(m) for m in rows], dtype=torch.float64)
+        noise = torch.tensor([variance(m) for m in rows], dtype=torch.float64)
         updates = [m.tensors["update"] for m in rows]
-        tau2 = between(variances, gram(updates), replicates=updates[0].numel(), caution=self.caution)
-        weights = (1 / (variances + tau2)).tolist()
+        total, weight = weighted_sum(zip((1 / (noise / self.horizon + memory["tau2"])).tolist(), updates, strict=True))
+        after = self._learn(memory, rows, noise, total / weight)
+        tau2 = float(after["tau2"])
+        weights = (1 / (noise / self.horizon + tau2)).tolist()
         total, weight = weighted_sum(zip(weights, updates, strict=True))
-        step = information(memory["variances"], weights, tau2=tau2)
-        return Applied(total * (step / weight), memory, {"tau": tau2**0.5, "step": step})
+        step = information(memory["variances"] / self.horizon, weights, tau2=tau2)
+        return Applied(total * (step / weight), after, {"tau": tau2**0.5, "step": step})
+
+    def _learn(self, memory: Memory, rows: list[Message], noise: torch.Tensor, mean: torch.Tensor) -> Memory:
+        """Adds this round's residuals to each client's, and estimates tau^2 from what all have shown so far."""
+        after = dict(memory)
+        for message, sigma2 in zip(rows, noise, strict=True):
+            kept, residual = f"sum:{message.sender}", message.tensors["update"] - mean
+            after[kept] = memory[kept] + residual if kept in memory else residual
+            after[f"seen:{message.sender}"] = memory.get(f"seen:{message.sender}", torch.zeros(())) + 1
+            after[f"noise:{message.sender}"] = memory.get(f"noise:{message.sender}", torch.zeros(())) + sigma2
+        names = [key.removeprefix("sum:") for key in after if key.startswith("sum:")]
+        seen = torch.stack([after[f"seen:{name}"] for name in names]).double()
+        variances = torch.stack([after[f"noise:{name}"] for name in names]).double() / seen**2
+        products = gram([after[f"sum:{name}"] for name in names]) / torch.outer(seen, seen)
+        tau2 = between(variances, products, replicates=mean.numel(), caution=self.caution)
+        return after | {"tau2": torch.tensor(tau2, dtype=torch.float64)}
 
 
 def gram(updates: list[torch.Tensor]) -> torch.Tensor:
@@ -63,12 +89,12 @@ def between(variances: torch.Tensor, products: torch.Tensor, *, replicates: int,
         mean = products @ w / s1
         residuals = (products.diagonal() - 2 * mean + w @ mean / s1) / replicates  # |x_i - mean|^2 per coordinate
         score = float((w**2 * residuals).sum()) - s1 + s2 / s1
-        information = max(s2 - 2 * s3 / s1 + (s2 / s1) ** 2, 0.0) / 2
-        return score - caution * 2 * (information / replicates) ** 0.5
+        spread = max(s2 - 2 * s3 / s1 + (s2 / s1) ** 2, 0.0) / 2
+        return score - caution * 2 * (spread / replicates) ** 0.5
 
     if len(variances) < 2 or excess(0.0) <= 0:
         return 0.0
-    low, high = 0.0, float(products.diagonal().max()) / replicates
+    low, high = 0.0, max(float(products.diagonal().max()) / replicates, float(variances.min()))
     while excess(high) > 0:
         high *= 4
     for _ in range(HALVINGS):

@@ -1,7 +1,8 @@
 """Per-example gradient clipping: the sum of gradients, each scaled to norm at most C.
 
-Source: Abadi et al. 2016, Algorithm 1, arXiv:1607.00133v2. Guarantee: one example more or less changes the sum by at most C in
-Euclidean norm, up to float32 rounding. `clipped_sum_slow` says what is computed; `Clipper` computes it as fast as the model allows.
+Source: Abadi et al. 2016, Algorithm 1, arXiv:1607.00133v2. Guarantee: one example more or less changes the sum by at
+most C in Euclidean norm, up to float32 rounding. `clipped_sum_slow` says what is computed; `Clipper` computes it as
+fast as the model allows.
 """
 
 from dataclasses import dataclass, field

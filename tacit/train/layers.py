@@ -1,8 +1,9 @@
 """One rule per layer: from its input a and the gradient d of its output to the per-example gradients of its parameters.
 
-A rule takes every use of the layer in one forward pass and answers a form (`per_example.py`) for each parameter by name, also
-for a bias that the layer does not have. The leading dimension of a and d is the batch, or the batch times something (frames,
-tokens) with the batch outermost. Rules hold for these exact types only: a subclass may have another forward pass.
+A rule takes every use of the layer in one forward pass and answers a form (`per_example.py`) for each parameter by
+name, also for a bias that the layer does not have. The leading dimension of a and d is the batch, or the batch times
+something (frames, tokens) with the batch outermost. Rules hold for these exact types only: a subclass may have another
+forward pass.
 """
 
 from collections.abc import Callable

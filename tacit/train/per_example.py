@@ -1,7 +1,8 @@
 """Per-example gradients in the forms that make them cheap: as factors, as a few table rows, or as they are.
 
-Source: Li et al. 2022 (ghost norms, arXiv:2110.05679v6, sec. 4.1) and Bu et al. 2023 (book-keeping, arXiv:2210.00038v3). Each form
-answers two questions: the squared norm of every example's gradient, and the sum of the gradients under given weights.
+Source: Li et al. 2022 (ghost norms, arXiv:2110.05679v6, sec. 4.1) and Bu et al. 2023 (book-keeping,
+arXiv:2210.00038v3). Each form answers two questions: the squared norm of every example's gradient, and the sum of the
+gradients under given weights.
 """
 
 from collections.abc import Callable

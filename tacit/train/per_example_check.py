@@ -1,10 +1,11 @@
 """What is refused before training, and the check on data that a fast path computes per-example gradients.
 
-The check compares norms and sum with the gradients of single examples, at randomly moved parameters: a layer whose weights
-start at zero would otherwise hide everything below it. It sees parameters used behind a layer's back, modules that mix the
-examples of a batch, and batch dimensions in unexpected places. A forward pass that reads values into Python, as
-`if x.sum() > 0` does, is not trusted with a batch, because three examples may not show what it decides. What the check cannot
-see: tensor operations that mix examples only at values these three do not have, such as experts with a limited capacity.
+The check compares norms and sum with the gradients of single examples, at randomly moved parameters: a layer whose
+weights start at zero would otherwise hide everything below it. It sees parameters used behind a layer's back, modules
+that mix the examples of a batch, and batch dimensions in unexpected places. A forward pass that reads values into
+Python, as `if x.sum() > 0` does, is not trusted with a batch, because three examples may not show what it decides. What
+the check cannot see: tensor operations that mix examples only at values these three do not have, such as experts with a
+limited capacity.
 """
 
 import warnings

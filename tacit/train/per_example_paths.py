@@ -1,8 +1,8 @@
 """Three ways to add up clipped per-example gradients: book-keeping, vmap, and a loop over examples.
 
-Each is called with a batch and adds sum_i min(1, C / |g_i|) g_i to `out`. The last two take the gradient of one example at a time
-by construction, whatever the model does; the first is right for models whose every parameter is used by a layer with a rule,
-which `per_example_check.py` verifies on data.
+Each is called with a batch and adds sum_i min(1, C / |g_i|) g_i to `out`. The last two take the gradient of one example
+at a time by construction, whatever the model does; the first is right for models whose every parameter is used by a
+layer with a rule, which `per_example_check.py` verifies on data.
 """
 
 import math
