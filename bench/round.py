@@ -2,7 +2,7 @@
 
 10 clients x 600 examples, batch 50, 12 local steps, all clients in every round; with DP: Poisson rate 50/600, clip 1, noise
 multiplier 1. Every contender is a process of its own that does one round when told to (peers/turns.py); they take turns in random
-order, the first rounds are not counted, and the best of the others is compared. Tacit's time is of its whole path, ledger,
+order, the first rounds are not counted, and the best of the others is compared, among those with an idle machine before and after. Tacit's time is of its whole path, ledger,
 evaluation on 100 rows, log and checkpoint included; nobody else evaluates or writes anything. Random MNIST-shaped data, or MNIST
 if $TACIT_DATA is set.
 """
@@ -10,6 +10,7 @@ if $TACIT_DATA is set.
 import argparse
 import contextlib
 import json
+import math
 import os
 import random
 import statistics
@@ -21,7 +22,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
-from peers.contender import Contender, Failed, quiet
+from peers.contender import IDLE, Contender, Failed, idle_share, quiet
 from rich.console import Console
 from rich.table import Table
 
@@ -45,12 +46,22 @@ class Row:
     privacy: str
     name: str
     seconds: list[float] = field(default_factory=list)
+    calm: list[bool] = field(default_factory=list)  # whether the machine was idle before and after that round
     startup: float | None = None
     failed: str | None = None
 
     @property
+    def counted(self) -> list[float]:
+        """The calm rounds, or all where there is none: then no verdict follows."""
+        return [s for s, calm in zip(self.seconds, self.calm, strict=True) if calm] or self.seconds
+
+    @property
     def best(self) -> float:
-        return min(self.seconds)
+        return min(self.counted)
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.counted)
 
 
 def contenders(model: str, privacy: str, data: Path, rounds: int, skip: set[str]) -> list[Contender]:
@@ -93,21 +104,23 @@ def measure(cell: Cell, taking_part: list[Contender], *, rounds: int, patience: 
         for number in range(1, WARM_UP + rounds):
             for contender in order.sample(taking_part, len(taking_part)):
                 if rows[contender.name].failed is None:
-                    quiet(patience)
-                    turn(contender, rows[contender.name], counts=number >= WARM_UP)
+                    turn(contender, rows[contender.name], counts=number >= WARM_UP, patience=patience)
     return list(rows.values())
 
 
-def turn(contender: Contender, row: Row, *, first: bool = False, counts: bool = False) -> None:
+def turn(contender: Contender, row: Row, *, first: bool = False, counts: bool = False, patience: float = 0.0) -> None:
     """One round of one contender; the first includes its start."""
     try:
         if first:
             row.startup = contender.start()
-        else:
-            seconds = contender.round()
-            row.seconds += [seconds] if counts else []
+            return
+        before = quiet(patience)
+        seconds = contender.round()
+        if counts:
+            row.seconds.append(seconds)
+            row.calm.append(before and idle_share() >= IDLE)
     except Failed as error:
-        row.failed, row.seconds = str(error), []
+        row.failed, row.seconds, row.calm = str(error), [], []
 
 
 def write_data(path: Path) -> str:
@@ -146,18 +159,22 @@ def prepare_pfl() -> str | None:
 def table(rows: list[Row]) -> Table:
     """Every time as a ratio to Tacit's of the same cell."""
     shown = Table("model", "privacy", "contender", title="one round: ratios of the best times")
-    for column in ("time / Tacit's", "by medians", "Tacit's / time", "best, ms", "start-up, s"):
+    for column in ("time / Tacit's", "by medians", "Tacit's / time", "best, ms", "calm", "start-up, s"):
         shown.add_column(column, justify="right")
     for row in rows:
         tacit = find(rows, (row.model, row.privacy), TACIT)
         ratios = ["-"] * 3
         if row.seconds and tacit:
-            medians = statistics.median(row.seconds) / statistics.median(tacit.seconds)
-            ratios = [f"{row.best / tacit.best:.2f}", f"{medians:.2f}", f"{tacit.best / row.best:.2f}"]
+            ratios = [
+                f"{row.best / tacit.best:.2f}",
+                f"{row.median / tacit.median:.2f}",
+                f"{tacit.best / row.best:.2f}",
+            ]
         best = f"{1000 * row.best:.0f}" if row.seconds else f"failed: {row.failed}"
+        calm = f"{sum(row.calm)}/{len(row.calm)}"
         start = "-" if row.startup is None else f"{row.startup:.1f}"
         shown.add_row(
-            row.model, row.privacy, row.name, *ratios, best, start, end_section=row is last_of_cell(rows, row)
+            row.model, row.privacy, row.name, *ratios, best, calm, start, end_section=row is last_of_cell(rows, row)
         )
     return shown
 
@@ -178,21 +195,22 @@ def targets(rows: list[Row]) -> list[str]:
     for model in ("mlp", "cnn"):
         ours, bare = (find(rows, (model, PLAIN), name) for name in (TACIT, BARE))
         if ours and bare:
-            lines.append(verdict(f"{model}, no DP: Tacit / bare torch loop", ours.best / bare.best, at_most=0.8))
+            lines.append(verdict(f"{model}, no DP: Tacit / bare torch loop", ours, bare, at_most=0.8))
     for model, least in (("mlp", 10.0), ("cnn", 3.0)):
         ours, theirs = (find(rows, (model, DP), name) for name in (TACIT, FLOWER_OPACUS))
         if ours and theirs:
-            lines.append(
-                verdict(f"{model}, local DP: Flower + Opacus / Tacit", theirs.best / ours.best, at_least=least)
-            )
+            lines.append(verdict(f"{model}, local DP: Flower + Opacus / Tacit", theirs, ours, at_least=least))
     return lines
 
 
-def verdict(what: str, ratio: float, *, at_most: float | None = None, at_least: float | None = None) -> str:
-    """One target in one line."""
-    met = ratio <= at_most if at_most is not None else ratio >= (at_least or 0.0)
-    bound = f"<= {at_most:g}" if at_most is not None else f">= {at_least:g}"
-    return f"{'met   ' if met else 'MISSED'} {what} = {ratio:.2f} (target {bound})"
+def verdict(what: str, upper: Row, lower: Row, *, at_most: float = math.inf, at_least: float = 0.0) -> str:
+    """One target in one line. A busy machine slows threads that wait for each other most, so it gives no verdict."""
+    ratio = upper.best / lower.best
+    bound = f"<= {at_most:g}" if at_most < math.inf else f">= {at_least:g}"
+    word = "met   " if at_least <= ratio <= at_most else "MISSED"
+    if not (any(upper.calm) and any(lower.calm)):
+        word = "BUSY  "
+    return f"{word} {what} = {ratio:.2f} (target {bound})"
 
 
 def record(rows: list[Row], data: str) -> dict:

@@ -16,6 +16,7 @@ from tacit.data.section import DataSection
 from tacit.errors import BadInput
 from tacit.toml import dumps, parse_value
 
+LARGEST_RATE = 1e38  # what float32 can hold
 Epsilon = float | tuple[float, ...] | str | dict[str, float] | dict[str, str]
 
 
@@ -83,6 +84,9 @@ class TrainSection(_Section):
                 check.at_least(1, **{f"train.{key}": getattr(self, key)})
         check.positive(**{"train.learning_rate": self.learning_rate})
         check.positive(**{"train.server_learning_rate": self.server_learning_rate})
+        for key in ("learning_rate", "server_learning_rate"):
+            if getattr(self, key) > LARGEST_RATE:
+                raise BadInput(f"Expected train.{key} <= {LARGEST_RATE:g}, got {getattr(self, key)!r}.")
         if self.sampling_rate is not None:
             check.rate(**{"train.sampling_rate": self.sampling_rate})
 

@@ -19,7 +19,7 @@ OFFLINE = {
 }
 LONGEST = 300.0  # seconds that a start or a round may take
 GRACE = 20.0  # seconds that a contender has to end by itself; Ray needs some
-IDLE = 0.9  # the share of all cores that must be idle before a round
+IDLE = 0.85  # the share of all cores that must be idle before and after a round for it to count as calm
 GLANCE = 0.1  # seconds over which that is measured
 
 
@@ -103,16 +103,19 @@ def session(leader: int) -> list[int]:
 
 
 def quiet(patience: float) -> bool:
-    """Waits until the machine is idle, at most `patience` seconds; returns whether it is."""
+    """Waits until nobody else works on this machine, at most `patience` seconds; returns whether that is so."""
     end = time.monotonic() + patience
-    while True:
-        before = _times()
-        time.sleep(GLANCE)
-        idle, total = (after - b for after, b in zip(_times(), before, strict=True))
-        if total == 0 or idle >= IDLE * total:
-            return True
-        if time.monotonic() > end:
-            return False
+    while not (calm := idle_share() >= IDLE) and time.monotonic() < end:
+        pass
+    return calm
+
+
+def idle_share() -> float:
+    """The share of all cores that is idle during a glance; 1 where the system does not say."""
+    before = _times()
+    time.sleep(GLANCE)
+    idle, total = (after - b for after, b in zip(_times(), before, strict=True))
+    return idle / total if total else 1.0
 
 
 def _times() -> tuple[int, int]:

@@ -36,6 +36,8 @@ def loop(parts: Parts, ledger: Ledger | None, folder: Folder, trainer: Trainer, 
     train, algorithm = parts.experiment.train, parts.algorithm
     state, first = folder.restore() or (algorithm.init(parts.params), 0)
     folder.rounds(before=first)
+    if ledger is not None:
+        ledger.open_round(first)
     meter = Meter(parts, ledger)
     for r in range(first, train.rounds):
         started = time.perf_counter()

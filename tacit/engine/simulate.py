@@ -4,6 +4,7 @@ import copy
 import datetime
 import json
 import os
+import platform
 import sys
 import uuid
 from collections.abc import Callable
@@ -108,9 +109,9 @@ def _ledger(parts: Parts, folder: Folder) -> Ledger | None:
     experiment = parts.experiment
     # what the released bits are a function of: if any of it changes, a repeated round is a new release and is paid again
     seeded = experiment.run.randomness == "seeded"
-    attempt = (
-        "-".join((tacit.__version__, torch.__version__, parts.population.digest())) if seeded else uuid.uuid4().hex
-    )
+    machine = f"{platform.node()}-{torch.backends.cpu.get_cpu_capability()}"  # other arithmetic gives other bits
+    same = "-".join((tacit.__version__, torch.__version__, machine, parts.population.digest()))
+    attempt = same if seeded else uuid.uuid4().hex
     return Ledger(
         experiment.privacy.ledger or folder.path / "ledger.db",
         population=population_id(experiment, parts.population),

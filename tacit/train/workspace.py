@@ -22,7 +22,7 @@ class Workspace:
 
     @cached_property
     def clipped_sum(self) -> Clipper:
-        """Sums of clipped per-example gradients; the hooks are placed once."""
+        """Sums of clipped per-example gradients; the path is chosen once, on the first data."""
         if self.clip is None:
             raise ValueError("this workspace was made for training without clipping")
         return Clipper(self.model, clip=self.clip, physical_batch=self.physical_batch)
