@@ -1,10 +1,10 @@
 """One federated round, side by side: Tacit, a bare torch loop, Flower, pfl-research, and with local DP the same with Opacus.
 
 10 clients x 600 examples, batch 50, 12 local steps, all clients in every round; with DP: Poisson rate 50/600, clip 1, noise
-multiplier 1. Every contender is a process of its own that does one round when told to (peers/turns.py); they take turns in random
-order, the first rounds are not counted, and the best of the others is compared, among those with an idle machine before and after. Tacit's time is of its whole path, ledger,
-evaluation on 100 rows, log and checkpoint included; nobody else evaluates or writes anything. Random MNIST-shaped data, or MNIST
-if $TACIT_DATA is set.
+multiplier 1. Every contender is a process of its own that does one round when told to (peers/turns.py). They take turns in random
+order; the first rounds are not counted, nor are those with a busy machine before or after them; the best times are compared.
+Tacit's time is of its whole path: ledger, evaluation on 100 rows, log and checkpoint included. Nobody else evaluates or writes
+anything. Random MNIST-shaped data, or MNIST if $TACIT_DATA is set.
 """
 
 import argparse

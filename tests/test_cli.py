@@ -8,6 +8,7 @@ import sys
 import time
 
 import pytest
+from terminal import hears_ctrl_c
 
 import tacit
 
@@ -89,9 +90,8 @@ def test_an_experiment_file_and_a_custom_model_are_run(command, tmp_path):
 
 def test_ctrl_c_leaves_a_resumable_run_and_says_so(command, tmp_path):
     line = [sys.executable, "-m", "tacit", "run", "digits", "--out", "here", "--set", "train.rounds=2000"]
-    process = subprocess.Popen(
-        line, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "preexec_fn": hears_ctrl_c}
+    process = subprocess.Popen(line, cwd=tmp_path, text=True, start_new_session=True, **pipes)
     log = tmp_path / "here" / "rounds.jsonl"
     for _ in range(600):
         if log.exists() and log.read_text().count("\n") >= 2:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 from scipy import stats
+from terminal import hears_ctrl_c
 
 import tacit
 from tacit.compare.command import command
@@ -165,7 +166,7 @@ def marks_of(paths):
 def test_force_sets_a_comparison_aside_and_ctrl_c_stops_its_workers_and_says_how_to_go_on(copy):
     line = [sys.executable, "-m", "tacit", "compare", "--seeds", "2", "--jobs", "2", "--out", "copy", "--force"]
     line += ["--set", "train.rounds=400", "--set", "privacy.epsilon=3", "--set", "data.clients=4"]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "preexec_fn": hears_ctrl_c}
     process = subprocess.Popen(line, cwd=copy.parent, text=True, start_new_session=True, **pipes)
     logs = [copy / "runs" / "as-given" / f"seed-{seed}" / "rounds.jsonl" for seed in (0, 1)]
     until(lambda: all(log.exists() and log.read_text().count("\n") >= 2 for log in logs))
