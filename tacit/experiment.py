@@ -16,7 +16,7 @@ from tacit.data.section import DataSection
 from tacit.errors import BadInput
 from tacit.toml import dumps, parse_value
 
-LARGEST_RATE = 1e38  # what float32 can hold
+LARGEST_RATE = 3.4e38  # what float32 can hold
 Epsilon = float | tuple[float, ...] | str | dict[str, float] | dict[str, str]
 
 
