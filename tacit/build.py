@@ -46,6 +46,7 @@ class Parts:
     plan: Plan | None
     algorithm: Algorithm
     derive: Derive = field(repr=False)
+    threads: int = field(default_factory=torch.get_num_threads)  # what this process was given
 
     @property
     def cohort(self) -> int:
@@ -99,7 +100,8 @@ def population_id(experiment: Experiment, population: Population) -> str:
     """
     data = experiment.data
     if data.partition == "natural":
-        return f"{data.name}:{data.path}"
+        held_out = "" if data.test_path else f":test rows by seed {experiment.run.seed}"  # the others are protected
+        return f"{data.name}:{data.path}{held_out}"
     mark = hashlib.blake2b(population.offsets.tobytes(), digest_size=8)
     settings = data.model_dump(exclude={"path", "test_path"}) | {"seed": experiment.run.seed}
     mark.update(repr(sorted(settings.items())).encode())

@@ -14,7 +14,7 @@ from tacit import check
 from tacit.errors import BadInput, TacitError
 
 app = typer.Typer(
-    name="tacit", add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False
+    name="tacit", add_completion=False, no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False
 )
 
 Settings = Annotated[
@@ -195,7 +195,8 @@ def main() -> None:
     try:
         sys.exit(app(standalone_mode=False) or 0)
     except UsageError as error:
-        typer.echo(f"{error.format_message().rstrip('.')}. Try `tacit --help`.", err=True)
+        said = error.format_message().rstrip(".")
+        typer.echo(f"{said}{'' if said.endswith('?') else '.'} Try `tacit --help`.", err=True)
         sys.exit(2)
     except TacitError as error:
         if debug:

@@ -134,6 +134,10 @@ class PrivacySection(_Section):
                     )
         if isinstance(self.epsilon, int | float) and self.epsilon != math.inf:
             check.positive(**{"privacy.epsilon": self.epsilon})
+        if self.epsilon is not None and "kind" not in self.model_fields_set:
+            raise BadInput(
+                'privacy.epsilon is set but privacy.kind is not: say kind = "local", or kind = "none" for no privacy.'
+            )
         if self.noise_formula and self.ledger:
             raise BadInput("privacy.noise_formula has no price, so nothing can be charged: remove privacy.ledger.")
         if self.kind != "none" and self.epsilon is None:

@@ -64,6 +64,8 @@ def test_noise_given_twice_or_against_the_strategy_is_refused():
         Experiment(privacy={"kind": "local", "epsilon": 1, "noise_multiplier": 1, "noise_on_mean": 1})
     with pytest.raises(BadInput, match="spread"):
         Experiment(privacy={"kind": "local", "epsilon": 1, "noise_multiplier": 1, "strategy": "spread"})
+    with pytest.raises(BadInput, match=r"privacy\.kind is not"):
+        Experiment(privacy={"epsilon": 3.0})
     with pytest.raises(BadInput, match="inf sets no limit"):
         Experiment(privacy={"kind": "local"})
 

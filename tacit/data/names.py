@@ -14,9 +14,10 @@ Coded = tuple[tuple[str, ...], np.ndarray]  # the distinct texts and, for every 
 
 
 def coded(texts: Sequence[str] | np.ndarray) -> Coded:
-    """Distinct texts and their positions."""
-    names, codes = np.unique(np.asarray(texts, dtype=str), return_inverse=True)
-    return tuple(names.tolist()), codes.astype(np.int32)
+    """Distinct texts and their positions; integers count as their digits."""
+    values = np.asarray(texts)
+    names, codes = np.unique(values if values.dtype.kind in "iu" else values.astype(str), return_inverse=True)
+    return tuple(str(name) for name in names.tolist()), codes.astype(np.int32)
 
 
 def merged(parts: Sequence[Coded]) -> Coded:

@@ -27,7 +27,7 @@ def load(section: DataSection, *, seed: int) -> Dataset:
     path = str(section.path)
     arrays = read(path)
     clients = _clients(arrays["client"], path=path, rows=len(arrays["y"])) if "client" in arrays else None
-    x = _features(arrays["x"], where=f"x of {path}", divide_by=section.divide_by, clients=clients)
+    x = _features(arrays.pop("x"), where=f"x of {path}", divide_by=section.divide_by, clients=clients)
     test_path, tests = _tests(arrays, section)
     labels = [_labels(arrays["y"], where=f"y of {path}", rows=len(x))]
     if tests:
@@ -83,7 +83,8 @@ def _features(x: np.ndarray, *, where: str, divide_by: float, clients: names.Cod
     if x.dtype.kind not in "fiub" or x.ndim < 2:
         raise BadData(f"Expected {where} to be numbers of shape [rows, ...], got {x.dtype} of shape {list(x.shape)}.")
     with np.errstate(over="ignore"):  # what does not fit float32 becomes infinite and is refused below, by its row
-        out = torch.from_numpy(x.astype(np.float32)).div_(divide_by)
+        out = torch.from_numpy(x.astype(np.float32, copy=False))
+        out = out if divide_by == 1 else out / divide_by
     refuse_not_finite(out, where=where, client=clients[1] if clients else None, names=clients[0] if clients else None)
     return out
 

@@ -75,17 +75,23 @@ class Folder:
         os.close(self.lock)
 
 
-def open_folder(path: Path, experiment: Experiment, *, resume: bool, force: bool) -> Folder:
-    """Makes or reopens a run's folder and locks it. Raises RunExists, or BadInput if there is nothing to resume."""
+def refuse_taken(path: Path, *, resume: bool, force: bool) -> None:
+    """Raises RunExists where a run would be overwritten, or BadInput where there is none to resume."""
     known = path / "experiment.toml"
-    if force and known.exists():
-        _set_aside(path)
-    if known.exists() and not resume:
+    if known.exists() and not resume and not force:
         raise RunExists(
             f"{path} already holds a run: use --resume to go on with it, or --force to set it aside and start anew."
         )
     if resume and not known.exists():
         raise BadInput(f"There is no run to resume in {path}.")
+
+
+def open_folder(path: Path, experiment: Experiment, *, resume: bool, force: bool) -> Folder:
+    """Makes or reopens a run's folder and locks it. Raises RunExists, or BadInput if there is nothing to resume."""
+    known = path / "experiment.toml"
+    refuse_taken(path, resume=resume, force=force)
+    if force and known.exists():
+        _set_aside(path)
     path.mkdir(parents=True, exist_ok=True)
     lock = _lock(path)
     if not resume:

@@ -21,7 +21,7 @@ from torch import nn
 import tacit
 from tacit.build import Parts, build, population_id
 from tacit.engine.evaluate import evaluate
-from tacit.engine.folder import Folder, first_free, open_folder
+from tacit.engine.folder import Folder, first_free, open_folder, refuse_taken
 from tacit.engine.loop import Observer, loop
 from tacit.engine.wire import pack
 from tacit.experiment import Experiment
@@ -49,7 +49,7 @@ class History:
     @property
     def sentence(self) -> str:
         """The guarantee as a privacy officer reads it."""
-        return sentence(self.guarantee, runs=self.ledger.runs() if self.ledger else 1)
+        return sentence(self.guarantee, other_runs=self.ledger.other_runs() if self.ledger else 0)
 
 
 def run(
@@ -68,10 +68,11 @@ def run(
     one, bit for bit on CPU. Raises TacitError in one sentence for whatever cannot be done; nothing is lost then.
     """
     place = Path(out or experiment.run.out or new_place(experiment.name))
+    refuse_taken(place, resume=resume, force=force)
     with ExitStack() as stack:
+        parts = build(experiment, progress=progress)
         folder = open_folder(place, experiment, resume=resume, force=force)
         stack.callback(folder.close)
-        parts = build(experiment, progress=progress)
         trainer = _trainer(parts, stack)
         ledger = _ledger(parts, folder)
         past = folder.rounds(before=(folder.restore() or (None, 0))[1])
@@ -100,6 +101,9 @@ def _trainer(parts: Parts, stack: ExitStack) -> Trainer:
     message = pack(parts.algorithm.broadcast(parts.algorithm.init(parts.params), [parts.population[0]]))
     pool = SideBySide(train, workers=workers, message_bytes=len(message))
     stack.callback(pool.close)
+    # the server's part takes one thread while clients train: threads that wait for each other would take the clients' cores
+    stack.callback(torch.set_num_threads, torch.get_num_threads())
+    torch.set_num_threads(1)
     return pool
 
 
@@ -146,7 +150,7 @@ def _finish(parts: Parts, ledger: Ledger | None, folder: Folder, params: torch.T
         "noise_multiplier": _range(parts.plan.multipliers) if parts.plan else None,
         "out_of_budget": rounds[-1]["out_of_budget"] if rounds else None,
         "guarantee": guarantee.record() if guarantee else None,
-        "sentence": sentence(guarantee, runs=ledger.runs() if ledger else 1),
+        "sentence": sentence(guarantee, other_runs=ledger.other_runs() if ledger else 0),
         "notes": list(parts.dataset.notes),
         "version": tacit.__version__,
         "run": folder.run,

@@ -56,12 +56,12 @@ def shown(epsilon: float) -> str:
     return "inf" if math.isinf(epsilon) else f"{math.ceil(epsilon * 1000 - 1e-9) / 1000:.3f}"
 
 
-def sentence(guarantee: Guarantee | None, *, runs: int = 1) -> str:
+def sentence(guarantee: Guarantee | None, *, other_runs: int = 0) -> str:
     """The guarantee in one sentence that a privacy officer can read."""
     if guarantee is None:
         return "No privacy is promised: nothing proves that whoever sees the updates cannot learn about single records."
     g = guarantee
-    counted = "this run" if runs <= 1 else f"all {runs} runs in this ledger"
+    counted = "this run" if not other_runs else f"this run and the {other_runs} others in its ledger together"
     return (
         f"For every client, {g.unit}-level differential privacy: to {g.relation} changes the probability of anything that"
         f" {g.adversary} can observe by at most a factor of e^epsilon, except with probability delta = {g.delta:g};"

@@ -161,9 +161,13 @@ class Ledger:
         """The clients that were ever charged."""
         return {client for (client,) in self._db.execute("SELECT DISTINCT client FROM charges")}
 
-    def runs(self) -> int:
-        """How many runs have been charged here."""
-        return self._db.execute("SELECT COUNT(DISTINCT run) FROM charges").fetchone()[0]
+    def other_runs(self) -> int:
+        """How many runs beside this one have been charged here."""
+        return self._db.execute("SELECT COUNT(DISTINCT run) FROM charges WHERE run != ?", (self.run,)).fetchone()[0]
+
+    def __repr__(self) -> str:
+        count = self._db.execute("SELECT COUNT(*) FROM charges").fetchone()[0]
+        return f"Ledger({str(self.path)!r}: {count} charges; entries() lists them)"
 
     def close(self) -> None:
         """Closes the file. Nothing is pending: every charge was written when it was made."""

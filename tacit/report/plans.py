@@ -31,7 +31,7 @@ def of_numbers(
     """Computes whichever of epsilon, steps and noise_multiplier is missing; with all three given it says if they agree."""
     if sampling_rate is None:
         raise BadInput(
-            "--sampling-rate is needed: the probability with which a record enters a step (1 for all records)."
+            "Give an experiment, or --sampling-rate (the probability with which a record enters a step) and the other numbers."
         )
     check.rate(sampling_rate=sampling_rate)
     check.one_of(price.ACCOUNTANTS, accountant=accountant)

@@ -42,11 +42,7 @@ class Display:
         experiment, population = parts.experiment, parts.population
         self._rounds = experiment.train.rounds
         self._limits = (float(population.epsilons.min()), float(population.epsilons.max()))
-        promise = (
-            "no privacy promised"
-            if parts.plan is None or not parts.plan.priced
-            else f"local DP, epsilon {self._limits[0]:.3g} to {self._limits[1]:.3g} per record"
-        )
+        promise = _promise(parts, self._limits)
         sizes = f"{len(population):,} clients, {len(population.y):,} records, {parts.params.numel():,} parameters"
         self._console.print(f"[bold]{experiment.name}[/]: {sizes}, {promise}.", highlight=False)
         for note in parts.dataset.notes:
@@ -55,7 +51,9 @@ class Display:
             self._console.print(f"Resuming after round {len(past)}.", highlight=False)
         if self._console.is_terminal:
             self._task = self._bar.add_task("round", total=self._rounds, completed=len(past))
-            self._live = Live(self._panel({}), console=self._console, refresh_per_second=4, transient=True)
+            self._live = Live(
+                self._panel(past[-1] if past else {}), console=self._console, refresh_per_second=4, transient=True
+            )
             self._live.start()
 
     def observe(self, record: dict[str, Any]) -> None:
@@ -87,8 +85,18 @@ class Display:
             low, high = self._limits
             facts["epsilon, tightest client"] = f"{shown(record['epsilon_tightest'])} of {low:.4g}"
             facts["epsilon, loosest client"] = f"{shown(record['epsilon_loosest'])} of {high:.4g}"
-            facts["out of budget"] = f"{record['out_of_budget']} clients"
+            if record["round"] + 1 < self._rounds:  # at the planned end every spread budget is used up
+                facts["out of budget"] = f"{record['out_of_budget']} clients"
         return facts
+
+
+def _promise(parts: Parts, limits: tuple[float, float]) -> str:
+    if parts.plan is None or not parts.plan.priced:
+        return "no privacy promised"
+    low, high = (f"{limit:.4g}" for limit in limits)
+    return (
+        f"local DP ({parts.experiment.privacy.rule}), epsilon {low if low == high else f'{low} to {high}'} per record"
+    )
 
 
 def closing(history: History, console: Console) -> None:
@@ -101,9 +109,14 @@ def closing(history: History, console: Console) -> None:
     console.print(
         Panel(Text(history.sentence), title="guarantee" if history.guarantee else "no guarantee", expand=False)
     )
-    console.print(
-        Text(f"Files: {history.out} (experiment.toml, rounds.jsonl, ledger.db, model.safetensors, summary.json)")
-    )
+    kept = ["experiment.toml", "rounds.jsonl", "model.safetensors", "summary.json"]
+    if history.ledger and history.ledger.path.parent == history.out:
+        kept.insert(2, "ledger.db")
+    if not history.rounds:
+        console.print("No round could be paid for, so the model is untrained: the budgets are used up.")
+    console.print(Text(f"Files: {history.out} ({', '.join(kept)})"))
+    if history.ledger and history.ledger.path.parent != history.out:
+        console.print(Text(f"Ledger: {history.ledger.path}"))
 
 
 def facts(summary: dict[str, Any]) -> dict[str, str]:

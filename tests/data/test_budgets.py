@@ -80,7 +80,7 @@ def test_a_mixture_always_has_a_public_client(name):
         ([1, "2", 3], "Expected epsilon > 0 for bob, got '2'"),
         ("mixgaus1", r"Expected epsilon to be one of .*Did you mean 'mixgauss1'\?"),
         (None, "Expected epsilon to be a number, a list, a file or the name of a distribution, got None"),
-        ({"file": 3}, "gives no epsilon for ann, bob, cy"),
+        ({"file": 3}, "names file, not among the clients"),
         ({"ann": 1.0, "bob": 2.0}, "gives no epsilon for cy"),
         ({"ann": 1.0, "bob": 2.0, "cy": 3.0, "dee": 4.0}, "names dee, not among the clients"),
     ],

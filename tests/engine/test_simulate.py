@@ -300,3 +300,31 @@ def test_cohorts_are_uniform_over_the_clients_that_can_pay(small, tmp_path):
             counts[client.index] += 1
     assert counts.sum() == 6000
     assert abs(counts - 1000).max() < 5 * np.sqrt(3000 * (1 / 3) * (2 / 3))
+
+
+def test_a_natural_partition_with_another_test_split_is_other_data_for_a_ledger(tmp_path):
+    rows = np.random.default_rng(0)
+    np.savez(tmp_path / "a.npz", x=rows.normal(size=(90, 4)), y=rows.integers(0, 2, 90), client=np.arange(90) % 3)
+    values = {
+        "data": {"name": "npz", "path": str(tmp_path / "a.npz"), "partition": "natural", "classes": 2},
+        "train": {"rounds": 2},
+        "privacy": {"kind": "local", "epsilon": 3.0, "ledger": str(tmp_path / "shared.db")},
+    }
+    tacit.run(tacit.Experiment(**values), out=tmp_path / "one")
+    with pytest.raises(LedgerError, match="other data"):
+        tacit.run(tacit.Experiment(**values, run={"seed": 1}), out=tmp_path / "two")
+
+
+def test_a_run_that_could_pay_nothing_says_whose_spending_it_reports(small, tmp_path):
+    shared = {"ledger": str(tmp_path / "shared.db")}
+    tacit.run(small(privacy=shared), out=tmp_path / "a")
+    second = tacit.run(small(privacy=shared), out=tmp_path / "b")
+    assert second.rounds == []
+    assert "this run and the 1 others in its ledger" in second.sentence
+
+
+def test_a_start_that_fails_leaves_its_folder_free(small, tmp_path):
+    with pytest.raises(BadInput):
+        tacit.run(small(model={"name": "nothing"}), out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    assert tacit.run(small(), out=tmp_path / "run").rounds
