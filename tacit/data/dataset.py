@@ -7,6 +7,8 @@ import torch
 
 from tacit.errors import BadData
 
+PART = 1 << 14  # rows looked at together
+
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
@@ -58,8 +60,11 @@ def refuse_not_finite(
     x: torch.Tensor, *, where: str, client: np.ndarray | None = None, names: tuple[str, ...] | None = None
 ) -> None:
     """Refuses NaN and infinity, naming the first row that holds one and its client. Raises: BadData."""
-    if torch.isfinite(x.sum(dtype=torch.float64)):  # float32 values cannot overflow this sum, so no mask is needed
+    # float32 values cannot overflow a double sum, so no mask is needed; in parts, because torch sums a double copy
+    broken = [start for start, part in enumerate(x.split(PART)) if not torch.isfinite(part.sum(dtype=torch.float64))]
+    if not broken:
         return
-    row = int(torch.isfinite(x.flatten(1)).all(1).logical_not().nonzero()[0])
+    part = x[broken[0] * PART : (broken[0] + 1) * PART]
+    row = broken[0] * PART + int(torch.isfinite(part.flatten(1)).all(1).logical_not().nonzero()[0])
     of = "" if client is None or names is None else f" of client {names[client[row]]!r}"
     raise BadData(f"Row {row}{of} in {where} holds NaN or infinity (rows count from 0): correct it or leave it out.")
