@@ -12,7 +12,7 @@ every start is a new attempt, so a repeated round is paid again.
 
 import datetime
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from dp_accounting import DpEvent
@@ -76,8 +76,9 @@ class Ledger:
         try:
             self._db.execute("BEGIN IMMEDIATE")
             self.open_round(self._round)
-            paying = [c for c in clients if self.rounds_left(c, cost(c), most=most, hint=hint) >= 1]
-            self._write([(client, cost(client)) for client in paying])
+            priced = [(client, cost(client)) for client in clients]
+            paying = [(c, event) for c, event in priced if self.rounds_left(c, event, most=most, hint=hint) >= 1]
+            self._write(paying)
             self._db.execute("COMMIT")
             self._version = self._data_version()
         except sqlite3.Error as error:
@@ -86,10 +87,10 @@ class Ledger:
                 f"The ledger {self.path} could not be charged for round {self._round} ({error}); nothing was released."
             )
             raise LedgerError(text) from error
-        for client in paying:
-            self._count(client, cost(client))
+        for client, event in paying:
+            self._count(client, event)
         self._round += 1
-        return paying
+        return [client for client, _ in paying]
 
     def rounds_left(self, client: Client, event: DpEvent, *, most: int = 10**7, hint: int = 1) -> int:
         """How many rounds at `event`, the open one included, the client can pay for; solved once, then counted down.
@@ -173,7 +174,7 @@ class Ledger:
         """Closes the file. Nothing is pending: every charge was written when it was made."""
         self._db.close()
 
-    def _write(self, paying: Iterable[tuple[Client, DpEvent]]) -> None:
+    def _write(self, paying: Sequence[tuple[Client, DpEvent]]) -> None:
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
         texts = {event: price.to_text(event) for event in {event for _, event in paying}}
         self._db.executemany("INSERT OR IGNORE INTO events (text) VALUES (?)", [(text,) for text in texts.values()])
@@ -184,8 +185,7 @@ class Ledger:
         )
 
     def _count(self, client: Client, event: DpEvent) -> None:
-        key = (client.id, client.budget.unit)
-        self._before[key] = price.compose([*self._spent_before(*key), (event, 1)])
+        self._before.pop((client.id, client.budget.unit), None)  # read again if it is ever needed
         self._left[client.id] = (event, client.budget, self._left[client.id][2] - 1)
 
     def _forget(self) -> None:

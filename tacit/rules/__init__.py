@@ -61,7 +61,7 @@ class Rule:
 
     def apply(self, memory: Memory, messages: Iterable[Message]) -> Applied:
         """Combines the messages of one round."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} does not say how it combines messages")
 
 
 def weighted_sum(pairs: Iterable[tuple[float, torch.Tensor]]) -> tuple[torch.Tensor, float]:
