@@ -30,6 +30,7 @@ bench: setup
 	$(BIN)/python bench/dp_sgd.py
 	$(BIN)/python bench/round.py
 	$(BIN)/python bench/scale.py
+	$(BIN)/python bench/projection.py
 
 clean:
 	rm -rf $(VENV) runs build *.egg-info
