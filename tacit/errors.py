@@ -31,3 +31,15 @@ class TrainingDiverged(TacitError):
 
 class RunExists(TacitError):
     """The output folder already holds a run."""
+
+
+class GridOverflow(TacitError):
+    """An integer beyond the lane it was made for; a sum that holds one is not used."""
+
+
+class NeedsRows(BadInput):
+    """A rule that must see single updates, where only sums are opened."""
+
+
+class TooFewReports(TacitError):
+    """A sum of fewer reports than the noise was shared for; it is not opened."""

@@ -18,6 +18,7 @@ from dp_accounting.rdp import RdpAccountant
 
 from tacit import check
 from tacit.errors import BadInput
+from tacit.privacy import renyi
 
 ACCOUNTANTS = ("pld", "rdp")
 POINTS_PER_STD = (
@@ -53,6 +54,8 @@ def epsilon(composition: Composition, *, delta: float, accountant: str = "pld") 
     check.one_of(ACCOUNTANTS, accountant=accountant)
     if not composition:
         return 0.0
+    if any(isinstance(event, renyi.IntegerSumDpEvent) for event, _ in composition):  # their price is a Rényi curve
+        return renyi.epsilon(composition, delta=delta)
     return (_epsilon_pld if accountant == "pld" else _epsilon_rdp)(composition, delta)
 
 
@@ -103,6 +106,8 @@ def to_text(event: DpEvent) -> str:
     steps = 1
     if isinstance(event, dp_accounting.SelfComposedDpEvent):
         event, steps = event.event, event.count
+    if isinstance(event, renyi.IntegerSumDpEvent):
+        return renyi.to_text(event, steps)
     rate, z = sampled_gaussian(event)
     return json.dumps({"event": "sampled-gaussian", "noise_multiplier": z, "sampling_rate": rate, "steps": steps})
 
@@ -111,6 +116,8 @@ def to_text(event: DpEvent) -> str:
 def from_text(text: str) -> DpEvent:
     """The event that `to_text` wrote, exactly: floats are written so that they read back the same."""
     record = json.loads(text)
+    if record.get("event") == renyi.KIND:
+        return renyi.from_record(record)
     if record.get("event") != "sampled-gaussian":
         raise BadInput(f"This ledger holds an event of kind {record.get('event')!r} that this version cannot price.")
     one: DpEvent = dp_accounting.GaussianDpEvent(record["noise_multiplier"])

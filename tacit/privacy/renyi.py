@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 
 import numpy as np
-from dp_accounting import DpEvent
+from dp_accounting import DpEvent, SelfComposedDpEvent
 from dp_accounting.rdp import RdpAccountant, compute_epsilon
 
 from tacit import check
@@ -109,11 +109,12 @@ def _default_curve(event: IntegerSumDpEvent) -> np.ndarray:
     return curve(event, RdpAccountant().orders)
 
 
-def to_text(event: IntegerSumDpEvent) -> str:
+def to_text(event: IntegerSumDpEvent, steps: int = 1) -> str:
     """The event as one line of JSON; `from_record` reads it back exactly."""
-    return json.dumps({"event": KIND, **asdict(event)})
+    return json.dumps({"event": KIND, **asdict(event), "steps": steps})
 
 
-def from_record(record: dict) -> IntegerSumDpEvent:
+def from_record(record: dict) -> DpEvent:
     """The event of a parsed line."""
-    return IntegerSumDpEvent(**{key: value for key, value in record.items() if key != "event"})
+    values = {key: value for key, value in record.items() if key not in ("event", "steps")}
+    return SelfComposedDpEvent(IntegerSumDpEvent(**values), record["steps"])
