@@ -36,7 +36,7 @@ class Law(Protocol):
         """A proven upper bound on log2 P(X >= t), t >= 0."""
         ...
 
-    def masses(self, last: int) -> list:
+    def masses(self, last: int) -> list[float]:
         """Numbers proportional to P(X = k), k = 0 ... last."""
         ...
 
@@ -60,7 +60,7 @@ class Skellam:
         s = math.asinh(t / self.variance)
         return (self.variance * 2 * math.sinh(s / 2) ** 2 - s * t) / math.log(2)
 
-    def masses(self, last: int) -> list:
+    def masses(self, last: int) -> list[float]:
         # P(X = k) = exp(-v) I_k(v), by the recurrence I_(k-1) = I_(k+1) + (2k / v) I_k, which is stable downwards (Miller)
         start = last + reach(
             self, log2_probability=-1.5 * BITS
@@ -90,7 +90,7 @@ class DiscreteGaussian:
     def log2_tail(self, t: float) -> float:
         return -t * t / (2 * self.sigma2) / math.log(2)  # it is sigma2-subgaussian: Corollary 17, ibidem
 
-    def masses(self, last: int) -> list:
+    def masses(self, last: int) -> list[float]:
         found, mass = [], gmpy2.mpfr(1)
         step = gmpy2.exp(-1 / (2 * gmpy2.mpfr(self.sigma2)))
         ratio, square = step, step * step

@@ -98,7 +98,7 @@ def epsilon(composition: Iterable[tuple[DpEvent, int]], *, delta: float) -> floa
         else:
             others.compose(event, count)
     for reserve in RESERVES:
-        found = float(compute_epsilon(orders, total + others.rdp, delta * (1 - reserve))[0])
+        found = float(compute_epsilon(orders.tolist(), (total + others.rdp).tolist(), delta * (1 - reserve))[0])
         if slack == 0 or found + math.log1p(math.exp(-found)) + math.log(slack) <= math.log(delta * reserve):
             return found
     return math.inf
