@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+import torch
 
 from tacit import check
 from tacit.errors import BadInput
@@ -19,15 +20,9 @@ from tacit.privacy.discrete import LAWS, Law, distance, draw, reach
 from tacit.privacy.renyi import IntegerSumDpEvent
 from tacit.protect.grid import Placed
 from tacit.random import Stream
+from tacit.types import Shared
 
 LOG2_CUT = -80  # log2 of the probability, in one round, that any share of any client is cut to fit its lane
-
-
-@dataclass(frozen=True)
-class Shared:
-    """A client's integers with its share of the noise: private in a sum, hardly by itself."""
-
-    values: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -79,7 +74,7 @@ class SharedNoise:
             text = f"{self.dimension} integers of squared length {self.l2_squared}"
             raise BadInput(f"This noise is made for {text}, got {len(placed.values)} of {placed.l2_squared}.")
         share = draw(self._law, stream, self.dimension)
-        return Shared(placed.values + np.clip(share, -self.tail, self.tail))
+        return Shared(torch.from_numpy(placed.values + np.clip(share, -self.tail, self.tail)))
 
     def event(self) -> IntegerSumDpEvent:
         """The price of one opened sum."""

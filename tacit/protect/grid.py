@@ -84,11 +84,12 @@ class Grid:
         """The clip with its allowance for rounding, in the vector's own units."""
         return math.sqrt(self.l2_squared) * self.step
 
-    def place(self, vector: np.ndarray, *, stream: Stream, turn: int = 0) -> Placed:
-        """Clips, rotates by the round's public `turn`, and rounds each coordinate up or down at random, on average to itself.
+    def place(self, vector: np.ndarray, *, stream: Stream, turn: int = 0, weight: float = 1.0) -> Placed:
+        """Clips, weighs, rotates by the round's public `turn`, and rounds at random, each coordinate on average to itself.
 
-        Raises BadInput for a vector that is not finite or has another size.
+        Raises BadInput for a vector that is not finite or has another size, and for a weight that could lengthen it.
         """
+        check.rate(weight=weight)
         x = np.asarray(vector, dtype=np.float64)
         if x.shape != (self.size,):
             raise BadInput(f"Expected a vector of {self.size} numbers, got shape {x.shape}.")
@@ -98,7 +99,7 @@ class Grid:
         if norm == math.inf:  # squares overflow: the direction is all that is left after clipping
             x = x / np.abs(x).max()
             norm = max(math.sqrt(float(x @ x)), self.clip)
-        x = x * (SHORTEN * min(1.0, self.clip / norm) / self.step) if norm else x
+        x = x * (SHORTEN * weight * min(1.0, self.clip / norm) / self.step) if norm else x
         y = x if self.rotation == "none" else _hadamard(self._padded(x) * self._signs(turn))
         return Placed(self._round(np.clip(y, -self.largest, self.largest), stream), self.l2_squared)
 

@@ -9,16 +9,17 @@ from statistical import has_masses
 
 from tacit.errors import BadInput
 from tacit.privacy import price
-from tacit.privacy.distributed import LOG2_CUT, SHARES, Shared, calibrate, even, seed
+from tacit.privacy.distributed import LOG2_CUT, SHARES, calibrate, even, seed
 from tacit.protect.grid import Placed
 from tacit.random import seeded
+from tacit.types import Shared
 
 SETTINGS = {"law": "skellam", "l2_squared": 400, "dimension": 50_000, "fewest": 6, "colluding": 2, "most": 8}
 
 
 def shares(noise, count):
     zero = Placed(np.zeros(noise.dimension, dtype=np.int64), noise.l2_squared)
-    return [noise.noise(seeded(0)(f"client-{i}"), zero).values for i in range(count)]
+    return [noise.noise(seeded(0)(f"client-{i}"), zero).vector.numpy() for i in range(count)]
 
 
 @pytest.mark.parametrize("share", SHARES)
@@ -67,8 +68,8 @@ def test_a_share_is_added_to_the_integers_and_cut_to_its_lane():
     noised = noise.noise(seeded(0)("a"), Placed(values, 400))
     plain = noise.noise(seeded(0)("a"), Placed(values * 0, 400))
     assert isinstance(noised, Shared)
-    assert (noised.values - plain.values == values).all()
-    assert np.abs(plain.values).max() <= noise.tail
+    assert (noised.vector.numpy() - plain.vector.numpy() == values).all()
+    assert plain.vector.abs().max() <= noise.tail
 
 
 def test_the_probability_of_a_cut_is_what_the_event_pays_for():

@@ -52,6 +52,15 @@ def test_without_the_clip_a_vector_would_be_too_long(monkeypatch):
         Grid(4, 1.0, 16).place(np.ones(4), stream=seeded(0)("r"))
 
 
+def test_a_weight_applies_after_the_clip_and_never_lengthens():
+    grid = Grid(4, 1.0, 16)
+    back = grid.lift(grid.place(np.full(4, 10.0), stream=seeded(0)("r"), weight=0.25).values)
+    assert np.linalg.norm(back) == pytest.approx(0.25, rel=1e-3)
+    for weight in (0.0, 1.01, float("nan")):
+        with pytest.raises(BadInput, match="weight"):
+            grid.place(np.zeros(4), stream=seeded(0)("r"), weight=weight)
+
+
 def test_rounding_is_right_on_average():
     grid = Grid(4000, 1.0, 8)
     vector = np.full(4000, 0.3 * grid.step)
