@@ -81,8 +81,12 @@ class SumOverflow(TacitError):
     """An opened sum beyond the room that was left for it."""
 
 
+class TooFewReports(TacitError):
+    """A sum of fewer reports than the noise was shared for; it is not opened."""
+
+
 class OpeningRefused(TacitError):
-    """A sum the opener will not open: too few reports, opened before, or not its turn."""
+    """A sum the opener will not open: one of the round has been opened, it is another's turn, or the sum is not shown."""
 
 
 class WrongShare(TacitError):
