@@ -36,7 +36,13 @@ def noise_multiplier(
     """
     check.positive(epsilon=epsilon)
     cost = _cost(delta=delta, sampling_rate=sampling_rate, steps=steps, accountant=accountant)
-    return solve_down(cost, epsilon)
+    return _solve_down(cost, epsilon)
+
+
+def smallest(cost: Callable[[float], float], *, epsilon: float) -> float:
+    """The smallest z, to 0.1 %, with cost(z) <= epsilon, for any cost that falls with the noise."""
+    check.positive(epsilon=epsilon)
+    return _solve_down(cost, epsilon)
 
 
 def noise_multipliers(
@@ -68,7 +74,7 @@ def _cost(*, delta: float, sampling_rate: float, steps: int, accountant: str) ->
     return cost
 
 
-def solve_down(cost: Callable[[float], float], target: float) -> float:
+def _solve_down(cost: Callable[[float], float], target: float) -> float:
     """The smallest z in range with cost(z) <= target, for a falling cost: secant steps in log-log inside a bracket."""
     low, high = _bracket(cost, target)
     at_low, at_high = cost(low), cost(high)
@@ -106,8 +112,8 @@ def _on_grid(cost: Callable[[float], float], targets: np.ndarray) -> np.ndarray:
     def node(k: int) -> float:
         return math.exp(GRID * k)
 
-    first = math.floor(math.log(solve_down(cost, float(targets[-1]))) / GRID) - 1
-    last = math.ceil(math.log(solve_down(cost, float(targets[0]))) / GRID) + 1
+    first = math.floor(math.log(_solve_down(cost, float(targets[-1]))) / GRID) - 1
+    last = math.ceil(math.log(_solve_down(cost, float(targets[0]))) / GRID) + 1
     found = np.full(len(targets), last)
     # each entry: nodes low < high, and the targets t with cost(high) <= t < cost(low)
     work = [(first, last, 0, len(targets))]

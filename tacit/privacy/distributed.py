@@ -15,7 +15,7 @@ import torch
 from tacit import check
 from tacit.errors import BadInput
 from tacit.privacy import price
-from tacit.privacy.calibrate import solve_down
+from tacit.privacy.calibrate import smallest
 from tacit.privacy.discrete import LAWS, Law, distance, draw, reach
 from tacit.privacy.renyi import IntegerSumDpEvent
 from tacit.protect.grid import Placed
@@ -110,7 +110,6 @@ SHARES = {"even": even, "seed": seed}
 
 def calibrate(share: str, *, epsilon: float, delta: float, rounds: int, **settings: object) -> float:
     """The smallest multiplier, to 0.1 %, whose `rounds` sums cost at most (epsilon, delta). Guarantee: price(z) <= epsilon."""
-    check.positive(epsilon=epsilon)
 
     def cost(z: float) -> float:
         try:
@@ -121,4 +120,4 @@ def calibrate(share: str, *, epsilon: float, delta: float, rounds: int, **settin
             raise
         return price.epsilon(((event, rounds),), delta=delta)
 
-    return solve_down(cost, epsilon)
+    return smallest(cost, epsilon=epsilon)
