@@ -118,6 +118,7 @@ class Guarantee:
     epsilon_max: float
     randomness: str
     assumes: tuple[str, ...] = ()
+    also: tuple["Guarantee", ...] = ()  # what holds against somebody who can see more
 
     def __post_init__(self) -> None:
         if not 0 <= self.epsilon_min <= self.epsilon_median <= self.epsilon_max:
@@ -135,4 +136,5 @@ class Guarantee:
             "epsilon": {"min": self.epsilon_min, "median": self.epsilon_median, "max": self.epsilon_max},
             "randomness": self.randomness,
             "assumes": list(self.assumes),
+            **({"also": [other.record() for other in self.also]} if self.also else {}),
         }
