@@ -82,6 +82,7 @@ def groups(experiment: Experiment, population: Population, rule: Rule, plan: Dis
         }
         raw = {name: rule.weight(fact) for name, fact in facts.items()}
         weights = {name: weight / max(raw.values()) for name, weight in raw.items()}
+        plan.noises[number].prepare()  # before the client processes fork
         seal = _seal(experiment, plan, number, key, list(facts))
         group = Group(word, plan.noises[number], seal, facts, weights)
         found |= dict.fromkeys(facts, group)

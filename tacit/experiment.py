@@ -206,7 +206,7 @@ class PrivacySection(_Section):
         for key in ("noise", "share", "fewest_reports", "colluding", "groups"):
             if getattr(self, key) is not None and self.kind != "distributed":
                 raise BadInput(f'privacy.{key} belongs to privacy.kind = "distributed": leave it out.')
-        check.at_least(1, **{"privacy.fewest_reports": self.fewest_reports or 1})
+        check.at_least(1, **{"privacy.fewest_reports": 1 if self.fewest_reports is None else self.fewest_reports})
         check.at_least(0, **{"privacy.colluding": self.colluding or 0})
 
     @property

@@ -66,7 +66,7 @@ def loop(parts: Parts, ledger: Ledger | None, folder: Folder, trainer: Trainer, 
             "cohort": len(cohort),
             **meter.after(cohort),
             "uplink_bytes": traffic.uplink,
-            "downlink_bytes": len(received) * len(cohort),
+            "downlink_bytes": len(received) * len(cohort) + info.pop("sum_bytes", 0),  # a sealed sum goes to its opener
             **info,
             "seconds": time.perf_counter() - started,
         }

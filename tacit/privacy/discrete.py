@@ -3,8 +3,8 @@
 Sources: Skellam 1946; Agarwal, Kairouz, Liu 2021 (arXiv:2110.04995); Canonne, Kamath, Steinke 2020 (arXiv:2004.00010).
 No floating-point number decides a draw: 128 random bits are compared with the distribution function as a 128-bit
 integer. Guarantee: one draw differs from the law by at most `distance` in total variation (below 2^-100), a
-number that enters every price built on it (tacit/privacy/renyi.py). The scalar twins without even that distance are in
-tacit/privacy/exact.py.
+number that enters every price built on it (tacit/privacy/renyi.py). Noise too wide for a table is drawn by rejection, as
+exactly: tacit/privacy/wide.py. The scalar twins without even that distance are in tacit/privacy/exact.py.
 """
 
 import math
@@ -16,12 +16,12 @@ import gmpy2
 import numpy as np
 
 from tacit import check
-from tacit.errors import BadInput
+from tacit.privacy import wide
 from tacit.random import Stream
 
 BITS = 128  # of a distribution function's value; a draw takes 64 of them at first and the others if those do not decide
 PRECISION = 256  # of the arithmetic: errors of 2^21 operations stay below 2^-230
-WIDEST = 1 << 21  # integers on one side of zero that a table may hold: about 50 MB and a few seconds
+WIDEST = 1 << 17  # integers on one side of zero that a table may hold: 4 MB and a quarter of a second
 
 
 class Law(Protocol):
@@ -38,6 +38,14 @@ class Law(Protocol):
 
     def masses(self, last: int) -> list[float]:
         """Numbers proportional to P(X = k), k = 0 ... last."""
+        ...
+
+    def log_ratio(self, k: np.ndarray) -> np.ndarray:
+        """log(P(X = k) / P(X = 0)), where the law is too wide for a table."""
+        ...
+
+    def exact_ratio(self, k: int) -> float:
+        """P(X = k) / P(X = 0) to many digits, there too."""
         ...
 
 
@@ -73,6 +81,12 @@ class Skellam:
                 found.append(here)
         return found[::-1]
 
+    def log_ratio(self, k: np.ndarray) -> np.ndarray:
+        return wide.skellam_log_ratio(k, self.variance)
+
+    def exact_ratio(self, k: int) -> float:
+        return wide.skellam_exact_ratio(k, self.variance)
+
 
 @dataclass(frozen=True)
 class DiscreteGaussian:
@@ -99,6 +113,12 @@ class DiscreteGaussian:
             mass, ratio = mass * ratio, ratio * square
         return found
 
+    def log_ratio(self, k: np.ndarray) -> np.ndarray:
+        return wide.gaussian_log_ratio(k, self.sigma2)
+
+    def exact_ratio(self, k: int) -> float:
+        return wide.gaussian_exact_ratio(k, self.sigma2)
+
 
 LAWS = {"skellam": Skellam, "discrete-gaussian": DiscreteGaussian}
 
@@ -123,11 +143,23 @@ class Table:
 
 def draw(law: Law, stream: Stream, count: int) -> np.ndarray:
     """`count` independent integers of the law, int64."""
+    last = reach(law, log2_probability=-BITS)
+    if last > WIDEST:
+        return wide.draw_wide(law, stream, count, last=last)
     return table(law).look_up(stream.words(2 * count).view(np.uint64), stream)
 
 
+def prepare(law: Law) -> None:
+    """Makes now what the first draw would make: before a fork, all processes share it."""
+    last = reach(law, log2_probability=-BITS)
+    if last > WIDEST:
+        wide.blocks(law, last)
+    else:
+        table(law)
+
+
 def distance(law: Law) -> float:
-    """The total variation between a draw and its law: a unit of the last place for every entry of the table and both tails."""
+    """The total variation between a draw and its law: a unit of the last place for every integer, and both tails."""
     return (2 * reach(law, log2_probability=-BITS) + 4) * 2.0**-BITS
 
 
@@ -149,11 +181,8 @@ def reach(law: Law, *, log2_probability: float) -> int:
 
 @lru_cache(maxsize=8)
 def table(law: Law) -> Table:
-    """The law's table, made once. Raises BadInput for noise so wide that it would fill the memory."""
+    """The law's table, made once."""
     last = reach(law, log2_probability=-BITS)
-    if last > WIDEST:
-        text = f"Integer noise of standard deviation {math.sqrt(law.variance):.3g} per client is too wide for its table"
-        raise BadInput(f"{text}: use fewer protect.bits, or more clients.")
     with gmpy2.context(precision=PRECISION):
         masses = law.masses(last)
         scale = gmpy2.mpfr(2) ** BITS / (masses[0] + 2 * gmpy2.fsum(masses[1:]))

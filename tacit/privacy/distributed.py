@@ -16,7 +16,7 @@ from tacit import check
 from tacit.errors import BadInput
 from tacit.privacy import price
 from tacit.privacy.calibrate import smallest
-from tacit.privacy.discrete import LAWS, Law, distance, draw, reach
+from tacit.privacy.discrete import LAWS, Law, distance, draw, prepare, reach
 from tacit.privacy.renyi import IntegerSumDpEvent
 from tacit.protect.grid import Placed
 from tacit.random import Stream
@@ -67,6 +67,10 @@ class SharedNoise:
     def tail(self) -> int:
         """The largest share that fits its lane; a larger one, of probability 2^-80 a round at most, is cut to it."""
         return reach(self._law, log2_probability=LOG2_CUT - math.log2(self.dimension * self.most))
+
+    def prepare(self) -> None:
+        """Makes the tables of the first draw now."""
+        prepare(self._law)
 
     def noise(self, stream: Stream, placed: Placed) -> Shared:
         """Adds this client's share. Raises BadInput for a vector that was bounded for another sensitivity."""

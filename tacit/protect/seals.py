@@ -30,6 +30,11 @@ class Collected(Protocol):
         """Whose whole report is there."""
         ...
 
+    @property
+    def sum_bytes(self) -> int:
+        """What goes from the server to whoever opens the sum."""
+        ...
+
     def accept(self, message: Message) -> None:
         """Adds a report. Raises a TacitError for what is none; the others stay."""
         ...
@@ -72,6 +77,7 @@ class PlainSum:
     seal: Plain
     clients: list[str] = field(default_factory=list)
     total: np.ndarray | None = None
+    sum_bytes: int = 0  # the server reads it itself
 
     def accept(self, message: Message) -> None:
         report, lanes = _part(message, 0), self.seal.lanes
@@ -128,6 +134,11 @@ class SealedSum:
     @property
     def clients(self) -> list[str]:
         return self.inbox.complete()
+
+    @property
+    def sum_bytes(self) -> int:
+        headers = sum(len(item.header.raw()) + len(item.signature) for item in self.evidence)
+        return self.seal.lanes.numbers * self.seal.public.ciphertext_bytes + headers
 
     def accept(self, message: Message) -> None:
         for i in range(len(self.inbox.place.numbers)):

@@ -3,15 +3,16 @@
 from collections import Counter
 from fractions import Fraction
 
+import gmpy2
 import mpmath
 import numpy as np
 import opendp.prelude as dp
 import pytest
 from scipy import special
-from statistical import has_masses
+from statistical import has_masses, has_std, is_normal
 
 from tacit.errors import BadInput
-from tacit.privacy import exact
+from tacit.privacy import discrete, exact, wide
 from tacit.privacy.discrete import BITS, DiscreteGaussian, Skellam, distance, draw, reach, table
 from tacit.random import seeded
 
@@ -130,7 +131,66 @@ def test_the_proven_tail_is_above_the_real_one_and_not_far(law):
 
 
 def test_the_distance_of_a_draw_is_stated_and_tiny():
-    assert 0 < distance(Skellam(1.0)) < distance(Skellam(1e8)) < 2.0**-100
+    assert 0 < distance(Skellam(1.0)) < distance(Skellam(1e12)) < 2.0**-100
+
+
+WIDE = [Skellam(2.0**30), DiscreteGaussian(2.0**30), Skellam(1e13)]
+
+
+@pytest.mark.parametrize("law", WIDE)
+def test_wide_noise_is_normal_to_the_eye_and_not_of_two_thirds_or_three_halves_sigma(law):
+    assert reach(law, log2_probability=-BITS) > discrete.WIDEST
+    sample = draw(law, seeded(0)("wide"), COUNT)
+    std = law.variance**0.5
+    assert has_std(sample, std)
+    assert is_normal(sample, std)
+    assert not has_std(sample, std * 2 / 3)
+    assert not has_std(sample, std * 3 / 2)
+    assert abs((sample % 2).mean() - 0.5) < 5 / (2 * COUNT**0.5)  # the last bit is random too
+
+
+@pytest.mark.parametrize(("law", "mass"), LAWS)
+def test_rejection_follows_the_mass_function_where_a_table_could_be_used(law, mass):
+    """On narrow laws, with their exact masses, the way of the wide ones is held to the same test."""
+
+    class Narrow(law):
+        def log_ratio(self, k):
+            return np.log(self._masses(k))
+
+        def exact_ratio(self, k):
+            return float(self._masses(k))
+
+        def _masses(self, k):
+            return mass(150.0)(k) / mass(150.0)(0)
+
+    sample = wide.draw_wide(Narrow(150.0), seeded(0)("narrow"), COUNT, last=100)
+    assert has_masses(sample, mass(150.0))
+    assert not has_masses(sample, mass(150.0 * 4 / 9))
+    assert not has_masses(sample, mass(150.0 * 9 / 4))
+
+
+def test_draws_too_close_to_call_are_decided_exactly(monkeypatch):
+    monkeypatch.setattr(wide, "CLOSE", 1e-2)  # one draw in fifty takes the exact way
+    wide.blocks.cache_clear()
+    asked = []
+    monkeypatch.setattr(wide, "_decide", lambda *a, real=wide._decide: asked.append(real(*a)) or asked[-1])
+    sample = draw(Skellam(2.0**30), seeded(0)("close"), 20_000)
+    wide.blocks.cache_clear()
+    assert len(asked) > 100
+    assert has_std(sample, 2.0**15)
+    assert len(set(asked)) == 2
+
+
+def test_debyes_expansion_is_the_bessel_function():
+    variance = 2.0**24
+    last = 13 * 2**12
+    with gmpy2.context(precision=256):
+        masses = Skellam(variance).masses(last)
+        for k in (1, 4096, 5 * 4096, last):
+            exactly = masses[k] / masses[0]
+            assert abs(wide.skellam_exact_ratio(k, variance) / exactly - 1) < 2.0**-140
+            floating = wide.skellam_log_ratio(np.array([k]), variance)[0]
+            assert abs(floating - float(gmpy2.log(exactly))) < 2.0**-41
 
 
 def test_the_same_stream_gives_the_same_noise_and_another_place_another():
@@ -145,8 +205,3 @@ def test_a_variance_that_is_none_is_refused(variance):
         Skellam(variance)
     with pytest.raises(BadInput):
         DiscreteGaussian(variance)
-
-
-def test_noise_too_wide_for_a_table_is_refused_in_a_sentence():
-    with pytest.raises(BadInput, match=r"fewer protect\.bits"):
-        table(Skellam(1e12))
