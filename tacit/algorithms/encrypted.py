@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from dp_accounting import DpEvent
 
@@ -21,7 +22,7 @@ from tacit.random import Derive, Stream
 from tacit.rules import Crowd, Layout, Rule
 from tacit.server_optimizer import ServerOptimizer
 from tacit.train.workspace import Trained, Workspace
-from tacit.types import Client, Message, Raw, Shared, State
+from tacit.types import Client, Message, Shared, State
 
 
 @dataclass(frozen=True)
@@ -51,21 +52,18 @@ class Encrypted:
 
     def train(self, work: Workspace, received: Message, client: Client, derive: Derive) -> Trained:
         group, turn = self.groups[client.id], received.facts["turn"]
+        where = {"stream": derive("rounding"), "turn": turn, "weight": group.weights[client.id]}
         try:
             trained = self.local(work, received.tensors["params"], client, derive("train"))  # Δ = w^k - w_t
-            delta, weight = trained.update.vector.cpu().numpy(), group.weights[client.id]
-            placed = self.grid.place(delta, stream=derive("rounding"), turn=turn, weight=weight)  # Δ / max(1, ζ/S)
-        except (
-            TrainingDiverged,
-            BadInput,
-        ):  # that the run stops would tell everybody: this client sends nothing instead
-            return Trained(Raw(torch.zeros(0)))
-        info = trained.info | {"clipped": float(trained.update.vector.norm() > self.grid.clip)}
+            placed = self.grid.place(trained.update.vector.cpu().numpy(), **where)  # Δ / max(1, ζ/S)
+            info = trained.info | {"clipped": float(trained.update.vector.norm() > self.grid.clip)}
+        except (TrainingDiverged, BadInput):  # nobody shall learn that from what it sends: a zero with its noise
+            placed, info = self.grid.place(np.zeros(self.grid.size), **where), {"diverged": 1.0}
         return Trained(group.noise.noise(derive("share"), placed), info)  # + its share of N(0, S²σ²)
 
     def release(self, trained: Trained, client: Client, received: Message) -> Message:
         if not isinstance(trained.update, Shared):
-            return Message(client.id, {}, {"failed": "its update is not finite"})
+            raise TypeError("only integers that carry their share of the noise are sealed")
         seal, turn = self.groups[client.id].seal, received.facts["turn"]
         return Message(client.id, seal.report(trained.update, client=client.id, round=turn))  # HE(Δ)
 

@@ -16,7 +16,7 @@ from tacit.engine.wire import pack, receive, receive_any
 from tacit.errors import TrainingDiverged
 from tacit.privacy.ledger import Ledger
 from tacit.train.cohort import Trainer
-from tacit.types import Message, State
+from tacit.types import Client, Message, State
 
 Observer = Callable[[dict[str, Any]], None]
 
@@ -68,12 +68,19 @@ def loop(parts: Parts, ledger: Ledger | None, folder: Folder, trainer: Trainer, 
             "uplink_bytes": traffic.uplink,
             "downlink_bytes": len(received) * len(cohort) + info.pop("sum_bytes", 0),  # a sealed sum goes to its opener
             **info,
+            **_diverged(cohort, traffic),
             "seconds": time.perf_counter() - started,
         }
         folder.log(record)
         folder.checkpoint(state, next_round=r + 1)
         observe(record)
     return state, "rounds"
+
+
+def _diverged(cohort: list[Client], traffic: Traffic) -> dict[str, Any]:
+    """Whose training diverged, for the researcher: where nobody may see that in a message, the run goes on."""
+    names = [client.id for client, info in zip(cohort, traffic.info, strict=False) if info.get("diverged")]
+    return {"diverged": names} if names else {}
 
 
 def _wire(

@@ -149,25 +149,30 @@ def test_five_reports_of_one_client_are_not_five_clients():
 
 
 @pytest.mark.parametrize("seal", ["plain", "paillier"])
-def test_a_client_with_nan_is_refused_by_name_and_the_round_goes_on(seal):
-    bad = torch.full((SIZE,), float("nan"))
-    made = algorithm(seal=seal, update=lambda c: bad if c.id == "c2" else of_norm(0.1))
-    state, info = served(made, reports(made))
-    assert "not finite" in info["refused"]["c2"]
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_client_with_nan_counts_as_a_zero_update_and_only_its_own_log_says_so(seal, bad):
+    broken = algorithm(seal=seal, update=lambda c: torch.full((SIZE,), bad) if c.id == "c2" else of_norm(0.1))
+    zero = algorithm(seal=seal, update=lambda c: torch.zeros(SIZE) if c.id == "c2" else of_norm(0.1))
+    (state, info), (other, _) = (served(made, reports(made)) for made in (broken, zero))
     assert info["opened"] == 1
-    assert torch.isfinite(state.params).all()
+    assert torch.equal(state.params, other.params)
+    received = broken.broadcast(broken.init(torch.zeros(SIZE)), [])
+    told = [broken.train(None, received, client(name), partial(seeded(0), name)).info for name in ("c1", "c2")]
+    assert [info.get("diverged") for info in told] == [None, 1.0]
 
 
-def test_a_client_whose_training_diverges_sends_nothing():
+def test_a_client_whose_training_diverges_reports_zero_too():
     def diverge(c):
-        if c.id == "c1":
-            raise TrainingDiverged("The loss became nan")
-        return of_norm(0.1)
+        raise TrainingDiverged("The loss became nan")
 
-    made = algorithm(update=diverge)
-    sent = reports(made)
-    assert sent[1].tensors == {}
-    assert list(served(made, sent)[1]["refused"]) == ["c1"]
+    made = algorithm(update=diverge, z=1e-9)
+    assert torch.equal(served(made, reports(made))[0].params, torch.zeros(SIZE))
+
+
+def test_nothing_is_sealed_without_its_share_of_the_noise():
+    made = algorithm(update=lambda c: of_norm(0.1))
+    with pytest.raises(TypeError, match="share of the noise"):
+        made.release(Trained(Raw(of_norm(0.1))), client("c0"), made.broadcast(made.init(torch.zeros(SIZE)), []))
 
 
 def test_sealed_reports_that_are_altered_cut_replayed_or_foreign_are_refused_by_name():

@@ -10,8 +10,10 @@ from safetensors.torch import load_file
 
 import tacit
 from tacit.engine import loop as loop_module
-from tacit.errors import BadInput, NeedsRows
+from tacit.errors import BadInput, KeyRefused, NeedsRows
 from tacit.privacy import price
+from tacit.protect import keys
+from tacit.protect.paillier import generate
 from tacit.report import plans
 
 PAILLIER = {"kind": "paillier", "key_bits": 2048}
@@ -206,6 +208,22 @@ def test_too_few_reports_leave_the_model_as_it_is_and_the_charge_stands(summed, 
     assert history.guarantee.epsilon_max > 7.0
     history = tacit.run(summed(privacy={"fewest_reports": 5}), out=tmp_path / "five")
     assert [record["opened"] for record in history.rounds] == [1] * 4
+
+
+def test_clients_that_diverge_are_named_to_the_researcher_and_never_reach_the_model(summed, tmp_path):
+    history = tacit.run(summed(train={"learning_rate": 1e38, "rounds": 2}), out=tmp_path)
+    assert history.rounds[0]["diverged"] == [f"client-{i}" for i in range(6)]
+    assert history.rounds[0]["opened"] == 1
+    assert all(torch.isfinite(tensor).all() for tensor in weights(tmp_path).values())
+
+
+def test_a_secret_key_can_be_brought_along_unless_others_can_read_it(summed, tmp_path):
+    secret, _ = keys.save(tmp_path / "keys", generate(bits=2048))
+    experiment = summed(train={"rounds": 1}, protect={"kind": "paillier", "key": str(secret)})
+    assert tacit.run(experiment, out=tmp_path / "run").rounds[0]["opened"] == 1
+    secret.chmod(0o644)
+    with pytest.raises(KeyRefused, match="read by others"):
+        tacit.run(experiment, out=tmp_path / "again")
 
 
 def test_shares_for_fewer_reports_or_with_colluders_are_larger(summed):
