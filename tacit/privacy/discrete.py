@@ -1,13 +1,14 @@
-"""Integer noise: Skellam and discrete Gaussian, drawn by inversion of a 128-bit distribution function.
+"""Integer noise: Skellam and discrete Gaussian, drawn by inversion of a 256-bit distribution function.
 
 Sources: Skellam 1946; Agarwal, Kairouz, Liu 2021 (arXiv:2110.04995); Canonne, Kamath, Steinke 2020 (arXiv:2004.00010).
-No floating-point number decides a draw: 128 random bits are compared with the distribution function as a 128-bit
-integer. Guarantee: one draw differs from the law by at most `distance` in total variation (below 2^-100), a
+No floating-point number decides a draw: 256 random bits are compared with the distribution function as a 256-bit
+integer. Guarantee: one draw differs from the law by at most `distance` in total variation (below 2^-200), a
 number that enters every price built on it (tacit/privacy/renyi.py). Noise too wide for a table is drawn by rejection, as
 exactly: tacit/privacy/wide.py. The scalar twins without even that distance are in tacit/privacy/exact.py.
 """
 
 import math
+from bisect import bisect_right
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Protocol
@@ -19,9 +20,10 @@ from tacit import check
 from tacit.privacy import wide
 from tacit.random import Stream
 
-BITS = 128  # of a distribution function's value; a draw takes 64 of them at first and the others if those do not decide
-PRECISION = 256  # of the arithmetic: errors of 2^21 operations stay below 2^-230
-WIDEST = 1 << 17  # integers on one side of zero that a table may hold: 4 MB and a quarter of a second
+BITS = 256  # of a distribution function's value; a draw takes 64 of them at first and the others if those do not decide
+WORD = 64
+PRECISION = 384  # of the arithmetic: errors of 2^21 operations stay below 2^-360
+WIDEST = 1 << 17  # integers on one side of zero that a table may hold: 8 MB and half a second
 
 
 class Law(Protocol):
@@ -125,19 +127,20 @@ LAWS = {"skellam": Skellam, "discrete-gaussian": DiscreteGaussian}
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """P(X <= k), k = -last ... last - 1, as 128-bit integers in two halves."""
+    """P(X <= k), k = -last ... last - 1, as 256-bit integers: the first 64 bits of each, and the others."""
 
     last: int
     high: np.ndarray = field(repr=False)
-    low: np.ndarray = field(repr=False)
+    rest: list[int] = field(repr=False)
 
     def look_up(self, high: np.ndarray, stream: Stream) -> np.ndarray:
-        """The draws whose first 64 bits are `high`; where those do not decide, 64 more are taken from the stream."""
+        """The draws whose first 64 bits are `high`; where those do not decide, the others are taken from the stream."""
         index = np.searchsorted(self.high, high, side="left")
         ties = np.flatnonzero(self.high[np.minimum(index, len(self.high) - 1)] == high)
-        for i, low in zip(ties, stream.words(2 * len(ties)).view(np.uint64), strict=True):
-            stop = np.searchsorted(self.high, high[i], side="right")
-            index[i] += np.searchsorted(self.low[index[i] : stop], low, side="right")
+        for i in ties:
+            stop = int(np.searchsorted(self.high, high[i], side="right"))
+            more = int.from_bytes(stream.words((BITS - WORD) // 32).tobytes(), "little")
+            index[i] = bisect_right(self.rest, more, int(index[i]), stop)
         return index - self.last
 
 
@@ -192,6 +195,6 @@ def table(law: Law) -> Table:
             below.append(int(gmpy2.rint(total * scale)))
     # P(X <= k) = 1 - P(X <= -k-1)
     whole = [*below, *((1 << BITS) - max(value, 1) for value in reversed(below))]
-    high = np.array([value >> 64 for value in whole], dtype=np.uint64)
-    low = np.array([value & ((1 << 64) - 1) for value in whole], dtype=np.uint64)
-    return Table(last, high, low)
+    rest = BITS - WORD
+    high = np.array([value >> rest for value in whole], dtype=np.uint64)
+    return Table(last, high, [value & ((1 << rest) - 1) for value in whole])

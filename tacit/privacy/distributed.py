@@ -65,7 +65,7 @@ class SharedNoise:
 
     @cached_property
     def tail(self) -> int:
-        """The largest share that fits its lane; a larger one, of probability 2^-80 a round at most, is cut to it."""
+        """The largest share that surely fits its lane; one beyond it has a probability of at most 2^-80 in a round."""
         return reach(self._law, log2_probability=LOG2_CUT - math.log2(self.dimension * self.most))
 
     def prepare(self) -> None:
@@ -73,12 +73,16 @@ class SharedNoise:
         prepare(self._law)
 
     def noise(self, stream: Stream, placed: Placed) -> Shared:
-        """Adds this client's share. Raises BadInput for a vector that was bounded for another sensitivity."""
+        """Adds this client's share. What then lies beyond its lane is cut to it: to single reports that is post-processing.
+
+        Raises BadInput for a vector that was bounded for another sensitivity.
+        """
         if placed.l2_squared != self.l2_squared or placed.values.shape != (self.dimension,):
             text = f"{self.dimension} integers of squared length {self.l2_squared}"
             raise BadInput(f"This noise is made for {text}, got {len(placed.values)} of {placed.l2_squared}.")
         share = draw(self._law, stream, self.dimension)
-        return Shared(torch.from_numpy(placed.values + np.clip(share, -self.tail, self.tail)))
+        edge = placed.largest + self.tail
+        return Shared(torch.from_numpy(np.clip(placed.values + share, -edge, edge)))
 
     def event(self) -> IntegerSumDpEvent:
         """The price of one opened sum."""
@@ -88,8 +92,8 @@ class SharedNoise:
         )
 
     def alone(self) -> IntegerSumDpEvent:
-        """The price of one report seen by itself."""
-        return replace(self.event(), shares=1)
+        """The price of one report seen by itself; a cut costs nothing there."""
+        return replace(self.event(), shares=1, slack=self.dimension * distance(self._law))
 
     @property
     def _law(self) -> Law:

@@ -3,9 +3,9 @@
 A block of integers is chosen with probability proportional to a whole number that lies above the law there, then an integer
 of the block, uniformly; it is kept with probability p(k) / (what the block claims for it). Whole numbers and random bits make
 this exact for any such blocks, but for the ratio p(k) / p(0): it is compared with 64 random bits in floating point, and
-where that is too close to tell (once in 2^29 draws), with 192 bits in 256-bit arithmetic. For the discrete Gaussian the
+where that is too close to tell (once in 2^29 draws), with 320 bits in 384-bit arithmetic. For the discrete Gaussian the
 ratio is a formula; for Skellam it is Debye's uniform expansion of the Bessel function (DLMF 10.41.3), whose error here is
-below 2^-140.
+below 2^-250.
 """
 
 import math
@@ -19,13 +19,12 @@ import numpy as np
 
 from tacit.random import Stream
 
-PRECISION = 256
+PRECISION = 384
+MORE = 4  # words of 64 bits beyond the first, where that does not decide
 SCALE = 1 << 40  # what the block around zero claims
 BLOCKS_PER_STD = 32  # about 3 % of the draws are thrown away
 CLOSE = 2.0**-30  # how near to its threshold floating point may not decide; its own error is below 2^-40
-TERMS = (
-    7  # of Debye's expansion: its remainder is below 2^-140 for variances from 2^24 on, and a table does for the others
-)
+TERMS = 14  # of the expansion: its remainder is below 2^-250 for variances from 2^24 on; a table does for others
 
 
 class WideLaw(Protocol):
@@ -91,10 +90,10 @@ def _try(law: WideLaw, made: Blocks, stream: Stream, count: int) -> np.ndarray:
 
 
 def _decide(law: WideLaw, k: int, claim: int, high: int, stream: Stream) -> bool:
-    """Whether 192 bits, of which 64 are known, lie below p(k) / p(0) over the block's claim."""
-    middle, low = (int(word) for word in _words(stream, 2))
+    """Whether 320 bits, of which 64 are known, lie below p(k) / p(0) over the block's claim."""
+    low = int.from_bytes(_words(stream, MORE).tobytes(), "little")
     with gmpy2.context(precision=PRECISION):
-        u = gmpy2.mpfr((high << 128) | (middle << 64) | low) / gmpy2.mpfr(2) ** 192
+        u = gmpy2.mpfr((high << 64 * MORE) | low) / gmpy2.mpfr(2) ** (64 * (MORE + 1))
         return bool(u < SCALE * law.exact_ratio(k) / claim)
 
 

@@ -28,10 +28,11 @@ Rotation = Literal["none", "hadamard"]
 
 @dataclass(frozen=True)
 class Placed:
-    """Integers of a known greatest length: what noise may be added to."""
+    """Integers of a known greatest length, none beyond `largest`: what noise may be added to."""
 
     values: np.ndarray = field(repr=False)
     l2_squared: int
+    largest: int
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ class Grid:
             norm = max(math.sqrt(float(x @ x)), self.clip)
         x = x * (SHORTEN * weight * min(1.0, self.clip / norm) / self.step) if norm else x
         y = x if self.rotation == "none" else _hadamard(self._padded(x) * self._signs(turn))
-        return Placed(self._round(np.clip(y, -self.largest, self.largest), stream), self.l2_squared)
+        return Placed(self._round(np.clip(y, -self.largest, self.largest), stream), self.l2_squared, self.largest)
 
     def lift(self, values: np.ndarray, *, turn: int = 0) -> np.ndarray:
         """The real vector that (sums of) integers stand for: `place` backwards."""
