@@ -63,7 +63,13 @@ def experiment(place: Path, *, cohort: int, rounds: int, privacy: dict[str, Any]
     return tacit.Experiment(
         data={"name": "npz", "path": str(place), "partition": "natural", "classes": CLASSES},
         model={"name": "mlp"},
-        train={"rounds": rounds, "clients_per_round": cohort, "local_epochs": 1, "batch_size": 20, "learning_rate": 0.1},
+        train={
+            "rounds": rounds,
+            "clients_per_round": cohort,
+            "local_epochs": 1,
+            "batch_size": 20,
+            "learning_rate": 0.1,
+        },
         privacy=privacy,
         run={"workers": 2},
     )
@@ -77,7 +83,10 @@ def measure(*, clients: int, cohort: int, rounds: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / "clients.npz"
         data(place, clients)
-        for kind, privacy in (("none", {"kind": "none"}), ("central", {"kind": "central", "epsilon": 8.0, "clip": 0.1})):
+        for kind, privacy in (
+            ("none", {"kind": "none"}),
+            ("central", {"kind": "central", "epsilon": 8.0, "clip": 0.1}),
+        ):
             chosen = experiment(place, cohort=cohort, rounds=rounds, privacy=privacy)
             seconds[kind] = [r["seconds"] for r in tacit.run(chosen, out=Path(folder) / kind).rounds]
     total = sum(seconds["central"])
