@@ -1,6 +1,6 @@
 """Randomisers: n-th residues modulo n^2, prepared ahead because they do not depend on the message, each used once.
 
-rho = h_s^r with r of `exponent_bits` random bits (Damgård, Jurik and Nielsen 2010, section 4.2; Ma, Han and Lei 2021),
+rho = h_s^r with r of `exponent_bits` random bits (Damgård, Jurik and Nielsen 2010; Ma, Han and Lei 2021),
 by a table of the powers of h_s: `bits / window` multiplications instead of a whole exponentiation (Brickell, Gordon,
 McCurley and Wilson 1992). A key without h_s gets the textbook's r^n.
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from terminal import refused
 
 
 @pytest.fixture
@@ -15,13 +16,6 @@ def command(tmp_path):
         return subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=240)
 
     return call
-
-
-def refused(done):
-    assert done.returncode == 2, done
-    assert "Traceback" not in done.stderr
-    (sentence,) = done.stderr.strip().splitlines()
-    return sentence
 
 
 def test_keys_are_made_shown_and_split(command, tmp_path):
