@@ -73,6 +73,8 @@ def tacit(shape: str, options: argparse.Namespace, lane: int) -> Contender:
     many = cores.available()
     spread = Randomisers(public, expected=1, workers=many)
     spread._table = source._table
+    holder = Randomisers(public, secret=key, expected=max(1, options.parameters // lanes), workers=1)
+    holder.warm()
     values = np.random.default_rng(0).integers(0, 2**options.bits, size=count * lanes)
     ready: list = []
     rows = [public.seal(pack(values, lane, lanes), source)] * 2
@@ -86,6 +88,7 @@ def tacit(shape: str, options: argparse.Namespace, lane: int) -> Contender:
         "randomisers": (lambda: ready.__setitem__(slice(None), source.take(count)), count),
         "online": (lambda: public.to_bytes(public.seal(pack(values, lane, lanes), Ready())), count),
         "whole": (lambda: public.to_bytes(public.seal(pack(values, lane, lanes), source)), count),
+        "whole, key holder": (lambda: public.to_bytes(public.seal(pack(values, lane, lanes), holder)), count),
         f"whole on {many} cores": (lambda: public.to_bytes(public.seal(pack(values, lane, lanes), spread)), count),
         "add": (lambda: public.add(rows), count),
         "open": (lambda: key.open(few, workers=1), len(few)),

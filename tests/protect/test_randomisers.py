@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tacit.errors import BadInput
+from tacit.errors import BadInput, KeyRefused
 from tacit.protect import cores
-from tacit.protect.paillier import PublicKey
+from tacit.protect.paillier import PublicKey, generate
 from tacit.protect.randomisers import TABLE_BYTES, FixedBase, Randomisers, best_window
 
 
@@ -59,6 +59,18 @@ def test_exponents_have_all_their_bits_and_come_from_the_operating_system(key, s
     (rho,) = stock(key).take(1)
     assert asked == [key.public.exponent_bits] == [128 if key.short else 256]
     assert rho == gmpy2.powmod(key.public.h_s, (1 << asked[0]) - 1, key.public.n_squared)
+
+
+def test_who_has_the_secret_key_makes_the_same_randomisers(key, stock, monkeypatch):
+    other = generate(bits=512, least_bits=512)
+    with pytest.raises(KeyRefused, match="does not belong"):
+        Randomisers(key.public, secret=other)
+    drawn = [0, 1, 2, 12345, (1 << key.public.exponent_bits) - 1]
+    for source in (stock(key), stock(key, secret=key)):
+        draws = iter(drawn)
+        monkeypatch.setattr("tacit.protect.randomisers.secrets.randbits", lambda bits, draws=draws: next(draws))
+        expected = [gmpy2.powmod(key.public.h_s, r, key.public.n_squared) for r in drawn]
+        assert source.take(len(drawn)) == expected
 
 
 def test_a_key_from_elsewhere_gets_the_textbooks_randomisers(ordinary, stock):
