@@ -6,6 +6,7 @@ import secrets
 from dataclasses import replace
 
 import gmpy2
+import numpy as np
 import pytest
 from gmpy2 import mpz
 from hypothesis import HealthCheck, given, settings
@@ -107,6 +108,17 @@ def test_adding_needs_rows_of_one_length(ordinary):
 def test_a_message_outside_its_range_is_refused(ordinary, stock, message):
     with pytest.raises(BadInput, match="2\\^510"):
         ordinary.public.seal([message], stock(ordinary))
+
+
+@pytest.mark.parametrize("message", [1.0, float("nan"), "1", None])
+def test_only_whole_numbers_are_sealed(ordinary, stock, message):
+    with pytest.raises(BadInput, match="whole numbers"):
+        ordinary.public.seal([message], stock(ordinary))
+
+
+def test_numpy_integers_are_whole_numbers(ordinary, stock):
+    large = np.int64(2**62)
+    assert ordinary.open(ordinary.public.seal([large], stock(ordinary))) == [2**62]
 
 
 def test_bad_ciphertexts_are_refused_by_place(ordinary, stock):

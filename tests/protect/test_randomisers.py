@@ -3,6 +3,7 @@
 import copy
 import os
 import pickle
+import signal
 import threading
 
 import gmpy2
@@ -136,14 +137,14 @@ def test_threads_never_share_one(ordinary, stock):
 def test_a_process_that_dies_is_made_up_for(ordinary, stock):
     stock = stock(ordinary, workers=2)
     stock.prepare(400)
-    os.kill(next(iter(stock._batches[0]._parts)), 9)
+    os.kill(stock._batches[0]._parts[0][0], 9)
     assert len(set(stock.take(400))) == 400
 
 
 def test_closing_ends_background_work(ordinary, stock):
     stock = stock(ordinary, workers=2)
     stock.prepare(200_000)
-    pids = list(stock._batches[0]._parts)
+    pids = [pid for pid, _, _ in stock._batches[0]._parts]
     stock.close()
     for pid in pids:
         with pytest.raises(ChildProcessError):
@@ -159,3 +160,21 @@ def test_numbers_that_make_no_sense_are_refused(ordinary):
 def test_work_on_many_cores_is_in_order():
     found = cores.compute(lambda start, stop: map(gmpy2.mpz, range(start, stop)), 101, width=2, workers=4)
     assert found == list(range(101))
+
+
+def test_work_is_done_where_no_process_can_be_had(monkeypatch):
+    def refuse():
+        raise BlockingIOError
+
+    monkeypatch.setattr(cores.os, "fork", refuse)
+    found = cores.compute(lambda start, stop: map(gmpy2.mpz, range(start, stop)), 20, width=2, workers=4)
+    assert found == list(range(20))
+
+
+def test_work_is_done_in_a_program_that_ignores_its_children():
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        found = cores.compute(lambda start, stop: map(gmpy2.mpz, range(start, stop)), 20, width=2, workers=2)
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    assert found == list(range(20))
