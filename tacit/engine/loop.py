@@ -66,7 +66,8 @@ def loop(parts: Parts, ledger: Ledger | None, folder: Folder, trainer: Trainer, 
             "cohort": len(cohort),
             **meter.after(cohort),
             "uplink_bytes": traffic.uplink,
-            "downlink_bytes": len(received) * len(cohort) + info.pop("sum_bytes", 0),  # a sealed sum goes to its opener
+            "downlink_bytes": len(received) * len(cohort)
+            + info.pop("sum_bytes", 0),  # sealed reports go on to their opener
             **info,
             **_diverged(cohort, traffic),
             "seconds": time.perf_counter() - started,

@@ -16,6 +16,7 @@ from itertools import pairwise
 from gmpy2 import mpz
 
 Compute = Callable[[int, int], Iterable[mpz]]  # the integers number start to stop - 1
+NO_PROCESS = -1
 WORTH_A_FORK = 8  # fewer integers than this are computed in place: a fork costs about as much
 
 
@@ -33,34 +34,40 @@ class Batch:
 
     def __init__(self, compute: Compute, count: int, *, width: int, workers: int):
         self._compute, self._width, self._owner = compute, width, os.getpid()
+        self._parts: list[tuple[int, int, int]] = []  # process, start, stop
         self._memory = mmap.mmap(-1, max(1, count * width))
-        marks = [count * k // workers for k in range(workers + 1)]
-        self._parts = {self._fork(start, stop): (start, stop) for start, stop in pairwise(marks) if stop > start}
+        for start, stop in pairwise(count * k // workers for k in range(workers + 1)):
+            if stop > start:
+                self._parts.append((self._fork(start, stop), start, stop))
 
     def result(self) -> list[mpz]:
         """The integers, in order. Raises what `compute` raises."""
         found: list[mpz] = []
         while self._parts:
-            pid, (start, stop) = next(iter(self._parts.items()))
-            _, status = os.waitpid(pid, 0)
-            del self._parts[pid]
-            found += self._read(start, stop) if status == 0 else list(self._compute(start, stop))
+            pid, start, stop = self._parts[0]
+            done = _succeeded(pid)
+            del self._parts[0]
+            found += self._read(start, stop) if done else list(self._compute(start, stop))
         return found
 
     def close(self) -> None:
         """Ends what still runs. Does nothing in a process that inherited the batch by a fork."""
         if os.getpid() != self._owner:
             return
-        for pid in list(self._parts):
-            with contextlib.suppress(ProcessLookupError, ChildProcessError):
-                os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
-            del self._parts[pid]
+        while self._parts:
+            pid, _, _ = self._parts.pop()
+            if pid != NO_PROCESS:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+                _succeeded(pid)
 
     __del__ = close
 
     def _fork(self, start: int, stop: int) -> int:
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError:  # no process or memory to be had: the caller computes this part itself
+            return NO_PROCESS
         if pid:
             return pid
         try:
@@ -76,6 +83,14 @@ class Batch:
         width = self._width
         raw = self._memory[start * width : stop * width]
         return [mpz(int.from_bytes(raw[at : at + width], "big")) for at in range(0, len(raw), width)]
+
+
+def _succeeded(pid: int) -> bool:
+    """Waits for a process; whether it did its part."""
+    try:
+        return pid != NO_PROCESS and os.waitpid(pid, 0)[1] == 0
+    except ChildProcessError:  # a program that ignores SIGCHLD never hears how its processes ended
+        return False
 
 
 def compute(work: Compute, count: int, *, width: int, workers: int | None = None) -> list[mpz]:

@@ -46,9 +46,9 @@ def bytes_from_text(text: str) -> bytes:
 
 def write(path: Path, record: dict[str, Any], *, mode: int, force: bool = False) -> None:
     """Writes a file with exactly this mode, whole or not at all. Raises BadInput if it exists and `force` is not given."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with os.fdopen(file, "w", encoding="utf-8") as stream:
             stream.write(json.dumps(record, indent=1) + "\n")
@@ -64,7 +64,7 @@ def write(path: Path, record: dict[str, Any], *, mode: int, force: bool = False)
     except OSError as error:
         raise BadInput(f"{path} could not be written ({error.strerror}): choose another folder.") from error
     finally:
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):
             temporary.unlink()
 
 

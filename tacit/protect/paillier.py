@@ -20,6 +20,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from math import gcd
+from operator import index
 from typing import Literal, Protocol
 
 import gmpy2
@@ -109,9 +110,13 @@ class PublicKey:
     def seal(self, messages: Sequence[int], randomisers: Source) -> list[mpz]:
         """A ciphertext per message. Raises BadInput for a message that is negative or too large."""
         n, n_squared, limit = self.n, self.n_squared, 1 << self.plaintext_bits
-        if any(not 0 <= m < limit for m in messages):
+        try:
+            numbers = [mpz(index(m)) for m in messages]  # a float, even a whole one, is not a message
+        except TypeError as error:
+            raise BadInput(f"Expected whole numbers to seal ({error}).") from error
+        if any(not 0 <= m < limit for m in numbers):
             raise BadInput(f"A message is outside 0 to 2^{self.plaintext_bits} - 1: pack it for this key.")
-        return [(1 + m * n) * rho % n_squared for m, rho in zip(messages, randomisers.take(len(messages)), strict=True)]
+        return [(1 + m * n) * rho % n_squared for m, rho in zip(numbers, randomisers.take(len(numbers)), strict=True)]
 
     def add(self, rows: Iterable[Sequence[mpz]]) -> list[mpz]:
         """Ciphertexts of the sums of equally long rows, place by place. Raises BadInput if they are not."""

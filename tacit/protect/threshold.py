@@ -1,4 +1,4 @@
-"""Opening by t of n: no single holder of a share opens anything (Damgård and Jurik, PKC 2001, section 4.1, with s = 1).
+"""Opening by t of n: no single holder of a share opens anything (the threshold variant of Damgård and Jurik, PKC 2001, s = 1).
 
 A dealer, who is trusted and must forget the secret key, shares d (d = 0 mod p'q', d = 1 mod n) by a polynomial of degree
 t - 1 over the integers modulo n p'q'. Share i answers c with c_i = c^(2 Delta s_i), Delta = n!; t answers are joined by
