@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from tacit.train.clipping import Clipper
-from tacit.train.flat import flatten
+from tacit.train.flat import blocks, flatten
 from tacit.types import Private, Raw
 
 
@@ -19,6 +19,12 @@ class Workspace:
     theta: torch.Tensor
     clip: float | None
     physical_batch: int
+
+    @cached_property
+    def frozen(self) -> list[slice]:
+        """Where parameters lie that do not train: a mechanism's noise is taken off there again, which releases less."""
+        pairs = zip(blocks(self.model), self.model.parameters(), strict=True)
+        return [slice(block.start, block.stop) for block, parameter in pairs if not parameter.requires_grad]
 
     @cached_property
     def clipped_sum(self) -> Clipper:
