@@ -54,7 +54,8 @@ class ModelSection(_Section):
 class TrainSection(_Section):
     """`[train]`: the round and what a client does in it. Without `clients_per_round` all clients take part.
 
-    Unless said otherwise a client takes 10 local steps, on batches of 32 expected examples.
+    Unless said otherwise a client takes 10 local steps, on batches of 32 expected examples. `averaging` = 0.9 makes the result a
+    running mean of the models of the last rounds, out of which single rounds' noise averages.
     """
 
     rounds: int = 30
@@ -66,6 +67,7 @@ class TrainSection(_Section):
     sampling_rate: float | None = None
     learning_rate: float = 0.5
     server_learning_rate: float = 1.0
+    averaging: float = 0.0
     physical_batch: int = 256
 
     def possible(self) -> None:
@@ -87,6 +89,8 @@ class TrainSection(_Section):
         for key in ("learning_rate", "server_learning_rate"):
             if getattr(self, key) > LARGEST_RATE:
                 raise BadInput(f"Expected train.{key} <= {LARGEST_RATE:g}, got {getattr(self, key)!r}.")
+        if not 0 <= self.averaging < 1:
+            raise BadInput(f"Expected 0 <= train.averaging < 1, got {self.averaging!r}.")
         if self.sampling_rate is not None:
             check.rate(**{"train.sampling_rate": self.sampling_rate})
 
@@ -160,6 +164,8 @@ class AggregateSection(_Section):
     split: Literal["gmm", "kmeans", "top"] | None = None
     share: float | None = None
     weights: Literal["epsilon", "examples"] | None = None
+    horizon: float | None = None
+    caution: float | None = None
 
     def possible(self) -> None:
         if self.rank is not None:

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tacit.build import Parts
@@ -15,6 +15,8 @@ from tacit.errors import TrainingDiverged
 from tacit.privacy.ledger import Ledger
 from tacit.train.cohort import Trainer
 from tacit.types import Client, Message, State
+
+WARM_UP = 10  # rounds: in round r the mean keeps at most r/(r + 10) of what it was
 
 Observer = Callable[[dict[str, Any]], None]
 
@@ -50,8 +52,9 @@ def loop(parts: Parts, ledger: Ledger | None, folder: Folder, trainer: Trainer, 
             return state, "budget"
         received, traffic = pack(algorithm.broadcast(state, cohort)), Traffic()
         messages = _wire(trainer(received, r, [client.index for client in cohort]), traffic, r)
-        state, info = algorithm.server(state, messages)
-        accuracy, loss = evaluate(parts, state.params)
+        before, (state, info) = state, algorithm.server(state, messages)
+        state = averaged(state, before, rate=train.averaging, round=r)
+        accuracy, loss = evaluate(parts, state.result)
         if not math.isfinite(loss):
             raise TrainingDiverged(
                 f"The test loss became {loss} in round {r}: lower train.learning_rate; the last checkpoint is kept."
@@ -73,6 +76,19 @@ def loop(parts: Parts, ledger: Ledger | None, folder: Folder, trainer: Trainer, 
         folder.checkpoint(state, next_round=r + 1)
         observe(record)
     return state, "rounds"
+
+
+def averaged(state: State, before: State, *, rate: float, round: int) -> State:
+    """The state with the running mean of its parameters: the noise of single rounds averages out of the result.
+
+    Training itself goes on from `params`. It is post-processing, so it costs no privacy (De et al. 2022, arXiv:2204.13650,
+    sec. 3.3). The mean forgets at `rate`, and faster in the first rounds, so that the start weighs nothing.
+    """
+    if not rate:
+        return state
+    kept = min(rate, round / (round + WARM_UP))
+    old = before.params if before.average is None else before.average
+    return replace(state, average=old.lerp(state.params, 1 - kept))
 
 
 def sample(parts: Parts, meter: Meter, round: int) -> list[Client]:

@@ -81,7 +81,7 @@ def run(
         if ready:
             ready(parts, past)
         state, stopped = loop(parts, ledger, folder, trainer, observe or (lambda record: None))
-        return _finish(parts, ledger, folder, state.params, stopped)
+        return _finish(parts, ledger, folder, state.result, stopped)
 
 
 def new_place(name: str) -> Path:
