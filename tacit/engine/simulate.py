@@ -20,13 +20,14 @@ from torch import nn
 
 import tacit
 from tacit.algorithms.local_dp import LocalDP
-from tacit.build import Parts, build, population_id
+from tacit.build import Parts, build, population_id, rule_name
 from tacit.engine.evaluate import evaluate
 from tacit.engine.folder import Folder, first_free, open_folder, refuse_taken
 from tacit.engine.loop import Observer, loop
 from tacit.engine.wire import pack
 from tacit.experiment import Experiment
-from tacit.privacy.guarantee import local_guarantee, sentence, spent_by
+from tacit.privacy.client_plan import CentralPlan
+from tacit.privacy.guarantee import promise, sentence, spent_by
 from tacit.privacy.ledger import Ledger
 from tacit.train.cohort import SideBySide, Trainer, one_by_one, task
 from tacit.train.flat import blocks
@@ -95,7 +96,7 @@ def _trainer(parts: Parts, stack: ExitStack) -> Trainer:
     clip = experiment.privacy.clip if parts.plan else None
     work = workspace(copy.deepcopy(parts.model), clip=clip, physical_batch=experiment.train.physical_batch)
     algorithm = parts.algorithm
-    if work.theta.is_cuda and isinstance(algorithm, LocalDP) and stackable(work, parts.population):
+    if work.theta.is_cuda and isinstance(algorithm, LocalDP) and stackable(algorithm, work, parts.population):
         return stacked(algorithm, work, parts.population, parts.derive)
     train = task(algorithm, work, parts.population, parts.derive)
     workers = (
@@ -135,12 +136,8 @@ def _finish(parts: Parts, ledger: Ledger | None, folder: Folder, params: torch.T
     rounds = folder.rounds(before=experiment.train.rounds)
     accuracy, loss = evaluate(parts, params)
     guarantee = None
-    if ledger is not None:
-        privacy = experiment.privacy
-        blank = local_guarantee(
-            delta=privacy.delta, accountant=privacy.accountant, randomness=experiment.run.randomness
-        )
-        guarantee = spent_by(blank, ledger, parts.population)
+    if ledger is not None and parts.plan is not None:
+        guarantee = spent_by(promise(experiment, parts.plan), ledger, parts.population)
     summary = {
         "name": experiment.name,
         "test_accuracy": accuracy,
@@ -149,6 +146,7 @@ def _finish(parts: Parts, ledger: Ledger | None, folder: Folder, params: torch.T
         "stopped": stopped,
         "clients": len(parts.population),
         "parameters": parts.params.numel(),
+        "rule": None if isinstance(parts.plan, CentralPlan) else rule_name(experiment, parts.population),
         "seconds": sum(record["seconds"] for record in rounds),
         "uplink_bytes": sum(record["uplink_bytes"] for record in rounds),
         "downlink_bytes": sum(record["downlink_bytes"] for record in rounds),
