@@ -1,7 +1,8 @@
 """The grid of a comparison: every combination of the varied values, each with every seed, validated before anything
 runs.
 
-An option of `[aggregate]` goes only to the rules that take it: `aggregate.rank` stays with pfa and leaves mean alone.
+An option of `[aggregate]` goes only to the rules that take it: `aggregate.rank` stays with pfa and leaves mean alone, and
+`privacy.unit` stays with local DP, because central DP has one unit.
 Combinations that are then the same experiment are one cell.
 """
 
@@ -51,7 +52,7 @@ def expand(values: Mapping[str, Any], vary: Mapping[str, Sequence[Any]], *, seed
     found: dict[str, tuple[dict[str, Any], tuple[Experiment, ...]]] = {}
     for combination in product(*vary.values()):
         varied = dict(zip(vary, combination, strict=True))
-        chosen = _without_foreign_options(_applied(values, varied))
+        chosen = _without_foreign_unit(_without_foreign_options(_applied(values, varied)))
         varied = {key: value if _said(chosen, key) else None for key, value in varied.items()}
         experiments = _seeded(chosen, seeds)
         found.setdefault(experiments[0].toml(), (varied, experiments))
@@ -113,6 +114,14 @@ def _without_foreign_options(values: dict[str, Any]) -> dict[str, Any]:
         return values
     foreign = OPTIONS - taken_by(str(aggregate.get("rule", "random-effects")))
     return {**values, "aggregate": {key: value for key, value in aggregate.items() if key not in foreign}}
+
+
+def _without_foreign_unit(values: dict[str, Any]) -> dict[str, Any]:
+    """Central DP has one unit, the client: where units are varied, it is one cell."""
+    privacy = values.get("privacy", {})
+    if privacy.get("kind") != "central":
+        return values
+    return {**values, "privacy": {key: value for key, value in privacy.items() if key != "unit"}}
 
 
 def taken_by(rule: str) -> frozenset[str]:

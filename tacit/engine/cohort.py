@@ -16,7 +16,8 @@ def gather(parts: Parts, ledger: Ledger | None, meter: Meter, round: int) -> lis
     """The clients of a round, paid for; None where too few (or, if all must pay together, not all) can pay."""
     if isinstance(parts.plan, CentralPlan):
         mechanism = parts.plan.mechanism
-        if ledger is None or not ledger.admit_everybody(meter.budget, mechanism.event(), hint=meter.hint):
+        search = {"most": meter.most, "hint": meter.hint}
+        if ledger is None or not ledger.admit_everybody(meter.budget, mechanism.event(), **search):
             return None
         return [parts.population[int(index)] for index in mechanism.sample(parts.derive(round, "cohort"))]
     cohort, fewest = sample(parts, meter, round), parts.experiment.train.min_clients

@@ -22,6 +22,9 @@ class Meter:
     def __init__(self, parts: Parts, ledger: Ledger | None):
         self._parts, self._ledger = parts, ledger
         self.hint = parts.plan.participations if parts.plan else 1
+        self.most = (
+            parts.experiment.train.rounds + 1
+        )  # that all rounds and one more are paid for is all one has to know
         self._out: set[int] = set()
         self._together = isinstance(parts.plan, CentralPlan)  # everybody pays for every round, drawn or not
         if ledger is not None:
@@ -69,7 +72,7 @@ class Meter:
     def _outside(self, cohort: Sequence[Client]) -> int:
         if self._together and self._ledger is not None:
             event = self.cost(self._ends[0])
-            left = self._ledger.rounds_left_to_all(self.budget, event, hint=self.hint)
+            left = self._ledger.rounds_left_to_all(self.budget, event, most=self.most, hint=self.hint)
             return 0 if left >= 1 else len(self._parts.population)
         self._out |= {client.index for client in cohort if not self._pays(client)}
         return len(self._out)

@@ -5,6 +5,7 @@ from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.markup import escape
 from rich.panel import Panel
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -90,7 +91,7 @@ class Display:
                 facts["out of budget"] = f"{record['out_of_budget']} clients"
         if record.get("refused"):
             name, why = next(iter(record["refused"].items()))
-            facts["refused"] = f"{len(record['refused'])} messages, one from {name}: {why}"
+            facts["refused"] = escape(f"{len(record['refused'])} messages, one from {name}: {why}")
         return facts
 
 
