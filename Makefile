@@ -32,6 +32,7 @@ bench: setup
 	$(BIN)/python bench/scale.py
 	$(BIN)/python bench/projection.py
 	$(BIN)/python bench/central.py
+	$(BIN)/python bench/paillier.py
 
 clean:
 	rm -rf $(VENV) runs build *.egg-info

@@ -6,16 +6,18 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from click.exceptions import UsageError
+from click.exceptions import NoArgsIsHelpError, UsageError
 from rich.console import Console
 
 import tacit
 from tacit import check
 from tacit.errors import BadInput, TacitError
+from tacit.protect.commands import keys
 
 app = typer.Typer(
     name="tacit", add_completion=False, no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False
 )
+app.add_typer(keys)
 
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change one setting; may be repeated.")
@@ -194,6 +196,8 @@ def main() -> None:
         sys.argv.remove("--debug")
     try:
         sys.exit(app(standalone_mode=False) or 0)
+    except NoArgsIsHelpError:  # the help has been printed
+        sys.exit(2)
     except UsageError as error:
         said = error.format_message().rstrip(".")
         typer.echo(f"{said}{'' if said.endswith('?') else '.'} Try `tacit --help`.", err=True)

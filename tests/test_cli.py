@@ -8,7 +8,7 @@ import sys
 import time
 
 import pytest
-from terminal import hears_ctrl_c
+from terminal import hears_ctrl_c, refused
 
 import tacit
 
@@ -24,14 +24,6 @@ def command(tmp_path):
         return subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=120, **options)
 
     return call
-
-
-def refused(done):
-    """The sentence of a refusal; it must be the only thing said."""
-    assert done.returncode == 2, done
-    assert "Traceback" not in done.stderr
-    (sentence,) = done.stderr.strip().splitlines()
-    return sentence
 
 
 def test_version(command):
