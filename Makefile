@@ -33,6 +33,7 @@ bench: setup
 	$(BIN)/python bench/projection.py
 	$(BIN)/python bench/central.py
 	$(BIN)/python bench/paillier.py
+	$(BIN)/python bench/encrypted.py
 
 clean:
 	rm -rf $(VENV) runs build *.egg-info

@@ -14,8 +14,10 @@ from torch import nn
 from tacit import check, models, rules
 from tacit.algorithms import Algorithm
 from tacit.algorithms.central_dp import CentralDP
+from tacit.algorithms.encrypted import Encrypted
 from tacit.algorithms.fedavg import FedAvg
 from tacit.algorithms.local_dp import LocalDP
+from tacit.build_sums import groups, make_distributed_plan, summing_rule
 from tacit.data.budgets import budgets
 from tacit.data.dataset import Dataset
 from tacit.data.load import load
@@ -26,6 +28,7 @@ from tacit.experiment import Experiment
 from tacit.population import Population, populate
 from tacit.privacy.client_mechanism import QuantileClip
 from tacit.privacy.client_plan import CentralPlan, central_plan
+from tacit.privacy.distributed_plan import DistributedPlan
 from tacit.privacy.plan import Plan, pfa_code_noise, planned_participations, same_noise, sampling_rates, spread
 from tacit.random import Derive, from_os, seeded
 from tacit.server_optimizer import Adam, Momentum, ServerOptimizer, Sgd
@@ -51,7 +54,7 @@ class Parts:
     model: nn.Module = field(repr=False)
     theta: torch.Tensor = field(repr=False)
     params: torch.Tensor = field(repr=False)
-    plan: Plan | CentralPlan | None
+    plan: Plan | CentralPlan | DistributedPlan | None
     algorithm: Algorithm
     derive: Derive = field(repr=False)
     threads: int = field(default_factory=torch.get_num_threads)  # what this process was given
@@ -79,7 +82,7 @@ def build(experiment: Experiment, *, progress: Progress | None = None) -> Parts:
     models.check_output(model, dataset.test_x[:2], dataset.classes)
     device = _device(experiment.run.device)
     theta = flatten(model.to(device))
-    plan = make_plan(experiment, population)
+    plan = make_plan(experiment, population, size=theta.numel())
     if experiment.run.device != "cpu":
         population = population.to(device)
     algorithm = _algorithm(experiment, population, model, plan)
@@ -120,12 +123,16 @@ def population_id(experiment: Experiment, population: Population) -> str:
     return f"{data.name}:{mark.hexdigest()}"
 
 
-def make_plan(experiment: Experiment, population: Population) -> Plan | CentralPlan | None:
-    """The mechanism of every client, or of the server, or None where nothing is promised."""
+def make_plan(
+    experiment: Experiment, population: Population, *, size: int
+) -> Plan | CentralPlan | DistributedPlan | None:
+    """The mechanism of every client, or of the server, or None where nothing is promised. `size` is the model's."""
     privacy, train = experiment.privacy, experiment.train
     if privacy.kind == "none":
         return None
     cohort = train.clients_per_round or len(population)
+    if privacy.kind == "distributed":
+        return make_distributed_plan(experiment, population, size=size)
     if privacy.kind == "central":
         return _central_plan(experiment, population, cohort)
     rates, steps = _record_steps(experiment, population)
@@ -181,7 +188,7 @@ def rule_name(experiment: Experiment, population: Population) -> str:
 
 
 def _algorithm(
-    experiment: Experiment, population: Population, model: nn.Module, plan: Plan | CentralPlan | None
+    experiment: Experiment, population: Population, model: nn.Module, plan: Plan | CentralPlan | DistributedPlan | None
 ) -> Algorithm:
     train, optimizer, sgd = experiment.train, _optimizer(experiment), _local_sgd(experiment)
     if isinstance(plan, CentralPlan):
@@ -191,8 +198,12 @@ def _algorithm(
             QuantileClip(privacy.clip_quantile, privacy.clip_learning_rate or 0.2) if privacy.clip_quantile else None
         )
         return CentralDP(plan.mechanism, weights, plan.expected_weight, sgd, optimizer, adapt)
+    if isinstance(plan, DistributedPlan):
+        rule = summing_rule(experiment)
+        members, crowd = groups(experiment, population, rule, plan), rules.Crowd(population.epsilons, plan.report_noise)
+        return Encrypted(members, plan.grid, rule, _layout(model), crowd, sgd, optimizer)
     rule = rules.load(rule_name(experiment, population), **experiment.aggregate.options())
-    layout = tuple((block.start, block.stop) for block in blocks(model))
+    layout = _layout(model)
     if plan is not None:
         crowd = rules.Crowd(population.epsilons, plan.update_noise(population.sizes, learning_rate=train.learning_rate))
         record_level = plan.unit == "record"
@@ -204,6 +215,10 @@ def _algorithm(
         )
         raise BadInput(f"{text} use one of {', '.join(name for name in rules.names() if not rules.load(name).needs)}.")
     return FedAvg(rule, layout, rules.Crowd(population.epsilons, np.zeros(len(population))), sgd, optimizer)
+
+
+def _layout(model: nn.Module) -> rules.Layout:
+    return tuple((block.start, block.stop) for block in blocks(model))
 
 
 def _local_sgd(experiment: Experiment) -> LocalSgd:

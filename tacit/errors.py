@@ -33,6 +33,14 @@ class RunExists(TacitError):
     """The output folder already holds a run."""
 
 
+class GridOverflow(TacitError):
+    """An integer beyond the lane it was made for; a sum that holds one is not used."""
+
+
+class NeedsRows(BadInput):
+    """A rule that must see single updates, where only sums are opened."""
+
+
 class KeyRefused(TacitError):
     """A key that is too weak, damaged, of the wrong kind, or readable by others."""
 

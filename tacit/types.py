@@ -1,6 +1,7 @@
 """The words of Tacit: what a client allows, how far an update has come, what a run guarantees.
 
-The type of an update says how far it has come on its one way: `Bounded` (clipped) -> `Private` (noised). A mechanism
+The type of an update says how far it has come on its one way: `Bounded` (clipped) -> `Private` (noised), or `Placed` (on
+the integer grid, tacit/protect/grid.py) -> `Shared` (with a share of the noise; private only in a sum). A mechanism
 adds noise only to a `Bounded` whose sensitivity is its own, so noise before clipping, or noise for another clip, does
 not run.
 """
@@ -76,6 +77,13 @@ class Private:
 
 
 @dataclass(frozen=True)
+class Shared:
+    """Integers with one client's share of the noise: private in a sum of enough of them, hardly by itself."""
+
+    vector: torch.Tensor = field(repr=False)
+
+
+@dataclass(frozen=True)
 class Message:
     """What one side sends to the other: named tensors and plain facts. Only what the trust model allows goes in."""
 
@@ -119,6 +127,7 @@ class Guarantee:
     epsilon_max: float
     randomness: str
     assumes: tuple[str, ...] = ()
+    also: tuple["Guarantee", ...] = ()  # what holds against somebody who can see more
 
     def __post_init__(self) -> None:
         if not 0 <= self.epsilon_min <= self.epsilon_median <= self.epsilon_max:
@@ -136,4 +145,5 @@ class Guarantee:
             "epsilon": {"min": self.epsilon_min, "median": self.epsilon_median, "max": self.epsilon_max},
             "randomness": self.randomness,
             "assumes": list(self.assumes),
+            **({"also": [other.record() for other in self.also]} if self.also else {}),
         }

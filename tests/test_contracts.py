@@ -108,6 +108,41 @@ def test_what_is_stated_beside_an_update_survives_the_wire(rule):
         assert unpack(pack(message)).facts == message.facts
 
 
+def summed(rule, messages):
+    """What is left of the messages where only sums by group are opened."""
+    groups = {}
+    for message in messages:
+        groups.setdefault(message.facts.get("group", "all"), []).append(message)
+    merged = []
+    for name, members in groups.items():
+        pairs = [(rule.weight(m.facts), m.tensors["update"]) for m in members]
+        total, weight = rules.weighted_sum(pairs)
+        merged.append(rules.stand_in(name, total / weight, [m.facts for m in members]))
+    return merged
+
+
+@pytest.mark.parametrize("name", rules.names())
+def test_a_rule_that_sees_sums_gives_the_same_from_sums_by_group(name):
+    readings = [rules.load(name)] if name != "pfa" else [rules.load("pfa", reading=r) for r in ("paper", "code")]
+    for rule in readings:
+        memory, messages = sent(rule, draws(), examples=[10, 20, 30, 40, 50])
+        if rule.sees == "sums":
+            whole, parts = rule.apply(memory, messages), rule.apply(memory, summed(rule, messages))
+            assert torch.allclose(whole.update, parts.update, atol=1e-5)
+            assert {k: v for k, v in whole.info.items() if k != "public"} == pytest.approx(
+                {k: v for k, v in parts.info.items() if k != "public"}
+            )
+        else:
+            with pytest.raises(BadInput):
+                rules.Rule.weight(rule, {})
+
+
+def test_the_rules_that_see_sums_are_named_for_those_who_need_one():
+    known = rules.seeing_sums()
+    assert {"mean", "weighted", "inverse-variance", "public-only"} <= set(known)
+    assert not {"robust", "random-effects", "pfa", "pfa-plus", "random-projection"} & set(known)
+
+
 def test_a_rule_says_what_it_sees(rule):
     assert rule.sees in ("sums", "rows")
 

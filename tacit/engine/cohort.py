@@ -8,6 +8,7 @@ a round without clients is a round.
 from tacit.build import Parts
 from tacit.engine.meter import Meter
 from tacit.privacy.client_plan import CentralPlan
+from tacit.privacy.distributed_plan import DistributedPlan
 from tacit.privacy.ledger import Ledger
 from tacit.types import Client
 
@@ -21,6 +22,8 @@ def gather(parts: Parts, ledger: Ledger | None, meter: Meter, round: int) -> lis
             return None
         return [parts.population[int(index)] for index in mechanism.sample(parts.derive(round, "cohort"))]
     cohort, fewest = sample(parts, meter, round), parts.experiment.train.min_clients
+    if isinstance(parts.plan, DistributedPlan):
+        fewest = max(fewest, parts.plan.fewest)  # with less, no sum would be opened
     if len(cohort) >= fewest and ledger is not None:
         cohort = ledger.admit(cohort, meter.cost, hint=meter.hint)
     return cohort if len(cohort) >= fewest else None

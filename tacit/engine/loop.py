@@ -16,7 +16,7 @@ from tacit.engine.wire import pack, receive, receive_any
 from tacit.errors import TrainingDiverged
 from tacit.privacy.ledger import Ledger
 from tacit.train.cohort import Trainer
-from tacit.types import Message, State
+from tacit.types import Client, Message, State
 
 WARM_UP = 10  # rounds: in round r the mean keeps at most r/(r + 10) of what it was
 
@@ -69,8 +69,9 @@ def loop(parts: Parts, ledger: Ledger | None, folder: Folder, trainer: Trainer, 
             "cohort": len(cohort),
             **meter.after(cohort),
             "uplink_bytes": traffic.uplink,
-            "downlink_bytes": len(received) * len(cohort),
+            "downlink_bytes": len(received) * len(cohort) + info.pop("sum_bytes", 0),  # a sealed sum goes to its opener
             **info,
+            **_diverged(cohort, traffic),
             "seconds": time.perf_counter() - started,
         }
         folder.log(record)
@@ -90,6 +91,12 @@ def averaged(state: State, before: State, *, rate: float, round: int) -> State:
     kept = min(rate, round / (round + WARM_UP))
     old = before.params if before.average is None else before.average
     return replace(state, average=old.lerp(state.params, 1 - kept))
+
+
+def _diverged(cohort: list[Client], traffic: Traffic) -> dict[str, Any]:
+    """Whose training diverged, for the researcher: where nobody may see that in a message, the run goes on."""
+    names = [client.id for client, info in zip(cohort, traffic.info, strict=False) if info.get("diverged")]
+    return {"diverged": names} if names else {}
 
 
 def _wire(

@@ -9,7 +9,7 @@ import sys
 import uuid
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from tacit.engine.loop import Observer, loop
 from tacit.engine.wire import pack
 from tacit.experiment import Experiment
 from tacit.privacy.client_plan import CentralPlan
-from tacit.privacy.guarantee import promise, sentence, spent_by
+from tacit.privacy.guarantee import promise, seen_alone, sentence, spent_by
 from tacit.privacy.ledger import Ledger
 from tacit.train.cohort import SideBySide, Trainer, one_by_one, task
 from tacit.train.flat import blocks
@@ -138,6 +138,8 @@ def _finish(parts: Parts, ledger: Ledger | None, folder: Folder, params: torch.T
     guarantee = None
     if ledger is not None and parts.plan is not None:
         guarantee = spent_by(promise(experiment, parts.plan), ledger, parts.population)
+        if experiment.privacy.kind == "distributed":
+            guarantee = replace(guarantee, also=(seen_alone(guarantee, experiment, ledger, parts.population),))
     summary = {
         "name": experiment.name,
         "test_accuracy": accuracy,

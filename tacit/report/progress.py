@@ -92,6 +92,9 @@ class Display:
         if record.get("refused"):
             name, why = next(iter(record["refused"].items()))
             facts["refused"] = escape(f"{len(record['refused'])} messages, one from {name}: {why}")
+        if record.get("diverged"):
+            names = record["diverged"]
+            facts["diverged"] = escape(f"{len(names)} clients, one of them {names[0]}: lower train.learning_rate")
         return facts
 
 

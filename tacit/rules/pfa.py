@@ -6,9 +6,9 @@ code differ: `paper` takes the outer product of the public *mean* (rank one, no 
 by a mixture); `code` takes the public updates centred by their mean, per layer, split once by the top 10 % of all
 clients.
 
-Sees: rows of the public clients, the sum of the private ones (projection is linear). A round without a public client
-cannot project and leaves the model as it is. One public client is not centred. k above the rank of the public updates
-adds nothing.
+Sees: rows of the public clients and the sum of the private ones (projection is linear); in the paper's reading sums of
+both. A round without a public client cannot project and leaves the model as it is. One public client is not centred. k
+above the rank of the public updates adds nothing.
 """
 
 from collections.abc import Iterable
@@ -45,6 +45,8 @@ class pfa(Rule):
         check.probability(share=self.share)
         for key, value in DEFAULTS[self.reading].items():
             object.__setattr__(self, key, getattr(self, key) or value)
+        if type(self) is pfa and self.reading == "paper":  # the outer product of the public mean needs no rows
+            object.__setattr__(self, "sees", "sums")
 
     def init(self, layout: Layout, crowd: Crowd) -> Memory:
         memory = {"layout": torch.tensor([layout[0][0], *(stop for _, stop in layout)])}
@@ -79,9 +81,12 @@ class pfa(Rule):
             block.copy_(space.point(space.coordinates(block)))  # in place: the private mean is not needed again
         return Applied(combine(public, private), memory, public.info(self.found(spaces)))
 
+    def weight(self, facts: dict[str, Any]) -> float:
+        return float(facts[self.weights])
+
     def weigh(self, message: Message) -> tuple[float, Message]:
-        """The weight of a message: its epsilon, or its examples."""
-        return float(message.facts[self.weights]), message
+        """A message with its weight: its epsilon, or its examples."""
+        return self.weight(message.facts), message
 
     def parts(self, memory: Memory, vector: torch.Tensor) -> list[torch.Tensor]:
         """The blocks of a vector: every parameter by itself, or the whole model."""

@@ -55,7 +55,7 @@ class random_effects(Rule):
         tau2 = float(after["tau2"])
         weights = (1 / (noise / self.horizon + tau2)).tolist()
         total, weight = weighted_sum(zip(weights, updates, strict=True))
-        step = information(memory["variances"] / self.horizon, weights, tau2=tau2)
+        step = information(memory["variances"] / self.horizon, weight, clients=len(rows), tau2=tau2)
         return Applied(total * (step / weight), after, {"tau": tau2**0.5, "step": step})
 
     def _learn(self, memory: Memory, rows: list[Message], noise: torch.Tensor, mean: torch.Tensor) -> Memory:
