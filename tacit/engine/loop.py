@@ -1,15 +1,14 @@
 """The loop: sample, pay, train, combine, record, checkpoint. The ledger is paid, on disk, before anybody trains."""
 
 import math
-import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 from tacit.build import Parts
 from tacit.engine.evaluate import evaluate
 from tacit.engine.folder import Folder
 from tacit.engine.meter import Meter
+from tacit.engine.watch import STAGES, Traffic, Watch
 from tacit.engine.wire import pack, receive
 from tacit.errors import TrainingDiverged
 from tacit.privacy.ledger import Ledger
@@ -19,18 +18,6 @@ from tacit.types import Client, Message, State
 Observer = Callable[[dict[str, Any]], None]
 
 
-@dataclass
-class Traffic:
-    """What one round moved and what its clients told the researcher."""
-
-    uplink: int = 0
-    info: list[dict[str, float]] = field(default_factory=list)
-
-    def mean(self, key: str) -> float | None:
-        values = [info[key] for info in self.info if key in info]
-        return sum(values) / len(values) if values else None
-
-
 def loop(parts: Parts, ledger: Ledger | None, folder: Folder, trainer: Trainer, observe: Observer) -> tuple[State, str]:
     """Runs the rounds that are left. Returns the last state and why it stopped: "rounds" or "budget"."""
     train, algorithm = parts.experiment.train, parts.algorithm
@@ -38,9 +25,8 @@ def loop(parts: Parts, ledger: Ledger | None, folder: Folder, trainer: Trainer, 
     folder.rounds(before=first)
     if ledger is not None:
         ledger.open_round(first)
-    meter = Meter(parts, ledger)
+    meter, watch = Meter(parts, ledger, first_round=first), Watch()
     for r in range(first, train.rounds):
-        started = time.perf_counter()
         if ledger is not None:
             ledger.open_round(r)
         cohort = sample(parts, meter, r)
@@ -49,9 +35,12 @@ def loop(parts: Parts, ledger: Ledger | None, folder: Folder, trainer: Trainer, 
         if len(cohort) < train.min_clients:
             return state, "budget"
         received, traffic = pack(algorithm.broadcast(state, cohort)), Traffic()
-        messages = _wire(trainer(received, r, [client.index for client in cohort]), traffic, r)
-        state, info = algorithm.server(state, messages)
+        watch.lap("admit")
+        messages = _wire(trainer(received, r, [client.index for client in cohort]), traffic, r, watch)
+        before, (state, info) = state.params, algorithm.server(state, messages)
+        watch.lap("server")
         accuracy, loss = evaluate(parts, state.params)
+        watch.lap("evaluate")
         if not math.isfinite(loss):
             raise TrainingDiverged(
                 f"The test loss became {loss} in round {r}: lower train.learning_rate; the last checkpoint is kept."
@@ -64,14 +53,19 @@ def loop(parts: Parts, ledger: Ledger | None, folder: Folder, trainer: Trainer, 
             "clipped": traffic.mean("clipped"),
             "cohort": len(cohort),
             **meter.after(cohort),
+            "update_norm": float((state.params - before).norm()),
+            **traffic.signal(),
             "uplink_bytes": traffic.uplink,
             "downlink_bytes": len(received) * len(cohort),
             **info,
-            "seconds": time.perf_counter() - started,
         }
+        watch.lap("admit")  # what was spent is priced with the admission
+        record |= watch.read()
+        record["seconds"] = sum(record[f"seconds_{stage}"] for stage in STAGES)
         folder.log(record)
         folder.checkpoint(state, next_round=r + 1)
         observe(record)
+        watch.lap("write")
     return state, "rounds"
 
 
@@ -88,8 +82,14 @@ def sample(parts: Parts, meter: Meter, round: int) -> list[Client]:
     return sorted(cohort, key=lambda client: client.index)
 
 
-def _wire(replies: Iterator[tuple[bytes, dict[str, float]]], traffic: Traffic, round: int) -> Iterator[Message]:
+def _wire(
+    replies: Iterator[tuple[bytes, dict[str, float]]], traffic: Traffic, round: int, watch: Watch
+) -> Iterator[Message]:
     for raw, info in replies:
+        watch.lap("train")  # the server waits for clients; what it does between two messages is its own time
         traffic.uplink += len(raw)
         traffic.info.append(info)
-        yield receive(raw, round=round)
+        message = receive(raw, round=round)
+        traffic.take(message)
+        yield message
+        watch.lap("server")

@@ -1,0 +1,189 @@
+"""From a run's files to what its page shows: plain values, few enough for a small file.
+
+Every number is rounded for the eye; an epsilon is rounded up. Numbers computed from raw data are marked by the page.
+"""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from tacit.engine.watch import STAGES
+from tacit.experiment import Experiment
+from tacit.privacy.guarantee import sentence
+from tacit.report import spending
+from tacit.report.files import RunFiles
+from tacit.report.progress import facts
+from tacit.toml import dumps
+from tacit.types import Guarantee
+
+MOST_POINTS = 1000  # of a curve: more are thinned, the last is kept
+MOST_CLIENTS = 3000  # rows of the table of clients
+LIVE_PRICES = 48  # while a run goes on, what everybody has spent is priced only if it takes few prices
+COLUMNS = (
+    "accuracy", "loss", "train_loss", "clipped", "cohort", "out_of_budget", "epsilon_tightest", "epsilon_loosest",
+    "update_norm", "signal_to_noise", "signal_to_noise_low", "signal_to_noise_high", "uplink_bytes", "downlink_bytes",
+    "seconds", *(f"seconds_{stage}" for stage in STAGES),
+)  # fmt: skip
+CEILED = ("epsilon_tightest", "epsilon_loosest")
+
+
+def run_page(files: RunFiles, *, since: int = 0, live: bool = False) -> dict[str, Any]:
+    """Everything on the page of one run. With `live` no round is left out, and only those from `since` on are told."""
+    done, planned = len(files.rounds), files.experiment.train.rounds
+    stride = 1 if live else -(-done // MOST_POINTS)
+    shown = [record for i, record in enumerate(files.rounds) if i >= since and (i % stride == 0 or i == done - 1)]
+    promise, curves, clients = _privacy(files, live=live)
+    return {
+        "kind": "run",
+        "name": files.experiment.name,
+        "folder": files.folder.resolve().name,
+        "finished": files.summary is not None,
+        "stopped": files.summary["stopped"] if files.summary else None,
+        "planned": planned,
+        "done": done,
+        "since": since,
+        "thinned": stride,
+        "rounds": columns(shown),
+        "stages": stages(files.rounds),
+        "settings": settings(files.experiment),
+        "guarantee": promise,
+        "sentence": _sentence(files, promise),
+        "curves": curves,
+        "clients": clients,
+        "labels": _labels(files.clients),
+        "dropped": dropped(files.rounds, planned=planned),
+        "final": facts(files.summary) if files.summary else {},
+        "notes": list((files.summary or files.clients or {}).get("notes") or []),
+        "version": (files.summary or {}).get("version"),
+    }
+
+
+def columns(records: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
+    """The records as columns; what no record has is left out."""
+    found: dict[str, list[Any]] = {"round": [record["round"] + 1 for record in records]}
+    for key in COLUMNS:
+        values = [short(record.get(key), up=key in CEILED) for record in records]
+        if any(value is not None for value in values):
+            found[key] = values
+    return found
+
+
+def short(value: Any, *, up: bool = False) -> Any:
+    """A number for the page: five digits, up where it is a promise; None for what is not a finite number.
+
+    >>> short(0.123456), short(1.00001, up=True), short(float("inf")), short("x")
+    (0.12346, 1.0001, None, None)
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    if up:
+        return math.ceil(value * 1e4 - 1e-9) / 1e4
+    return value if isinstance(value, int) else float(f"{value:.5g}")
+
+
+def stages(records: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Seconds by stage over the whole run; empty for a run that did not measure them."""
+    if not records or "seconds_train" not in records[0]:
+        return {}
+    return {stage: short(math.fsum(record.get(f"seconds_{stage}", 0.0) for record in records)) for stage in STAGES}
+
+
+def settings(experiment: Experiment) -> list[list[Any]]:
+    """Sections of [key, value, whether it is the default's], resolved."""
+    usual, own = Experiment().model_dump(), experiment.model_dump()
+    sections = []
+    for name, table in own.items():
+        if isinstance(table, dict):
+            rows = [
+                [key, text(value), usual[name].get(key) == value] for key, value in table.items() if value is not None
+            ]
+            sections.append([name, rows])
+    return sections
+
+
+def text(value: Any) -> str:
+    """A setting as it stands in the file, without quotes around a text."""
+    return value if isinstance(value, str) else dumps({"x": [value]}).strip()[len("x = [") : -1]
+
+
+def dropped(records: Sequence[dict[str, Any]], *, planned: int) -> list[list[Any]]:
+    """[first round missed, names] of clients that ran out of budget before the planned end."""
+    seen: set[str] = set()
+    found = []
+    for record in records:
+        names = [str(name) for name in record.get("dropped") or [] if name not in seen]
+        seen |= set(names)
+        if names and record["round"] + 1 < planned:
+            found.append([record["round"] + 2, names])
+    return found
+
+
+def _privacy(
+    files: RunFiles, *, live: bool
+) -> tuple[dict[str, Any] | None, list[dict[str, Any]], dict[str, Any] | None]:
+    """The promise with what was spent, the curves, and the table of clients."""
+    promise, known = files.guarantee, files.clients
+    if promise is None or known is None or files.ledger is None:
+        return promise, [], _clients(known, None, None)
+    planned, names = files.experiment.train.rounds, [str(name) for name in known["names"]]
+    common = {"delta": promise["delta"], "accountant": files.experiment.privacy.accountant}
+    charges = spending.read(files.ledger, run=files.run, unit=promise["unit"], planned=planned, **common)
+    curves = spending.groups(charges, names, known["limits"], planned=planned, done=len(files.rounds))
+    for curve in curves:
+        curve["epsilon"] = [short(value, up=True) for value in curve["epsilon"]]
+    spent = _spent(files, charges, names, live=live)
+    if files.summary is None and spent:
+        ends = sorted(spent)
+        promise = promise | {"epsilon": {"min": ends[0], "median": ends[len(ends) // 2], "max": ends[-1]}}
+    return promise, curves, _clients(known, spent, [charges.rounds(name) for name in names])
+
+
+def _spent(files: RunFiles, charges: spending.Charges, names: list[str], *, live: bool) -> list[float] | None:
+    """What everybody spent: from an earlier page's notes if the ledger has not grown since, else priced."""
+    place, mark = files.folder / "spent.json", [files.run, charges.total]
+    if place.exists():
+        try:
+            noted = json.loads(place.read_text("utf-8"))
+            if noted["mark"] == mark and len(noted["spent"]) == len(names):
+                return [float(value) for value in noted["spent"]]
+        except (ValueError, KeyError, TypeError):
+            pass  # notes that cannot be read are made again
+    spent = spending.spent_by_all(charges, names, most=LIVE_PRICES if live and files.summary is None else None)
+    if spent and files.summary is not None and len(set(spent)) > LIVE_PRICES:
+        place.write_text(json.dumps({"mark": mark, "spent": spent}), "utf-8")
+    return spent
+
+
+def _sentence(files: RunFiles, promise: dict[str, Any] | None) -> str:
+    if files.summary:
+        return files.summary["sentence"]
+    if promise is None:
+        return sentence(None)
+    spent = promise["epsilon"]
+    fields = {key: value for key, value in promise.items() if key not in ("epsilon", "assumes")}
+    ends = {f"epsilon_{key}": value for key, value in spent.items()}
+    so_far = Guarantee(**fields, **ends, assumes=tuple(promise["assumes"]))
+    if spent["max"]:
+        return "So far: " + sentence(so_far)
+    unlimited = "; what each client has spent so far is below, and none can spend more than its own limit."
+    return sentence(replace(so_far)).partition("; the epsilon spent")[0] + unlimited
+
+
+def _clients(known: dict[str, Any] | None, spent: list[float] | None, taken: list[int] | None) -> dict[str, Any] | None:
+    if known is None:
+        return None
+    total, sizes = len(known["names"]), sorted(known["records"])
+    found: dict[str, Any] = {"count": total, "records": [sizes[0], sizes[total // 2], sizes[-1]] if sizes else None}
+    if total <= MOST_CLIENTS:
+        found |= {"names": [str(name) for name in known["names"]], "sizes": known["records"], "limits": known["limits"]}
+        found |= {"spent": [short(value, up=True) for value in spent] if spent else None, "taken": taken}
+    return found
+
+
+def _labels(known: dict[str, Any] | None) -> dict[str, Any] | None:
+    if known is None:
+        return None
+    classes = [str(name) for name in known["classes"]]
+    return {"classes": classes, "together": known["together"], "counts": known["labels"]}

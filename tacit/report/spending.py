@@ -1,0 +1,160 @@
+"""Epsilon by round from the ledger, for every client or for groups of them: exact at marks, an upper bound in between.
+
+Charges of other runs in the same ledger count from the start, so a curve never shows less than what was spent. Clients
+with the same limit that pay the same event are one group, and its curve is that of a member that took part most often:
+composition is monotone, so this bounds all of them.
+"""
+
+import sqlite3
+from collections import defaultdict
+from collections.abc import Iterable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tacit.errors import BadInput
+from tacit.privacy import price
+
+MOST_GROUPS = 8  # curves that can be told apart in one picture
+MOST_PRICES = 96  # at 10 to 20 ms each
+FEWEST_MARKS, MOST_MARKS = 12, 64  # marks of a curve; the largest is what the loop prices while a run goes on
+
+Counts = dict[int, np.ndarray]  # event -> charges until each mark
+
+
+@dataclass(frozen=True)
+class Charges:
+    """The charges of one unit: by client and event, those of this run in buckets of `step` rounds, others as totals."""
+
+    own: dict[str, dict[int, dict[int, int]]]
+    others: dict[str, dict[int, int]]
+    events: dict[int, Any]
+    step: int
+    total: int
+    delta: float
+    accountant: str
+
+    def epsilon(self, pairs: Iterable[tuple[int, int]]) -> float:
+        """The price of so many charges of these events."""
+        composition = price.compose((self.events[event], int(count)) for event, count in pairs)
+        return price.epsilon(composition, delta=self.delta, accountant=self.accountant)
+
+    def rounds(self, name: str) -> int:
+        """How many charges of this run the client has."""
+        return sum(count for buckets in self.own.get(name, {}).values() for count in buckets.values())
+
+
+def read(path: Path, *, run: str, unit: str, planned: int, delta: float, accountant: str) -> Charges:
+    """Reads a ledger and adds nothing to it. Raises BadInput for a file that is none."""
+    step = -(-planned // MOST_MARKS)
+    try:
+        # not read-only: what a crash left half-written in the journal is rolled back first, as for every reader
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=rw", uri=True, timeout=10)) as db:
+            texts = db.execute("SELECT id, text FROM events").fetchall()
+            mine = db.execute(
+                "SELECT client, event, round / ?, COUNT(*) FROM charges WHERE run = ? AND unit = ? GROUP BY 1, 2, 3",
+                (step, run, unit),
+            ).fetchall()
+            rest = db.execute(
+                "SELECT client, event, COUNT(*) FROM charges WHERE run != ? AND unit = ? GROUP BY 1, 2", (run, unit)
+            ).fetchall()
+            total = db.execute("SELECT COUNT(*) FROM charges").fetchone()[0]
+    except sqlite3.Error as error:
+        raise BadInput(f"The ledger {path} cannot be read ({error}).") from None
+    own: dict[str, dict[int, dict[int, int]]] = defaultdict(lambda: defaultdict(dict))
+    others: dict[str, dict[int, int]] = defaultdict(dict)
+    for client, event, bucket, count in mine:
+        own[client][event][bucket] = count
+    for client, event, count in rest:
+        others[client][event] = count
+    events = {key: price.from_text(text) for key, text in texts}
+    return Charges(own, others, events, step, total, delta, accountant)
+
+
+def stride(planned: int, curves: int) -> int:
+    """The rounds between two marks of a curve, so that all curves together stay cheap.
+
+    >>> stride(30, 1), stride(500, 1), stride(500, 8)
+    (1, 8, 48)
+    """
+    finest = -(-planned // MOST_MARKS)
+    wanted = max(FEWEST_MARKS, min(MOST_MARKS, MOST_PRICES // max(1, curves)))
+    return finest * -(-planned // (wanted * finest))  # a multiple: the loop has priced those for its two ends
+
+
+def groups(
+    charges: Charges, names: list[str], limits: list[float | None], *, planned: int, done: int
+) -> list[dict[str, Any]]:
+    """The curves: `rounds` (counted from 1) and `epsilon` spent by then, with the limit and the members they stand for.
+
+    Between two marks the later one is the bound.
+    """
+    chosen, found = _chosen(_kinds(charges, names, limits)) if done else [], []
+    every = stride(planned, len(chosen)) // charges.step
+    last = (done - 1) // (every * charges.step)
+    for members, stand_for in chosen:
+        own = _most(charges, [names[i] for i in members], last, every)
+        base = list(charges.others.get(names[members[0]], {}).items())
+        spent = [
+            charges.epsilon([*base, *((event, until[m]) for event, until in own.items())]) for m in range(last + 1)
+        ]
+        at = [min(done, (mark + 1) * every * charges.step) for mark in range(last + 1)]
+        found.append({"rounds": at, "epsilon": spent, "limit": limits[members[0]], **_label(stand_for, names, limits)})
+    return found
+
+
+def spent_by_all(charges: Charges, names: list[str], *, most: int | None = None) -> list[float] | None:
+    """What every client has spent, exactly; None if that takes more than `most` prices."""
+    kinds = [_all_of(charges, name) for name in names]
+    if most is not None and len(set(kinds)) > most:
+        return None
+    prices = {kind: charges.epsilon(kind) for kind in set(kinds)}
+    return [prices[kind] for kind in kinds]
+
+
+def _all_of(charges: Charges, name: str) -> tuple[tuple[int, int], ...]:
+    own = [(event, sum(buckets.values())) for event, buckets in charges.own.get(name, {}).items()]
+    return tuple(sorted([*own, *charges.others.get(name, {}).items()]))
+
+
+def _kinds(charges: Charges, names: list[str], limits: list[float | None]) -> list[list[int]]:
+    """Clients with equal limit, events and past, by ascending limit."""
+    kinds: dict[Any, list[int]] = defaultdict(list)
+    for index, name in enumerate(names):
+        past = tuple(sorted(charges.others.get(name, {}).items()))
+        limit = limits[index]
+        kinds[(np.inf if limit is None else limit, tuple(sorted(charges.own.get(name, {}))), past)].append(index)
+    return [kinds[key] for key in sorted(kinds)]
+
+
+def _chosen(kinds: list[list[int]]) -> list[tuple[list[int], list[int]]]:
+    """(the clients a curve is computed for, the clients it stands for): all kinds, or one of each of a few stretches."""
+    if len(kinds) <= MOST_GROUPS:
+        return [(kind, kind) for kind in kinds]
+    found = []
+    for number, part in enumerate(np.array_split(np.arange(len(kinds)), MOST_GROUPS)):
+        shown = kinds[int(part[0] if number == 0 else part[-1])]  # both ends of the range of limits are there
+        found.append((shown, [index for kind in part for index in kinds[int(kind)]]))
+    return found
+
+
+def _most(charges: Charges, members: list[str], last: int, every: int) -> Counts:
+    """For each event, the largest number of charges of a member until each mark."""
+    most: Counts = {}
+    for name in members:
+        for event, buckets in charges.own.get(name, {}).items():
+            row = np.zeros(last + 1, dtype=int)
+            for bucket, count in buckets.items():
+                row[min(bucket // every, last)] += count  # a charge of the open round counts already
+            until = np.cumsum(row)
+            most[event] = np.maximum(most[event], until) if event in most else until
+    return most
+
+
+def _label(stand_for: list[int], names: list[str], limits: list[float | None]) -> dict[str, Any]:
+    known = [limit for limit in (limits[index] for index in stand_for) if limit is not None]
+    ends = [min(known), max(known)] if known else None
+    return {"clients": len(stand_for), "limits": ends, "name": names[stand_for[0]] if len(stand_for) == 1 else None}
