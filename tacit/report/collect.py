@@ -34,7 +34,7 @@ def run_page(files: RunFiles, *, since: int = 0, live: bool = False) -> dict[str
     done, planned = len(files.rounds), files.experiment.train.rounds
     stride = 1 if live else -(-done // MOST_POINTS)
     shown = [record for i, record in enumerate(files.rounds) if i >= since and (i % stride == 0 or i == done - 1)]
-    promise, curves, clients = _privacy(files, live=live)
+    promise, curves, clients, last = _privacy(files, live=live)
     return {
         "kind": "run",
         "name": files.experiment.name,
@@ -53,7 +53,7 @@ def run_page(files: RunFiles, *, since: int = 0, live: bool = False) -> dict[str
         "curves": curves,
         "clients": clients,
         "labels": _labels(files.clients),
-        "dropped": dropped(files.rounds, planned=planned),
+        "dropped": dropped(files.rounds, planned=planned, last=last),
         "final": facts(files.summary) if files.summary else {},
         "notes": list((files.summary or files.clients or {}).get("notes") or []),
         "version": (files.summary or {}).get("version"),
@@ -108,25 +108,26 @@ def text(value: Any) -> str:
     return value if isinstance(value, str) else dumps({"x": [value]}).strip()[len("x = [") : -1]
 
 
-def dropped(records: Sequence[dict[str, Any]], *, planned: int) -> list[list[Any]]:
-    """[first round missed, names] of clients that ran out of budget before the planned end."""
-    seen: set[str] = set()
-    found = []
-    for record in records:
-        names = [str(name) for name in record.get("dropped") or [] if name not in seen]
-        seen |= set(names)
-        if names and record["round"] + 1 < planned:
-            found.append([record["round"] + 2, names])
-    return found
+def dropped(records: Sequence[dict[str, Any]], *, planned: int, last: dict[str, int]) -> list[list[Any]]:
+    """[first round missed, names] of clients that ran out of budget before the planned end.
+
+    `last` is the last round that each was charged for; who never was could not pay for the first.
+    """
+    found: dict[int, list[str]] = {}
+    for name in dict.fromkeys(str(name) for record in records for name in record.get("dropped") or []):
+        missed = last.get(name, -1) + 2
+        if missed <= planned:
+            found.setdefault(missed, []).append(name)
+    return [[missed, found[missed]] for missed in sorted(found)]
 
 
 def _privacy(
     files: RunFiles, *, live: bool
-) -> tuple[dict[str, Any] | None, list[dict[str, Any]], dict[str, Any] | None]:
-    """The promise with what was spent, the curves, and the table of clients."""
+) -> tuple[dict[str, Any] | None, list[dict[str, Any]], dict[str, Any] | None, dict[str, int]]:
+    """The promise with what was spent, the curves, the table of clients, and the last round each was charged for."""
     promise, known = files.guarantee, files.clients
     if promise is None or known is None or files.ledger is None:
-        return promise, [], _clients(known, None, None)
+        return promise, [], _clients(known, None, None), {}
     planned, names = files.experiment.train.rounds, [str(name) for name in known["names"]]
     common = {"delta": promise["delta"], "accountant": files.experiment.privacy.accountant}
     charges = spending.read(files.ledger, run=files.run, unit=promise["unit"], planned=planned, **common)
@@ -137,7 +138,7 @@ def _privacy(
     if files.summary is None and spent:
         ends = sorted(spent)
         promise = promise | {"epsilon": {"min": ends[0], "median": ends[len(ends) // 2], "max": ends[-1]}}
-    return promise, curves, _clients(known, spent, [charges.rounds(name) for name in names])
+    return promise, curves, _clients(known, spent, [charges.rounds(name) for name in names]), charges.last
 
 
 def _spent(files: RunFiles, charges: spending.Charges, names: list[str], *, live: bool) -> list[float] | None:

@@ -20,6 +20,7 @@ from tacit.privacy import price
 
 MOST_GROUPS = 8  # curves that can be told apart in one picture
 MOST_PRICES = 96  # at 10 to 20 ms each
+LARGEST = 1e9  # no limit, where limits are compared
 FEWEST_MARKS, MOST_MARKS = 12, 64  # marks of a curve; the largest is what the loop prices while a run goes on
 
 Counts = dict[int, np.ndarray]  # event -> charges until each mark
@@ -31,6 +32,7 @@ class Charges:
 
     own: dict[str, dict[int, dict[int, int]]]
     others: dict[str, dict[int, int]]
+    last: dict[str, int]  # the last round that each client was charged for
     events: dict[int, Any]
     step: int
     total: int
@@ -55,7 +57,7 @@ def read(path: Path, *, run: str, unit: str, planned: int, delta: float, account
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=rw", uri=True, timeout=10)) as db:
             texts = db.execute("SELECT id, text FROM events").fetchall()
             mine = db.execute(
-                "SELECT client, event, round / ?, COUNT(*) FROM charges WHERE run = ? AND unit = ? GROUP BY 1, 2, 3",
+                "SELECT client, event, round / ?, COUNT(*), MAX(round) FROM charges WHERE run = ? AND unit = ? GROUP BY 1, 2, 3",
                 (step, run, unit),
             ).fetchall()
             rest = db.execute(
@@ -66,12 +68,14 @@ def read(path: Path, *, run: str, unit: str, planned: int, delta: float, account
         raise BadInput(f"The ledger {path} cannot be read ({error}).") from None
     own: dict[str, dict[int, dict[int, int]]] = defaultdict(lambda: defaultdict(dict))
     others: dict[str, dict[int, int]] = defaultdict(dict)
-    for client, event, bucket, count in mine:
+    last: dict[str, int] = {}
+    for client, event, bucket, count, latest in mine:
         own[client][event][bucket] = count
+        last[client] = max(latest, last.get(client, 0))
     for client, event, count in rest:
         others[client][event] = count
     events = {key: price.from_text(text) for key, text in texts}
-    return Charges(own, others, events, step, total, delta, accountant)
+    return Charges(own, others, last, events, step, total, delta, accountant)
 
 
 def stride(planned: int, curves: int) -> int:
@@ -92,7 +96,7 @@ def groups(
 
     Between two marks the later one is the bound.
     """
-    chosen, found = _chosen(_kinds(charges, names, limits)) if done else [], []
+    chosen, found = _chosen(*_kinds(charges, names, limits)) if done else [], []
     every = stride(planned, len(chosen)) // charges.step
     last = (done - 1) // (every * charges.step)
     for members, stand_for in chosen:
@@ -120,25 +124,44 @@ def _all_of(charges: Charges, name: str) -> tuple[tuple[int, int], ...]:
     return tuple(sorted([*own, *charges.others.get(name, {}).items()]))
 
 
-def _kinds(charges: Charges, names: list[str], limits: list[float | None]) -> list[list[int]]:
-    """Clients with equal limit, events and past, by ascending limit."""
+def _kinds(charges: Charges, names: list[str], limits: list[float | None]) -> tuple[list[list[int]], list[float]]:
+    """Clients with equal limit, events and past, by ascending limit, and these limits."""
     kinds: dict[Any, list[int]] = defaultdict(list)
     for index, name in enumerate(names):
         past = tuple(sorted(charges.others.get(name, {}).items()))
         limit = limits[index]
         kinds[(np.inf if limit is None else limit, tuple(sorted(charges.own.get(name, {}))), past)].append(index)
-    return [kinds[key] for key in sorted(kinds)]
+    order = sorted(kinds)
+    return [kinds[key] for key in order], [key[0] for key in order]
 
 
-def _chosen(kinds: list[list[int]]) -> list[tuple[list[int], list[int]]]:
+def _chosen(kinds: list[list[int]], keys: list[float]) -> list[tuple[list[int], list[int]]]:
     """(the clients a curve is computed for, the clients it stands for): all kinds, or one of each of a few stretches."""
     if len(kinds) <= MOST_GROUPS:
         return [(kind, kind) for kind in kinds]
     found = []
-    for number, part in enumerate(np.array_split(np.arange(len(kinds)), MOST_GROUPS)):
-        shown = kinds[int(part[0] if number == 0 else part[-1])]  # both ends of the range of limits are there
-        found.append((shown, [index for kind in part for index in kinds[int(kind)]]))
+    for number, (start, stop) in enumerate(_stretches(keys)):
+        shown = kinds[start if number == 0 else stop - 1]  # both ends of the range of limits are there
+        found.append((shown, [index for kind in kinds[start:stop] for index in kind]))
     return found
+
+
+def _stretches(limits: list[float]) -> list[tuple[int, int]]:
+    """A few stretches of ascending limits, by cutting the widest one at its widest gap, again and again.
+
+    >>> _stretches([1.0, 1.1, 1.2, 9.0, 9.1, 9.2, 9.3, 9.4, 30.0])[:3]
+    [(0, 1), (1, 2), (2, 3)]
+    """
+    logs = np.log([min(limit, LARGEST) for limit in limits])
+    found = [(0, len(logs))]
+    while len(found) < MOST_GROUPS:
+        start, stop = max(found, key=lambda part: (logs[part[1] - 1] - logs[part[0]], part[1] - part[0]))
+        if stop - start < 2:
+            break
+        cut = start + 1 + int(np.argmax(np.diff(logs[start:stop])))
+        found.remove((start, stop))
+        found += [(start, cut), (cut, stop)]
+    return sorted(found)
 
 
 def _most(charges: Charges, members: list[str], last: int, every: int) -> Counts:

@@ -53,7 +53,7 @@ function section(id, title, ...children) {
 function table(caption, heads, rows, options) {
   const body = el("tbody");
   const made = el("table", {}, el("caption", { class: "visually-hidden", text: caption }),
-    el("thead", {}, el("tr", {}, heads.map((head) => el("th", { scope: "col", class: head.number ? "number" : null, text: head.name || head })))), body);
+    el("thead", {}, el("tr", {}, heads.map((head) => el("th", { scope: "col", class: head.number ? "number" : null, text: head.name })))), body);
   const fill = () => {
     if (body.firstChild) return;
     for (const row of typeof rows === "function" ? rows() : rows)

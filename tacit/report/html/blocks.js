@@ -29,7 +29,7 @@ function guaranteeTable(promise) {
 function settingsBlock(sections, words) {
   const rows = sections.flatMap(([section, keys]) => keys.map(([key, value, usual]) => [`${section}.${key}`, value, usual ? "default" : "set"]));
   return el("div", { class: "card" }, el("p", { class: "note", text: words }),
-    table("Settings", [{ name: "setting" }, { name: "value" }, { name: "" }], rows.filter((row) => row[2] === "set"), { open: true, tall: true }),
+    table("Settings that were set", [{ name: "setting" }, { name: "value" }], rows.filter((row) => row[2] === "set").map((row) => row.slice(0, 2)), { open: true, tall: true }),
     table("Settings left at their defaults", [{ name: "setting" }, { name: "value" }], rows.filter((row) => row[2] !== "set").map((row) => row.slice(0, 2)), { summary: "Settings left at their defaults" }));
 }
 function notesBlock(notes) {

@@ -38,7 +38,7 @@ function scaleOf(spec, series, width, height, box) {
     if (spec.top !== undefined) high = Math.min(high, Math.max(spec.top, low + 1e-9));
     if (spec.bottom !== undefined) low = Math.max(low, spec.bottom);
   }
-  let left = xs[0], right = xs[xs.length - 1];
+  let left = series.some((s) => s.bound) ? Math.min(1, xs[0]) : xs[0], right = xs[xs.length - 1];
   if (spec.xlog) { left /= 1.25; right *= 1.25; }
   else if (left === right) { left -= 0.5; right += 0.5; }
   const fx = spec.xlog ? Math.log : (v) => v, fy = spec.log ? Math.log : (v) => v;
@@ -53,7 +53,7 @@ function pathOf(s, scale) {
     if (v === null || v === undefined) { open = false; return; }
     const x = scale.x(s.x[i]).toFixed(1), y = scale.y(v).toFixed(1);
     // a bound between two marks is the later one: up first, then across
-    path += !open ? (s.bound ? `M${scale.x(i ? s.x[i - 1] : Math.max(scale.left, Math.min(1, s.x[i]))).toFixed(1)},${y}H${x}` : `M${x},${y}`) : s.bound ? `V${y}H${x}` : `L${x},${y}`;
+    path += !open ? (s.bound ? `M${scale.x(i ? s.x[i - 1] : 1).toFixed(1)},${y}H${x}` : `M${x},${y}`) : s.bound ? `V${y}H${x}` : `L${x},${y}`;
     open = true;
   });
   return path;
@@ -127,7 +127,7 @@ function chart(spec) {
     if (s.low && s.high && s.x.length > 1 && !spec.points) parts.push(svg("path", { d: bandOf(s, scale), fill: ink, opacity: 0.14 }));
     if (s.limit && s.limit <= scale.high) parts.push(svg("line", { x1: scale.x(scale.left), x2: scale.x(scale.right), y1: scale.y(s.limit), y2: scale.y(s.limit), stroke: ink, "stroke-width": 1, "stroke-dasharray": "1 4", opacity: 0.9 }));
     if (spec.points && s.low && s.high) parts.push(svg("path", { d: `M${scale.x(s.x[0])},${scale.y(s.low[0])}V${scale.y(s.high[0])}`, stroke: ink, "stroke-width": 1.6 }));
-    if (!spec.points) parts.push(svg("path", { d: pathOf(s, scale), fill: "none", stroke: ink, "stroke-width": 2, "stroke-linejoin": "round", "stroke-dasharray": dash(s.index) }));
+    if (!spec.points) parts.push(svg("path", { d: pathOf(s, scale), fill: "none", stroke: ink, "stroke-width": s.wide || 2, "stroke-linejoin": "round", "stroke-dasharray": dash(s.index) }));
     const last = s.y.length - 1;
     if (s.y[last] !== null && s.y[last] !== undefined) parts.push(marker(s.index, scale.x(s.x[last]), scale.y(s.y[last]), spec.points ? 5.5 : 4, ink));
     return parts;

@@ -1,5 +1,5 @@
 // The page of one run.
-function groupName(curve, unit) {
+function groupName(curve) {
   const limit = curve.limits === null ? "no limit" : curve.limits[0] === curve.limits[1] ? `limit ${limitText(curve.limits[0])}` : `limits ${limitText(curve.limits[0])} to ${limitText(curve.limits[1])}`;
   if (curve.name) return `${curve.name} (${limit})`;
   const which = curve.limits && curve.limits[0] !== curve.limits[1] ? `; shown: ${limitText(curve.limit)}` : "";
@@ -18,7 +18,7 @@ const CHARTS = {
     const finite = d.curves.map((c) => c.limit).filter((v) => v), wide = finite.length && Math.max(...finite) / Math.min(...finite) > 12;
     return { title: `ε spent by round, per ${d.guarantee.unit}`, wide: true, height: 300, log: wide, zero: !wide, xLabel: "round", xName: "after round", format: epsilon,
       note: `${d.guarantee.relation}; against ${d.guarantee.adversary}; δ = ${delta(d.guarantee.delta)}. Dotted lines are limits. Exact at the marks; between two marks the line is an upper bound.`,
-      series: d.curves.map((c, i) => ({ name: groupName(c, d.guarantee.unit), x: c.rounds, y: c.epsilon, limit: c.limit, bound: true, index: i })) };
+      series: d.curves.map((c, i) => ({ name: groupName(c), x: c.rounds, y: c.epsilon, limit: c.limit, bound: true, index: i })) };
   },
   clipped: (d) => ({ title: "Clip fraction by round", raw: true, note: "The share of gradients that were longer than the clip norm.", xLabel: "round", format: percent, tick: percentTick, zero: true, top: 1, series: [line(d, "clipped", "clipped", 0)] }),
   signal: (d) => ({ title: "Signal-to-noise by round", note: "|signal| / |noise| of a client's update, estimated from what was released: it costs no privacy. The band runs from the lowest to the highest client; 0 means that noise hides the signal.", xLabel: "round", format: fixed(3), zero: true,
@@ -60,12 +60,12 @@ function promiseBlock(d) {
 function droppedBlock(d) {
   const out = (d.rounds.out_of_budget || []).slice(-1)[0] || 0, early = d.dropped.reduce((sum, [, names]) => sum + names.length, 0);
   let words = "Nobody dropped out: every client could pay for every round that it was drawn for.";
-  if (early) words = `${plural(early, "client")} ran out of budget before the planned end and stayed out from then on.`;
+  if (early) words = `${plural(early, "client")} ran out of budget before the planned end: another round would have taken each past its limit, so the ledger let it take part no more.`;
   else if (out && d.done >= d.planned) words = `Nobody dropped out before the end. ${plural(out, "client")} could pay for no round beyond the last: the budget was spread to end there.`;
   if (!d.guarantee) words = "Nobody dropped out: without a promise there is no budget to run out of.";
   return el("div", { class: "card" }, el("h3", { text: "Who dropped out, and why" }), el("p", { text: words }),
-    early ? table("Clients that ran out of budget", [{ name: "out from round", number: false }, { name: "reason" }, { name: "clients" }],
-      d.dropped.map(([round, names]) => [whole(round), "out of budget: another round would pass its limit", names.length > 40 ? `${names.slice(0, 40).join(", ")} and ${names.length - 40} more` : names.join(", ")]), { open: true }) : null);
+    early ? table("Clients that ran out of budget", [{ name: "out from round" }, { name: "clients" }],
+      d.dropped.map(([round, names]) => [whole(round), names.length > 40 ? `${names.slice(0, 40).join(", ")} and ${names.length - 40} more` : names.join(", ")]), { open: true }) : null);
 }
 function clientsTable(d) {
   const c = d.clients;
@@ -84,9 +84,9 @@ function runPage(d) {
     section("learning", "Learning", d.rounds.round.length ? el("div", { class: "grid" }, make("accuracy"), make("loss")) : el("p", { class: "note", text: "No round has ended yet." }),
       d.thinned > 1 ? el("p", { class: "note", text: `Every ${d.thinned}th round is drawn; rounds.csv has all of them.` }) : null),
     d.guarantee ? section("privacy", "Privacy spent", el("div", { class: "grid" }, d.curves.length ? make("epsilon") : el("p", { class: "note", text: "Nothing has been charged yet." }))) : null,
-    d.rounds.round.length ? section("noise", "Clipping and noise", el("div", { class: "grid" }, researcher)) : null,
+    d.rounds.round.length ? section("noise", "Clipping and noise", el("div", { class: "grid three" }, researcher)) : null,
     section("clients", "Clients", el("div", { class: "grid" }, d.rounds.round.length ? make("cohort") : null, slot("dropped", droppedBlock), d.labels ? heatmap(d.labels, d.clients) : null), slot("table", clientsTable)),
-    d.rounds.round.length ? section("costs", "Costs", el("div", { class: "grid" }, make("traffic"), make("time"), slot("stages", (now) => stagesBlock([now])))) : null,
+    d.rounds.round.length ? section("costs", "Costs", el("div", { class: "grid three" }, make("traffic"), make("time"), slot("stages", (now) => stagesBlock([now])))) : null,
     section("settings", "Settings", settingsBlock(d.settings, "Everything the run was told, resolved. Repeat it from experiment.toml in its folder."), slot("final", (now) => (Object.keys(now.final).length ? el("div", { class: "card" }, el("h3", { text: "Final numbers" }), terms(Object.entries(now.final))) : null)), notesBlock(d.notes)),
     foot(d),
   ].filter(Boolean));

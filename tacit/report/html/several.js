@@ -2,6 +2,8 @@
 function overlay(d, key, options) {
   const series = d.entries.map((e, i) => ({ entry: e, i })).filter(({ entry }) => entry.series[key] && (!options.only || options.only(entry)))
     .map(({ entry, i }) => ({ name: entry.label, index: i, x: entry.series.round, y: entry.series[key].mean, low: entry.series[key].low, high: entry.series[key].high, bound: options.bound }));
+  // the first line is the widest: where lines lie upon each other all of them are seen
+  series.forEach((s, n) => { s.wide = 4 - 2.2 * (series.length > 1 ? n / (series.length - 1) : 1); });
   return series.length ? chart({ xLabel: "round", ...options, series }) : null;
 }
 function severalTable(d) {
@@ -21,9 +23,11 @@ function byEpsilon(d, number) {
   if (mine.length < 2 || !mine.every((e) => e.epsilon.max > 0)) return null;
   const all = mine.map((e) => e.epsilon.max);
   if (Math.max(...all) < 1.01 * Math.min(...all)) return null;
-  return chart({ title: `Accuracy by ε per ${promise.unit}${d.promises.length > 1 ? `, promise (${number + 1})` : ""}`, points: true, xlog: true, xLabel: `largest ε spent per ${promise.unit} (log scale)`, xName: "ε", xTick: (v) => digits(v, 3), xFormat: epsilon, format: fixed(4), tick: percentTick, top: 1, bottom: 0,
-    note: `Holds ${promise.statement}.`,
-    series: mine.map((e) => ({ name: e.label, index: d.entries.indexOf(e), x: [e.epsilon.max], y: [e.accuracy], low: e.interval === null ? null : [Math.max(0, e.accuracy - e.interval)], high: e.interval === null ? null : [Math.min(1, e.accuracy + e.interval)] })) });
+  const real = new Map(), aside = (value) => { while (real.has(value)) value *= 1.04; return value; };
+  const places = mine.map((e) => { const place = aside(e.epsilon.max); real.set(place, e.epsilon.max); return place; });
+  return chart({ title: `Accuracy by ε per ${promise.unit}${d.promises.length > 1 ? `, promise (${number + 1})` : ""}`, points: true, xlog: true, xLabel: `largest ε spent per ${promise.unit} (log scale)`, xName: "ε", xTick: (v) => digits(v, 3), xFormat: (v) => epsilon(real.get(v)), format: fixed(4), tick: percentTick, top: 1, bottom: 0,
+    note: `Holds ${promise.statement}. Equal ε stand side by side.`,
+    series: mine.map((e, n) => ({ name: e.label, index: d.entries.indexOf(e), x: [places[n]], y: [e.accuracy], low: e.interval === null ? null : [Math.max(0, e.accuracy - e.interval)], high: e.interval === null ? null : [Math.min(1, e.accuracy + e.interval)] })) });
 }
 function severalPage(d) {
   const page = document.getElementById("page"), seeds = Math.max(...d.entries.map((e) => e.seeds)), band = seeds > 1 ? `Mean of ${seeds} seeds, band from the lowest to the highest.` : null;
@@ -40,11 +44,11 @@ function severalPage(d) {
         : el("div", { class: "card promise none" }, el("p", { text: "No privacy is promised by any of these runs." })),
       d.entries.some((e) => e.promise === null) && d.promises.length ? el("p", { class: "note", text: `No promise: ${d.entries.filter((e) => e.promise === null).map((e) => e.label).join("; ")}` }) : null,
       el("p", { class: "note", text: "An ε is that of one run: whoever sees several runs on the same data sees what they spend together." })),
-    section("learning", "Learning", el("div", { class: "grid" }, [overlay(d, "accuracy", { title: "Test accuracy by round", note: band, format: fixed(4), tick: percentTick, top: 1, wide: true, height: 320 }),
+    section("learning", "Learning", el("div", { class: "grid three" }, [overlay(d, "accuracy", { title: "Test accuracy by round", note: band, format: fixed(4), tick: percentTick, top: 1, wide: true, height: 320 }),
       overlay(d, "loss", { title: "Test loss by round", note: band, format: fixed(4) }), overlay(d, "signal_to_noise", { title: "Signal-to-noise by round", note: "Median client of each run, from released updates.", format: fixed(3), zero: true }),
       overlay(d, "clipped", { title: "Clip fraction by round", raw: true, format: percent, tick: percentTick, zero: true, top: 1 })].map(keep))),
     epsilons.some(Boolean) ? section("privacy", "Privacy spent", el("div", { class: "grid" }, epsilons)) : null,
-    section("costs", "Costs", el("div", { class: "grid" }, keep(overlay(d, "uplink_bytes", { title: "Uploaded until each round", format: bytes, tick: bytes, zero: true })), keep(overlay(d, "downlink_bytes", { title: "Downloaded until each round", format: bytes, tick: bytes, zero: true })), stagesBlock(d.entries))),
+    section("costs", "Costs", el("div", { class: "grid three" }, keep(overlay(d, "uplink_bytes", { title: "Uploaded until each round", format: bytes, tick: bytes, zero: true })), keep(overlay(d, "downlink_bytes", { title: "Downloaded until each round", format: bytes, tick: bytes, zero: true })), stagesBlock(d.entries))),
     section("settings", "Settings", keys.length ? el("div", { class: "card" }, el("h3", { text: "What differs" }), table("Settings that differ", [{ name: "run" }, ...keys.map((key) => ({ name: key }))], d.entries.map((e) => [e.label, ...keys.map((key) => (e.settings[key] === undefined ? "–" : e.settings[key]))]), { open: true, tall: true })) : null,
       settingsBlock(d.settings, "What all of them share."), notesBlock(d.notes)),
     foot(d),
