@@ -103,8 +103,8 @@ def serve(folders: Sequence[Path], *, port: int, ready: Callable[[str], None]) -
     """Serves until Ctrl-C. Raises BadInput first if the folders cannot be shown."""
     collect(folders, live=True)
     with Server(folders, port=port) as server:
-        ready(server.url)
         try:
+            ready(server.url)
             server.serve_forever(poll_interval=0.2)
         except KeyboardInterrupt:
             return

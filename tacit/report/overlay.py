@@ -15,7 +15,7 @@ import numpy as np
 
 from tacit.compare.grid import expand
 from tacit.compare.place import ASKED, BASE, asked, tasks_of
-from tacit.compare.results import CONFIDENCE, LAST_ROUNDS, estimate, statement
+from tacit.compare.results import CONFIDENCE, LAST_ROUNDS, estimate, last_rounds, statement
 from tacit.errors import BadInput
 from tacit.report.collect import MOST_POINTS, settings, short, stages
 from tacit.report.files import RunFiles, read
@@ -62,6 +62,7 @@ def several_page(found: Sequence[Entry], *, name: str) -> dict[str, Any]:
         "kind": "several",
         "name": name,
         "finished": all(run.summary for entry in found for run in entry.runs) and not any(e.missing for e in found),
+        "last": last_rounds(len(run.rounds) for entry in found for run in entry.runs if run.summary),
         "confidence": 100 * CONFIDENCE,
         "promises": [{"statement": words, **_promise(found, words)} for words in promises],
         "entries": [_entry(entry, promises) | {"settings": differing.get(entry.label, {})} for entry in found],
@@ -109,7 +110,6 @@ def _entry(entry: Entry, promises: list[str]) -> dict[str, Any]:
         "planned": entry.planned,
         "rounds": max((len(run.rounds) for run in entry.runs), default=0),
         "early": sum(run.summary["stopped"] == "budget" for run in ended if run.summary),
-        "last": min([LAST_ROUNDS, *(len(run.rounds) for run in ended)]) if ended else None,
         "accuracy": short(found.mean) if found else None,
         "interval": short(found.interval) if found else None,
         "each": [short(value) for value in last],

@@ -7,8 +7,8 @@ function overlay(d, key, options) {
   return series.length ? chart({ xLabel: "round", ...options, series }) : null;
 }
 function severalTable(d) {
-  const units = [...new Set(d.entries.map((e) => e.unit).filter(Boolean))], last = Math.min(...d.entries.map((e) => e.last).filter((v) => v !== null));
-  const heads = [{ name: "run" }, { name: Number.isFinite(last) ? `accuracy (${last === 1 ? "last round" : `mean of the last ${last} rounds`})` : "accuracy", number: true },
+  const units = [...new Set(d.entries.map((e) => e.unit).filter(Boolean))];
+  const heads = [{ name: "run" }, { name: `accuracy (${d.last})`, number: true },
     ...units.map((unit) => ({ name: `ε spent per ${unit}`, number: true })), ...(d.promises.length > 1 ? [{ name: "promise" }] : []), { name: "rounds", number: true }, { name: "up", number: true }, { name: "down", number: true }, { name: "time", number: true }, { name: "state" }];
   const state = (e) => {
     const words = e.ended === e.seeds ? "finished" : `unfinished: ${e.ended} of ${e.seeds} ended`;
