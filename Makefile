@@ -31,6 +31,7 @@ bench: setup
 	$(BIN)/python bench/round.py
 	$(BIN)/python bench/scale.py
 	$(BIN)/python bench/projection.py
+	$(BIN)/python bench/report.py
 
 clean:
 	rm -rf $(VENV) runs build *.egg-info

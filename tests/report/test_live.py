@@ -154,6 +154,7 @@ def test_the_page_follows_a_run_in_a_browser(browser, stopped):
             browser.wait("document.documentElement.dataset.live === 'ended'")
             assert browser.value("document.querySelector('.badge').textContent") == "finished"
             browser.value("document.querySelector('svg.chart').focus()")
+            browser.press("End")
             assert browser.value("document.querySelector('figure output').textContent").startswith("round 6:")
             assert browser.complaints() == []
         finally:
