@@ -88,11 +88,9 @@ def run(
         past = folder.rounds(before=(folder.restore() or (None, 0))[1])
         if ready:
             ready(parts, past)
-        promise = _promise(parts)
-        way = os.path.relpath(ledger.path, folder.path) if ledger else None
-        known = clients_record(parts, promise if ledger else None, ledger=way)
-        folder.write("clients.json", json.dumps(known).encode())
-        book = stack.enter_context(open_writers(writers, folder, experiment, past, unit=promise.unit))
+        _note_clients(parts, ledger, folder)
+        unit = _promise(parts).unit
+        book = stack.enter_context(open_writers(writers, folder, experiment, past, unit=unit))
         state, stopped = loop(parts, ledger, folder, trainer, book.observing(observe))
         history = _finish(parts, ledger, folder, state.params, stopped)
         book.finish(history.summary)
@@ -144,6 +142,13 @@ def _ledger(parts: Parts, folder: Folder) -> Ledger | None:
         attempt=attempt,
         accountant=experiment.privacy.accountant,
     )
+
+
+def _note_clients(parts: Parts, ledger: Ledger | None, folder: Folder) -> None:
+    """Writes down who the clients are and what they are promised, so that a report needs nothing but the folder."""
+    promise = _promise(parts) if ledger else None
+    way = os.path.relpath(ledger.path, folder.path) if ledger else None
+    folder.write("clients.json", json.dumps(clients_record(parts, promise, ledger=way)).encode())
 
 
 def _finish(parts: Parts, ledger: Ledger | None, folder: Folder, params: torch.Tensor, stopped: str) -> History:

@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
 from tacit.engine.watch import STAGES
@@ -23,7 +24,7 @@ MOST_CLIENTS = 3000  # rows of the table of clients
 LIVE_PRICES = 48  # while a run goes on, what everybody has spent is priced only if it takes few prices
 COLUMNS = (
     "accuracy", "loss", "train_loss", "clipped", "cohort", "out_of_budget", "epsilon_tightest", "epsilon_loosest",
-    "update_norm", "signal_to_noise", "signal_to_noise_low", "signal_to_noise_high", "uplink_bytes", "downlink_bytes",
+    "update_norm", "signal_to_noise", "signal_to_noise_low", "signal_to_noise_high", "uplink_total", "downlink_total",
     "seconds", *(f"seconds_{stage}" for stage in STAGES),
 )  # fmt: skip
 CEILED = ("epsilon_tightest", "epsilon_loosest")
@@ -33,7 +34,8 @@ def run_page(files: RunFiles, *, since: int = 0, live: bool = False) -> dict[str
     """Everything on the page of one run. With `live` no round is left out, and only those from `since` on are told."""
     done, planned = len(files.rounds), files.experiment.train.rounds
     stride = 1 if live else -(-done // MOST_POINTS)
-    shown = [record for i, record in enumerate(files.rounds) if i >= since and (i % stride == 0 or i == done - 1)]
+    every = _with_totals(files.rounds)
+    shown = [record for i, record in enumerate(every) if i >= since and (i % stride == 0 or i == done - 1)]
     promise, curves, clients, last = _privacy(files, live=live)
     return {
         "kind": "run",
@@ -68,6 +70,14 @@ def columns(records: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
         if any(value is not None for value in values):
             found[key] = values
     return found
+
+
+def _with_totals(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The records with the bytes until then: summed before a curve is thinned."""
+    up = accumulate(record["uplink_bytes"] for record in records)
+    down = accumulate(record["downlink_bytes"] for record in records)
+    totals = zip(records, up, down, strict=True)
+    return [record | {"uplink_total": sent, "downlink_total": received} for record, sent, received in totals]
 
 
 def short(value: Any, *, up: bool = False) -> Any:

@@ -18,6 +18,12 @@ from urllib.parse import parse_qs, urlsplit
 from tacit.errors import BadInput, TacitError
 from tacit.report.page import collect, render
 
+HEADERS = (
+    ("Cache-Control", "no-store"),
+    ("X-Content-Type-Options", "nosniff"),
+    ("Cross-Origin-Resource-Policy", "same-origin"),
+    ("Content-Security-Policy", "frame-ancestors 'none'"),
+)
 WATCHED = ("rounds.jsonl", "summary.json", "clients.json", "ledger.db")
 
 
@@ -86,9 +92,8 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Type", f"{kind}; charset=utf-8")
         self.send_header("Content-Length", str(len(body)))
-        for name, value in (("Cache-Control", "no-store"), ("X-Content-Type-Options", "nosniff")):
+        for name, value in HEADERS:
             self.send_header(name, value)
-        self.send_header("Cross-Origin-Resource-Policy", "same-origin")
         if mark:
             self.send_header("X-Tacit-Mark", mark)
         self.end_headers()

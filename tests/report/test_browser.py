@@ -79,6 +79,19 @@ def test_a_chart_is_read_out_by_arrow_keys(browser, ended):
     assert re.match(r"client-0, label 1: \d+ record", read)
 
 
+def test_drawing_anew_keeps_the_place_of_the_reader(browser, ended):
+    show(browser, ended / "report.html")
+    browser.value("document.querySelector('svg.chart').focus()")
+    browser.press("Home")
+    browser.press("ArrowRight")
+    old = "window.old = document.querySelector('svg.chart')"
+    browser.value(old + "; 0")
+    browser.call("Emulation.setDeviceMetricsOverride", width=700, height=900, deviceScaleFactor=1, mobile=False)
+    browser.wait("window.old !== document.querySelector('svg.chart')")
+    assert browser.value("document.activeElement === document.querySelector('svg.chart')")
+    assert browser.value("document.querySelector('figure output').textContent").startswith("round 2:")
+
+
 def test_tab_reaches_the_skip_link_first_and_then_every_control(browser, ended):
     show(browser, ended / "report.html")
     browser.press("Tab")

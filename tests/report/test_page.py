@@ -26,7 +26,7 @@ def test_every_run_writes_a_page_that_holds_all_of_it(ended):
     assert data["finished"]
     assert data["rounds"]["round"] == [1, 2, 3, 4, 5, 6]
     assert data["rounds"]["accuracy"][-1] == short(summary["test_accuracy"])
-    for key in ("loss", "clipped", "signal_to_noise", "uplink_bytes", "seconds_train", "seconds_write"):
+    for key in ("loss", "clipped", "signal_to_noise", "uplink_total", "seconds_train", "seconds_write"):
         assert len(data["rounds"][key]) == 6
     assert set(data["stages"]) == {"admit", "train", "server", "evaluate", "write"}
     assert sum(map(sum, data["labels"]["counts"])) == 5 * 40
@@ -125,6 +125,7 @@ def test_a_long_run_is_thinned_and_keeps_its_last_round(ended, monkeypatch):
     monkeypatch.setattr("tacit.report.collect.MOST_POINTS", 4)
     data = collect([ended])
     assert (data["thinned"], data["rounds"]["round"]) == (2, [1, 3, 5, 6])
+    assert data["rounds"]["uplink_total"][-1] == json.loads((ended / "summary.json").read_text())["uplink_bytes"]
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,12 @@ function marker(index, x, y, size, fill) {
     `M${x},${y - s * 1.3}L${x + s * 1.3},${y}L${x},${y + s * 1.3}L${x - s * 1.3},${y}z`];
   return svg("path", { d: shapes[index % 4], fill, stroke: "var(--card)", "stroke-width": 1 });
 }
-const values = (series) => series.flatMap((s) => [...s.y, ...(s.low || []), ...(s.high || []), s.limit].filter((v) => v !== null && v !== undefined));
+function values(series) {
+  const known = (list) => list.filter((v) => v !== null && v !== undefined);
+  const drawn = series.flatMap((s) => known([...s.y, ...(s.low || []), ...(s.high || [])])), most = Math.max(0, ...drawn);
+  // a limit far above everything spent would flatten the lines: the legend names it all the same
+  return drawn.concat(known(series.map((s) => s.limit)).filter((limit) => limit <= 2.5 * most));
+}
 
 function scaleOf(spec, series, width, height, box) {
   let all = values(series), xs = [...new Set(series.flatMap((s) => s.x))].sort((a, b) => a - b);
@@ -88,7 +93,7 @@ function chart(spec) {
   const shown = () => spec.series.filter((s) => !hidden.has(s.name) && s.x.length);
 
   function draw() {
-    const width = Math.max(240, plot.clientWidth || 480), height = spec.height || 240, focus = picture && document.activeElement === picture;
+    const width = Math.max(240, plot.clientWidth || 480), height = spec.height || 240, focus = picture && document.activeElement === picture, kept = cursor;
     drawnWidth = plot.clientWidth;
     const list = shown().length ? shown() : spec.series.filter((s) => s.x.length);
     const box = { left: 48, right: 14, top: 12, bottom: 36 };
@@ -120,7 +125,7 @@ function chart(spec) {
     picture.addEventListener("blur", () => move(null));
     plot.replaceChildren(picture);
     if (focus) picture.focus({ preventScroll: true });
-    if (cursor !== null) move(Math.min(cursor, scale.xs.length - 1));
+    if (kept !== null) move(Math.min(kept, scale.xs.length - 1)); // drawing anew must not lose the reader's place
   }
   function lineOf(s) {
     const ink = s.colour || colour(s.index), parts = [];

@@ -31,7 +31,8 @@ function start() {
         const next = await answer.json();
         mark = answer.headers.get("X-Tacit-Mark") || "";
         data = data.kind === "run" && next.kind === "run" ? merge(data, next) : next;
-        if (update && shapeOf(data) === shape) update(data); else show();
+        const place = window.scrollY;
+        if (update && shapeOf(data) === shape) update(data); else { show(); window.scrollTo({ top: place, behavior: "instant" }); }
       }
       failures = 0;
       document.querySelectorAll(".banner.bad").forEach((node) => node.remove());

@@ -7,7 +7,6 @@ function groupName(curve) {
 }
 const has = (data, key) => (data.rounds[key] || []).some((v) => v !== null);
 const line = (data, key, name, index, more) => ({ name, x: data.rounds.round, y: data.rounds[key] || [], index, ...more });
-function cumulated(data, key) { let sum = 0; return (data.rounds[key] || []).map((v) => (sum += v * 1)); }
 
 // what each chart of the page shows; called again when a live run has gone on
 const CHARTS = {
@@ -17,7 +16,7 @@ const CHARTS = {
   epsilon: (d) => {
     const finite = d.curves.map((c) => c.limit).filter((v) => v), wide = finite.length && Math.max(...finite) / Math.min(...finite) > 12;
     return { title: `ε spent by round, per ${d.guarantee.unit}`, wide: true, height: 300, log: wide, zero: !wide, xLabel: "round", xName: "after round", format: epsilon,
-      note: `${d.guarantee.relation}; against ${d.guarantee.adversary}; δ = ${delta(d.guarantee.delta)}. Dotted lines are limits. Exact at the marks; between two marks the line is an upper bound.`,
+      note: `${d.guarantee.relation}; against ${d.guarantee.adversary}; δ = ${delta(d.guarantee.delta)}. Dotted lines are limits, where they are near enough to be drawn. Exact at the marks; between two marks the line is an upper bound.`,
       series: d.curves.map((c, i) => ({ name: groupName(c), x: c.rounds, y: c.epsilon, limit: c.limit, bound: true, index: i })) };
   },
   clipped: (d) => ({ title: "Clip fraction by round", raw: true, note: "The share of gradients that were longer than the clip norm.", xLabel: "round", format: percent, tick: percentTick, zero: true, top: 1, series: [line(d, "clipped", "clipped", 0)] }),
@@ -27,7 +26,7 @@ const CHARTS = {
   cohort: (d) => ({ title: "Clients by round", note: "Who took part, and who can pay for no further round.", xLabel: "round", format: whole, tick: whole, zero: true,
     series: [line(d, "cohort", "took part", 0), ...(has(d, "out_of_budget") ? [line(d, "out_of_budget", "out of budget", 1)] : [])] }),
   traffic: (d) => ({ title: "Traffic until each round", note: "Bytes that were really serialised, all clients together.", xLabel: "round", format: bytes, tick: bytes, zero: true,
-    series: [line(d, "uplink_bytes", "up", 0, { y: cumulated(d, "uplink_bytes") }), line(d, "downlink_bytes", "down", 1, { y: cumulated(d, "downlink_bytes") })] }),
+    series: [line(d, "uplink_total", "up", 0), line(d, "downlink_total", "down", 1)] }),
   time: (d) => ({ title: "Seconds by round", xLabel: "round", format: seconds, tick: seconds, zero: true, series: [line(d, "seconds", "whole round", 0), ...(has(d, "seconds_train") ? [line(d, "seconds_train", "of these, training", 1)] : [])] }),
 };
 function percentTick(v) { return `${Number((100 * v).toPrecision(4))} %`; }
@@ -44,15 +43,13 @@ function headBlock(d) {
 }
 function tilesBlock(d) {
   const last = (key) => (d.rounds[key] || [])[d.rounds.round.length - 1], spent = d.guarantee && d.guarantee.epsilon && d.guarantee.epsilon.max;
-  const up = cumulated(d, "uplink_bytes").pop(), down = cumulated(d, "downlink_bytes").pop();
-  const thin = d.thinned > 1;
   return el("ul", { class: "tiles", "aria-label": "Final numbers" },
     tile("Test accuracy", d.final["test accuracy"] || fixed(4)(last("accuracy")), d.finished ? "of the final model" : "so far"),
     d.guarantee ? tile(`ε spent, per ${d.guarantee.unit}`, spent ? `≤ ${epsilon(spent)}` : "≤ limits", `largest of all clients, δ = ${delta(d.guarantee.delta)}`) : tile("Privacy", "none", "nothing is promised"),
     tile("Rounds", whole(d.done), `of ${whole(d.planned)} planned`),
     d.clients ? tile("Clients", whole(d.clients.count), d.clients.records ? `${whole(d.clients.records[0])} to ${whole(d.clients.records[2])} records each` : null) : null,
-    tile("Traffic", thin || up === undefined ? (d.final.traffic || "–").split(",")[0] : bytes(up), thin || down === undefined ? (d.final.traffic || "").split(",")[1] || null : `up; ${bytes(down)} down`),
-    tile("Time", d.final.time || seconds((d.rounds.seconds || []).reduce((a, b) => a + b, 0)), "on this machine"));
+    tile("Traffic", bytes(last("uplink_total")), `up; ${bytes(last("downlink_total"))} down`),
+    tile("Time", d.final.time || seconds(Object.values(d.stages).reduce((a, b) => a + b, 0)), "on this machine"));
 }
 function promiseBlock(d) {
   return el("div", { class: `card promise${d.guarantee ? "" : " none"}` }, el("p", { text: d.sentence }), d.guarantee ? guaranteeTable(d.guarantee) : null);
