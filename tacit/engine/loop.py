@@ -2,18 +2,23 @@
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from tacit.build import Parts
+from tacit.engine.cohort import gather
 from tacit.engine.evaluate import evaluate
 from tacit.engine.folder import Folder
 from tacit.engine.meter import Meter
 from tacit.engine.watch import STAGES, Traffic, Watch
-from tacit.engine.wire import pack, receive
+from tacit.engine.wire import pack, receive, receive_any
 from tacit.errors import TrainingDiverged
 from tacit.privacy.ledger import Ledger
 from tacit.train.cohort import Trainer
-from tacit.types import Client, Message, State
+from tacit.types import Message, State
+
+WARM_UP = 10  # rounds: in round r the mean keeps at most r/(r + 10) of what it was
 
 Observer = Callable[[dict[str, Any]], None]
 
@@ -29,17 +34,17 @@ def loop(parts: Parts, ledger: Ledger | None, folder: Folder, trainer: Trainer, 
     for r in range(first, train.rounds):
         if ledger is not None:
             ledger.open_round(r)
-        cohort = sample(parts, meter, r)
-        if len(cohort) >= train.min_clients and ledger is not None:
-            cohort = ledger.admit(cohort, meter.cost, hint=meter.hint)  # pays first; who cannot pay stays out
-        if len(cohort) < train.min_clients:
+        cohort = gather(parts, ledger, meter, r)  # pays first; who cannot pay stays out
+        if cohort is None:
             return state, "budget"
         received, traffic = pack(algorithm.broadcast(state, cohort)), Traffic()
         watch.lap("admit")
-        messages = _wire(trainer(received, r, [client.index for client in cohort]), traffic, r, watch)
-        before, (state, info) = state.params, algorithm.server(state, messages)
+        replies = trainer(received, r, [client.index for client in cohort])
+        messages = _wire(replies, traffic, r, watch, forgiving=algorithm.forgiving)
+        before, (state, info) = state, algorithm.server(state, messages, partial(parts.derive, "server", r))
+        state = averaged(state, before, rate=train.averaging, round=r)
         watch.lap("server")
-        accuracy, loss = evaluate(parts, state.params)
+        accuracy, loss = evaluate(parts, state.result)
         watch.lap("evaluate")
         if not math.isfinite(loss):
             raise TrainingDiverged(
@@ -53,8 +58,8 @@ def loop(parts: Parts, ledger: Ledger | None, folder: Folder, trainer: Trainer, 
             "clipped": traffic.mean("clipped"),
             "cohort": len(cohort),
             **meter.after(cohort),
-            "update_norm": float((state.params - before).norm()),
-            **traffic.signal(),
+            "update_norm": float((state.params - before.params).norm()),
+            **traffic.signal(info, state.params.numel()),
             "uplink_bytes": traffic.uplink,
             "downlink_bytes": len(received) * len(cohort),
             **info,
@@ -69,27 +74,29 @@ def loop(parts: Parts, ledger: Ledger | None, folder: Folder, trainer: Trainer, 
     return state, "rounds"
 
 
-def sample(parts: Parts, meter: Meter, round: int) -> list[Client]:
-    """The clients of a round: a uniform choice among those who can still pay, at a cost that does not depend on the others."""
-    everybody, size = len(parts.population), parts.cohort
-    rng = parts.derive(round, "cohort").generator()
-    if size >= everybody:
-        return meter.affording(range(everybody), everybody)
-    first = rng.choice(everybody, size=min(everybody, 2 * size + 16), replace=False)
-    cohort = meter.affording(first.tolist(), size)
-    if len(cohort) < size:  # many are out of budget: look at all
-        cohort = meter.affording(rng.permutation(everybody).tolist(), size)
-    return sorted(cohort, key=lambda client: client.index)
+def averaged(state: State, before: State, *, rate: float, round: int) -> State:
+    """The state with the running mean of its parameters: the noise of single rounds averages out of the result.
+
+    Training itself goes on from `params`. It is post-processing, so it costs no privacy (De et al. 2022, arXiv:2204.13650,
+    sec. 3.3). The mean forgets at `rate`, and faster in the first rounds, so that the start weighs nothing.
+    """
+    if not rate:
+        return state
+    kept = min(rate, round / (round + WARM_UP))
+    old = before.params if before.average is None else before.average
+    return replace(state, average=old.lerp(state.params, 1 - kept))
 
 
 def _wire(
-    replies: Iterator[tuple[bytes, dict[str, float]]], traffic: Traffic, round: int, watch: Watch
+    replies: Iterator[tuple[bytes, dict[str, float]]], traffic: Traffic, round: int, watch: Watch, *, forgiving: bool
 ) -> Iterator[Message]:
+    """What arrives. A forgiving server judges each message itself, so that no client can end the run."""
     for raw, info in replies:
         watch.lap("train")  # the server waits for clients; what it does between two messages is its own time
         traffic.uplink += len(raw)
         traffic.info.append(info)
-        message = receive(raw, round=round)
-        traffic.take(message)
+        message = receive_any(raw) if forgiving else receive(raw, round=round)
+        if not forgiving:  # what a forgiving server gets may be anything, and carries no noise
+            traffic.take(message)
         yield message
         watch.lap("server")

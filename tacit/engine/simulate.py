@@ -19,18 +19,21 @@ from safetensors.torch import save
 from torch import nn
 
 import tacit
-from tacit.build import Parts, build, population_id
+from tacit.algorithms.local_dp import LocalDP
+from tacit.build import Parts, build, population_id, rule_name
 from tacit.engine.evaluate import evaluate
 from tacit.engine.folder import Folder, first_free, open_folder, refuse_taken
 from tacit.engine.loop import Observer, loop
 from tacit.engine.records import clients_record, csv_text, flat_records
 from tacit.engine.wire import pack
 from tacit.experiment import Experiment
-from tacit.privacy.guarantee import local_guarantee, sentence, spent_by
+from tacit.privacy.client_plan import CentralPlan
+from tacit.privacy.guarantee import promise, sentence, spent_by
 from tacit.privacy.ledger import Ledger
 from tacit.report.writers import load_writers, open_writers
 from tacit.train.cohort import SideBySide, Trainer, one_by_one, task
 from tacit.train.flat import blocks
+from tacit.train.stacked import stackable, stacked
 from tacit.train.workspace import workspace
 from tacit.types import Guarantee
 
@@ -89,10 +92,9 @@ def run(
         if ready:
             ready(parts, past)
         _note_clients(parts, ledger, folder)
-        unit = _promise(parts).unit
-        book = stack.enter_context(open_writers(writers, folder, experiment, past, unit=unit))
+        book = stack.enter_context(open_writers(writers, folder, experiment, past, unit=parts.population.unit))
         state, stopped = loop(parts, ledger, folder, trainer, book.observing(observe))
-        history = _finish(parts, ledger, folder, state.params, stopped)
+        history = _finish(parts, ledger, folder, state.result, stopped)
         book.finish(history.summary)
     if page:
         from tacit.report.page import write_page  # after the run: the page is made from the files alone
@@ -111,7 +113,10 @@ def _trainer(parts: Parts, stack: ExitStack) -> Trainer:
     experiment = parts.experiment
     clip = experiment.privacy.clip if parts.plan else None
     work = workspace(copy.deepcopy(parts.model), clip=clip, physical_batch=experiment.train.physical_batch)
-    train = task(parts.algorithm, work, parts.population, parts.derive)
+    algorithm = parts.algorithm
+    if work.theta.is_cuda and isinstance(algorithm, LocalDP) and stackable(algorithm, work, parts.population):
+        return stacked(algorithm, work, parts.population, parts.derive)
+    train = task(algorithm, work, parts.population, parts.derive)
     workers = (
         min(experiment.run.workers or len(os.sched_getaffinity(0)), parts.cohort) if sys.platform == "linux" else 1
     )
@@ -146,16 +151,18 @@ def _ledger(parts: Parts, folder: Folder) -> Ledger | None:
 
 def _note_clients(parts: Parts, ledger: Ledger | None, folder: Folder) -> None:
     """Writes down who the clients are and what they are promised, so that a report needs nothing but the folder."""
-    promise = _promise(parts) if ledger else None
+    blank = promise(parts.experiment, parts.plan) if ledger and parts.plan else None
     way = os.path.relpath(ledger.path, folder.path) if ledger else None
-    folder.write("clients.json", json.dumps(clients_record(parts, promise, ledger=way)).encode())
+    folder.write("clients.json", json.dumps(clients_record(parts, blank, ledger=way)).encode())
 
 
 def _finish(parts: Parts, ledger: Ledger | None, folder: Folder, params: torch.Tensor, stopped: str) -> History:
     experiment = parts.experiment
     rounds = folder.rounds(before=experiment.train.rounds)
     accuracy, loss = evaluate(parts, params)
-    guarantee = spent_by(_promise(parts), ledger, parts.population) if ledger is not None else None
+    guarantee = None
+    if ledger is not None and parts.plan is not None:
+        guarantee = spent_by(promise(experiment, parts.plan), ledger, parts.population)
     summary = {
         "name": experiment.name,
         "test_accuracy": accuracy,
@@ -164,6 +171,7 @@ def _finish(parts: Parts, ledger: Ledger | None, folder: Folder, params: torch.T
         "stopped": stopped,
         "clients": len(parts.population),
         "parameters": parts.params.numel(),
+        "rule": None if isinstance(parts.plan, CentralPlan) else rule_name(experiment, parts.population),
         "seconds": sum(record["seconds"] for record in rounds),
         "uplink_bytes": sum(record["uplink_bytes"] for record in rounds),
         "downlink_bytes": sum(record["downlink_bytes"] for record in rounds),
@@ -181,12 +189,6 @@ def _finish(parts: Parts, ledger: Ledger | None, folder: Folder, params: torch.T
     folder.write("rounds.csv", csv_text(history.records()).encode())
     folder.write("summary.json", json.dumps(summary, indent=2).encode())
     return history
-
-
-def _promise(parts: Parts) -> Guarantee:
-    """What a run with these parts promises, before anything is spent."""
-    privacy, randomness = parts.experiment.privacy, parts.experiment.run.randomness
-    return local_guarantee(delta=privacy.delta, accountant=privacy.accountant, randomness=randomness)
 
 
 def _range(values: Any) -> dict[str, float]:

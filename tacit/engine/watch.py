@@ -7,6 +7,7 @@ import math
 import statistics
 import time
 from dataclasses import dataclass, field
+from typing import Any
 
 from tacit.types import Message
 
@@ -45,15 +46,20 @@ class Traffic:
     def take(self, message: Message) -> None:
         """Looks at an update that states its noise; one without noise is not looked at: its norm would be private."""
         update, noise_std = message.tensors.get("update"), message.facts.get("noise_std")
-        if update is not None and noise_std:
+        if update is not None and isinstance(noise_std, float) and noise_std > 0:
             self.ratios.append(signal_to_noise(float(update.norm()), noise_std * math.sqrt(update.numel())))
 
     def mean(self, key: str) -> float | None:
         values = [info[key] for info in self.info if key in info]
         return sum(values) / len(values) if values else None
 
-    def signal(self) -> dict[str, float]:
-        """The signal-to-noise ratio of the round's updates: the median client, the lowest and the highest."""
+    def signal(self, info: dict[str, Any], size: int) -> dict[str, float]:
+        """The signal-to-noise ratio of the round's updates: the median client, the lowest and the highest.
+
+        Where the server adds the noise, that of the noised sum, which is what it releases.
+        """
+        if "noised_norm" in info and info.get("noise_std"):
+            return {"signal_to_noise": signal_to_noise(info["noised_norm"], info["noise_std"] * math.sqrt(size))}
         if not self.ratios:
             return {}
         low, high = min(self.ratios), max(self.ratios)

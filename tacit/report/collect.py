@@ -21,6 +21,7 @@ from tacit.types import Guarantee
 
 MOST_POINTS = 1000  # of a curve: more are thinned, the last is kept
 MOST_CLIENTS = 3000  # rows of the table of clients
+MOST_REFUSED = 100  # messages named that a server refused
 LIVE_PRICES = 48  # while a run goes on, what everybody has spent is priced only if it takes few prices
 COLUMNS = (
     "accuracy", "loss", "train_loss", "clipped", "cohort", "out_of_budget", "epsilon_tightest", "epsilon_loosest",
@@ -37,6 +38,7 @@ def run_page(files: RunFiles, *, since: int = 0, live: bool = False) -> dict[str
     every = _with_totals(files.rounds)
     shown = [record for i, record in enumerate(every) if i >= since and (i % stride == 0 or i == done - 1)]
     promise, curves, clients, last = _privacy(files, live=live)
+    refused = [(r["round"] + 1, str(name), str(why)) for r in files.rounds for name, why in _refusals(r)]
     return {
         "kind": "run",
         "name": files.experiment.name,
@@ -56,6 +58,8 @@ def run_page(files: RunFiles, *, since: int = 0, live: bool = False) -> dict[str
         "clients": clients,
         "labels": _labels(files.clients),
         "dropped": dropped(files.rounds, planned=planned, last=last),
+        "refused": {"count": len(refused), "some": refused[:MOST_REFUSED]},
+        "central": files.experiment.privacy.kind == "central",
         "final": facts(files.summary) if files.summary else {},
         "notes": list((files.summary or files.clients or {}).get("notes") or []),
         "version": (files.summary or {}).get("version"),
@@ -70,6 +74,12 @@ def columns(records: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
         if any(value is not None for value in values):
             found[key] = values
     return found
+
+
+def _refusals(record: dict[str, Any]) -> list[tuple[Any, Any]]:
+    """Messages that the server of a round could not use, as (client, why)."""
+    refused = record.get("refused")
+    return list(refused.items()) if isinstance(refused, dict) else []
 
 
 def _with_totals(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -144,11 +154,11 @@ def _privacy(
     curves = spending.groups(charges, names, known["limits"], planned=planned, done=len(files.rounds))
     for curve in curves:
         curve["epsilon"] = [short(value, up=True) for value in curve["epsilon"]]
-    spent = _spent(files, charges, names, live=live)
+    spent, last = _spent(files, charges, names, live=live), {name: charges.last_round(name) for name in names}
     if files.summary is None and spent:
         ends = sorted(spent)
         promise = promise | {"epsilon": {"min": ends[0], "median": ends[len(ends) // 2], "max": ends[-1]}}
-    return promise, curves, _clients(known, spent, [charges.rounds(name) for name in names]), charges.last
+    return promise, curves, _clients(known, spent, [charges.rounds(name) for name in names]), last
 
 
 def _spent(files: RunFiles, charges: spending.Charges, names: list[str], *, live: bool) -> list[float] | None:

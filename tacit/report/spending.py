@@ -23,16 +23,23 @@ MOST_PRICES = 96  # at 10 to 20 ms each
 LARGEST = 1e9  # no limit, where limits are compared
 FEWEST_MARKS, MOST_MARKS = 12, 64  # marks of a curve; the largest is what the loop prices while a run goes on
 
+EVERYBODY = None
 Counts = dict[int, np.ndarray]  # event -> charges until each mark
+Buckets = dict[int, dict[int, int]]  # event -> bucket -> charges
+ALL = "(SELECT client, run, round, unit, event FROM charges UNION ALL SELECT NULL, run, round, unit, event FROM everybody)"
+OLD = "(SELECT client, run, round, unit, event FROM charges)"  # before there were charges for everybody
 
 
 @dataclass(frozen=True)
 class Charges:
-    """The charges of one unit: by client and event, those of this run in buckets of `step` rounds, others as totals."""
+    """The charges of one unit: by client and event, those of this run in buckets of `step` rounds, others as totals.
 
-    own: dict[str, dict[int, dict[int, int]]]
-    others: dict[str, dict[int, int]]
-    last: dict[str, int]  # the last round that each client was charged for
+    What every client was charged for, drawn or not, stands under EVERYBODY and belongs to each.
+    """
+
+    own: dict[str | None, Buckets]
+    others: dict[str | None, dict[int, int]]
+    last: dict[str | None, int]  # the last round that each was charged for
     events: dict[int, Any]
     step: int
     total: int
@@ -44,9 +51,24 @@ class Charges:
         composition = price.compose((self.events[event], int(count)) for event, count in pairs)
         return price.epsilon(composition, delta=self.delta, accountant=self.accountant)
 
+    def mine(self, name: str) -> Buckets:
+        """What the client was charged for in this run."""
+        shared, alone = self.own.get(EVERYBODY, {}), self.own.get(name)
+        if not shared or not alone:
+            return alone or shared
+        return {e: _summed(shared.get(e, {}), alone.get(e, {})) for e in sorted({*shared, *alone})}
+
+    def past(self, name: str) -> dict[int, int]:
+        """What the client was charged for in other runs."""
+        return _summed(self.others.get(EVERYBODY, {}), self.others.get(name, {}))
+
     def rounds(self, name: str) -> int:
         """How many charges of this run the client has."""
-        return sum(count for buckets in self.own.get(name, {}).values() for count in buckets.values())
+        return sum(count for buckets in self.mine(name).values() for count in buckets.values())
+
+    def last_round(self, name: str) -> int:
+        """The last round that the client was charged for; -1 if there is none."""
+        return max(self.last.get(EVERYBODY, -1), self.last.get(name, -1))
 
 
 def read(path: Path, *, run: str, unit: str, planned: int, delta: float, accountant: str) -> Charges:
@@ -56,19 +78,21 @@ def read(path: Path, *, run: str, unit: str, planned: int, delta: float, account
         # not read-only: what a crash left half-written in the journal is rolled back first, as for every reader
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=rw", uri=True, timeout=10)) as db:
             texts = db.execute("SELECT id, text FROM events").fetchall()
+            known = db.execute("SELECT COUNT(*) FROM sqlite_master WHERE name = 'everybody'").fetchone()[0]
+            paid = ALL if known else OLD
             mine = db.execute(
-                "SELECT client, event, round / ?, COUNT(*), MAX(round) FROM charges WHERE run = ? AND unit = ? GROUP BY 1, 2, 3",
+                f"SELECT client, event, round / ?, COUNT(*), MAX(round) FROM {paid} WHERE run = ? AND unit = ? GROUP BY 1, 2, 3",
                 (step, run, unit),
             ).fetchall()
             rest = db.execute(
-                "SELECT client, event, COUNT(*) FROM charges WHERE run != ? AND unit = ? GROUP BY 1, 2", (run, unit)
+                f"SELECT client, event, COUNT(*) FROM {paid} WHERE run != ? AND unit = ? GROUP BY 1, 2", (run, unit)
             ).fetchall()
-            total = db.execute("SELECT COUNT(*) FROM charges").fetchone()[0]
+            total = db.execute(f"SELECT COUNT(*) FROM {paid}").fetchone()[0]
     except sqlite3.Error as error:
         raise BadInput(f"The ledger {path} cannot be read ({error}).") from None
-    own: dict[str, dict[int, dict[int, int]]] = defaultdict(lambda: defaultdict(dict))
-    others: dict[str, dict[int, int]] = defaultdict(dict)
-    last: dict[str, int] = {}
+    own: dict[str | None, Buckets] = defaultdict(lambda: defaultdict(dict))
+    others: dict[str | None, dict[int, int]] = defaultdict(dict)
+    last: dict[str | None, int] = {}
     for client, event, bucket, count, latest in mine:
         own[client][event][bucket] = count
         last[client] = max(latest, last.get(client, 0))
@@ -101,7 +125,7 @@ def groups(
     last = (done - 1) // (every * charges.step)
     for members, stand_for in chosen:
         own = _most(charges, [names[i] for i in members], last, every)
-        base = list(charges.others.get(names[members[0]], {}).items())
+        base = list(charges.past(names[members[0]]).items())
         spent = [
             charges.epsilon([*base, *((event, until[m]) for event, until in own.items())]) for m in range(last + 1)
         ]
@@ -119,18 +143,22 @@ def spent_by_all(charges: Charges, names: list[str], *, most: int | None = None)
     return [prices[kind] for kind in kinds]
 
 
+def _summed(one: dict[int, int], other: dict[int, int]) -> dict[int, int]:
+    return {key: one.get(key, 0) + other.get(key, 0) for key in {**one, **other}}
+
+
 def _all_of(charges: Charges, name: str) -> tuple[tuple[int, int], ...]:
-    own = [(event, sum(buckets.values())) for event, buckets in charges.own.get(name, {}).items()]
-    return tuple(sorted([*own, *charges.others.get(name, {}).items()]))
+    own = [(event, sum(buckets.values())) for event, buckets in charges.mine(name).items()]
+    return tuple(sorted([*own, *charges.past(name).items()]))
 
 
 def _kinds(charges: Charges, names: list[str], limits: list[float | None]) -> tuple[list[list[int]], list[float]]:
     """Clients with equal limit, events and past, by ascending limit, and these limits."""
     kinds: dict[Any, list[int]] = defaultdict(list)
     for index, name in enumerate(names):
-        past = tuple(sorted(charges.others.get(name, {}).items()))
+        past = tuple(sorted(charges.past(name).items()))
         limit = limits[index]
-        kinds[(np.inf if limit is None else limit, tuple(sorted(charges.own.get(name, {}))), past)].append(index)
+        kinds[(np.inf if limit is None else limit, tuple(sorted(charges.mine(name))), past)].append(index)
     order = sorted(kinds)
     return [kinds[key] for key in order], [key[0] for key in order]
 
@@ -168,7 +196,7 @@ def _most(charges: Charges, members: list[str], last: int, every: int) -> Counts
     """For each event, the largest number of charges of a member until each mark."""
     most: Counts = {}
     for name in members:
-        for event, buckets in charges.own.get(name, {}).items():
+        for event, buckets in charges.mine(name).items():
             row = np.zeros(last + 1, dtype=int)
             for bucket, count in buckets.items():
                 row[min(bucket // every, last)] += count  # a charge of the open round counts already

@@ -9,6 +9,7 @@ from safetensors.torch import load_file
 import tacit
 from tacit.engine import loop as loop_module
 from tacit.engine import simulate
+from tacit.engine.cohort import sample
 from tacit.engine.folder import CHECKPOINT
 from tacit.errors import BadInput, LedgerError, RunExists, TrainingDiverged
 
@@ -326,7 +327,7 @@ def test_cohorts_are_uniform_over_the_clients_that_can_pay(small, tmp_path):
     meter = loop_module.Meter(parts, None)
     counts = np.zeros(6)
     for r in range(3000):
-        for client in loop_module.sample(parts, meter, r):
+        for client in sample(parts, meter, r):
             counts[client.index] += 1
     assert counts.sum() == 6000
     assert abs(counts - 1000).max() < 5 * np.sqrt(3000 * (1 / 3) * (2 / 3))
@@ -358,3 +359,22 @@ def test_a_start_that_fails_leaves_its_folder_free(small, tmp_path):
         tacit.run(small(model={"name": "nothing"}), out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
     assert tacit.run(small(), out=tmp_path / "run").rounds
+
+
+@pytest.mark.parametrize(
+    ("privacy", "rule"),
+    [
+        ({}, "random-effects"),
+        ({"epsilon": 3.0}, "mean"),
+        ({"epsilon": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0], "noise_multiplier": 1.0}, "mean"),
+        ({"kind": "none", "epsilon": None}, "mean"),
+    ],
+)
+def test_without_a_rule_clients_are_combined_by_random_effects_where_their_noise_differs(
+    small, tmp_path, privacy, rule
+):
+    history = tacit.run(small(privacy=privacy, train={"rounds": 1}), out=tmp_path / "a")
+    assert history.summary["rule"] == rule
+    said = tacit.run(small(privacy=privacy, train={"rounds": 1}, aggregate={"rule": rule}), out=tmp_path / "b")
+    assert same_model(weights(tmp_path / "a"), weights(tmp_path / "b"))
+    assert said.summary["rule"] == rule

@@ -34,15 +34,20 @@ def test_an_update_without_noise_is_not_looked_at():
     traffic.take(Message("a", {"update": torch.ones(3)}, {"examples": 3}))
     traffic.take(Message("b", {"update": torch.ones(3)}, {"noise_std": 0.0}))
     traffic.take(Message("c", {"coordinates": torch.ones(3)}, {"noise_std": 1.0}))
-    assert traffic.signal() == {}
+    assert traffic.signal({}, 1) == {}
 
 
 def test_the_median_and_both_ends_are_told():
     traffic = Traffic()
     for length in (1.0, 2.0, 10.0):
         traffic.take(Message("a", {"update": torch.tensor([length])}, {"noise_std": 1.0}))
-    assert traffic.signal() == {
+    assert traffic.signal({}, 1) == {
         "signal_to_noise": pytest.approx(math.sqrt(3)),
         "signal_to_noise_low": 0.0,
         "signal_to_noise_high": pytest.approx(math.sqrt(99)),
     }
+
+
+def test_where_the_server_adds_the_noise_its_sum_is_looked_at():
+    info = {"noised_norm": 5.0, "noise_std": 3.0 / 10}
+    assert Traffic().signal(info, 100) == {"signal_to_noise": pytest.approx(4 / 3)}

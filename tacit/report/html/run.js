@@ -19,13 +19,13 @@ const CHARTS = {
       note: `${d.guarantee.relation}; against ${d.guarantee.adversary}; δ = ${delta(d.guarantee.delta)}. Dotted lines are limits, where they are near enough to be drawn. Exact at the marks; between two marks the line is an upper bound.`,
       series: d.curves.map((c, i) => ({ name: groupName(c), x: c.rounds, y: c.epsilon, limit: c.limit, bound: true, index: i })) };
   },
-  clipped: (d) => ({ title: "Clip fraction by round", raw: true, note: "The share of gradients that were longer than the clip norm.", xLabel: "round", format: percent, tick: percentTick, zero: true, top: 1, series: [line(d, "clipped", "clipped", 0)] }),
-  signal: (d) => ({ title: "Signal-to-noise by round", note: "|signal| / |noise| of a client's update, estimated from what was released: it costs no privacy. The band runs from the lowest to the highest client; 0 means that noise hides the signal.", xLabel: "round", format: fixed(3), zero: true,
-    series: [line(d, "signal_to_noise", "median client", 0, { low: d.rounds.signal_to_noise_low, high: d.rounds.signal_to_noise_high })] }),
+  clipped: (d) => ({ title: "Clip fraction by round", raw: true, note: "The share of gradients or updates that were longer than the clip norm.", xLabel: "round", format: percent, tick: percentTick, zero: true, top: 1, series: [line(d, "clipped", "clipped", 0)] }),
+  signal: (d) => ({ title: "Signal-to-noise by round", note: d.central ? "|signal| / |noise| of the noised sum that the server releases: it costs no privacy." : "|signal| / |noise| of a client's update, estimated from what was released: it costs no privacy. The band runs from the lowest to the highest client; 0 means that noise hides the signal.", xLabel: "round", format: fixed(3), zero: true,
+    series: [line(d, "signal_to_noise", d.central ? "sum of the round" : "median client", 0, { low: d.rounds.signal_to_noise_low, high: d.rounds.signal_to_noise_high })] }),
   step: (d) => ({ title: "Length of the model's step by round", note: "The norm of the change that the server made to the model.", xLabel: "round", format: (v) => digits(v), zero: true, series: [line(d, "update_norm", "step", 0)] }),
-  cohort: (d) => ({ title: "Clients by round", note: "Who took part, and who can pay for no further round.", xLabel: "round", format: whole, tick: whole, zero: true,
+  cohort: (d) => ({ title: "Clients by round", raw: d.central, note: d.central ? "How many took part stays with the trusted server: the promise rests on it." : "Who took part, and who can pay for no further round.", xLabel: "round", format: whole, tick: whole, zero: true,
     series: [line(d, "cohort", "took part", 0), ...(has(d, "out_of_budget") ? [line(d, "out_of_budget", "out of budget", 1)] : [])] }),
-  traffic: (d) => ({ title: "Traffic until each round", note: "Bytes that were really serialised, all clients together.", xLabel: "round", format: bytes, tick: bytes, zero: true,
+  traffic: (d) => ({ title: "Traffic until each round", raw: d.central, note: "Bytes that were really serialised, all clients together.", xLabel: "round", format: bytes, tick: bytes, zero: true,
     series: [line(d, "uplink_total", "up", 0), line(d, "downlink_total", "down", 1)] }),
   time: (d) => ({ title: "Seconds by round", xLabel: "round", format: seconds, tick: seconds, zero: true, series: [line(d, "seconds", "whole round", 0), ...(has(d, "seconds_train") ? [line(d, "seconds_train", "of these, training", 1)] : [])] }),
 };
@@ -59,16 +59,19 @@ function droppedBlock(d) {
   let words = "Nobody dropped out: every client could pay for every round that it was drawn for.";
   if (early) words = `${plural(early, "client")} ran out of budget before the planned end: another round would have taken each past its limit, so the ledger let it take part no more.`;
   else if (out && d.done >= d.planned) words = `Nobody dropped out before the end. ${plural(out, "client")} could pay for no round beyond the last: the budget was spread to end there.`;
+  else if (d.central && d.stopped === "budget") words = `All ${plural(out, "client")} pay for every round together, drawn or not; after round ${whole(d.done)} they could not pay for another.`;
   if (!d.guarantee) words = "Nobody dropped out: without a promise there is no budget to run out of.";
   return el("div", { class: "card" }, el("h3", { text: "Who dropped out, and why" }), el("p", { text: words }),
     early ? table("Clients that ran out of budget", [{ name: "out from round" }, { name: "clients" }],
-      d.dropped.map(([round, names]) => [whole(round), names.length > 40 ? `${names.slice(0, 40).join(", ")} and ${names.length - 40} more` : names.join(", ")]), { open: true }) : null);
+      d.dropped.map(([round, names]) => [whole(round), names.length > 40 ? `${names.slice(0, 40).join(", ")} and ${names.length - 40} more` : names.join(", ")]), { open: true }) : null,
+    d.refused.count ? [el("p", {}, el("span", { class: "raw", text: "from raw data: not covered by ε" }), ` The server could not use ${plural(d.refused.count, "message")} and counted each as a zero update.`),
+      table("Messages refused", [{ name: "round" }, { name: "client" }, { name: "why" }], d.refused.some.map(([round, name, why]) => [whole(round), name, why]), { summary: d.refused.count > d.refused.some.length ? `The first ${d.refused.some.length} of them` : "Which, and why" })] : null);
 }
 function clientsTable(d) {
   const c = d.clients;
   if (!c || !c.names) return null;
-  const heads = [{ name: "client" }, { name: "records", number: true }, ...(d.guarantee ? [{ name: "ε limit", number: true }, { name: "ε spent", number: true }, { name: "rounds", number: true }] : [])];
-  return table("Clients", heads, () => c.names.map((name, i) => [name, whole(c.sizes[i]), ...(d.guarantee ? [limitText(c.limits[i]), c.spent ? epsilon(c.spent[i]) : "–", c.taken ? whole(c.taken[i]) : "–"] : [])]), { summary: `All ${plural(c.count, "client")}: records, limit, spent, rounds` });
+  const heads = [{ name: "client" }, { name: "records", number: true }, ...(d.guarantee ? [{ name: "ε limit", number: true }, { name: "ε spent", number: true }, { name: "rounds charged", number: true }] : [])];
+  return table("Clients", heads, () => c.names.map((name, i) => [name, whole(c.sizes[i]), ...(d.guarantee ? [limitText(c.limits[i]), c.spent ? epsilon(c.spent[i]) : "–", c.taken ? whole(c.taken[i]) : "–"] : [])]), { summary: `All ${plural(c.count, "client")}: records, limit, spent, rounds charged` });
 }
 function runPage(d) {
   const page = document.getElementById("page"), figures = {}, slots = {};
