@@ -169,3 +169,17 @@ def test_a_line_that_is_being_written_is_not_an_error(stopped):
     with (stopped / "rounds.jsonl").open("a") as file:
         file.write('{"round": 3, "accu')
     assert collect([stopped])["done"] == 3
+
+
+def test_central_dp_is_shown_per_client_and_marks_what_only_the_server_knows(tmp_path):
+    privacy = {"kind": "central", "epsilon": 8.0}
+    train = {"clients_per_round": 3, "sampling_rate": None, "rounds": 4}
+    history = tacit.run(changed(privacy=privacy, train=train, aggregate={"rule": "mean"}), out=tmp_path / "run")
+    data = collect([tmp_path / "run"])
+    assert (data["guarantee"]["unit"], data["central"]) == ("client", True)
+    (curve,) = data["curves"]
+    assert curve["clients"] == 5
+    assert curve["epsilon"][-1] == short(history.guarantee.epsilon_max, up=True)
+    assert data["clients"]["taken"] == [4] * 5
+    assert len(data["rounds"]["signal_to_noise"]) == 4
+    assert "epsilon_per_client_loosest" in history.records()[0]

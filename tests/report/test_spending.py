@@ -129,3 +129,28 @@ def test_what_is_no_ledger_is_refused(tmp_path):
     (tmp_path / "l.db").write_text("")
     with pytest.raises(BadInput, match="cannot be read"):
         spending.read(tmp_path / "l.db", run="mine", unit="record", planned=2, **PROMISE)
+
+
+def test_what_everybody_was_charged_for_counts_for_each(tmp_path):
+    event = SampledGaussian(3.0, 1.0, 0.2).event()
+    charged(ledger(tmp_path / "l.db", run="earlier"), [["a"]] * 2)
+    book = ledger(tmp_path / "l.db")
+    for number in range(4):
+        book.open_round(number)
+        assert book.admit_everybody(Budget(100.0, 1e-5), event)
+    charges = spending.read(tmp_path / "l.db", run="mine", unit="record", planned=4, **PROMISE)
+    alone, other = spending.groups(charges, ["a", "b"], [9.0, 9.5], planned=4, done=4)
+    spent = [book.spent(client("a", 9.0)), book.spent(client("b", 9.5))]
+    assert [alone["epsilon"][-1], other["epsilon"][-1]] == spent == spending.spent_by_all(charges, ["a", "b"])
+    assert alone["epsilon"][0] > other["epsilon"][0] > 0
+    assert (charges.rounds("b"), charges.last_round("b")) == (4, 3)
+
+
+def test_charges_of_both_kinds_in_one_run_are_added(tmp_path):
+    event, book = SampledGaussian(3.0, 1.0, 0.2).event(), ledger(tmp_path / "l.db")
+    charged(book, [["a"]], z=3.0)
+    book.open_round(1)
+    book.admit_everybody(Budget(100.0, 1e-5), event)
+    charges = spending.read(tmp_path / "l.db", run="mine", unit="record", planned=2, **PROMISE)
+    assert spending.spent_by_all(charges, ["a"]) == [book.spent(client("a", 9.0))]
+    assert charges.rounds("a") == 2
