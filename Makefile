@@ -34,6 +34,7 @@ bench: setup
 	$(BIN)/python bench/central.py
 	$(BIN)/python bench/paillier.py
 	$(BIN)/python bench/encrypted.py
+	$(BIN)/python bench/report.py
 
 clean:
 	rm -rf $(VENV) runs build *.egg-info

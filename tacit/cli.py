@@ -115,6 +115,25 @@ def compare_command(
     raise typer.Exit(code)
 
 
+@app.command("report")
+def report_command(
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders of runs or comparisons.")],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="The file; DIR/report.html if left out, report.html here for several folders."),
+    ] = None,
+    live: Annotated[
+        bool, typer.Option("--live", help="Serve the page on localhost and follow a run that goes on.")
+    ] = False,
+    port: Annotated[int | None, typer.Option(help="The port for --live; any free one if left out.")] = None,
+    show: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
+) -> None:
+    """Make the page of a run or a comparison again, or of several side by side."""
+    from tacit.report.command import command
+
+    command(folders, out=out, live=live, port=port, show=show)
+
+
 @app.command("plan")
 def plan_command(
     experiment: Annotated[str | None, typer.Argument(help="An experiment to plan; or give the numbers below.")] = None,

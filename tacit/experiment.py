@@ -274,16 +274,22 @@ class ProtectSection(_Section):
 
 
 class RunSection(_Section):
-    """`[run]`: seed, place and means. `workers = 0` uses every core; `randomness = "os"` is for deployments."""
+    """`[run]`: seed, place and means. `workers = 0` uses every core; `randomness = "os"` is for deployments.
+
+    `writers` also sends every round to where people look already: "tensorboard", "mlflow".
+    """
 
     seed: int = 0
     device: str = "cpu"
     out: str | None = None
     workers: int = 0
     randomness: Literal["seeded", "os"] = "seeded"
+    writers: tuple[Literal["tensorboard", "mlflow"], ...] | None = None
 
     def possible(self) -> None:
         check.at_least(0, **{"run.workers": self.workers})
+        if self.writers and len(set(self.writers)) < len(self.writers):
+            raise BadInput(f"Expected each of run.writers once, got {', '.join(self.writers)}.")
 
 
 class Experiment(BaseModel):

@@ -1,9 +1,8 @@
 """The loop: sample, pay, train, combine, record, checkpoint. The ledger is paid, on disk, before anybody trains."""
 
 import math
-import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,6 +11,7 @@ from tacit.engine.cohort import gather
 from tacit.engine.evaluate import evaluate
 from tacit.engine.folder import Folder
 from tacit.engine.meter import Meter
+from tacit.engine.watch import STAGES, Traffic, Watch
 from tacit.engine.wire import pack, receive, receive_any
 from tacit.errors import TrainingDiverged
 from tacit.privacy.ledger import Ledger
@@ -23,18 +23,6 @@ WARM_UP = 10  # rounds: in round r the mean keeps at most r/(r + 10) of what it 
 Observer = Callable[[dict[str, Any]], None]
 
 
-@dataclass
-class Traffic:
-    """What one round moved and what its clients told the researcher."""
-
-    uplink: int = 0
-    info: list[dict[str, float]] = field(default_factory=list)
-
-    def mean(self, key: str) -> float | None:
-        values = [info[key] for info in self.info if key in info]
-        return sum(values) / len(values) if values else None
-
-
 def loop(parts: Parts, ledger: Ledger | None, folder: Folder, trainer: Trainer, observe: Observer) -> tuple[State, str]:
     """Runs the rounds that are left. Returns the last state and why it stopped: "rounds" or "budget"."""
     train, algorithm = parts.experiment.train, parts.algorithm
@@ -42,20 +30,22 @@ def loop(parts: Parts, ledger: Ledger | None, folder: Folder, trainer: Trainer, 
     folder.rounds(before=first)
     if ledger is not None:
         ledger.open_round(first)
-    meter = Meter(parts, ledger)
+    meter, watch = Meter(parts, ledger, first_round=first), Watch()
     for r in range(first, train.rounds):
-        started = time.perf_counter()
         if ledger is not None:
             ledger.open_round(r)
         cohort = gather(parts, ledger, meter, r)  # pays first; who cannot pay stays out
         if cohort is None:
             return state, "budget"
         received, traffic = pack(algorithm.broadcast(state, cohort)), Traffic()
+        watch.lap("admit")
         replies = trainer(received, r, [client.index for client in cohort])
-        messages = _wire(replies, traffic, r, forgiving=algorithm.forgiving)
+        messages = _wire(replies, traffic, r, watch, forgiving=algorithm.forgiving)
         before, (state, info) = state, algorithm.server(state, messages, partial(parts.derive, "server", r))
         state = averaged(state, before, rate=train.averaging, round=r)
+        watch.lap("server")
         accuracy, loss = evaluate(parts, state.result)
+        watch.lap("evaluate")
         if not math.isfinite(loss):
             raise TrainingDiverged(
                 f"The test loss became {loss} in round {r}: lower train.learning_rate; the last checkpoint is kept."
@@ -68,15 +58,20 @@ def loop(parts: Parts, ledger: Ledger | None, folder: Folder, trainer: Trainer, 
             "clipped": traffic.mean("clipped"),
             "cohort": len(cohort),
             **meter.after(cohort),
+            "update_norm": float((state.params - before.params).norm()),
+            **traffic.signal(info, state.params.numel()),
             "uplink_bytes": traffic.uplink,
             "downlink_bytes": len(received) * len(cohort) + info.pop("sum_bytes", 0),  # a sealed sum goes to its opener
             **info,
             **_diverged(cohort, traffic),
-            "seconds": time.perf_counter() - started,
         }
+        watch.lap("admit")  # what was spent is priced with the admission
+        record |= watch.read()
+        record["seconds"] = sum(record[f"seconds_{stage}"] for stage in STAGES)
         folder.log(record)
         folder.checkpoint(state, next_round=r + 1)
         observe(record)
+        watch.lap("write")
     return state, "rounds"
 
 
@@ -100,10 +95,15 @@ def _diverged(cohort: list[Client], traffic: Traffic) -> dict[str, Any]:
 
 
 def _wire(
-    replies: Iterator[tuple[bytes, dict[str, float]]], traffic: Traffic, round: int, *, forgiving: bool
+    replies: Iterator[tuple[bytes, dict[str, float]]], traffic: Traffic, round: int, watch: Watch, *, forgiving: bool
 ) -> Iterator[Message]:
     """What arrives. A forgiving server judges each message itself, so that no client can end the run."""
     for raw, info in replies:
+        watch.lap("train")  # the server waits for clients; what it does between two messages is its own time
         traffic.uplink += len(raw)
         traffic.info.append(info)
-        yield receive_any(raw) if forgiving else receive(raw, round=round)
+        message = receive_any(raw) if forgiving else receive(raw, round=round)
+        if not forgiving:  # what a forgiving server gets may be anything, and carries no noise
+            traffic.take(message)
+        yield message
+        watch.lap("server")
