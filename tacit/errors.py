@@ -31,3 +31,7 @@ class TrainingDiverged(TacitError):
 
 class RunExists(TacitError):
     """The output folder already holds a run."""
+
+
+class Refused(TacitError):
+    """A site's answer to a server that asks for more than its limits or its agreement allow; nothing was released."""

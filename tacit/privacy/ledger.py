@@ -162,6 +162,12 @@ class Ledger:
         """The clients that were ever charged."""
         return {client for (client,) in self._db.execute("SELECT DISTINCT client FROM charges")}
 
+    def charged_before(self, round: int) -> bool:
+        """Whether another attempt at this run was charged for a round."""
+        condition = "run = ? AND round = ? AND attempt != ?"
+        row = self._db.execute(f"SELECT 1 FROM charges WHERE {condition}", (self.run, round, self.attempt)).fetchone()
+        return row is not None
+
     def other_runs(self) -> int:
         """How many runs beside this one have been charged here."""
         return self._db.execute("SELECT COUNT(DISTINCT run) FROM charges WHERE run != ?", (self.run,)).fetchone()[0]
