@@ -4,6 +4,7 @@ together.
 
 import hashlib
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ from torch import nn
 
 from tacit import check, models, rules
 from tacit.algorithms import Algorithm
+from tacit.algorithms.central_dp import CentralDP
 from tacit.algorithms.fedavg import FedAvg
 from tacit.algorithms.local_dp import LocalDP
 from tacit.data.budgets import budgets
@@ -22,9 +24,15 @@ from tacit.data.shares import Shares
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.population import Population, populate
+from tacit.privacy.client_mechanism import QuantileClip
+from tacit.privacy.client_plan import CentralPlan, central_plan
 from tacit.privacy.plan import Plan, pfa_code_noise, planned_participations, same_noise, sampling_rates, spread
 from tacit.random import Derive, from_os, seeded
+from tacit.server_optimizer import Adam, Momentum, ServerOptimizer, Sgd
+from tacit.train.dp_sgd import dp_sgd
 from tacit.train.flat import blocks, flatten
+from tacit.train.noised_update import noised_update
+from tacit.train.sgd import LocalSgd
 from tacit.types import Client
 
 
@@ -43,7 +51,7 @@ class Parts:
     model: nn.Module = field(repr=False)
     theta: torch.Tensor = field(repr=False)
     params: torch.Tensor = field(repr=False)
-    plan: Plan | None
+    plan: Plan | CentralPlan | None
     algorithm: Algorithm
     derive: Derive = field(repr=False)
     threads: int = field(default_factory=torch.get_num_threads)  # what this process was given
@@ -94,7 +102,11 @@ def clients(experiment: Experiment, *, progress: Progress | None = None) -> tupl
     epsilons = budgets(spec, clients=len(shares), rng=derive("budgets").generator(), names=names)
     if privacy.level != "own":
         epsilons = np.full(len(epsilons), epsilons.min() if privacy.level == "minimum" else epsilons.max())
-    return dataset, shares, populate(dataset, shares, names=names, epsilons=epsilons, delta=privacy.delta)
+    return (
+        dataset,
+        shares,
+        populate(dataset, shares, names=names, epsilons=epsilons, delta=privacy.delta, unit=privacy.unit_kept),
+    )
 
 
 def population_id(experiment: Experiment, population: Population) -> str:
@@ -113,17 +125,16 @@ def population_id(experiment: Experiment, population: Population) -> str:
     return f"{data.name}:{mark.hexdigest()}"
 
 
-def make_plan(experiment: Experiment, population: Population) -> Plan | None:
-    """The mechanism of every client, or None where nothing is promised."""
+def make_plan(experiment: Experiment, population: Population) -> Plan | CentralPlan | None:
+    """The mechanism of every client, or of the server, or None where nothing is promised."""
     privacy, train = experiment.privacy, experiment.train
     if privacy.kind == "none":
         return None
-    rates = sampling_rates(population.sizes, batch_size=train.batch, sampling_rate=train.sampling_rate)
-    steps = (
-        np.ceil(train.local_epochs / rates).astype(int) if train.local_epochs else np.full(len(population), train.steps)
-    )
-    share = (train.clients_per_round or len(population)) / len(population)
-    participations = planned_participations(rounds=train.rounds, share=share)
+    cohort = train.clients_per_round or len(population)
+    if privacy.kind == "central":
+        return _central_plan(experiment, population, cohort)
+    rates, steps = _record_steps(experiment, population)
+    participations = planned_participations(rounds=train.rounds, share=cohort / len(population))
     common = {"rates": rates, "steps": steps, "participations": participations, "accountant": privacy.accountant}
     if privacy.noise_formula:
         multipliers = pfa_code_noise(population, rates=rates)
@@ -132,23 +143,63 @@ def make_plan(experiment: Experiment, population: Population) -> Plan | None:
     else:
         given = {"clip": privacy.clip, "multiplier": privacy.noise_multiplier, "noise_on_mean": privacy.noise_on_mean}
         multipliers = same_noise(population, **common, **given)
-    return Plan(privacy.clip, participations, rates, steps, multipliers, priced=privacy.noise_formula is None)
+    kept = {"priced": privacy.noise_formula is None, "unit": privacy.unit_kept}
+    return Plan(privacy.clip, participations, rates, steps, multipliers, **kept)
 
 
-def _algorithm(experiment: Experiment, population: Population, model: nn.Module, plan: Plan | None) -> Algorithm:
-    train, rule = experiment.train, rules.load(experiment.aggregate.rule, **experiment.aggregate.options())
-    layout = tuple((block.start, block.stop) for block in blocks(model))
-    noise = (
-        plan.update_noise(population.sizes, learning_rate=train.learning_rate) if plan else np.zeros(len(population))
+def _central_plan(experiment: Experiment, population: Population, cohort: int) -> CentralPlan:
+    privacy, train = experiment.privacy, experiment.train
+    return central_plan(
+        population,
+        cohort=cohort,
+        sampler=train.sampler or "poisson",
+        rounds=train.rounds,
+        clip=privacy.clip,
+        multiplier=privacy.noise_multiplier,
+        adaptive=privacy.clip_quantile is not None,
+        count_noise=privacy.count_noise,
+        weight_cap=privacy.weight_cap,
+        accountant=privacy.accountant,
     )
-    crowd = rules.Crowd(population.epsilons, noise)
-    rates = {"learning_rate": train.learning_rate, "server_learning_rate": train.server_learning_rate}
-    if plan is not None:
-        return LocalDP(plan.mechanism, rule, layout, crowd, **rates)
 
+
+def _record_steps(experiment: Experiment, population: Population) -> tuple[np.ndarray, np.ndarray]:
+    """The sampling rate and the noised steps of each client's round; a noised whole update is one step without sampling."""
+    train, everybody = experiment.train, len(population)
+    if experiment.privacy.unit_kept == "client":
+        return np.ones(everybody), np.ones(everybody, dtype=int)
+    rates = sampling_rates(population.sizes, batch_size=train.batch, sampling_rate=train.sampling_rate)
+    if train.local_epochs:
+        return rates, np.ceil(train.local_epochs / rates).astype(int)
+    return rates, np.full(everybody, train.steps)
+
+
+def _algorithm(
+    experiment: Experiment, population: Population, model: nn.Module, plan: Plan | CentralPlan | None
+) -> Algorithm:
+    train, optimizer, sgd = experiment.train, _optimizer(experiment), _local_sgd(experiment)
+    if isinstance(plan, CentralPlan):
+        weights = dict(zip(population.names, plan.weights.tolist(), strict=True))
+        privacy = experiment.privacy
+        adapt = (
+            QuantileClip(privacy.clip_quantile, privacy.clip_learning_rate or 0.2) if privacy.clip_quantile else None
+        )
+        return CentralDP(plan.mechanism, weights, plan.expected_weight, sgd, optimizer, adapt)
+    rule = rules.load(experiment.aggregate.rule, **experiment.aggregate.options())
+    layout = tuple((block.start, block.stop) for block in blocks(model))
+    if plan is not None:
+        crowd = rules.Crowd(population.epsilons, plan.update_noise(population.sizes, learning_rate=train.learning_rate))
+        record_level = plan.unit == "record"
+        local = partial(dp_sgd, learning_rate=train.learning_rate) if record_level else partial(noised_update, sgd=sgd)
+        return LocalDP(plan.mechanism, rule, layout, crowd, local, optimizer)
     if rule.needs:
         text = f'The rule {experiment.aggregate.rule} weighs clients by their privacy: with privacy.kind = "none"'
         raise BadInput(f"{text} use one of {', '.join(name for name in rules.names() if not rules.load(name).needs)}.")
+    return FedAvg(rule, layout, rules.Crowd(population.epsilons, np.zeros(len(population))), sgd, optimizer)
+
+
+def _local_sgd(experiment: Experiment) -> LocalSgd:
+    train = experiment.train
 
     def batch(client: Client) -> int:
         return max(1, round(train.sampling_rate * client.size)) if train.sampling_rate else train.batch
@@ -156,7 +207,16 @@ def _algorithm(experiment: Experiment, population: Population, model: nn.Module,
     def steps(client: Client) -> int:
         return train.local_epochs * -(-client.size // batch(client)) if train.local_epochs else train.steps
 
-    return FedAvg(rule, layout, crowd, steps, batch, **rates)
+    return LocalSgd(steps, batch, train.learning_rate)
+
+
+def _optimizer(experiment: Experiment) -> ServerOptimizer:
+    train = experiment.train
+    said = {"momentum": train.server_momentum, "adaptivity": train.server_adaptivity}
+    options = {key: value for key, value in said.items() if value is not None}
+    return {"sgd": Sgd, "momentum": Momentum, "adam": Adam}[train.server_optimizer](
+        train.server_learning_rate, **options
+    )
 
 
 def _device(name: str) -> torch.device:

@@ -12,10 +12,12 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from tacit import check
+from tacit.combinations import refuse_impossible
 from tacit.data.section import DataSection
 from tacit.errors import BadInput
 from tacit.toml import dumps, parse_value
 
+ADAPTIVE_START = 0.1  # the first clip of arXiv:1905.03871, from which it grows
 LARGEST_RATE = 3.4e38  # what float32 can hold
 Epsilon = float | tuple[float, ...] | str | dict[str, float] | dict[str, str]
 
@@ -66,9 +68,14 @@ class TrainSection(_Section):
     sampling_rate: float | None = None
     learning_rate: float = 0.5
     server_learning_rate: float = 1.0
+    server_optimizer: Literal["sgd", "momentum", "adam"] = "sgd"
+    server_momentum: float | None = None
+    server_adaptivity: float | None = None
+    sampler: Literal["poisson", "fixed"] | None = None
     physical_batch: int = 256
 
     def possible(self) -> None:
+        self._possible_server()
         self.refuse_both("train", "local_steps", "local_epochs")
         self.refuse_both("train", "batch_size", "sampling_rate")
         for key in (
@@ -90,6 +97,17 @@ class TrainSection(_Section):
         if self.sampling_rate is not None:
             check.rate(**{"train.sampling_rate": self.sampling_rate})
 
+    def _possible_server(self) -> None:
+        """The keys of an optimiser are refused where it has none of them."""
+        if self.server_momentum is not None:
+            check.at_least(0, **{"train.server_momentum": self.server_momentum})
+            if self.server_optimizer == "sgd" or self.server_momentum >= 1:
+                raise BadInput("train.server_momentum is in [0, 1) and for server_optimizer = momentum or adam.")
+        if self.server_adaptivity is not None:
+            check.positive(**{"train.server_adaptivity": self.server_adaptivity})
+            if self.server_optimizer != "adam":
+                raise BadInput("train.server_adaptivity is the tau of server_optimizer = adam: leave it out.")
+
     @property
     def batch(self) -> int:
         """The (expected) batch where no sampling rate is given."""
@@ -107,9 +125,11 @@ class PrivacySection(_Section):
     `epsilon` is a number, a list, a table by client, a distribution's name or {file = "..."}; inf sets no limit. `level` gives
     every client the smallest or the largest of the budgets instead of its own: the bounds of a comparison.
     `noise_formula = "pfa-code"` reproduces a published rule of thumb; it has no proof, so nothing is promised.
+    `clip_quantile` makes the clip of central DP follow that quantile of the updates' norms, from `clip` (0.1) on.
     """
 
-    kind: Literal["none", "local"] = "none"
+    kind: Literal["none", "local", "central"] = "none"
+    unit: Literal["record", "client"] | None = None
     epsilon: Epsilon | None = None
     delta: float = 1e-5
     clip: float = 1.0
@@ -120,8 +140,20 @@ class PrivacySection(_Section):
     noise_on_mean: float | None = None
     accountant: Literal["pld", "rdp"] = "pld"
     ledger: str | None = None
+    weight_cap: int | None = None
+    clip_quantile: float | None = None
+    clip_learning_rate: float | None = None
+    count_noise: float | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _first_clip(cls, values: Any) -> Any:
+        if isinstance(values, dict) and values.get("clip_quantile") is not None:
+            return {"clip": ADAPTIVE_START} | values
+        return values
 
     def possible(self) -> None:
+        self._possible_client_level()
         check.probability(**{"privacy.delta": self.delta})
         check.positive(**{"privacy.clip": self.clip})
         self.refuse_both("privacy", "noise_multiplier", "noise_on_mean")
@@ -136,12 +168,38 @@ class PrivacySection(_Section):
             check.positive(**{"privacy.epsilon": self.epsilon})
         if self.epsilon is not None and "kind" not in self.model_fields_set:
             raise BadInput(
-                'privacy.epsilon is set but privacy.kind is not: say kind = "local", or kind = "none" for no privacy.'
+                'privacy.epsilon is set but privacy.kind is not: say kind = "local" or "central", or kind = "none" for no privacy.'
             )
         if self.noise_formula and self.ledger:
             raise BadInput("privacy.noise_formula has no price, so nothing can be charged: remove privacy.ledger.")
         if self.kind != "none" and self.epsilon is None:
             raise BadInput(f'privacy.kind = "{self.kind}" needs privacy.epsilon (inf sets no limit, and must be said).')
+
+    def _possible_client_level(self) -> None:
+        """What belongs to client-level DP is refused elsewhere."""
+        if self.kind == "central" and self.unit == "record":
+            raise BadInput('privacy.kind = "central" protects whole clients: leave out privacy.unit.')
+        if self.noise_multiplier == 0 and self.kind != "none":
+            raise BadInput("privacy.noise_multiplier = 0 adds no noise, and without noise no epsilon holds: raise it.")
+        if self.unit_kept == "client":
+            for key in ("noise_on_mean", "noise_formula"):
+                if getattr(self, key) is not None:
+                    raise BadInput(f"privacy.{key} is about the gradients of single records: use noise_multiplier.")
+        for key in ("weight_cap", "clip_quantile", "clip_learning_rate", "count_noise"):
+            value = getattr(self, key)
+            if value is not None and self.kind != "central":
+                raise BadInput(f'privacy.{key} belongs to privacy.kind = "central": leave it out.')
+            if value is not None and key.startswith(("clip", "count")) and self.clip_quantile is None:
+                raise BadInput(
+                    f"privacy.{key} is for a clip that adapts: set privacy.clip_quantile too, or leave it out."
+                )
+            if value is not None:
+                (check.probability if key == "clip_quantile" else check.positive)(**{f"privacy.{key}": value})
+
+    @property
+    def unit_kept(self) -> Literal["record", "client"]:
+        """Whom the promise is about."""
+        return self.unit or ("client" if self.kind == "central" else "record")
 
     @property
     def rule(self) -> str:
@@ -214,6 +272,11 @@ class Experiment(BaseModel):
             super().__init__(**values)
         except ValidationError as error:
             raise BadInput(_sentence(error)) from None
+
+    @model_validator(mode="after")
+    def _together(self) -> "Experiment":
+        refuse_impossible(self)
+        return self
 
     @classmethod
     def load(cls, source: str | Path = "digits", settings: tuple[str, ...] = ()) -> "Experiment":

@@ -4,17 +4,19 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from tacit.build import Parts
+from tacit.engine.cohort import gather
 from tacit.engine.evaluate import evaluate
 from tacit.engine.folder import Folder
 from tacit.engine.meter import Meter
-from tacit.engine.wire import pack, receive
+from tacit.engine.wire import pack, receive, receive_any
 from tacit.errors import TrainingDiverged
 from tacit.privacy.ledger import Ledger
 from tacit.train.cohort import Trainer
-from tacit.types import Client, Message, State
+from tacit.types import Message, State
 
 Observer = Callable[[dict[str, Any]], None]
 
@@ -43,14 +45,13 @@ def loop(parts: Parts, ledger: Ledger | None, folder: Folder, trainer: Trainer, 
         started = time.perf_counter()
         if ledger is not None:
             ledger.open_round(r)
-        cohort = sample(parts, meter, r)
-        if len(cohort) >= train.min_clients and ledger is not None:
-            cohort = ledger.admit(cohort, meter.cost, hint=meter.hint)  # pays first; who cannot pay stays out
-        if len(cohort) < train.min_clients:
+        cohort = gather(parts, ledger, meter, r)  # pays first; who cannot pay stays out
+        if cohort is None:
             return state, "budget"
         received, traffic = pack(algorithm.broadcast(state, cohort)), Traffic()
-        messages = _wire(trainer(received, r, [client.index for client in cohort]), traffic, r)
-        state, info = algorithm.server(state, messages)
+        replies = trainer(received, r, [client.index for client in cohort])
+        messages = _wire(replies, traffic, r, forgiving=algorithm.forgiving)
+        state, info = algorithm.server(state, messages, partial(parts.derive, "server", r))
         accuracy, loss = evaluate(parts, state.params)
         if not math.isfinite(loss):
             raise TrainingDiverged(
@@ -76,21 +77,11 @@ def loop(parts: Parts, ledger: Ledger | None, folder: Folder, trainer: Trainer, 
     return state, "rounds"
 
 
-def sample(parts: Parts, meter: Meter, round: int) -> list[Client]:
-    """The clients of a round: a uniform choice among those who can still pay, at a cost that does not depend on the others."""
-    everybody, size = len(parts.population), parts.cohort
-    rng = parts.derive(round, "cohort").generator()
-    if size >= everybody:
-        return meter.affording(range(everybody), everybody)
-    first = rng.choice(everybody, size=min(everybody, 2 * size + 16), replace=False)
-    cohort = meter.affording(first.tolist(), size)
-    if len(cohort) < size:  # many are out of budget: look at all
-        cohort = meter.affording(rng.permutation(everybody).tolist(), size)
-    return sorted(cohort, key=lambda client: client.index)
-
-
-def _wire(replies: Iterator[tuple[bytes, dict[str, float]]], traffic: Traffic, round: int) -> Iterator[Message]:
+def _wire(
+    replies: Iterator[tuple[bytes, dict[str, float]]], traffic: Traffic, round: int, *, forgiving: bool
+) -> Iterator[Message]:
+    """What arrives. A forgiving server judges each message itself, so that no client can end the run."""
     for raw, info in replies:
         traffic.uplink += len(raw)
         traffic.info.append(info)
-        yield receive(raw, round=round)
+        yield receive_any(raw) if forgiving else receive(raw, round=round)

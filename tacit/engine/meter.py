@@ -9,8 +9,9 @@ from dp_accounting import DpEvent
 
 from tacit.build import Parts
 from tacit.privacy import price
+from tacit.privacy.client_plan import CentralPlan
 from tacit.privacy.ledger import Ledger
-from tacit.types import Client
+from tacit.types import Budget, Client
 
 MARKS = 64  # while a run goes on, epsilon is shown rounded up to the next of so many marks; at the end it is exact
 
@@ -22,14 +23,15 @@ class Meter:
         self._parts, self._ledger = parts, ledger
         self.hint = parts.plan.participations if parts.plan else 1
         self._out: set[int] = set()
+        self._together = isinstance(parts.plan, CentralPlan)  # everybody pays for every round, drawn or not
         if ledger is not None:
             epsilons = parts.population.epsilons
             self._ends = (parts.population[int(np.argmin(epsilons))], parts.population[int(np.argmax(epsilons))])
             self._stride = -(-parts.experiment.train.rounds // MARKS)
-            charged = ledger.charged()
-            self.affording(
-                [i for i, name in enumerate(parts.population.names) if name in charged], len(parts.population)
-            )
+            if not self._together:
+                charged = ledger.charged()
+                names = enumerate(parts.population.names)
+                self.affording([i for i, name in names if name in charged], len(parts.population))
 
     def affording(self, indices: Iterable[int], size: int) -> list[Client]:
         """The first `size` clients that can pay for the open round."""
@@ -49,9 +51,13 @@ class Meter:
         """The numbers of a round: clients out of budget, and epsilon spent by the tightest and the loosest client."""
         if self._ledger is None:
             return {"out_of_budget": 0}
-        self._out |= {client.index for client in cohort if not self._pays(client)}
         tightest, loosest = (self._at_most(client, self._ledger) for client in self._ends)
-        return {"out_of_budget": len(self._out), "epsilon_tightest": tightest, "epsilon_loosest": loosest}
+        return {"out_of_budget": self._outside(cohort), "epsilon_tightest": tightest, "epsilon_loosest": loosest}
+
+    @property
+    def budget(self) -> Budget:
+        """The budget of the tightest client."""
+        return self._ends[0].budget
 
     def cost(self, client: Client) -> DpEvent:
         """What the open round costs the client."""
@@ -59,6 +65,14 @@ class Meter:
         if event is None:
             raise TypeError("a ledger is kept only for an algorithm that has a price")
         return event
+
+    def _outside(self, cohort: Sequence[Client]) -> int:
+        if self._together and self._ledger is not None:
+            event = self.cost(self._ends[0])
+            left = self._ledger.rounds_left_to_all(self.budget, event, hint=self.hint)
+            return 0 if left >= 1 else len(self._parts.population)
+        self._out |= {client.index for client in cohort if not self._pays(client)}
+        return len(self._out)
 
     def _pays(self, client: Client) -> bool:
         return self._ledger is None or self._ledger.rounds_left(client, self.cost(client), hint=self.hint) >= 1

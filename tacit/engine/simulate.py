@@ -25,7 +25,7 @@ from tacit.engine.folder import Folder, first_free, open_folder, refuse_taken
 from tacit.engine.loop import Observer, loop
 from tacit.engine.wire import pack
 from tacit.experiment import Experiment
-from tacit.privacy.guarantee import local_guarantee, sentence, spent_by
+from tacit.privacy.guarantee import promise, sentence, spent_by
 from tacit.privacy.ledger import Ledger
 from tacit.train.cohort import SideBySide, Trainer, one_by_one, task
 from tacit.train.flat import blocks
@@ -132,12 +132,8 @@ def finish(parts: Parts, ledger: Ledger | None, folder: Folder, params: torch.Te
     rounds = folder.rounds(before=experiment.train.rounds)
     accuracy, loss = evaluate(parts, params)
     guarantee = None
-    if ledger is not None:
-        privacy = experiment.privacy
-        blank = local_guarantee(
-            delta=privacy.delta, accountant=privacy.accountant, randomness=experiment.run.randomness
-        )
-        guarantee = spent_by(blank, ledger, parts.population)
+    if ledger is not None and parts.plan is not None:
+        guarantee = spent_by(promise(experiment, parts.plan), ledger, parts.population)
     summary = {
         "name": experiment.name,
         "test_accuracy": accuracy,

@@ -39,6 +39,14 @@ def unpack(raw: bytes) -> Message:
         raise BadInput(f"A message of {len(raw)} bytes could not be read ({error}).") from error
 
 
+def receive_any(raw: bytes) -> Message:
+    """Unpacks whatever it can, for a server that judges messages itself; unreadable bytes are a message with nothing in it."""
+    try:
+        return unpack(raw)
+    except BadInput as error:
+        return Message("unreadable", {}, {"failed": str(error)})
+
+
 def receive(raw: bytes, *, round: int) -> Message:
     """Unpacks a client's message and refuses what must never reach the model. Raises TrainingDiverged by client and round."""
     message = unpack(raw)

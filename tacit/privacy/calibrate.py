@@ -39,6 +39,12 @@ def noise_multiplier(
     return _solve_down(cost, epsilon)
 
 
+def smallest(cost: Callable[[float], float], *, epsilon: float) -> float:
+    """The smallest z, to 0.1 %, with cost(z) <= epsilon, for any cost that falls with the noise."""
+    check.positive(epsilon=epsilon)
+    return _solve_down(cost, epsilon)
+
+
 def noise_multipliers(
     epsilons: np.ndarray, *, delta: float, sampling_rate: float, steps: int, accountant: str = "pld"
 ) -> np.ndarray:

@@ -8,11 +8,15 @@ added.
 A charge belongs to (client, run, round, attempt). An attempt names everything the released bits are a function of: with
 seeded randomness a resumed round repeats the very same release and is paid once; with the operating system's randomness
 every start is a new attempt, so a repeated round is paid again.
+
+Where the secret choice of a cohort is part of the price, every client of the population pays for every round, drawn or
+not. That is one row in the table `everybody`; whatever reads a client's charges adds it.
 """
 
 import datetime
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from dp_accounting import DpEvent
@@ -30,8 +34,16 @@ CREATE TABLE IF NOT EXISTS charges (
     unit TEXT NOT NULL, event INTEGER NOT NULL REFERENCES events (id), time TEXT NOT NULL,
     PRIMARY KEY (client, run, round, attempt)
 ) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS everybody (
+    run TEXT NOT NULL, round INTEGER NOT NULL, attempt TEXT NOT NULL,
+    unit TEXT NOT NULL, event INTEGER NOT NULL REFERENCES events (id), time TEXT NOT NULL,
+    PRIMARY KEY (run, round, attempt)
+) WITHOUT ROWID;
+UPDATE facts SET value = '2' WHERE name = 'format' AND value = '1';
 """
-FORMAT = "1"
+FORMAT = "2"  # 1 had no charges for everybody: a version that only knows 1 would not count them, so it must refuse
+EVERYBODY = "every client"  # how `entries` names whom such a row charges
+OWN = "run = :run AND attempt = :attempt AND round >= :round"  # what this attempt is about to repeat, bit for bit
 BUSY_SECONDS = 60.0  # how long a second run on the same ledger waits for its turn
 
 Cost = Callable[[Client], DpEvent]
@@ -46,8 +58,8 @@ class Ledger:
     def __init__(self, path: Path | str, *, population: str, run: str, attempt: str, accountant: str = "pld"):
         self.path, self.run, self.attempt, self.accountant = Path(path), run, attempt, accountant
         self._round = 0
-        self._before: dict[tuple[str, str], price.Composition] = {}
-        self._left: dict[str, tuple[DpEvent, Budget, int]] = {}
+        self._before: dict[tuple[str | None, str], price.Composition] = {}
+        self._left: dict[str | None, tuple[DpEvent, Budget, int]] = {}  # None: everybody
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._db = sqlite3.connect(self.path, isolation_level=None, timeout=BUSY_SECONDS)
@@ -73,24 +85,44 @@ class Ledger:
 
         Raises LedgerError if the charge could not be written: then nothing may be released.
         """
-        try:
-            self._db.execute("BEGIN IMMEDIATE")
-            self.open_round(self._round)
+        with self._charging():
             priced = [(client, cost(client)) for client in clients]
             paying = [(c, event) for c, event in priced if self.rounds_left(c, event, most=most, hint=hint) >= 1]
             self._write(paying)
-            self._db.execute("COMMIT")
-            self._version = self._data_version()
-        except sqlite3.Error as error:
-            self._roll_back()
-            text = (
-                f"The ledger {self.path} could not be charged for round {self._round} ({error}); nothing was released."
-            )
-            raise LedgerError(text) from error
+        self._left.pop(None, None)
         for client, event in paying:
             self._count(client, event)
         self._round += 1
         return [client for client, _ in paying]
+
+    def admit_everybody(self, budget: Budget, event: DpEvent, *, most: int = 10**7, hint: int = 1) -> bool:
+        """Charges every client of the population for the open round, if each can pay within `budget`; else nobody.
+
+        The charge is one row, whatever the size of the population, and on disk on return. Raises LedgerError if it could not
+        be written: then nothing may be released.
+        """
+        with self._charging():
+            left = self.rounds_left_to_all(budget, event, most=most, hint=hint)
+            if left >= 1:
+                self._write_everybody(budget, event)
+        if left >= 1:
+            self._before.clear()
+            self._left = {None: (event, budget, left - 1)}
+            self._round += 1
+        return left >= 1
+
+    def rounds_left_to_all(self, budget: Budget, event: DpEvent, *, most: int = 10**7, hint: int = 1) -> int:
+        """How many rounds at `event`, the open one included, every client can pay for; solved once, then counted down."""
+        known = self._left.get(None)
+        if known is None or known[:2] != (event, budget):
+            spent = {
+                self._spent_before(None, budget.unit),
+                *self._compositions(budget.unit, f" AND NOT ({OWN})").values(),
+            }
+            limits = {"epsilon": budget.epsilon, "delta": budget.delta, "accountant": self.accountant, "most": most}
+            left = min(affordable(event, spent=one, hint=hint, **limits) for one in spent)
+            known = self._left[None] = (event, budget, left)
+        return known[2]
 
     def rounds_left(self, client: Client, event: DpEvent, *, most: int = 10**7, hint: int = 1) -> int:
         """How many rounds at `event`, the open one included, the client can pay for; solved once, then counted down.
@@ -117,43 +149,54 @@ class Ledger:
         composition = self.composition(client.id, client.budget.unit)
         return price.epsilon(composition, delta=client.budget.delta, accountant=self.accountant)
 
-    def composition(self, client: str, unit: str) -> price.Composition:
-        """Everything on disk that the client was charged for in one unit."""
+    def composition(self, client: str | None, unit: str) -> price.Composition:
+        """Everything on disk that the client was charged for in one unit; of None, what every client was charged for."""
         return self._read(client, unit, "")
 
-    def _spent_before(self, client: str, unit: str) -> price.Composition:
+    def _spent_before(self, client: str | None, unit: str) -> price.Composition:
         key = (client, unit)
         if key not in self._before:
-            own = " AND NOT (run = :run AND attempt = :attempt AND round >= :round)"
-            self._before[key] = self._read(client, unit, own)
+            shared = () if client is None else self._spent_before(None, unit)
+            own = self._rows("charges" if client is not None else "everybody", client, unit, f" AND NOT ({OWN})")
+            self._before[key] = price.compose([*shared, *own])
         return self._before[key]
 
-    def _read(self, client: str, unit: str, condition: str) -> price.Composition:
+    def _read(self, client: str | None, unit: str, condition: str) -> price.Composition:
+        own = self._rows("charges", client, unit, condition) if client is not None else []
+        return price.compose([*own, *self._rows("everybody", None, unit, condition)])
+
+    def _rows(self, table: str, client: str | None, unit: str, condition: str) -> list[tuple[DpEvent, int]]:
+        mine = "client = :client AND " if client is not None else ""
         rows = self._db.execute(
-            "SELECT events.text, COUNT(*) FROM charges JOIN events ON events.id = charges.event"
-            f" WHERE client = :client AND unit = :unit{condition} GROUP BY events.text",
+            f"SELECT events.text, COUNT(*) FROM {table} JOIN events ON events.id = {table}.event"
+            f" WHERE {mine}unit = :unit{condition} GROUP BY events.text",
             {"client": client, "unit": unit, "run": self.run, "attempt": self.attempt, "round": self._round},
         )
-        return price.compose((price.from_text(text), count) for text, count in rows)
+        return [(price.from_text(text), count) for text, count in rows]
 
     def compositions(self, unit: str) -> dict[str, price.Composition]:
-        """`composition` of every client that was ever charged, read at once."""
+        """`composition` of every client that was ever charged by itself, read at once."""
+        return self._compositions(unit, "")
+
+    def _compositions(self, unit: str, condition: str) -> dict[str, price.Composition]:
         rows = self._db.execute(
             "SELECT client, events.text, COUNT(*) FROM charges JOIN events ON events.id = charges.event"
-            " WHERE unit = ? GROUP BY client, events.text",
-            (unit,),
+            f" WHERE unit = :unit{condition} GROUP BY client, events.text",
+            {"unit": unit, "run": self.run, "attempt": self.attempt, "round": self._round},
         )
+        shared = self._rows("everybody", None, unit, condition)
         charges: dict[str, list[tuple[DpEvent, int]]] = {}
         for client, text, count in rows:
-            charges.setdefault(client, []).append((price.from_text(text), count))
+            charges.setdefault(client, [*shared]).append((price.from_text(text), count))
         return {client: price.compose(events) for client, events in charges.items()}
 
     def entries(self) -> Iterator[dict]:
         """Every charge, oldest round first, as plain values."""
         names = ("run", "round", "attempt", "client", "unit", "event", "time")
         rows = self._db.execute(
-            "SELECT run, round, attempt, client, unit, text, time FROM charges JOIN events ON events.id = charges.event"
-            " ORDER BY time, run, round, client"
+            "SELECT run, round, attempt, client, unit, text, time FROM"
+            f" (SELECT * FROM charges UNION ALL SELECT '{EVERYBODY}', * FROM everybody) AS paid"
+            " JOIN events ON events.id = paid.event ORDER BY time, run, round, client"
         )
         for row in rows:
             yield dict(zip(names, row, strict=True))
@@ -170,15 +213,39 @@ class Ledger:
 
     def other_runs(self) -> int:
         """How many runs beside this one have been charged here."""
-        return self._db.execute("SELECT COUNT(DISTINCT run) FROM charges WHERE run != ?", (self.run,)).fetchone()[0]
+        runs = "SELECT run FROM charges UNION SELECT run FROM everybody"
+        return self._db.execute(f"SELECT COUNT(*) FROM ({runs}) WHERE run != ?", (self.run,)).fetchone()[0]
 
     def __repr__(self) -> str:
-        count = self._db.execute("SELECT COUNT(*) FROM charges").fetchone()[0]
+        count = sum(self._db.execute(f"SELECT COUNT(*) FROM {t}").fetchone()[0] for t in ("charges", "everybody"))
         return f"Ledger({str(self.path)!r}: {count} charges; entries() lists them)"
 
     def close(self) -> None:
         """Closes the file. Nothing is pending: every charge was written when it was made."""
         self._db.close()
+
+    @contextmanager
+    def _charging(self) -> Iterator[None]:
+        """One transaction that reaches the disk, or nothing."""
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            self.open_round(self._round)
+            yield
+            self._db.execute("COMMIT")
+            self._version = self._data_version()
+        except sqlite3.Error as error:
+            text = f"The ledger {self.path} could not be charged for round {self._round} ({error})"
+            raise LedgerError(f"{text}; nothing was released.") from error
+        finally:
+            self._roll_back()
+
+    def _write_everybody(self, budget: Budget, event: DpEvent) -> None:
+        now, text = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"), price.to_text(event)
+        self._db.execute("INSERT OR IGNORE INTO events (text) VALUES (?)", (text,))
+        self._db.execute(
+            "INSERT OR IGNORE INTO everybody SELECT ?, ?, ?, ?, id, ? FROM events WHERE text = ?",
+            (self.run, self._round, self.attempt, budget.unit, now, text),
+        )
 
     def _write(self, paying: Sequence[tuple[Client, DpEvent]]) -> None:
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")

@@ -14,7 +14,7 @@ from tacit.errors import BadInput
 from tacit.population import Population
 from tacit.privacy.calibrate import noise_multiplier, noise_multipliers
 from tacit.privacy.mechanism import SampledGaussian, multiplier_from_noise_on_mean
-from tacit.types import Client
+from tacit.types import Client, Unit
 
 RATE_DIGITS = 3  # rates of clients with nearly equal sizes are made equal, so that they share one price
 
@@ -29,9 +29,15 @@ class Plan:
     steps: np.ndarray = field(repr=False)
     multipliers: np.ndarray = field(repr=False)
     priced: bool = True  # False for a published rule of thumb that has no proof: then nothing is charged or promised
+    unit: Unit = "record"
 
     def update_noise(self, sizes: np.ndarray, *, learning_rate: float) -> np.ndarray:
-        """The noise per coordinate of every client's update, as `dp_sgd` states it: eta z C sqrt(steps) / (q n)."""
+        """The noise per coordinate of every client's update, as `dp_sgd` states it: eta z C sqrt(steps) / (q n).
+
+        An update that is noised as a whole (client level) has z C.
+        """
+        if self.unit == "client":
+            return self.multipliers * self.clip
         return learning_rate * self.multipliers * self.clip * np.sqrt(self.steps) / (self.rates * sizes)
 
     def mechanism(self, client: Client) -> SampledGaussian:

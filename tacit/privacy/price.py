@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 import dp_accounting
-from dp_accounting import DpEvent
+from dp_accounting import DpEvent, NeighboringRelation
 from dp_accounting.pld import privacy_loss_distribution as pld
 from dp_accounting.rdp import RdpAccountant
 
@@ -27,6 +27,8 @@ COARSEST, FINEST, WIDEST = 5e-3, 1e-5, 50.0
 MOST_POINTS = (
     200_000  # a tiny noise multiplier spreads the loss over thousands; the grid then widens instead of the memory
 )
+
+ADD_OR_REMOVE_ONE = NeighboringRelation.ADD_OR_REMOVE_ONE
 
 Composition = tuple[tuple[DpEvent, int], ...]
 
@@ -53,6 +55,8 @@ def epsilon(composition: Composition, *, delta: float, accountant: str = "pld") 
     check.one_of(ACCOUNTANTS, accountant=accountant)
     if not composition:
         return 0.0
+    if any(replaces_one(event) for event, _ in composition):
+        return _epsilon_replace_one(composition, delta, accountant)
     return (_epsilon_pld if accountant == "pld" else _epsilon_rdp)(composition, delta)
 
 
@@ -67,11 +71,27 @@ def _epsilon_pld(composition: Composition, delta: float) -> float:
     return float(total.get_epsilon_for_delta(delta))
 
 
-def _epsilon_rdp(composition: Composition, delta: float) -> float:
-    accountant = RdpAccountant()
+def _epsilon_rdp(composition: Composition, delta: float, relation: NeighboringRelation = ADD_OR_REMOVE_ONE) -> float:
+    accountant = RdpAccountant(neighboring_relation=relation)
     for event, count in composition:
         accountant.compose(event, count)
     return float(accountant.get_epsilon(delta))
+
+
+def replaces_one(event: DpEvent) -> bool:
+    """Whether an event is priced for replacing one unit by another, not for adding or removing one."""
+    return isinstance(event, dp_accounting.SampledWithoutReplacementDpEvent)
+
+
+def _epsilon_replace_one(composition: Composition, delta: float, accountant: str) -> float:
+    if accountant != "rdp":
+        raise BadInput('Cohorts of a fixed size are priced by RDP alone: set privacy.accountant = "rdp".')
+    if not all(replaces_one(event) for event, _ in composition):
+        raise BadInput(
+            "Fixed-size cohorts (replace one) and other releases (add or remove one) have no common price:"
+            " use another privacy.ledger."
+        )
+    return _epsilon_rdp(composition, delta, NeighboringRelation.REPLACE_ONE)
 
 
 def sampled_gaussian(event: DpEvent) -> tuple[float, float]:
@@ -103,6 +123,10 @@ def to_text(event: DpEvent) -> str:
     steps = 1
     if isinstance(event, dp_accounting.SelfComposedDpEvent):
         event, steps = event.event, event.count
+    if isinstance(event, dp_accounting.SampledWithoutReplacementDpEvent):
+        sizes = {"population": event.source_dataset_size, "cohort": event.sample_size}
+        _, z = sampled_gaussian(event.event)
+        return json.dumps({"event": "fixed-cohort-gaussian", "noise_multiplier": z, **sizes, "steps": steps})
     rate, z = sampled_gaussian(event)
     return json.dumps({"event": "sampled-gaussian", "noise_multiplier": z, "sampling_rate": rate, "steps": steps})
 
@@ -111,9 +135,11 @@ def to_text(event: DpEvent) -> str:
 def from_text(text: str) -> DpEvent:
     """The event that `to_text` wrote, exactly: floats are written so that they read back the same."""
     record = json.loads(text)
-    if record.get("event") != "sampled-gaussian":
+    if record.get("event") not in ("sampled-gaussian", "fixed-cohort-gaussian"):
         raise BadInput(f"This ledger holds an event of kind {record.get('event')!r} that this version cannot price.")
     one: DpEvent = dp_accounting.GaussianDpEvent(record["noise_multiplier"])
-    if record["sampling_rate"] < 1:
+    if record["event"] == "fixed-cohort-gaussian":
+        one = dp_accounting.SampledWithoutReplacementDpEvent(record["population"], record["cohort"], one)
+    elif record["sampling_rate"] < 1:
         one = dp_accounting.PoissonSampledDpEvent(record["sampling_rate"], one)
     return dp_accounting.SelfComposedDpEvent(one, record["steps"])

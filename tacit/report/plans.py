@@ -11,12 +11,19 @@ from tacit import check
 from tacit.build import clients, make_plan
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
+from tacit.population import Population
 from tacit.privacy import price
 from tacit.privacy.calibrate import affordable
 from tacit.privacy.calibrate import noise_multiplier as solve
+from tacit.privacy.client_plan import CentralPlan
 
 GROUPS = 12  # distinct budgets beyond this are shown in so many groups of similar epsilon
 RELATION = "record level, add or remove one, Poisson-sampled Gaussian"
+LEVELS = {"record": RELATION, "client": "client level, one client's data against none, Gaussian on its whole update"}
+CENTRAL = {
+    "poisson": "client level, add or remove one client, Gaussian on the sum of a secret Poisson cohort",
+    "fixed": "client level, replace one client, Gaussian on the sum of a secret cohort of fixed size",
+}
 
 
 def of_numbers(
@@ -66,6 +73,8 @@ def of_experiment(experiment: Experiment) -> list[dict[str, Any]]:
     plan = make_plan(experiment, population)
     if plan is None:
         raise BadInput('This experiment promises nothing (privacy.kind = "none"), so there is nothing to plan.')
+    if isinstance(plan, CentralPlan):
+        return [_central(experiment, population, plan)]
     order = np.argsort(population.epsilons, kind="stable")
     distinct = len(np.unique(population.epsilons))
     groups = _equal(order, population.epsilons) if distinct <= GROUPS else np.array_split(order, GROUPS)
@@ -92,10 +101,31 @@ def of_experiment(experiment: Experiment) -> list[dict[str, Any]]:
                 "planned_rounds": plan.participations,
                 "affordable_rounds": [min(left), max(left)],
                 "accountant": accountant,
-                "guarantee": RELATION,
+                "guarantee": LEVELS[plan.unit],
             }
         )
     return rows
+
+
+def _central(experiment: Experiment, population: Population, plan: CentralPlan) -> dict[str, Any]:
+    """The one row of central DP: every client pays the same for every round."""
+    mechanism, budget, accountant = plan.mechanism, population[0].budget, experiment.privacy.accountant
+    limits = {"epsilon": budget.epsilon, "delta": budget.delta, "accountant": accountant}
+    left = affordable(mechanism.event(), **limits, most=experiment.train.rounds, hint=plan.participations)
+    z, spent = mechanism.noise_multiplier, ((mechanism.event(), max(left, 1)),)
+    return {
+        "clients": len(population),
+        "epsilon": [budget.epsilon, budget.epsilon],
+        "delta": budget.delta,
+        "noise_multiplier": [z, z],
+        "sampling_rate": [mechanism.rate, mechanism.rate],
+        "steps": [1, 1],
+        "planned_rounds": plan.participations,
+        "affordable_rounds": [left, left],
+        "epsilon_spent": price.epsilon(spent, delta=budget.delta, accountant=accountant) if left else 0.0,
+        "accountant": accountant,
+        "guarantee": CENTRAL[mechanism.sampler],
+    }
 
 
 def table(answer: dict[str, Any] | list[dict[str, Any]]) -> Table:

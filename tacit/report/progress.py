@@ -12,6 +12,7 @@ from rich.text import Text
 
 from tacit.build import Parts
 from tacit.engine.simulate import History
+from tacit.privacy.client_plan import CentralPlan
 from tacit.privacy.guarantee import shown
 
 LINES = 10  # how many lines a run prints where there is no terminal
@@ -87,6 +88,9 @@ class Display:
             facts["epsilon, loosest client"] = f"{shown(record['epsilon_loosest'])} of {high:.4g}"
             if record["round"] + 1 < self._rounds:  # at the planned end every spread budget is used up
                 facts["out of budget"] = f"{record['out_of_budget']} clients"
+        if record.get("refused"):
+            name, why = next(iter(record["refused"].items()))
+            facts["refused"] = f"{len(record['refused'])} messages, one from {name}: {why}"
         return facts
 
 
@@ -94,9 +98,13 @@ def _promise(parts: Parts, limits: tuple[float, float]) -> str:
     if parts.plan is None or not parts.plan.priced:
         return "no privacy promised"
     low, high = (f"{limit:.4g}" for limit in limits)
-    return (
-        f"local DP ({parts.experiment.privacy.rule}), epsilon {low if low == high else f'{low} to {high}'} per record"
+    kind, unit = parts.experiment.privacy.kind, parts.experiment.privacy.unit_kept
+    how = (
+        f"central DP ({parts.plan.mechanism.sampler.capitalize()} cohorts)"
+        if isinstance(parts.plan, CentralPlan)
+        else (f"{kind} DP ({parts.experiment.privacy.rule})")
     )
+    return f"{how}, epsilon {low if low == high else f'{low} to {high}'} per {unit}"
 
 
 def closing(history: History, console: Console) -> None:

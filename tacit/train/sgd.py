@@ -1,6 +1,8 @@
 """Plain SGD at one client, as FedAvg runs it (McMahan et al. 2017). No privacy."""
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch.nn.functional import cross_entropy
@@ -9,6 +11,20 @@ from tacit.errors import TrainingDiverged
 from tacit.random import Stream
 from tacit.train.workspace import Trained, Workspace
 from tacit.types import Client, Raw
+
+
+@dataclass(frozen=True)
+class LocalSgd:
+    """SGD with the settings of an experiment: how many steps a client takes, on which batches."""
+
+    steps: Callable[[Client], int]
+    batch_size: Callable[[Client], int]
+    learning_rate: float
+
+    def __call__(self, work: Workspace, theta_0: torch.Tensor, client: Client, stream: Stream) -> Trained:
+        """Trains one client."""
+        settings = {"steps": self.steps(client), "batch_size": self.batch_size(client)}
+        return sgd(work, theta_0, client, **settings, learning_rate=self.learning_rate, stream=stream)
 
 
 def sgd(
@@ -22,6 +38,7 @@ def sgd(
     stream: Stream,
 ) -> Trained:
     """Runs `steps` steps on shuffled batches from theta_0 and returns the difference; a new shuffle every epoch."""
+    work.forget()
     theta = work.theta.copy_(theta_0)
     params = [p for p in work.model.parameters() if p.requires_grad]
     rng, order, loss = stream.generator(), [], torch.zeros(())

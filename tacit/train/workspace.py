@@ -19,6 +19,12 @@ class Workspace:
     theta: torch.Tensor
     clip: float | None
     physical_batch: int
+    buffers: tuple[torch.Tensor, ...] = ()
+
+    def forget(self) -> None:
+        """Sets the model's buffers back to what they were, so that no client meets what another one left in them."""
+        for buffer, first in zip(self.model.buffers(), self.buffers, strict=True):
+            buffer.copy_(first)
 
     @cached_property
     def clipped_sum(self) -> Clipper:
@@ -31,7 +37,9 @@ class Workspace:
 def workspace(model: nn.Module, *, clip: float | None, physical_batch: int) -> Workspace:
     """Prepares a model for training; it is changed in place."""
     model.train()
-    return Workspace(model, flatten(model), clip, physical_batch)
+    return Workspace(
+        model, flatten(model), clip, physical_batch, tuple(buffer.detach().clone() for buffer in model.buffers())
+    )
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from safetensors.torch import load_file
 import tacit
 from tacit.engine import loop as loop_module
 from tacit.engine import simulate
+from tacit.engine.cohort import sample
 from tacit.engine.folder import CHECKPOINT
 from tacit.errors import BadInput, LedgerError, RunExists, TrainingDiverged
 
@@ -296,7 +297,7 @@ def test_cohorts_are_uniform_over_the_clients_that_can_pay(small, tmp_path):
     meter = loop_module.Meter(parts, None)
     counts = np.zeros(6)
     for r in range(3000):
-        for client in loop_module.sample(parts, meter, r):
+        for client in sample(parts, meter, r):
             counts[client.index] += 1
     assert counts.sum() == 6000
     assert abs(counts - 1000).max() < 5 * np.sqrt(3000 * (1 / 3) * (2 / 3))

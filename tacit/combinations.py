@@ -1,0 +1,45 @@
+"""What cannot stand together in an experiment, across its sections; each in one sentence that says what to do."""
+
+from typing import TYPE_CHECKING
+
+from tacit.errors import BadInput
+
+if TYPE_CHECKING:
+    from tacit.experiment import Experiment
+
+
+def refuse_impossible(experiment: "Experiment") -> None:
+    """Raises BadInput where a guarantee would not hold, or a setting would have no effect."""
+    if experiment.privacy.kind == "central":
+        _central(experiment)
+    elif experiment.train.sampler == "poisson":
+        raise BadInput(
+            'train.sampler = "poisson" draws cohorts of random size for the price of privacy.kind = "central": leave it out.'
+        )
+
+
+def _central(experiment: "Experiment") -> None:
+    train, privacy, aggregate = experiment.train, experiment.privacy, experiment.aggregate
+    if train.sampler == "fixed" and privacy.accountant != "rdp":
+        raise BadInput(
+            'Cohorts of a fixed size are priced by RDP alone (replace one client): set privacy.accountant = "rdp",'
+            ' or train.sampler = "poisson".'
+        )
+    if train.min_clients > 1:
+        raise BadInput(
+            "With central DP a round goes on whoever is drawn, even nobody (waiting for more would give away who took part):"
+            " leave out train.min_clients."
+        )
+    if aggregate.rule != "mean":
+        raise BadInput(
+            'With privacy.kind = "central" the server releases one noised sum, so aggregate.rule must be mean,'
+            f" got {aggregate.rule!r}."
+        )
+    if aggregate.weights == "examples" and privacy.weight_cap is None:
+        raise BadInput(
+            "Weights by examples have no bound, so no noise covers them: set privacy.weight_cap, the examples beyond which"
+            " a client weighs no more."
+        )
+    extra = [key for key in aggregate.options() if (key, aggregate.weights) != ("weights", "examples")]
+    if extra:
+        raise BadInput(f'aggregate.{extra[0]} has no effect with privacy.kind = "central": leave it out.')
