@@ -19,6 +19,7 @@ from safetensors.torch import save
 from torch import nn
 
 import tacit
+from tacit.algorithms.local_dp import LocalDP
 from tacit.build import Parts, build, population_id
 from tacit.engine.evaluate import evaluate
 from tacit.engine.folder import Folder, first_free, open_folder, refuse_taken
@@ -29,6 +30,7 @@ from tacit.privacy.guarantee import promise, sentence, spent_by
 from tacit.privacy.ledger import Ledger
 from tacit.train.cohort import SideBySide, Trainer, one_by_one, task
 from tacit.train.flat import blocks
+from tacit.train.stacked import stackable, stacked
 from tacit.train.workspace import workspace
 from tacit.types import Guarantee
 
@@ -92,7 +94,10 @@ def _trainer(parts: Parts, stack: ExitStack) -> Trainer:
     experiment = parts.experiment
     clip = experiment.privacy.clip if parts.plan else None
     work = workspace(copy.deepcopy(parts.model), clip=clip, physical_batch=experiment.train.physical_batch)
-    train = task(parts.algorithm, work, parts.population, parts.derive)
+    algorithm = parts.algorithm
+    if work.theta.is_cuda and isinstance(algorithm, LocalDP) and stackable(work, parts.population):
+        return stacked(algorithm, work, parts.population, parts.derive)
+    train = task(algorithm, work, parts.population, parts.derive)
     workers = (
         min(experiment.run.workers or len(os.sched_getaffinity(0)), parts.cohort) if sys.platform == "linux" else 1
     )

@@ -30,6 +30,8 @@ def dp_sgd(
         total, info = work.clipped_sum(client.x[batch], client.y[batch])  # sum of g_i min(1, C/|g_i|)
         noisy = mechanism.noise(stream, total)  # + N(0, (zC)^2 I)
         theta.add_(noisy.vector, alpha=-learning_rate / p_D)  # line 14
+        for part in work.frozen:
+            theta[part] = theta_0[part]
         loss, seen = loss + info.loss_sum, seen + info.examples
         clipped += info.fraction_clipped * info.examples
     noise_std = learning_rate / p_D * mechanism.noise_std * mechanism.steps**0.5
