@@ -8,7 +8,7 @@ from typing import Any
 
 from tacit.errors import LedgerError
 from tacit.privacy import price
-from tacit.privacy.ledger import FORMAT
+from tacit.privacy.ledger import EVERYBODY, FORMAT
 
 NAMES: tuple[str, ...] = ("run", "round", "attempt", "client", "unit", "event", "time")
 UNITS = ("record", "client")
@@ -25,21 +25,29 @@ def find(path: Path) -> Path:
 def entries(path: Path) -> list[dict[str, Any]]:
     """Every charge, oldest first, as plain values. Raises LedgerError for a file that is no ledger."""
     query = (
-        "SELECT run, round, attempt, client, unit, text, time FROM charges JOIN events ON events.id = charges.event"
-        " ORDER BY time, run, round, client"
+        "SELECT run, round, attempt, client, unit, text, time FROM"
+        f" (SELECT * FROM charges UNION ALL SELECT '{EVERYBODY}', * FROM everybody) AS paid"
+        " JOIN events ON events.id = paid.event ORDER BY time, run, round, client"
     )
     with _open(path) as book:
         return [dict(zip(NAMES, row, strict=True)) for row in book.execute(query)] if _laid_out(book) else []
 
 
-def spent(charges: list[dict[str, Any]], *, delta: float, accountant: str = "pld") -> dict[tuple[str, str], float]:
-    """The epsilon of everything charged, by client and unit."""
+def spent(charges: list[dict[str, Any]], *, delta: float) -> dict[tuple[str, str], float]:
+    """The epsilon of everything charged, by client and unit; what everybody was charged for counts for each.
+
+    Priced by PLD, or by RDP where cohorts had a fixed size.
+    """
     groups: dict[tuple[str, str], list[Any]] = {}
     for entry in charges:
         groups.setdefault((entry["client"], entry["unit"]), []).append((price.from_text(entry["event"]), 1))
-    return {
-        key: price.epsilon(price.compose(events), delta=delta, accountant=accountant) for key, events in groups.items()
-    }
+    found = {}
+    for (client, unit), events in groups.items():
+        shared = groups.get((EVERYBODY, unit), []) if client != EVERYBODY else []
+        composition = price.compose([*events, *shared])
+        accountant = "rdp" if any(price.replaces_one(event) for event, _ in composition) else "pld"
+        found[client, unit] = price.epsilon(composition, delta=delta, accountant=accountant)
+    return found
 
 
 def faults(path: Path) -> Iterator[str]:
@@ -53,7 +61,11 @@ def faults(path: Path) -> Iterator[str]:
         (format,) = book.execute("SELECT value FROM facts WHERE name = 'format'").fetchone() or ("none",)
         if format != FORMAT:
             yield f"it has format {format}, and this version reads {FORMAT}"
-        (orphans,) = book.execute("SELECT COUNT(*) FROM charges WHERE event NOT IN (SELECT id FROM events)").fetchone()
+        lost = "event NOT IN (SELECT id FROM events)"
+        counts = [
+            book.execute(f"SELECT COUNT(*) FROM {t} WHERE {lost}").fetchone()[0] for t in ("charges", "everybody")
+        ]
+        orphans = sum(counts)
         if orphans:
             yield f"{orphans} charges name an event that is not there"
     for entry in entries(path):
@@ -74,7 +86,7 @@ def _entry_faults(entry: dict[str, Any]) -> Iterator[str]:
 
 def _laid_out(book: sqlite3.Connection) -> bool:
     """Whether anything was ever written: an empty file is a ledger without charges."""
-    return book.execute("SELECT COUNT(*) FROM sqlite_master WHERE name = 'charges'").fetchone()[0] == 1
+    return book.execute("SELECT COUNT(*) FROM sqlite_master WHERE name IN ('charges', 'everybody')").fetchone()[0] == 2
 
 
 @contextmanager

@@ -89,6 +89,8 @@ def refuse_beyond(limits: Limits, experiment: Experiment) -> None:
         )
     if privacy.noise_formula is not None:
         raise Refused("privacy.noise_formula has no price, so the site's ledger cannot be charged for it.")
+    if privacy.unit_kept != limits.unit:
+        raise Refused(f"The server asks for a budget per {privacy.unit_kept}; the site's is per {limits.unit}.")
     if privacy.delta > limits.delta:
         raise Refused(f"The server asks for delta {privacy.delta:g}; the site allows {limits.delta:g}.")
     if limits.most_rounds is not None and train.rounds > limits.most_rounds:

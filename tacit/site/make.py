@@ -36,7 +36,7 @@ def make_site(folder: Path, experiment: Experiment, *, name: str, epsilon: float
     text = BUDGET.format(
         epsilon=epsilon,
         delta=experiment.privacy.delta,
-        unit="record",
+        unit=experiment.privacy.unit_kept,
         trial=str(experiment.run.randomness == "seeded").lower(),
         rounds=experiment.train.rounds,
         digest=digest(experiment),

@@ -24,8 +24,8 @@ def refuse_undeployable(experiment: Experiment) -> None:
             raise BadInput("The server of a deployment holds no client's rows: set data.test_path to public test rows.")
         if data.client_column is not None:
             raise BadInput("In a deployment every site has its own file: leave out data.client_column.")
-    if experiment.privacy.level != "own":
-        raise BadInput('In a deployment every site has its own budget: set privacy.level = "own".')
+    if experiment.privacy.level == "maximum":
+        raise BadInput('In a deployment no site exceeds its own budget: set privacy.level = "own" or "minimum".')
     if experiment.privacy.ledger is not None:
         raise BadInput("In a deployment every site keeps its own ledger: leave out privacy.ledger.")
 

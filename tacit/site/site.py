@@ -19,6 +19,7 @@ from tacit.build import Parts, assemble, population_id
 from tacit.engine.wire import unpack
 from tacit.errors import BadInput, BudgetExhausted, Refused, TacitError
 from tacit.experiment import Experiment
+from tacit.privacy.client_plan import CentralPlan
 from tacit.privacy.ledger import Ledger
 from tacit.site import agreement, outbox
 from tacit.site.agreement import Agreement, Terms, refuse_other, terms_of
@@ -54,7 +55,7 @@ class Site:
         self._joined: dict[str, Joined] = {}
 
     def answer(self, ask: dict[str, Any], body: bytes) -> Answer:
-        """Answers one question. Raises Refused, in words that may be told to the server; the log has the rest."""
+        """Answers one question. Raises Refused or BudgetExhausted, in words that may be told; the log has the rest."""
         kind, facts = ask.get("kind"), {key: ask[key] for key in ("kind", "run", "round") if key in ask}
         steps = {"hello": self._hello, "agree": self._agree, "train": self._train}
         try:
@@ -63,7 +64,7 @@ class Site:
             reply, raw, said = steps[kind](ask, body)
         except (Refused, BudgetExhausted) as error:
             note(self.folder, verdict="refused", text=str(error), **facts)
-            raise Refused(str(error)) from None
+            raise
         except (TacitError, OSError, KeyError, TypeError, ValueError) as error:
             note(self.folder, verdict="failed", text=f"{type(error).__name__}: {error}", **facts)
             raise Refused(UNSAID) from error
@@ -99,6 +100,8 @@ class Site:
         joined = self._join(run, text, roster)
         refuse_other(Terms(**ask["terms"]), joined.agreement.terms)
         agreement.write(self.folder, joined.agreement)
+        if isinstance(joined.parts.plan, CentralPlan):
+            self._prepay(joined, int(ask["releases"]))
         self._joined[joined.agreement.run] = joined
         return {"terms": asdict(joined.agreement.terms)}, b"", f"Agreed: {joined.agreement.terms}."
 
@@ -129,16 +132,34 @@ class Site:
             raise Refused(f"The site's budget is now epsilon {limits.epsilon:g}; the run was agreed at more.")
         if joined.ledger is None:
             return
+        if isinstance(joined.parts.plan, CentralPlan):
+            if joined.ledger.charged_rounds() <= round:
+                raise Refused(f"Round {round} was not paid for when the run was agreed.")
+            return
         if joined.ledger.charged_before(round):
             text = f"Round {round} was charged before and its answer lost; it is charged again, and the first is spent."
             note(self.folder, verdict="lost", text=text, run=joined.agreement.run, round=round)
         joined.ledger.open_round(round)
         event = joined.parts.algorithm.cost(joined.client)
         if event is None or not joined.ledger.admit([joined.client], lambda client: event):
-            limit = joined.limits
-            raise BudgetExhausted(
-                f"The site's budget (epsilon {limit.epsilon:g}, delta {limit.delta:g}) does not pay for round {round}."
-            )
+            raise BudgetExhausted(f"{_budget(joined.limits)} does not pay for round {round}.")
+
+    def _prepay(self, joined: Joined, releases: int) -> None:
+        """Central DP: a site pays for every model of the run, asked or not, so it pays for all of them when it agrees.
+
+        `releases` is the agreed rounds, or more where the server had to repeat some with new noise. Raises BudgetExhausted.
+        """
+        ledger, event = joined.ledger, joined.parts.algorithm.cost(joined.client)
+        if ledger is None or event is None:
+            return
+        paid = ledger.charged_rounds()
+        missing = max(releases, joined.agreement.terms.rounds if paid == 0 else 0) - paid
+        ledger.open_round(paid)
+        if missing > 0 and ledger.rounds_left(joined.client, event, hint=missing) < missing:
+            raise BudgetExhausted(f"{_budget(joined.limits)} does not pay for {missing} more rounds.")
+        for round in range(paid, paid + missing):
+            ledger.open_round(round)
+            ledger.admit([joined.client], lambda client: event)
 
     def _join(self, run: str, text: str, roster: Roster) -> Joined:
         """Builds this site's own view of the run: plan, noise and price are computed here, not taken from the server."""
@@ -177,6 +198,7 @@ class Site:
         machine = f"{platform.node()}-{torch.backends.cpu.get_cpu_capability()}"
         same = "-".join((tacit.__version__, torch.__version__, machine, _mark(client)))
         attempt = same if experiment.run.randomness == "seeded" else uuid.uuid4().hex
+        attempt = "agreed" if isinstance(parts.plan, CentralPlan) else attempt
         path = self.folder / "ledger.db"
         return Ledger(path, population=population, run=run, attempt=attempt, accountant=experiment.privacy.accountant)
 
@@ -202,7 +224,7 @@ def _own_place(roster: Roster, name: str, *, rows: int, limits: Limits, experime
     index = roster.names.index(name)
     if roster.epsilons[index] > limits.epsilon:
         raise Refused(f"The server asks for epsilon {roster.epsilons[index]:g}; the site allows {limits.epsilon:g}.")
-    if roster.sizes[index] != rows or roster.unit != limits.unit:
+    if roster.sizes[index] != rows or roster.unit != experiment.privacy.unit_kept:
         raise Refused(f"The server's list of sites has another size or unit for {name} than the site declared.")
     return index
 
@@ -212,6 +234,10 @@ def _refuse_shape(received: Message, terms: Terms) -> None:
     if params is None or params.shape != (terms.parameters,) or params.dtype != torch.float32:
         found = "none" if params is None else f"{list(params.shape)} of {params.dtype}"
         raise Refused(f"The server sent other parameters ({found}) than the {terms.parameters} that were agreed.")
+
+
+def _budget(limits: Limits) -> str:
+    return f"The site's budget (epsilon {limits.epsilon:g}, delta {limits.delta:g} per {limits.unit})"
 
 
 def _mark(client: Client) -> str:

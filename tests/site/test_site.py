@@ -11,7 +11,7 @@ import torch
 import tacit
 from tacit.build import assemble, clients
 from tacit.engine.wire import pack, unpack
-from tacit.errors import Refused
+from tacit.errors import BudgetExhausted, Refused
 from tacit.site.limits import digest
 from tacit.site.make import make_site
 from tacit.site.roster import Roster
@@ -43,7 +43,8 @@ class Server:
         self.restart()
         _, _, population = clients(chosen)
         sizes = tuple(population.sizes.tolist())
-        self.roster = Roster(population.names, sizes, tuple(population.epsilons.tolist()), chosen.privacy.delta)
+        epsilons, privacy = tuple(population.epsilons.tolist()), chosen.privacy
+        self.roster = Roster(population.names, sizes, epsilons, privacy.delta, privacy.unit_kept)
         self.parts = assemble(chosen, clients(chosen)[0], self.roster.population((1, 8, 8)))
         event = self.parts.algorithm.cost(self.parts.population[0])
         from tacit.privacy import price
@@ -95,7 +96,7 @@ def server(tmp_path):
 def refused(server, words, ask, *args, **options):
     """The site refuses in these words, logs them, and is charged nothing."""
     before = server.charges()
-    with pytest.raises(Refused, match=words):
+    with pytest.raises((Refused, BudgetExhausted), match=words):
         ask(*args, **options)
     assert server.log()[-1]["verdict"] == "refused"
     assert server.charges() == before
@@ -192,7 +193,7 @@ def test_a_crash_after_the_charge_costs_one_round_and_is_said(server, monkeypatc
 def test_the_ledger_stops_a_run_that_the_budget_does_not_pay_for(server):
     asking = server(privacy={"noise_multiplier": 0.3})
     asking.agree()
-    refused(asking, r"budget \(epsilon 1, delta 1e-05\) does not pay for round 0", asking.train)
+    refused(asking, r"budget \(epsilon 1, delta 1e-05 per record\) does not pay for round 0", asking.train)
 
 
 def test_a_budget_that_was_lowered_meanwhile_stops_the_run(server):
@@ -297,6 +298,13 @@ def test_a_budget_file_that_cannot_be_read_or_understood_stops_everything(server
     assert "cannot be read by this site" in asking.log()[-1]["text"]
 
 
+def let_through(folder):
+    """Lets every user pass down to a folder."""
+    for place in (folder, *folder.parents):
+        if place.stat().st_mode & 0o005 != 0o005:
+            place.chmod(0o755)
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become a user who may not read the file")
 def test_a_budget_file_of_somebody_else_is_named_with_the_user(server):
     from tacit.errors import BadInput
@@ -304,9 +312,7 @@ def test_a_budget_file_of_somebody_else_is_named_with_the_user(server):
 
     asking = server()
     (asking.folder / "budget.toml").chmod(0o600)
-    for parent in (asking.folder, *asking.folder.parents):
-        if parent.stat().st_uid == 0 and str(parent).startswith(str(asking.folder.parents[2])):
-            parent.chmod(0o755)
+    let_through(asking.folder)
     os.seteuid(65534)
     try:
         with pytest.raises(BadInput, match=r"cannot be read by user .* \(Permission denied\)"):
@@ -364,3 +370,45 @@ def test_a_site_reads_its_own_file(tmp_path):
         Site(tmp_path / "north").answer(hello, b"")
     assert "unheard" not in str(told.value)
     shutil.rmtree(tmp_path / "north")
+
+
+def central(server, **changes):
+    asking = server(privacy={"kind": "central", "epsilon": 1.0} | changes)
+    path = asking.folder / "budget.toml"
+    assert 'unit = "client"' in path.read_text()
+    return asking
+
+
+def test_under_central_dp_a_site_pays_for_every_round_before_it_agrees(server):
+    asking = central(server)
+    asking.agree(releases=3)
+    assert asking.charges() == [0, 1, 2]
+    asking.agree(releases=3)
+    asking.train(0)
+    asking.restart()
+    asking.train(2)
+    assert asking.charges() == [0, 1, 2]
+
+
+def test_under_central_dp_a_round_that_is_repeated_with_new_noise_is_paid_for_or_refused(server):
+    asking = central(server, epsilon=50.0, noise_multiplier=2.0)
+    path = asking.folder / "budget.toml"
+    path.write_text(path.read_text().replace("epsilon = 1.0", "epsilon = 50.0"))
+    asking.terms["epsilon"] = 50.0
+    asking.agree(releases=3)
+    asking.agree(releases=4)
+    assert asking.charges() == [0, 1, 2, 3]
+    refused(asking, "does not pay for 996 more rounds", asking.agree, releases=1000)
+
+
+def test_under_central_dp_a_server_cannot_talk_the_number_of_rounds_down(server):
+    asking = central(server)
+    asking.agree(releases=1)
+    assert asking.charges() == [0, 1, 2]
+
+
+def test_a_budget_per_record_does_not_let_a_client_level_run_in(server):
+    asking = central(server)
+    path = asking.folder / "budget.toml"
+    path.write_text(path.read_text().replace('unit = "client"', 'unit = "record"'))
+    refused(asking, "asks for a budget per client; the site's is per record", asking.agree, releases=3)

@@ -10,8 +10,8 @@ from pathlib import Path
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from tacit.engine.flower.records import answer, read, refusal
-from tacit.errors import BadInput, Refused
+from tacit.engine.flower.records import UNPAID, answer, read, refusal
+from tacit.errors import BadInput, BudgetExhausted, Refused
 from tacit.site.site import Site
 
 FOLDER = "tacit-site"  # the node config's key: the path of the site's folder
@@ -39,6 +39,8 @@ def respond(site: Site, message: Message) -> Message:
     """The site's answer as a Flower message."""
     try:
         reply, body = site.answer(*read(message))
+    except BudgetExhausted as error:
+        return refusal(f"{UNPAID}{error}", to=message)
     except (Refused, BadInput) as error:
         return refusal(str(error), to=message)
     return answer(reply, body, to=message)

@@ -9,7 +9,7 @@ from flwr.app import Message
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
-from tacit.engine.flower.records import question, read
+from tacit.engine.flower.records import UNPAID, question, read
 from tacit.errors import BadInput
 
 POLL_SECONDS = 0.2
@@ -25,6 +25,7 @@ class Heard:
     answers: dict[int, tuple[dict[str, Any], bytes]] = field(default_factory=dict)
     refusals: dict[int, str] = field(default_factory=dict)
     lost: dict[int, str] = field(default_factory=dict)
+    unpaid: set[int] = field(default_factory=set)  # who refused because its budget is used up
 
     def open(self, asks: Asks) -> list[int]:
         """The nodes whose word is still awaited."""
@@ -36,7 +37,10 @@ class Heard:
             return
         if message.has_error():
             ours = message.error.code == ErrorCode.MOD_FAILED_PRECONDITION
-            (self.refusals if ours else self.lost)[node] = message.error.reason or f"error {message.error.code}"
+            reason = message.error.reason or f"error {message.error.code}"
+            (self.refusals if ours else self.lost)[node] = reason.removeprefix(UNPAID)
+            if ours and reason.startswith(UNPAID):
+                self.unpaid.add(node)
             return
         try:
             self.answers[node] = read(message)
@@ -53,12 +57,13 @@ def gather(grid: Grid, asks: Asks, body: bytes, *, seconds: float) -> Heard:
     ids: dict[str, int] = {}
     for turn in range(1, ASKS + 1):
         ids |= _send(grid, asks, heard.open(asks), body, seconds=seconds)
-        while heard.open(asks) and time.monotonic() - started < seconds * turn / ASKS:
+        while True:  # at least one look, however long the sending took
             _collect(grid, ids, heard)
-            if heard.open(asks):
-                time.sleep(POLL_SECONDS)
-        if not heard.open(asks):
-            break
+            if not heard.open(asks):
+                return heard
+            if time.monotonic() - started >= seconds * turn / ASKS:
+                break
+            time.sleep(POLL_SECONDS)
     return heard
 
 

@@ -11,6 +11,7 @@ from tacit.errors import BadInput
 KINDS = {"hello": "query.hello", "agree": "query.agree", "train": "train"}  # Flower's message types
 STYPE = "tacit.wire"
 HEAD, BODY = "tacit", "body"
+UNPAID = "[out of budget] "  # in front of a refusal that ends a run as planned
 
 
 def question(ask: dict[str, Any], body: bytes, *, node: int, seconds: float) -> Message:

@@ -18,9 +18,12 @@ from tacit.engine.flower.trainer import OverGrid
 from tacit.engine.folder import Folder, open_folder
 from tacit.engine.folder import replace as write_file
 from tacit.engine.loop import Observer, loop
+from tacit.engine.meter import Meter
 from tacit.engine.simulate import History, finish, open_ledger
 from tacit.errors import BadInput, BudgetExhausted, TacitError
 from tacit.experiment import Experiment
+from tacit.privacy.client_plan import CentralPlan
+from tacit.privacy.ledger import Ledger
 from tacit.site.agreement import Terms, terms_of
 from tacit.site.roster import Roster
 from tacit.site.rows import public_rows, refuse_undeployable, shape
@@ -88,12 +91,11 @@ def _serve(grid: Grid, experiment: Experiment, call: Call, folder: Folder, obser
     parts = assemble(experiment, rows, roster.population(shape(rows)))
     terms = _terms(parts)
     places = {name: index for index, name in enumerate(roster.names)}
-    _agree(grid, experiment, roster, {places[name]: node for name, node in nodes.items()}, terms, folder, call)
     where = {places[name]: node for name, node in nodes.items()}
-    least = experiment.train.min_clients
+    ledger = _ledger(parts, folder)
+    _agree(grid, parts, roster, where, terms, folder, call, releases=_releases(parts, ledger, folder))
+    least = 1 if parts.algorithm.forgiving else experiment.train.min_clients
     trainer = OverGrid(grid, folder, where, roster.names, terms, call.round_seconds, least)
-    # a site answers a round once and keeps the answer, so a round that is asked again is the same release
-    ledger = open_ledger(parts, folder, attempt="deployment")
     _status(folder, "running", f"{len(where)} of {len(roster.names)} sites are here")
     try:
         state, stopped = loop(parts, ledger, folder, trainer, observe)
@@ -158,13 +160,12 @@ def _roster(experiment: Experiment, sites: Sequence[str], facts: dict[str, dict[
                 f"Site {name} has rows of shape {said['shape']} in {said['classes']} classes; the experiment has "
                 f"{list(shape(rows))} in {rows.classes}: correct the site's data or the experiment."
             )
-    present = [facts[name] for name in sites]
-    roster = Roster(
-        tuple(sites),
-        tuple(int(said["examples"]) for said in present),
-        tuple(float(said["epsilon"]) for said in present),
-        experiment.privacy.delta,
-    )
+    present, privacy = [facts[name] for name in sites], experiment.privacy
+    epsilons = [float(said["epsilon"]) for said in present]
+    if privacy.level == "minimum":
+        epsilons = [min(epsilons)] * len(epsilons)
+    sizes = tuple(int(said["examples"]) for said in present)
+    roster = Roster(tuple(sites), sizes, tuple(epsilons), privacy.delta, privacy.unit_kept)
     write_file(path, json.dumps(roster.record(), indent=1).encode())
     return roster
 
@@ -180,17 +181,40 @@ def _terms(parts: Parts) -> dict[int, Terms]:
     }
 
 
+def _ledger(parts: Parts, folder: Folder) -> Ledger | None:
+    # a site answers a round once and keeps the answer, so a round that is asked again is the same release of the site;
+    # noise that the server draws is another one
+    return open_ledger(parts, folder, attempt=None if isinstance(parts.plan, CentralPlan) else "deployment")
+
+
+def _releases(parts: Parts, ledger: Ledger | None, folder: Folder) -> int:
+    """How many models a run of central DP will have released at most: those charged so far and those that can follow."""
+    rounds = parts.experiment.train.rounds
+    if ledger is None or not isinstance(parts.plan, CentralPlan):
+        return rounds
+    _, first = folder.restore() or (None, 0)
+    ledger.open_round(first)
+    left = ledger.rounds_left_to_all(Meter(parts, ledger).budget, parts.plan.mechanism.event(), hint=rounds)
+    mine = (ledger.run, ledger.attempt)
+    before = [e for e in ledger.entries() if (e["run"], e["attempt"]) != mine and e["run"] == ledger.run]
+    own = [e for e in ledger.entries() if (e["run"], e["attempt"]) == mine and e["round"] < first]
+    return len(before) + len(own) + min(rounds - first, left)
+
+
 def _agree(
     grid: Grid,
-    experiment: Experiment,
+    parts: Parts,
     roster: Roster,
     where: dict[int, int],
     terms: dict[int, Terms],
     folder: Folder,
     call: Call,
+    *,
+    releases: int,
 ) -> None:
     """Every site computes its own noise and price and compares. Raises TacitError naming who does not agree."""
-    common = {"kind": "agree", "run": folder.run, "experiment": experiment.toml(), "roster": roster.record()}
+    common = {"kind": "agree", "run": folder.run, "experiment": parts.experiment.toml(), "roster": roster.record()}
+    common |= {"releases": releases}
     asks: Asks = {node: common | {"terms": asdict(terms[index])} for index, node in where.items()}
     heard = gather(grid, asks, b"", seconds=call.join_seconds)
     names = {node: roster.names[index] for index, node in where.items()}

@@ -38,7 +38,7 @@ class OverGrid:
         asks = {self.nodes[index]: self._ask(round, index) for index in cohort if index in self.nodes}
         heard = gather(self.grid, asks, body, seconds=self.seconds)
         self.absent = {self.names[index]: self._why(index, heard) for index in cohort if not self._came(index, heard)}
-        self._refuse_too_few(round, len(cohort) - len(self.absent), heard)
+        self._refuse_too_few(round, cohort, heard)
         for index in cohort:
             if self._came(index, heard):
                 facts, raw = heard.answers[self.nodes[index]]
@@ -69,17 +69,14 @@ class OverGrid:
         known = heard.refusals.get(node) or heard.lost.get(node)
         return known or f"did not answer in {self.seconds:g} s"
 
-    def _refuse_too_few(self, round: int, came: int, heard: Heard) -> None:
-        if came >= self.min_clients:
+    def _refuse_too_few(self, round: int, cohort: Sequence[int], heard: Heard) -> None:
+        came, needed = len(cohort) - len(self.absent), min(self.min_clients, len(cohort))
+        if came >= needed:
             return
         why = "; ".join(f"{name}: {text}" for name, text in self.absent.items())
-        if (
-            self.absent
-            and len(heard.refusals) == len(self.absent)
-            and all("budget" in text for text in heard.refusals.values())
-        ):
+        if len(heard.unpaid) == len(self.absent):
             raise BudgetExhausted(f"Round {round} cannot be paid for: {why}")
         raise TacitError(
-            f"Round {round} got {came} answers and needs {self.min_clients} ({why}): bring the sites back, "
+            f"Round {round} got {came} answers and needs {needed} ({why}): bring the sites back, "
             "then go on with --resume."
         )

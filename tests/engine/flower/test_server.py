@@ -44,6 +44,9 @@ def stop_after(round):
         {"aggregate": {"rule": "pfa-plus"}, "privacy": {"epsilon": [1.0, 1.1, 9.0]}},
         {"privacy": {"strategy": "same-noise", "noise_multiplier": 3.0}},
         {"privacy": {"kind": "none", "epsilon": None}},
+        {"privacy": {"kind": "central", "epsilon": 4.0}},
+        {"privacy": {"kind": "central", "epsilon": 8.0}, "train": {"clients_per_round": 2, "rounds": 5}},
+        {"privacy": {"kind": "local", "unit": "client", "epsilon": 20.0}},
         {"model": {"name": "mlp"}, "data": {"partition": "dirichlet", "examples_per_client": None}},
     ],
 )
@@ -213,3 +216,26 @@ def test_the_run_ends_by_budget_where_the_sites_cannot_pay(federation):
     assert history.summary["stopped"] == "budget"
     assert history.summary["rounds"] == 0
     assert [round for round, _ in charges(deployed.site(0))] == [0, 1, 2]
+
+
+def test_a_central_run_that_is_resumed_pays_for_the_round_it_repeats_with_new_noise(federation, monkeypatch):
+    from tacit.engine import loop as loop_module
+
+    deployed = federation(
+        privacy={"kind": "central", "epsilon": 50.0, "noise_multiplier": 1.0}, run={"randomness": "os"}
+    )
+    calls = []
+
+    def dying(parts, params):
+        calls.append(1)
+        if len(calls) == 2:
+            raise Stop
+        return 0.5, 0.5
+
+    monkeypatch.setattr(loop_module, "evaluate", dying)
+    with pytest.raises(Stop):
+        deployed.run()
+    history = deployed.run(resume=True)
+    assert history.summary["rounds"] == 3
+    assert len(charges(deployed.site(0))) == 4
+    assert len(list(history.ledger.entries())) == 4
