@@ -49,7 +49,7 @@ class Parts:
 
     experiment: Experiment
     dataset: Dataset = field(repr=False)
-    shares: Shares = field(repr=False)
+    shares: Shares | None = field(repr=False)
     population: Population = field(repr=False)
     model: nn.Module = field(repr=False)
     theta: torch.Tensor = field(repr=False)
@@ -69,7 +69,12 @@ def build(experiment: Experiment, *, progress: Progress | None = None) -> Parts:
     """Loads, shares out, calibrates. Raises BadInput or BadData in one sentence for what cannot be done."""
     dataset, shares, population = clients(experiment, progress=progress)
     # the rows are held once, client by client: the order of the source is not needed any more
-    dataset, train = replace(dataset, x=population.x, y=population.y, client=None), experiment.train
+    return assemble(experiment, replace(dataset, x=population.x, y=population.y, client=None), population, shares)
+
+
+def assemble(experiment: Experiment, dataset: Dataset, population: Population, shares: Shares | None = None) -> Parts:
+    """The parts for clients that are known already: of a deployment's, only names, sizes and budgets need to be."""
+    train = experiment.train
     if train.clients_per_round and train.clients_per_round > len(population):
         raise BadInput(f"Expected train.clients_per_round <= {len(population)} clients, got {train.clients_per_round}.")
     if train.min_clients > (train.clients_per_round or len(population)):

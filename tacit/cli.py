@@ -11,13 +11,17 @@ from rich.console import Console
 
 import tacit
 from tacit import check
+from tacit.deploy.command import app as deploy_app
 from tacit.errors import BadInput, TacitError
 from tacit.protect.commands import keys
+from tacit.report.ledger_command import app as ledger_app
 
 app = typer.Typer(
     name="tacit", add_completion=False, no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False
 )
 app.add_typer(keys)
+app.add_typer(deploy_app, name="deploy")
+app.add_typer(ledger_app, name="ledger")
 
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change one setting; may be repeated.")

@@ -87,14 +87,14 @@ def run(
         folder = open_folder(place, experiment, resume=resume, force=force)
         stack.callback(folder.close)
         trainer = _trainer(parts, stack)
-        ledger = _ledger(parts, folder)
+        ledger = open_ledger(parts, folder)
         past = folder.rounds(before=(folder.restore() or (None, 0))[1])
         if ready:
             ready(parts, past)
         _note_clients(parts, ledger, folder)
         book = stack.enter_context(open_writers(writers, folder, experiment, past, unit=parts.population.unit))
         state, stopped = loop(parts, ledger, folder, trainer, book.observing(observe))
-        history = _finish(parts, ledger, folder, state.result, stopped)
+        history = finish(parts, ledger, folder, state.result, stopped)
         book.finish(history.summary)
     if page:
         from tacit.report.page import write_page  # after the run: the page is made from the files alone
@@ -131,7 +131,8 @@ def _trainer(parts: Parts, stack: ExitStack) -> Trainer:
     return pool
 
 
-def _ledger(parts: Parts, folder: Folder) -> Ledger | None:
+def open_ledger(parts: Parts, folder: Folder, *, attempt: str | None = None) -> Ledger | None:
+    """The ledger of a run, or None where nothing is charged. `attempt` is given where a repeated round is the same release."""
     if parts.plan is None or not parts.plan.priced:
         return None
     experiment = parts.experiment
@@ -139,7 +140,7 @@ def _ledger(parts: Parts, folder: Folder) -> Ledger | None:
     seeded = experiment.run.randomness == "seeded"
     machine = f"{platform.node()}-{torch.backends.cpu.get_cpu_capability()}"  # other arithmetic gives other bits
     same = "-".join((tacit.__version__, torch.__version__, machine, parts.population.digest()))
-    attempt = same if seeded else uuid.uuid4().hex
+    attempt = attempt or (same if seeded else uuid.uuid4().hex)
     return Ledger(
         experiment.privacy.ledger or folder.path / "ledger.db",
         population=population_id(experiment, parts.population),
@@ -156,7 +157,8 @@ def _note_clients(parts: Parts, ledger: Ledger | None, folder: Folder) -> None:
     folder.write("clients.json", json.dumps(clients_record(parts, blank, ledger=way)).encode())
 
 
-def _finish(parts: Parts, ledger: Ledger | None, folder: Folder, params: torch.Tensor, stopped: str) -> History:
+def finish(parts: Parts, ledger: Ledger | None, folder: Folder, params: torch.Tensor, stopped: str) -> History:
+    """Writes the model and the summary of a run that has ended."""
     experiment = parts.experiment
     rounds = folder.rounds(before=experiment.train.rounds)
     accuracy, loss = evaluate(parts, params)
