@@ -32,7 +32,7 @@ from tacit.privacy.distributed_plan import DistributedPlan
 from tacit.privacy.plan import Plan, pfa_code_noise, planned_participations, same_noise, sampling_rates, spread
 from tacit.random import Derive, from_os, seeded
 from tacit.server_optimizer import Adam, Momentum, ServerOptimizer, Sgd
-from tacit.train.dp_sgd import dp_sgd
+from tacit.train.dp_sgd import DpSgd
 from tacit.train.flat import blocks, flatten
 from tacit.train.noised_update import noised_update
 from tacit.train.sgd import LocalSgd
@@ -49,7 +49,7 @@ class Parts:
 
     experiment: Experiment
     dataset: Dataset = field(repr=False)
-    shares: Shares = field(repr=False)
+    shares: Shares | None = field(repr=False)
     population: Population = field(repr=False)
     model: nn.Module = field(repr=False)
     theta: torch.Tensor = field(repr=False)
@@ -69,7 +69,12 @@ def build(experiment: Experiment, *, progress: Progress | None = None) -> Parts:
     """Loads, shares out, calibrates. Raises BadInput or BadData in one sentence for what cannot be done."""
     dataset, shares, population = clients(experiment, progress=progress)
     # the rows are held once, client by client: the order of the source is not needed any more
-    dataset, train = replace(dataset, x=population.x, y=population.y, client=None), experiment.train
+    return assemble(experiment, replace(dataset, x=population.x, y=population.y, client=None), population, shares)
+
+
+def assemble(experiment: Experiment, dataset: Dataset, population: Population, shares: Shares | None = None) -> Parts:
+    """The parts for clients that are known already: of a deployment's, only names, sizes and budgets need to be."""
+    train = experiment.train
     if train.clients_per_round and train.clients_per_round > len(population):
         raise BadInput(f"Expected train.clients_per_round <= {len(population)} clients, got {train.clients_per_round}.")
     if train.min_clients > (train.clients_per_round or len(population)):
@@ -176,6 +181,17 @@ def _record_steps(experiment: Experiment, population: Population) -> tuple[np.nd
     return rates, np.full(everybody, train.steps)
 
 
+def rule_name(experiment: Experiment, population: Population) -> str:
+    """The rule that was asked for; else the mean where all clients bring the same noise, `random-effects` where they do not.
+
+    docs/results.md says why: it is the one rule that stays near the best whatever the budgets and however the data differ.
+    """
+    if experiment.aggregate.rule is not None:
+        return experiment.aggregate.rule
+    differ = len(np.unique(population.epsilons)) > 1 and experiment.privacy.kind == "local"
+    return "random-effects" if differ and experiment.privacy.rule == "spread" else "mean"
+
+
 def _algorithm(
     experiment: Experiment, population: Population, model: nn.Module, plan: Plan | CentralPlan | DistributedPlan | None
 ) -> Algorithm:
@@ -191,15 +207,17 @@ def _algorithm(
         rule = summing_rule(experiment)
         members, crowd = groups(experiment, population, rule, plan), rules.Crowd(population.epsilons, plan.report_noise)
         return Encrypted(members, plan.grid, rule, _layout(model), crowd, sgd, optimizer)
-    rule = rules.load(experiment.aggregate.rule, **experiment.aggregate.options())
+    rule = rules.load(rule_name(experiment, population), **experiment.aggregate.options())
     layout = _layout(model)
     if plan is not None:
         crowd = rules.Crowd(population.epsilons, plan.update_noise(population.sizes, learning_rate=train.learning_rate))
         record_level = plan.unit == "record"
-        local = partial(dp_sgd, learning_rate=train.learning_rate) if record_level else partial(noised_update, sgd=sgd)
+        local = DpSgd(train.learning_rate) if record_level else partial(noised_update, sgd=sgd)
         return LocalDP(plan.mechanism, rule, layout, crowd, local, optimizer)
     if rule.needs:
-        text = f'The rule {experiment.aggregate.rule} weighs clients by their privacy: with privacy.kind = "none"'
+        text = (
+            f'The rule {rule_name(experiment, population)} weighs clients by their privacy: with privacy.kind = "none"'
+        )
         raise BadInput(f"{text} use one of {', '.join(name for name in rules.names() if not rules.load(name).needs)}.")
     return FedAvg(rule, layout, rules.Crowd(population.epsilons, np.zeros(len(population))), sgd, optimizer)
 

@@ -31,7 +31,7 @@ NOWHERE = ":memory:"  # one process is all parties of a simulation: that a sum w
 
 def summing_rule(experiment: Experiment) -> Rule:
     """The experiment's rule, if sums are all it needs. Raises NeedsRows with the names of those that work."""
-    name = experiment.aggregate.rule
+    name = experiment.aggregate.rule or "mean"
     rule = rules.load(name, **experiment.aggregate.options())
     if rule.sees != "sums":
         text = f'The rule {name} must see single updates, but privacy.kind = "distributed" opens only their sums'

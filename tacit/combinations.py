@@ -34,7 +34,7 @@ def _central(experiment: "Experiment") -> None:
             "With central DP a round goes on whoever is drawn, even nobody (waiting for more would give away who took part):"
             " leave out train.min_clients."
         )
-    if aggregate.rule != "mean":
+    if aggregate.rule not in (None, "mean"):
         raise BadInput(
             'With privacy.kind = "central" the server releases one noised sum, so aggregate.rule must be mean,'
             f" got {aggregate.rule!r}."

@@ -91,3 +91,7 @@ class OpeningRefused(TacitError):
 
 class WrongShare(TacitError):
     """A partial opening that its share did not make; names the share."""
+
+
+class Refused(TacitError):
+    """A site's answer to a server that asks for more than its limits or its agreement allow; nothing was released."""

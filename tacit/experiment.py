@@ -56,7 +56,8 @@ class ModelSection(_Section):
 class TrainSection(_Section):
     """`[train]`: the round and what a client does in it. Without `clients_per_round` all clients take part.
 
-    Unless said otherwise a client takes 10 local steps, on batches of 32 expected examples.
+    Unless said otherwise a client takes 10 local steps, on batches of 32 expected examples. `averaging` = 0.9 makes the result a
+    running mean of the models of the last rounds, out of which single rounds' noise averages.
     """
 
     rounds: int = 30
@@ -68,6 +69,7 @@ class TrainSection(_Section):
     sampling_rate: float | None = None
     learning_rate: float = 0.5
     server_learning_rate: float = 1.0
+    averaging: float = 0.0
     server_optimizer: Literal["sgd", "momentum", "adam"] = "sgd"
     server_momentum: float | None = None
     server_adaptivity: float | None = None
@@ -94,6 +96,8 @@ class TrainSection(_Section):
         for key in ("learning_rate", "server_learning_rate"):
             if getattr(self, key) > LARGEST_RATE:
                 raise BadInput(f"Expected train.{key} <= {LARGEST_RATE:g}, got {getattr(self, key)!r}.")
+        if not 0 <= self.averaging < 1:
+            raise BadInput(f"Expected 0 <= train.averaging < 1, got {self.averaging!r}.")
         if self.sampling_rate is not None:
             check.rate(**{"train.sampling_rate": self.sampling_rate})
 
@@ -222,15 +226,20 @@ class PrivacySection(_Section):
 
 
 class AggregateSection(_Section):
-    """`[aggregate]`: how the server combines updates. The other keys are the options of the rules that have them."""
+    """`[aggregate]`: how the server combines updates. The other keys are the options of the rules that have them.
 
-    rule: str = "mean"
+    Without a `rule` clients whose budgets differ are combined by `random-effects`, and others by their `mean`.
+    """
+
+    rule: str | None = None
     reading: Literal["paper", "code"] | None = None
     rank: int | None = None
     blocks: Literal["model", "layer"] | None = None
     split: Literal["gmm", "kmeans", "top"] | None = None
     share: float | None = None
     weights: Literal["epsilon", "examples"] | None = None
+    horizon: float | None = None
+    caution: float | None = None
 
     def possible(self) -> None:
         if self.rank is not None:
@@ -265,16 +274,22 @@ class ProtectSection(_Section):
 
 
 class RunSection(_Section):
-    """`[run]`: seed, place and means. `workers = 0` uses every core; `randomness = "os"` is for deployments."""
+    """`[run]`: seed, place and means. `workers = 0` uses every core; `randomness = "os"` is for deployments.
+
+    `writers` also sends every round to where people look already: "tensorboard", "mlflow".
+    """
 
     seed: int = 0
     device: str = "cpu"
     out: str | None = None
     workers: int = 0
     randomness: Literal["seeded", "os"] = "seeded"
+    writers: tuple[Literal["tensorboard", "mlflow"], ...] | None = None
 
     def possible(self) -> None:
         check.at_least(0, **{"run.workers": self.workers})
+        if self.writers and len(set(self.writers)) < len(self.writers):
+            raise BadInput(f"Expected each of run.writers once, got {', '.join(self.writers)}.")
 
 
 class Experiment(BaseModel):

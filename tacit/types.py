@@ -94,10 +94,19 @@ class Message:
 
 @dataclass(frozen=True)
 class State:
-    """What the server needs next round: the model's parameters as one vector, and what its rule remembers."""
+    """What the server needs next round: the model's parameters as one vector, and what its rule remembers.
+
+    `average` is the running mean of the parameters over rounds, where the experiment asks for one.
+    """
 
     params: torch.Tensor = field(repr=False)
     memory: dict[str, torch.Tensor] = field(default_factory=dict, repr=False)
+    average: torch.Tensor | None = field(default=None, repr=False)
+
+    @property
+    def result(self) -> torch.Tensor:
+        """The parameters to evaluate and to keep: the average where there is one."""
+        return self.params if self.average is None else self.average
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from matplotlib.ticker import MaxNLocator
 
 from tacit.compare import plot
 from tacit.compare.grid import Cell
-from tacit.compare.results import LAST_ROUNDS, Row, Run, over_rounds, statement
+from tacit.compare.results import Estimate, Row, Run, last_rounds, lengths, over_rounds, statement
 from tacit.compare.table import accuracy, statements
 from tacit.compare.values import label
 from tacit.errors import BadInput
@@ -71,13 +71,13 @@ def by_cell(rows: Sequence[Row]) -> Figure:
         if len(seeds) > 1:
             axes.scatter(seeds, [place + 0.2] * len(seeds), s=9, color=plot.GREY, alpha=0.6, linewidths=0)
         axes.errorbar(
-            found.mean, place, xerr=found.interval, color=ink.color, marker=ink.marker, capsize=3, linewidth=1.6
+            found.mean, place, xerr=_error(found), color=ink.color, marker=ink.marker, capsize=3, linewidth=1.6
         )
         axes.text(1.02, place, accuracy(row), transform=axes.get_yaxis_transform(), va="center", fontsize=9)
     axes.set_yticks(range(len(rows)), _named(rows), parse_math=False)
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.grid(axis="y", visible=False)
-    _xlabel(axes, f"test accuracy, mean of the last {LAST_ROUNDS} rounds", rows)
+    _xlabel(axes, f"test accuracy, mean of the {last_rounds(lengths(rows))}", rows)
     plot.title(axes, f"{_name(rows)}: {_over(rows, ' (small dots), with 95 % interval')}")
     return figure
 
@@ -117,11 +117,11 @@ def by_epsilon(rows: Sequence[Row]) -> Figure:
     for step, (cell, group) in enumerate(series):
         points = [(row.guarantee["epsilon"]["max"], row.accuracy) for row in group if row.guarantee and row.accuracy]
         points.sort(key=lambda point: point[0])
-        x, y, spans = zip(*((spent, found.mean, found.interval or 0.0) for spent, found in points), strict=True)
+        x, y, spans = zip(*((spent, found.mean, found.span) for spent, found in points), strict=True)
         axes.errorbar(
             np.array(x) * ASIDE**step,
             y,
-            yerr=spans,
+            yerr=np.array(spans).T,
             capsize=3,
             label=cell.label,
             **vars(inks[step]),
@@ -130,13 +130,17 @@ def by_epsilon(rows: Sequence[Row]) -> Figure:
     promise = next(statement(row.guarantee) for row in rows if row.guarantee)
     words = "\n".join(["largest epsilon spent by a client (log scale)", *wrap(promise, LINE)])
     axes.set_xlabel(words, fontsize=9, parse_math=False)
-    axes.set_ylabel(f"test accuracy, mean of the last {LAST_ROUNDS} rounds")
+    axes.set_ylabel(f"test accuracy, mean of the {last_rounds(lengths(rows))}")
     plot.title(
         axes,
         f"{_name(rows)}: accuracy by epsilon, {_over(rows, ' with 95 % interval; equal epsilons stand side by side')}",
     )
     _legend(figure, axes)
     return figure
+
+
+def _error(found: Estimate) -> np.ndarray | None:
+    return None if found.interval is None else np.array(found.span)[:, None]
 
 
 def _series(rows: Sequence[Row]) -> list[tuple[Cell, list[Row]]]:

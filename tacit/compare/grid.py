@@ -112,7 +112,7 @@ def _without_foreign_options(values: dict[str, Any]) -> dict[str, Any]:
     aggregate = values.get("aggregate", {})
     if not OPTIONS & set(aggregate):
         return values
-    foreign = OPTIONS - taken_by(str(aggregate.get("rule", "mean")))
+    foreign = OPTIONS - taken_by(str(aggregate.get("rule", "random-effects")))
     return {**values, "aggregate": {key: value for key, value in aggregate.items() if key not in foreign}}
 
 
@@ -150,7 +150,7 @@ def _refuse_useless_options(
     said = OPTIONS & {*values.get("aggregate", {}), *(key.removeprefix("aggregate.") for key in vary)}
     used = {option for experiment in experiments for option in experiment.aggregate.options()}
     for option in sorted(said - used):
-        named = dict.fromkeys(experiment.aggregate.rule for experiment in experiments)
+        named = dict.fromkeys(experiment.aggregate.rule or "random-effects" for experiment in experiments)
         takes = "; ".join(f"{rule} takes {', '.join(sorted(taken_by(rule))) or 'no options'}" for rule in named)
         raise BadInput(f"No rule of this comparison takes aggregate.{option} ({takes}): leave it out.")
 

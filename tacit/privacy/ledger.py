@@ -205,6 +205,17 @@ class Ledger:
         """The clients that were ever charged."""
         return {client for (client,) in self._db.execute("SELECT DISTINCT client FROM charges")}
 
+    def charged_before(self, round: int) -> bool:
+        """Whether another attempt at this run was charged for a round."""
+        condition = "run = ? AND round = ? AND attempt != ?"
+        row = self._db.execute(f"SELECT 1 FROM charges WHERE {condition}", (self.run, round, self.attempt)).fetchone()
+        return row is not None
+
+    def charged_rounds(self) -> int:
+        """How many rounds of this run are on disk, over all attempts."""
+        rows = "SELECT run, round, attempt FROM charges UNION SELECT run, round, attempt FROM everybody"
+        return self._db.execute(f"SELECT COUNT(*) FROM ({rows}) WHERE run = ?", (self.run,)).fetchone()[0]
+
     def other_runs(self) -> int:
         """How many runs beside this one have been charged here."""
         runs = "SELECT run FROM charges UNION SELECT run FROM everybody"

@@ -121,9 +121,9 @@ def closing(history: History, console: Console) -> None:
     console.print(
         Panel(Text(history.sentence), title="guarantee" if history.guarantee else "no guarantee", expand=False)
     )
-    kept = ["experiment.toml", "rounds.jsonl", "model.safetensors", "summary.json"]
+    kept = ["report.html", "experiment.toml", "rounds.jsonl", "rounds.csv", "model.safetensors", "summary.json"]
     if history.ledger and history.ledger.path.parent == history.out:
-        kept.insert(2, "ledger.db")
+        kept.insert(4, "ledger.db")
     if not history.rounds:
         console.print("No round could be paid for, so the model is untrained: the budgets are used up.")
     console.print(Text(f"Files: {history.out} ({', '.join(kept)})"))

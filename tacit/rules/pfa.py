@@ -77,10 +77,9 @@ class pfa(Rule):
             total, weight = weighted_sum(public.pairs())
             return Applied(total / weight, memory, public.info(0))
         spaces = self.spaces(memory, public.rows, public.weights)
-        projected = torch.cat(
-            [s.point(s.coordinates(x)) for s, x in zip(spaces, self.parts(memory, private[1]), strict=True)]
-        )
-        return Applied(combine(public, (private[0], projected)), memory, public.info(self.found(spaces)))
+        for space, block in zip(spaces, self.parts(memory, private[1]), strict=True):
+            block.copy_(space.point(space.coordinates(block)))  # in place: the private mean is not needed again
+        return Applied(combine(public, private), memory, public.info(self.found(spaces)))
 
     def weight(self, facts: dict[str, Any]) -> float:
         return float(facts[self.weights])
@@ -134,10 +133,10 @@ def divide(weighed: Iterable[tuple[float, Message]]) -> tuple[Public, tuple[floa
             (sent,) = message.tensors.values()  # an update, or its coordinates
             total = sent * w if total is None else total.add_(sent, alpha=w)
             weight += w
-    return public, None if total is None else (weight, total / weight)
+    return public, None if total is None else (weight, total.div_(weight))
 
 
 def combine(public: Public, private: tuple[float, torch.Tensor]) -> torch.Tensor:
     """Line 8: (sum of epsilons * public mean + sum of epsilons * projected private mean) / all epsilons."""
     total, weight = weighted_sum([*public.pairs(), private])
-    return total / weight
+    return total.div_(weight)

@@ -31,7 +31,7 @@ HALVINGS = 60  # of the bracket of tau^2
 class random_effects(Rule):
     """The sum of w_m update_m over the sum of w_m, w_m = 1/(sigma_m^2/H + tau^2)."""
 
-    horizon: float = 20.0
+    horizon: float = 200.0
     caution: float = 2.0
     sees = "rows"
     needs = ("noise_std",)

@@ -12,7 +12,7 @@ import os
 import signal
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -24,7 +24,7 @@ from tacit.errors import TacitError, TrainingDiverged
 from tacit.population import Population
 from tacit.random import Derive
 from tacit.train.workspace import Workspace
-from tacit.types import Message
+from tacit.types import Client, Message
 
 Reply = tuple[bytes, dict[str, float]]
 Task = Callable[[Message, int, int], Reply]  # (what was broadcast, round, client) -> message and info
@@ -33,7 +33,7 @@ ROOM = 8 << 20  # bytes of address space beyond a message's expected size; untou
 SLOTS_PER_WORKER = 3  # replies that may wait for their turn
 
 
-def task(algorithm: Algorithm, work: Workspace, population: Population, derive: Derive) -> Task:
+def task(algorithm: Algorithm, work: Workspace, population: Population | Mapping[int, Client], derive: Derive) -> Task:
     """Trains one client for one round and packs what it releases."""
 
     def train(received: Message, round: int, index: int) -> Reply:

@@ -5,6 +5,8 @@ is sampled, the sum noised and the bill written by that one object. An empty bat
 expected batch.
 """
 
+from dataclasses import dataclass
+
 import torch
 
 from tacit.privacy.mechanism import SampledGaussian
@@ -30,6 +32,8 @@ def dp_sgd(
         total, info = work.clipped_sum(client.x[batch], client.y[batch])  # sum of g_i min(1, C/|g_i|)
         noisy = mechanism.noise(stream, total)  # + N(0, (zC)^2 I)
         theta.add_(noisy.vector, alpha=-learning_rate / p_D)  # line 14
+        for part in work.frozen:
+            theta[part] = theta_0[part]
         loss, seen = loss + info.loss_sum, seen + info.examples
         clipped += info.fraction_clipped * info.examples
     noise_std = learning_rate / p_D * mechanism.noise_std * mechanism.steps**0.5
@@ -37,3 +41,15 @@ def dp_sgd(
     return Trained(
         Private(theta - theta_0.to(theta.device), noise_std), {"loss": loss / seen, "clipped": clipped / seen}
     )
+
+
+@dataclass(frozen=True)
+class DpSgd:
+    """`dp_sgd` at one learning rate: how a client trains where the noise stands in every step."""
+
+    learning_rate: float
+
+    def __call__(
+        self, work: Workspace, theta: torch.Tensor, client: Client, mechanism: SampledGaussian, *, stream: Stream
+    ) -> Trained:
+        return dp_sgd(work, theta, client, mechanism, learning_rate=self.learning_rate, stream=stream)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from tacit.train.clipping import Clipper
-from tacit.train.flat import flatten
+from tacit.train.flat import blocks, flatten
 from tacit.types import Private, Raw, Shared
 
 
@@ -25,6 +25,12 @@ class Workspace:
         """Sets the model's buffers back to what they were, so that no client meets what another one left in them."""
         for buffer, first in zip(self.model.buffers(), self.buffers, strict=True):
             buffer.copy_(first)
+
+    @cached_property
+    def frozen(self) -> list[slice]:
+        """Where parameters lie that do not train: a mechanism's noise is taken off there again, which releases less."""
+        pairs = zip(blocks(self.model), self.model.parameters(), strict=True)
+        return [slice(block.start, block.stop) for block, parameter in pairs if not parameter.requires_grad]
 
     @cached_property
     def clipped_sum(self) -> Clipper:

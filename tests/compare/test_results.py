@@ -185,3 +185,22 @@ def test_twelve_cells_look_different(made):
     assert len({(style.color, str(style.linestyle)) for style in plot.styles(cells)}) == 12
     flat = [row.cell for row in made({"train.rounds": list(range(1, 13))}, seeds=1, rounds=1)]
     assert len({(style.color, str(style.linestyle)) for style in plot.styles(flat)}) == 12
+
+
+def test_an_interval_is_not_drawn_where_no_accuracy_can_be(made):
+    (row,) = made({"privacy.epsilon": [3]}, seeds=2)
+    runs = tuple(replace(run, rounds=({"accuracy": value},)) for run, value in zip(row.runs, (0.4, 0.99), strict=True))
+    row = replace(row, runs=runs)
+    assert row.accuracy.interval > 1
+    (low, high) = row.accuracy.span
+    assert row.accuracy.mean - low == 0.0
+    assert row.accuracy.mean + high == 1.0
+    left, right = figures.by_cell([row]).axes[0].get_xlim()
+    assert -0.1 < left < right < 1.1
+
+
+@pytest.mark.parametrize(("rounds", "words"), [(12, "last 10 rounds"), (4, "last 4 rounds"), (1, "last round")])
+def test_short_runs_say_over_which_rounds_the_mean_goes(made, rounds, words):
+    rows = made({"privacy.epsilon": [3, 5]}, rounds=rounds)
+    assert f"accuracy ({words})" in dict(table.columns(rows))
+    assert figures.by_cell(rows).axes[0].get_xlabel() == f"test accuracy, mean of the {words}"

@@ -1,0 +1,85 @@
+"""The commands of `tacit deploy`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+app = typer.Typer(help="Run an experiment across machines, on Flower.", no_args_is_help=True)
+
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The federation's folder.", show_default=False)]
+PORT = 8443
+
+
+@app.command("init")
+def init_command(
+    folder: Folder,
+    sites: Annotated[
+        str, typer.Option(help="How many sites; or their names, north,coast, where each has its own rows.")
+    ] = "3",
+    experiment: Annotated[str, typer.Option(help="A shipped experiment or a TOML file.")] = "digits",
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change one setting; may be repeated."),
+    ] = None,
+    host: Annotated[str, typer.Option(help="The name or address under which sites reach the server.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The server's port.")] = PORT,
+    trial: Annotated[
+        bool, typer.Option("--trial", help="Keep seeded noise, to compare with a simulation. It protects nothing.")
+    ] = False,
+) -> None:
+    """Write everything a federation needs: certificates, keys, a folder per site, the Flower app and a README."""
+    from tacit.deploy.init import init
+    from tacit.experiment import Experiment
+
+    chosen = Experiment.load(experiment, tuple(settings or ()))
+    made = init(folder, sites=sites, experiment=chosen, host=host, port=port, trial=trial)
+    console = Console()
+    console.print(
+        f"[bold]{made.name}[/]: {len(made.sites)} sites ({', '.join(made.sites)}), server {made.address}.",
+        highlight=False,
+    )
+    console.print(
+        f"Read {folder / 'README.md'}; a trial on this machine is `tacit deploy up {folder}`.",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+@app.command("up")
+def up_command(
+    folder: Folder,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in results/.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Set an earlier run aside and start anew; budgets stay spent.")
+    ] = False,
+) -> None:
+    """Start the server and all sites on this machine, run the experiment, and stop everything."""
+    from tacit.deploy.show import trial
+
+    trial(folder, resume=resume, force=force, console=Console())
+
+
+@app.command("check")
+def check_command(folder: Folder) -> None:
+    """Say what is wrong with a federation, or with one site's folder; the exit code is 2 if anything is."""
+    from tacit.deploy.check import findings
+
+    console, wrong = Console(), 0
+    for finding in findings(folder):
+        wrong += finding.wrong
+        mark = "[red]wrong[/]" if finding.wrong else "[green]ok[/]   "
+        console.print(f"{mark}  {finding.text}", highlight=False, soft_wrap=True)
+    if wrong:
+        raise typer.Exit(2)
+
+
+@app.command("site")
+def site_command(
+    folder: Annotated[Path, typer.Argument(metavar="SITE", help="The site's folder.", show_default=False)],
+) -> None:
+    """Join the server as one site, and answer until stopped."""
+    from tacit.deploy.site import run_site
+
+    run_site(folder)

@@ -1,0 +1,142 @@
+"""`tacit deploy init`: a folder with everything a federation needs, each part for the machine it belongs to."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import tacit
+from tacit.build import clients
+from tacit.data.budgets import budgets
+from tacit.deploy.certificates import make_authority, make_node_key, make_server
+from tacit.deploy.layout import CONNECTION, Federation, app_digest
+from tacit.deploy.readme import readme
+from tacit.errors import BadInput
+from tacit.experiment import Experiment
+from tacit.random import seeded
+from tacit.site.make import make_site
+from tacit.site.rows import OWN_FILES, refuse_undeployable
+
+PYPROJECT = """\
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "tacit-app"
+version = "{version}"
+description = "{name}, by Tacit"
+license = "Apache-2.0"
+dependencies = ["tacit[flower]=={version}"]
+
+[tool.hatch.build.targets.wheel]
+packages = ["tacit_app"]
+
+[tool.flwr.app]
+publisher = "tacit"
+
+[tool.flwr.app.components]
+serverapp = "tacit_app.server_app:app"
+clientapp = "tacit_app.client_app:app"
+
+[tool.flwr.app.config]
+out = "{out}"
+sites = "{sites}"
+resume = false
+force = false
+join-seconds = 120
+round-seconds = 600
+"""
+SERVER = """\
+from pathlib import Path
+
+from tacit.engine.flower.server import server_app
+
+app = server_app(Path(__file__).with_name("experiment.toml"))
+"""
+CLIENT = """\
+from tacit.engine.flower.client import client_app
+
+app = client_app()
+"""
+
+
+def init(folder: Path, *, sites: str, experiment: Experiment, host: str, port: int, trial: bool = False) -> Federation:
+    """Makes a federation. Raises BadInput where one stands already or the sites cannot be named."""
+    if folder.exists() and any(folder.iterdir()):
+        raise BadInput(f"{folder} is not empty: choose another folder, or remove it together with its ledgers.")
+    experiment = deployable(experiment, sites, trial=trial)
+    limits = site_budgets(experiment, sites)
+    server = folder / "server"
+    server.mkdir(parents=True)
+    make_authority(server, name=experiment.name)
+    make_server(server, hosts=tuple(dict.fromkeys((host, "127.0.0.1", "localhost"))))
+    federation = Federation(folder.resolve(), experiment.name, host, port, tuple(limits), "")
+    for name, epsilon in limits.items():
+        make_site(federation.site(name), experiment, name=name, epsilon=epsilon)
+        _connect(federation, name)
+    _write_app(federation, experiment)
+    federation = replace(federation, digest=app_digest(federation.app))
+    federation.write()
+    _write_flower(federation)
+    (folder / "README.md").write_text(readme(federation, experiment), "utf-8")
+    return federation
+
+
+def deployable(experiment: Experiment, sites: str, *, trial: bool) -> Experiment:
+    """The experiment as it is deployed: as many clients as sites, and noise that nobody can draw again."""
+    values = experiment.model_dump(exclude_none=True)
+    values["run"] = {key: value for key, value in values["run"].items() if key != "out"}
+    if not trial:
+        values["run"]["randomness"] = "os"
+    if experiment.data.name not in OWN_FILES:
+        if not sites.isdecimal():
+            raise BadInput(f"{experiment.data.name} is shared out by Tacit: give --sites as a number.")
+        values["data"]["clients"] = int(sites)
+    chosen = Experiment(**values)
+    refuse_undeployable(chosen)
+    return chosen
+
+
+def site_budgets(experiment: Experiment, sites: str) -> dict[str, float]:
+    """Every site's name and the epsilon its budget file begins with."""
+    if experiment.data.name not in OWN_FILES:
+        _, _, population = clients(experiment)
+        return dict(zip(population.names, population.epsilons.tolist(), strict=True))
+    names = tuple(name.strip() for name in sites.split(","))
+    if sites.isdecimal() or len(set(names)) < len(names) or not all(_plain(name) for name in names):
+        raise BadInput("Every site has its own rows here: name them, each once, as in --sites north,coast,valley.")
+    spec = experiment.privacy.epsilon if experiment.privacy.epsilon is not None else float("inf")
+    rng = seeded(experiment.run.seed)("budgets").generator()
+    return dict(zip(names, budgets(spec, clients=len(names), rng=rng, names=names).tolist(), strict=True))
+
+
+def _plain(name: str) -> bool:
+    return bool(name) and name.replace("-", "").replace("_", "").isalnum() and name.isascii()
+
+
+def _connect(federation: Federation, name: str) -> None:
+    """What a site needs to reach the server: its key, the authority's certificate and the address."""
+    folder = federation.site(name)
+    make_node_key(folder)
+    (folder / "ca.crt").write_bytes((federation.server / "ca.crt").read_bytes())
+    with (folder / "site.toml").open("a", encoding="utf-8") as file:
+        file.write(f'server = "{federation.address}"\n')
+
+
+def _write_app(federation: Federation, experiment: Experiment) -> None:
+    package = federation.app / "tacit_app"
+    package.mkdir(parents=True)
+    words = {"version": tacit.__version__, "name": federation.name}
+    text = PYPROJECT.format(out=federation.results, sites=",".join(federation.sites), **words)
+    (federation.app / "pyproject.toml").write_text(text, "utf-8")
+    (package / "__init__.py").write_text(f'"""{federation.name}, by Tacit."""\n', "utf-8")
+    (package / "server_app.py").write_text(SERVER, "utf-8")
+    (package / "client_app.py").write_text(CLIENT, "utf-8")
+    (package / "experiment.toml").write_text(experiment.toml(), "utf-8")
+
+
+def _write_flower(federation: Federation) -> None:
+    """Flower's own configuration, so that `flwr run` finds the SuperLink."""
+    federation.home.mkdir()
+    certificate = federation.server / "ca.crt"
+    text = f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\naddress = "{federation.address}"\n'
+    (federation.home / "config.toml").write_text(f'{text}root-certificates = "{certificate}"\n', "utf-8")

@@ -1,0 +1,88 @@
+"""Where everything of a federation lies, and `federation.toml`, which names it."""
+
+import hashlib
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tacit.errors import BadInput
+from tacit.toml import dumps
+
+APP_FILES = ("pyproject.toml", "tacit_app/__init__.py", "tacit_app/client_app.py", "tacit_app/server_app.py",
+             "tacit_app/experiment.toml")  # fmt: skip
+CONNECTION = "federation"  # the SuperLink's name in Flower's own configuration
+
+
+@dataclass(frozen=True)
+class Federation:
+    """A federation's folder."""
+
+    folder: Path
+    name: str
+    host: str
+    port: int
+    sites: tuple[str, ...]
+    digest: str
+
+    @property
+    def address(self) -> str:
+        """Where the SuperLink listens."""
+        return f"{self.host}:{self.port}"
+
+    @property
+    def server(self) -> Path:
+        """Certificates, the SuperLink's database and log."""
+        return self.folder / "server"
+
+    @property
+    def app(self) -> Path:
+        """The Flower app."""
+        return self.folder / "app"
+
+    @property
+    def results(self) -> Path:
+        """The run's folder."""
+        return self.folder / "results"
+
+    @property
+    def home(self) -> Path:
+        """Flower's own configuration and caches ($FLWR_HOME)."""
+        return self.folder / "flwr"
+
+    def site(self, name: str) -> Path:
+        """The folder of a site."""
+        return self.folder / "sites" / name
+
+    def write(self) -> None:
+        """Writes `federation.toml`."""
+        values: dict[str, Any] = {"name": self.name, "host": self.host, "port": self.port}
+        values |= {"sites": list(self.sites), "app_sha256": self.digest}
+        (self.folder / "federation.toml").write_text(dumps(values), "utf-8")
+
+
+def open_federation(folder: Path) -> Federation:
+    """Reads `federation.toml`. Raises BadInput."""
+    path = folder / "federation.toml"
+    try:
+        values = tomllib.loads(path.read_text("utf-8"))
+        sites = tuple(map(str, values["sites"]))
+        return Federation(
+            folder.resolve(), values["name"], values["host"], int(values["port"]), sites, values["app_sha256"]
+        )
+    except FileNotFoundError:
+        raise BadInput(f"{folder} holds no federation: make one with `tacit deploy init {folder}`.") from None
+    except (OSError, tomllib.TOMLDecodeError, KeyError, ValueError) as error:
+        raise BadInput(f"{path} cannot be used ({error}).") from None
+
+
+def app_digest(app: Path) -> str:
+    """A hash over the app's files, in which only the place of the results may change. Raises BadInput for other files."""
+    found = {str(path.relative_to(app)) for path in app.rglob("*") if path.is_file()}
+    found = {name for name in found if "__pycache__" not in name}
+    for name in sorted(found ^ set(APP_FILES)):
+        raise BadInput(f"{app / name} {'is no part of' if name in found else 'is missing from'} the app that was made.")
+    mark = hashlib.sha256()
+    for name in APP_FILES:
+        mark.update(name.encode() + b"\0" + hashlib.sha256((app / name).read_bytes()).digest())
+    return mark.hexdigest()

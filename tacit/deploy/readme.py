@@ -1,0 +1,84 @@
+"""The README of a federation's folder: the exact commands for each machine."""
+
+from tacit.deploy.layout import CONNECTION, Federation
+from tacit.experiment import Experiment
+from tacit.site.rows import OWN_FILES
+
+TEXT = """\
+# {name}: a federation of {count} sites
+
+Made by `tacit deploy init`. Every machine needs Python 3.11 and `pip install "tacit[flower]"`.
+
+## A trial on this machine
+
+    tacit deploy check {folder}
+    tacit deploy up {folder}
+
+starts the server and all sites here, runs the experiment, and leaves model, log and summary in `results/`. After a
+failure, `tacit deploy up {folder} --resume` goes on.
+
+## In earnest
+
+**1. Give every site its folder.** `sites/NAME` holds the site's key (`node.key`), its budget (`budget.toml`), its ledger and the
+authority's certificate. Send it by a way you trust, and delete it here: from then on it belongs to the site. `server/ca.key`
+can sign new certificates: keep it offline.{data}
+
+**2. The site reads `budget.toml` and decides.** It holds the epsilon that the site allows over all runs, and the digest of the one
+experiment it accepts. `tacit deploy site FOLDER` then joins the server and answers until it is stopped:
+
+{sites}
+
+`tacit ledger show FOLDER` prints who was charged what, when and for what; `log.jsonl` says what was asked and refused.
+
+**3. The server** (the machine that sites reach as {address}):
+
+    cd {folder}
+    export FLWR_HOME=$PWD/flwr FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1
+    flower-superlink --host 0.0.0.0 --port {port} --ssl-ca-certfile server/ca.crt --ssl-certfile server/server.pem \\
+        --ssl-keyfile server/server.key --enable-supernode-auth --disable-runtime-dependency-installation \\
+        --database server/superlink.db
+
+**4. Register the sites' keys and run** (same folder, same exports, another terminal):
+
+{register}
+    flwr run app {connection} --stream
+
+To go on after a failure: `flwr run app {connection} --stream --run-config 'resume=true'`.
+
+## With Flower's own SuperNode
+
+A site may also run `flower-supernode` itself, as any Flower user does. The app that the server sends is then executed at the site,
+so the site trusts the server not to have changed it; with `tacit deploy site` it does not need to.
+
+    flower-supernode --root-certificates ca.crt --superlink {address} --auth-supernode-private-key node.key \\
+        --node-config 'tacit-site="/path/to/this/folder"'
+
+## What is where
+
+| path | what | who |
+|---|---|---|
+| `server/` | the authority, the server's certificate, the SuperLink's database | the server |
+| `app/` | the Flower app: `experiment.toml` and two short files | the server |
+| `results/` | `experiment.toml`, `rounds.jsonl`, `ledger.db`, `model.safetensors`, `summary.json` | the server |
+| `sites/NAME/` | `site.toml`, `budget.toml`, `ledger.db`, `log.jsonl`, `node.key`, `ca.crt` | the site |
+"""
+OWN = """ The site puts its rows into
+`sites/NAME/records.{kind}`, or names another file in `site.toml`."""
+
+
+def readme(federation: Federation, experiment: Experiment) -> str:
+    """The text."""
+    kind = experiment.data.name
+    return TEXT.format(
+        name=federation.name,
+        count=len(federation.sites),
+        folder=federation.folder,
+        address=federation.address,
+        port=federation.port,
+        connection=CONNECTION,
+        data=OWN.format(kind=kind) if kind in OWN_FILES else "",
+        sites="\n".join(f"    tacit deploy site sites/{name}" for name in federation.sites),
+        register="\n".join(
+            f"    flwr supernode register sites/{name}/node.pub {CONNECTION}" for name in federation.sites
+        ),
+    )

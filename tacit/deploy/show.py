@@ -1,0 +1,62 @@
+"""What the operator of a trial sees."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from tacit.deploy.check import refuse_wrong
+from tacit.deploy.layout import open_federation
+from tacit.deploy.up import up
+from tacit.errors import BadInput
+from tacit.experiment import Experiment
+from tacit.privacy.guarantee import shown
+from tacit.report.progress import facts
+
+
+def trial(folder: Path, *, resume: bool, force: bool, console: Console) -> None:
+    """`tacit deploy up`: checks, runs, prints the summary."""
+    if resume and force:
+        raise BadInput("--resume goes on with a run and --force starts a new one: use one of them.")
+    federation = open_federation(folder)
+    refuse_wrong(federation, resume=resume, force=force)
+    rounds = Experiment.load(federation.app / "tacit_app" / "experiment.toml").train.rounds
+    started = time.monotonic()
+
+    def said(text: str) -> None:
+        console.print(f"[dim]{time.monotonic() - started:5.1f} s[/]  {text}", highlight=False)
+
+    def observe(record: dict[str, Any]) -> None:
+        spent = (
+            f"  epsilon {shown(record['epsilon_tightest'])} to {shown(record['epsilon_loosest'])}"
+            if "epsilon_tightest" in record
+            else ""
+        )
+        who = f"{record['answered']} of {record['cohort']} sites"
+        said(f"round {record['round'] + 1}/{rounds}  accuracy {record['accuracy']:.3f}{spent}  {who}")
+
+    try:
+        summary = up(federation, resume=resume, force=force, said=said, observe=observe)
+    except KeyboardInterrupt:
+        typer.echo(f"Stopped. Nothing is lost: go on with `tacit deploy up {folder} --resume`.", err=True)
+        raise typer.Exit(130) from None
+    closing(summary, federation.results, console)
+
+
+def closing(summary: dict[str, Any], results: Path, console: Console) -> None:
+    """The table, the guarantee, what every site's own ledger says, and where the files are."""
+    table = Table(show_header=False, box=None, padding=(0, 2))
+    for name, value in facts(summary).items():
+        table.add_row(Text(name, style="dim"), value)
+    for name, epsilon in summary["sites"]["epsilon"].items():
+        table.add_row(Text(f"ledger of {name}", style="dim"), f"epsilon {shown(epsilon)} over all its runs")
+    console.print(table)
+    console.print(
+        Panel(Text(summary["sentence"]), title="guarantee" if summary["guarantee"] else "no guarantee", expand=False)
+    )
+    console.print(Text(f"Files: {results}"))

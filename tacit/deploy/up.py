@@ -1,0 +1,115 @@
+"""`tacit deploy up`: a whole federation on this machine, for a trial, over TLS and with node authentication."""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tacit.deploy.layout import CONNECTION, Federation
+from tacit.deploy.processes import Processes, program, reach
+from tacit.errors import TacitError
+
+START_SECONDS = 90.0  # for the SuperLink to listen
+LOOK_SECONDS = 0.25
+
+Said = Callable[[str], None]
+Observed = Callable[[dict[str, Any]], None]
+
+
+def up(federation: Federation, *, resume: bool, force: bool, said: Said, observe: Observed) -> dict[str, Any]:
+    """Starts server and sites, runs the experiment and returns its summary; every process has ended on return.
+
+    Raises TacitError with the reason where the run fails; `resume` goes on with it.
+    """
+    with Processes(home=federation.home) as processes:
+        started = time.monotonic()
+        start_superlink(federation, processes)
+        said(f"server at {federation.address} (TLS, node authentication)")
+        register(federation, processes)
+        for name in federation.sites:
+            start_site(federation, name, processes)
+        said(f"{len(federation.sites)} sites start: {', '.join(federation.sites)}")
+        submit(federation, processes, resume=resume, force=force)
+        said("the run is submitted; waiting for the sites to join")
+        return follow(federation, processes, since=started, observe=observe)
+
+
+def start_superlink(federation: Federation, processes: Processes) -> None:
+    """Starts the server and waits until it listens."""
+    server = federation.server
+    command = [program("flower-superlink"), "--host", "127.0.0.1", "--port", str(federation.port)]
+    command += ["--ssl-ca-certfile", str(server / "ca.crt"), "--ssl-certfile", str(server / "server.pem")]
+    command += ["--ssl-keyfile", str(server / "server.key"), "--enable-supernode-auth"]
+    command += ["--disable-runtime-dependency-installation", "--database", str(server / "superlink.db")]
+    processes.start("SuperLink", command, log=server / "superlink.log", cwd=server)
+    ends = time.monotonic() + START_SECONDS
+    while (why := reach("127.0.0.1", federation.port, authority=server / "ca.crt")) is not None:
+        processes.refuse_ended()
+        if time.monotonic() > ends or "certificate" in why:
+            raise TacitError(f"The server at {federation.address} cannot be reached: {why}.")
+        time.sleep(LOOK_SECONDS)
+
+
+def register(federation: Federation, processes: Processes) -> None:
+    """Tells the server the sites' keys."""
+    keys = [federation.site(name) / "node.pub" for name in federation.sites]
+    command = [sys.executable, "-m", "tacit.engine.flower.register", CONNECTION, *keys]
+    processes.call(command, seconds=START_SECONDS, cwd=federation.folder)
+
+
+def start_site(federation: Federation, name: str, processes: Processes) -> int:
+    """Starts one site as its own people would."""
+    folder = federation.site(name)
+    command = [sys.executable, "-m", "tacit", "deploy", "site", folder]
+    return processes.start(f"site {name}", command, log=folder / "site.log", cwd=folder)
+
+
+def submit(federation: Federation, processes: Processes, *, resume: bool, force: bool, **config: float) -> None:
+    """`flwr run`."""
+    flags = {"resume": str(resume).lower(), "force": str(force).lower(), "out": json.dumps(str(federation.results))}
+    text = " ".join(f"{key}={value}" for key, value in (flags | config).items())
+    command = [program("flwr"), "run", federation.app, CONNECTION, "--run-config", text]
+    processes.call(command, seconds=START_SECONDS, cwd=federation.folder)
+
+
+def follow(federation: Federation, processes: Processes, *, since: float, observe: Observed) -> dict[str, Any]:
+    """Tells every finished round and returns the summary. Raises TacitError with the reason of a failure."""
+    shown, began = 0, time.time() - (time.monotonic() - since)
+    while True:
+        status = _status(federation.results, began)
+        if status:
+            rounds = _rounds(federation.results)
+            for record in rounds[shown:]:
+                observe(record)
+            shown = max(shown, len(rounds))
+        if status.get("state") == "finished":
+            return json.loads((federation.results / "summary.json").read_text("utf-8"))
+        if status.get("state") == "failed":
+            raise TacitError(f"The run stopped: {status['text']}")
+        if status and not _alive(int(status["pid"])):
+            raise TacitError("The server's process ended in the middle of the run: go on with --resume.")
+        processes.refuse_ended()
+        time.sleep(LOOK_SECONDS)
+
+
+def _status(results: Path, began: float) -> dict[str, Any]:
+    path = results / "status.json"
+    status = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    return status if status.get("time", 0) >= began else {}
+
+
+def _rounds(results: Path) -> list[dict[str, Any]]:
+    path = results / "rounds.jsonl"
+    lines = path.read_text("utf-8").split("\n") if path.exists() else []
+    return [json.loads(line) for line in lines[:-1]]  # the last one may be half written
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

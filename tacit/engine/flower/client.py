@@ -1,0 +1,51 @@
+"""The ClientApp: a Flower message in, the site's answer out. The site's folder comes from its own node config.
+
+Started by Flower's own SuperNode, this is code that the server sent; a site that wants its limits to hold against a
+tampered app runs `tacit site`, which calls the same functions from the site's own installation.
+"""
+
+from functools import lru_cache
+from pathlib import Path
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+from tacit.engine.flower.records import UNPAID, answer, read, refusal
+from tacit.errors import BadInput, BudgetExhausted, Refused
+from tacit.site.site import Site
+
+FOLDER = "tacit-site"  # the node config's key: the path of the site's folder
+
+
+def client_app() -> ClientApp:
+    """A ClientApp that asks the site in node config `tacit-site`."""
+    app = ClientApp()
+
+    def handle(message: Message, context: Context) -> Message:
+        folder = context.node_config.get(FOLDER)
+        if folder is None:
+            return refusal(
+                f"This node has no {FOLDER} in its node config, so it has no limits and no ledger.", to=message
+            )
+        return respond(_site(str(folder)), message)
+
+    app.train()(handle)
+    app.query("hello")(handle)
+    app.query("agree")(handle)
+    return app
+
+
+def respond(site: Site, message: Message) -> Message:
+    """The site's answer as a Flower message."""
+    try:
+        reply, body = site.answer(*read(message))
+    except BudgetExhausted as error:
+        return refusal(f"{UNPAID}{error}", to=message)
+    except (Refused, BadInput) as error:
+        return refusal(str(error), to=message)
+    return answer(reply, body, to=message)
+
+
+@lru_cache(maxsize=64)
+def _site(folder: str) -> Site:
+    return Site(Path(folder))

@@ -1,0 +1,236 @@
+"""The ServerApp: who is here, what is agreed, then the same loop as the simulator with the sites as its trainer."""
+
+import json
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+import tacit
+from tacit.build import Parts, assemble
+from tacit.engine.flower.gather import Asks, gather
+from tacit.engine.flower.trainer import OverGrid
+from tacit.engine.folder import Folder, open_folder
+from tacit.engine.folder import replace as write_file
+from tacit.engine.loop import Observer, loop
+from tacit.engine.meter import Meter
+from tacit.engine.simulate import History, finish, open_ledger
+from tacit.errors import BadInput, BudgetExhausted, TacitError
+from tacit.experiment import Experiment
+from tacit.privacy.client_plan import CentralPlan
+from tacit.privacy.ledger import Ledger
+from tacit.site.agreement import Terms, terms_of
+from tacit.site.roster import Roster
+from tacit.site.rows import public_rows, refuse_undeployable, shape
+
+LOOK_SECONDS = 1.0  # between two looks at who has connected
+STATUS, SITES = "status.json", "sites.json"
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of the server: where the results go, who is expected, and for how long it waits."""
+
+    out: Path
+    sites: tuple[str, ...]
+    resume: bool = False
+    force: bool = False
+    join_seconds: float = 120.0
+    round_seconds: float = 600.0
+
+
+def server_app(experiment: Path | Experiment) -> ServerApp:
+    """A ServerApp that runs an experiment with the sites of its run config."""
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        config = context.run_config
+        chosen = experiment if isinstance(experiment, Experiment) else Experiment.load(experiment)
+        call = Call(
+            out=Path(str(config["out"])),
+            sites=tuple(str(config["sites"]).split(",")),
+            resume=bool(config.get("resume", False)),
+            force=bool(config.get("force", False)),
+            join_seconds=float(config.get("join-seconds", Call.join_seconds)),
+            round_seconds=float(config.get("round-seconds", Call.round_seconds)),
+        )
+        serve(grid, chosen, call)
+
+    return app
+
+
+def serve(grid: Grid, experiment: Experiment, call: Call, observe: Observer | None = None) -> History:
+    """Runs the experiment with the sites that answer through `grid`; the files are in `call.out`, as of a simulation.
+
+    Guarantee: the server's own ledger is charged before a site is asked, and every site charges its own before it answers.
+    """
+    refuse_undeployable(experiment)
+    folder = open_folder(call.out, experiment, resume=call.resume, force=call.force)
+    try:
+        _status(folder, "waiting", f"for {', '.join(call.sites)}")
+        history = _serve(grid, experiment, call, folder, observe or (lambda record: None))
+        _status(folder, "finished", history.summary["stopped"])
+        return history
+    except BaseException as error:
+        _status(folder, "failed", str(error) or type(error).__name__)
+        raise
+    finally:
+        folder.close()
+
+
+def _serve(grid: Grid, experiment: Experiment, call: Call, folder: Folder, observe: Observer) -> History:
+    rows = public_rows(experiment)
+    nodes, facts = muster(grid, experiment, call)
+    roster = _roster(experiment, call.sites, facts, folder)
+    parts = assemble(experiment, rows, roster.population(shape(rows)))
+    terms = _terms(parts)
+    places = {name: index for index, name in enumerate(roster.names)}
+    where = {places[name]: node for name, node in nodes.items()}
+    ledger = _ledger(parts, folder)
+    _agree(grid, parts, roster, where, terms, folder, call, releases=_releases(parts, ledger, folder))
+    least = 1 if parts.algorithm.forgiving else experiment.train.min_clients
+    trainer = OverGrid(grid, folder, where, roster.names, terms, call.round_seconds, least)
+    _status(folder, "running", f"{len(where)} of {len(roster.names)} sites are here")
+    try:
+        state, stopped = loop(parts, ledger, folder, trainer, observe)
+    except BudgetExhausted:
+        state, stopped = (folder.restore() or (parts.algorithm.init(parts.params), 0))[0], "budget"
+    history = finish(parts, ledger, folder, state.result, stopped)
+    return _with_sites(history, trainer, folder)
+
+
+def muster(grid: Grid, experiment: Experiment, call: Call) -> tuple[dict[str, int], dict[str, dict[str, Any]]]:
+    """Greets every node until the expected sites are here. Returns their nodes and what they declared.
+
+    Raises TacitError naming who is missing or refused. A run that is resumed goes on with whoever is here.
+    """
+    nodes: dict[str, int] = {}
+    facts: dict[str, dict[str, Any]] = {}
+    refusals: dict[int, str] = {}
+    greeted: set[int] = set()
+    ask = {"kind": "hello", "experiment": experiment.toml()}
+    ends = time.monotonic() + call.join_seconds
+    while len(nodes) < len(call.sites) and len(nodes) + len(refusals) < len(call.sites) and time.monotonic() < ends:
+        fresh = [node for node in grid.get_node_ids() if node not in greeted]
+        if not fresh:
+            time.sleep(LOOK_SECONDS)
+            continue
+        greeted |= set(fresh)
+        heard = gather(grid, dict.fromkeys(fresh, ask), b"", seconds=max(1.0, ends - time.monotonic()))
+        refusals |= heard.refusals
+        for node, (said, _) in heard.answers.items():
+            _welcome(said, node, nodes, facts, call.sites)
+    missing = [name for name in call.sites if name not in nodes]
+    if missing and (not call.resume or len(nodes) < experiment.train.min_clients):
+        why = "".join(f" A site refused: {text}" for text in refusals.values())
+        raise TacitError(f"{len(missing)} of {len(call.sites)} sites did not join ({', '.join(missing)}).{why}")
+    return nodes, facts
+
+
+def _welcome(
+    said: dict[str, Any], node: int, nodes: dict[str, int], facts: dict[str, dict[str, Any]], expected: Sequence[str]
+) -> None:
+    name = str(said.get("site"))
+    if name not in expected:
+        raise TacitError(f"A node calls itself {name}, which is none of the sites ({', '.join(expected)}).")
+    if name in nodes and nodes[name] != node:
+        raise TacitError(f"Two nodes call themselves {name}: give each site its own folder and key.")
+    if said.get("tacit") != tacit.__version__:
+        raise TacitError(
+            f"Site {name} runs Tacit {said.get('tacit')}, the server {tacit.__version__}: install the same."
+        )
+    nodes[name], facts[name] = node, said
+
+
+def _roster(experiment: Experiment, sites: Sequence[str], facts: dict[str, dict[str, Any]], folder: Folder) -> Roster:
+    """What the sites declared; a resumed run keeps the declarations it began with."""
+    path = folder.path / SITES
+    if path.exists():
+        return Roster.of(json.loads(path.read_text("utf-8")))
+    rows = public_rows(experiment)
+    for name, said in facts.items():
+        if said["shape"] != list(shape(rows)) or said["classes"] != rows.classes:
+            raise BadInput(
+                f"Site {name} has rows of shape {said['shape']} in {said['classes']} classes; the experiment has "
+                f"{list(shape(rows))} in {rows.classes}: correct the site's data or the experiment."
+            )
+    present, privacy = [facts[name] for name in sites], experiment.privacy
+    epsilons = [float(said["epsilon"]) for said in present]
+    if privacy.level == "minimum":
+        epsilons = [min(epsilons)] * len(epsilons)
+    sizes = tuple(int(said["examples"]) for said in present)
+    roster = Roster(tuple(sites), sizes, tuple(epsilons), privacy.delta, privacy.unit_kept)
+    write_file(path, json.dumps(roster.record(), indent=1).encode())
+    return roster
+
+
+def _terms(parts: Parts) -> dict[int, Terms]:
+    rounds, parameters = parts.experiment.train.rounds, parts.params.numel()
+    everybody = [parts.population[index] for index in range(len(parts.population))]
+    return {
+        client.index: terms_of(
+            parts.algorithm.cost(client), epsilon=client.budget.epsilon, rounds=rounds, parameters=parameters
+        )
+        for client in everybody
+    }
+
+
+def _ledger(parts: Parts, folder: Folder) -> Ledger | None:
+    # a site answers a round once and keeps the answer, so a round that is asked again is the same release of the site;
+    # noise that the server draws is another one
+    return open_ledger(parts, folder, attempt=None if isinstance(parts.plan, CentralPlan) else "deployment")
+
+
+def _releases(parts: Parts, ledger: Ledger | None, folder: Folder) -> int:
+    """How many models a run of central DP will have released at most: those charged so far and those that can follow."""
+    rounds = parts.experiment.train.rounds
+    if ledger is None or not isinstance(parts.plan, CentralPlan):
+        return rounds
+    _, first = folder.restore() or (None, 0)
+    ledger.open_round(first)
+    left = ledger.rounds_left_to_all(Meter(parts, ledger).budget, parts.plan.mechanism.event(), hint=rounds)
+    mine = (ledger.run, ledger.attempt)
+    before = [e for e in ledger.entries() if (e["run"], e["attempt"]) != mine and e["run"] == ledger.run]
+    own = [e for e in ledger.entries() if (e["run"], e["attempt"]) == mine and e["round"] < first]
+    return len(before) + len(own) + min(rounds - first, left)
+
+
+def _agree(
+    grid: Grid,
+    parts: Parts,
+    roster: Roster,
+    where: dict[int, int],
+    terms: dict[int, Terms],
+    folder: Folder,
+    call: Call,
+    *,
+    releases: int,
+) -> None:
+    """Every site computes its own noise and price and compares. Raises TacitError naming who does not agree."""
+    common = {"kind": "agree", "run": folder.run, "experiment": parts.experiment.toml(), "roster": roster.record()}
+    common |= {"releases": releases}
+    asks: Asks = {node: common | {"terms": asdict(terms[index])} for index, node in where.items()}
+    heard = gather(grid, asks, b"", seconds=call.join_seconds)
+    names = {node: roster.names[index] for index, node in where.items()}
+    for node in asks:
+        if node not in heard.answers:
+            why = heard.refusals.get(node) or heard.lost.get(node) or f"no answer in {call.join_seconds:g} s"
+            raise TacitError(f"Site {names[node]} does not agree to the run: {why}")
+
+
+def _with_sites(history: History, trainer: OverGrid, folder: Folder) -> History:
+    """The summary with what the sites' own ledgers say, and who was absent at the end."""
+    summary = history.summary | {"sites": {"epsilon": trainer.spent, "absent": trainer.absent}}
+    write_file(folder.path / "summary.json", json.dumps(summary, indent=2).encode())
+    return replace(history, summary=summary)
+
+
+def _status(folder: Folder, state: str, text: str) -> None:
+    record = {"state": state, "text": text, "pid": os.getpid(), "time": time.time()}
+    write_file(folder.path / STATUS, json.dumps(record).encode())

@@ -1,0 +1,82 @@
+"""The loop's trainer over Flower: the cohort's questions go out, its answers come back in the cohort's order.
+
+A site that is silent or refuses is left out of the round; the run stops, by name and reason, where fewer than
+`train.min_clients` are left. What a site had charged for an answer that never came is spent.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+
+from flwr.serverapp import Grid
+
+from tacit.engine.flower.gather import Heard, gather
+from tacit.engine.folder import Folder
+from tacit.errors import BudgetExhausted, TacitError
+from tacit.site.agreement import Terms
+from tacit.train.cohort import Reply
+
+ASKED = "asked.bin"  # the open round's question, kept so that a restarted server asks the very same one
+
+
+@dataclass
+class OverGrid:
+    """Trains a cohort at its sites. `spent` holds the epsilon that each site's own ledger reported last."""
+
+    grid: Grid
+    folder: Folder
+    nodes: dict[int, int]  # client index -> Flower node
+    names: Sequence[str]
+    terms: dict[int, Terms]
+    seconds: float
+    min_clients: int
+    spent: dict[str, float] = field(default_factory=dict)
+    absent: dict[str, str] = field(default_factory=dict)  # of the last round, with the reason
+
+    def __call__(self, received: bytes, round: int, cohort: Sequence[int]) -> Iterator[Reply]:
+        body = self._same(received, round)
+        asks = {self.nodes[index]: self._ask(round, index) for index in cohort if index in self.nodes}
+        heard = gather(self.grid, asks, body, seconds=self.seconds)
+        self.absent = {self.names[index]: self._why(index, heard) for index in cohort if not self._came(index, heard)}
+        self._refuse_too_few(round, cohort, heard)
+        for index in cohort:
+            if self._came(index, heard):
+                facts, raw = heard.answers[self.nodes[index]]
+                if facts.get("epsilon") is not None:
+                    self.spent[self.names[index]] = float(facts["epsilon"])
+                yield raw, {}
+
+    def _ask(self, round: int, index: int) -> dict:
+        return {"kind": "train", "run": self.folder.run, "round": round, "terms": asdict(self.terms[index])}
+
+    def _same(self, received: bytes, round: int) -> bytes:
+        """The question of the round: the kept one where this round was asked before."""
+        path = self.folder.path / ASKED
+        if path.exists():
+            head, _, body = path.read_bytes().partition(b"\n")
+            if json.loads(head)["round"] == round:
+                return body
+        self.folder.write(ASKED, json.dumps({"round": round}).encode() + b"\n" + received)
+        return received
+
+    def _came(self, index: int, heard: Heard) -> bool:
+        return self.nodes.get(index) in heard.answers
+
+    def _why(self, index: int, heard: Heard) -> str:
+        node = self.nodes.get(index)
+        if node is None:
+            return "is not connected"
+        known = heard.refusals.get(node) or heard.lost.get(node)
+        return known or f"did not answer in {self.seconds:g} s"
+
+    def _refuse_too_few(self, round: int, cohort: Sequence[int], heard: Heard) -> None:
+        came, needed = len(cohort) - len(self.absent), min(self.min_clients, len(cohort))
+        if came >= needed:
+            return
+        why = "; ".join(f"{name}: {text}" for name, text in self.absent.items())
+        if len(heard.unpaid) == len(self.absent):
+            raise BudgetExhausted(f"Round {round} cannot be paid for: {why}")
+        raise TacitError(
+            f"Round {round} got {came} answers and needs {needed} ({why}): bring the sites back, "
+            "then go on with --resume."
+        )

@@ -1,0 +1,57 @@
+"""The commands of `tacit ledger`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+app = typer.Typer(help="Who was charged what, when and for what.", no_args_is_help=True)
+
+Place = Annotated[
+    Path, typer.Argument(metavar="PATH", help="A ledger, or the folder of a run or a site.", show_default=False)
+]
+Delta = Annotated[float | None, typer.Option(help="The delta at which epsilon is stated, where nothing else says it.")]
+
+
+@app.command("show")
+def show_command(path: Place, delta: Delta = None) -> None:
+    """Print what every client was charged, and the last charges one by one."""
+    from tacit.report import ledgers
+
+    console = Console()
+    console.print(ledgers.by_client(path, delta=delta))
+    console.print(ledgers.by_charge(path))
+
+
+@app.command("export")
+def export_command(
+    path: Place,
+    to: Annotated[Path | None, typer.Option("--to", help="A .csv or .json file; otherwise CSV is printed.")] = None,
+) -> None:
+    """Write every charge as CSV or JSON."""
+    from tacit.errors import BadInput
+    from tacit.report import ledgers
+
+    if to is None:
+        typer.echo(ledgers.as_csv(path), nl=False)
+    elif to.suffix not in (".csv", ".json"):
+        raise BadInput(f"Expected --to to end in .csv or .json, got {to}.")
+    elif to.exists():
+        raise BadInput(f"{to} exists already: choose another name.")
+    else:
+        to.write_text(ledgers.as_json(path) if to.suffix == ".json" else ledgers.as_csv(path), "utf-8")
+
+
+@app.command("verify")
+def verify_command(path: Place, delta: Delta = None) -> None:
+    """Look for damage, overspending, and answers that nobody was charged for; the exit code is 2 if there is any."""
+    from tacit.report import ledgers
+
+    wrong = list(ledgers.verify(path, delta=delta))
+    for text in wrong:
+        typer.echo(f"wrong: {text}", err=True)
+    if wrong:
+        raise typer.Exit(2)
+    looked = ledgers.summary(path)
+    typer.echo(f"ok: {looked['charges']} charges of {looked['clients']} clients, each with a price and a time.")

@@ -1,0 +1,116 @@
+"""`tacit ledger`: a ledger for people. Every epsilon is printed with its delta and its unit."""
+
+import csv
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from tacit.errors import TacitError
+from tacit.privacy import books
+from tacit.privacy.guarantee import shown
+from tacit.site.limits import NAME, Limits, read_limits
+
+MOST_ROWS = 40
+
+
+def by_client(path: Path, *, delta: float | None) -> Table:
+    """A row per client: how often it was charged, in how many runs, and what that adds up to."""
+    file = books.find(path)
+    charges = books.entries(file)
+    delta, limits = _delta(file, delta), _limits(file)
+    table = Table("client", "per", "charges", "runs", "last (UTC)", "epsilon spent", title=str(file))
+    table.caption = f"delta {delta:g}; PLD accountant; add or remove one record (or client, where it says so)"
+    for (client, unit), epsilon in sorted(books.spent(charges, delta=delta).items()):
+        mine = [entry for entry in charges if (entry["client"], entry["unit"]) == (client, unit)]
+        limit = f" of {limits.epsilon:g}" if limits and limits.unit == unit else ""
+        runs = len({entry["run"] for entry in mine})
+        last = mine[-1]["time"][:16].replace("T", " ")
+        table.add_row(client, unit, str(len(mine)), str(runs), last, f"{shown(epsilon)}{limit}")
+    return table
+
+
+def by_charge(path: Path) -> Table:
+    """A row per charge, the newest ones."""
+    charges = books.entries(books.find(path))
+    table = Table("time (UTC)", "client", "run", "round", "per", "for", box=None)
+    if len(charges) > MOST_ROWS:
+        table.caption = f"the last {MOST_ROWS} of {len(charges)}; `tacit ledger export` has all"
+    for entry in charges[-MOST_ROWS:]:
+        when = entry["time"][:19].replace("T", " ")
+        table.add_row(
+            when, entry["client"], entry["run"][:8], str(entry["round"]), entry["unit"], _what(entry["event"])
+        )
+    return table
+
+
+def _what(event: str) -> str:
+    """An event in a few letters: noise multiplier z, sampling rate q, steps."""
+    record = json.loads(event)
+    short = {"noise_multiplier": "z", "sampling_rate": "q"}
+    return ", ".join(f"{short.get(key, key)} {value:.4g}" for key, value in record.items() if key != "event")
+
+
+def as_csv(path: Path) -> str:
+    """Every charge as CSV."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, books.NAMES, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(books.entries(books.find(path)))
+    return out.getvalue()
+
+
+def as_json(path: Path) -> str:
+    """Every charge as JSON."""
+    return json.dumps(books.entries(books.find(path)), indent=1)
+
+
+def verify(path: Path, *, delta: float | None) -> Iterator[str]:
+    """Whatever is wrong: with the file, with the budget, or with an answer that nobody was charged for."""
+    file = books.find(path)
+    found = list(books.faults(file))
+    yield from found
+    if found:
+        return
+    charges, limits = books.entries(file), _limits(file)
+    if limits is not None:
+        for (client, unit), epsilon in books.spent(charges, delta=_delta(file, delta)).items():
+            if unit == limits.unit and epsilon > limits.epsilon:
+                yield f"{client} spent epsilon {shown(epsilon)}, more than the {limits.epsilon:g} of {NAME}"
+    paid = {(entry["run"], entry["round"]) for entry in charges}
+    for answer in sorted(file.parent.glob("runs/*/round-*.answer")):
+        run, round = answer.parent.name, int(answer.stem.removeprefix("round-"))
+        if (run, round) not in paid and _charges(answer.parent):
+            yield f"round {round} of run {run} was answered and never charged"
+
+
+def _charges(run: Path) -> bool:
+    record = json.loads((run / "agreement.json").read_text("utf-8"))
+    return bool(record["terms"]["event"])
+
+
+def _limits(file: Path) -> Limits | None:
+    return read_limits(file.parent) if (file.parent / NAME).exists() else None
+
+
+def _delta(file: Path, delta: float | None) -> float:
+    if delta is not None:
+        return delta
+    limits = _limits(file)
+    if limits is not None:
+        return limits.delta
+    known = file.parent / "experiment.toml"
+    if known.exists():
+        from tacit.experiment import Experiment
+
+        return Experiment.load(known).privacy.delta
+    raise TacitError("An epsilon needs a delta: give --delta, for this ledger stands alone.")
+
+
+def summary(path: Path) -> dict[str, Any]:
+    """What `verify` looked at."""
+    charges = books.entries(books.find(path))
+    return {"charges": len(charges), "clients": len({entry["client"] for entry in charges})}

@@ -1,0 +1,23 @@
+"""`log.jsonl`: what a site was asked and what it answered, in words. For the site's own people; it may name its data."""
+
+import datetime
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+NAME = "log.jsonl"
+
+
+def note(folder: Path, *, verdict: str, text: str, **facts: Any) -> None:
+    """Adds a line. A log that cannot be written is said on standard error and stops nothing: the ledger does that."""
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+    line = json.dumps({"time": now, "verdict": verdict, **facts, "text": text})
+    try:
+        with (folder / NAME).open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        print(f"{line} (not in the log: {error})", file=sys.stderr)

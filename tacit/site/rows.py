@@ -1,0 +1,66 @@
+"""Where a deployment's rows come from: a site reads its own, the server only the public test rows."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from tacit.build import clients
+from tacit.data.dataset import Dataset
+from tacit.data.load import load
+from tacit.errors import BadInput
+from tacit.experiment import Experiment
+
+OWN_FILES = ("csv", "npz")  # sources where every site has a file of its own; the others are shared out for a trial
+
+
+def refuse_undeployable(experiment: Experiment) -> None:
+    """Refuses settings that make sense in one process only. Raises BadInput."""
+    data = experiment.data
+    if data.name in OWN_FILES:
+        if data.partition != "natural":
+            raise BadInput('In a deployment every site has its own rows: set data.partition = "natural".')
+        if data.test_path is None:
+            raise BadInput("The server of a deployment holds no client's rows: set data.test_path to public test rows.")
+        if data.client_column is not None:
+            raise BadInput("In a deployment every site has its own file: leave out data.client_column.")
+    if experiment.privacy.level == "maximum":
+        raise BadInput('In a deployment no site exceeds its own budget: set privacy.level = "own" or "minimum".')
+    if experiment.privacy.ledger is not None:
+        raise BadInput("In a deployment every site keeps its own ledger: leave out privacy.ledger.")
+
+
+def public_rows(experiment: Experiment) -> Dataset:
+    """What the server may look at: the test rows, the classes and the shape of a row."""
+    if experiment.data.name not in OWN_FILES:
+        return load(experiment.data, seed=experiment.run.seed)
+    return _file(experiment, str(experiment.data.test_path))
+
+
+def own_rows(experiment: Experiment, *, name: str, path: str | None) -> Dataset:
+    """A site's training rows: its own file, or its share of a built-in data set. Raises BadInput, BadData."""
+    if experiment.data.name in OWN_FILES:
+        if path is None:
+            raise BadInput('site.toml does not say where the site\'s rows are: add data = "records.csv".')
+        if not Path(path).expanduser().exists():
+            raise BadInput(f"The site's data file {path} does not exist: correct data in site.toml.")
+        return _file(experiment, path)
+    dataset, _, population = clients(experiment)
+    if name not in population.names:
+        raise BadInput(
+            f"This experiment has no client {name}: its {len(population)} are {', '.join(population.names)}."
+        )
+    client = population[population.names.index(name)]
+    return replace(dataset, x=client.x, y=client.y, client=None)
+
+
+def _file(experiment: Experiment, path: str) -> Dataset:
+    """All rows of one file; as test rows it takes the same ones, because a reader wants some and a site has none."""
+    section = experiment.data.model_copy(update={"path": path, "test_path": path, "partition": "iid"})
+    dataset = load(section, seed=experiment.run.seed)
+    return replace(dataset, client=None, client_names=None)
+
+
+def shape(dataset: Dataset) -> tuple[int, ...]:
+    """The shape of one row."""
+    return tuple(torch.Size(dataset.x.shape[1:]))

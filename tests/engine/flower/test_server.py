@@ -1,0 +1,241 @@
+import json
+import sqlite3
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import tacit
+from tacit.engine.flower.client import client_app
+from tacit.engine.flower.local import LocalGrid
+from tacit.errors import RunExists, TacitError
+
+
+def weights(folder):
+    return load_file(folder / "model.safetensors")
+
+
+def same_model(a, b):
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def charges(site):
+    with sqlite3.connect(site / "ledger.db") as book:
+        return book.execute("SELECT round, client FROM charges ORDER BY round").fetchall()
+
+
+class Stop(Exception):
+    pass
+
+
+def stop_after(round):
+    def observe(record):
+        if record["round"] == round:
+            raise Stop
+
+    return observe
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"aggregate": {"rule": "pfa"}},
+        {"aggregate": {"rule": "pfa-plus"}, "privacy": {"epsilon": [1.0, 1.1, 9.0]}},
+        {"privacy": {"strategy": "same-noise", "noise_multiplier": 3.0}},
+        {"privacy": {"kind": "none", "epsilon": None}},
+        {"privacy": {"kind": "central", "epsilon": 4.0}},
+        {"privacy": {"kind": "central", "epsilon": 8.0}, "train": {"clients_per_round": 2, "rounds": 5}},
+        {"privacy": {"kind": "local", "unit": "client", "epsilon": 20.0}},
+        {"model": {"name": "mlp"}, "data": {"partition": "dirichlet", "examples_per_client": None}},
+    ],
+)
+def test_from_the_same_seed_a_deployment_reaches_the_simulators_model_bit_for_bit(federation, tmp_path, changes):
+    deployed = federation(**changes)
+    simulated = tacit.run(deployed.experiment, out=tmp_path / "simulated")
+    history = deployed.run()
+    assert same_model(weights(tmp_path / "simulated"), weights(history.out))
+    for key in ("test_accuracy", "rounds", "stopped", "uplink_bytes", "downlink_bytes", "guarantee"):
+        assert history.summary[key] == simulated.summary[key]
+
+
+def test_every_site_is_charged_on_its_own_disk_for_every_round(federation):
+    deployed = federation()
+    history = deployed.run()
+    for index, name in enumerate(deployed.names):
+        assert charges(deployed.site(index)) == [(0, name), (1, name), (2, name)]
+    told = history.summary["sites"]["epsilon"]
+    assert [limit * 0.98 < told[name] <= limit for name, limit in zip(deployed.names, (1, 2, 8), strict=True)] == [
+        True
+    ] * 3
+
+
+def test_nothing_private_beyond_the_update_crosses_the_wire(federation):
+    history = federation().run()
+    record = json.loads((history.out / "rounds.jsonl").read_text().splitlines()[0])
+    assert record["train_loss"] is None
+    assert record["clipped"] is None
+
+
+@pytest.mark.parametrize("randomness", ["seeded", "os"])
+def test_a_resumed_deployment_goes_on_and_charges_no_round_twice(federation, tmp_path, randomness):
+    deployed = federation(run={"randomness": randomness})
+    with pytest.raises(Stop):
+        deployed.run(observe=stop_after(1))
+    history = deployed.run(resume=True)
+    assert history.summary["rounds"] == 3
+    assert [round for round, _ in charges(deployed.site(0))] == [0, 1, 2]
+    if randomness == "seeded":
+        tacit.run(deployed.experiment, out=tmp_path / "whole")
+        assert same_model(weights(tmp_path / "whole"), weights(history.out))
+
+
+@pytest.mark.parametrize("randomness", ["seeded", "os"])
+def test_a_server_that_dies_before_aggregating_gets_the_same_answers_again_for_nothing(
+    federation, monkeypatch, randomness
+):
+    from tacit.engine import loop as loop_module
+
+    deployed = federation(run={"randomness": randomness})
+    real, seen = loop_module.receive, []
+
+    def dying(raw, *, round):
+        seen.append((round, raw))
+        if round == 1 and len(seen) == 5:
+            raise Stop
+        return real(raw, round=round)
+
+    monkeypatch.setattr(loop_module, "receive", dying)
+    with pytest.raises(Stop):
+        deployed.run()
+    first = [raw for round, raw in seen if round == 1]
+    seen.clear()
+    monkeypatch.setattr(
+        loop_module, "receive", lambda raw, *, round: (seen.append((round, raw)), real(raw, round=round))[1]
+    )
+    deployed.run(resume=True)
+    assert [raw for round, raw in seen if round == 1][: len(first)] == first
+    assert [round for round, _ in charges(deployed.site(2))] == [0, 1, 2]
+
+
+def test_a_finished_deployment_is_not_overwritten(federation):
+    deployed = federation()
+    deployed.run()
+    with pytest.raises(RunExists, match="--resume"):
+        deployed.run()
+
+
+def test_a_site_that_did_not_join_is_named(federation):
+    deployed = federation()
+    with pytest.raises(TacitError, match=r"1 of 4 sites did not join \(north\)"):
+        deployed.run(sites=(*deployed.names, "north"), join_seconds=1.5)
+
+
+def test_two_nodes_with_one_name_are_refused(federation):
+    deployed = federation()
+    (deployed.site(1) / "site.toml").write_text('name = "client-0"\n')
+    with pytest.raises(TacitError, match="Two nodes call themselves client-0"):
+        deployed.run()
+
+
+class Retold(LocalGrid):
+    """A grid on which one site's greeting says something else."""
+
+    def __init__(self, *args, change):
+        super().__init__(*args)
+        self.change = change
+
+    def pull_messages(self, message_ids):
+        for message in super().pull_messages(message_ids):
+            head = message.content["tacit"]
+            said = json.loads(head["json"])
+            if said.get("site") == "client-1":
+                head["json"] = json.dumps(said | self.change)
+            yield message
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"tacit": "9.9"}, "Site client-1 runs Tacit 9.9, the server .*: install the same"),
+        ({"shape": [3]}, r"Site client-1 has rows of shape \[3\] in 10 classes; the experiment has \[1, 8, 8\] in 10"),
+        ({"classes": 2}, "Site client-1 has rows of shape .* in 2 classes"),
+        ({"site": "stranger"}, "A node calls itself stranger, which is none of the sites"),
+    ],
+)
+def test_a_site_that_does_not_fit_is_refused_by_name(federation, change, words):
+    deployed = federation()
+    folders = [deployed.site(index) for index in range(3)]
+    with pytest.raises(TacitError, match=words):
+        deployed.run(Retold(client_app(), folders, change=change))
+
+
+class Silent(LocalGrid):
+    """A grid on which the answers of some nodes to some rounds are lost on the way."""
+
+    def __init__(self, *args, lost):
+        super().__init__(*args)
+        self.lost = lost
+
+    def push_messages(self, messages):
+        names = []
+        for message in messages:
+            (name,) = super().push_messages([message])
+            names.append(name)
+            ask = json.loads(message.content["tacit"]["json"])
+            if (message.metadata.dst_node_id, ask.get("round")) in self.lost:
+                self._replies.pop(name)
+        return names
+
+
+def test_a_round_goes_on_without_a_silent_site_whose_charge_is_spent(federation):
+    deployed = federation(train={"min_clients": 2})
+    grid = Silent(client_app(), [deployed.site(index) for index in range(3)], lost={(2, 1)})
+    history = deployed.run(grid, round_seconds=1)
+    assert [record["answered"] for record in history.rounds] == [3, 2, 3]
+    assert [round for round, _ in charges(deployed.site(1))] == [0, 1, 2]
+
+
+def test_a_round_with_too_few_answers_stops_the_run_with_the_reason_and_resumes(federation, tmp_path):
+    deployed = federation(train={"min_clients": 3})
+    grid = Silent(client_app(), [deployed.site(index) for index in range(3)], lost={(2, 1)})
+    with pytest.raises(
+        TacitError, match=r"Round 1 got 2 answers and needs 3 \(client-1: did not answer in 1 s\).*--resume"
+    ):
+        deployed.run(grid, round_seconds=1)
+    assert json.loads((tmp_path / "out" / "status.json").read_text())["state"] == "failed"
+    history = deployed.run(resume=True)
+    tacit.run(deployed.experiment, out=tmp_path / "whole")
+    assert same_model(weights(tmp_path / "whole"), weights(history.out))
+
+
+def test_the_run_ends_by_budget_where_the_sites_cannot_pay(federation):
+    deployed = federation()
+    deployed.run()
+    history = deployed.run(out=deployed.folder / "second")
+    assert history.summary["stopped"] == "budget"
+    assert history.summary["rounds"] == 0
+    assert [round for round, _ in charges(deployed.site(0))] == [0, 1, 2]
+
+
+def test_a_central_run_that_is_resumed_pays_for_the_round_it_repeats_with_new_noise(federation, monkeypatch):
+    from tacit.engine import loop as loop_module
+
+    deployed = federation(
+        privacy={"kind": "central", "epsilon": 50.0, "noise_multiplier": 1.0}, run={"randomness": "os"}
+    )
+    calls = []
+
+    def dying(parts, params):
+        calls.append(1)
+        if len(calls) == 2:
+            raise Stop
+        return 0.5, 0.5
+
+    monkeypatch.setattr(loop_module, "evaluate", dying)
+    with pytest.raises(Stop):
+        deployed.run()
+    history = deployed.run(resume=True)
+    assert history.summary["rounds"] == 3
+    assert len(charges(deployed.site(0))) == 4
+    assert len(list(history.ledger.entries())) == 4

@@ -1,0 +1,113 @@
+import csv
+import io
+import json
+import sqlite3
+
+import pytest
+
+import tacit
+from tacit.errors import LedgerError, TacitError
+from tacit.privacy import books
+from tacit.report import ledgers
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A finished run of three clients and two rounds."""
+    experiment = tacit.Experiment(
+        data={"clients": 3, "examples_per_client": 40},
+        train={"rounds": 2, "local_steps": 2, "sampling_rate": 0.5},
+        privacy={"kind": "local", "epsilon": [1.0, 2.0, 3.0]},
+    )
+    return tacit.run(experiment, out=tmp_path_factory.mktemp("ledgers") / "run")
+
+
+@pytest.fixture
+def copy(run, tmp_path):
+    (tmp_path / "experiment.toml").write_bytes((run.out / "experiment.toml").read_bytes())
+    (tmp_path / "ledger.db").write_bytes((run.out / "ledger.db").read_bytes())
+    return tmp_path
+
+
+def edit(folder, statement):
+    with sqlite3.connect(folder / "ledger.db") as book:
+        book.execute(statement)
+
+
+def test_the_table_states_what_the_run_stated(run):
+    table = ledgers.by_client(run.out, delta=None)
+    cells = {column.header: list(column.cells) for column in table.columns}
+    assert cells["charges"] == ["2", "2", "2"]
+    assert float(cells["epsilon spent"][2]) == pytest.approx(run.guarantee.epsilon_max, abs=1e-3)
+    assert "delta 1e-05" in str(table.caption)
+    assert ledgers.by_charge(run.out).row_count == 6
+
+
+def test_an_export_holds_every_charge(run):
+    rows = list(csv.DictReader(io.StringIO(ledgers.as_csv(run.out))))
+    kept = [dict(entry, round=str(entry["round"])) for entry in run.ledger.entries()]
+    assert rows == [{name: row[name] for name in books.NAMES} for row in kept]
+    assert len(json.loads(ledgers.as_json(run.out))) == 6
+
+
+def test_a_sound_ledger_is_verified_and_nothing_is_written(run):
+    before = (run.out / "ledger.db").read_bytes()
+    assert list(ledgers.verify(run.out, delta=None)) == []
+    assert (run.out / "ledger.db").read_bytes() == before
+    assert ledgers.summary(run.out) == {"charges": 6, "clients": 3}
+
+
+@pytest.mark.parametrize(
+    ("statement", "words"),
+    [
+        ("UPDATE facts SET value = '99' WHERE name = 'format'", "format 99"),
+        ("UPDATE charges SET unit = 'house' WHERE round = 0", "per 'house', which is no unit"),
+        ('UPDATE events SET text = \'{"event": "wish"}\' WHERE id = 1', "something without a price"),
+        ("DELETE FROM events WHERE id = 1", "2 charges name an event that is not there"),
+    ],
+)
+def test_a_ledger_that_was_tampered_with_is_told(copy, statement, words):
+    edit(copy, statement)
+    assert any(words in text for text in ledgers.verify(copy, delta=None))
+
+
+def test_spending_beyond_the_budget_file_is_told(copy):
+    (copy / "budget.toml").write_text("epsilon = 1.5\ndelta = 1e-5\n")
+    assert sum("more than the 1.5 of budget.toml" in text for text in ledgers.verify(copy, delta=None)) == 2
+
+
+def test_an_answer_without_a_charge_is_told(copy):
+    place = copy / "runs" / ("0" * 32)
+    place.mkdir(parents=True)
+    (place / "round-000004.answer").write_bytes(b"x")
+    (place / "agreement.json").write_text(json.dumps({"terms": {"event": "something"}}))
+    assert any("round 4 of run 000" in text for text in ledgers.verify(copy, delta=None))
+
+
+def test_what_is_no_ledger_is_refused(tmp_path):
+    with pytest.raises(LedgerError, match="no ledger"):
+        ledgers.by_client(tmp_path, delta=1e-5)
+    (tmp_path / "ledger.db").write_bytes(b"not a database, whatever its name says" * 10)
+    with pytest.raises(LedgerError, match="cannot be read as a ledger"):
+        ledgers.by_client(tmp_path, delta=1e-5)
+    (tmp_path / "ledger.db").write_bytes(b"")
+    assert ledgers.by_client(tmp_path, delta=1e-5).row_count == 0
+    with pytest.raises(TacitError, match="give --delta"):
+        ledgers.by_client(tmp_path, delta=None)
+
+
+def test_the_commands_print_and_exit_by_what_they_find(copy, monkeypatch, capsys):
+    from typer.testing import CliRunner
+
+    from tacit.cli import app
+
+    call = CliRunner().invoke
+    assert "epsilon spent" in call(app, ["ledger", "show", str(copy)]).output
+    assert call(app, ["ledger", "export", str(copy)]).output.startswith("run,round,attempt,client")
+    assert call(app, ["ledger", "export", str(copy), "--to", str(copy / "all.json")]).exit_code == 0
+    assert len(json.loads((copy / "all.json").read_text())) == 6
+    assert "exists already" in str(call(app, ["ledger", "export", str(copy), "--to", str(copy / "all.json")]).exception)
+    assert "end in .csv or .json" in str(call(app, ["ledger", "export", str(copy), "--to", str(copy / "x")]).exception)
+    assert call(app, ["ledger", "verify", str(copy)]).output.startswith("ok: 6 charges")
+    edit(copy, "UPDATE charges SET unit = 'house'")
+    assert call(app, ["ledger", "verify", str(copy)]).exit_code == 2
