@@ -239,12 +239,13 @@ def test_settings_that_the_site_does_not_allow_are_refused(server, text, words):
 
 def test_allowed_settings_let_a_new_experiment_in_but_never_beyond_the_frame(server):
     asking = server()
-    accept(asking, '"privacy.kind" = ["local", "none"]\n"train.rounds" = {max = 50}')
+    accept(asking, '"privacy.kind" = ["local", "none", "distributed"]\n"train.rounds" = {max = 50}')
     assert asking.hello(experiment(train={"rounds": 5}))["site"] == "client-0"
     refused(asking, "asks for 21 rounds; the site allows 20", asking.hello, experiment(train={"rounds": 21}))
     refused(asking, "asks for delta 0.01; the site allows 1e-05", asking.hello, experiment(privacy={"delta": 0.01}))
     refused(asking, "noise from a seed that the server knows", asking.hello, experiment(run={"randomness": "seeded"}))
     refused(asking, "promises no privacy", asking.hello, experiment(privacy={"kind": "none"}))
+    refused(asking, "would see the site's single report", asking.hello, experiment(privacy={"kind": "distributed"}))
 
 
 def test_a_roster_that_lies_about_the_site_is_refused(server):
