@@ -101,10 +101,10 @@ class DiscreteGaussian:
 
     @property
     def variance(self) -> float:
-        return self.sigma2  # Corollary 9 of arXiv:2004.00010: at most sigma2
+        return self.sigma2  # at most sigma2: arXiv:2004.00010, section 3
 
     def log2_tail(self, t: float) -> float:
-        return -t * t / (2 * self.sigma2) / math.log(2)  # it is sigma2-subgaussian: Corollary 17, ibidem
+        return -t * t / (2 * self.sigma2) / math.log(2)  # it is sigma2-subgaussian: ibidem
 
     def masses(self, last: int) -> list[float]:
         found, mass = [], gmpy2.mpfr(1)

@@ -1,6 +1,6 @@
 """The price of a sum of integer noise shares, as Rényi divergences.
 
-Skellam: Agarwal, Kairouz, Liu 2021 (arXiv:2110.04995), Theorem 3.5 and Corollary 4.1. Sum of discrete Gaussians: Kairouz,
+Skellam: Agarwal, Kairouz, Liu 2021 (arXiv:2110.04995), Corollary 4.1. Sum of discrete Gaussians: Kairouz,
 Liu, Steinke 2021 (arXiv:2102.06387), Theorem 1 and Proposition 14. Both compare two runs whose integer sums differ by a
 vector of squared length at most `l2_squared`; both hold for every coordinate count named. They are stated for whole
 orders; between two of them (order - 1) times the divergence is convex, so the chord is a bound too.
