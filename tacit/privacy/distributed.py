@@ -6,7 +6,7 @@ Reports beyond the fewest only add noise. Whoever sees a single report sees one 
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -86,14 +86,13 @@ class SharedNoise:
 
     def event(self) -> IntegerSumDpEvent:
         """The price of one opened sum."""
-        slack = 2.0**LOG2_CUT + self.dimension * self.most * distance(self._law)
-        return IntegerSumDpEvent(
-            self.law, self.share_variance, self.honest, self.l2_squared, self.dimension, slack=slack
-        )
+        slack = self.dimension * self.most * distance(self._law)
+        sizes = (self.honest, self.l2_squared, self.dimension)
+        return IntegerSumDpEvent(self.law, self.share_variance, *sizes, slack, cut=2.0**LOG2_CUT)
 
     def alone(self) -> IntegerSumDpEvent:
-        """The price of one report seen by itself; a cut costs nothing there."""
-        return replace(self.event(), shares=1, slack=self.dimension * distance(self._law))
+        """The price of one report seen by itself."""
+        return self.event().alone()
 
     @property
     def _law(self) -> Law:

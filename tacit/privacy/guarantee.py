@@ -94,7 +94,7 @@ def seen_alone(guarantee: Guarantee, experiment: Experiment, ledger: Ledger, pop
     )
 
     def alone(event: DpEvent) -> DpEvent:
-        return replace(event, shares=1) if isinstance(event, IntegerSumDpEvent) else event
+        return event.alone() if isinstance(event, IntegerSumDpEvent) else event
 
     return spent_by(other, ledger, population, seen=alone)
 

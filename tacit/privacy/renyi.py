@@ -6,13 +6,13 @@ vector of squared length at most `l2_squared`; both hold for every coordinate co
 orders; between two of them (order - 1) times the divergence is convex, so the chord is a bound too.
 
 A sampler that is a total variation t away from its law, or a lane that is cut with probability t, adds (1 + e^epsilon) t
-to delta: that is `slack`, and `epsilon` takes it out of the delta that it is asked for.
+to delta: those are `slack` and `cut`, and `epsilon` takes them out of the delta that it is asked for.
 """
 
 import json
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -36,14 +36,19 @@ class IntegerSumDpEvent(DpEvent):
     l2_squared: int
     dimension: int
     slack: float
+    cut: float = 0.0
 
     def __post_init__(self) -> None:
         check.one_of(("skellam", "discrete-gaussian"), law=self.law)
         check.positive(share_variance=self.share_variance, l2_squared=self.l2_squared)
         check.at_least(1, shares=self.shares, dimension=self.dimension)
-        check.at_least(0, slack=self.slack)
+        check.at_least(0, slack=self.slack, cut=self.cut)
         if self.law == "discrete-gaussian":
             check.at_least(NARROWEST, share_variance=self.share_variance)
+
+    def alone(self) -> "IntegerSumDpEvent":
+        """One of the reports seen by itself: it has one share, and its cut is post-processing."""
+        return replace(self, shares=1, cut=0.0)
 
 
 def divergence(event: IntegerSumDpEvent, order: int) -> float:
@@ -94,7 +99,7 @@ def epsilon(composition: Iterable[tuple[DpEvent, int]], *, delta: float) -> floa
     for event, count in composition:
         if isinstance(event, IntegerSumDpEvent):
             total += count * _default_curve(event)
-            slack += count * event.slack
+            slack += count * (event.slack + event.cut)
         else:
             others.compose(event, count)
     for reserve in RESERVES:

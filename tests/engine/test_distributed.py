@@ -141,16 +141,17 @@ def test_the_seeds_share_needs_a_sigma_larger_by_the_root_of_the_cohort(summed):
 
 
 def test_two_guarantees_are_stated_everywhere(summed, tmp_path):
-    history = tacit.run(summed(train={"rounds": 1}, protect=PAILLIER), out=tmp_path)
+    experiment = summed(train={"rounds": 8}, privacy={"epsilon": 10.0}, protect=PAILLIER)
+    history = tacit.run(experiment, out=tmp_path)
     first, (second,) = history.guarantee, history.guarantee.also
     assert first.unit == second.unit == "client"
     assert "holds no key" in first.adversary
     assert "client's key" in second.adversary
-    assert first.epsilon_max < second.epsilon_max < float("inf")
+    assert first.epsilon_max < 30 < second.epsilon_max < float("inf")
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert summary["guarantee"]["also"][0]["epsilon"]["max"] == second.epsilon_max
     assert "Against the server once it has a client's key" in history.sentence
-    (row,) = plans.of_experiment(summed(train={"rounds": 1}, protect=PAILLIER))
+    (row,) = plans.of_experiment(experiment)
     assert row["epsilon_spent"] == pytest.approx(first.epsilon_max)
     assert row["epsilon_single_reports"] == pytest.approx(second.epsilon_max)
 

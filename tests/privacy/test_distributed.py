@@ -82,7 +82,8 @@ def test_the_probability_of_a_cut_is_what_the_event_pays_for():
     noise = even(multiplier=1.0, **SETTINGS)
     once = noise._law.log2_tail(noise.tail) + 1 + math.log2(noise.dimension * noise.most)
     assert once <= LOG2_CUT
-    assert noise.event().slack >= 2.0**once
+    assert noise.event().cut >= 2.0**once
+    assert noise.alone().cut == 0
 
 
 def test_noise_for_another_sensitivity_or_size_is_refused():

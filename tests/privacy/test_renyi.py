@@ -138,6 +138,12 @@ def test_integer_sums_compose_with_gaussian_releases():
     assert both == pytest.approx(expected)
 
 
+def test_a_cut_is_paid_for_by_the_sum_and_not_by_single_reports():
+    base = event(share_variance=900.0, shares=4, l2_squared=9, cut=1e-8)
+    assert price.epsilon(((base, 20),), delta=1e-5) > price.epsilon(((replace(base, cut=0.0), 20),), delta=1e-5)
+    assert base.alone() == replace(base, shares=1, cut=0.0)
+
+
 def test_slack_is_taken_out_of_delta():
     base = event(share_variance=900.0, l2_squared=9)
     free, small, large = (
@@ -148,7 +154,7 @@ def test_slack_is_taken_out_of_delta():
 
 
 def test_events_read_back_from_the_ledgers_text_exactly():
-    one = event(share_variance=0.1 + 0.2, l2_squared=2**70 + 1, dimension=650, slack=2.0**-80)
+    one = event(share_variance=0.1 + 0.2, l2_squared=2**70 + 1, dimension=650, slack=2.0**-200, cut=2.0**-80)
     back = price.from_text(price.to_text(one))
     assert price.compose([(back, 3)]) == ((one, 3),)
 
