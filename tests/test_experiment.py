@@ -43,7 +43,7 @@ def test_settings_change_single_keys_and_an_empty_one_takes_it_back():
         ("privacy.delta=1", "privacy.delta < 1"),
         ("privacy.clip=0", "privacy.clip > 0"),
         ("privacy.clip=true", "clip"),
-        ("privacy.kind=locale", "'none', 'local' or 'central'"),
+        ("privacy.kind=locale", "'none', 'local', 'central' or 'distributed'"),
         ("privacy.accountant=moments", "'pld' or 'rdp'"),
         ("protect.kind=paillier", "protect.kind"),
         ("data.clients=0", "data.clients >= 1"),
