@@ -79,7 +79,7 @@ def _distributed_words(experiment: Experiment, plan: DistributedPlan) -> dict[st
 def _distributed_assumptions(experiment: Experiment, plan: DistributedPlan) -> tuple[str, ...]:
     who = f"of the reports in a sum at most {plan.noises[0].colluding} come from clients that give away or leave out their noise"
     own = () if plan.noises[0].colluding else ("a client does not use that it knows its own share",)
-    paillier = ("Paillier keeps its assumption", "the server follows the protocol and gets no client's key")
+    paillier = ("Paillier keeps its assumption", "the server gets no client's key")
     return (who, *own, *(paillier if experiment.protect.kind == "paillier" else ()))
 
 
