@@ -17,8 +17,8 @@ EXPERIMENT = {
     "name": "faults",
     "data": {"clients": 2, "examples_per_client": 700},
     # a round is long enough to be hit in the middle, and the budget lasts for the runs of all faults
-    "train": {"rounds": 3, "local_steps": 300, "sampling_rate": 1.0},
-    "privacy": {"kind": "local", "epsilon": 9.0, "noise_multiplier": 100.0, "accountant": "rdp"},
+    "train": {"rounds": 3, "local_steps": 100, "sampling_rate": 1.0},
+    "privacy": {"kind": "local", "epsilon": 9.0, "noise_multiplier": 60.0, "accountant": "rdp"},
 }
 PATIENCE = 240.0
 
@@ -59,7 +59,7 @@ class Running:
         self.processes.signal(name, signal.SIGKILL)
         self.processes.stop(name)
 
-    def submit(self, *, resume=False, seconds=40.0, join=120.0):
+    def submit(self, *, resume=False, seconds=60.0, join=120.0):
         """Starts a run, setting an earlier one aside unless it is resumed. Returns when it began."""
         began = time.time()
         self.runs = len(self.runs_at(self.names[0]))
@@ -113,7 +113,13 @@ class Running:
 
     def charged(self, name, round):
         """Waits until a site has paid for a round, which is when it starts to train."""
-        until(lambda: round in self.charges(name), what=f"{name} to be charged for round {round}")
+
+        def paid():
+            status = json.loads((self.federation.results / "status.json").read_text())
+            assert status["state"] != "failed", status["text"]
+            return round in self.charges(name)
+
+        until(paid, what=f"{name} to be charged for round {round}")
 
     def never_under_reported(self):
         """Every answer a site gave was charged before, on its own disk."""

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.faults
 
 def test_a_site_that_is_killed_in_mid_round_is_left_out_until_it_is_back(running):
     first, second = running.names
-    began = running.submit(seconds=8)
+    began = running.submit(seconds=20)
     running.charged(second, 1)
     running.kill(f"site {second}")
     running.start_site(second)  # the SuperLink takes it for online for another minute and refuses it until then
@@ -38,11 +38,11 @@ def test_a_site_that_is_killed_in_mid_round_is_left_out_until_it_is_back(running
 
 def test_a_late_answer_is_not_used_and_a_double_one_counts_once(running):
     _, second = running.names
-    began = running.submit(seconds=16)
+    began = running.submit(seconds=30)
     running.charged(second, 0)
     pid = running.processes._running[f"site {second}"].pid
     os.kill(pid, signal.SIGSTOP)
-    time.sleep(11)  # longer than half the patience: it is asked again, and will answer twice
+    time.sleep(18)  # longer than half the patience: it is asked again, and will answer twice
     os.kill(pid, signal.SIGCONT)
     assert running.finish(began)["state"] == "finished"
     running.never_under_reported()
@@ -84,7 +84,7 @@ def test_a_superlink_that_is_killed_comes_back_and_the_run_is_resumed(running):
 
 def test_a_full_disk_releases_nothing_and_the_run_goes_on_when_there_is_room(running):
     _, second = running.names
-    began = running.submit(seconds=12)
+    began = running.submit(seconds=20)
     running.charged(second, 0)
     until(lambda: any(e["text"].startswith("Trained") for e in running.log(second)), what="the first answer")
     pid = running.processes._running[f"site {second}"].pid
