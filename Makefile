@@ -31,6 +31,10 @@ bench: setup
 	$(BIN)/python bench/round.py
 	$(BIN)/python bench/scale.py
 	$(BIN)/python bench/projection.py
+	$(BIN)/python bench/central.py
+	$(BIN)/python bench/paillier.py
+	$(BIN)/python bench/encrypted.py
+	$(BIN)/python bench/report.py
 
 clean:
 	rm -rf $(VENV) runs build *.egg-info

@@ -14,8 +14,10 @@ from torch import nn
 from tacit import check, models, rules
 from tacit.algorithms import Algorithm
 from tacit.algorithms.central_dp import CentralDP
+from tacit.algorithms.encrypted import Encrypted
 from tacit.algorithms.fedavg import FedAvg
 from tacit.algorithms.local_dp import LocalDP
+from tacit.build_sums import groups, make_distributed_plan, summing_rule
 from tacit.data.budgets import budgets
 from tacit.data.dataset import Dataset
 from tacit.data.load import load
@@ -26,10 +28,11 @@ from tacit.experiment import Experiment
 from tacit.population import Population, populate
 from tacit.privacy.client_mechanism import QuantileClip
 from tacit.privacy.client_plan import CentralPlan, central_plan
+from tacit.privacy.distributed_plan import DistributedPlan
 from tacit.privacy.plan import Plan, pfa_code_noise, planned_participations, same_noise, sampling_rates, spread
 from tacit.random import Derive, from_os, seeded
 from tacit.server_optimizer import Adam, Momentum, ServerOptimizer, Sgd
-from tacit.train.dp_sgd import dp_sgd
+from tacit.train.dp_sgd import DpSgd
 from tacit.train.flat import blocks, flatten
 from tacit.train.noised_update import noised_update
 from tacit.train.sgd import LocalSgd
@@ -51,7 +54,7 @@ class Parts:
     model: nn.Module = field(repr=False)
     theta: torch.Tensor = field(repr=False)
     params: torch.Tensor = field(repr=False)
-    plan: Plan | CentralPlan | None
+    plan: Plan | CentralPlan | DistributedPlan | None
     algorithm: Algorithm
     derive: Derive = field(repr=False)
     threads: int = field(default_factory=torch.get_num_threads)  # what this process was given
@@ -84,7 +87,7 @@ def assemble(experiment: Experiment, dataset: Dataset, population: Population, s
     models.check_output(model, dataset.test_x[:2], dataset.classes)
     device = _device(experiment.run.device)
     theta = flatten(model.to(device))
-    plan = make_plan(experiment, population)
+    plan = make_plan(experiment, population, size=theta.numel())
     if experiment.run.device != "cpu":
         population = population.to(device)
     algorithm = _algorithm(experiment, population, model, plan)
@@ -125,12 +128,16 @@ def population_id(experiment: Experiment, population: Population) -> str:
     return f"{data.name}:{mark.hexdigest()}"
 
 
-def make_plan(experiment: Experiment, population: Population) -> Plan | CentralPlan | None:
-    """The mechanism of every client, or of the server, or None where nothing is promised."""
+def make_plan(
+    experiment: Experiment, population: Population, *, size: int
+) -> Plan | CentralPlan | DistributedPlan | None:
+    """The mechanism of every client, or of the server, or None where nothing is promised. `size` is the model's."""
     privacy, train = experiment.privacy, experiment.train
     if privacy.kind == "none":
         return None
     cohort = train.clients_per_round or len(population)
+    if privacy.kind == "distributed":
+        return make_distributed_plan(experiment, population, size=size)
     if privacy.kind == "central":
         return _central_plan(experiment, population, cohort)
     rates, steps = _record_steps(experiment, population)
@@ -174,8 +181,19 @@ def _record_steps(experiment: Experiment, population: Population) -> tuple[np.nd
     return rates, np.full(everybody, train.steps)
 
 
+def rule_name(experiment: Experiment, population: Population) -> str:
+    """The rule that was asked for; else the mean where all clients bring the same noise, `random-effects` where they do not.
+
+    docs/results.md says why: it is the one rule that stays near the best whatever the budgets and however the data differ.
+    """
+    if experiment.aggregate.rule is not None:
+        return experiment.aggregate.rule
+    differ = len(np.unique(population.epsilons)) > 1 and experiment.privacy.kind == "local"
+    return "random-effects" if differ and experiment.privacy.rule == "spread" else "mean"
+
+
 def _algorithm(
-    experiment: Experiment, population: Population, model: nn.Module, plan: Plan | CentralPlan | None
+    experiment: Experiment, population: Population, model: nn.Module, plan: Plan | CentralPlan | DistributedPlan | None
 ) -> Algorithm:
     train, optimizer, sgd = experiment.train, _optimizer(experiment), _local_sgd(experiment)
     if isinstance(plan, CentralPlan):
@@ -185,17 +203,27 @@ def _algorithm(
             QuantileClip(privacy.clip_quantile, privacy.clip_learning_rate or 0.2) if privacy.clip_quantile else None
         )
         return CentralDP(plan.mechanism, weights, plan.expected_weight, sgd, optimizer, adapt)
-    rule = rules.load(experiment.aggregate.rule, **experiment.aggregate.options())
-    layout = tuple((block.start, block.stop) for block in blocks(model))
+    if isinstance(plan, DistributedPlan):
+        rule = summing_rule(experiment)
+        members, crowd = groups(experiment, population, rule, plan), rules.Crowd(population.epsilons, plan.report_noise)
+        return Encrypted(members, plan.grid, rule, _layout(model), crowd, sgd, optimizer)
+    rule = rules.load(rule_name(experiment, population), **experiment.aggregate.options())
+    layout = _layout(model)
     if plan is not None:
         crowd = rules.Crowd(population.epsilons, plan.update_noise(population.sizes, learning_rate=train.learning_rate))
         record_level = plan.unit == "record"
-        local = partial(dp_sgd, learning_rate=train.learning_rate) if record_level else partial(noised_update, sgd=sgd)
+        local = DpSgd(train.learning_rate) if record_level else partial(noised_update, sgd=sgd)
         return LocalDP(plan.mechanism, rule, layout, crowd, local, optimizer)
     if rule.needs:
-        text = f'The rule {experiment.aggregate.rule} weighs clients by their privacy: with privacy.kind = "none"'
+        text = (
+            f'The rule {rule_name(experiment, population)} weighs clients by their privacy: with privacy.kind = "none"'
+        )
         raise BadInput(f"{text} use one of {', '.join(name for name in rules.names() if not rules.load(name).needs)}.")
     return FedAvg(rule, layout, rules.Crowd(population.epsilons, np.zeros(len(population))), sgd, optimizer)
+
+
+def _layout(model: nn.Module) -> rules.Layout:
+    return tuple((block.start, block.stop) for block in blocks(model))
 
 
 def _local_sgd(experiment: Experiment) -> LocalSgd:

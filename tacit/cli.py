@@ -6,19 +6,20 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from click.exceptions import UsageError
+from click.exceptions import NoArgsIsHelpError, UsageError
 from rich.console import Console
 
 import tacit
 from tacit import check
 from tacit.deploy.command import app as deploy_app
 from tacit.errors import BadInput, TacitError
+from tacit.protect.commands import keys
 from tacit.report.ledger_command import app as ledger_app
 
 app = typer.Typer(
     name="tacit", add_completion=False, no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False
 )
-
+app.add_typer(keys)
 app.add_typer(deploy_app, name="deploy")
 app.add_typer(ledger_app, name="ledger")
 
@@ -118,6 +119,25 @@ def compare_command(
     raise typer.Exit(code)
 
 
+@app.command("report")
+def report_command(
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders of runs or comparisons.")],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="The file; DIR/report.html if left out, report.html here for several folders."),
+    ] = None,
+    live: Annotated[
+        bool, typer.Option("--live", help="Serve the page on localhost and follow a run that goes on.")
+    ] = False,
+    port: Annotated[int | None, typer.Option(help="The port for --live; any free one if left out.")] = None,
+    show: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
+) -> None:
+    """Make the page of a run or a comparison again, or of several side by side."""
+    from tacit.report.command import command
+
+    command(folders, out=out, live=live, port=port, show=show)
+
+
 @app.command("plan")
 def plan_command(
     experiment: Annotated[str | None, typer.Argument(help="An experiment to plan; or give the numbers below.")] = None,
@@ -199,6 +219,8 @@ def main() -> None:
         sys.argv.remove("--debug")
     try:
         sys.exit(app(standalone_mode=False) or 0)
+    except NoArgsIsHelpError:  # the help has been printed
+        sys.exit(2)
     except UsageError as error:
         said = error.format_message().rstrip(".")
         typer.echo(f"{said}{'' if said.endswith('?') else '.'} Try `tacit --help`.", err=True)

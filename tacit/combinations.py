@@ -10,6 +10,10 @@ if TYPE_CHECKING:
 
 def refuse_impossible(experiment: "Experiment") -> None:
     """Raises BadInput where a guarantee would not hold, or a setting would have no effect."""
+    if experiment.privacy.kind == "distributed":
+        _distributed(experiment)
+    else:
+        _whole_updates(experiment)
     if experiment.privacy.kind == "central":
         _central(experiment)
     elif experiment.train.sampler == "poisson":
@@ -30,7 +34,7 @@ def _central(experiment: "Experiment") -> None:
             "With central DP a round goes on whoever is drawn, even nobody (waiting for more would give away who took part):"
             " leave out train.min_clients."
         )
-    if aggregate.rule != "mean":
+    if aggregate.rule not in (None, "mean"):
         raise BadInput(
             'With privacy.kind = "central" the server releases one noised sum, so aggregate.rule must be mean,'
             f" got {aggregate.rule!r}."
@@ -43,3 +47,28 @@ def _central(experiment: "Experiment") -> None:
     extra = [key for key in aggregate.options() if (key, aggregate.weights) != ("weights", "examples")]
     if extra:
         raise BadInput(f'aggregate.{extra[0]} has no effect with privacy.kind = "central": leave it out.')
+
+
+def _distributed(experiment: "Experiment") -> None:
+    train, privacy = experiment.train, experiment.privacy
+    if train.sampler is not None:
+        raise BadInput(
+            "With distributed DP the server knows who reports, so choosing clients at random earns nothing: leave out"
+            " train.sampler."
+        )
+    if privacy.groups == 2 and train.clients_per_round and not privacy.fewest_reports:
+        raise BadInput(
+            "With two groups and a part of the clients in a round, how many of each report is random: set privacy.fewest_reports"
+            " lower than train.clients_per_round."
+        )
+
+
+def _whole_updates(experiment: "Experiment") -> None:
+    protect = experiment.protect
+    if protect.kind != "none":
+        raise BadInput(
+            f'protect.kind = "{protect.kind}" seals integers with shares of noise: set privacy.kind = "distributed".'
+        )
+    for key in ("bits", "rotation"):
+        if getattr(protect, key) is not None:
+            raise BadInput(f'protect.{key} is for the integers of privacy.kind = "distributed": leave it out.')

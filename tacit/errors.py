@@ -33,5 +33,65 @@ class RunExists(TacitError):
     """The output folder already holds a run."""
 
 
+class GridOverflow(TacitError):
+    """An integer beyond the lane it was made for; a sum that holds one is not used."""
+
+
+class NeedsRows(BadInput):
+    """A rule that must see single updates, where only sums are opened."""
+
+
+class KeyRefused(TacitError):
+    """A key that is too weak, damaged, of the wrong kind, or readable by others."""
+
+
+class MessageRefused(TacitError):
+    """A sealed message that is not taken; its type says why. The sender is named, the round goes on without it."""
+
+
+class BadCiphertext(MessageRefused):
+    """A ciphertext outside 0 < c < n^2, with a factor in common with n, cut short, or of another key's shape."""
+
+
+class BadSignature(MessageRefused):
+    """A message that was altered, or was signed by somebody else than it says."""
+
+
+class UnknownSender(MessageRefused):
+    """A message from somebody who is not on the list of members."""
+
+
+class Replayed(MessageRefused):
+    """A message of another run or another round."""
+
+
+class Duplicate(MessageRefused):
+    """A second message for a place that is taken."""
+
+
+class ForeignKey(MessageRefused):
+    """A message sealed for another public key."""
+
+
+class Truncated(MessageRefused):
+    """A message that is cut short, too long, or lacks chunks."""
+
+
+class SumOverflow(TacitError):
+    """An opened sum beyond the room that was left for it."""
+
+
+class TooFewReports(TacitError):
+    """A sum of fewer reports than the noise was shared for; it is not opened."""
+
+
+class OpeningRefused(TacitError):
+    """A sum the opener will not open: one of the round has been opened, it is another's turn, or the sum is not shown."""
+
+
+class WrongShare(TacitError):
+    """A partial opening that its share did not make; names the share."""
+
+
 class Refused(TacitError):
     """A site's answer to a server that asks for more than its limits or its agreement allow; nothing was released."""

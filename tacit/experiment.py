@@ -56,7 +56,8 @@ class ModelSection(_Section):
 class TrainSection(_Section):
     """`[train]`: the round and what a client does in it. Without `clients_per_round` all clients take part.
 
-    Unless said otherwise a client takes 10 local steps, on batches of 32 expected examples.
+    Unless said otherwise a client takes 10 local steps, on batches of 32 expected examples. `averaging` = 0.9 makes the result a
+    running mean of the models of the last rounds, out of which single rounds' noise averages.
     """
 
     rounds: int = 30
@@ -68,6 +69,7 @@ class TrainSection(_Section):
     sampling_rate: float | None = None
     learning_rate: float = 0.5
     server_learning_rate: float = 1.0
+    averaging: float = 0.0
     server_optimizer: Literal["sgd", "momentum", "adam"] = "sgd"
     server_momentum: float | None = None
     server_adaptivity: float | None = None
@@ -94,6 +96,8 @@ class TrainSection(_Section):
         for key in ("learning_rate", "server_learning_rate"):
             if getattr(self, key) > LARGEST_RATE:
                 raise BadInput(f"Expected train.{key} <= {LARGEST_RATE:g}, got {getattr(self, key)!r}.")
+        if not 0 <= self.averaging < 1:
+            raise BadInput(f"Expected 0 <= train.averaging < 1, got {self.averaging!r}.")
         if self.sampling_rate is not None:
             check.rate(**{"train.sampling_rate": self.sampling_rate})
 
@@ -126,9 +130,11 @@ class PrivacySection(_Section):
     every client the smallest or the largest of the budgets instead of its own: the bounds of a comparison.
     `noise_formula = "pfa-code"` reproduces a published rule of thumb; it has no proof, so nothing is promised.
     `clip_quantile` makes the clip of central DP follow that quantile of the updates' norms, from `clip` (0.1) on.
+    Distributed DP adds shares of integer `noise`, sized for `fewest_reports` of which `colluding` may be known; `share = "seed"`
+    is the share of the 2020 note, which is smaller by the root of the cohort. `groups = 2` sums loose and tight clients apart.
     """
 
-    kind: Literal["none", "local", "central"] = "none"
+    kind: Literal["none", "local", "central", "distributed"] = "none"
     unit: Literal["record", "client"] | None = None
     epsilon: Epsilon | None = None
     delta: float = 1e-5
@@ -144,6 +150,11 @@ class PrivacySection(_Section):
     clip_quantile: float | None = None
     clip_learning_rate: float | None = None
     count_noise: float | None = None
+    noise: Literal["skellam", "discrete-gaussian"] | None = None
+    share: Literal["even", "seed"] | None = None
+    fewest_reports: int | None = None
+    colluding: int | None = None
+    groups: Literal[1, 2] | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -168,7 +179,7 @@ class PrivacySection(_Section):
             check.positive(**{"privacy.epsilon": self.epsilon})
         if self.epsilon is not None and "kind" not in self.model_fields_set:
             raise BadInput(
-                'privacy.epsilon is set but privacy.kind is not: say kind = "local" or "central", or kind = "none" for no privacy.'
+                'privacy.epsilon is set but privacy.kind is not: say kind = "local", "central" or "distributed", or "none".'
             )
         if self.noise_formula and self.ledger:
             raise BadInput("privacy.noise_formula has no price, so nothing can be charged: remove privacy.ledger.")
@@ -177,8 +188,8 @@ class PrivacySection(_Section):
 
     def _possible_client_level(self) -> None:
         """What belongs to client-level DP is refused elsewhere."""
-        if self.kind == "central" and self.unit == "record":
-            raise BadInput('privacy.kind = "central" protects whole clients: leave out privacy.unit.')
+        if self.kind in ("central", "distributed") and self.unit == "record":
+            raise BadInput(f'privacy.kind = "{self.kind}" protects whole clients: leave out privacy.unit.')
         if self.noise_multiplier == 0 and self.kind != "none":
             raise BadInput("privacy.noise_multiplier = 0 adds no noise, and without noise no epsilon holds: raise it.")
         if self.unit_kept == "client":
@@ -196,10 +207,16 @@ class PrivacySection(_Section):
             if value is not None:
                 (check.probability if key == "clip_quantile" else check.positive)(**{f"privacy.{key}": value})
 
+        for key in ("noise", "share", "fewest_reports", "colluding", "groups"):
+            if getattr(self, key) is not None and self.kind != "distributed":
+                raise BadInput(f'privacy.{key} belongs to privacy.kind = "distributed": leave it out.')
+        check.at_least(1, **{"privacy.fewest_reports": 1 if self.fewest_reports is None else self.fewest_reports})
+        check.at_least(0, **{"privacy.colluding": self.colluding or 0})
+
     @property
     def unit_kept(self) -> Literal["record", "client"]:
         """Whom the promise is about."""
-        return self.unit or ("client" if self.kind == "central" else "record")
+        return self.unit or ("client" if self.kind in ("central", "distributed") else "record")
 
     @property
     def rule(self) -> str:
@@ -209,15 +226,20 @@ class PrivacySection(_Section):
 
 
 class AggregateSection(_Section):
-    """`[aggregate]`: how the server combines updates. The other keys are the options of the rules that have them."""
+    """`[aggregate]`: how the server combines updates. The other keys are the options of the rules that have them.
 
-    rule: str = "mean"
+    Without a `rule` clients whose budgets differ are combined by `random-effects`, and others by their `mean`.
+    """
+
+    rule: str | None = None
     reading: Literal["paper", "code"] | None = None
     rank: int | None = None
     blocks: Literal["model", "layer"] | None = None
     split: Literal["gmm", "kmeans", "top"] | None = None
     share: float | None = None
     weights: Literal["epsilon", "examples"] | None = None
+    horizon: float | None = None
+    caution: float | None = None
 
     def possible(self) -> None:
         if self.rank is not None:
@@ -231,22 +253,43 @@ class AggregateSection(_Section):
 
 
 class ProtectSection(_Section):
-    """`[protect]`: how updates are sealed on their way."""
+    """`[protect]`: how the integers of distributed DP are made (`bits`, `rotation`) and sealed on their way.
 
-    kind: Literal["none"] = "none"
+    Without `key`, the file of a secret key, every start of a run makes a key of its own.
+    """
+
+    kind: Literal["none", "paillier"] = "none"
+    key_bits: Literal[2048, 3072, 4096] | None = None
+    key_shape: Literal["ordinary", "short-exponent", "safe-prime"] | None = None
+    key: str | None = None
+    bits: Literal[8, 12, 16] | None = None
+    rotation: Literal["none", "hadamard"] | None = None
+
+    def possible(self) -> None:
+        for key in ("key_bits", "key_shape", "key"):
+            if self.kind == "none" and getattr(self, key) is not None:
+                raise BadInput(f'protect.{key} is for protect.kind = "paillier": set that, or leave it out.')
+        if self.key is not None and (self.key_bits or self.key_shape):
+            raise BadInput("protect.key names a key that has its own bits and shape: leave out key_bits and key_shape.")
 
 
 class RunSection(_Section):
-    """`[run]`: seed, place and means. `workers = 0` uses every core; `randomness = "os"` is for deployments."""
+    """`[run]`: seed, place and means. `workers = 0` uses every core; `randomness = "os"` is for deployments.
+
+    `writers` also sends every round to where people look already: "tensorboard", "mlflow".
+    """
 
     seed: int = 0
     device: str = "cpu"
     out: str | None = None
     workers: int = 0
     randomness: Literal["seeded", "os"] = "seeded"
+    writers: tuple[Literal["tensorboard", "mlflow"], ...] | None = None
 
     def possible(self) -> None:
         check.at_least(0, **{"run.workers": self.workers})
+        if self.writers and len(set(self.writers)) < len(self.writers):
+            raise BadInput(f"Expected each of run.writers once, got {', '.join(self.writers)}.")
 
 
 class Experiment(BaseModel):

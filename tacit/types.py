@@ -1,6 +1,7 @@
 """The words of Tacit: what a client allows, how far an update has come, what a run guarantees.
 
-The type of an update says how far it has come on its one way: `Bounded` (clipped) -> `Private` (noised). A mechanism
+The type of an update says how far it has come on its one way: `Bounded` (clipped) -> `Private` (noised), or `Placed` (on
+the integer grid, tacit/protect/grid.py) -> `Shared` (with a share of the noise; private only in a sum). A mechanism
 adds noise only to a `Bounded` whose sensitivity is its own, so noise before clipping, or noise for another clip, does
 not run.
 """
@@ -76,6 +77,13 @@ class Private:
 
 
 @dataclass(frozen=True)
+class Shared:
+    """Integers with one client's share of the noise: private in a sum of enough of them, hardly by itself."""
+
+    vector: torch.Tensor = field(repr=False)
+
+
+@dataclass(frozen=True)
 class Message:
     """What one side sends to the other: named tensors and plain facts. Only what the trust model allows goes in."""
 
@@ -86,10 +94,19 @@ class Message:
 
 @dataclass(frozen=True)
 class State:
-    """What the server needs next round: the model's parameters as one vector, and what its rule remembers."""
+    """What the server needs next round: the model's parameters as one vector, and what its rule remembers.
+
+    `average` is the running mean of the parameters over rounds, where the experiment asks for one.
+    """
 
     params: torch.Tensor = field(repr=False)
     memory: dict[str, torch.Tensor] = field(default_factory=dict, repr=False)
+    average: torch.Tensor | None = field(default=None, repr=False)
+
+    @property
+    def result(self) -> torch.Tensor:
+        """The parameters to evaluate and to keep: the average where there is one."""
+        return self.params if self.average is None else self.average
 
 
 @dataclass(frozen=True)
@@ -110,13 +127,15 @@ class Guarantee:
     epsilon_max: float
     randomness: str
     assumes: tuple[str, ...] = ()
+    also: tuple["Guarantee", ...] = ()  # what holds against somebody who can see more
 
     def __post_init__(self) -> None:
         if not 0 <= self.epsilon_min <= self.epsilon_median <= self.epsilon_max:
             raise BadInput("Expected 0 <= smallest <= median <= largest epsilon in a guarantee.")
 
     def record(self) -> dict:
-        """The guarantee as plain values for summary.json."""
+        """The guarantee as plain values for summary.json; JSON knows no infinity, so an epsilon without a bound is null."""
+        spent = {"min": self.epsilon_min, "median": self.epsilon_median, "max": self.epsilon_max}
         return {
             "unit": self.unit,
             "adversary": self.adversary,
@@ -124,7 +143,8 @@ class Guarantee:
             "sampler": self.sampler,
             "accountant": self.accountant,
             "delta": self.delta,
-            "epsilon": {"min": self.epsilon_min, "median": self.epsilon_median, "max": self.epsilon_max},
+            "epsilon": {name: value if math.isfinite(value) else None for name, value in spent.items()},
             "randomness": self.randomness,
             "assumes": list(self.assumes),
+            **({"also": [other.record() for other in self.also]} if self.also else {}),
         }

@@ -30,3 +30,15 @@ def is_poisson_sampling(batches, *, size: int, rate: float) -> bool:
     records = stats.chi2.ppf([DOUBT, 1 - DOUBT], size)
     right_spread = low < counts.var(ddof=1) * (steps - 1) / spread < high
     return bool(once and abs(z_mean) < 5 and right_spread and records[0] < (z_hits**2).sum() < records[1])
+
+
+def has_masses(sample, mass) -> bool:
+    """Whether integers follow the mass function (chi-square; cells of fewer than 20 expected join the outermost full one)."""
+    sample = np.asarray(sample).ravel()
+    reach = int(np.abs(sample).max()) + 60
+    expected = np.asarray(mass(np.arange(-reach, reach + 1))) * len(sample)
+    first, *_, last = np.flatnonzero(expected >= 20)
+    counts = np.bincount(sample + reach, minlength=2 * reach + 1)
+    marks = [0, *range(first + 1, last + 1)]
+    seen, due = np.add.reduceat(counts, marks), np.add.reduceat(expected, marks)
+    return bool(((seen - due) ** 2 / due).sum() < stats.chi2.ppf(1 - DOUBT, len(due) - 1))

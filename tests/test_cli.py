@@ -8,7 +8,7 @@ import sys
 import time
 
 import pytest
-from terminal import hears_ctrl_c
+from terminal import hears_ctrl_c, refused
 
 import tacit
 
@@ -24,14 +24,6 @@ def command(tmp_path):
         return subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=120, **options)
 
     return call
-
-
-def refused(done):
-    """The sentence of a refusal; it must be the only thing said."""
-    assert done.returncode == 2, done
-    assert "Traceback" not in done.stderr
-    (sentence,) = done.stderr.strip().splitlines()
-    return sentence
 
 
 def test_version(command):
@@ -188,3 +180,27 @@ def test_data_shows_a_table_and_draws_a_picture(command, tmp_path):
     rows = json.loads(command("data", "digits", "--set", "data.clients=5", "--json").stdout)["clients"]
     assert len(rows) == 5
     assert (tmp_path / "digits-clients.png").stat().st_size > 10_000
+
+
+CENTRAL = ["--set", "privacy.kind=central", "--set", "privacy.epsilon=8", "--set", "train.clients_per_round=2"]
+
+
+def test_central_dp_is_planned_and_run_and_says_that_its_epsilon_is_per_client(command, tmp_path):
+    planned = command("plan", "digits", *SMALL, *CENTRAL)
+    assert "client level, add or remove one client" in " ".join(planned.stdout.split())
+    done = command("run", "digits", *SMALL, *CENTRAL, "--out", "here")
+    assert done.returncode == 0, done.stderr
+    said = " ".join(done.stdout.split()).replace("│ ", "").replace(" │", "")
+    assert "central DP (Poisson cohorts), epsilon 8 per client" in said
+    assert "the server is trusted, and who took part in which round stays secret" in said
+    assert json.loads((tmp_path / "here" / "summary.json").read_text())["guarantee"]["unit"] == "client"
+
+
+def test_central_dp_that_cannot_be_promised_is_refused_in_one_sentence(command):
+    assert "privacy.weight_cap" in refused(
+        command("run", "digits", *SMALL, *CENTRAL, "--set", "aggregate.weights=examples")
+    )
+    assert "without noise" in refused(command("run", "digits", *SMALL, *CENTRAL, "--set", "privacy.noise_multiplier=0"))
+    assert "clients_per_round <= 4" in refused(
+        command("run", "digits", *SMALL, *CENTRAL, "--set", "train.clients_per_round=5")
+    )

@@ -1,14 +1,25 @@
-"""Every rule that ships is held to the same contract; a new file in tacit/rules/ is found by itself."""
+"""Every rule and every algorithm that ships is held to the same contract; a new file in tacit/rules/ is found by itself."""
+
+import json
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+import tacit
 from tacit import rules
+from tacit.algorithms.central_dp import CentralDP
+from tacit.algorithms.local_dp import LocalDP
+from tacit.build import build
 from tacit.engine.wire import pack, unpack
 from tacit.errors import BadInput
+from tacit.privacy import price
+from tacit.random import seeded
 from tacit.rules.random_projection import random_projection
-from tacit.types import Message
+from tacit.train.workspace import Trained, workspace
+from tacit.types import Message, Raw
 
 LAYOUT = ((0, 30), (30, 45), (45, 50))
 EPSILONS = np.array([0.1, 0.2, 0.5, 9.0, 10.0])
@@ -97,6 +108,41 @@ def test_what_is_stated_beside_an_update_survives_the_wire(rule):
         assert unpack(pack(message)).facts == message.facts
 
 
+def summed(rule, messages):
+    """What is left of the messages where only sums by group are opened."""
+    groups = {}
+    for message in messages:
+        groups.setdefault(message.facts.get("group", "all"), []).append(message)
+    merged = []
+    for name, members in groups.items():
+        pairs = [(rule.weight(m.facts), m.tensors["update"]) for m in members]
+        total, weight = rules.weighted_sum(pairs)
+        merged.append(rules.stand_in(name, total / weight, [m.facts for m in members]))
+    return merged
+
+
+@pytest.mark.parametrize("name", rules.names())
+def test_a_rule_that_sees_sums_gives_the_same_from_sums_by_group(name):
+    readings = [rules.load(name)] if name != "pfa" else [rules.load("pfa", reading=r) for r in ("paper", "code")]
+    for rule in readings:
+        memory, messages = sent(rule, draws(), examples=[10, 20, 30, 40, 50])
+        if rule.sees == "sums":
+            whole, parts = rule.apply(memory, messages), rule.apply(memory, summed(rule, messages))
+            assert torch.allclose(whole.update, parts.update, atol=1e-5)
+            assert {k: v for k, v in whole.info.items() if k != "public"} == pytest.approx(
+                {k: v for k, v in parts.info.items() if k != "public"}
+            )
+        else:
+            with pytest.raises(BadInput):
+                rules.Rule.weight(rule, {})
+
+
+def test_the_rules_that_see_sums_are_named_for_those_who_need_one():
+    known = rules.seeing_sums()
+    assert {"mean", "weighted", "inverse-variance", "public-only"} <= set(known)
+    assert not {"robust", "random-effects", "pfa", "pfa-plus", "random-projection"} & set(known)
+
+
 def test_a_rule_says_what_it_sees(rule):
     assert rule.sees in ("sums", "rows")
 
@@ -116,3 +162,84 @@ def test_a_rule_can_come_from_any_module():
     assert rules.load("tacit.rules.mean:mean").sees == "sums"
     with pytest.raises(BadInput, match=r"nowhere:rule"):
         rules.load("nowhere:rule")
+
+
+KINDS = {
+    "fedavg": {"kind": "none"},
+    "local, record level": {"kind": "local", "epsilon": 5.0},
+    "local, client level": {"kind": "local", "unit": "client", "epsilon": 5.0},
+    "central, poisson": {"kind": "central", "epsilon": 5.0},
+    "central, fixed": {"kind": "central", "epsilon": 5.0, "accountant": "rdp"},
+    "central, adaptive": {"kind": "central", "epsilon": 5.0, "clip_quantile": 0.5, "count_noise": 5.0},
+}
+
+
+@pytest.fixture(params=KINDS)
+def parts(request):
+    """One experiment per way in which an algorithm can be set."""
+    sampler = {"sampler": "fixed"} if request.param == "central, fixed" else {}
+    return build(
+        tacit.Experiment(
+            data={"clients": 6, "examples_per_client": 20},
+            train={"rounds": 3, "local_steps": 2, "batch_size": 5, "server_optimizer": "adam", **sampler},
+            privacy=KINDS[request.param],
+        )
+    )
+
+
+def answers(parts, state, seed=0):
+    """The messages of all clients, through the wire."""
+    work = workspace(parts.model, clip=1.0, physical_batch=64)
+    cohort = [parts.population[i] for i in range(len(parts.population))]
+    received = unpack(pack(parts.algorithm.broadcast(state, cohort)))
+    for client in cohort:
+        trained = parts.algorithm.train(work, received, client, partial(seeded(seed), 0, client.id))
+        yield unpack(pack(parts.algorithm.release(trained, client, received)))
+
+
+def copied(state):
+    return {"params": state.params.clone()} | {name: tensor.clone() for name, tensor in state.memory.items()}
+
+
+def test_every_algorithm_that_ships_is_held_to_the_contract():
+    files = {path.stem for path in Path(tacit.algorithms.__file__).parent.glob("[a-z]*.py")}
+    assert files == {"fedavg", "local_dp", "central_dp"}  # a new one belongs into KINDS
+
+
+def test_a_round_is_a_function_of_state_messages_and_randomness(parts):
+    state = parts.algorithm.init(parts.params)
+    before, messages = copied(state), list(answers(parts, state))
+    one, other = (parts.algorithm.server(state, iter(messages), partial(seeded(3), "server", 0))[0] for _ in range(2))
+    assert all(torch.equal(copied(one)[name], tensor) for name, tensor in copied(other).items())
+    assert all(torch.equal(before[name], tensor) for name, tensor in copied(state).items())
+    assert torch.isfinite(one.params).all()
+    assert not torch.equal(one.params, state.params)
+
+
+def test_what_an_algorithm_remembers_is_tensors_that_a_checkpoint_can_hold(parts):
+    state = parts.algorithm.init(parts.params)
+    after, info = parts.algorithm.server(state, answers(parts, state), partial(seeded(3), "server", 0))
+    assert all(isinstance(value, torch.Tensor) for value in after.memory.values())
+    assert set(after.memory) == set(state.memory)
+    assert json.loads(json.dumps(info)) == info
+
+
+def test_who_promises_has_a_price_and_who_does_not_has_none(parts):
+    cost = parts.algorithm.cost(parts.population[0])
+    assert (cost is None) == (parts.plan is None)
+    if cost is not None:
+        assert price.from_text(price.to_text(cost)) is not None
+
+
+def test_what_leaves_a_client_is_no_raw_update_where_something_is_promised(parts):
+    raw = Trained(Raw(torch.full_like(parts.params, 7.0)))
+    client = parts.population[0]
+    received = parts.algorithm.broadcast(parts.algorithm.init(parts.params), [client])
+    if isinstance(parts.algorithm, LocalDP):
+        with pytest.raises(TypeError, match="carry their noise"):
+            parts.algorithm.release(raw, client, received)
+    elif isinstance(parts.algorithm, CentralDP):
+        sent = parts.algorithm.release(raw, client, received).tensors["update"]
+        assert float(sent.norm()) == pytest.approx(parts.plan.mechanism.clip, rel=1e-5)
+    else:
+        assert torch.equal(parts.algorithm.release(raw, client, received).tensors["update"], raw.update.vector)

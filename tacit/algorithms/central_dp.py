@@ -76,4 +76,5 @@ class CentralDP:
         clip = self.adapt.next(mechanism, within, derive("count")) if self.adapt else mechanism.clip
         memory = moved.memory | {"clip": torch.tensor(clip, dtype=torch.float64)}
         info = {"clip": mechanism.clip, "noise_std": noised.noise_std / self.expected_weight, "refused": refused}
+        info |= {"noised_norm": float(noised.vector.norm()) / self.expected_weight}
         return State(moved.params, memory), info

@@ -54,7 +54,7 @@ class LocalDP:
         if not isinstance(trained.update, Private):
             raise TypeError("local DP releases only updates that carry their noise")
         facts = {"examples": client.size, "noise_std": trained.update.noise_std, "epsilon": client.budget.epsilon}
-        tensors, more = self.rule.send(trained.update.vector, facts, received)  # post-processing
+        tensors, more = self.rule.send(trained.update.vector.cpu(), facts, received)  # post-processing
         return Message(client.id, tensors, facts | more)
 
     def server(self, state: State, messages: Iterable[Message], derive: Derive) -> tuple[State, dict[str, Any]]:

@@ -56,7 +56,9 @@ def command(
         print(json.dumps(files.record(rows), indent=2))
     else:
         table.show(rows, console)
-        console.print(Text(f"Files: {place} (compare.csv, table.csv, table.md, figures as .png and .svg, runs/)"))
+        console.print(
+            Text(f"Files: {place} (report.html, compare.csv, table.csv, table.md, figures as .png and .svg, runs/)")
+        )
     return int(any(run.failure for row in rows for run in row.runs))
 
 

@@ -1,5 +1,5 @@
 """The figures of a comparison, each as .png and .svg: accuracy by round, cell, uplink and, where it is one thing,
-epsilon.
+epsilon. Where promises differ, every name on a figure says what its epsilon is per, and the promises stand below.
 
 Record-level and client-level epsilons, or epsilons against different adversaries, are never drawn on one axis.
 """
@@ -16,7 +16,7 @@ from matplotlib.ticker import MaxNLocator
 
 from tacit.compare import plot
 from tacit.compare.grid import Cell
-from tacit.compare.results import LAST_ROUNDS, Row, Run, over_rounds, statement
+from tacit.compare.results import Estimate, Row, Run, last_rounds, lengths, over_rounds, statement
 from tacit.compare.table import accuracy, statements
 from tacit.compare.values import label
 from tacit.errors import BadInput
@@ -53,16 +53,16 @@ def by_round(rows: Sequence[Row]) -> Figure:
         ends.append((float(rounds[-1]), float(mean[-1])))
     axes.set_xlim(1 if max(x for x, _ in ends) > 1 else 0.5, max(max(x for x, _ in ends), 1.5))
     axes.xaxis.set_major_locator(MaxNLocator(10, integer=True, steps=[1, 2, 5, 10], min_n_ticks=1))
-    axes.set_xlabel("round")
+    _xlabel(axes, "round", rows)
     axes.set_ylabel("test accuracy")
     plot.title(axes, f"{_name(rows)}: accuracy by round, {_over(rows, ', band from worst to best')}")
-    plot.label_ends(axes, ends, [row.cell.label for row in rows], inks, tall=_height(rows))
+    plot.label_ends(axes, ends, _named(rows), inks, tall=_height(rows))
     return figure
 
 
 def by_cell(rows: Sequence[Row]) -> Figure:
     """A dot with its interval per cell, the seeds as small dots, and the number in words at the right."""
-    figure, axes = plot.canvas(height=1.3 + 0.36 * len(rows))
+    figure, axes = plot.canvas(height=1.3 + 0.36 * len(rows) + plot.LINE_HEIGHT * len(_promises(rows)))
     for place, (row, ink) in enumerate(zip(rows, plot.styles([row.cell for row in rows]), strict=True)):
         found = row.accuracy
         if found is None:
@@ -71,13 +71,13 @@ def by_cell(rows: Sequence[Row]) -> Figure:
         if len(seeds) > 1:
             axes.scatter(seeds, [place + 0.2] * len(seeds), s=9, color=plot.GREY, alpha=0.6, linewidths=0)
         axes.errorbar(
-            found.mean, place, xerr=found.interval, color=ink.color, marker=ink.marker, capsize=3, linewidth=1.6
+            found.mean, place, xerr=_error(found), color=ink.color, marker=ink.marker, capsize=3, linewidth=1.6
         )
         axes.text(1.02, place, accuracy(row), transform=axes.get_yaxis_transform(), va="center", fontsize=9)
-    axes.set_yticks(range(len(rows)), [row.cell.label for row in rows], parse_math=False)
+    axes.set_yticks(range(len(rows)), _named(rows), parse_math=False)
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.grid(axis="y", visible=False)
-    axes.set_xlabel(f"test accuracy, mean of the last {LAST_ROUNDS} rounds")
+    _xlabel(axes, f"test accuracy, mean of the {last_rounds(lengths(rows))}", rows)
     plot.title(axes, f"{_name(rows)}: {_over(rows, ' (small dots), with 95 % interval')}")
     return figure
 
@@ -85,12 +85,12 @@ def by_cell(rows: Sequence[Row]) -> Figure:
 def by_uplink(rows: Sequence[Row]) -> Figure:
     """Accuracy against what all clients have uploaded until then."""
     figure, axes = plot.canvas(height=_height(rows))
-    for row, ink in zip(rows, plot.styles([row.cell for row in rows]), strict=True):
+    for row, name, ink in zip(rows, _named(rows), plot.styles([row.cell for row in rows]), strict=True):
         sent = over_rounds(row, _uploaded).mean(axis=0)
         reached = over_rounds(row, _accuracies).mean(axis=0)
-        axes.plot(sent, reached, markevery=[-1], markersize=6, label=row.cell.label, **vars(ink))
+        axes.plot(sent, reached, markevery=[-1], markersize=6, label=name, **vars(ink))
     plot.log_axis(axes, size)
-    axes.set_xlabel("uploaded by all clients until then (log scale)")
+    _xlabel(axes, "uploaded by all clients until then (log scale)", rows)
     axes.set_ylabel("test accuracy")
     plot.title(axes, f"{_name(rows)}: accuracy by uplink, {_over(rows)}; the mark is the last round")
     _legend(figure, axes)
@@ -117,11 +117,11 @@ def by_epsilon(rows: Sequence[Row]) -> Figure:
     for step, (cell, group) in enumerate(series):
         points = [(row.guarantee["epsilon"]["max"], row.accuracy) for row in group if row.guarantee and row.accuracy]
         points.sort(key=lambda point: point[0])
-        x, y, spans = zip(*((spent, found.mean, found.interval or 0.0) for spent, found in points), strict=True)
+        x, y, spans = zip(*((spent, found.mean, found.span) for spent, found in points), strict=True)
         axes.errorbar(
             np.array(x) * ASIDE**step,
             y,
-            yerr=spans,
+            yerr=np.array(spans).T,
             capsize=3,
             label=cell.label,
             **vars(inks[step]),
@@ -130,13 +130,17 @@ def by_epsilon(rows: Sequence[Row]) -> Figure:
     promise = next(statement(row.guarantee) for row in rows if row.guarantee)
     words = "\n".join(["largest epsilon spent by a client (log scale)", *wrap(promise, LINE)])
     axes.set_xlabel(words, fontsize=9, parse_math=False)
-    axes.set_ylabel(f"test accuracy, mean of the last {LAST_ROUNDS} rounds")
+    axes.set_ylabel(f"test accuracy, mean of the {last_rounds(lengths(rows))}")
     plot.title(
         axes,
         f"{_name(rows)}: accuracy by epsilon, {_over(rows, ' with 95 % interval; equal epsilons stand side by side')}",
     )
     _legend(figure, axes)
     return figure
+
+
+def _error(found: Estimate) -> np.ndarray | None:
+    return None if found.interval is None else np.array(found.span)[:, None]
 
 
 def _series(rows: Sequence[Row]) -> list[tuple[Cell, list[Row]]]:
@@ -150,6 +154,32 @@ def _series(rows: Sequence[Row]) -> list[tuple[Cell, list[Row]]]:
     return [(cells[key], group) for key, group in groups.items()]
 
 
+def _named(rows: Sequence[Row]) -> list[str]:
+    """The cells in words; where their promises differ, each says what its epsilon is per, and which promise it makes."""
+    promises = statements(rows)
+    if len(promises) < 2:
+        return [row.cell.label for row in rows]
+    which = [
+        f"({promises.index(statement(row.guarantee)) + 1}) per {row.guarantee['unit']}"
+        if row.guarantee
+        else "no promise"
+        for row in rows
+    ]
+    return [f"{row.cell.label}: {words}" for row, words in zip(rows, which, strict=True)]
+
+
+def _promises(rows: Sequence[Row]) -> list[str]:
+    """The different promises as lines under a figure; none where there is only one."""
+    promises = statements(rows)
+    if len(promises) < 2:
+        return []
+    return [line for number, words in enumerate(promises, 1) for line in wrap(f"({number}) epsilon {words}", LINE)]
+
+
+def _xlabel(axes: Axes, words: str, rows: Sequence[Row]) -> None:
+    axes.set_xlabel("\n".join([words, *_promises(rows)]), fontsize=9 if _promises(rows) else None, parse_math=False)
+
+
 def _legend(figure: Figure, axes: Axes) -> None:
     """Beside the axes, where it covers nothing."""
     legend = figure.legend(
@@ -160,7 +190,7 @@ def _legend(figure: Figure, axes: Axes) -> None:
 
 
 def _height(rows: Sequence[Row]) -> float:
-    return max(5.0, 1.5 + plot.LINE_HEIGHT * len(rows))
+    return max(5.0, 1.5 + plot.LINE_HEIGHT * (len(rows) + len(_promises(rows))))
 
 
 def _name(rows: Sequence[Row]) -> str:

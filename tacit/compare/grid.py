@@ -1,7 +1,8 @@
 """The grid of a comparison: every combination of the varied values, each with every seed, validated before anything
 runs.
 
-An option of `[aggregate]` goes only to the rules that take it: `aggregate.rank` stays with pfa and leaves mean alone.
+An option of `[aggregate]` goes only to the rules that take it: `aggregate.rank` stays with pfa and leaves mean alone, and
+`privacy.unit` stays with local DP, because central DP has one unit.
 Combinations that are then the same experiment are one cell.
 """
 
@@ -51,7 +52,7 @@ def expand(values: Mapping[str, Any], vary: Mapping[str, Sequence[Any]], *, seed
     found: dict[str, tuple[dict[str, Any], tuple[Experiment, ...]]] = {}
     for combination in product(*vary.values()):
         varied = dict(zip(vary, combination, strict=True))
-        chosen = _without_foreign_options(_applied(values, varied))
+        chosen = _without_foreign_unit(_without_foreign_options(_applied(values, varied)))
         varied = {key: value if _said(chosen, key) else None for key, value in varied.items()}
         experiments = _seeded(chosen, seeds)
         found.setdefault(experiments[0].toml(), (varied, experiments))
@@ -111,8 +112,16 @@ def _without_foreign_options(values: dict[str, Any]) -> dict[str, Any]:
     aggregate = values.get("aggregate", {})
     if not OPTIONS & set(aggregate):
         return values
-    foreign = OPTIONS - taken_by(str(aggregate.get("rule", "mean")))
+    foreign = OPTIONS - taken_by(str(aggregate.get("rule", "random-effects")))
     return {**values, "aggregate": {key: value for key, value in aggregate.items() if key not in foreign}}
+
+
+def _without_foreign_unit(values: dict[str, Any]) -> dict[str, Any]:
+    """Central DP has one unit, the client: where units are varied, it is one cell."""
+    privacy = values.get("privacy", {})
+    if privacy.get("kind") != "central":
+        return values
+    return {**values, "privacy": {key: value for key, value in privacy.items() if key != "unit"}}
 
 
 def taken_by(rule: str) -> frozenset[str]:
@@ -141,7 +150,7 @@ def _refuse_useless_options(
     said = OPTIONS & {*values.get("aggregate", {}), *(key.removeprefix("aggregate.") for key in vary)}
     used = {option for experiment in experiments for option in experiment.aggregate.options()}
     for option in sorted(said - used):
-        named = dict.fromkeys(experiment.aggregate.rule for experiment in experiments)
+        named = dict.fromkeys(experiment.aggregate.rule or "random-effects" for experiment in experiments)
         takes = "; ".join(f"{rule} takes {', '.join(sorted(taken_by(rule))) or 'no options'}" for rule in named)
         raise BadInput(f"No rule of this comparison takes aggregate.{option} ({takes}): leave it out.")
 

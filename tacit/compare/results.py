@@ -51,10 +51,20 @@ class Run:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over seeds; `interval` is the half width of its 95 % confidence interval, None with one seed."""
+    """A mean over seeds; `interval` is the half width of its 95 % confidence interval, None with one seed.
+
+    >>> Estimate(0.75, 0.5).span
+    (0.5, 0.25)
+    """
 
     mean: float
     interval: float | None
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """How far a picture draws the interval below and above: not beyond 0 and 1, where no accuracy can be."""
+        wide = self.interval or 0.0
+        return min(wide, self.mean), min(wide, 1 - self.mean)
 
 
 @dataclass(frozen=True)
@@ -108,6 +118,26 @@ def estimate(numbers: Sequence[float]) -> Estimate | None:
         return Estimate(float(numbers[0]), None)
     quantile = float(stdtrit(count - 1, (1 + CONFIDENCE) / 2))
     return Estimate(math.fsum(numbers) / count, quantile * float(np.std(numbers, ddof=1)) / math.sqrt(count))
+
+
+def last_rounds(lengths: Iterable[int]) -> str:
+    """Over which rounds an accuracy is the mean, in words: short runs have fewer than ten.
+
+    >>> last_rounds([60, 60]), last_rounds([4]), last_rounds([60, 4])
+    ('last 10 rounds', 'last 4 rounds', 'last 10 rounds, or all of a shorter run')
+    """
+    counts = {min(LAST_ROUNDS, length) for length in lengths} or {LAST_ROUNDS}
+    low, high = min(counts), max(counts)
+    if high == 0:
+        return "untrained model"
+    if low != high:
+        return f"last {LAST_ROUNDS} rounds, or all of a shorter run"
+    return "last round" if high == 1 else f"last {high} rounds"
+
+
+def lengths(rows: Iterable[Row]) -> list[int]:
+    """The rounds of every run that ended."""
+    return [len(run.rounds) for row in rows for run in row.ended]
 
 
 def statement(guarantee: dict[str, Any]) -> str:

@@ -22,6 +22,7 @@ from tacit.compare.pool import run_all
 from tacit.compare.results import Row, rows_of
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
+from tacit.report.page import write_page
 
 
 def compare(
@@ -60,6 +61,7 @@ def compare(
         rows = rows_of(tasks, failures)
         files.write(place, rows)
         figures.draw(place, rows)
+        write_page([place], place / "report.html")
         return rows
     finally:
         os.close(lock)

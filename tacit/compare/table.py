@@ -7,13 +7,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tacit.compare.results import CONFIDENCE, LAST_ROUNDS, Row, statement, units
+from tacit.compare.results import CONFIDENCE, Row, last_rounds, lengths, statement, units
 from tacit.compare.values import headings, short, text
 from tacit.privacy.guarantee import shown
 from tacit.report.progress import size
 
 NOTHING = "–"
-ACCURACY = f"accuracy (last {LAST_ROUNDS} rounds)"
 Column = tuple[str, list[str]]
 
 
@@ -24,7 +23,7 @@ def columns(rows: Sequence[Row]) -> list[Column]:
         (name, [_value(row, key, units(rows)) for row in rows]) for key, name in zip(keys, headings(keys), strict=True)
     ]
     found = found or [("experiment", [row.cell.label for row in rows])]
-    found.append((ACCURACY, [accuracy(row) for row in rows]))
+    found.append((f"accuracy ({last_rounds(lengths(rows))})", [accuracy(row) for row in rows]))
     found += [(f"epsilon spent per {unit}", [_epsilon(row, unit) for row in rows]) for unit in units(rows)]
     if len(statements(rows)) > 1:
         found.append(("guarantee", [_which(row, statements(rows)) for row in rows]))

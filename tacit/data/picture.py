@@ -29,10 +29,13 @@ def picture(
     class_names: Sequence[str],
     client_names: Sequence[str],
     epsilons: np.ndarray | None = None,
+    *,
+    name: str | None = None,
 ) -> None:
     """Draws labels by client and the epsilons below them, as PNG or SVG by the suffix of the path.
 
-    Many clients share a column, which then shows their mean. Raises: BadInput if the shapes or the suffix do not fit.
+    `name` opens the title. Many clients share a column, which then shows their mean. Raises: BadInput if the shapes or the
+    suffix do not fit.
     """
     path, counts = Path(path), np.asarray(labels_by_client)
     _check(counts, class_names, client_names, epsilons)
@@ -53,9 +56,10 @@ def picture(
     mean = f"; each column is the mean of {together} clients" if together > 1 else ""
     figure.align_ylabels([heat, bottom])
     heat.set_title(
-        f"{len(counts):,} client{'s' * (len(counts) > 1)}, {int(counts.sum()):,} examples{mean}",
+        f"{f'{name}: ' if name else ''}{len(counts):,} client{'s' * (len(counts) > 1)}, {int(counts.sum()):,} examples{mean}",
         loc="left",
         fontsize=11,
+        parse_math=False,
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     with rc_context({"svg.hashsalt": "tacit"}):  # the same picture is the same file

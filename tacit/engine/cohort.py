@@ -8,6 +8,7 @@ a round without clients is a round.
 from tacit.build import Parts
 from tacit.engine.meter import Meter
 from tacit.privacy.client_plan import CentralPlan
+from tacit.privacy.distributed_plan import DistributedPlan
 from tacit.privacy.ledger import Ledger
 from tacit.types import Client
 
@@ -16,10 +17,13 @@ def gather(parts: Parts, ledger: Ledger | None, meter: Meter, round: int) -> lis
     """The clients of a round, paid for; None where too few (or, if all must pay together, not all) can pay."""
     if isinstance(parts.plan, CentralPlan):
         mechanism = parts.plan.mechanism
-        if ledger is None or not ledger.admit_everybody(meter.budget, mechanism.event(), hint=meter.hint):
+        search = {"most": meter.most, "hint": meter.hint}
+        if ledger is None or not ledger.admit_everybody(meter.budget, mechanism.event(), **search):
             return None
         return [parts.population[int(index)] for index in mechanism.sample(parts.derive(round, "cohort"))]
     cohort, fewest = sample(parts, meter, round), parts.experiment.train.min_clients
+    if isinstance(parts.plan, DistributedPlan):
+        fewest = max(fewest, parts.plan.fewest)  # with less, no sum would be opened
     if len(cohort) >= fewest and ledger is not None:
         cohort = ledger.admit(cohort, meter.cost, hint=meter.hint)
     return cohort if len(cohort) >= fewest else None

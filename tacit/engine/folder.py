@@ -37,6 +37,7 @@ class Folder:
         """Writes the state from which `next_round` starts."""
         tensors = {"params": state.params, "next_round": torch.tensor(next_round)}
         tensors |= {f"memory.{name}": tensor for name, tensor in state.memory.items()}
+        tensors |= {} if state.average is None else {"average": state.average}
         replace(self.path / CHECKPOINT, save({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}))
 
     def restore(self) -> tuple[State, int] | None:
@@ -51,7 +52,7 @@ class Folder:
                 f"{place} is damaged ({error}): start again with --force, which keeps the old files."
             ) from error
         memory = {name.removeprefix("memory."): t for name, t in tensors.items() if name.startswith("memory.")}
-        return State(tensors["params"], memory), int(tensors["next_round"])
+        return State(tensors["params"], memory, tensors.get("average")), int(tensors["next_round"])
 
     def rounds(self, *, before: int) -> list[dict[str, Any]]:
         """The log of the rounds before a checkpoint; what a crash left after it is dropped from the file."""

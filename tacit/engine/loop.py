@@ -1,9 +1,8 @@
 """The loop: sample, pay, train, combine, record, checkpoint. The ledger is paid, on disk, before anybody trains."""
 
 import math
-import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,25 +11,16 @@ from tacit.engine.cohort import gather
 from tacit.engine.evaluate import evaluate
 from tacit.engine.folder import Folder
 from tacit.engine.meter import Meter
+from tacit.engine.watch import STAGES, Traffic, Watch
 from tacit.engine.wire import pack, receive, receive_any
 from tacit.errors import TrainingDiverged
 from tacit.privacy.ledger import Ledger
 from tacit.train.cohort import Trainer
-from tacit.types import Message, State
+from tacit.types import Client, Message, State
+
+WARM_UP = 10  # rounds: in round r the mean keeps at most r/(r + 10) of what it was
 
 Observer = Callable[[dict[str, Any]], None]
-
-
-@dataclass
-class Traffic:
-    """What one round moved and what its clients told the researcher."""
-
-    uplink: int = 0
-    info: list[dict[str, float]] = field(default_factory=list)
-
-    def mean(self, key: str) -> float | None:
-        values = [info[key] for info in self.info if key in info]
-        return sum(values) / len(values) if values else None
 
 
 def loop(parts: Parts, ledger: Ledger | None, folder: Folder, trainer: Trainer, observe: Observer) -> tuple[State, str]:
@@ -40,19 +30,22 @@ def loop(parts: Parts, ledger: Ledger | None, folder: Folder, trainer: Trainer, 
     folder.rounds(before=first)
     if ledger is not None:
         ledger.open_round(first)
-    meter = Meter(parts, ledger)
+    meter, watch = Meter(parts, ledger, first_round=first), Watch()
     for r in range(first, train.rounds):
-        started = time.perf_counter()
         if ledger is not None:
             ledger.open_round(r)
         cohort = gather(parts, ledger, meter, r)  # pays first; who cannot pay stays out
         if cohort is None:
             return state, "budget"
         received, traffic = pack(algorithm.broadcast(state, cohort)), Traffic()
+        watch.lap("admit")
         replies = trainer(received, r, [client.index for client in cohort])
-        messages = _wire(replies, traffic, r, forgiving=algorithm.forgiving)
-        state, info = algorithm.server(state, messages, partial(parts.derive, "server", r))
-        accuracy, loss = evaluate(parts, state.params)
+        messages = _wire(replies, traffic, r, watch, forgiving=algorithm.forgiving)
+        before, (state, info) = state, algorithm.server(state, messages, partial(parts.derive, "server", r))
+        state = averaged(state, before, rate=train.averaging, round=r)
+        watch.lap("server")
+        accuracy, loss = evaluate(parts, state.result)
+        watch.lap("evaluate")
         if not math.isfinite(loss):
             raise TrainingDiverged(
                 f"The test loss became {loss} in round {r}: lower train.learning_rate; the last checkpoint is kept."
@@ -66,22 +59,52 @@ def loop(parts: Parts, ledger: Ledger | None, folder: Folder, trainer: Trainer, 
             "cohort": len(cohort),
             "answered": len(traffic.info),
             **meter.after(cohort),
+            "update_norm": float((state.params - before.params).norm()),
+            **traffic.signal(info, state.params.numel()),
             "uplink_bytes": traffic.uplink,
-            "downlink_bytes": len(received) * len(cohort),
+            "downlink_bytes": len(received) * len(cohort) + info.pop("sum_bytes", 0),  # a sealed sum goes to its opener
             **info,
-            "seconds": time.perf_counter() - started,
+            **_diverged(cohort, traffic),
         }
+        watch.lap("admit")  # what was spent is priced with the admission
+        record |= watch.read()
+        record["seconds"] = sum(record[f"seconds_{stage}"] for stage in STAGES)
         folder.log(record)
         folder.checkpoint(state, next_round=r + 1)
         observe(record)
+        watch.lap("write")
     return state, "rounds"
 
 
+def averaged(state: State, before: State, *, rate: float, round: int) -> State:
+    """The state with the running mean of its parameters: the noise of single rounds averages out of the result.
+
+    Training itself goes on from `params`. It is post-processing, so it costs no privacy (De et al. 2022, arXiv:2204.13650,
+    sec. 3.3). The mean forgets at `rate`, and faster in the first rounds, so that the start weighs nothing.
+    """
+    if not rate:
+        return state
+    kept = min(rate, round / (round + WARM_UP))
+    old = before.params if before.average is None else before.average
+    return replace(state, average=old.lerp(state.params, 1 - kept))
+
+
+def _diverged(cohort: list[Client], traffic: Traffic) -> dict[str, Any]:
+    """Whose training diverged, for the researcher: where nobody may see that in a message, the run goes on."""
+    names = [client.id for client, info in zip(cohort, traffic.info, strict=False) if info.get("diverged")]
+    return {"diverged": names} if names else {}
+
+
 def _wire(
-    replies: Iterator[tuple[bytes, dict[str, float]]], traffic: Traffic, round: int, *, forgiving: bool
+    replies: Iterator[tuple[bytes, dict[str, float]]], traffic: Traffic, round: int, watch: Watch, *, forgiving: bool
 ) -> Iterator[Message]:
     """What arrives. A forgiving server judges each message itself, so that no client can end the run."""
     for raw, info in replies:
+        watch.lap("train")  # the server waits for clients; what it does between two messages is its own time
         traffic.uplink += len(raw)
         traffic.info.append(info)
-        yield receive_any(raw) if forgiving else receive(raw, round=round)
+        message = receive_any(raw) if forgiving else receive(raw, round=round)
+        if not forgiving:  # what a forgiving server gets may be anything, and carries no noise
+            traffic.take(message)
+        yield message
+        watch.lap("server")

@@ -3,6 +3,7 @@ have spent.
 """
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 from dp_accounting import DpEvent
@@ -19,9 +20,12 @@ MARKS = 64  # while a run goes on, epsilon is shown rounded up to the next of so
 class Meter:
     """Who is out of budget. Without a ledger nobody ever is."""
 
-    def __init__(self, parts: Parts, ledger: Ledger | None):
+    def __init__(self, parts: Parts, ledger: Ledger | None, *, first_round: int = 0):
         self._parts, self._ledger = parts, ledger
         self.hint = parts.plan.participations if parts.plan else 1
+        self.most = (
+            parts.experiment.train.rounds + 1
+        )  # that all rounds and one more are paid for is all one has to know
         self._out: set[int] = set()
         self._together = isinstance(parts.plan, CentralPlan)  # everybody pays for every round, drawn or not
         if ledger is not None:
@@ -32,6 +36,7 @@ class Meter:
                 charged = ledger.charged()
                 names = enumerate(parts.population.names)
                 self.affording([i for i, name in names if name in charged], len(parts.population))
+        self._told = set(self._out) if first_round else set()  # a resumed run named them before it was stopped
 
     def affording(self, indices: Iterable[int], size: int) -> list[Client]:
         """The first `size` clients that can pay for the open round."""
@@ -47,12 +52,17 @@ class Meter:
                     self._out.add(index)
         return found
 
-    def after(self, cohort: Sequence[Client]) -> dict[str, float | int]:
-        """The numbers of a round: clients out of budget, and epsilon spent by the tightest and the loosest client."""
+    def after(self, cohort: Sequence[Client]) -> dict[str, Any]:
+        """The numbers of a round: clients out of budget (and who is so from the next round on), and epsilon spent by the
+        tightest and the loosest client."""
         if self._ledger is None:
             return {"out_of_budget": 0}
         tightest, loosest = (self._at_most(client, self._ledger) for client in self._ends)
-        return {"out_of_budget": self._outside(cohort), "epsilon_tightest": tightest, "epsilon_loosest": loosest}
+        outside = self._outside(cohort)
+        names, self._told = sorted(self._out - self._told), set(self._out)
+        dropped = [self._parts.population.names[index] for index in names]
+        ends = {"epsilon_tightest": tightest, "epsilon_loosest": loosest}
+        return {"out_of_budget": outside, "dropped": dropped, **ends}
 
     @property
     def budget(self) -> Budget:
@@ -69,7 +79,7 @@ class Meter:
     def _outside(self, cohort: Sequence[Client]) -> int:
         if self._together and self._ledger is not None:
             event = self.cost(self._ends[0])
-            left = self._ledger.rounds_left_to_all(self.budget, event, hint=self.hint)
+            left = self._ledger.rounds_left_to_all(self.budget, event, most=self.most, hint=self.hint)
             return 0 if left >= 1 else len(self._parts.population)
         self._out |= {client.index for client in cohort if not self._pays(client)}
         return len(self._out)

@@ -9,7 +9,7 @@ import sys
 import uuid
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +20,17 @@ from torch import nn
 
 import tacit
 from tacit.algorithms.local_dp import LocalDP
-from tacit.build import Parts, build, population_id
+from tacit.build import Parts, build, population_id, rule_name
 from tacit.engine.evaluate import evaluate
 from tacit.engine.folder import Folder, first_free, open_folder, refuse_taken
 from tacit.engine.loop import Observer, loop
+from tacit.engine.records import clients_record, csv_text, flat_records
 from tacit.engine.wire import pack
 from tacit.experiment import Experiment
-from tacit.privacy.guarantee import promise, sentence, spent_by
+from tacit.privacy.client_plan import CentralPlan
+from tacit.privacy.guarantee import promise, seen_alone, sentence, spent_by
 from tacit.privacy.ledger import Ledger
+from tacit.report.writers import load_writers, open_writers
 from tacit.train.cohort import SideBySide, Trainer, one_by_one, task
 from tacit.train.flat import blocks
 from tacit.train.stacked import stackable, stacked
@@ -53,6 +56,10 @@ class History:
         """The guarantee as a privacy officer reads it."""
         return sentence(self.guarantee, other_runs=self.ledger.other_runs() if self.ledger else 0)
 
+    def records(self) -> list[dict[str, Any]]:
+        """A flat dict of scalars per round, as in rounds.csv: `pandas.DataFrame(history.records())`."""
+        return flat_records(self.rounds, unit=self.guarantee.unit if self.guarantee else None)
+
 
 def run(
     experiment: Experiment,
@@ -63,14 +70,18 @@ def run(
     observe: Observer | None = None,
     ready: Ready | None = None,
     progress: Progress | None = None,
+    page: bool = True,
 ) -> History:
     """Runs an experiment and returns its history; the files are in `out` (or `run.out`, or a new folder under runs/).
+
+    `page = False` leaves out report.html; `tacit report` makes it later.
 
     Guarantee: the ledger is charged on disk before a client trains. With seeded randomness a resumed run equals an uninterrupted
     one, bit for bit on CPU. Raises TacitError in one sentence for whatever cannot be done; nothing is lost then.
     """
     place = Path(out or experiment.run.out or new_place(experiment.name))
     refuse_taken(place, resume=resume, force=force)
+    writers = load_writers(experiment.run.writers)
     with ExitStack() as stack:
         parts = build(experiment, progress=progress)
         folder = open_folder(place, experiment, resume=resume, force=force)
@@ -80,8 +91,16 @@ def run(
         past = folder.rounds(before=(folder.restore() or (None, 0))[1])
         if ready:
             ready(parts, past)
-        state, stopped = loop(parts, ledger, folder, trainer, observe or (lambda record: None))
-        return finish(parts, ledger, folder, state.params, stopped)
+        _note_clients(parts, ledger, folder)
+        book = stack.enter_context(open_writers(writers, folder, experiment, past, unit=parts.population.unit))
+        state, stopped = loop(parts, ledger, folder, trainer, book.observing(observe))
+        history = finish(parts, ledger, folder, state.result, stopped)
+        book.finish(history.summary)
+    if page:
+        from tacit.report.page import write_page  # after the run: the page is made from the files alone
+
+        write_page([folder.path], folder.path / "report.html")
+    return history
 
 
 def new_place(name: str) -> Path:
@@ -95,7 +114,7 @@ def _trainer(parts: Parts, stack: ExitStack) -> Trainer:
     clip = experiment.privacy.clip if parts.plan else None
     work = workspace(copy.deepcopy(parts.model), clip=clip, physical_batch=experiment.train.physical_batch)
     algorithm = parts.algorithm
-    if work.theta.is_cuda and isinstance(algorithm, LocalDP) and stackable(work, parts.population):
+    if work.theta.is_cuda and isinstance(algorithm, LocalDP) and stackable(algorithm, work, parts.population):
         return stacked(algorithm, work, parts.population, parts.derive)
     train = task(algorithm, work, parts.population, parts.derive)
     workers = (
@@ -131,6 +150,13 @@ def open_ledger(parts: Parts, folder: Folder, *, attempt: str | None = None) -> 
     )
 
 
+def _note_clients(parts: Parts, ledger: Ledger | None, folder: Folder) -> None:
+    """Writes down who the clients are and what they are promised, so that a report needs nothing but the folder."""
+    blank = promise(parts.experiment, parts.plan) if ledger and parts.plan else None
+    way = os.path.relpath(ledger.path, folder.path) if ledger else None
+    folder.write("clients.json", json.dumps(clients_record(parts, blank, ledger=way)).encode())
+
+
 def finish(parts: Parts, ledger: Ledger | None, folder: Folder, params: torch.Tensor, stopped: str) -> History:
     """Writes the model and the summary of a run that has ended."""
     experiment = parts.experiment
@@ -139,6 +165,8 @@ def finish(parts: Parts, ledger: Ledger | None, folder: Folder, params: torch.Te
     guarantee = None
     if ledger is not None and parts.plan is not None:
         guarantee = spent_by(promise(experiment, parts.plan), ledger, parts.population)
+        if experiment.privacy.kind == "distributed":
+            guarantee = replace(guarantee, also=(seen_alone(guarantee, experiment, ledger, parts.population),))
     summary = {
         "name": experiment.name,
         "test_accuracy": accuracy,
@@ -147,6 +175,7 @@ def finish(parts: Parts, ledger: Ledger | None, folder: Folder, params: torch.Te
         "stopped": stopped,
         "clients": len(parts.population),
         "parameters": parts.params.numel(),
+        "rule": None if isinstance(parts.plan, CentralPlan) else rule_name(experiment, parts.population),
         "seconds": sum(record["seconds"] for record in rounds),
         "uplink_bytes": sum(record["uplink_bytes"] for record in rounds),
         "downlink_bytes": sum(record["downlink_bytes"] for record in rounds),
@@ -160,8 +189,10 @@ def finish(parts: Parts, ledger: Ledger | None, folder: Folder, params: torch.Te
     }
     tensors = {b.name: params[b.start : b.stop].reshape(b.shape).cpu().contiguous() for b in blocks(parts.model)}
     folder.write("model.safetensors", save(tensors))
+    history = History(rounds, summary, parts.model.eval(), guarantee, ledger, folder.path)
+    folder.write("rounds.csv", csv_text(history.records()).encode())
     folder.write("summary.json", json.dumps(summary, indent=2).encode())
-    return History(rounds, summary, parts.model.eval(), guarantee, ledger, folder.path)
+    return history
 
 
 def _range(values: Any) -> dict[str, float]:

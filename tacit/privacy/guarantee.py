@@ -1,17 +1,21 @@
 """The promise of a run in words and numbers: what a privacy officer signs."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
+from dp_accounting import DpEvent
 
 from tacit.experiment import Experiment
 from tacit.population import Population
 from tacit.privacy import price
 from tacit.privacy.client_mechanism import CohortGaussian
 from tacit.privacy.client_plan import CentralPlan
+from tacit.privacy.distributed_plan import DistributedPlan
 from tacit.privacy.ledger import Ledger
 from tacit.privacy.plan import Plan
+from tacit.privacy.renyi import IntegerSumDpEvent
 from tacit.types import Guarantee, Unit
 
 SEEDED = "a seed (an experiment: whoever knows the seed can remove the noise)"
@@ -20,10 +24,9 @@ FROM_OS = "the operating system's entropy"
 
 SIGHT = "the server, the other clients and everybody who sees updates or models"
 MODELS_ONLY = "everybody who sees the models (the server is trusted, and who took part in which round stays secret)"
-PUBLIC = (
-    "the test set and all settings, their tuning included, are public",
-    "floating-point noise stands for real-valued noise",
-)
+PUBLIC = ("the test set and all settings, their tuning included, are public",)
+FLOATS = ("floating-point noise stands for real-valued noise",)
+EMPTIED = "empty one client (all its data against none, whose update is zero)"
 WHO = {
     "record": ("a record belongs to one client only", "each client's number of records is public"),
     "client": (
@@ -33,29 +36,74 @@ WHO = {
 }
 
 
-def promise(experiment: Experiment, plan: Plan | CentralPlan) -> Guarantee:
+def promise(experiment: Experiment, plan: Plan | CentralPlan | DistributedPlan) -> Guarantee:
     """The statement of a run before anything is spent: for whom, against whom, under which change."""
-    privacy = experiment.privacy
-    words = _central_words(plan.mechanism) if isinstance(plan, CentralPlan) else _local_words(privacy.unit_kept)
+    privacy, assumes = experiment.privacy, FLOATS
+    accountant = {"pld": "PLD (dp-accounting)", "rdp": "RDP (dp-accounting)"}[privacy.accountant]
+    if isinstance(plan, DistributedPlan):
+        words, assumes = _distributed_words(experiment, plan), _distributed_assumptions(experiment, plan)
+        accountant = "RDP (arXiv:2110.04995, arXiv:2102.06387)"
+    elif isinstance(plan, CentralPlan):
+        words = _central_words(plan.mechanism)
+    else:
+        words = _local_words(privacy.unit_kept)
     return Guarantee(
         unit=privacy.unit_kept,
-        **words,
-        accountant={"pld": "PLD (dp-accounting)", "rdp": "RDP (dp-accounting)"}[privacy.accountant],
+        adversary=words["adversary"],
+        relation=words["relation"],
+        sampler=words["sampler"],
+        accountant=accountant,
         delta=privacy.delta,
         epsilon_min=0.0,
         epsilon_median=0.0,
         epsilon_max=0.0,
         randomness=SEEDED if experiment.run.randomness == "seeded" else FROM_OS,
-        assumes=(*WHO[privacy.unit_kept], *PUBLIC),
+        assumes=(*WHO[privacy.unit_kept], *PUBLIC, *assumes),
     )
+
+
+def _distributed_words(experiment: Experiment, plan: DistributedPlan) -> dict[str, str]:
+    known = plan.noises[0].colluding
+    helped = f", even with the shares of {known} other clients," if known else ""
+    sealed = "the server, which holds no key, and everybody who sees the sums or the models"
+    trusted = "everybody who sees the sums or the models (the server is trusted to add reports and not to look at one)"
+    sums = " or ".join(str(noise.fewest) for noise in plan.noises)
+    shares = f"sums of at least {sums} reports with {plan.noises[0].law} shares"
+    return {
+        "adversary": (sealed if experiment.protect.kind == "paillier" else trusted) + helped,
+        "relation": EMPTIED,
+        "sampler": f"{shares} (nothing is claimed for choosing clients at random)",
+    }
+
+
+def _distributed_assumptions(experiment: Experiment, plan: DistributedPlan) -> tuple[str, ...]:
+    who = f"of the reports in a sum at most {plan.noises[0].colluding} come from clients that give away or leave out their noise"
+    own = () if plan.noises[0].colluding else ("a client does not use that it knows its own share",)
+    paillier = ("Paillier keeps its assumption", "the server follows the protocol and gets no client's key")
+    return (who, *own, *(paillier if experiment.protect.kind == "paillier" else ()))
+
+
+def seen_alone(guarantee: Guarantee, experiment: Experiment, ledger: Ledger, population: Population) -> Guarantee:
+    """What is left against somebody who can read single reports: each is protected by its own share of the noise alone."""
+    sealed = experiment.protect.kind == "paillier"
+    other = replace(
+        guarantee,
+        adversary="the server once it has a client's key" if sealed else "a server that looks at single reports",
+        sampler="single reports, each with its own share of the noise",
+        assumes=(*WHO["client"], *PUBLIC),
+    )
+
+    def alone(event: DpEvent) -> DpEvent:
+        return replace(event, shares=1) if isinstance(event, IntegerSumDpEvent) else event
+
+    return spent_by(other, ledger, population, seen=alone)
 
 
 def _local_words(unit: Unit) -> dict[str, str]:
     if unit == "client":
-        relation = "empty one client (all its data against none, whose update is zero)"
         return {
             "adversary": SIGHT,
-            "relation": relation,
+            "relation": EMPTIED,
             "sampler": "whole updates (nothing is claimed for choosing clients at random)",
         }
     sampler = "Poisson batches within a client (nothing is claimed for choosing clients at random)"
@@ -71,12 +119,17 @@ def _central_words(mechanism: CohortGaussian) -> dict[str, str]:
     return {"adversary": MODELS_ONLY, "relation": "add or remove one client", "sampler": sampler}
 
 
-def spent_by(guarantee: Guarantee, ledger: Ledger, population: Population) -> Guarantee:
-    """The statement with what the ledger says was spent, over all clients; who was never charged spent nothing."""
+def spent_by(
+    guarantee: Guarantee, ledger: Ledger, population: Population, *, seen: Callable[[DpEvent], DpEvent] = lambda e: e
+) -> Guarantee:
+    """The statement with what the ledger says was spent, over all clients; who was never charged spent nothing.
+
+    `seen` is what an event is to whom the statement is about.
+    """
     spent = np.zeros(len(population))
     compositions, shared = ledger.compositions(guarantee.unit), ledger.composition(None, guarantee.unit)
     for index, name in enumerate(population.names):
-        composition = compositions.get(name, shared)
+        composition = price.compose((seen(event), count) for event, count in compositions.get(name, shared))
         spent[index] = price.epsilon(composition, delta=guarantee.delta, accountant=ledger.accountant)
     low, middle, high = (float(value) for value in (spent.min(), np.median(spent), spent.max()))
     return replace(guarantee, epsilon_min=low, epsilon_median=middle, epsilon_max=high)
@@ -103,4 +156,15 @@ def sentence(guarantee: Guarantee | None, *, other_runs: int = 0) -> str:
         f" the epsilon spent in {counted} is at most {shown(g.epsilon_max)} (smallest {shown(g.epsilon_min)}, median"
         f" {shown(g.epsilon_median)} over the clients), computed by {g.accountant} for {g.sampler}, with noise drawn from"
         f" {g.randomness}, provided that {', that '.join(g.assumes)}."
+        + "".join(f" {_otherwise(other)}" for other in g.also)
     )
+
+
+def _otherwise(g: Guarantee) -> str:
+    """A second guarantee, against somebody who can see more, in one sentence."""
+    bound = (
+        "no epsilon that means anything"
+        if math.isinf(g.epsilon_max)
+        else f"an epsilon of at most {shown(g.epsilon_max)}"
+    )
+    return f"Against {g.adversary} there is {bound} at the same delta ({g.sampler})."

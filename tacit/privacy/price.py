@@ -18,6 +18,7 @@ from dp_accounting.rdp import RdpAccountant
 
 from tacit import check
 from tacit.errors import BadInput
+from tacit.privacy import renyi
 
 ACCOUNTANTS = ("pld", "rdp")
 POINTS_PER_STD = (
@@ -57,6 +58,8 @@ def epsilon(composition: Composition, *, delta: float, accountant: str = "pld") 
         return 0.0
     if any(replaces_one(event) for event, _ in composition):
         return _epsilon_replace_one(composition, delta, accountant)
+    if any(isinstance(event, renyi.IntegerSumDpEvent) for event, _ in composition):  # their price is a Rényi curve
+        return renyi.epsilon(composition, delta=delta)
     return (_epsilon_pld if accountant == "pld" else _epsilon_rdp)(composition, delta)
 
 
@@ -123,6 +126,8 @@ def to_text(event: DpEvent) -> str:
     steps = 1
     if isinstance(event, dp_accounting.SelfComposedDpEvent):
         event, steps = event.event, event.count
+    if isinstance(event, renyi.IntegerSumDpEvent):
+        return renyi.to_text(event, steps)
     if isinstance(event, dp_accounting.SampledWithoutReplacementDpEvent):
         sizes = {"population": event.source_dataset_size, "cohort": event.sample_size}
         _, z = sampled_gaussian(event.event)
@@ -135,6 +140,8 @@ def to_text(event: DpEvent) -> str:
 def from_text(text: str) -> DpEvent:
     """The event that `to_text` wrote, exactly: floats are written so that they read back the same."""
     record = json.loads(text)
+    if record.get("event") == renyi.KIND:
+        return renyi.from_record(record)
     if record.get("event") not in ("sampled-gaussian", "fixed-cohort-gaussian"):
         raise BadInput(f"This ledger holds an event of kind {record.get('event')!r} that this version cannot price.")
     one: DpEvent = dp_accounting.GaussianDpEvent(record["noise_multiplier"])

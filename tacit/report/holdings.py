@@ -20,6 +20,7 @@ class Holdings:
     """Label counts of every client, and its epsilon where there is one."""
 
     name: str
+    data: str
     counts: np.ndarray = field(repr=False)
     class_names: tuple[str, ...]
     client_names: tuple[str, ...] = field(repr=False)
@@ -28,7 +29,8 @@ class Holdings:
 
     def draw(self, path: Path) -> None:
         """Writes the picture."""
-        picture.picture(path, self.counts, self.class_names, self.client_names, self.epsilons)
+        name = self.data if self.data == self.name else f"{self.name} ({self.data})"
+        picture.picture(path, self.counts, self.class_names, self.client_names, self.epsilons, name=name)
 
     def record(self) -> dict[str, Any]:
         """Everything as plain values."""
@@ -65,7 +67,8 @@ def of(experiment: Experiment) -> Holdings:
     dataset, shares, population = clients(experiment)
     counts = label_counts(dataset.y.numpy(), shares, classes=dataset.classes)
     epsilons = population.epsilons if experiment.privacy.epsilon is not None else None
-    return Holdings(experiment.name, counts, dataset.class_names, population.names, epsilons, dataset.notes)
+    names = experiment.name, experiment.data.name
+    return Holdings(*names, counts, dataset.class_names, population.names, epsilons, dataset.notes)
 
 
 def _add(table: Table, row: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ from dp_accounting import DpEvent
 from rich.table import Table
 
 from tacit import check
-from tacit.build import clients, make_plan
+from tacit.build import build, clients, make_plan
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.population import Population
@@ -16,6 +16,7 @@ from tacit.privacy import price
 from tacit.privacy.calibrate import affordable
 from tacit.privacy.calibrate import noise_multiplier as solve
 from tacit.privacy.client_plan import CentralPlan
+from tacit.privacy.distributed_plan import DistributedPlan
 
 GROUPS = 12  # distinct budgets beyond this are shown in so many groups of similar epsilon
 RELATION = "record level, add or remove one, Poisson-sampled Gaussian"
@@ -69,9 +70,11 @@ def of_numbers(
 
 def of_experiment(experiment: Experiment) -> list[dict[str, Any]]:
     """One row per budget group of the experiment's clients."""
+    if experiment.privacy.kind == "distributed":
+        return _distributed(experiment)
     _, _, population = clients(experiment)
-    plan = make_plan(experiment, population)
-    if plan is None:
+    plan = make_plan(experiment, population, size=0)
+    if plan is None or isinstance(plan, DistributedPlan):
         raise BadInput('This experiment promises nothing (privacy.kind = "none"), so there is nothing to plan.')
     if isinstance(plan, CentralPlan):
         return [_central(experiment, population, plan)]
@@ -128,6 +131,36 @@ def _central(experiment: Experiment, population: Population, plan: CentralPlan) 
     }
 
 
+def _distributed(experiment: Experiment) -> list[dict[str, Any]]:
+    """One row for each group that is summed apart, with both prices: of the sums, and of single reports."""
+    parts, rows = build(experiment), []
+    population, plan = parts.population, parts.plan
+    if not isinstance(plan, DistributedPlan):
+        raise TypeError("distributed DP has a plan of its own")
+    for number, noise in enumerate(plan.noises):
+        mine = population.epsilons[plan.groups == number]
+        low, high, rounds = float(mine.min()), float(mine.max()), experiment.train.rounds
+        left = affordable(noise.event(), epsilon=low, delta=population.delta, most=rounds, hint=plan.participations)
+        used = max(1, min(left, plan.participations))
+        spent, alone = (price.epsilon(((e, used),), delta=population.delta) for e in (noise.event(), noise.alone()))
+        rows.append(
+            {
+                "clients": len(mine),
+                "epsilon": [low, high],
+                "delta": population.delta,
+                "noise_multiplier": [noise.multiplier, noise.multiplier],
+                "fewest_reports": noise.fewest,
+                "planned_rounds": plan.participations,
+                "affordable_rounds": [left, left],
+                "epsilon_spent": spent,
+                "epsilon_single_reports": alone,
+                "accountant": "rdp",
+                "guarantee": f"client level, one client's data against none, {noise.law} shares on the sum of the reports",
+            }
+        )
+    return rows
+
+
 def table(answer: dict[str, Any] | list[dict[str, Any]]) -> Table:
     """The answer as a table."""
     if isinstance(answer, dict):
@@ -139,7 +172,7 @@ def table(answer: dict[str, Any] | list[dict[str, Any]]) -> Table:
                     name.replace("_", " "), f"{value:.6g}{mark}" if isinstance(value, int | float) else str(value)
                 )
         return shown
-    names = ("clients", "epsilon", "noise_multiplier", "sampling_rate", "steps", "planned_rounds", "affordable_rounds")
+    names = [name for name in answer[0] if name not in ("delta", "accountant", "guarantee")]
     caption = f"{answer[0]['guarantee']}; delta {answer[0]['delta']:g}; {answer[0]['accountant'].upper()}"
     shown = Table(*(name.replace("_", " ") for name in names), caption=caption)
     for row in answer:

@@ -5,6 +5,7 @@ from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.markup import escape
 from rich.panel import Panel
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -90,7 +91,10 @@ class Display:
                 facts["out of budget"] = f"{record['out_of_budget']} clients"
         if record.get("refused"):
             name, why = next(iter(record["refused"].items()))
-            facts["refused"] = f"{len(record['refused'])} messages, one from {name}: {why}"
+            facts["refused"] = escape(f"{len(record['refused'])} messages, one from {name}: {why}")
+        if record.get("diverged"):
+            names = record["diverged"]
+            facts["diverged"] = escape(f"{len(names)} clients, one of them {names[0]}: lower train.learning_rate")
         return facts
 
 
@@ -117,9 +121,9 @@ def closing(history: History, console: Console) -> None:
     console.print(
         Panel(Text(history.sentence), title="guarantee" if history.guarantee else "no guarantee", expand=False)
     )
-    kept = ["experiment.toml", "rounds.jsonl", "model.safetensors", "summary.json"]
+    kept = ["report.html", "experiment.toml", "rounds.jsonl", "rounds.csv", "model.safetensors", "summary.json"]
     if history.ledger and history.ledger.path.parent == history.out:
-        kept.insert(2, "ledger.db")
+        kept.insert(4, "ledger.db")
     if not history.rounds:
         console.print("No round could be paid for, so the model is untrained: the budgets are used up.")
     console.print(Text(f"Files: {history.out} ({', '.join(kept)})"))

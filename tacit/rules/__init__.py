@@ -59,8 +59,12 @@ class Rule:
         """The client's last step: what it uploads of an update that is already private, and what it states beside."""
         return {"update": update}, {}
 
+    def weight(self, facts: dict[str, Any]) -> float:
+        """The public weight of a client in the sums that a rule which sees sums needs."""
+        raise BadInput(f"The rule {type(self).__name__} sees sums but does not say of what: give it `weight(facts)`.")
+
     def apply(self, memory: Memory, messages: Iterable[Message]) -> Applied:
-        """Combines the messages of one round."""
+        """Combines the messages of one round. One that stands for several clients (`stand_in`) counts like all of them."""
         raise TypeError(f"{type(self).__name__} does not say how it combines messages")
 
 
@@ -77,9 +81,23 @@ def weighted_sum(pairs: Iterable[tuple[float, torch.Tensor]]) -> tuple[torch.Ten
     return total, weight
 
 
+def stand_in(sender: str, update: torch.Tensor, members: Sequence[dict[str, Any]]) -> Message:
+    """One message for a group of clients: the mean of their updates by the rule's weights, and their facts added up."""
+    facts: dict[str, Any] = {"clients": len(members)}
+    for key in ("examples", "epsilon"):
+        facts[key] = sum(float(member[key]) for member in members)
+    facts["noise_std"] = sum(float(member["noise_std"]) ** -2 for member in members) ** -0.5
+    return Message(sender, {"update": update}, facts | {k: v for k, v in members[0].items() if k == "group"})
+
+
 def names() -> list[str]:
     """The rules that ship with Tacit, by file."""
     return sorted(path.stem.replace("_", "-") for path in Path(__file__).parent.glob("[a-z]*.py"))
+
+
+def seeing_sums() -> list[str]:
+    """What to name where only sums are opened."""
+    return [*(name for name in names() if load(name).sees == "sums"), 'pfa with aggregate.reading = "paper"']
 
 
 def load(name: str, **options: Any) -> Rule:

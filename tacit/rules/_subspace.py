@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-CHUNK = 1 << 16  # columns at a time in double precision
+CHUNK = 1 << 14  # columns at a time in double precision
 NEGLIGIBLE = 1e-10  # of the largest eigenvalue: float32 rows carry no more
 
 
@@ -24,10 +24,9 @@ class Subspace:
 
     def coordinates(self, x: torch.Tensor) -> torch.Tensor:
         """V^T (x - mu), in double precision."""
-        x = x if self.centre is None else x - self.centre
-        inner = torch.stack([_dot(row, x) for row in self.rows])
+        inner = torch.stack([_dot(row, x, self.centre) for row in self.rows])
         if self.centre is not None:
-            inner = inner - _dot(self.centre, x)
+            inner = inner - _dot(self.centre, x, self.centre)
         return self.mix.T @ inner
 
     def point(self, coordinates: torch.Tensor) -> torch.Tensor:
@@ -71,7 +70,10 @@ def _mean(rows: Sequence[torch.Tensor]) -> torch.Tensor:
     return total
 
 
-def _dot(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """An inner product whose error does not grow with the length."""
-    parts = [(a[i : i + CHUNK].double() @ b[i : i + CHUNK].double()) for i in range(0, len(a), CHUNK)]
-    return torch.stack(parts).sum().cpu()
+def _dot(a: torch.Tensor, b: torch.Tensor, centre: torch.Tensor | None) -> torch.Tensor:
+    """a . (b - centre), with an error that does not grow with the length, and nothing as long as b made on the way."""
+    total = torch.zeros((), dtype=torch.float64, device=a.device)
+    for part in (slice(i, i + CHUNK) for i in range(0, len(a), CHUNK)):
+        away = b[part].double() if centre is None else b[part].double() - centre[part]
+        total += a[part].double() @ away
+    return total.cpu()

@@ -6,8 +6,9 @@ client was drawn) takes a proportionally smaller step: the sum is divided by the
 expected to have, where that is more. Clients whose data differ are not equal, though: see `random-effects`. Sees: sums.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -26,15 +27,19 @@ class inverse_variance(Rule):
     def init(self, layout: Layout, crowd: Crowd) -> Memory:
         return {"variances": torch.as_tensor(crowd.noise_stds, dtype=torch.float64) ** 2}
 
+    def weight(self, facts: dict[str, Any]) -> float:
+        return float(facts["noise_std"]) ** -2
+
     def apply(self, memory: Memory, messages: Iterable[Message]) -> Applied:
-        weights: list[float] = []
+        clients = 0
 
         def weigh(message: Message) -> tuple[float, torch.Tensor]:
-            weights.append(1 / variance(message))
-            return weights[-1], message.tensors["update"]
+            nonlocal clients
+            clients += message.facts.get("clients", 1)
+            return 1 / variance(message), message.tensors["update"]
 
         total, weight = weighted_sum(weigh(m) for m in messages)
-        step = information(memory["variances"], weights, tau2=0.0)
+        step = information(memory["variances"], weight, clients=clients, tau2=0.0)
         return Applied(total * (step / weight), memory, {"step": step})
 
 
@@ -46,7 +51,6 @@ def variance(message: Message) -> float:
     return sigma**2
 
 
-def information(variances: torch.Tensor, weights: Sequence[float], *, tau2: float) -> float:
-    """The weight of this cohort over that of an average cohort of its size, at most 1."""
-    expected = len(weights) * float((1 / (variances + tau2)).mean())
-    return min(1.0, sum(weights) / expected)
+def information(variances: torch.Tensor, weight: float, *, clients: int, tau2: float) -> float:
+    """The weight of this cohort over that of an average cohort of as many clients, at most 1."""
+    return min(1.0, weight / (clients * float((1 / (variances + tau2)).mean())))

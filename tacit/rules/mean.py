@@ -5,6 +5,7 @@ Sees: sums. Good when all clients add the same noise; with unequal budgets the n
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from tacit.rules import Applied, Memory, Rule, weighted_sum
 from tacit.types import Message
@@ -24,6 +25,9 @@ class mean(Rule):
     sees = "sums"
     needs = ()
 
+    def weight(self, facts: dict[str, Any]) -> float:
+        return float(facts["examples"])
+
     def apply(self, memory: Memory, messages: Iterable[Message]) -> Applied:
-        total, n = weighted_sum((float(m.facts["examples"]), m.tensors["update"]) for m in messages)
+        total, n = weighted_sum((self.weight(m.facts), m.tensors["update"]) for m in messages)
         return Applied(total / n, memory)

@@ -6,9 +6,9 @@ code differ: `paper` takes the outer product of the public *mean* (rank one, no 
 by a mixture); `code` takes the public updates centred by their mean, per layer, split once by the top 10 % of all
 clients.
 
-Sees: rows of the public clients, the sum of the private ones (projection is linear). A round without a public client
-cannot project and leaves the model as it is. One public client is not centred. k above the rank of the public updates
-adds nothing.
+Sees: rows of the public clients and the sum of the private ones (projection is linear); in the paper's reading sums of
+both. A round without a public client cannot project and leaves the model as it is. One public client is not centred. k
+above the rank of the public updates adds nothing.
 """
 
 from collections.abc import Iterable
@@ -45,6 +45,8 @@ class pfa(Rule):
         check.probability(share=self.share)
         for key, value in DEFAULTS[self.reading].items():
             object.__setattr__(self, key, getattr(self, key) or value)
+        if type(self) is pfa and self.reading == "paper":  # the outer product of the public mean needs no rows
+            object.__setattr__(self, "sees", "sums")
 
     def init(self, layout: Layout, crowd: Crowd) -> Memory:
         memory = {"layout": torch.tensor([layout[0][0], *(stop for _, stop in layout)])}
@@ -75,14 +77,16 @@ class pfa(Rule):
             total, weight = weighted_sum(public.pairs())
             return Applied(total / weight, memory, public.info(0))
         spaces = self.spaces(memory, public.rows, public.weights)
-        projected = torch.cat(
-            [s.point(s.coordinates(x)) for s, x in zip(spaces, self.parts(memory, private[1]), strict=True)]
-        )
-        return Applied(combine(public, (private[0], projected)), memory, public.info(self.found(spaces)))
+        for space, block in zip(spaces, self.parts(memory, private[1]), strict=True):
+            block.copy_(space.point(space.coordinates(block)))  # in place: the private mean is not needed again
+        return Applied(combine(public, private), memory, public.info(self.found(spaces)))
+
+    def weight(self, facts: dict[str, Any]) -> float:
+        return float(facts[self.weights])
 
     def weigh(self, message: Message) -> tuple[float, Message]:
-        """The weight of a message: its epsilon, or its examples."""
-        return float(message.facts[self.weights]), message
+        """A message with its weight: its epsilon, or its examples."""
+        return self.weight(message.facts), message
 
     def parts(self, memory: Memory, vector: torch.Tensor) -> list[torch.Tensor]:
         """The blocks of a vector: every parameter by itself, or the whole model."""
@@ -129,10 +133,10 @@ def divide(weighed: Iterable[tuple[float, Message]]) -> tuple[Public, tuple[floa
             (sent,) = message.tensors.values()  # an update, or its coordinates
             total = sent * w if total is None else total.add_(sent, alpha=w)
             weight += w
-    return public, None if total is None else (weight, total / weight)
+    return public, None if total is None else (weight, total.div_(weight))
 
 
 def combine(public: Public, private: tuple[float, torch.Tensor]) -> torch.Tensor:
     """Line 8: (sum of epsilons * public mean + sum of epsilons * projected private mean) / all epsilons."""
     total, weight = weighted_sum([*public.pairs(), private])
-    return total / weight
+    return total.div_(weight)

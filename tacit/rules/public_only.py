@@ -35,6 +35,9 @@ class public_only(Rule):
     ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         return self._pfa().send(update, facts, told)
 
+    def weight(self, facts: dict[str, Any]) -> float:
+        return float(facts["epsilon"])
+
     def apply(self, memory: Memory, messages: Iterable[Message]) -> Applied:
         total, weight, count = None, 0.0, 0
         for message in messages:
@@ -42,7 +45,7 @@ class public_only(Rule):
             total = torch.zeros_like(update) if total is None else total
             if message.facts.get("group") == "public":
                 total.add_(update, alpha=epsilon)
-                weight, count = weight + epsilon, count + 1
+                weight, count = weight + epsilon, count + message.facts.get("clients", 1)
         if total is None:
             raise BadInput("Expected at least one update.")
         return Applied(total / weight if weight else total, memory, {"public": count})

@@ -31,7 +31,7 @@ HALVINGS = 60  # of the bracket of tau^2
 class random_effects(Rule):
     """The sum of w_m update_m over the sum of w_m, w_m = 1/(sigma_m^2/H + tau^2)."""
 
-    horizon: float = 20.0
+    horizon: float = 200.0
     caution: float = 2.0
     sees = "rows"
     needs = ("noise_std",)
@@ -55,7 +55,7 @@ class random_effects(Rule):
         tau2 = float(after["tau2"])
         weights = (1 / (noise / self.horizon + tau2)).tolist()
         total, weight = weighted_sum(zip(weights, updates, strict=True))
-        step = information(memory["variances"] / self.horizon, weights, tau2=tau2)
+        step = information(memory["variances"] / self.horizon, weight, clients=len(rows), tau2=tau2)
         return Applied(total * (step / weight), after, {"tau": tau2**0.5, "step": step})
 
     def _learn(self, memory: Memory, rows: list[Message], noise: torch.Tensor, mean: torch.Tensor) -> Memory:

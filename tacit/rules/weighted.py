@@ -6,6 +6,7 @@ drown a few loose ones; `inverse-variance` weighs by epsilon squared there.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from tacit.rules import Applied, Memory, Rule, weighted_sum
 from tacit.types import Message
@@ -17,6 +18,9 @@ class weighted(Rule):
 
     sees = "sums"
 
+    def weight(self, facts: dict[str, Any]) -> float:
+        return float(facts["epsilon"])
+
     def apply(self, memory: Memory, messages: Iterable[Message]) -> Applied:
-        total, weight = weighted_sum((float(m.facts["epsilon"]), m.tensors["update"]) for m in messages)
+        total, weight = weighted_sum((self.weight(m.facts), m.tensors["update"]) for m in messages)
         return Applied(total / weight, memory)

@@ -5,6 +5,8 @@ is sampled, the sum noised and the bill written by that one object. An empty bat
 expected batch.
 """
 
+from dataclasses import dataclass
+
 import torch
 
 from tacit.privacy.mechanism import SampledGaussian
@@ -39,3 +41,15 @@ def dp_sgd(
     return Trained(
         Private(theta - theta_0.to(theta.device), noise_std), {"loss": loss / seen, "clipped": clipped / seen}
     )
+
+
+@dataclass(frozen=True)
+class DpSgd:
+    """`dp_sgd` at one learning rate: how a client trains where the noise stands in every step."""
+
+    learning_rate: float
+
+    def __call__(
+        self, work: Workspace, theta: torch.Tensor, client: Client, mechanism: SampledGaussian, *, stream: Stream
+    ) -> Trained:
+        return dp_sgd(work, theta, client, mechanism, learning_rate=self.learning_rate, stream=stream)

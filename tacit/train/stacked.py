@@ -18,6 +18,7 @@ from tacit.population import Population
 from tacit.privacy.mechanism import SampledGaussian
 from tacit.random import Derive, Stream
 from tacit.train.cohort import Reply, Trainer
+from tacit.train.dp_sgd import DpSgd
 from tacit.train.flat import blocks
 from tacit.train.per_example_check import refuse, settle
 from tacit.train.per_example_paths import example_losses
@@ -27,14 +28,19 @@ from tacit.types import Bounded, Client, Private
 MOST_FLOATS = 1 << 29  # 2 GiB of per-example gradients at once
 
 
-def stackable(work: Workspace, population: Population) -> bool:
+def stackable(algorithm: LocalDP, work: Workspace, population: Population) -> bool:
     """Whether the model's gradients can be taken for many clients at once; checked on data like every fast path."""
+    if not isinstance(algorithm.local, DpSgd):
+        return False
     refuse(work.model)
     return settle(work.model, ("vmap", "loop"), population.x[:3], population.y[:3])[0] == "vmap"
 
 
 def stacked(algorithm: LocalDP, work: Workspace, population: Population, derive: Derive) -> Trainer:
     """Trains the cohort in one go; clients with other numbers of local steps go after each other."""
+    if not isinstance(algorithm.local, DpSgd):
+        raise TypeError("only clients that run DP-SGD can be stacked")
+    rate = algorithm.local.learning_rate
 
     def trainer(received: bytes, round: int, cohort: Sequence[int]) -> Iterator[Reply]:
         message, clients = unpack(received), [population[index] for index in cohort]
@@ -45,7 +51,8 @@ def stacked(algorithm: LocalDP, work: Workspace, population: Population, derive:
             streams = [derive(round, client.id, "train") for client in group]
             with torch.random.fork_rng(devices=[work.theta.device] if work.theta.is_cuda else []):
                 torch.manual_seed(derive(round, "dropout").torch_seed())
-                trained = dp_sgd_stacked(work, message.tensors["params"], group, algorithm, streams, round=round)
+                theta_0 = message.tensors["params"]
+                trained = dp_sgd_stacked(work, theta_0, group, algorithm, streams, learning_rate=rate, round=round)
             done |= {client.index: one for client, one in zip(group, trained, strict=True)}
         for client in clients:
             yield pack(algorithm.release(done[client.index], client, message)), done[client.index].info
@@ -60,6 +67,7 @@ def dp_sgd_stacked(
     algorithm: LocalDP,
     streams: Sequence[Stream],
     *,
+    learning_rate: float,
     round: int,
 ) -> list[Trained]:
     """Runs every client's steps from theta_0, all clients in step, and returns the differences."""
@@ -67,7 +75,7 @@ def dp_sgd_stacked(
     start = theta_0.to(work.theta.device)
     theta = start.repeat(len(clients), 1)
     p_D = torch.tensor([m.sampling_rate * c.size for m, c in zip(mechanisms, clients, strict=True)])
-    rates = (-algorithm.learning_rate / p_D).to(start.device)
+    rates = (-learning_rate / p_D).to(start.device)
     seen = torch.zeros(4, len(clients), device=start.device)  # loss, examples, clipped, gradients without a finite norm
     for _ in range(mechanisms[0].steps):
         x, y, mask = _batches(clients, mechanisms, streams)  # line 11: each record with probability p

@@ -8,7 +8,7 @@ from torch import nn
 
 from tacit.train.clipping import Clipper
 from tacit.train.flat import blocks, flatten
-from tacit.types import Private, Raw
+from tacit.types import Private, Raw, Shared
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,5 +52,5 @@ def workspace(model: nn.Module, *, clip: float | None, physical_batch: int) -> W
 class Trained:
     """What local training gives: the update, and numbers for the researcher that never leave the simulator."""
 
-    update: Raw | Private
+    update: Raw | Private | Shared
     info: dict[str, float] = field(default_factory=dict)

@@ -243,3 +243,28 @@ def test_the_command_line_refuses_in_one_sentence_with_exit_code_2(tmp_path):
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.strip() == "Expected privacy.epsilon > 0, got -3.0."
     assert not (tmp_path / "here").exists()
+
+
+def test_kinds_and_units_at_one_epsilon_are_compared_with_their_unit_and_adversary_and_without_an_epsilon_axis(
+    small, tmp_path
+):
+    vary = {"privacy.kind": ["local", "central"], "privacy.unit": ["record", "client"], "privacy.epsilon": [3, 8]}
+    train = {"rounds": 2, "clients_per_round": 2, "local_steps": 1}
+    rows = compare({**small, "train": train}, vary, seeds=1, out=tmp_path / "out", jobs=1)
+    assert [row.cell.label for row in rows][::2] == [
+        "local, record, epsilon 3",
+        "local, client, epsilon 3",
+        "central, epsilon 3",
+    ]
+    with (tmp_path / "out" / "table.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    assert [line["unit"] for line in lines] == ["record", "record", "client", "client", "client", "client"]
+    assert all("server is trusted" in line["adversary"] for line in lines[4:])
+    assert all(line["epsilon_per_record_max"] == "" for line in lines[2:])
+    assert all(line["epsilon_per_client_max"] == "" for line in lines[:2])
+    words = (tmp_path / "out" / "table.md").read_text()
+    for number, what in enumerate(("add or remove one record", "empty one client", "add or remove one client"), 1):
+        assert f"({number}) per" in words
+        assert what in words
+    assert not (tmp_path / "out" / "accuracy-by-epsilon.png").exists()
+    assert (tmp_path / "out" / "accuracy-by-round.png").exists()

@@ -118,3 +118,10 @@ def test_bad_vary_lines_are_refused(lines, sentence):
 def test_no_seed_is_refused():
     with pytest.raises(BadInput, match="seeds >= 1"):
         expand({}, {}, seeds=0)
+
+
+def test_central_dp_has_one_unit_and_is_one_cell_where_units_are_varied():
+    vary = {"privacy.kind": ["local", "central"], "privacy.unit": ["record", "client"]}
+    cells = expand({"privacy": {"epsilon": 3, "kind": "local"}}, vary, seeds=1)
+    assert [cell.label for cell in cells] == ["local, record", "local, client", "central"]
+    assert [cell.experiments[0].privacy.unit_kept for cell in cells] == ["record", "client", "client"]

@@ -90,6 +90,22 @@ def test_record_and_client_epsilons_share_neither_a_column_nor_an_axis(made, tmp
     assert first["epsilon_per_record_max"] == repr(1 - 0.0001)
 
 
+@pytest.mark.parametrize("draw", [figures.by_round, figures.by_cell, figures.by_uplink])
+def test_a_figure_of_different_promises_names_unit_and_adversary_of_each(made, draw):
+    figure = draw(made({"privacy.epsilon": [1, 3]}, **UNITS))
+    said = " ".join(" ".join(text.get_text() for text in figure.findobj(Text)).split())
+    for words in (
+        "(1) per record",
+        "(2) per client",
+        "(1) epsilon per record",
+        "(2) epsilon per client",
+        "against the server",
+    ):
+        assert words in said
+    alone = draw(made({"privacy.epsilon": [1, 3]}))
+    assert "epsilon per" not in " ".join(text.get_text() for text in alone.findobj(Text))
+
+
 def test_no_promise_is_said(made):
     rows = made(RULES, unit=lambda number: None)
     assert "No privacy is promised." in table.notes(rows)
@@ -132,8 +148,11 @@ def out_of_view(axes):
 
 @pytest.mark.parametrize("draw", [figures.by_round, figures.by_cell, figures.by_uplink, figures.by_epsilon])
 @pytest.mark.parametrize("vary", [TWELVE, {"privacy.epsilon": [1 + 0.1 * n for n in range(12)]}])
-def test_no_text_of_a_figure_overlaps_another_or_leaves_the_figure(made, draw, vary):
-    figure = draw(made(vary))
+@pytest.mark.parametrize("units", [{}, UNITS])
+def test_no_text_of_a_figure_overlaps_another_or_leaves_the_figure(made, draw, vary, units):
+    if units and draw is figures.by_epsilon:
+        pytest.skip("epsilons of different units have no such figure")
+    figure = draw(made(vary, **units))
     figure.draw_without_rendering()
     unseen = {id(text) for text in out_of_view(figure.axes[0])}
     texts = [text for text in figure.findobj(Text) if text.get_text() and text.get_visible() and id(text) not in unseen]
@@ -166,3 +185,22 @@ def test_twelve_cells_look_different(made):
     assert len({(style.color, str(style.linestyle)) for style in plot.styles(cells)}) == 12
     flat = [row.cell for row in made({"train.rounds": list(range(1, 13))}, seeds=1, rounds=1)]
     assert len({(style.color, str(style.linestyle)) for style in plot.styles(flat)}) == 12
+
+
+def test_an_interval_is_not_drawn_where_no_accuracy_can_be(made):
+    (row,) = made({"privacy.epsilon": [3]}, seeds=2)
+    runs = tuple(replace(run, rounds=({"accuracy": value},)) for run, value in zip(row.runs, (0.4, 0.99), strict=True))
+    row = replace(row, runs=runs)
+    assert row.accuracy.interval > 1
+    (low, high) = row.accuracy.span
+    assert row.accuracy.mean - low == 0.0
+    assert row.accuracy.mean + high == 1.0
+    left, right = figures.by_cell([row]).axes[0].get_xlim()
+    assert -0.1 < left < right < 1.1
+
+
+@pytest.mark.parametrize(("rounds", "words"), [(12, "last 10 rounds"), (4, "last 4 rounds"), (1, "last round")])
+def test_short_runs_say_over_which_rounds_the_mean_goes(made, rounds, words):
+    rows = made({"privacy.epsilon": [3, 5]}, rounds=rounds)
+    assert f"accuracy ({words})" in dict(table.columns(rows))
+    assert figures.by_cell(rows).axes[0].get_xlabel() == f"test accuracy, mean of the {words}"

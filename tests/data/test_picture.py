@@ -57,6 +57,11 @@ def test_an_svg_names_clients_labels_and_axes_and_is_the_same_each_time(tmp_path
     assert draw(tmp_path / "b.svg", 5, epsilons=np.ones(5)).read_text() == first
 
 
+def test_the_title_names_the_data(tmp_path):
+    picture(tmp_path / "a.svg", counts(3), names("class", 10), names("client", 3), name="own $data$")
+    assert "own $data$: 3 clients" in (tmp_path / "a.svg").read_text()
+
+
 def test_many_clients_share_columns_and_are_named_by_index(tmp_path):
     text = draw(tmp_path / "a.svg", 1000, classes=100).read_text()
     assert "each column is the mean of 2 clients" in text

@@ -20,17 +20,17 @@ KILLS = 25
 def attempt(experiment, out, log):
     """Runs or resumes in this (forked) process, noting on disk every message that reached the server."""
     torch.set_num_threads(1)  # the parent may have started threads that a fork does not have
-    real = loop_module.receive
+    real = loop_module._wire
 
-    def receive(raw, *, round):
-        message = real(raw, round=round)
-        with open(log, "a") as file:
-            file.write(f"{round} {message.sender}\n")
-            file.flush()
-            os.fsync(file.fileno())
-        return message
+    def wire(replies, traffic, round, **how):
+        for message in real(replies, traffic, round, **how):
+            with open(log, "a") as file:
+                file.write(f"{round} {message.sender}\n")
+                file.flush()
+                os.fsync(file.fileno())
+            yield message
 
-    loop_module.receive = receive
+    loop_module._wire = wire
     tacit.run(experiment, out=out, resume=(out / "experiment.toml").exists())
     os._exit(0)
 
@@ -63,6 +63,40 @@ def test_a_run_killed_again_and_again_equals_one_that_was_not_and_its_ledger_nev
     )
     tacit.run(experiment, out=tmp_path / "whole")
     out, log, dice = tmp_path / "killed", tmp_path / "released.log", random.Random(workers)
+    kills = killed_until_done(experiment, out, log, dice, lambda: released(log) <= charged(out))
+    assert kills >= 5
+    whole, pieces = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "killed"))
+    assert all(torch.equal(whole[name], pieces[name]) for name in whole)
+    assert charged(out) == charged(tmp_path / "whole")
+    assert released(log) == charged(out)
+
+
+def paid_rounds(out):
+    if not (out / "ledger.db").exists():
+        return set()
+    with sqlite3.connect(out / "ledger.db") as book:
+        known = book.execute("SELECT name FROM sqlite_master WHERE name = 'everybody'").fetchall()
+        return {r for (r,) in book.execute("SELECT round FROM everybody")} if known else set()
+
+
+def test_a_central_run_killed_again_and_again_has_charged_everybody_before_any_answer(tmp_path):
+    experiment = tacit.Experiment(
+        data={"clients": 12, "examples_per_client": 60},
+        train={"rounds": 150, "clients_per_round": 4, "local_steps": 4},
+        privacy={"kind": "central", "epsilon": 8.0, "clip_quantile": 0.5, "count_noise": 20.0},
+        run={"workers": 1},
+    )
+    tacit.run(experiment, out=tmp_path / "whole")
+    out, log = tmp_path / "killed", tmp_path / "released.log"
+    paid = lambda: {round for round, _ in released(log)} <= paid_rounds(out)  # noqa: E731
+    assert killed_until_done(experiment, out, log, random.Random(3), paid) >= 5
+    whole, pieces = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "killed"))
+    assert all(torch.equal(whole[name], pieces[name]) for name in whole)
+    assert paid_rounds(out) == set(range(150))
+
+
+def killed_until_done(experiment, out, log, dice, holds):
+    """Kills and resumes until the run ends; `holds` is asked after every kill. Returns the number of kills."""
     context = multiprocessing.get_context("fork")
     kills = 0
     while True:
@@ -73,13 +107,8 @@ def test_a_run_killed_again_and_again_equals_one_that_was_not_and_its_ledger_nev
             os.kill(process.pid, signal.SIGKILL)
             process.join()
             kills += 1
-        assert released(log) <= charged(out)
+        assert holds()
         if process.exitcode == 0:
-            break
+            return kills
         assert process.exitcode == -signal.SIGKILL
         time.sleep(0.01)
-    assert kills >= 5
-    whole, pieces = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "killed"))
-    assert all(torch.equal(whole[name], pieces[name]) for name in whole)
-    assert charged(out) == charged(tmp_path / "whole")
-    assert released(log) == charged(out)

@@ -13,7 +13,10 @@ from tacit.engine.cohort import sample
 from tacit.engine.folder import CHECKPOINT
 from tacit.errors import BadInput, LedgerError, RunExists, TrainingDiverged
 
-FILES = ("experiment.toml", "rounds.jsonl", "ledger.db", "model.safetensors", "summary.json")
+FILES = (
+    "experiment.toml", "rounds.jsonl", "rounds.csv", "ledger.db", "clients.json", "model.safetensors", "summary.json",
+    "report.html",
+)  # fmt: skip
 UNTIMED = (
     "round",
     "accuracy",
@@ -23,6 +26,9 @@ UNTIMED = (
     "cohort",
     "out_of_budget",
     "epsilon_tightest",
+    "dropped",
+    "update_norm",
+    "signal_to_noise",
     "uplink_bytes",
 )
 
@@ -61,6 +67,15 @@ def test_a_run_leaves_its_files_and_a_complete_summary(small, tmp_path):
     assert "add or remove one record of one client" in history.sentence
 
 
+def test_the_seconds_of_a_round_are_those_of_its_stages(small, tmp_path):
+    rounds = tacit.run(small(), out=tmp_path, page=False).rounds
+    for record in rounds:
+        stages = [record[f"seconds_{stage}"] for stage in ("admit", "train", "server", "evaluate", "write")]
+        assert sum(stages) == pytest.approx(record["seconds"])
+        assert record["seconds_train"] > 0
+    assert rounds[0]["seconds_write"] == 0 < rounds[1]["seconds_write"]  # that of the round before
+
+
 def test_every_client_spends_at_most_its_budget_and_almost_all_of_it(small, tmp_path):
     history = tacit.run(small(), out=tmp_path)
     for index, limit in enumerate([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]):
@@ -74,6 +89,21 @@ def test_side_by_side_gives_the_same_bits_as_one_by_one(small, tmp_path):
     tacit.run(small(run={"workers": 1}), out=tmp_path / "one")
     tacit.run(small(run={"workers": 3}), out=tmp_path / "three")
     assert same_model(weights(tmp_path / "one"), weights(tmp_path / "three"))
+
+
+def test_who_runs_out_of_budget_is_named_once_also_after_a_resume(small, tmp_path):
+    values = {"strategy": "same-noise", "noise_multiplier": 5.0}
+    experiment = small(train={"rounds": 80, "local_steps": 4}, privacy=values)
+    whole = tacit.run(experiment, out=tmp_path / "whole", page=False)
+    with pytest.raises(Stop):
+        tacit.run(experiment, out=tmp_path / "parts", observe=stop_after(30))
+    resumed = tacit.run(experiment, out=tmp_path / "parts", resume=True, page=False)
+    dropped = [record["dropped"] for record in whole.rounds]
+    assert dropped == [record["dropped"] for record in resumed.rounds]
+    names = [name for round in dropped for name in round]
+    assert sorted(names) == [f"client-{i}" for i in range(6)]
+    last = {entry["client"]: entry["round"] for entry in whole.ledger.entries()}
+    assert all(last[name] == number for number, round in enumerate(dropped) for name in round)
 
 
 def test_another_seed_gives_another_model(small, tmp_path):
@@ -329,3 +359,22 @@ def test_a_start_that_fails_leaves_its_folder_free(small, tmp_path):
         tacit.run(small(model={"name": "nothing"}), out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
     assert tacit.run(small(), out=tmp_path / "run").rounds
+
+
+@pytest.mark.parametrize(
+    ("privacy", "rule"),
+    [
+        ({}, "random-effects"),
+        ({"epsilon": 3.0}, "mean"),
+        ({"epsilon": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0], "noise_multiplier": 1.0}, "mean"),
+        ({"kind": "none", "epsilon": None}, "mean"),
+    ],
+)
+def test_without_a_rule_clients_are_combined_by_random_effects_where_their_noise_differs(
+    small, tmp_path, privacy, rule
+):
+    history = tacit.run(small(privacy=privacy, train={"rounds": 1}), out=tmp_path / "a")
+    assert history.summary["rule"] == rule
+    said = tacit.run(small(privacy=privacy, train={"rounds": 1}, aggregate={"rule": rule}), out=tmp_path / "b")
+    assert same_model(weights(tmp_path / "a"), weights(tmp_path / "b"))
+    assert said.summary["rule"] == rule

@@ -179,6 +179,97 @@ def test_entries_say_who_was_charged_what_and_when(tmp_path):
     assert entries[0]["time"].startswith("20")
 
 
+def pay_all(book, round, *, epsilon=3.0, event=EVENT, unit="client"):
+    book.open_round(round)
+    return book.admit_everybody(Budget(epsilon, 1e-5, unit), event)
+
+
+def test_a_charge_to_everybody_is_one_row_on_disk_that_every_client_has_spent(tmp_path):
+    book = ledger(tmp_path)
+    assert pay_all(book, 0)
+    with sqlite3.connect(tmp_path / "ledger.db") as other:
+        assert other.execute("SELECT round, unit FROM everybody").fetchall() == [(0, "client")]
+    for name in ("a", "whoever"):
+        assert book.spent(client(name, unit="client")) == epsilon(1)
+        assert book.spent(client(name, unit="record")) == 0.0
+    assert book.composition(None, "client") == price.compose([(EVENT, 1)])
+
+
+def test_everybody_pays_until_the_round_that_would_overspend_and_then_nobody(tmp_path):
+    book = ledger(tmp_path)
+    assert [pay_all(book, r, epsilon=epsilon(3)) for r in range(5)] == [True, True, True, False, False]
+    assert book.spent(client(unit="client")) == epsilon(3)
+
+
+def test_rounds_left_to_all_count_down_and_agree_with_a_fresh_ledger(tmp_path):
+    book, budget = ledger(tmp_path), Budget(epsilon(4), 1e-5, "client")
+    for r in range(5):
+        book.open_round(r)
+        fresh = ledger(tmp_path, attempt="2")
+        assert book.rounds_left_to_all(budget, EVENT) == fresh.rounds_left_to_all(budget, EVENT) == 4 - r
+        fresh.close()
+        book.admit_everybody(budget, EVENT)
+
+
+def test_what_one_client_was_charged_alone_adds_to_what_everybody_was(tmp_path):
+    book, c = ledger(tmp_path), client(unit="client", epsilon=epsilon(3))
+    pay(book, 0, c)
+    assert pay_all(book, 1, epsilon=epsilon(3))
+    assert book.spent(c) == epsilon(2)
+    assert book.spent(client("b", unit="client")) == epsilon(1)
+    assert book.compositions("client") == {"a": price.compose([(EVENT, 2)])}
+    assert pay(book, 2, c) == [c]
+    assert pay(book, 3, c) == []
+    assert not pay_all(book, 4, epsilon=epsilon(3))  # "a" cannot, so nobody does
+    assert book.spent(client("b", unit="client")) == epsilon(1)
+
+
+def test_a_resumed_charge_to_everybody_is_paid_once_by_the_same_attempt_and_again_by_another(tmp_path):
+    for attempt, total in (("1", 3), ("1", 3), ("2", 4)):
+        book = ledger(tmp_path, attempt=attempt)
+        for r in range(0 if total == 3 and not list(book.entries()) else 2, 3):
+            assert pay_all(book, r, epsilon=epsilon(4))
+        assert book.spent(client(unit="client")) == epsilon(total)
+        book.close()
+
+
+def test_two_runs_at_once_never_overspend_everybody_together(tmp_path):
+    books = [ledger(tmp_path, run="one"), ledger(tmp_path, run="two")]
+    assert sum(pay_all(books[r % 2], r // 2, epsilon=epsilon(5)) for r in range(12)) == 5
+    assert books[0].other_runs() == 1
+
+
+def test_entries_name_everybody(tmp_path):
+    book = ledger(tmp_path)
+    pay_all(book, 0)
+    (entry,) = book.entries()
+    assert (entry["client"], entry["round"], entry["unit"]) == ("every client", 0, "client")
+    assert price.from_text(entry["event"]) == EVENT
+    assert "1 charges" in repr(book)
+
+
+def test_a_ledger_of_the_first_format_is_read_and_then_refused_by_versions_that_know_only_that(tmp_path):
+    book = ledger(tmp_path)
+    pay(book, 0, client(unit="client"))
+    book._db.execute("DROP TABLE everybody")
+    book._db.execute("UPDATE facts SET value = '1' WHERE name = 'format'")
+    book.close()
+    again = ledger(tmp_path)
+    assert again.spent(client(unit="client")) == epsilon(1)
+    assert again._db.execute("SELECT value FROM facts WHERE name = 'format'").fetchone() == ("2",)
+    again._db.execute("UPDATE facts SET value = '3' WHERE name = 'format'")
+    again.close()
+    with pytest.raises(LedgerError, match="another version"):
+        ledger(tmp_path)
+
+
+def test_a_refusal_in_the_middle_of_a_charge_leaves_the_ledger_usable(tmp_path):
+    book = ledger(tmp_path)
+    with pytest.raises(ZeroDivisionError):
+        book.admit([client()], lambda _: 1 / 0)
+    assert pay(book, 0, client())
+
+
 def test_synchronous_is_full(tmp_path):
     assert ledger(tmp_path)._db.execute("PRAGMA synchronous").fetchone() == (2,)
 

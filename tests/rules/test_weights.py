@@ -79,7 +79,7 @@ def test_dl_is_right_on_average_where_noise_is_equal():
 def test_random_effects_lies_between_inverse_variance_and_the_plain_mean():
     updates = simulate(tau=0.0, sigma=[noise_std(e) for e in EPSILONS], d=50)
     rule, other = rules.load("random-effects"), rules.load("inverse-variance")
-    assert torch.allclose(rule.apply(*sent(rule, updates)).update, other.apply(*sent(other, updates)).update, atol=1e-3)
+    assert torch.allclose(rule.apply(*sent(rule, updates)).update, other.apply(*sent(other, updates)).update, atol=2e-2)
     apart = [100.0 * u for u in draws()]
     plain = torch.stack(apart).mean(0)
     assert torch.allclose(rule.apply(*sent(rule, apart)).update, plain, rtol=0.01, atol=0.1)

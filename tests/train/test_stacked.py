@@ -130,8 +130,8 @@ def test_a_model_that_vmap_cannot_take_is_not_stacked():
             return self.layer(x) * (1.0 if float(x.sum()) > 0 else 0.5)
 
     parts = parts_of()
-    assert stackable(workspace(parts.model, clip=1.0, physical_batch=8), parts.population)
-    assert not stackable(workspace(Reads(), clip=1.0, physical_batch=8), parts.population)
+    assert stackable(parts.algorithm, workspace(parts.model, clip=1.0, physical_batch=8), parts.population)
+    assert not stackable(parts.algorithm, workspace(Reads(), clip=1.0, physical_batch=8), parts.population)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

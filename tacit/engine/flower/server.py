@@ -101,7 +101,7 @@ def _serve(grid: Grid, experiment: Experiment, call: Call, folder: Folder, obser
         state, stopped = loop(parts, ledger, folder, trainer, observe)
     except BudgetExhausted:
         state, stopped = (folder.restore() or (parts.algorithm.init(parts.params), 0))[0], "budget"
-    history = finish(parts, ledger, folder, state.params, stopped)
+    history = finish(parts, ledger, folder, state.result, stopped)
     return _with_sites(history, trainer, folder)
 
 

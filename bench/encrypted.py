@@ -1,0 +1,129 @@
+"""What encryption costs: the same run with and without it, in turns, and the integer part of a report on a million parameters.
+
+`digits-encrypted` runs with sums in clear and under Paillier, each in a fresh process, one after the other, `--repeats` times.
+Ratios are of the best whole run (start, key and tables included) and of the median round. Both runs end in the same model, bit
+for bit, or the program says so and fails. The second table is one client's work before sealing, on one core.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+MOST = 3.0  # times the run without encryption
+SIZE, CLIENTS, BITS = 1_000_000, 100, 16
+CONTENDERS = {
+    "in clear": {"protect.kind": "none", "protect.key_bits": ""},
+    "2048, ordinary": {"protect.key_bits": "2048"},
+    "2048, short-exponent": {"protect.key_bits": "2048", "protect.key_shape": "short-exponent"},
+    "3072, ordinary": {"protect.key_bits": "3072"},
+    "3072, short-exponent": {"protect.key_bits": "3072", "protect.key_shape": "short-exponent"},
+}
+
+
+def one(settings: dict[str, str], rounds: int) -> dict[str, Any]:
+    """Runs one contender in this process."""
+    import tacit
+
+    changes = [f"{key}={value}" for key, value in settings.items()]
+    experiment = tacit.Experiment.load("digits-encrypted", (f"train.rounds={rounds}", *changes))
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        history = tacit.run(experiment, out=f"{folder}/run")
+        seconds = time.perf_counter() - began
+        model = (Path(folder) / "run" / "model.safetensors").read_bytes().hex()
+    return {
+        "run": seconds,
+        "rounds": [record["seconds"] for record in history.rounds],
+        "uplink": history.summary["uplink_bytes"],
+        "model": model,
+    }
+
+
+def in_turns(rounds: int, repeats: int) -> dict[str, list[dict[str, Any]]]:
+    """Every contender once, then every contender again."""
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in CONTENDERS}
+    for _ in range(repeats):
+        for name, settings in CONTENDERS.items():
+            words = [sys.executable, __file__, "--one", json.dumps(settings), "--rounds", str(rounds)]
+            done = subprocess.run(words, check=True, capture_output=True, text=True)
+            found[name].append(json.loads(done.stdout.splitlines()[-1]))
+    return found
+
+
+def stages() -> dict[str, float]:
+    """Seconds of each step between a trained update and its seal, and back."""
+    from tacit.privacy.distributed import even
+    from tacit.protect.grid import Grid
+    from tacit.protect.lanes import Lanes
+    from tacit.random import seeded
+
+    grid = Grid(SIZE, 1.0, BITS)
+    common = {"law": "skellam", "l2_squared": grid.l2_squared, "dimension": SIZE}
+    noise = even(multiplier=1.0, fewest=CLIENTS, colluding=0, most=CLIENTS, **common)
+    noise.prepare()
+    lanes = Lanes(SIZE, grid.largest + noise.tail, CLIENTS, 3070)
+    update, found = np.random.default_rng(0).normal(size=SIZE) / 1000, {}
+
+    def timed(name: str, work: Any) -> Any:
+        best, result = float("inf"), None
+        for _ in range(5):
+            began = time.perf_counter()
+            result = work()
+            best = min(best, time.perf_counter() - began)
+        found[name] = best
+        return result
+
+    placed = timed("clip and round to the grid", lambda: grid.place(update, stream=seeded(0)("rounding")))
+    shared = timed("share of the noise", lambda: noise.noise(seeded(0)("share"), placed))
+    packed = timed(f"pack into lanes of {lanes.width} bits", lambda: lanes.pack(shared.vector.numpy()))
+    timed("unpack a sum", lambda: lanes.unpack(packed, reports=1))
+    return found
+
+
+def main() -> None:
+    """Runs both parts and prints the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one is not None:
+        print(json.dumps(one(json.loads(options.one), options.rounds)))
+        return
+    console, found = Console(), in_turns(options.rounds, options.repeats)
+    table = Table("sums", "run, s", "x", "median round, ms", "x", "uplink, kB", title="digits-encrypted")
+    base_run, base_round = _figures(found["in clear"])
+    for name, results in found.items():
+        whole, middle = _figures(results)
+        ratios = f"{whole / base_run:.2f}", f"{middle / base_round:.2f}"
+        uplink = f"{results[0]['uplink'] / 1000:.0f}"
+        table.add_row(name, f"{whole:.2f}", ratios[0], f"{1000 * middle:.1f}", ratios[1], uplink)
+    console.print(table)
+    work = Table("step", "ms", "us a parameter", title=f"{SIZE:,} parameters, {BITS} bits, {CLIENTS} clients, one core")
+    for name, seconds in stages().items():
+        work.add_row(name, f"{1000 * seconds:.0f}", f"{1e6 * seconds / SIZE:.3f}")
+    console.print(work)
+    if len({result["model"] for results in found.values() for result in results}) != 1:
+        sys.exit("The models differ: encryption changed what it carried.")
+    ratio = _figures(found["2048, ordinary"])[0] / base_run
+    console.print(f"Target: a run with encryption costs at most {MOST:g} times the same without: {ratio:.2f}.")
+
+
+def _figures(results: list[dict[str, Any]]) -> tuple[float, float]:
+    """The best whole run and the median of all rounds but the first of each."""
+    rounds = [seconds for result in results for seconds in result["rounds"][1:]]
+    return min(result["run"] for result in results), statistics.median(rounds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""Clients that are summed together, and the way of a round's reports to one message for each group."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from tacit.errors import TacitError, TooFewReports
+from tacit.privacy.distributed import SharedNoise
+from tacit.protect.grid import Grid
+from tacit.protect.seals import Collected, Seal
+from tacit.rules import stand_in
+from tacit.types import Message
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """A group's noise and seal, and what is public of each client: facts for the rule, and a weight of at most 1."""
+
+    name: str
+    noise: SharedNoise
+    seal: Seal
+    facts: Mapping[str, dict[str, Any]] = field(repr=False)
+    weights: Mapping[str, float] = field(repr=False)
+
+    def mean(self, reports: Collected, *, grid: Grid, turn: int) -> Message:
+        """The opened sum over the weight it holds, as one message for all who reported."""
+        total, clients = reports.open(), reports.clients
+        update = grid.lift(total, turn=turn) / sum(self.weights[name] for name in clients)  # divide by K, after opening
+        members = [self.facts[name] | {"group": self.name} for name in clients]
+        return stand_in(self.name, torch.from_numpy(update).float(), members)
+
+
+def collect(
+    groups: Mapping[str, Group], messages: Iterable[Message], *, turn: int, refused: dict[str, str]
+) -> dict[str, tuple[Group, Collected]]:
+    """The reports of a round by group; who sent what cannot be used is named in `refused`, with the reason."""
+    found: dict[str, tuple[Group, Collected]] = {}
+    for message in messages:
+        group = groups.get(message.sender)
+        if group is None:
+            refused[message.sender] = "it is no client of this run"
+            continue
+        if group.name not in found:
+            found[group.name] = (group, group.seal.collect(round=turn))
+        try:
+            found[group.name][1].accept(message)
+        except TacitError as error:
+            refused[message.sender] = str(error)
+    return found
+
+
+def means(
+    found: Mapping[str, tuple[Group, Collected]], *, grid: Grid, turn: int, refused: dict[str, str]
+) -> Iterator[Message]:
+    """One message for each group with enough reports; a sum that cannot be opened is named in `refused`."""
+    for name, (group, reports) in found.items():
+        try:
+            yield group.mean(reports, grid=grid, turn=turn)
+        except TooFewReports as error:
+            refused[f"the sum of group {name}"] = str(error)

@@ -1,0 +1,81 @@
+"""What a round tells its reader beside the result: seconds by stage, traffic, and how much of what arrived is signal.
+
+Nothing here feeds back into a run.
+"""
+
+import math
+import statistics
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from tacit.types import Message
+
+STAGES = ("admit", "train", "server", "evaluate", "write")
+
+
+class Watch:
+    """Seconds by stage. `lap` gives everything since the last lap to a stage.
+
+    The write stage of a round ends after its record is written, so a record carries that of the round before.
+    """
+
+    def __init__(self) -> None:
+        self._last = time.perf_counter()
+        self._seconds: dict[str, float] = {}
+
+    def lap(self, stage: str) -> None:
+        now = time.perf_counter()
+        self._seconds[stage] = self._seconds.get(stage, 0.0) + now - self._last
+        self._last = now
+
+    def read(self) -> dict[str, float]:
+        """The seconds since the last reading, as `seconds_<stage>`; all start from zero again."""
+        seconds, self._seconds = self._seconds, {}
+        return {f"seconds_{stage}": round(seconds.get(stage, 0.0), 6) for stage in STAGES}
+
+
+@dataclass
+class Traffic:
+    """What one round moved, what its clients told the researcher, and the signal in the updates that carry noise."""
+
+    uplink: int = 0
+    info: list[dict[str, float]] = field(default_factory=list)
+    ratios: list[float] = field(default_factory=list)
+
+    def take(self, message: Message) -> None:
+        """Looks at an update that states its noise; one without noise is not looked at: its norm would be private."""
+        update, noise_std = message.tensors.get("update"), message.facts.get("noise_std")
+        if update is not None and isinstance(noise_std, float) and noise_std > 0:
+            self.ratios.append(signal_to_noise(float(update.norm()), noise_std * math.sqrt(update.numel())))
+
+    def mean(self, key: str) -> float | None:
+        values = [info[key] for info in self.info if key in info]
+        return sum(values) / len(values) if values else None
+
+    def signal(self, info: dict[str, Any], size: int) -> dict[str, float]:
+        """The signal-to-noise ratio of the round's updates: the median client, the lowest and the highest.
+
+        Where the server adds the noise, that of the noised sum, which is what it releases.
+        """
+        if "noised_norm" in info and info.get("noise_std"):
+            return {"signal_to_noise": signal_to_noise(info["noised_norm"], info["noise_std"] * math.sqrt(size))}
+        if not self.ratios:
+            return {}
+        low, high = min(self.ratios), max(self.ratios)
+        return {
+            "signal_to_noise": statistics.median(self.ratios),
+            "signal_to_noise_low": low,
+            "signal_to_noise_high": high,
+        }
+
+
+def signal_to_noise(released: float, noise: float) -> float:
+    """|signal| / |noise|, estimated from the norm of a released update and the expected norm of its noise.
+
+    |update|^2 is |signal|^2 + |noise|^2 on average. Post-processing of what was released, so it costs no privacy.
+
+    >>> signal_to_noise(5.0, 3.0), signal_to_noise(2.9, 3.0)
+    (1.3333333333333333, 0.0)
+    """
+    return math.sqrt(max(0.0, released**2 - noise**2)) / noise

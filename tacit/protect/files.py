@@ -1,0 +1,87 @@
+"""Key files: JSON that only its owner can read.
+
+A secret file is created with mode 0600, appears whole or not at all, and is never overwritten unless that is asked for.
+One that others can read is refused: it may have been copied already.
+"""
+
+import contextlib
+import json
+import os
+import secrets
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from pathlib import Path
+from typing import Any
+
+from gmpy2 import mpz
+
+from tacit.errors import BadInput, KeyRefused
+
+SECRET, PUBLIC = 0o600, 0o644
+
+
+def to_text(number: int) -> str:
+    """A number as JSON web keys have it: base64url of its big-endian bytes, without padding (RFC 7518, section 2).
+
+    >>> to_text(65537), from_text("AQAB")
+    ('AQAB', mpz(65537))
+    """
+    number = int(number)
+    return bytes_to_text(number.to_bytes((number.bit_length() + 7) // 8, "big"))
+
+
+def from_text(text: str) -> mpz:
+    """The number that `to_text` wrote."""
+    return mpz(int.from_bytes(bytes_from_text(text), "big"))
+
+
+def bytes_to_text(raw: bytes) -> str:
+    """base64url without padding."""
+    return urlsafe_b64encode(raw).decode().rstrip("=")
+
+
+def bytes_from_text(text: str) -> bytes:
+    """What `bytes_to_text` wrote."""
+    return urlsafe_b64decode(text + "=" * (-len(text) % 4))
+
+
+def write(path: Path, record: dict[str, Any], *, mode: int, force: bool = False) -> None:
+    """Writes a file with exactly this mode, whole or not at all. Raises BadInput if it exists and `force` is not given."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with os.fdopen(file, "w", encoding="utf-8") as stream:
+            stream.write(json.dumps(record, indent=1) + "\n")
+            stream.flush()
+            os.fchmod(stream.fileno(), mode)  # the umask may have taken bits of a public file
+            os.fsync(stream.fileno())
+        if force:
+            temporary.replace(path)
+        else:
+            os.link(temporary, path)  # unlike a rename, it fails where a file stands
+    except FileExistsError as error:
+        raise BadInput(f"{path} exists: choose another folder, or overwrite it with --force.") from error
+    except OSError as error:
+        raise BadInput(f"{path} could not be written ({error.strerror}): choose another folder.") from error
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+
+
+def read(path: Path, *, secret: bool) -> dict[str, Any]:
+    """The JSON object in a key file. Raises KeyRefused if it is secret and others can read it, or if it is not one."""
+    try:
+        with path.open("rb") as stream:
+            state = os.fstat(stream.fileno())
+            if secret and state.st_mode & 0o077:
+                raise KeyRefused(f"{path} can be read by others: make a new key, or `chmod 600` it if nobody else did.")
+            if secret and state.st_uid not in (os.getuid(), 0):
+                raise KeyRefused(f"{path} belongs to another user: make a key of your own.")
+            record = json.loads(stream.read())
+    except OSError as error:
+        raise KeyRefused(f"{path} cannot be read ({error.strerror}).") from error
+    except ValueError as error:
+        raise KeyRefused(f"{path} is not a key file: it is not JSON.") from error
+    if not isinstance(record, dict):
+        raise KeyRefused(f"{path} is not a key file: it holds no object.")
+    return record

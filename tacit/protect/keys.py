@@ -1,0 +1,123 @@
+"""Paillier keys on disk, in the JSON form that python-paillier's `pheutil` reads and writes.
+
+What is Tacit's own (the shape, h_s, the short primes) stands under "tacit", which `pheutil` passes over. A key made by
+`pheutil` can be used here: it is an ordinary one without h_s, so its randomisers cost a whole exponentiation.
+"""
+
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tacit.errors import KeyRefused
+from tacit.protect import files
+from tacit.protect.files import from_text, to_text
+from tacit.protect.paillier import PublicKey, SecretKey
+from tacit.protect.threshold import Share, Verification
+
+SECRET_FILE, PUBLIC_FILE, VERIFICATION_FILE = "secret.json", "public.json", "verification.json"
+Key = PublicKey | SecretKey | Share | Verification
+T = TypeVar("T", PublicKey, SecretKey, Share, Verification)
+
+
+def save(folder: Path, key: SecretKey, *, force: bool = False) -> tuple[Path, Path]:
+    """Writes `secret.json` (its owner's alone) and `public.json` (everybody's) and returns where they are."""
+    secret, public = folder / SECRET_FILE, folder / PUBLIC_FILE
+    files.write(secret, secret_record(key), mode=files.SECRET, force=force)
+    files.write(public, public_record(key.public), mode=files.PUBLIC, force=force)
+    return secret, public
+
+
+def save_shares(folder: Path, shares: list[Share], *, force: bool = False) -> list[Path]:
+    """Writes one secret file per share and the public verification keys."""
+    places = [folder / f"share-{share.index}.json" for share in shares]
+    for place, share in zip(places, shares, strict=True):
+        record = verification_record(share.verification) | {"key_ops": ["share"], "index": share.index}
+        files.write(place, record | {"share": to_text(share.value)}, mode=files.SECRET, force=force)
+    public = folder / VERIFICATION_FILE
+    files.write(public, verification_record(shares[0].verification), mode=files.PUBLIC, force=force)
+    return [*places, public]
+
+
+def load(path: Path) -> Key:
+    """The key in a file, whatever its kind. Raises KeyRefused: damaged, too weak, or a secret that others can read."""
+    record = files.read(path, secret=False)
+    if "p" in record or "share" in record:
+        record = files.read(path, secret=True)
+    try:
+        return _parse(record)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise KeyRefused(f"{path} is not a key file of Tacit or pheutil: it lacks or garbles {error}.") from error
+
+
+def load_public(path: Path) -> PublicKey:
+    """A public key. A secret key's file is refused: the server must not have one."""
+    return _expect(path, PublicKey, "a public key")
+
+
+def load_secret(path: Path) -> SecretKey:
+    """A secret key."""
+    return _expect(path, SecretKey, "a secret key")
+
+
+def load_share(path: Path) -> Share:
+    """One share of a split key."""
+    return _expect(path, Share, "a share of a key")
+
+
+def load_verification(path: Path) -> Verification:
+    """The public part of a split key."""
+    return _expect(path, Verification, "a verification key")
+
+
+def public_record(key: PublicKey) -> dict[str, Any]:
+    """A public key as pheutil writes it."""
+    own = {"shape": key.shape} | ({"h_s": to_text(key.h_s)} if key.h_s is not None else {})
+    return {"kty": "DAJ", "alg": "PAI-GN1", "key_ops": ["encrypt"], "n": to_text(key.n), "kid": key.id, "tacit": own}
+
+
+def secret_record(key: SecretKey) -> dict[str, Any]:
+    """A secret key as pheutil writes it."""
+    record = {"kty": "DAJ", "key_ops": ["decrypt"], "p": to_text(key.p), "q": to_text(key.q), "kid": key.public.id}
+    short = {"tacit": {"short": [to_text(prime) for prime in key.short]}} if key.short else {}
+    return record | {"pub": public_record(key.public)} | short
+
+
+def verification_record(key: Verification) -> dict[str, Any]:
+    """What everybody may know of a split key."""
+    record = {"kty": "DAJ", "key_ops": ["verify"], "pub": public_record(key.public), "kid": key.public.id}
+    return record | {
+        "threshold": key.threshold,
+        "of": key.of,
+        "v": to_text(key.v),
+        "keys": [to_text(k) for k in key.keys],
+    }
+
+
+def _parse(record: dict[str, Any]) -> Key:
+    if record["kty"] != "DAJ":
+        raise ValueError("kty")
+    if "pub" not in record:
+        return _public(record)
+    public = _public(record["pub"])
+    if "p" in record:
+        short = record.get("tacit", {}).get("short")
+        pair = (from_text(short[0]), from_text(short[1])) if short else None
+        return SecretKey(public, from_text(record["p"]), from_text(record["q"]), pair)
+    keys = tuple(from_text(text) for text in record["keys"])
+    whole = Verification(public, int(record["threshold"]), from_text(record["v"]), keys)
+    return Share(whole, int(record["index"]), from_text(record["share"])) if "share" in record else whole
+
+
+def _public(record: dict[str, Any]) -> PublicKey:
+    if record["alg"] != "PAI-GN1":
+        raise ValueError("alg")
+    own = record.get("tacit", {})
+    return PublicKey(
+        from_text(record["n"]), own.get("shape", "ordinary"), from_text(own["h_s"]) if "h_s" in own else None
+    )
+
+
+def _expect(path: Path, kind: type[T], words: str) -> T:
+    key = load(path)
+    if not isinstance(key, kind):
+        raise KeyRefused(f"{path} does not hold {words}.")
+    return key

@@ -1,0 +1,127 @@
+"""The opener: the clients' side, which turns one sum per round into numbers, and nothing else.
+
+A secret key opens single updates as well as sums, so what stands between a server and one client's update is this file.
+It opens a total only after it has
+- checked the signatures of at least `at_least` distinct members' whole reports for this round, run and key;
+- multiplied the ciphertexts of these reports itself (`open`), or been told to trust the server's product (`open_sum`);
+- written to disk, synchronously, that the round is opened: a second request is refused, after a restart as well.
+
+Where several members hold the whole key, only one may open in a round, or a server could have two of them open sums that
+differ by one report: `turns` lists them, and a hash of run and round says whose turn it is. With shares of a key (`open_with
+= share.open`) every holder answers, and more than half of them are needed, so two sums of one round need a common holder.
+"""
+
+import datetime
+import hashlib
+import sqlite3
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from gmpy2 import mpz
+
+from tacit import check
+from tacit.errors import BadInput, Duplicate, OpeningRefused
+from tacit.protect.envelope import Evidence, Inbox, Place, check_header, refuse_few
+
+T = TypeVar("T")
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS openings (
+    run TEXT NOT NULL, round INTEGER NOT NULL, key TEXT NOT NULL, clients INTEGER NOT NULL, sha256 TEXT NOT NULL,
+    time TEXT NOT NULL, PRIMARY KEY (run, round)
+);
+"""
+BUSY_SECONDS = 30  # how long a second opener on the same file waits for its turn
+
+
+def whose_turn(turns: Sequence[str], *, run: str, round: int) -> str:
+    """The member that opens this round: everybody computes the same one.
+
+    >>> whose_turn(["coast", "north"], run="r", round=0) in ("coast", "north")
+    True
+    """
+    digest = hashlib.sha256(f"tacit turn {run} {round}".encode()).digest()
+    return sorted(turns)[int.from_bytes(digest, "big") % len(turns)]
+
+
+class Opener(Generic[T]):
+    """Opens at most one sum of a round, of at least `at_least` reports, with `open_with` (a secret key's or a share's).
+
+    Guarantee: the round is on disk as opened before `open_with` is called.
+    """
+
+    def __init__(
+        self,
+        path: Path | str,
+        open_with: Callable[[list[mpz]], T],
+        *,
+        at_least: int,
+        name: str = "",
+        turns: Sequence[str] = (),
+    ):
+        check.at_least(2, at_least=at_least)
+        if turns and name not in turns:
+            raise BadInput(f"{name!r} is not among the openers {', '.join(sorted(turns))}.")
+        self.path, self.at_least, self.name, self.turns = Path(path), at_least, name, tuple(turns)
+        self._open_with = open_with
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._db = sqlite3.connect(self.path, isolation_level=None, timeout=BUSY_SECONDS)
+            self._db.execute("PRAGMA synchronous=FULL")
+            self._db.executescript(SCHEMA)
+        except (sqlite3.Error, OSError) as error:
+            raise OpeningRefused(f"The openings {self.path} cannot be kept ({error}); nothing was opened.") from error
+
+    def open(self, place: Place, messages: Sequence[bytes]) -> tuple[T, list[str]]:
+        """Opens the sum of the reports it is shown, and says whose they are. Withstands a server that lies.
+
+        Raises MessageRefused for a report that is not in order, TooFewReports, or OpeningRefused.
+        """
+        inbox = Inbox(place)
+        for raw in messages:
+            inbox.accept(raw)
+        total, clients = inbox.total(at_least=self.at_least), inbox.complete()
+        return self._open(place, total, clients), clients
+
+    def open_sum(self, place: Place, total: list[mpz], evidence: Sequence[Evidence]) -> tuple[T, list[str]]:
+        """Opens a total that the server says is the product of the reports whose signed headers it shows.
+
+        Nothing here shows that it is: only for a server that is curious but follows the protocol.
+        """
+        seen: dict[str, set[int]] = {}
+        for item in evidence:
+            check_header(place, item)
+            chunks = seen.setdefault(item.header.client, set())
+            if item.header.chunk in chunks:
+                raise Duplicate(f"The report of {item.header.client!r} is shown twice: the sum is not opened.")
+            chunks.add(item.header.chunk)
+        clients = sorted(client for client, chunks in seen.items() if len(chunks) == len(place.numbers))
+        refuse_few(clients, at_least=self.at_least)
+        if len(total) != sum(place.numbers):
+            raise OpeningRefused(f"A sum of {len(total)} ciphertexts was shown where {sum(place.numbers)} belong.")
+        place.public.validate(total)
+        return self._open(place, total, clients), clients
+
+    def close(self) -> None:
+        """Closes the file; nothing is pending."""
+        self._db.close()
+
+    def _open(self, place: Place, total: list[mpz], clients: list[str]) -> T:
+        if self.turns:
+            turn = whose_turn(self.turns, run=place.run, round=place.round)
+            if turn != self.name:
+                raise OpeningRefused(f"Round {place.round} is opened by {turn!r}, not by {self.name!r}: ask there.")
+        self._record(place, total, clients)
+        return self._open_with(total)
+
+    def _record(self, place: Place, total: list[mpz], clients: list[str]) -> None:
+        digest = hashlib.sha256(place.public.to_bytes(total)).hexdigest()
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+        row = (place.run, place.round, place.public.id, len(clients), digest, now)
+        try:
+            self._db.execute("INSERT INTO openings VALUES (?, ?, ?, ?, ?, ?)", row)
+        except sqlite3.IntegrityError as error:
+            text = f"A sum of round {place.round} of run {place.run} has been opened"
+            raise OpeningRefused(f"{text}: a second could give away a single update, so start a new round.") from error
+        except sqlite3.Error as error:
+            raise OpeningRefused(f"The openings {self.path} cannot be kept ({error}); nothing was opened.") from error

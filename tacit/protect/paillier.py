@@ -1,0 +1,250 @@
+"""Paillier's additive encryption (EUROCRYPT 1999) with g = n + 1: whoever has the public key seals and adds, whoever has
+the secret key opens. `textbook` is the slow twin.
+
+    seal   c = (1 + mn) rho mod n^2        rho is an n-th residue that is used once: see `randomisers`
+    add    c = c_1 c_2 mod n^2             opens to m_1 + m_2
+    open   modulo p^2 and q^2 apart, then joined by the Chinese remainder theorem (Paillier 1999, section 7)
+
+Guarantee: without the secret key a ciphertext says nothing about its message (IND-CPA), under
+- `ordinary`, `safe-prime`: decisional composite residuosity, and that rho = h_s^r with |n|/2-bit r looks like a random
+  n-th residue (Damgård, Jurik and Nielsen 2010: h = -x^2, p = q = 3 mod 4, gcd(p - 1, q - 1) = 2);
+- `short-exponent`: the stronger assumption of Ma, Han and Lei (ACSAC 2021): the same although h lies in a secret
+  subgroup of only `short_bits` bits. Such a key opens only what was sealed with its own h_s.
+
+Ciphertexts are malleable on purpose and an opener is an oracle: nothing here authenticates, see `envelope` and `opener`.
+"""
+
+import hashlib
+import secrets
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, reduce
+from math import gcd
+from operator import index
+from typing import Literal, Protocol
+
+import gmpy2
+from gmpy2 import mpz
+
+from tacit import check
+from tacit.errors import BadCiphertext, BadInput, KeyRefused, SumOverflow
+from tacit.protect import cores, primes
+
+Shape = Literal["ordinary", "short-exponent", "safe-prime"]
+SHAPES: tuple[Shape, ...] = ("ordinary", "short-exponent", "safe-prime")
+SIZES = (2048, 3072, 4096)  # 112, 128 and about 150 bits of security (NIST SP 800-57 part 1, table 2)
+LEAST_BITS = SIZES[0]
+SPARE_BITS = 2  # a plaintext is below n / 2, so a sum that ran over is seen and never wraps in silence
+CLOSENESS_BITS = 100  # |p - q| > 2^(bits/2 - 100), FIPS 186-5, A.1.1
+
+
+class Source(Protocol):
+    """Where randomisers come from."""
+
+    def take(self, count: int) -> list[mpz]:
+        """`count` randomisers that nobody has had before."""
+        ...
+
+
+def short_bits(bits: int) -> int:
+    """The bits of the secret subgroup's order: four times the security of n, because finding a prime of half of them
+    takes a square root (Ma et al. have 448 for 2048 and 512 for 3072; 4096 lies between 512 and their 768 for 7680)."""
+    return {2048: 448, 3072: 512, 4096: 640}.get(bits, bits // 4)
+
+
+@dataclass(frozen=True)
+class PublicKey:
+    """n, and h_s for fast randomisers. Raises KeyRefused for an n that can be factored or an h_s that hides nothing.
+
+    A key without `h_s` (one made elsewhere) still works, with randomisers r^n. `least_bits` is for tests alone.
+    """
+
+    n: mpz = field(repr=False)
+    shape: Shape = "ordinary"
+    h_s: mpz | None = field(default=None, repr=False)
+    least_bits: int = field(default=LEAST_BITS, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        check.one_of(SHAPES, shape=self.shape)
+        if self.bits < self.least_bits:
+            raise KeyRefused(f"A key of {self.bits} bits can be broken: make one of at least {self.least_bits} bits.")
+        if self.n % 2 == 0 or gmpy2.is_prime(self.n) or gmpy2.is_power(self.n):
+            raise KeyRefused("The key's n is not a product of two odd primes: make a new key.")
+        if self.h_s is None:
+            if self.shape == "short-exponent":
+                raise KeyRefused("A short-exponent key needs its h_s: take the public key file that was made with it.")
+        elif not 1 < self.h_s < self.n_squared - 1 or gcd(self.h_s, self.n) != 1:
+            raise KeyRefused("The key's h_s cannot hide a message: make a new key.")
+
+    @property
+    def bits(self) -> int:
+        """The bits of n."""
+        return self.n.bit_length()
+
+    @property
+    def plaintext_bits(self) -> int:
+        """A message, and every sum of messages, is below 2 to this power."""
+        return self.bits - SPARE_BITS
+
+    @property
+    def exponent_bits(self) -> int:
+        """The bits of r in rho = h_s^r."""
+        return short_bits(self.bits) if self.shape == "short-exponent" else (self.bits + 1) // 2
+
+    @property
+    def ciphertext_bytes(self) -> int:
+        """Every ciphertext has this length, whatever its message."""
+        return (2 * self.bits + 7) // 8
+
+    @cached_property
+    def n_squared(self) -> mpz:
+        """The modulus of ciphertexts."""
+        return self.n * self.n
+
+    @cached_property
+    def id(self) -> str:
+        """A fingerprint of all that makes the key: 128 bits of SHA-256, in hexadecimal."""
+        text = f"tacit paillier {self.shape} {self.n:x} {self.h_s or 0:x}"
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+    def seal(self, messages: Sequence[int], randomisers: Source) -> list[mpz]:
+        """A ciphertext per message. Raises BadInput for a message that is negative or too large."""
+        n, n_squared, limit = self.n, self.n_squared, 1 << self.plaintext_bits
+        try:
+            numbers = [mpz(index(m)) for m in messages]  # a float, even a whole one, is not a message
+        except TypeError as error:
+            raise BadInput(f"Expected whole numbers to seal ({error}).") from error
+        if any(not 0 <= m < limit for m in numbers):
+            raise BadInput(f"A message is outside 0 to 2^{self.plaintext_bits} - 1: pack it for this key.")
+        return [(1 + m * n) * rho % n_squared for m, rho in zip(numbers, randomisers.take(len(numbers)), strict=True)]
+
+    def add(self, rows: Iterable[Sequence[mpz]]) -> list[mpz]:
+        """Ciphertexts of the sums of equally long rows, place by place. Raises BadInput if they are not."""
+        rows = list(rows)
+        if not rows or any(len(row) != len(rows[0]) for row in rows):
+            raise BadInput(f"Expected rows of one length to add, got lengths {sorted({len(row) for row in rows})}.")
+        return [reduce(lambda a, b: a * b % self.n_squared, column) for column in zip(*rows, strict=True)]
+
+    def to_bytes(self, ciphertexts: Iterable[mpz]) -> bytes:
+        """Ciphertexts as big-endian numbers of one width: the length says how many there are and nothing else."""
+        return b"".join(int(c).to_bytes(self.ciphertext_bytes, "big") for c in ciphertexts)
+
+    def from_bytes(self, raw: bytes) -> list[mpz]:
+        """What `to_bytes` wrote, checked. Raises BadCiphertext."""
+        width = self.ciphertext_bytes
+        if not raw or len(raw) % width:
+            raise BadCiphertext(f"{len(raw)} bytes are not a number of whole ciphertexts of {width} bytes.")
+        found = [mpz(int.from_bytes(raw[at : at + width], "big")) for at in range(0, len(raw), width)]
+        self.validate(found)
+        return found
+
+    def validate(self, ciphertexts: Sequence[mpz]) -> None:
+        """Raises BadCiphertext, naming the first c outside 0 < c < n^2 or with a factor in common with n."""
+        for place, c in enumerate(ciphertexts):
+            if not 0 < c < self.n_squared:
+                raise BadCiphertext(f"Ciphertext {place} is outside 0 < c < n^2: refuse its sender.")
+        product = reduce(lambda a, b: a * b % self.n, ciphertexts, mpz(1))  # one gcd instead of one for each
+        if gcd(product, self.n) != 1:
+            place = next(place for place, c in enumerate(ciphertexts) if gcd(c, self.n) != 1)
+            raise BadCiphertext(f"Ciphertext {place} has a factor in common with n: refuse its sender.")
+
+
+@dataclass(frozen=True)
+class SecretKey:
+    """The primes of a public key, and for short-exponent keys the short primes behind them. Never printed."""
+
+    public: PublicKey
+    p: mpz = field(repr=False)
+    q: mpz = field(repr=False)
+    short: tuple[mpz, mpz] | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.p * self.q != self.public.n or self.p == self.q or not (_prime(self.p) and _prime(self.q)):
+            raise KeyRefused("The secret key does not belong to its public key: take both from the same file.")
+        if (self.short is not None) != (self.public.shape == "short-exponent"):
+            raise KeyRefused(f"The secret key does not have the shape {self.public.shape!r} of its public key.")
+        if self.short and ((self.p - 1) % self.short[0] or (self.q - 1) % self.short[1]):
+            raise KeyRefused("The short primes do not belong to the secret key: take both from the same file.")
+
+    @cached_property
+    def _halves(self) -> tuple[tuple[mpz, mpz, mpz, mpz], ...]:
+        """For each prime: the prime, its square, an exponent that removes every rho, and 1 / L((1 + n)^exponent)."""
+        exponents = [2 * s for s in self.short] if self.short else [self.p - 1, self.q - 1]
+        pairs = ((self.p, self.q), (self.q, self.p))
+        return tuple(
+            (p, p * p, e, gmpy2.invert(e * q, p)) for (p, q), e in zip(pairs, exponents, strict=True)
+        )  # (1 + n)^e = 1 + epq modulo p^2, so L is eq
+
+    @cached_property
+    def _p_inverse(self) -> mpz:
+        return gmpy2.invert(self.p, self.q)
+
+    def decrypt(self, c: mpz) -> mpz:
+        """The message modulo n of one ciphertext, which may come from any Paillier with g = n + 1."""
+        parts = []
+        for p, p_squared, exponent, inverse in self._halves:
+            u, rest = divmod(gmpy2.powmod(c, exponent, p_squared) - 1, p)
+            if rest:  # only a short exponent can fail to remove what it was not made for
+                raise BadCiphertext(
+                    "A ciphertext was not sealed with this key's h_s: use the public key file as it is."
+                )
+            parts.append(u * inverse % p)
+        m_p, m_q = parts
+        return m_p + self.p * ((m_q - m_p) * self._p_inverse % self.q)
+
+    def open(self, ciphertexts: Sequence[mpz], *, workers: int | None = None) -> list[mpz]:
+        """The messages, on all cores. Raises BadCiphertext, or SumOverflow if one is not below 2^plaintext_bits."""
+        self.public.validate(ciphertexts)
+        width = (self.public.bits + 7) // 8
+        found = cores.compute(
+            lambda start, stop: (self.decrypt(c) for c in ciphertexts[start:stop]),
+            len(ciphertexts),
+            width=width,
+            workers=workers,
+        )
+        refuse_overflow(self.public, found)
+        return found
+
+
+def refuse_overflow(public: PublicKey, opened: Sequence[mpz]) -> None:
+    """Raises SumOverflow if a sum ran over the plaintext's band."""
+    if any(m.bit_length() > public.plaintext_bits for m in opened):
+        raise SumOverflow(f"A sum is not below 2^{public.plaintext_bits}: fewer reports or more headroom are needed.")
+
+
+def generate(*, bits: int = 3072, shape: Shape = "ordinary", least_bits: int = LEAST_BITS) -> SecretKey:
+    """A new key from the operating system's entropy. `least_bits` is for tests alone."""
+    check.one_of(SHAPES, shape=shape)
+    if bits % 2 or bits < least_bits or (least_bits == LEAST_BITS and bits not in SIZES):
+        raise BadInput(f"Expected bits to be one of {', '.join(map(str, SIZES))}; got {bits!r}.")
+    while True:
+        (p, short_p), (q, short_q) = (_new_prime(bits // 2, shape, bits) for _ in range(2))
+        n = p * q
+        if (
+            abs(p - q).bit_length() > bits // 2 - CLOSENESS_BITS
+            and gcd(p - 1, q - 1) == 2
+            and gcd(n, (p - 1) * (q - 1)) == 1
+        ):
+            break
+    short = (short_p, short_q) if short_p and short_q else None
+    cofactor = (p - 1) // (2 * short_p) * ((q - 1) // (2 * short_q)) if short_p and short_q else 1  # p'q'
+    h = -gmpy2.powmod(_unit(n), 2 * cofactor, n) % n  # -x^2, or -y^(2p'q') in the secret subgroup
+    return SecretKey(PublicKey(n, shape, gmpy2.powmod(h, n, n * n), least_bits), p, q, short)
+
+
+def _new_prime(bits: int, shape: Shape, key_bits: int) -> tuple[mpz, mpz | None]:
+    if shape == "short-exponent":
+        return primes.structured_prime(bits, short_bits(key_bits) // 2)
+    return (primes.safe_prime(bits) if shape == "safe-prime" else primes.random_prime(bits)), None
+
+
+def _unit(n: mpz) -> mpz:
+    """A random number that is prime to n."""
+    while True:
+        x = mpz(secrets.randbelow(int(n)))
+        if gcd(x, n) == 1:
+            return x
+
+
+def _prime(number: mpz) -> bool:
+    return number > 2 and gmpy2.is_prime(number)

@@ -1,0 +1,166 @@
+"""How integers travel so that they can be added: as they are, or sealed so that whoever adds them cannot read them.
+
+A seal has three sides. A client writes a report; the server collects the reports of a round and adds them; whoever may open
+the sum opens it, once it holds enough reports. `Plain` is the slow twin of `Sealed`: from the same integers both open the
+same sum. In a simulation one process holds all sides; elsewhere `signers` has one entry and only an opener has `opener`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import torch
+from gmpy2 import mpz
+
+from tacit.errors import BadInput, Duplicate, GridOverflow, OpeningRefused, TooFewReports
+from tacit.protect.envelope import Evidence, Inbox, Place, sizes, write
+from tacit.protect.lanes import Lanes
+from tacit.protect.opener import Opener
+from tacit.protect.paillier import PublicKey, Source
+from tacit.protect.signing import Members, Signer
+from tacit.types import Message, Shared
+
+
+class Collected(Protocol):
+    """The reports of one round so far."""
+
+    @property
+    def clients(self) -> list[str]:
+        """Whose whole report is there."""
+        ...
+
+    @property
+    def sum_bytes(self) -> int:
+        """What goes from the server to whoever opens the sum."""
+        ...
+
+    def accept(self, message: Message) -> None:
+        """Adds a report. Raises a TacitError for what is none; the others stay."""
+        ...
+
+    def open(self) -> np.ndarray:
+        """The sum of the integers. Raises TooFewReports, or GridOverflow where a report left the grid."""
+        ...
+
+
+class Seal(Protocol):
+    """What one group of clients uses."""
+
+    def report(self, shared: Shared, *, client: str, round: int) -> dict[str, torch.Tensor]:
+        """What a client sends."""
+        ...
+
+    def collect(self, *, round: int) -> Collected:
+        """Where the server puts the reports of a round."""
+        ...
+
+
+@dataclass(frozen=True)
+class Plain:
+    """Reports that everybody on the way can read: for a server that is trusted to add, and to measure `Sealed` by."""
+
+    lanes: Lanes
+    fewest: int
+
+    def report(self, shared: Shared, *, client: str, round: int) -> dict[str, torch.Tensor]:
+        return {"report": shared.vector.to(torch.int32 if self.lanes.reach < 2**31 else torch.int64)}
+
+    def collect(self, *, round: int) -> "PlainSum":
+        return PlainSum(self)
+
+
+@dataclass
+class PlainSum:
+    """A running sum."""
+
+    seal: Plain
+    clients: list[str] = field(default_factory=list)
+    total: np.ndarray | None = None
+    sum_bytes: int = 0  # the server reads it itself
+
+    def accept(self, message: Message) -> None:
+        report, lanes = _part(message, 0), self.seal.lanes
+        if message.sender in self.clients:
+            raise Duplicate("a second report: the first counts")
+        if report.shape != (lanes.count,) or report.is_floating_point():
+            raise BadInput(f"its report is not {lanes.count} integers")
+        values = report.numpy().astype(np.int64)
+        if max(values.max(), -values.min()) > lanes.reach:
+            raise GridOverflow("its report is beyond the grid")
+        self.total = values if self.total is None else self.total + values
+        self.clients.append(message.sender)
+
+    def open(self) -> np.ndarray:
+        if self.total is None or len(self.clients) < self.seal.fewest:
+            text = f"{len(self.clients)} reports arrived and {self.seal.fewest} are needed"
+            raise TooFewReports(f"{text}: the sum would carry less noise than was promised.")
+        return self.total
+
+
+@dataclass(frozen=True)
+class Sealed:
+    """Reports under Paillier, signed: the server multiplies what it cannot read."""
+
+    lanes: Lanes
+    public: PublicKey
+    run: str
+    members: Members = field(repr=False)
+    signers: Mapping[str, Signer] = field(repr=False)
+    randomisers: Source = field(repr=False)
+    opener: Opener[list[mpz]] | None = field(default=None, repr=False)
+
+    def place(self, round: int) -> Place:
+        """What a report of this round is bound to."""
+        return Place(self.run, round, self.public, sizes(self.lanes.numbers), self.members)
+
+    def report(self, shared: Shared, *, client: str, round: int) -> dict[str, torch.Tensor]:
+        sealed = self.public.seal(self.lanes.pack(shared.vector.numpy()), self.randomisers)
+        parts = write(self.place(round), self.signers[client], sealed)
+        return {_name(i): torch.frombuffer(bytearray(raw), dtype=torch.uint8) for i, raw in enumerate(parts)}
+
+    def collect(self, *, round: int) -> "SealedSum":
+        return SealedSum(self, Inbox(self.place(round)))
+
+
+@dataclass
+class SealedSum:
+    """Ciphertexts, each checked as it comes, and the signed headers that the opener asks for."""
+
+    seal: Sealed
+    inbox: Inbox
+    evidence: list[Evidence] = field(default_factory=list)
+
+    @property
+    def clients(self) -> list[str]:
+        return self.inbox.complete()
+
+    @property
+    def sum_bytes(self) -> int:
+        headers = sum(len(item.header.raw()) + len(item.signature) for item in self.evidence)
+        return self.seal.lanes.numbers * self.seal.public.ciphertext_bytes + headers
+
+    def accept(self, message: Message) -> None:
+        for i in range(len(self.inbox.place.numbers)):
+            part = _part(message, i)
+            self.evidence.append(self.inbox.accept(part.numpy().tobytes()))
+
+    def open(self) -> np.ndarray:
+        if self.seal.opener is None:
+            raise OpeningRefused("The sum can be opened only where a key is: send it to a client.")
+        place, clients = self.inbox.place, set(self.clients)
+        total = self.inbox.total(at_least=self.seal.opener.at_least)
+        whole = [item for item in self.evidence if item.header.client in clients]
+        opened, _ = self.seal.opener.open_sum(place, total, whole)
+        return self.seal.lanes.unpack(opened, reports=len(clients))
+
+
+def _name(part: int) -> str:
+    return f"report-{part}" if part else "report"
+
+
+def _part(message: Message, part: int) -> torch.Tensor:
+    found = message.tensors.get(_name(part))
+    if found is None:
+        raise BadInput(f"it sent no report: {message.facts.get('failed', 'there was none in its message')}")
+    return found

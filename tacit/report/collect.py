@@ -1,0 +1,210 @@
+"""From a run's files to what its page shows: plain values, few enough for a small file.
+
+Every number is rounded for the eye; an epsilon is rounded up. Numbers computed from raw data are marked by the page.
+"""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import accumulate
+from typing import Any
+
+from tacit.engine.watch import STAGES
+from tacit.experiment import Experiment
+from tacit.privacy.guarantee import sentence
+from tacit.report import spending
+from tacit.report.files import RunFiles
+from tacit.report.progress import facts
+from tacit.toml import dumps
+from tacit.types import Guarantee
+
+MOST_POINTS = 1000  # of a curve: more are thinned, the last is kept
+MOST_CLIENTS = 3000  # rows of the table of clients
+MOST_REFUSED = 100  # messages named that a server refused
+LIVE_PRICES = 48  # while a run goes on, what everybody has spent is priced only if it takes few prices
+COLUMNS = (
+    "accuracy", "loss", "train_loss", "clipped", "cohort", "out_of_budget", "epsilon_tightest", "epsilon_loosest",
+    "update_norm", "signal_to_noise", "signal_to_noise_low", "signal_to_noise_high", "uplink_total", "downlink_total",
+    "seconds", *(f"seconds_{stage}" for stage in STAGES),
+)  # fmt: skip
+CEILED = ("epsilon_tightest", "epsilon_loosest")
+
+
+def run_page(files: RunFiles, *, since: int = 0, live: bool = False) -> dict[str, Any]:
+    """Everything on the page of one run. With `live` no round is left out, and only those from `since` on are told."""
+    done, planned = len(files.rounds), files.experiment.train.rounds
+    stride = 1 if live else -(-done // MOST_POINTS)
+    every = _with_totals(files.rounds)
+    shown = [record for i, record in enumerate(every) if i >= since and (i % stride == 0 or i == done - 1)]
+    promise, curves, clients, last = _privacy(files, live=live)
+    refused = [(r["round"] + 1, str(name), str(why)) for r in files.rounds for name, why in _refusals(r)]
+    return {
+        "kind": "run",
+        "name": files.experiment.name,
+        "folder": files.folder.resolve().name,
+        "finished": files.summary is not None,
+        "stopped": files.summary["stopped"] if files.summary else None,
+        "planned": planned,
+        "done": done,
+        "since": since,
+        "thinned": stride,
+        "rounds": columns(shown),
+        "stages": stages(files.rounds),
+        "settings": settings(files.experiment),
+        "guarantee": promise,
+        "sentence": _sentence(files, promise),
+        "curves": curves,
+        "clients": clients,
+        "labels": _labels(files.clients),
+        "dropped": dropped(files.rounds, planned=planned, last=last),
+        "refused": {"count": len(refused), "some": refused[:MOST_REFUSED]},
+        "central": files.experiment.privacy.kind == "central",
+        "final": facts(files.summary) if files.summary else {},
+        "notes": list((files.summary or files.clients or {}).get("notes") or []),
+        "version": (files.summary or {}).get("version"),
+    }
+
+
+def columns(records: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
+    """The records as columns; what no record has is left out."""
+    found: dict[str, list[Any]] = {"round": [record["round"] + 1 for record in records]}
+    for key in COLUMNS:
+        values = [short(record.get(key), up=key in CEILED) for record in records]
+        if any(value is not None for value in values):
+            found[key] = values
+    return found
+
+
+def _refusals(record: dict[str, Any]) -> list[tuple[Any, Any]]:
+    """Messages that the server of a round could not use, as (client, why)."""
+    refused = record.get("refused")
+    return list(refused.items()) if isinstance(refused, dict) else []
+
+
+def _with_totals(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The records with the bytes until then: summed before a curve is thinned."""
+    up = accumulate(record["uplink_bytes"] for record in records)
+    down = accumulate(record["downlink_bytes"] for record in records)
+    totals = zip(records, up, down, strict=True)
+    return [record | {"uplink_total": sent, "downlink_total": received} for record, sent, received in totals]
+
+
+def short(value: Any, *, up: bool = False) -> Any:
+    """A number for the page: five digits, up where it is a promise; None for what is not a finite number.
+
+    >>> short(0.123456), short(1.00001, up=True), short(float("inf")), short("x")
+    (0.12346, 1.0001, None, None)
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    if up:
+        return math.ceil(value * 1e4 - 1e-9) / 1e4
+    return value if isinstance(value, int) else float(f"{value:.5g}")
+
+
+def stages(records: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Seconds by stage over the whole run; empty for a run that did not measure them."""
+    if not records or "seconds_train" not in records[0]:
+        return {}
+    return {stage: short(math.fsum(record.get(f"seconds_{stage}", 0.0) for record in records)) for stage in STAGES}
+
+
+def settings(experiment: Experiment) -> list[list[Any]]:
+    """Sections of [key, value, whether it is the default's], resolved."""
+    usual, own = Experiment().model_dump(), experiment.model_dump()
+    sections = []
+    for name, table in own.items():
+        if isinstance(table, dict):
+            rows = [
+                [key, text(value), usual[name].get(key) == value] for key, value in table.items() if value is not None
+            ]
+            sections.append([name, rows])
+    return sections
+
+
+def text(value: Any) -> str:
+    """A setting as it stands in the file, without quotes around a text."""
+    return value if isinstance(value, str) else dumps({"x": [value]}).strip()[len("x = [") : -1]
+
+
+def dropped(records: Sequence[dict[str, Any]], *, planned: int, last: dict[str, int]) -> list[list[Any]]:
+    """[first round missed, names] of clients that ran out of budget before the planned end.
+
+    `last` is the last round that each was charged for; who never was could not pay for the first.
+    """
+    found: dict[int, list[str]] = {}
+    for name in dict.fromkeys(str(name) for record in records for name in record.get("dropped") or []):
+        missed = last.get(name, -1) + 2
+        if missed <= planned:
+            found.setdefault(missed, []).append(name)
+    return [[missed, found[missed]] for missed in sorted(found)]
+
+
+def _privacy(
+    files: RunFiles, *, live: bool
+) -> tuple[dict[str, Any] | None, list[dict[str, Any]], dict[str, Any] | None, dict[str, int]]:
+    """The promise with what was spent, the curves, the table of clients, and the last round each was charged for."""
+    promise, known = files.guarantee, files.clients
+    if promise is None or known is None or files.ledger is None:
+        return promise, [], _clients(known, None, None), {}
+    planned, names = files.experiment.train.rounds, [str(name) for name in known["names"]]
+    common = {"delta": promise["delta"], "accountant": files.experiment.privacy.accountant}
+    charges = spending.read(files.ledger, run=files.run, unit=promise["unit"], planned=planned, **common)
+    curves = spending.groups(charges, names, known["limits"], planned=planned, done=len(files.rounds))
+    for curve in curves:
+        curve["epsilon"] = [short(value, up=True) for value in curve["epsilon"]]
+    spent, last = _spent(files, charges, names, live=live), {name: charges.last_round(name) for name in names}
+    if files.summary is None and spent:
+        ends = sorted(spent)
+        promise = promise | {"epsilon": {"min": ends[0], "median": ends[len(ends) // 2], "max": ends[-1]}}
+    return promise, curves, _clients(known, spent, [charges.rounds(name) for name in names]), last
+
+
+def _spent(files: RunFiles, charges: spending.Charges, names: list[str], *, live: bool) -> list[float] | None:
+    """What everybody spent: from an earlier page's notes if the ledger has not grown since, else priced."""
+    place, mark = files.folder / "spent.json", [files.run, charges.total]
+    if place.exists():
+        try:
+            noted = json.loads(place.read_text("utf-8"))
+            if noted["mark"] == mark and len(noted["spent"]) == len(names):
+                return [float(value) for value in noted["spent"]]
+        except (ValueError, KeyError, TypeError):
+            pass  # notes that cannot be read are made again
+    spent = spending.spent_by_all(charges, names, most=LIVE_PRICES if live and files.summary is None else None)
+    if spent and files.summary is not None and len(set(spent)) > LIVE_PRICES:
+        place.write_text(json.dumps({"mark": mark, "spent": spent}), "utf-8")
+    return spent
+
+
+def _sentence(files: RunFiles, promise: dict[str, Any] | None) -> str:
+    if files.summary:
+        return files.summary["sentence"]
+    if promise is None:
+        return sentence(None)
+    spent = promise["epsilon"]
+    fields = {key: value for key, value in promise.items() if key not in ("epsilon", "assumes")}
+    ends = {f"epsilon_{key}": value for key, value in spent.items()}
+    so_far = Guarantee(**fields, **ends, assumes=tuple(promise["assumes"]))
+    if spent["max"]:
+        return "So far: " + sentence(so_far)
+    unlimited = "; what each client has spent so far is below, and none can spend more than its own limit."
+    return sentence(replace(so_far)).partition("; the epsilon spent")[0] + unlimited
+
+
+def _clients(known: dict[str, Any] | None, spent: list[float] | None, taken: list[int] | None) -> dict[str, Any] | None:
+    if known is None:
+        return None
+    total, sizes = len(known["names"]), sorted(known["records"])
+    found: dict[str, Any] = {"count": total, "records": [sizes[0], sizes[total // 2], sizes[-1]] if sizes else None}
+    if total <= MOST_CLIENTS:
+        found |= {"names": [str(name) for name in known["names"]], "sizes": known["records"], "limits": known["limits"]}
+        found |= {"spent": [short(value, up=True) for value in spent] if spent else None, "taken": taken}
+    return found
+
+
+def _labels(known: dict[str, Any] | None) -> dict[str, Any] | None:
+    if known is None:
+        return None
+    classes = [str(name) for name in known["classes"]]
+    return {"classes": classes, "together": known["together"], "counts": known["labels"]}

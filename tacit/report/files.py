@@ -1,0 +1,118 @@
+"""Reads a run's folder for the report: finished, unfinished, or refused in one sentence. Nothing is written."""
+
+import json
+import math
+import tomllib
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from tacit.errors import BadInput, TacitError
+from tacit.experiment import Experiment
+
+NUMBERS = ("accuracy", "loss", "uplink_bytes", "downlink_bytes", "seconds")  # what every record has
+SUMMARY = {"test_accuracy": (int, float), "rounds": int, "stopped": str, "clients": int, "sentence": str}
+CLIENTS = {"names": list, "records": list, "limits": list, "classes": list, "labels": list, "together": int}
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """What a folder says about its run; `summary` is None while it has not ended, `clients` in folders of old."""
+
+    folder: Path
+    experiment: Experiment = field(repr=False)
+    run: str
+    rounds: list[dict[str, Any]] = field(repr=False)
+    summary: dict[str, Any] | None = field(repr=False)
+    clients: dict[str, Any] | None = field(repr=False)
+
+    @property
+    def guarantee(self) -> dict[str, Any] | None:
+        """What is promised, with what was spent where the run has ended."""
+        return self.summary.get("guarantee") if self.summary else (self.clients or {}).get("guarantee")
+
+    @cached_property
+    def ledger(self) -> Path | None:
+        """The file that says what was spent. Raises BadInput if there should be one and is not."""
+        if not self.guarantee:
+            return None
+        known = (self.clients or {}).get("ledger") or self.experiment.privacy.ledger or "ledger.db"
+        place = self.folder / known
+        if not place.is_file():
+            raise BadInput(f"{place} is missing, so nobody can say what was spent: put the ledger back.")
+        return place
+
+
+def read(folder: Path) -> RunFiles:
+    """The run in a folder. Raises BadInput in one sentence where there is none, or a file of it is damaged."""
+    settings = folder / "experiment.toml"
+    if not folder.is_dir():
+        raise BadInput(f"There is no folder {folder}.")
+    if not settings.exists():
+        raise BadInput(f"{folder} holds no run and no comparison: name a folder that `tacit run` or `compare` wrote.")
+    try:
+        experiment = Experiment(**tomllib.loads(_text(settings)))
+    except (tomllib.TOMLDecodeError, TypeError) as error:
+        raise BadInput(f"{settings} is damaged ({_one_line(error)}).") from None
+    except TacitError as error:
+        raise BadInput(f"{settings} cannot be used: {error}") from None
+    summary, clients = _table(folder / "summary.json", SUMMARY), _table(folder / "clients.json", CLIENTS)
+    run = (_table(folder / "run.json", {"run": str}) or {"run": ""})["run"]
+    if clients is not None:
+        _check_clients(folder / "clients.json", clients)
+    return RunFiles(folder, experiment, run, _rounds(folder / "rounds.jsonl"), summary, clients)
+
+
+def _rounds(place: Path) -> list[dict[str, Any]]:
+    lines = _text(place).split("\n") if place.exists() else []
+    ends = len(lines) - 1  # what follows the last line break is being written
+    records: list[dict[str, Any]] = []
+    for number, line in enumerate(lines[:ends], 1):
+        try:
+            record = json.loads(line)
+        except ValueError:
+            raise BadInput(f"Line {number} of {place} is damaged.") from None
+        if not _is_record(record):
+            raise BadInput(f"Line {number} of {place} is not the record of a round.")
+        records.append(record)
+    return records
+
+
+def _is_record(record: Any) -> bool:
+    return (
+        isinstance(record, dict)
+        and isinstance(record.get("round"), int)
+        and all(isinstance(record.get(key), int | float) and math.isfinite(record[key]) for key in NUMBERS)
+    )
+
+
+def _table(place: Path, needed: dict[str, Any]) -> dict[str, Any] | None:
+    if not place.exists():
+        return None
+    try:
+        found = json.loads(_text(place))
+    except ValueError as error:
+        raise BadInput(f"{place} is damaged ({_one_line(error)}).") from None
+    if not isinstance(found, dict) or not all(isinstance(found.get(key), kind) for key, kind in needed.items()):
+        raise BadInput(f"{place} is damaged: it lacks what a run writes there.")
+    return found
+
+
+def _check_clients(place: Path, clients: dict[str, Any]) -> None:
+    count, width = len(clients["names"]), len(clients["classes"])
+    fits = len(clients["records"]) == len(clients["limits"]) == count and clients["together"] >= 1
+    columns = -(-count // max(1, clients["together"]))
+    if not (fits and len(clients["labels"]) == columns and all(len(row) == width for row in clients["labels"])):
+        raise BadInput(f"{place} is damaged: its lists do not fit together.")
+
+
+def _text(place: Path) -> str:
+    try:
+        return place.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"{place} cannot be read ({_one_line(error)}).") from None
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,90 @@
+"use strict";
+// Small words for elements and numbers. Text enters the page by textContent only: nothing from a file becomes markup.
+const SVG = "http://www.w3.org/2000/svg";
+function put(node, attributes, children) {
+  for (const [key, value] of Object.entries(attributes || {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (key === "text") node.textContent = value;
+    else if (key.startsWith("on")) node.addEventListener(key.slice(2), value);
+    else node.setAttribute(key, value === true ? "" : value);
+  }
+  for (const child of (children || []).flat(9)) if (child !== null && child !== undefined) node.append(child);
+  return node;
+}
+const el = (name, attributes, ...children) => put(document.createElement(name), attributes, children);
+const svg = (name, attributes, ...children) => put(document.createElementNS(SVG, name), attributes, children);
+let counter = 0;
+const fresh = (word) => `${word}-${++counter}`;
+
+function digits(value, most) {
+  if (value === null || value === undefined) return "–";
+  const size = Math.abs(value);
+  if (size !== 0 && (size < 1e-3 || size >= 1e6)) return value.toExponential(2);
+  return String(Number(value.toPrecision(most || 4)));
+}
+const whole = (value) => (value === null || value === undefined ? "–" : Math.round(value).toLocaleString("en"));
+const fixed = (places) => (value) => (value === null || value === undefined ? "–" : value.toFixed(places));
+const percent = (value) => (value === null || value === undefined ? "–" : `${(100 * value).toFixed(1)} %`);
+// an epsilon is rounded up, never in our favour
+const epsilon = (value) => (value === null || value === undefined ? "–" : (Math.ceil(value * 1000 - 1e-6) / 1000).toFixed(3));
+const limitText = (value) => (value === null || value === undefined ? "no limit" : digits(value, 4));
+function bytes(value) {
+  if (value === null || value === undefined) return "–";
+  for (const unit of ["B", "kB", "MB", "GB"]) {
+    if (value < 1000) return `${Number(value.toPrecision(3))} ${unit}`;
+    value /= 1000;
+  }
+  return `${Number(value.toPrecision(3))} TB`;
+}
+function seconds(value) {
+  if (value === null || value === undefined) return "–";
+  if (value < 0.1) return `${Number((value * 1000).toPrecision(3))} ms`;
+  if (value < 90) return `${Number(value.toPrecision(3))} s`;
+  return value < 5400 ? `${(value / 60).toFixed(1)} min` : `${(value / 3600).toFixed(1)} h`;
+}
+const delta = (value) => (value < 1e-3 ? value.toExponential().replace(/\.?0*e/, "e") : String(value));
+const plural = (count, word) => `${whole(count)} ${word}${count === 1 ? "" : "s"}`;
+
+function section(id, title, ...children) {
+  document.getElementById("nav").append(el("a", { href: `#${id}`, text: title }));
+  return el("section", { id, "aria-labelledby": `${id}-title` }, el("h2", { id: `${id}-title`, text: title }), children);
+}
+// A table whose rows are made when it is first looked at.
+function table(caption, heads, rows, options) {
+  const body = el("tbody");
+  const made = el("table", {}, el("caption", { class: "visually-hidden", text: caption }),
+    el("thead", {}, el("tr", {}, heads.map((head) => el("th", { scope: "col", class: head.number ? "number" : null, text: head.name })))), body);
+  const fill = () => {
+    if (body.firstChild) return;
+    for (const row of typeof rows === "function" ? rows() : rows)
+      body.append(el("tr", {}, row.map((cell, i) => (i === 0 && !(options && options.plain)
+        ? el("th", { scope: "row", text: cell })
+        : el("td", { class: heads[i].number ? "number" : null, text: cell })))));
+  };
+  const box = el("div", { class: `scroll${options && options.tall ? " tall" : ""}`, tabindex: "0", role: "region", "aria-label": caption }, made);
+  if (options && options.open) { fill(); return box; }
+  const details = el("details", {}, el("summary", { text: (options && options.summary) || `${caption}, as a table` }), box);
+  details.addEventListener("toggle", fill);
+  return details;
+}
+function terms(pairs) {
+  return el("dl", {}, pairs.filter((pair) => pair[1] !== null && pair[1] !== undefined).map(([name, value]) =>
+    [el("dt", { text: name }), el("dd", {}, Array.isArray(value) ? el("ul", {}, value.map((one) => el("li", { text: one }))) : String(value))]));
+}
+// The page's theme: what the system says, until the reader says otherwise.
+function theme() {
+  const root = document.documentElement, button = document.getElementById("theme");
+  const keep = (value) => { try { localStorage.setItem("tacit-theme", value); } catch (error) { /* a file may have no storage */ } };
+  const known = () => { try { return localStorage.getItem("tacit-theme"); } catch (error) { return null; } };
+  const dark = () => (root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches);
+  const say = () => button.setAttribute("aria-label", `Switch to ${dark() ? "light" : "dark"} colours`);
+  if (known() === "dark" || known() === "light") root.dataset.theme = known();
+  button.addEventListener("click", () => { root.dataset.theme = dark() ? "light" : "dark"; keep(root.dataset.theme); say(); redraw(); });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { say(); redraw(); });
+  say();
+}
+const drawn = [];
+const redraw = () => drawn.forEach((draw) => draw());
+const colour = (index) => `var(--s${index % 8})`;
+const DASHES = ["", "7 3", "2 3", "9 3 2 3"];
+const dash = (index) => DASHES[Math.floor(index / 2) % 4] || null;

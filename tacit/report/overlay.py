@@ -1,0 +1,179 @@
+"""Several runs on one page: an entry per cell of a comparison, or per run named, with the band over its seeds.
+
+An epsilon never loses its promise: entries are sorted by what they promise (unit, adversary, relation, delta), and the
+page draws a picture of its own for each. Record-level and client-level epsilons never share an axis.
+"""
+
+import math
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tacit.compare.grid import expand
+from tacit.compare.place import ASKED, BASE, asked, tasks_of
+from tacit.compare.results import CONFIDENCE, LAST_ROUNDS, estimate, last_rounds, statement
+from tacit.errors import BadInput
+from tacit.report.collect import MOST_POINTS, settings, short, stages
+from tacit.report.files import RunFiles, read
+
+SERIES = ("accuracy", "loss", "clipped", "signal_to_noise")
+CUMULATED = ("uplink_bytes", "downlink_bytes")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of the page: a label and its runs, one per seed."""
+
+    label: str
+    runs: tuple[RunFiles, ...]
+    planned: int
+    missing: int = 0  # runs of a comparison that have not begun
+    varied: dict[str, Any] = field(default_factory=dict)
+
+
+def entries(folders: Sequence[Path]) -> list[Entry]:
+    """What the folders hold, in their order. Raises BadInput in one sentence for a folder that cannot be shown."""
+    found: list[Entry] = []
+    for folder in folders:
+        found += _cells(folder) if (folder / ASKED).exists() else [_single(folder)]
+    labels = [entry.label for entry in found]
+    twice = {label for label in labels if labels.count(label) > 1}
+    seen: dict[str, int] = {}
+    for index, entry in enumerate(found):
+        if entry.label in twice:
+            seen[entry.label] = seen.get(entry.label, 0) + 1
+            found[index] = Entry(f"{entry.label} ({seen[entry.label]})", *_rest(entry))
+    return found
+
+
+def several_page(found: Sequence[Entry], *, name: str) -> dict[str, Any]:
+    """Everything on the page of several runs."""
+    promises = list(dict.fromkeys(statement(run.guarantee) for e in found for run in e.runs if run.guarantee))
+    kept = [entry for entry in found if entry.runs]
+    if not kept:
+        raise BadInput(f"No run of {name} has begun, so there is nothing to show yet.")
+    common, own = _settings([entry.runs[0] for entry in kept])
+    differing = {entry.label: mine for entry, mine in zip(kept, own, strict=True)}
+    return {
+        "kind": "several",
+        "name": name,
+        "finished": all(run.summary for entry in found for run in entry.runs) and not any(e.missing for e in found),
+        "last": last_rounds(len(run.rounds) for entry in found for run in entry.runs if run.summary),
+        "confidence": 100 * CONFIDENCE,
+        "promises": [{"statement": words, **_promise(found, words)} for words in promises],
+        "entries": [_entry(entry, promises) | {"settings": differing.get(entry.label, {})} for entry in found],
+        "settings": common,
+        "notes": list(dict.fromkeys(note for e in kept for note in (e.runs[0].summary or {}).get("notes") or [])),
+    }
+
+
+def _single(folder: Path) -> Entry:
+    run = read(folder)
+    return Entry(folder.resolve().name, (run,), run.experiment.train.rounds)
+
+
+def _cells(folder: Path) -> list[Entry]:
+    vary, seeds = asked(folder)
+    try:
+        cells = expand(tomllib.loads((folder / BASE).read_text("utf-8")), vary, seeds=seeds)
+        tasks = tasks_of(folder, cells)
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadInput(f"{folder / BASE} is damaged ({' '.join(str(error).split())}).") from None
+    found = []
+    for cell in cells:
+        begun = [t.folder for t in tasks if t.cell is cell and (t.folder / "experiment.toml").exists()]
+        runs = tuple(read(place) for place in begun)
+        planned = cell.experiments[0].train.rounds
+        found.append(Entry(cell.label, runs, planned, len(cell.experiments) - len(runs), cell.varied))
+    return found
+
+
+def _rest(entry: Entry) -> tuple[Any, ...]:
+    return entry.runs, entry.planned, entry.missing, entry.varied
+
+
+def _entry(entry: Entry, promises: list[str]) -> dict[str, Any]:
+    ended = [run for run in entry.runs if run.summary is not None]
+    last = [_last(run) for run in ended]
+    found = estimate(last)
+    promise = next((run.guarantee for run in entry.runs if run.guarantee), None)
+    spent = [run.summary["guarantee"]["epsilon"] for run in ended if run.summary and run.summary.get("guarantee")]
+    mean = {key: _mean([run.summary[key] for run in ended if run.summary]) for key in ("seconds", *CUMULATED)}
+    return {
+        "label": entry.label,
+        "seeds": len(entry.runs) + entry.missing,
+        "ended": len(ended),
+        "planned": entry.planned,
+        "rounds": max((len(run.rounds) for run in entry.runs), default=0),
+        "early": sum(run.summary["stopped"] == "budget" for run in ended if run.summary),
+        "accuracy": short(found.mean) if found else None,
+        "interval": short(found.interval) if found else None,
+        "each": [short(value) for value in last],
+        "promise": promises.index(statement(promise)) if promise else None,
+        "unit": promise["unit"] if promise else None,
+        "epsilon": {
+            "min": short(min(one["min"] for one in spent), up=True),
+            "max": short(max(one["max"] for one in spent), up=True),
+        }
+        if spent
+        else None,
+        **{key: short(value) for key, value in mean.items()},
+        "stages": stages([record for run in entry.runs for record in run.rounds]),
+        "series": _series(entry.runs),
+    }
+
+
+def _last(run: RunFiles) -> float:
+    last = [record["accuracy"] for record in run.rounds[-LAST_ROUNDS:]]
+    return math.fsum(last) / len(last) if last else float((run.summary or {})["test_accuracy"])
+
+
+def _series(runs: Sequence[RunFiles]) -> dict[str, Any]:
+    """Mean, lowest and highest over seeds by round; a run that stopped early keeps its last value."""
+    longest = max((len(run.rounds) for run in runs), default=0)
+    at = list(range(0, longest, -(-longest // MOST_POINTS) or 1))
+    at = at if not at or at[-1] == longest - 1 else [*at, longest - 1]
+    found: dict[str, Any] = {"round": [index + 1 for index in at]}
+    for key in (*SERIES, *CUMULATED, "epsilon_loosest"):
+        if not all(isinstance(record.get(key), int | float) for run in runs for record in run.rounds) or not at:
+            continue
+        rows = [[float(record[key]) for record in run.rounds] for run in runs if run.rounds]
+        held = np.array([row + row[-1:] * (longest - len(row)) for row in rows], dtype=float)
+        if key in CUMULATED:
+            held = np.array([np.cumsum([*row, *[0.0] * (longest - len(row))]) for row in rows], dtype=float)
+        held = held[:, at]
+        up = key == "epsilon_loosest"  # of an epsilon the largest over seeds: a mean is no promise
+        middle = held.max(axis=0) if up else held.mean(axis=0)
+        found[key] = {"mean": [short(v, up=up) for v in middle.tolist()]}
+        if len(rows) > 1 and not up:
+            low, high = held.min(axis=0).tolist(), held.max(axis=0).tolist()
+            found[key] |= {"low": [short(v) for v in low], "high": [short(v) for v in high]}
+    return found
+
+
+def _promise(found: Sequence[Entry], words: str) -> dict[str, Any]:
+    """One promise in full, without the number: that is each entry's own."""
+    promise = next(r.guarantee for e in found for r in e.runs if r.guarantee and statement(r.guarantee) == words)
+    return {key: value for key, value in promise.items() if key != "epsilon"}
+
+
+def _settings(runs: Sequence[RunFiles]) -> tuple[list[Any], list[dict[str, str]]]:
+    """Sections of settings that all runs share, and what is each one's own."""
+    flat = [{(name, row[0]): row for name, rows in settings(run.experiment) for row in rows} for run in runs]
+    same = {
+        place: row
+        for place, row in flat[0].items()
+        if place != ("run", "seed") and all(other.get(place, [None] * 2)[1] == row[1] for other in flat)
+    }
+    names = dict.fromkeys(name for name, _ in flat[0])
+    common = [[name, [row for (section, _), row in same.items() if section == name]] for name in names]
+    own = [{".".join(place): row[1] for place, row in one.items() if place not in same} for one in flat]
+    return common, [{key: value for key, value in one.items() if key != "run.seed"} for one in own]
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return math.fsum(values) / len(values) if values else None

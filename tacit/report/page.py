@@ -1,0 +1,84 @@
+"""`report.html`: one self-contained file. Style, script and data are inline; it asks nobody for anything.
+
+The data is a JSON block that the script puts into the page as text, never as markup, so a name cannot become an element;
+the content policy allows the one style and the one script by their hashes and nothing else.
+"""
+
+import base64
+import hashlib
+import html
+import json
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import tacit
+from tacit.compare.place import ASKED
+from tacit.engine.folder import replace
+from tacit.errors import BadInput
+from tacit.report.collect import run_page
+from tacit.report.files import read
+from tacit.report.overlay import entries, several_page
+
+SCRIPTS = ("base.js", "chart.js", "heat.js", "blocks.js", "run.js", "several.js", "live.js")
+
+
+def write_page(folders: Sequence[Path], place: Path) -> None:
+    """Makes the page of a run, a comparison, or several of them. Raises BadInput in one sentence; then nothing is written."""
+    content = render(collect(folders)).encode()
+    try:
+        replace(place, content)
+    except OSError as error:
+        raise BadInput(f"{place} cannot be written ({error.strerror}): name another file with --out.") from None
+
+
+def collect(folders: Sequence[Path], *, since: int = 0, live: bool = False) -> dict[str, Any]:
+    """The page's data."""
+    if len(folders) == 1 and not (folders[0] / ASKED).exists():
+        data = run_page(read(folders[0]), since=since, live=live)
+    else:
+        name = folders[0].resolve().name if len(folders) == 1 else f"{len(folders)} runs side by side"
+        found = entries(folders)
+        if len(folders) == 1 and found[0].runs:
+            name = found[0].runs[0].experiment.name
+        data = several_page(found, name=name)
+    return data | {"live": live, "tacit": tacit.__version__}
+
+
+def render(data: dict[str, Any]) -> str:
+    """The page as text."""
+    style, script = _asset("page.css"), "\n".join(_asset(name) for name in SCRIPTS)
+    connect = "connect-src 'self'; " if data["live"] else ""
+    policy = (
+        f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; {connect}"
+        "base-uri 'none'; form-action 'none'"
+    )
+    parts = {
+        "policy": html.escape(policy, quote=True),
+        "title": html.escape(data["name"]),
+        "sentence": html.escape(data.get("sentence") or ""),
+        "style": style,
+        "script": script,
+        "data": as_json(data),
+    }
+    page = _asset("page.html")
+    # one pass over the template: what is put in is never looked at again
+    pieces = page.split("@@")
+    return "".join(parts[piece] if number % 2 else piece for number, piece in enumerate(pieces))
+
+
+def as_json(data: Any) -> str:
+    """JSON that cannot end the script element it stands in."""
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    for mark in "<>&\u2028\u2029":
+        text = text.replace(mark, f"\\u{ord(mark):04x}")
+    return text
+
+
+def _asset(name: str) -> str:
+    return (resources.files("tacit.report") / "html" / name).read_text("utf-8")
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

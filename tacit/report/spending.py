@@ -1,0 +1,211 @@
+"""Epsilon by round from the ledger, for every client or for groups of them: exact at marks, an upper bound in between.
+
+Charges of other runs in the same ledger count from the start, so a curve never shows less than what was spent. Clients
+with the same limit that pay the same event are one group, and its curve is that of a member that took part most often:
+composition is monotone, so this bounds all of them.
+"""
+
+import sqlite3
+from collections import defaultdict
+from collections.abc import Iterable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tacit.errors import BadInput
+from tacit.privacy import price
+
+MOST_GROUPS = 8  # curves that can be told apart in one picture
+MOST_PRICES = 96  # at 10 to 20 ms each
+LARGEST = 1e9  # no limit, where limits are compared
+FEWEST_MARKS, MOST_MARKS = 12, 64  # marks of a curve; the largest is what the loop prices while a run goes on
+
+EVERYBODY = None
+Counts = dict[int, np.ndarray]  # event -> charges until each mark
+Buckets = dict[int, dict[int, int]]  # event -> bucket -> charges
+ALL = "(SELECT client, run, round, unit, event FROM charges UNION ALL SELECT NULL, run, round, unit, event FROM everybody)"
+OLD = "(SELECT client, run, round, unit, event FROM charges)"  # before there were charges for everybody
+
+
+@dataclass(frozen=True)
+class Charges:
+    """The charges of one unit: by client and event, those of this run in buckets of `step` rounds, others as totals.
+
+    What every client was charged for, drawn or not, stands under EVERYBODY and belongs to each.
+    """
+
+    own: dict[str | None, Buckets]
+    others: dict[str | None, dict[int, int]]
+    last: dict[str | None, int]  # the last round that each was charged for
+    events: dict[int, Any]
+    step: int
+    total: int
+    delta: float
+    accountant: str
+
+    def epsilon(self, pairs: Iterable[tuple[int, int]]) -> float:
+        """The price of so many charges of these events."""
+        composition = price.compose((self.events[event], int(count)) for event, count in pairs)
+        return price.epsilon(composition, delta=self.delta, accountant=self.accountant)
+
+    def mine(self, name: str) -> Buckets:
+        """What the client was charged for in this run."""
+        shared, alone = self.own.get(EVERYBODY, {}), self.own.get(name)
+        if not shared or not alone:
+            return alone or shared
+        return {e: _summed(shared.get(e, {}), alone.get(e, {})) for e in sorted({*shared, *alone})}
+
+    def past(self, name: str) -> dict[int, int]:
+        """What the client was charged for in other runs."""
+        return _summed(self.others.get(EVERYBODY, {}), self.others.get(name, {}))
+
+    def rounds(self, name: str) -> int:
+        """How many charges of this run the client has."""
+        return sum(count for buckets in self.mine(name).values() for count in buckets.values())
+
+    def last_round(self, name: str) -> int:
+        """The last round that the client was charged for; -1 if there is none."""
+        return max(self.last.get(EVERYBODY, -1), self.last.get(name, -1))
+
+
+def read(path: Path, *, run: str, unit: str, planned: int, delta: float, accountant: str) -> Charges:
+    """Reads a ledger and adds nothing to it. Raises BadInput for a file that is none."""
+    step = -(-planned // MOST_MARKS)
+    try:
+        # not read-only: what a crash left half-written in the journal is rolled back first, as for every reader
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=rw", uri=True, timeout=10)) as db:
+            texts = db.execute("SELECT id, text FROM events").fetchall()
+            known = db.execute("SELECT COUNT(*) FROM sqlite_master WHERE name = 'everybody'").fetchone()[0]
+            paid = ALL if known else OLD
+            mine = db.execute(
+                f"SELECT client, event, round / ?, COUNT(*), MAX(round) FROM {paid} WHERE run = ? AND unit = ? GROUP BY 1, 2, 3",
+                (step, run, unit),
+            ).fetchall()
+            rest = db.execute(
+                f"SELECT client, event, COUNT(*) FROM {paid} WHERE run != ? AND unit = ? GROUP BY 1, 2", (run, unit)
+            ).fetchall()
+            total = db.execute(f"SELECT COUNT(*) FROM {paid}").fetchone()[0]
+    except sqlite3.Error as error:
+        raise BadInput(f"The ledger {path} cannot be read ({error}).") from None
+    own: dict[str | None, Buckets] = defaultdict(lambda: defaultdict(dict))
+    others: dict[str | None, dict[int, int]] = defaultdict(dict)
+    last: dict[str | None, int] = {}
+    for client, event, bucket, count, latest in mine:
+        own[client][event][bucket] = count
+        last[client] = max(latest, last.get(client, 0))
+    for client, event, count in rest:
+        others[client][event] = count
+    events = {key: price.from_text(text) for key, text in texts}
+    return Charges(own, others, last, events, step, total, delta, accountant)
+
+
+def stride(planned: int, curves: int) -> int:
+    """The rounds between two marks of a curve, so that all curves together stay cheap.
+
+    >>> stride(30, 1), stride(500, 1), stride(500, 8)
+    (1, 8, 48)
+    """
+    finest = -(-planned // MOST_MARKS)
+    wanted = max(FEWEST_MARKS, min(MOST_MARKS, MOST_PRICES // max(1, curves)))
+    return finest * -(-planned // (wanted * finest))  # a multiple: the loop has priced those for its two ends
+
+
+def groups(
+    charges: Charges, names: list[str], limits: list[float | None], *, planned: int, done: int
+) -> list[dict[str, Any]]:
+    """The curves: `rounds` (counted from 1) and `epsilon` spent by then, with the limit and the members they stand for.
+
+    Between two marks the later one is the bound.
+    """
+    chosen, found = _chosen(*_kinds(charges, names, limits)) if done else [], []
+    every = stride(planned, len(chosen)) // charges.step
+    last = (done - 1) // (every * charges.step)
+    for members, stand_for in chosen:
+        own = _most(charges, [names[i] for i in members], last, every)
+        base = list(charges.past(names[members[0]]).items())
+        spent = [
+            charges.epsilon([*base, *((event, until[m]) for event, until in own.items())]) for m in range(last + 1)
+        ]
+        at = [min(done, (mark + 1) * every * charges.step) for mark in range(last + 1)]
+        found.append({"rounds": at, "epsilon": spent, "limit": limits[members[0]], **_label(stand_for, names, limits)})
+    return found
+
+
+def spent_by_all(charges: Charges, names: list[str], *, most: int | None = None) -> list[float] | None:
+    """What every client has spent, exactly; None if that takes more than `most` prices."""
+    kinds = [_all_of(charges, name) for name in names]
+    if most is not None and len(set(kinds)) > most:
+        return None
+    prices = {kind: charges.epsilon(kind) for kind in set(kinds)}
+    return [prices[kind] for kind in kinds]
+
+
+def _summed(one: dict[int, int], other: dict[int, int]) -> dict[int, int]:
+    return {key: one.get(key, 0) + other.get(key, 0) for key in {**one, **other}}
+
+
+def _all_of(charges: Charges, name: str) -> tuple[tuple[int, int], ...]:
+    own = [(event, sum(buckets.values())) for event, buckets in charges.mine(name).items()]
+    return tuple(sorted([*own, *charges.past(name).items()]))
+
+
+def _kinds(charges: Charges, names: list[str], limits: list[float | None]) -> tuple[list[list[int]], list[float]]:
+    """Clients with equal limit, events and past, by ascending limit, and these limits."""
+    kinds: dict[Any, list[int]] = defaultdict(list)
+    for index, name in enumerate(names):
+        past = tuple(sorted(charges.past(name).items()))
+        limit = limits[index]
+        kinds[(np.inf if limit is None else limit, tuple(sorted(charges.mine(name))), past)].append(index)
+    order = sorted(kinds)
+    return [kinds[key] for key in order], [key[0] for key in order]
+
+
+def _chosen(kinds: list[list[int]], keys: list[float]) -> list[tuple[list[int], list[int]]]:
+    """(the clients a curve is computed for, the clients it stands for): all kinds, or one of each of a few stretches."""
+    if len(kinds) <= MOST_GROUPS:
+        return [(kind, kind) for kind in kinds]
+    found = []
+    for number, (start, stop) in enumerate(_stretches(keys)):
+        shown = kinds[start if number == 0 else stop - 1]  # both ends of the range of limits are there
+        found.append((shown, [index for kind in kinds[start:stop] for index in kind]))
+    return found
+
+
+def _stretches(limits: list[float]) -> list[tuple[int, int]]:
+    """A few stretches of ascending limits, by cutting the widest one at its widest gap, again and again.
+
+    >>> _stretches([1.0, 1.1, 1.2, 9.0, 9.1, 9.2, 9.3, 9.4, 30.0])[:3]
+    [(0, 1), (1, 2), (2, 3)]
+    """
+    logs = np.log([min(limit, LARGEST) for limit in limits])
+    found = [(0, len(logs))]
+    while len(found) < MOST_GROUPS:
+        start, stop = max(found, key=lambda part: (logs[part[1] - 1] - logs[part[0]], part[1] - part[0]))
+        if stop - start < 2:
+            break
+        cut = start + 1 + int(np.argmax(np.diff(logs[start:stop])))
+        found.remove((start, stop))
+        found += [(start, cut), (cut, stop)]
+    return sorted(found)
+
+
+def _most(charges: Charges, members: list[str], last: int, every: int) -> Counts:
+    """For each event, the largest number of charges of a member until each mark."""
+    most: Counts = {}
+    for name in members:
+        for event, buckets in charges.mine(name).items():
+            row = np.zeros(last + 1, dtype=int)
+            for bucket, count in buckets.items():
+                row[min(bucket // every, last)] += count  # a charge of the open round counts already
+            until = np.cumsum(row)
+            most[event] = np.maximum(most[event], until) if event in most else until
+    return most
+
+
+def _label(stand_for: list[int], names: list[str], limits: list[float | None]) -> dict[str, Any]:
+    known = [limit for limit in (limits[index] for index in stand_for) if limit is not None]
+    ends = [min(known), max(known)] if known else None
+    return {"clients": len(stand_for), "limits": ends, "name": names[stand_for[0]] if len(stand_for) == 1 else None}

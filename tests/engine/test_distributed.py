@@ -1,0 +1,277 @@
+"""Distributed DP from the experiment to the guarantee, in clear and under Paillier."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import tacit
+from tacit.engine import loop as loop_module
+from tacit.errors import BadInput, KeyRefused, NeedsRows
+from tacit.privacy import price
+from tacit.protect import keys
+from tacit.protect.paillier import generate
+from tacit.report import plans
+
+PAILLIER = {"kind": "paillier", "key_bits": 2048}
+
+
+@pytest.fixture
+def summed(small):
+    """A small experiment under distributed DP, with changes."""
+
+    def build(privacy=None, **changes):
+        return small(privacy={"epsilon": 8.0, "kind": "distributed"} | (privacy or {}), **changes)
+
+    return build
+
+
+def weights(folder):
+    return load_file(folder / "model.safetensors")
+
+
+def same(a, b):
+    return all(torch.equal(a[name], b[name]) for name in a) and a.keys() == b.keys()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"privacy": {"noise": "discrete-gaussian", "colluding": 2}, "protect": {"bits": 12}},
+        {"protect": {"bits": 8, "rotation": "hadamard"}, "train": {"clients_per_round": 4}},
+        {
+            "privacy": {"epsilon": [1.0, 1.0, 1.0, 8.0, 8.0, 8.0], "groups": 2},
+            "aggregate": {"rule": "inverse-variance"},
+        },
+    ],
+)
+def test_the_encrypted_run_has_the_very_model_of_the_unencrypted_one(summed, tmp_path, settings):
+    protect = settings.pop("protect", {})
+    plain = tacit.run(summed(protect=protect, **settings), out=tmp_path / "plain")
+    sealed = tacit.run(summed(protect=protect | PAILLIER, **settings), out=tmp_path / "sealed")
+    assert same(weights(tmp_path / "plain"), weights(tmp_path / "sealed"))
+    assert [r["accuracy"] for r in plain.rounds] == [r["accuracy"] for r in sealed.rounds]
+    assert sealed.guarantee.epsilon_max == plain.guarantee.epsilon_max
+    assert all(record["refused"] == {} for record in sealed.rounds)
+
+
+def test_side_by_side_gives_the_same_bits_as_one_by_one_and_every_start_has_its_own_key(summed, tmp_path):
+    first = summed(protect=PAILLIER, run={"workers": 1})
+    tacit.run(first, out=tmp_path / "one")
+    tacit.run(summed(protect=PAILLIER, run={"workers": 3}), out=tmp_path / "three")
+    assert same(weights(tmp_path / "one"), weights(tmp_path / "three"))
+    keys = {tacit.build.build(first).algorithm.groups["client-0"].seal.public.id for _ in range(2)}
+    assert len(keys) == 2
+
+
+def test_a_resumed_run_equals_an_uninterrupted_one(summed, tmp_path):
+    class Stop(Exception):
+        pass
+
+    def observe(record):
+        if record["round"] == 1:
+            raise Stop
+
+    experiment = summed(protect=PAILLIER | {"rotation": "hadamard", "bits": 12})
+    tacit.run(experiment, out=tmp_path / "whole")
+    with pytest.raises(Stop):
+        tacit.run(experiment, out=tmp_path / "parts", observe=observe)
+    tacit.run(experiment, out=tmp_path / "parts", resume=True)
+    assert same(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
+
+
+def test_without_noise_or_clipping_it_is_fedavg_up_to_the_grid(summed, tmp_path):
+    quiet = {"clip": 50.0, "noise_multiplier": 1e-8, "epsilon": float("inf")}
+    tacit.run(summed(privacy=quiet), out=tmp_path / "sums")
+    tacit.run(summed(privacy={"kind": "none", "epsilon": None}), out=tmp_path / "fedavg")
+    a, b = weights(tmp_path / "sums"), weights(tmp_path / "fedavg")
+    assert all(torch.allclose(a[name], b[name], atol=0.01) for name in a)
+    assert not same(a, b)
+
+
+def test_every_client_pays_at_client_level_for_the_rounds_it_reports_in(summed, tmp_path):
+    history = tacit.run(summed(train={"clients_per_round": 3}, privacy={"fewest_reports": 2}), out=tmp_path)
+    entries = list(history.ledger.entries())
+    assert {entry["unit"] for entry in entries} == {"client"}
+    assert len(entries) == 3 * 4
+    assert {json.loads(entry["event"])["shares"] for entry in entries} == {2}
+
+
+def test_everybody_spends_almost_all_of_the_budget_and_no_more(summed, tmp_path):
+    history = tacit.run(summed(), out=tmp_path)
+    assert 8.0 * 0.99 < history.guarantee.epsilon_max <= 8.0
+
+
+def test_the_run_stops_before_the_round_that_would_overspend(summed, tmp_path):
+    z = tacit.build.build(summed(train={"rounds": 3})).plan.noises[0].multiplier
+    history = tacit.run(summed(train={"rounds": 9}, privacy={"noise_multiplier": z}), out=tmp_path)
+    assert history.summary["stopped"] == "budget"
+    assert len(history.rounds) == 3
+    assert history.guarantee.epsilon_max <= 8.0
+    event = history.ledger.composition("client-0", "client")[0][0]
+    assert price.epsilon(((event, 4),), delta=1e-5) > 8.0
+
+
+@pytest.mark.parametrize("share", ["even", "seed"])
+def test_the_notes_sigma_is_refused_before_the_first_round_and_the_named_one_works(summed, tmp_path, share):
+    said = {"noise_multiplier": 1e-3, "epsilon": 10.0, "share": share}
+    with pytest.raises(BadInput, match=r"0\.001 cannot pay for one round at epsilon = 10") as refused:
+        tacit.run(summed(privacy=said), out=tmp_path / "refused")
+    assert not (tmp_path / "refused").exists()
+    once, always = (float(found) for found in re.findall(r"\d+\.\d{3}(?=[ ,])", str(refused.value))[-2:])
+    assert once < always
+    for z, rounds in ((once, 1), (always, 4)):
+        plan = tacit.build.build(summed(privacy=said | {"noise_multiplier": z})).plan
+        assert price.epsilon(((plan.noises[0].event(), rounds),), delta=1e-5) <= 10.0
+    with pytest.raises(BadInput, match="cannot pay"):
+        tacit.build.build(summed(privacy=said | {"noise_multiplier": once * 0.99}))
+
+
+def test_the_seeds_share_needs_a_sigma_larger_by_the_root_of_the_cohort(summed):
+    ours, theirs = (tacit.build.build(summed(privacy={"share": share})).plan.noises[0] for share in ("even", "seed"))
+    assert theirs.share_variance == pytest.approx(
+        ours.share_variance, rel=0.01
+    )  # the same promise needs the same noise
+    given = tacit.build.build(summed(privacy={"share": "seed", "noise_multiplier": 5.0})).plan.noises[0]
+    assert given.multiplier == pytest.approx(5.0 / np.sqrt(6))
+
+
+def test_two_guarantees_are_stated_everywhere(summed, tmp_path):
+    history = tacit.run(summed(train={"rounds": 1}, protect=PAILLIER), out=tmp_path)
+    first, (second,) = history.guarantee, history.guarantee.also
+    assert first.unit == second.unit == "client"
+    assert "holds no key" in first.adversary
+    assert "client's key" in second.adversary
+    assert first.epsilon_max < second.epsilon_max < float("inf")
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["guarantee"]["also"][0]["epsilon"]["max"] == second.epsilon_max
+    assert "Against the server once it has a client's key" in history.sentence
+    (row,) = plans.of_experiment(summed(train={"rounds": 1}, protect=PAILLIER))
+    assert row["epsilon_spent"] == pytest.approx(first.epsilon_max)
+    assert row["epsilon_single_reports"] == pytest.approx(second.epsilon_max)
+
+
+def test_without_encryption_the_server_is_named_as_trusted(summed, tmp_path):
+    history = tacit.run(summed(train={"rounds": 1}), out=tmp_path)
+    assert "trusted to add" in history.guarantee.adversary
+    assert "looks at single reports" in history.guarantee.also[0].adversary
+
+
+def test_two_groups_have_a_sum_and_a_price_each(summed, tmp_path):
+    limits = [1.0, 1.1, 1.2, 7.0, 8.0, 9.0]
+    rule = {"rule": "pfa", "reading": "paper", "split": "kmeans"}
+    history = tacit.run(summed(privacy={"epsilon": limits}, aggregate=rule), out=tmp_path)
+    assert [record["opened"] for record in history.rounds] == [2] * 4
+    spent = {entry["client"]: entry["event"] for entry in history.ledger.entries()}
+    assert len(set(spent.values())) == 2
+    compositions = history.ledger.compositions("client")
+    for index, limit in enumerate(limits):
+        found = price.epsilon(compositions[f"client-{index}"], delta=1e-5)
+        assert found <= limit
+        assert found == pytest.approx(1.0 if index < 3 else 7.0, rel=0.01)  # the tightest of its group
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [{"rule": "mean"}, {"rule": "weighted"}, {"rule": "inverse-variance"}, {"rule": "public-only", "split": "kmeans"},
+     {"rule": "pfa", "reading": "paper"}],
+)  # fmt: skip
+def test_rules_that_see_sums_run(summed, tmp_path, rule):
+    limits = {"epsilon": [2.0, 2.0, 2.0, 8.0, 8.0, 8.0]}
+    history = tacit.run(summed(privacy=limits, aggregate=rule), out=tmp_path)
+    assert len(history.rounds) == 4
+    assert all(record["opened"] >= 1 for record in history.rounds)
+
+
+@pytest.mark.parametrize("rule", ["robust", "random-effects", "pfa", "pfa-plus", "random-projection"])
+def test_rules_that_need_rows_are_refused_with_the_names_of_those_that_work(summed, tmp_path, rule):
+    with pytest.raises(NeedsRows, match=r"inverse-variance, mean, public-only, weighted, pfa with"):
+        tacit.run(summed(aggregate={"rule": rule}), out=tmp_path)
+
+
+def test_too_few_reports_leave_the_model_as_it_is_and_the_charge_stands(summed, tmp_path, monkeypatch):
+    real = loop_module.receive_any
+
+    def lost(raw):
+        message = real(raw)
+        return message if message.sender != "client-1" else type(message)("client-1", {}, {"failed": "no answer"})
+
+    monkeypatch.setattr(loop_module, "receive_any", lost)
+    history = tacit.run(summed(), out=tmp_path / "all")
+    assert [record["opened"] for record in history.rounds] == [0] * 4
+    assert "no answer" in history.rounds[0]["refused"]["client-1"]
+    assert len({record["accuracy"] for record in history.rounds}) == 1
+    assert history.guarantee.epsilon_max > 7.0
+    history = tacit.run(summed(privacy={"fewest_reports": 5}), out=tmp_path / "five")
+    assert [record["opened"] for record in history.rounds] == [1] * 4
+
+
+def test_clients_that_diverge_are_named_to_the_researcher_and_never_reach_the_model(summed, tmp_path):
+    history = tacit.run(summed(train={"learning_rate": 1e38, "rounds": 2}), out=tmp_path)
+    assert history.rounds[0]["diverged"] == [f"client-{i}" for i in range(6)]
+    assert history.rounds[0]["opened"] == 1
+    assert all(torch.isfinite(tensor).all() for tensor in weights(tmp_path).values())
+
+
+def test_a_secret_key_can_be_brought_along_unless_others_can_read_it(summed, tmp_path):
+    secret, _ = keys.save(tmp_path / "keys", generate(bits=2048))
+    experiment = summed(train={"rounds": 1}, protect={"kind": "paillier", "key": str(secret)})
+    assert tacit.run(experiment, out=tmp_path / "run").rounds[0]["opened"] == 1
+    secret.chmod(0o644)
+    with pytest.raises(KeyRefused, match="read by others"):
+        tacit.run(experiment, out=tmp_path / "again")
+
+
+def test_shares_for_fewer_reports_or_with_colluders_are_larger(summed):
+    def share(**privacy):
+        return tacit.build.build(summed(privacy=privacy)).plan.noises[0].share_variance
+
+    assert share(fewest_reports=3) == pytest.approx(2 * share(), rel=1e-2)
+    assert share(colluding=3) == pytest.approx(2 * share(), rel=1e-2)
+
+
+def test_the_traffic_is_that_of_the_ciphertexts(summed, tmp_path):
+    experiment = summed(train={"rounds": 1}, protect=PAILLIER)
+    history = tacit.run(experiment, out=tmp_path)
+    seal = tacit.build.build(experiment).algorithm.groups["client-0"].seal
+    ciphertexts = 6 * seal.lanes.numbers * 512
+    assert ciphertexts < history.rounds[0]["uplink_bytes"] < ciphertexts + 6 * 1000
+
+
+def test_noise_from_the_operating_system_gives_another_model_every_time(summed, tmp_path):
+    experiment = summed(train={"rounds": 1}, run={"randomness": "os"})
+    histories = [tacit.run(experiment, out=tmp_path / name) for name in ("a", "b")]
+    assert not same(weights(tmp_path / "a"), weights(tmp_path / "b"))
+    assert "operating system" in histories[0].sentence
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"privacy": {"colluding": 6}}, "colluding < fewest"),
+        ({"privacy": {"fewest_reports": 7}}, "fewest_reports <= 6"),
+        ({"privacy": {"fewest_reports": 0}}, "fewest_reports >= 1"),
+        ({"privacy": {"epsilon": float("inf")}}, "no noise to derive"),
+        ({"privacy": {"unit": "record"}}, "whole clients"),
+        ({"privacy": {"noise_on_mean": 1.0}}, "noise_multiplier"),
+        ({"privacy": {"noise": "laplace"}}, "skellam"),
+        ({"privacy": {"groups": 3}}, "groups"),
+        ({"privacy": {"groups": 1}, "aggregate": {"rule": "public-only"}}, "compares two groups"),
+        ({"privacy": {"groups": 2}, "train": {"clients_per_round": 4}}, "fewest_reports"),
+        ({"protect": {"kind": "paillier", "key_bits": 1024}}, "key_bits"),
+        ({"protect": {"key_bits": 2048}}, "paillier"),
+        ({"protect": {"bits": 10}}, "bits"),
+        ({"protect": PAILLIER, "privacy": {"fewest_reports": 1}}, "2 or more"),
+        ({"train": {"sampler": "poisson"}}, "sampler"),
+        ({"privacy": {"kind": "local"}, "protect": PAILLIER}, 'privacy.kind = "distributed"'),
+        ({"privacy": {"kind": "local"}, "protect": {"bits": 8}}, "distributed"),
+        ({"privacy": {"kind": "local", "colluding": 1}}, "distributed"),
+    ],
+)
+def test_what_would_break_the_promise_or_have_no_effect_is_refused(summed, tmp_path, change, message):
+    with pytest.raises(BadInput, match=message):
+        tacit.run(summed(**change), out=tmp_path)

@@ -1,0 +1,69 @@
+"""`tacit keys` as a person types it."""
+
+import json
+import stat
+import subprocess
+import sys
+
+import pytest
+from terminal import refused
+
+
+@pytest.fixture
+def command(tmp_path):
+    def call(*words):
+        line = [sys.executable, "-m", "tacit", "keys", *map(str, words)]
+        return subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=240)
+
+    return call
+
+
+def test_keys_are_made_shown_and_split(command, tmp_path):
+    made = command("new", "here", "--bits", "2048", "--shape", "safe-prime", "--json")
+    assert made.returncode == 0, made.stderr
+    facts = json.loads(made.stdout)
+    assert (facts["bits"], facts["shape"], len(facts["id"])) == (2048, "safe-prime", 32)
+    secret = tmp_path / "here" / "secret.json"
+    assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+    shown = command("show", "here/secret.json")
+    assert facts["id"] in shown.stdout
+    record = json.loads(secret.read_text())
+    split = command("split", "here/secret.json", "--threshold", 2, "--of", 3, "--out", "shares")
+    assert split.returncode == 0, split.stderr
+    assert "destroy here/secret.json" in split.stdout
+    share = command("show", "shares/share-2.json")
+    assert "share 2" in share.stdout
+    assert "2 of 3" in share.stdout
+    said = made.stdout + shown.stdout + split.stdout + share.stdout
+    assert not any(text in said for text in (record["p"], record["q"]))
+    assert json.loads((tmp_path / "shares" / "share-2.json").read_text())["share"] not in said
+
+
+def test_clients_get_signing_keys(command, tmp_path):
+    made = command("client", "members", "north")
+    assert made.returncode == 0, made.stderr
+    assert stat.S_IMODE((tmp_path / "members" / "north.signing.json").stat().st_mode) == 0o600
+    ids = [
+        json.loads(command("show", f"members/north.{kind}.json", "--json").stdout)["id"]
+        for kind in ("signing", "member")
+    ]
+    assert ids[0] == ids[1]
+    assert ids[0] in made.stdout
+
+
+def test_bad_input_is_one_sentence(command, tmp_path):
+    assert "2048, 3072, 4096" in refused(command("new", "k", "--bits", "1024"))
+    assert "Did you mean 'short-exponent'?" in refused(command("new", "k", "--shape", "short"))
+    assert not (tmp_path / "k").exists()
+    made = command("new", "k", "--bits", "2048")
+    assert made.returncode == 0, made.stderr
+    assert "exists" in refused(command("new", "k", "--bits", "2048"))
+    assert "shape safe-prime" in refused(command("split", "k/secret.json", "--threshold", 2, "--of", 3, "--out", "s"))
+    assert "more than half" in refused(command("split", "k/secret.json", "--threshold", 1, "--of", 3, "--out", "s"))
+    (tmp_path / "k" / "secret.json").chmod(0o644)
+    assert "can be read by others" in refused(command("show", "k/secret.json"))
+    assert "cannot be read" in refused(command("show", "nowhere.json"))
+    assert "name" in refused(command("client", "m", "../x"))
+    assert "does not hold a secret key" in refused(
+        command("split", "k/public.json", "--threshold", 2, "--of", 3, "--out", "s")
+    )

@@ -1,0 +1,197 @@
+"""Signed reports: taken where they belong, refused by name everywhere else."""
+
+import hashlib
+from dataclasses import replace
+
+import pytest
+
+from tacit.errors import (
+    BadCiphertext,
+    BadSignature,
+    Duplicate,
+    ForeignKey,
+    MessageRefused,
+    Replayed,
+    TooFewReports,
+    Truncated,
+    UnknownSender,
+)
+from tacit.protect.envelope import LENGTH_BYTES, PREFIX, Inbox, Place, check_header, parse, sizes, take_all, write
+from tacit.protect.paillier import PublicKey
+from tacit.protect.signing import new_signer
+
+NAMES, MESSAGES = ("coast", "north", "valley"), (5, 6, 7, 8, 9)
+
+
+@pytest.fixture(scope="module")
+def signers():
+    return {name: new_signer(name) for name in NAMES}
+
+
+@pytest.fixture
+def place(ordinary, signers):
+    members = {name: signer.public for name, signer in signers.items()}
+    return Place("run-1", 3, ordinary.public, sizes(len(MESSAGES), chunk=2), members)
+
+
+@pytest.fixture
+def report(ordinary, place, signers, stock):
+    """The messages of one client's report."""
+
+    def make(name="north", *, where=None, messages=MESSAGES):
+        return list(write(where or place, signers[name], ordinary.public.seal(list(messages), stock(ordinary))))
+
+    return make
+
+
+def forged(raw, signer, **changes):
+    """A message with another header, signed by whoever does it, and its body."""
+    evidence, body = parse(raw)
+    head = replace(evidence.header, **changes).raw()
+    return len(head).to_bytes(LENGTH_BYTES, "big") + head + signer.sign(PREFIX + head) + body
+
+
+def resealed(raw, signer, body):
+    """A message of the same place with other ciphertexts, signed by its own client."""
+    evidence, _ = parse(raw)
+    digest = hashlib.sha256(body).hexdigest()
+    return forged(raw, signer, size=len(body), sha256=digest)[: -evidence.header.size or None] + body
+
+
+def test_reports_add_up(ordinary, place, report):
+    inbox = Inbox(place)
+    for name in NAMES:
+        for raw in report(name):
+            inbox.accept(raw)
+    assert inbox.complete() == sorted(NAMES)
+    assert ordinary.open(inbox.total(at_least=3)) == [3 * m for m in MESSAGES]
+
+
+def test_the_order_of_messages_does_not_matter(ordinary, place, report):
+    inbox = Inbox(place)
+    assert take_all(inbox, [raw for name in NAMES for raw in report(name)][::-1]) == []
+    assert ordinary.open(inbox.total(at_least=3)) == [3 * m for m in MESSAGES]
+
+
+def test_chunks_cover_everything():
+    assert sizes(5, chunk=2) == (2, 2, 1)
+    assert sum(sizes(7919)) == 7919
+
+
+def test_every_report_of_a_round_has_the_same_length(report):
+    lengths = [[len(raw) for raw in report("north", messages=m)] for m in ((0,) * 5, (2**509,) * 5)]
+    assert lengths[0] == lengths[1]
+
+
+def refusal(place, raw):
+    """The refusal, which must name the sender, and after which the inbox is as before."""
+    inbox = Inbox(place)
+    with pytest.raises(MessageRefused) as caught:
+        inbox.accept(raw)
+    assert inbox.complete() == []
+    assert inbox._chunks == {}
+    return caught.value
+
+
+def test_an_altered_message_is_refused_whichever_byte_it_is(place, report):
+    raw = report()[0]
+    for at in range(len(raw)):
+        altered = raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1 :]
+        assert isinstance(refusal(place, altered), BadSignature | Truncated | UnknownSender)
+
+
+def test_a_truncated_or_extended_message_is_refused(place, report):
+    raw = report()[0]
+    for length in (0, 3, 10, len(raw) // 2, len(raw) - 1):
+        assert isinstance(refusal(place, raw[:length]), Truncated)
+    assert isinstance(refusal(place, raw + b"x"), Truncated)
+    assert isinstance(refusal(place, b"\xff" * 100), Truncated)
+
+
+def test_a_replayed_message_is_refused(place, report):
+    for other in (replace(place, round=2), replace(place, run="run-0")):
+        said = refusal(place, report(where=other)[0])
+        assert isinstance(said, Replayed)
+        assert "'north'" in str(said)
+
+
+def test_a_message_for_another_key_is_refused(place, report, ordinary):
+    foreign = PublicKey(ordinary.public.n, "ordinary", None, 512)  # the same n, but not the same key
+    assert isinstance(refusal(place, report(where=replace(place, public=foreign))[0]), ForeignKey)
+
+
+def test_a_stranger_and_a_member_in_anothers_name_are_refused(place, report, signers):
+    raw = report("north")[0]
+    assert isinstance(refusal(place, forged(raw, signers["north"], client="hill")), UnknownSender)
+    assert isinstance(refusal(place, forged(raw, signers["coast"])), BadSignature)
+    assert isinstance(refusal(place, forged(raw, signers["north"], client="coast")), BadSignature)
+
+
+def test_a_second_message_for_a_place_is_refused(ordinary, place, report):
+    inbox = Inbox(place)
+    first, again = report(), report()
+    for raw in first:
+        inbox.accept(raw)
+    for raw in (first[0], again[0]):
+        with pytest.raises(Duplicate, match="'north'"):
+            inbox.accept(raw)
+    assert inbox.complete() == ["north"]
+    assert ordinary.open(inbox.total(at_least=1)) == list(MESSAGES)
+
+
+def test_chunks_that_are_not_agreed_are_refused(place, report, signers):
+    raw = report()[0]
+    for changes in ({"chunk": 3}, {"chunk": -1}, {"chunks": 4}, {"chunk": 2}):
+        assert isinstance(refusal(place, forged(raw, signers["north"], **changes)), Truncated)
+
+
+def test_ciphertexts_out_of_range_are_refused_by_sender(ordinary, place, report, signers):
+    raw, public = report()[0], ordinary.public
+    width = public.ciphertext_bytes
+    good = parse(raw)[1][:width]
+    bad = (
+        bytes(width),
+        (public.n_squared + 1).to_bytes(width, "big"),
+        int(ordinary.q).to_bytes(width, "big"),
+        b"\xff" * width,
+    )
+    for body in bad:
+        said = refusal(place, resealed(raw, signers["north"], good + body))
+        assert isinstance(said, BadCiphertext)
+        assert "'north'" in str(said)
+        assert "iphertext 1" in str(said)
+
+
+def test_headers_in_another_form_are_refused(place, report, signers):
+    raw = report()[0]
+    length = int.from_bytes(raw[:LENGTH_BYTES], "big")
+    head, rest = raw[LENGTH_BYTES : LENGTH_BYTES + length], raw[LENGTH_BYTES + length :]
+    for other in (head.replace(b",", b", "), head.replace(b'"round":3', b'"round":true'), b"{}", b"[1]", b"\xff"):
+        signed = len(other).to_bytes(LENGTH_BYTES, "big") + other + signers["north"].sign(PREFIX + other) + rest[64:]
+        assert isinstance(refusal(place, signed), BadSignature)
+
+
+def test_a_client_with_a_missing_chunk_does_not_count(place, report):
+    inbox = Inbox(place)
+    refused = take_all(inbox, [*report("north"), *report("coast")[:-1]])
+    assert refused == []
+    assert inbox.complete() == ["north"]
+    with pytest.raises(TooFewReports, match="1 whole reports arrived and 2 are needed"):
+        inbox.total(at_least=2)
+
+
+def test_a_round_goes_on_without_what_is_refused(ordinary, place, report):
+    inbox, bad = Inbox(place), bytearray(report("valley")[0])
+    bad[-1] ^= 1
+    (refused,) = take_all(inbox, [*report("north"), bytes(bad), *report("coast")])
+    assert isinstance(refused, BadSignature)
+    assert ordinary.open(inbox.total(at_least=2)) == [2 * m for m in MESSAGES]
+
+
+def test_the_signature_covers_every_field_of_the_header(report, place):
+    evidence, _ = parse(report()[0])
+    check_header(place, evidence)
+    for name, value in vars(evidence.header).items():
+        other = replace(evidence.header, **{name: value + 1 if isinstance(value, int) else "coast"})
+        with pytest.raises(BadSignature, match="altered"):
+            check_header(place, replace(evidence, header=other))

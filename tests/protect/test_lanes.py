@@ -1,0 +1,83 @@
+"""Lanes: sums come back exactly, nothing carries, what is out of range raises."""
+
+import gmpy2
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tacit.errors import BadInput, GridOverflow
+from tacit.protect.lanes import Lanes, pack_slowly
+
+
+@st.composite
+def federations(draw):
+    reach, reports = draw(st.integers(1, 10**6)), draw(st.integers(1, 300))
+    width = (2 * reach * reports).bit_length()
+    lanes = Lanes(draw(st.integers(1, 40)), reach, reports, draw(st.integers(width, 400)))
+    rows = draw(st.integers(1, min(reports, 5)))
+    value = st.one_of(st.integers(-reach, reach), st.sampled_from((-reach, reach)))  # edges often
+    return lanes, [draw(st.lists(value, min_size=lanes.count, max_size=lanes.count)) for _ in range(rows)]
+
+
+@settings(max_examples=300, deadline=None)
+@given(federations())
+def test_sums_of_packed_vectors_are_packed_sums_and_the_twins_agree(federation):
+    lanes, rows = federation
+    packed = [lanes.pack(row) for row in rows]
+    assert packed == [pack_slowly(lanes, row) for row in rows]
+    assert all(0 <= number < 2**lanes.plaintext_bits for row in packed for number in row)
+    total = [sum(column) for column in zip(*packed, strict=True)]
+    assert lanes.unpack(total, reports=len(rows)).tolist() == np.sum(rows, axis=0).tolist()
+
+
+@pytest.mark.parametrize("edge", [-1, 1])
+def test_a_full_sum_at_the_edge_of_its_lanes_neither_carries_nor_overflows(edge):
+    lanes = Lanes(count=7, reach=255, reports=128, plaintext_bits=64)
+    total = [128 * number for number in lanes.pack([edge * 255] * 7)]
+    assert lanes.unpack(total, reports=128).tolist() == [edge * 255 * 128] * 7
+
+
+def test_one_step_beyond_the_edge_is_refused_before_it_is_sent():
+    lanes = Lanes(count=2, reach=10, reports=4, plaintext_bits=64)
+    for value in (11, -11):
+        with pytest.raises(GridOverflow, match="beyond the 10"):
+            lanes.pack([0, value])
+
+
+def test_a_lane_out_of_range_after_opening_raises():
+    lanes = Lanes(count=3, reach=10, reports=4, plaintext_bits=64)
+    (number,) = lanes.pack([0, 0, 0])
+    with pytest.raises(GridOverflow, match="out of its range"):
+        lanes.unpack([number + (11 << lanes.width)], reports=1)  # 21 > 2 * 10
+    with pytest.raises(GridOverflow, match="out of its range"):
+        lanes.unpack([number + (1 << 3 * lanes.width)], reports=1)  # beyond the last value
+    with pytest.raises(GridOverflow, match="larger than its lanes"):
+        lanes.unpack([1 << 64], reports=1)
+    with pytest.raises(GridOverflow, match="larger than its lanes"):
+        lanes.unpack([-1], reports=1)
+
+
+def test_more_reports_than_the_lanes_were_made_for_are_refused():
+    lanes = Lanes(count=1, reach=10, reports=4, plaintext_bits=64)
+    for reports in (0, 5):
+        with pytest.raises(GridOverflow, match="at most 4"):
+            lanes.unpack(lanes.pack([0]), reports=reports)
+
+
+def test_vectors_of_another_size_are_refused():
+    lanes = Lanes(count=3, reach=10, reports=4, plaintext_bits=14)
+    with pytest.raises(BadInput, match="3 integers"):
+        lanes.pack([1, 2])
+    with pytest.raises(BadInput, match="2 numbers"):
+        lanes.unpack([1], reports=1)
+
+
+def test_lanes_that_do_not_fit_are_refused():
+    with pytest.raises(BadInput, match="do not fit"):
+        Lanes(count=3, reach=10**6, reports=100, plaintext_bits=20)
+
+
+def test_numbers_of_another_kind_of_integer_are_taken():
+    lanes = Lanes(count=3, reach=10, reports=4, plaintext_bits=64)
+    assert lanes.unpack([gmpy2.mpz(n) for n in lanes.pack([1, 2, -3])], reports=1).tolist() == [1, 2, -3]

@@ -1,0 +1,162 @@
+"""The live page: served to this machine alone, and following a run."""
+
+import http.client
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from report_runs import changed
+from terminal import hears_ctrl_c
+
+import tacit
+from tacit.errors import BadInput
+from tacit.report.live import Server, serve
+
+
+@pytest.fixture
+def served():
+    """Serves folders; hands back a function that asks: ask(path, host=...) -> (status, headers, body)."""
+    servers = []
+
+    def start(*folders):
+        server = Server(folders)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        servers.append((server, thread))
+
+        def ask(path="/", host=None, method="GET"):
+            line = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
+            line.putrequest(method, path, skip_host=True)
+            if host != "":
+                line.putheader("Host", host or f"127.0.0.1:{server.server_port}")
+            line.endheaders()
+            answer = line.getresponse()
+            found = answer.status, dict(answer.headers), answer.read()
+            line.close()
+            return found
+
+        ask.port = server.server_port
+        return ask
+
+    yield start
+    for server, thread in servers:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_it_listens_on_this_machine_alone(ended):
+    with Server([ended]) as server:
+        assert server.server_address[0] == "127.0.0.1"
+
+
+def test_the_page_may_ask_its_own_server_and_nobody_else(served, ended):
+    status, headers, body = served(ended)("/")
+    assert status == 200
+    assert b"connect-src &#x27;self&#x27;" in body
+    assert headers["Cache-Control"] == "no-store"
+    assert headers["X-Content-Type-Options"] == "nosniff"
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "127.0.0.1:1", ""])
+def test_another_host_name_gets_nothing(served, ended, host):
+    ask = served(ended)
+    for path in ("/", "/data"):
+        status, _, body = ask(path, host=host)
+        assert status == 403
+        assert b"epsilon" not in body
+
+
+def test_localhost_is_a_name_of_this_machine(served, ended):
+    ask = served(ended)
+    assert ask("/data", host=f"localhost:{ask.port}")[0] == 200
+
+
+@pytest.mark.parametrize("path", ["/ledger.db", "/../experiment.toml", "/data/..", "//etc/passwd", "/report.html"])
+def test_no_file_of_the_folder_is_served(served, ended, path):
+    assert served(ended)(path)[0] == 404
+
+
+def test_only_get_is_answered(served, ended):
+    assert served(ended)("/", method="POST")[0] == 501
+
+
+def test_data_is_told_once_and_then_only_what_is_new(served, stopped):
+    ask = served(stopped)
+    _, headers, body = ask("/data?since=0")
+    first = json.loads(body)
+    assert first["rounds"]["round"] == [1, 2, 3]
+    assert ask(f"/data?since=3&mark={headers['X-Tacit-Mark']}")[0] == 204
+    tacit.run(changed(), out=stopped, resume=True)
+    status, _, body = ask(f"/data?since=3&mark={headers['X-Tacit-Mark']}")
+    more = json.loads(body)
+    assert (status, more["since"], more["rounds"]["round"], more["finished"]) == (200, 3, [4, 5, 6], True)
+
+
+@pytest.mark.parametrize("since", ["-1", "x", "", "9999999", "1e3", "٣"])
+def test_a_strange_question_is_answered_all_the_same(served, ended, since):
+    from urllib.parse import quote
+
+    assert served(ended)(f"/data?since={quote(since)}")[0] == 200
+
+
+def test_a_folder_that_breaks_while_served_is_said_in_one_sentence(served, ended, tmp_path):
+    shutil.copytree(ended, tmp_path / "run")
+    ask = served(tmp_path / "run")
+    (tmp_path / "run" / "summary.json").write_text("{")
+    status, _, body = ask("/data")
+    assert status == 500
+    assert body.decode().strip().count("\n") == 0
+    assert b"summary.json is damaged" in body
+
+
+def test_what_cannot_be_shown_is_refused_before_anything_is_served(tmp_path):
+    with pytest.raises(BadInput, match="There is no folder"):
+        serve([tmp_path / "nowhere"], port=0, ready=lambda url: pytest.fail("served"))
+
+
+def test_a_port_in_use_is_refused_in_one_sentence(ended):
+    with Server([ended]) as server, pytest.raises(BadInput, match="cannot be used"):
+        Server([ended], port=server.server_port)
+    with pytest.raises(BadInput, match="Port 70000 cannot be used"):
+        Server([ended], port=70000)
+
+
+def test_ctrl_c_ends_it_cleanly(ended):
+    line = [sys.executable, "-m", "tacit", "report", "--live", str(ended)]
+    process = subprocess.Popen(
+        line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=hears_ctrl_c, env=os.environ
+    )
+    try:
+        assert "http://127.0.0.1:" in process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        said, complained = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert (process.returncode, said.strip(), complained) == (0, "Stopped.", "")
+
+
+def test_the_page_follows_a_run_in_a_browser(browser, stopped):
+    with Server([stopped]) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        try:
+            browser.open(server.url)
+            browser.wait("document.querySelector('.badge')?.textContent === 'running'")
+            time.sleep(0.1)
+            tacit.run(changed(), out=stopped, resume=True)
+            browser.wait("document.documentElement.dataset.live === 'ended'")
+            assert browser.value("document.querySelector('.badge').textContent") == "finished"
+            browser.value("document.querySelector('svg.chart').focus()")
+            browser.press("End")
+            assert browser.value("document.querySelector('figure output').textContent").startswith("round 6:")
+            assert browser.complaints() == []
+        finally:
+            server.shutdown()
+            thread.join()

@@ -1,0 +1,88 @@
+"""Several runs on one page: entries, bands, and promises that are never mixed."""
+
+import json
+import shutil
+
+import pytest
+from report_runs import SMALL, changed
+
+import tacit
+from tacit.compare.run import compare
+from tacit.errors import BadInput
+from tacit.report.page import collect
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    place = tmp_path_factory.mktemp("compared") / "grid"
+    compare(SMALL, {"privacy.epsilon": [1.0, 4.0]}, seeds=2, out=place, jobs=1)
+    return place
+
+
+def test_a_comparison_writes_one_page_and_its_runs_none(compared):
+    assert (compared / "report.html").stat().st_size > 10_000
+    assert list(compared.glob("runs/**/report.html")) == []
+
+
+def test_an_entry_is_a_cell_with_the_band_over_its_seeds(compared):
+    data = collect([compared])
+    assert [entry["label"] for entry in data["entries"]] == ["epsilon 1.0", "epsilon 4.0"]
+    assert data["finished"]
+    assert data["last"] == "last 6 rounds"
+    for entry in data["entries"]:
+        accuracy = entry["series"]["accuracy"]
+        assert (entry["seeds"], entry["ended"]) == (2, 2)
+        assert all(
+            low <= m <= high for low, m, high in zip(*(accuracy[k] for k in ("low", "mean", "high")), strict=True)
+        )
+        assert entry["epsilon"]["max"] <= float(entry["label"].split()[1])
+        assert "low" not in entry["series"]["epsilon_loosest"]
+
+
+def test_a_comparison_that_goes_on_counts_what_is_missing(compared, tmp_path):
+    shutil.copytree(compared, tmp_path / "grid")
+    one, other = sorted((tmp_path / "grid" / "runs").glob("*/seed-0"))
+    (one / "summary.json").unlink()
+    shutil.rmtree(other)
+    data = collect([tmp_path / "grid"])
+    assert not data["finished"]
+    assert [(entry["ended"], entry["seeds"]) for entry in data["entries"]] == [(1, 2), (1, 2)]
+
+
+def test_a_damaged_comparison_is_refused(compared, tmp_path):
+    shutil.copytree(compared, tmp_path / "grid")
+    (tmp_path / "grid" / "base.toml").write_text("=")
+    with pytest.raises(BadInput, match=r"base\.toml is damaged"):
+        collect([tmp_path / "grid"])
+    (tmp_path / "grid" / "compare.toml").write_text("=")
+    with pytest.raises(BadInput, match=r"compare\.toml is damaged"):
+        collect([tmp_path / "grid"])
+
+
+def test_runs_of_equal_name_are_told_apart_and_settings_that_differ_are_listed(ended, tmp_path):
+    tacit.run(changed(train={"learning_rate": 0.1}), out=tmp_path / "run", page=False)
+    data = collect([ended, tmp_path / "run"])
+    assert [entry["label"] for entry in data["entries"]] == ["run (1)", "run (2)"]
+    assert [entry["settings"]["train.learning_rate"] for entry in data["entries"]] == ["0.5", "0.1"]
+    assert ["rounds", "6", False] in dict(data["settings"])["train"]
+    assert len(data["promises"]) == 1
+
+
+def test_promises_of_different_units_or_adversaries_are_kept_apart(ended, tmp_path):
+    for name, change in (("client", {"unit": "client"}), ("trusted", {"adversary": "the public"})):
+        shutil.copytree(ended, tmp_path / name)
+        for file in ("summary.json", "clients.json"):
+            values = json.loads((tmp_path / name / file).read_text())
+            values["guarantee"] |= change
+            (tmp_path / name / file).write_text(json.dumps(values))
+    data = collect([ended, tmp_path / "client", tmp_path / "trusted"])
+    assert [entry["promise"] for entry in data["entries"]] == [0, 1, 2]
+    assert [promise["unit"] for promise in data["promises"]] == ["record", "client", "record"]
+    assert all("epsilon" not in promise for promise in data["promises"])
+
+
+def test_an_epsilon_over_seeds_is_the_largest_not_the_mean(compared):
+    runs = sorted(compared.glob("runs/*1.0*/seed-*/rounds.jsonl"))
+    each = [[json.loads(line)["epsilon_loosest"] for line in run.read_text().splitlines()] for run in runs]
+    shown = collect([compared])["entries"][0]["series"]["epsilon_loosest"]["mean"]
+    assert all(value >= max(pair) for value, pair in zip(shown, zip(*each, strict=True), strict=True))

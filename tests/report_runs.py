@@ -1,0 +1,28 @@
+"""Experiments for the tests of the report: a small one, and names that try to become markup."""
+
+import tacit
+
+EVIL = (
+    "<script>alert(1)</script>",
+    "</script><img src=x onerror=alert(2)>",
+    "\"'><svg onload=alert(3)>",
+    "{{7*7}} \u2028 & <!--",
+)
+SMALL = {
+    "name": "small",
+    "data": {"clients": 5, "examples_per_client": 40},
+    "train": {"rounds": 6, "local_steps": 2, "sampling_rate": 0.3},
+    "privacy": {"kind": "local", "epsilon": [1.0, 2.0, 2.0, 4.0, 8.0]},
+}
+
+
+class Stop(Exception):
+    """Ends a run from outside."""
+
+
+def changed(**changes):
+    """The small experiment with changes."""
+    values = {key: dict(value) if isinstance(value, dict) else value for key, value in SMALL.items()}
+    for section, change in changes.items():
+        values[section] = values.get(section, {}) | change if isinstance(change, dict) else change
+    return tacit.Experiment(**values)

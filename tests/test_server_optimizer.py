@@ -1,0 +1,100 @@
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import tacit
+from tacit.server_optimizer import Adam, Momentum, Sgd, apart
+
+X = torch.tensor([1.0, -2.0, 0.5])
+UPDATES = [torch.tensor([0.3, -0.1, 0.0]), torch.tensor([-0.2, 0.4, 1.0]), torch.tensor([0.1, 0.1, 0.1])]
+
+
+def steps(optimizer):
+    state = None
+    params, memory = X, optimizer.init(X)
+    for update in UPDATES:
+        state = optimizer.step(params, memory, update)
+        params, memory = state.params, state.memory
+        yield params
+
+
+def test_sgd_adds_the_update():
+    assert torch.allclose(list(steps(Sgd(0.5)))[-1], X + 0.5 * sum(UPDATES))
+
+
+def test_momentum_is_fedavgm():
+    x, v = X, torch.zeros(3)
+    for update, found in zip(UPDATES, steps(Momentum(0.5, momentum=0.8)), strict=True):
+        v = 0.8 * v + update
+        x = x + 0.5 * v
+        assert torch.allclose(found, x)
+
+
+def test_adam_is_fedadam_without_bias_correction():
+    x, m, v = X, torch.zeros(3), torch.full((3,), 1e-4)
+    for update, found in zip(UPDATES, steps(Adam(0.1, momentum=0.8, adaptivity=1e-2)), strict=True):
+        m = 0.8 * m + 0.2 * update
+        v = 0.99 * v + 0.01 * update**2
+        x = x + 0.1 * m / (v.sqrt() + 1e-2)
+        assert torch.allclose(found, x)
+
+
+def test_momentum_zero_is_sgd():
+    assert all(torch.equal(a, b) for a, b in zip(steps(Momentum(0.3, 0.0)), steps(Sgd(0.3)), strict=True))
+
+
+def test_what_is_remembered_is_kept_apart_from_what_a_rule_remembers():
+    memory = Adam().init(X) | {"basis": X}
+    mine, rest = apart(memory)
+    assert set(mine) == {"optimizer.m", "optimizer.v"}
+    assert set(rest) == {"basis"}
+
+
+def experiment(privacy, **train):
+    rule = {"rule": "pfa-plus"} if privacy.get("kind") == "local" else {}
+    return tacit.Experiment(
+        data={"clients": 8, "examples_per_client": 30},
+        train={"rounds": 4, "local_steps": 2, "batch_size": 10, "server_learning_rate": 0.3} | train,
+        privacy=privacy,
+        aggregate=rule,
+    )
+
+
+class Stop(Exception):
+    pass
+
+
+def stop(record):
+    if record["round"] == 1:
+        raise Stop
+
+
+@pytest.mark.parametrize("optimizer", ["momentum", "adam"])
+@pytest.mark.parametrize(
+    "privacy", [{"kind": "none"}, {"kind": "local", "epsilon": "uniform"}, {"kind": "central", "epsilon": 8.0}]
+)
+def test_every_kind_takes_every_optimizer_and_resumes_bit_for_bit(tmp_path, privacy, optimizer):
+    chosen = experiment(privacy, server_optimizer=optimizer)
+    tacit.run(chosen, out=tmp_path / "whole")
+    with pytest.raises(Stop):
+        tacit.run(chosen, out=tmp_path / "parts", observe=stop)
+    tacit.run(chosen, out=tmp_path / "parts", resume=True)
+    whole, parts = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "parts"))
+    assert all(torch.equal(whole[name], parts[name]) for name in whole)
+    tacit.run(experiment(privacy), out=tmp_path / "sgd")
+    assert not all(torch.equal(whole[n], value) for n, value in load_file(tmp_path / "sgd/model.safetensors").items())
+
+
+@pytest.mark.parametrize(
+    ("train", "message"),
+    [
+        ({"server_momentum": 0.9}, "server_optimizer = momentum or adam"),
+        ({"server_optimizer": "momentum", "server_momentum": 1.0}, r"in \[0, 1\)"),
+        ({"server_optimizer": "momentum", "server_adaptivity": 1.0}, "tau of server_optimizer = adam"),
+        ({"server_optimizer": "adam", "server_adaptivity": 0.0}, "server_adaptivity > 0"),
+        ({"server_optimizer": "adagrad"}, "'sgd', 'momentum' or 'adam'"),
+    ],
+)
+def test_settings_that_an_optimizer_does_not_have_are_refused(train, message):
+    with pytest.raises(tacit.errors.BadInput, match=message):
+        tacit.Experiment(train=train)
