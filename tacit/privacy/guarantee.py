@@ -64,7 +64,7 @@ def promise(experiment: Experiment, plan: Plan | CentralPlan | DistributedPlan) 
 
 def _distributed_words(experiment: Experiment, plan: DistributedPlan) -> dict[str, str]:
     known = plan.noises[0].colluding
-    helped = f", even with the shares of {known} other clients," if known else ""
+    helped = f", even with the shares of {known} other client{'s' if known > 1 else ''}," if known else ""
     sealed = "the server, which holds no key, and everybody who sees the sums or the models"
     trusted = "everybody who sees the sums or the models (the server is trusted to add reports and not to look at one)"
     sums = " or ".join(str(noise.fewest) for noise in plan.noises)
