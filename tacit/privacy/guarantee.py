@@ -52,7 +52,7 @@ def promise(experiment: Experiment, plan: Plan | CentralPlan) -> Guarantee:
 
 def _local_words(unit: Unit) -> dict[str, str]:
     if unit == "client":
-        relation = "empty one client (all its data against none, whose update is zero)"
+        relation = "empty one client, so that its update is zero"
         return {
             "adversary": SIGHT,
             "relation": relation,
