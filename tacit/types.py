@@ -134,7 +134,8 @@ class Guarantee:
             raise BadInput("Expected 0 <= smallest <= median <= largest epsilon in a guarantee.")
 
     def record(self) -> dict:
-        """The guarantee as plain values for summary.json."""
+        """The guarantee as plain values for summary.json; JSON knows no infinity, so an epsilon without a bound is null."""
+        spent = {"min": self.epsilon_min, "median": self.epsilon_median, "max": self.epsilon_max}
         return {
             "unit": self.unit,
             "adversary": self.adversary,
@@ -142,7 +143,7 @@ class Guarantee:
             "sampler": self.sampler,
             "accountant": self.accountant,
             "delta": self.delta,
-            "epsilon": {"min": self.epsilon_min, "median": self.epsilon_median, "max": self.epsilon_max},
+            "epsilon": {name: value if math.isfinite(value) else None for name, value in spent.items()},
             "randomness": self.randomness,
             "assumes": list(self.assumes),
             **({"also": [other.record() for other in self.also]} if self.also else {}),

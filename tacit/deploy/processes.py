@@ -4,6 +4,7 @@ Every program leads a session of its own, so one signal to its group reaches its
 """
 
 import contextlib
+import ctypes
 import os
 import shutil
 import signal
@@ -17,6 +18,8 @@ from pathlib import Path
 
 from tacit.errors import BadInput, TacitError
 
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+LAST_WORDS = 3  # lines of a program's log that say why it ended
 STOP_SECONDS = 5.0  # between asking a program to end and ending it
 QUIET = {  # nothing is looked up, counted or installed over the network
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -59,13 +62,15 @@ class Processes:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def start(self, name: str, command: Sequence[str | Path], *, log: Path, cwd: Path | None = None) -> int:
-        """Starts a program; what it says goes to `log`."""
+    def start(
+        self, name: str, command: Sequence[str | Path], *, log: Path, cwd: Path | None = None, session: bool = True
+    ) -> int:
+        """Starts a program, in a session of its own unless it shares ours; what it says goes to `log`."""
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as file:
             self._running[name] = subprocess.Popen(
-                [str(part) for part in command], env=self._environment, cwd=cwd, start_new_session=True,
-                stdout=file, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+                [str(part) for part in command], env=self._environment, cwd=cwd, start_new_session=session,
+                stdout=file, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, preexec_fn=_end_with_parent,
             )  # fmt: skip
         self._logs[name] = log
         return self._running[name].pid
@@ -80,11 +85,11 @@ class Processes:
             raise TacitError(f"{Path(str(command[0])).name} failed: {_last_words(done.stderr or done.stdout)}")
         return done.stdout
 
-    def refuse_ended(self) -> None:
+    def refuse_ended(self, *, lines: int = LAST_WORDS) -> None:
         """Raises TacitError naming a program that has ended, with its last words."""
         for name, process in self._running.items():
             if process.poll() is not None:
-                words = _last_words(self._logs[name].read_text("utf-8", "replace"))
+                words = _last_words(self._logs[name].read_text("utf-8", "replace"), lines)
                 raise TacitError(f"{name} ended with code {process.returncode}: {words} (more in {self._logs[name]})")
 
     def ended(self, name: str) -> bool:
@@ -93,12 +98,12 @@ class Processes:
 
     def signal(self, name: str, number: int) -> None:
         """Sends a signal to a program and all it started."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._running[name].pid, number)
+        _send(self._running[name].pid, number)
 
     def stop(self, name: str | None = None) -> None:
-        """Ends one program, or all, the last started first."""
+        """Ends one program, or all, the last started first, with everything they started."""
         names = [name] if name else list(reversed(self._running))
+        family = [pid for each in names for pid in descendants(self._running[each].pid)]
         for each in names:
             self.signal(each, signal.SIGTERM)
         ends = time.monotonic() + STOP_SECONDS
@@ -106,9 +111,40 @@ class Processes:
             process = self._running.pop(each)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.1, ends - time.monotonic()))
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            _send(process.pid, signal.SIGKILL)
             process.wait()
+        for pid in family:  # Flower's own children lead sessions of theirs, and may be busy
+            _send(pid, signal.SIGKILL)
+
+
+def descendants(pid: int) -> list[int]:
+    """The processes that a process started, and those that they started, where /proc tells."""
+    children: dict[int, list[int]] = {}
+    for place in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            parent = int(place.read_text().rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(place.parent.name))
+    found, open_ = [], [pid]
+    while open_:
+        below = children.get(open_.pop(), [])
+        found += below
+        open_ += below
+    return found
+
+
+def _send(pid: int, number: int) -> None:
+    """To the program's whole group where it leads one, else to itself."""
+    with contextlib.suppress(ProcessLookupError):
+        if os.getpgid(pid) == pid:
+            os.killpg(pid, number)
+        else:
+            os.kill(pid, number)
+
+
+def _end_with_parent() -> None:
+    """Asks Linux to end this program when the one that started it is gone, even if that was killed."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def free_port() -> int:
@@ -144,6 +180,6 @@ def reach(host: str, port: int, *, authority: Path, seconds: float = 5.0) -> str
         return f"{error}"
 
 
-def _last_words(text: str) -> str:
+def _last_words(text: str, count: int = LAST_WORDS) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return " ".join(lines[-3:]) if lines else "it said nothing"
+    return " ".join(lines[-count:]) if lines else "it said nothing"

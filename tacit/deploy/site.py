@@ -10,13 +10,16 @@ from tacit.errors import BadInput, TacitError
 from tacit.site.limits import read_limits
 from tacit.site.site import Site
 
-START_SECONDS = 60.0
+STILL_ONLINE = (
+    "Failed to activate SuperNode"  # a SuperLink takes a killed node for online until its heartbeats are missed
+)
+FORGET_SECONDS = 180.0  # Flower's heartbeats: every 30 s, two may be missed
+AGAIN_SECONDS = 3.0
+STEADY_SECONDS = 60.0  # who was connected for so long was not refused
 
 
 def run_site(folder: Path) -> None:
     """Joins the server that `site.toml` names. Ends when the SuperNode ends, or on SIGTERM or Ctrl-C."""
-    from tacit.engine.flower.executor import answer_for
-
     folder = folder.resolve()
     settings = Site(folder).settings()
     read_limits(folder)
@@ -24,15 +27,30 @@ def run_site(folder: Path) -> None:
         if not (folder / name).is_file():
             raise BadInput(f"{folder / name} is missing: the site cannot prove who it is, or who the server is.")
     signal.signal(signal.SIGTERM, _stop)
+    deadline = None
+    while True:
+        began = time.monotonic()
+        why = _serve(folder, str(settings["server"]))
+        deadline = began + FORGET_SECONDS if deadline is None or time.monotonic() - began > STEADY_SECONDS else deadline
+        if STILL_ONLINE not in why or time.monotonic() > deadline:
+            raise TacitError(f"Site {settings['name']} left: {why}")
+        time.sleep(AGAIN_SECONDS)
+
+
+def _serve(folder: Path, server: str) -> str:
+    """Answers for the site until its SuperNode ends, and returns why it did."""
+    from tacit.engine.flower.executor import answer_for
+
     port = free_port()
     with Processes(home=folder / "flwr") as processes:
-        command = _supernode(folder, str(settings["server"]), port)
-        processes.start("SuperNode", command, log=folder / "supernode.log", cwd=folder)
+        log = folder / "supernode.log"
+        processes.start("SuperNode", _supernode(folder, server, port), log=log, cwd=folder, session=False)
         answer_for(folder, address=f"127.0.0.1:{port}", alive=lambda: not processes.ended("SuperNode"))
         try:
-            processes.refuse_ended()
+            processes.refuse_ended(lines=12)
         except TacitError as error:
-            raise TacitError(f"Site {settings['name']} left: {error}") from None
+            return str(error)
+    return "its SuperNode ended"
 
 
 def _supernode(folder: Path, server: str, port: int) -> list[str | Path]:
@@ -42,5 +60,4 @@ def _supernode(folder: Path, server: str, port: int) -> list[str | Path]:
 
 
 def _stop(*_: Any) -> None:
-    time.sleep(0)
     raise KeyboardInterrupt

@@ -26,7 +26,7 @@ SIGHT = "the server, the other clients and everybody who sees updates or models"
 MODELS_ONLY = "everybody who sees the models (the server is trusted, and who took part in which round stays secret)"
 PUBLIC = ("the test set and all settings, their tuning included, are public",)
 FLOATS = ("floating-point noise stands for real-valued noise",)
-EMPTIED = "empty one client (all its data against none, whose update is zero)"
+EMPTIED = "empty one client, so that its update is zero"
 WHO = {
     "record": ("a record belongs to one client only", "each client's number of records is public"),
     "client": (
@@ -64,7 +64,7 @@ def promise(experiment: Experiment, plan: Plan | CentralPlan | DistributedPlan) 
 
 def _distributed_words(experiment: Experiment, plan: DistributedPlan) -> dict[str, str]:
     known = plan.noises[0].colluding
-    helped = f", even with the shares of {known} other clients," if known else ""
+    helped = f", even with the shares of {known} other client{'s' if known > 1 else ''}," if known else ""
     sealed = "the server, which holds no key, and everybody who sees the sums or the models"
     trusted = "everybody who sees the sums or the models (the server is trusted to add reports and not to look at one)"
     sums = " or ".join(str(noise.fewest) for noise in plan.noises)
@@ -135,13 +135,13 @@ def spent_by(
     return replace(guarantee, epsilon_min=low, epsilon_median=middle, epsilon_max=high)
 
 
-def shown(epsilon: float) -> str:
-    """An epsilon for print, rounded up: a promise is never rounded in our favour.
+def shown(epsilon: float | None) -> str:
+    """An epsilon for print, rounded up: a promise is never rounded in our favour. None is no bound, as in JSON.
 
     >>> shown(2.0921), shown(float("inf"))
     ('2.093', 'inf')
     """
-    return "inf" if math.isinf(epsilon) else f"{math.ceil(epsilon * 1000 - 1e-9) / 1000:.3f}"
+    return "inf" if epsilon is None or math.isinf(epsilon) else f"{math.ceil(epsilon * 1000 - 1e-9) / 1000:.3f}"
 
 
 def sentence(guarantee: Guarantee | None, *, other_runs: int = 0) -> str:

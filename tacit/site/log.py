@@ -1,5 +1,6 @@
 """`log.jsonl`: what a site was asked and what it answered, in words. For the site's own people; it may name its data."""
 
+import contextlib
 import datetime
 import json
 import os
@@ -20,4 +21,5 @@ def note(folder: Path, *, verdict: str, text: str, **facts: Any) -> None:
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        print(f"{line} (not in the log: {error})", file=sys.stderr)
+        with contextlib.suppress(OSError):  # the same disk may hold what standard error goes to
+            print(f"{line} (not in the log: {error})", file=sys.stderr)

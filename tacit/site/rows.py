@@ -54,6 +54,13 @@ def own_rows(experiment: Experiment, *, name: str, path: str | None) -> Dataset:
     return replace(dataset, x=client.x, y=client.y, client=None)
 
 
+def unseen_rows(experiment: Experiment, *, examples: int) -> Dataset:
+    """Rows that only somebody else's code sees: their shape is the experiment's, and their number is declared."""
+    public = public_rows(experiment)
+    x, y = public.test_x[:1].expand(examples, *public.test_x.shape[1:]), public.test_y[:1].expand(examples)
+    return replace(public, x=x, y=y, client=None, client_names=None)
+
+
 def _file(experiment: Experiment, path: str) -> Dataset:
     """All rows of one file; as test rows it takes the same ones, because a reader wants some and a site has none."""
     section = experiment.data.model_copy(update={"path": path, "test_path": path, "partition": "iid"})

@@ -16,6 +16,7 @@ import torch
 
 import tacit
 from tacit.build import Parts, assemble, population_id
+from tacit.data.dataset import Dataset
 from tacit.engine.wire import unpack
 from tacit.errors import BadInput, BudgetExhausted, Refused, TacitError
 from tacit.experiment import Experiment
@@ -23,10 +24,11 @@ from tacit.privacy.client_plan import CentralPlan
 from tacit.privacy.ledger import Ledger
 from tacit.site import agreement, outbox
 from tacit.site.agreement import Agreement, Terms, refuse_other, terms_of
+from tacit.site.foreign import Local, with_training
 from tacit.site.limits import Limits, read_limits, refuse_beyond
 from tacit.site.log import note
 from tacit.site.roster import Roster
-from tacit.site.rows import OWN_FILES, own_rows, refuse_undeployable, shape
+from tacit.site.rows import OWN_FILES, own_rows, refuse_undeployable, shape, unseen_rows
 from tacit.train.cohort import Trainer, one_by_one, task
 from tacit.train.workspace import workspace
 from tacit.types import Client, Message
@@ -48,10 +50,10 @@ class Joined:
 
 
 class Site:
-    """A site's folder and what it has loaded for the runs it takes part in."""
+    """A site's folder and what it has loaded for the runs it takes part in. `local` is training of somebody else's."""
 
-    def __init__(self, folder: Path | str):
-        self.folder = Path(folder)
+    def __init__(self, folder: Path | str, *, local: Local | None = None):
+        self.folder, self._local = Path(folder), local
         self._joined: dict[str, Joined] = {}
 
     def answer(self, ask: dict[str, Any], body: bytes) -> Answer:
@@ -71,6 +73,23 @@ class Site:
         note(self.folder, verdict="answered", text=said, **facts)
         return reply, raw
 
+    def alone(self, *, run: str) -> tuple[Terms, str]:
+        """Agrees with itself, on the site's own `experiment.toml`, where the server knows nothing of Tacit. Raises Refused."""
+        path = self.folder / "experiment.toml"
+        if not path.is_file():
+            raise Refused("The server does not speak Tacit, and the site has no experiment.toml of its own.")
+        if run not in self._joined:
+            text = path.read_text("utf-8")
+            experiment, limits, values = _experiment(text), read_limits(self.folder), self.settings()
+            size, privacy = len(self._rows(experiment, values).y), experiment.privacy
+            if privacy.kind == "central":
+                raise Refused("The server does not speak Tacit, so it adds no noise: only local DP protects the site.")
+            roster = Roster((values["name"],), (size,), (limits.epsilon,), privacy.delta, privacy.unit_kept)
+            agreement.refuse_changed(self.folder, run, text, roster.record())
+            self._joined[run] = self._join(run, text, roster)
+            agreement.write(self.folder, self._joined[run].agreement)
+        return self._joined[run].agreement.terms, run
+
     def settings(self) -> dict[str, Any]:
         """`site.toml`: the site's name and where its rows are. Raises BadInput."""
         path = self.folder / "site.toml"
@@ -87,7 +106,7 @@ class Site:
         del body
         experiment, limits, values = _experiment(ask["experiment"]), read_limits(self.folder), self.settings()
         refuse_beyond(limits, experiment)
-        rows = own_rows(experiment, name=values["name"], path=self._data(values))
+        rows = self._rows(experiment, values)
         facts = {"site": values["name"], "examples": len(rows.y), "shape": list(shape(rows)), "classes": rows.classes}
         mine = {"epsilon": limits.epsilon, "unit": limits.unit, "tacit": tacit.__version__, "torch": torch.__version__}
         return facts | mine, b"", f"Takes part in {experiment.name}."
@@ -167,9 +186,9 @@ class Site:
         experiment, limits, values = _experiment(text), read_limits(self.folder), self.settings()
         refuse_beyond(limits, experiment)
         name = values["name"]
-        rows = own_rows(experiment, name=name, path=self._data(values))
+        rows = self._rows(experiment, values)
         index = _own_place(roster, name, rows=len(rows.y), limits=limits, experiment=experiment)
-        parts = assemble(experiment, rows, roster.population(shape(rows)))
+        parts = with_training(assemble(experiment, rows, roster.population(shape(rows))), self._local)
         client = Client(index, name, limits.budget, rows.x, rows.y)
         parameters, privacy = parts.params.numel(), experiment.privacy
         if limits.most_parameters is not None and parameters > limits.most_parameters:
@@ -201,6 +220,16 @@ class Site:
         attempt = "agreed" if isinstance(parts.plan, CentralPlan) else attempt
         path = self.folder / "ledger.db"
         return Ledger(path, population=population, run=run, attempt=attempt, accountant=experiment.privacy.accountant)
+
+    def _rows(self, experiment: Experiment, values: dict[str, Any]) -> Dataset:
+        """The site's rows; where somebody else's code trains on rows that Tacit never sees, only how many there are."""
+        if "examples" not in values:
+            return own_rows(experiment, name=values["name"], path=self._data(values))
+        if self._local is None:
+            raise Refused(
+                "This site's rows are declared in site.toml only, so its training must come through tacit_mod."
+            )
+        return unseen_rows(experiment, examples=int(values["examples"]))
 
     def _data(self, values: dict[str, Any]) -> str | None:
         path = values.get("data")

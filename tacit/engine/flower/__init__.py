@@ -5,8 +5,6 @@ Everything that decides about privacy is in `tacit.site` and in the algorithms; 
 
 from importlib.metadata import PackageNotFoundError, version
 
-from packaging.version import Version
-
 from tacit.errors import BadInput
 
 OLDEST, NEWEST = "1.41", "1.43"  # flwr>=1.41,<1.43: the HTTP API on one port, as it was tried
@@ -19,9 +17,13 @@ def require_flwr() -> str:
         found = version("flwr")
     except PackageNotFoundError:
         raise BadInput(f"Flower is not installed: {INSTALL}") from None
-    if not Version(OLDEST) <= Version(found) < Version(NEWEST):
+    if not _numbers(OLDEST) <= _numbers(found) < _numbers(NEWEST):
         raise BadInput(f"Tacit works with flwr >={OLDEST},<{NEWEST}, and {found} is installed: {INSTALL}")
     return found
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(".")[:2])
 
 
 require_flwr()

@@ -10,6 +10,7 @@ from pathlib import Path
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
+from tacit.engine.flower.plain import is_plain, respond_plain
 from tacit.engine.flower.records import UNPAID, answer, read, refusal
 from tacit.errors import BadInput, BudgetExhausted, Refused
 from tacit.site.site import Site
@@ -27,6 +28,8 @@ def client_app() -> ClientApp:
             return refusal(
                 f"This node has no {FOLDER} in its node config, so it has no limits and no ledger.", to=message
             )
+        if is_plain(message):
+            return respond_plain(_site(str(folder)), message, context)
         return respond(_site(str(folder)), message)
 
     app.train()(handle)

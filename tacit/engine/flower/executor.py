@@ -59,10 +59,12 @@ def _answer(site: Site, address: str, token: str) -> None:
 
 
 def _client(address: str, *interceptors: Any) -> RuntimeHttpClient:
+    once = make_simple_http_retry_invoker()
+    once.max_tries = 1  # the loop above tries again, and looks whether the SuperNode is alive in between
     return RuntimeHttpClient.from_server_address(
         server_address=address,
         insecure=True,  # loopback within the site's machine
         root_certificates=None,
         interceptors=list(interceptors),
-        retry_invoker=make_simple_http_retry_invoker(),
+        retry_invoker=once,
     )
