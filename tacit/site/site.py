@@ -15,20 +15,21 @@ from typing import Any
 import torch
 
 import tacit
-from tacit.build import Parts, assemble, population_id
+from tacit.build import Parts, population_id
 from tacit.data.dataset import Dataset
 from tacit.engine.wire import unpack
 from tacit.errors import BadInput, BudgetExhausted, Refused, TacitError
 from tacit.experiment import Experiment
 from tacit.privacy.client_plan import CentralPlan
 from tacit.privacy.ledger import Ledger
-from tacit.site import agreement, outbox
+from tacit.site import agreement, outbox, sealed
 from tacit.site.agreement import Agreement, Terms, refuse_other, terms_of
 from tacit.site.foreign import Local, with_training
 from tacit.site.limits import Limits, read_limits, refuse_beyond
 from tacit.site.log import note
 from tacit.site.roster import Roster
 from tacit.site.rows import OWN_FILES, own_rows, refuse_undeployable, shape, unseen_rows
+from tacit.site.sealed import assemble_sealed
 from tacit.train.cohort import Trainer, one_by_one, task
 from tacit.train.workspace import workspace
 from tacit.types import Client, Message
@@ -59,7 +60,7 @@ class Site:
     def answer(self, ask: dict[str, Any], body: bytes) -> Answer:
         """Answers one question. Raises Refused or BudgetExhausted, in words that may be told; the log has the rest."""
         kind, facts = ask.get("kind"), {key: ask[key] for key in ("kind", "run", "round") if key in ask}
-        steps = {"hello": self._hello, "agree": self._agree, "train": self._train}
+        steps = {"hello": self._hello, "agree": self._agree, "train": self._train, "open": self._open}
         try:
             if kind not in steps:
                 raise Refused(f"The server asks for {kind!r}, which is nothing that a site does.")
@@ -145,6 +146,26 @@ class Site:
         spent = _spent(joined)
         return {"again": False, "epsilon": spent}, raw, f"Trained; epsilon spent {spent}."
 
+    def _open(self, ask: dict[str, Any], body: bytes) -> tuple[dict[str, Any], bytes, str]:
+        """Opens the sum of a round's reports, which it checks and adds itself; once, and only where it is its turn."""
+        run, turn, word = str(ask["run"]), int(ask["round"]), str(ask["group"])
+        known = agreement.read(self.folder, run)
+        if known is None or not 0 <= turn < known.terms.rounds:
+            raise Refused(f"The server asks to open round {turn}, which was not agreed.")
+        joined = self._joined.get(run) or self._join(run, known.experiment, Roster.of(known.roster))
+        self._joined[run] = joined
+        place = agreement.place(self.folder, run) / f"opened-{sealed.group_of(joined.parts, word).name}"
+        kept = outbox.find(place, turn, body)
+        if kept is not None:
+            return {"again": True}, kept, "Sent the kept opening again."
+        try:
+            raw = sealed.open_reports(joined.parts, word, turn, unpack(body))
+        except TacitError as error:
+            raise Refused(str(error)) from error
+        place.mkdir(exist_ok=True)
+        outbox.keep(place, turn, body, raw)
+        return {"again": False}, raw, f"Opened the sum of round {turn}."
+
     def _pay(self, joined: Joined, round: int) -> None:
         limits = read_limits(self.folder)
         if limits.epsilon < joined.limits.epsilon:
@@ -188,7 +209,9 @@ class Site:
         name = values["name"]
         rows = self._rows(experiment, values)
         index = _own_place(roster, name, rows=len(rows.y), limits=limits, experiment=experiment)
-        parts = with_training(assemble(experiment, rows, roster.population(shape(rows))), self._local)
+        population = roster.population(shape(rows))
+        parts = assemble_sealed(experiment, rows, population, folder=self.folder, run=run, site=name)
+        parts = with_training(parts, self._local)
         client = Client(index, name, limits.budget, rows.x, rows.y)
         parameters, privacy = parts.params.numel(), experiment.privacy
         if limits.most_parameters is not None and parameters > limits.most_parameters:

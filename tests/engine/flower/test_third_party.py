@@ -160,4 +160,6 @@ def test_the_new_arrays_are_the_old_ones_and_the_simulators_update(federation, t
     (reply,) = grid.send_and_receive([Message(RecordDict(records), 1, "train")])
     found = [torch.from_numpy(array.numpy().copy()) for array in reply.content["arrays"].values()]
     assert reply.content["metrics"]["num-examples"] == 60
-    assert all(torch.allclose(mine, theirs, atol=1e-6) for mine, theirs in zip(history.model.parameters(), found, strict=True))
+    assert all(
+        torch.allclose(mine, theirs, atol=1e-6) for mine, theirs in zip(history.model.parameters(), found, strict=True)
+    )
