@@ -136,8 +136,15 @@ def running(tmp_path_factory):
     with up.processes:
         up.start()
         yield up
-    left = [pid for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))) if belongs(pid, up.federation.folder)]
-    assert left == [], "a process was left over"
+    until(lambda: not left_over(up.federation.folder), seconds=20, what=f"{left_over(up.federation.folder)} to end")
+
+
+def left_over(folder):
+    """The command lines of processes that belong to a federation."""
+    pids = [pid for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))) if belongs(pid, folder)]
+    return [
+        open(f"/proc/{pid}/cmdline").read().replace("\0", " ")[:120] for pid in pids if os.path.exists(f"/proc/{pid}")
+    ]
 
 
 def belongs(pid, folder):

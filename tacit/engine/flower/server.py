@@ -15,6 +15,7 @@ import tacit
 from tacit.build import Parts
 from tacit.engine.flower.gather import Asks, gather
 from tacit.engine.flower.opening import opened_by_sites
+from tacit.engine.flower.parent import end_with_parent
 from tacit.engine.flower.trainer import OverGrid
 from tacit.engine.folder import Folder, open_folder
 from tacit.engine.folder import replace as write_file
@@ -53,6 +54,7 @@ def server_app(experiment: Path | Experiment) -> ServerApp:
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
+        end_with_parent()
         config = context.run_config
         chosen = experiment if isinstance(experiment, Experiment) else Experiment.load(experiment)
         call = Call(
