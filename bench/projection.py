@@ -1,7 +1,7 @@
 """Projecting 1,000 private updates by 10 public ones at d = 10^6, k = 5: Tacit's rule, and Lanczos (scipy svds) on the same rows.
 
 Private updates are one buffer, changed and fed to the rule as a stream. Memory is the peak of the process beyond what it held
-before the public rows were made (VmHWM, reset for the measurement), in vectors of length d: public rows and the buffer are part of it.
+before the public rows were made (VmHWM, reset for the measurement), in vectors of length d: public rows and buffer included.
 
     python bench/projection.py [--private 1000] [--size 1000000] [--rank 5] [--json FILE]
 """

@@ -107,7 +107,9 @@ def _seal(
     if noise.fewest < 2:
         raise BadInput("A sum of one report is that report: set privacy.fewest_reports to 2 or more.")
     signers = {client: Signer(client, Ed25519PrivateKey.generate()) for client in clients}
-    randomisers = Randomisers(key.public, expected=experiment.train.rounds * noise.most * lanes.numbers, workers=1)
+    randomisers = Randomisers(
+        key.public, secret=key, expected=experiment.train.rounds * noise.most * lanes.numbers, workers=1
+    )
     randomisers.warm()  # before the client processes fork, so that they share the table
     members = {client: signer.public for client, signer in signers.items()}
     opener = Opener(NOWHERE, key.open, at_least=noise.fewest)

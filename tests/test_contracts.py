@@ -11,6 +11,7 @@ import torch
 import tacit
 from tacit import rules
 from tacit.algorithms.central_dp import CentralDP
+from tacit.algorithms.encrypted import Encrypted
 from tacit.algorithms.local_dp import LocalDP
 from tacit.build import build
 from tacit.engine.wire import pack, unpack
@@ -171,6 +172,8 @@ KINDS = {
     "central, poisson": {"kind": "central", "epsilon": 5.0},
     "central, fixed": {"kind": "central", "epsilon": 5.0, "accountant": "rdp"},
     "central, adaptive": {"kind": "central", "epsilon": 5.0, "clip_quantile": 0.5, "count_noise": 5.0},
+    "distributed, skellam": {"kind": "distributed", "epsilon": 5.0},
+    "distributed, discrete-gaussian": {"kind": "distributed", "epsilon": 5.0, "noise": "discrete-gaussian"},
 }
 
 
@@ -203,7 +206,7 @@ def copied(state):
 
 def test_every_algorithm_that_ships_is_held_to_the_contract():
     files = {path.stem for path in Path(tacit.algorithms.__file__).parent.glob("[a-z]*.py")}
-    assert files == {"fedavg", "local_dp", "central_dp"}  # a new one belongs into KINDS
+    assert files == {"fedavg", "local_dp", "central_dp", "encrypted"}  # a new one belongs into KINDS
 
 
 def test_a_round_is_a_function_of_state_messages_and_randomness(parts):
@@ -237,6 +240,9 @@ def test_what_leaves_a_client_is_no_raw_update_where_something_is_promised(parts
     received = parts.algorithm.broadcast(parts.algorithm.init(parts.params), [client])
     if isinstance(parts.algorithm, LocalDP):
         with pytest.raises(TypeError, match="carry their noise"):
+            parts.algorithm.release(raw, client, received)
+    elif isinstance(parts.algorithm, Encrypted):
+        with pytest.raises(TypeError, match="share of the noise"):
             parts.algorithm.release(raw, client, received)
     elif isinstance(parts.algorithm, CentralDP):
         sent = parts.algorithm.release(raw, client, received).tensors["update"]

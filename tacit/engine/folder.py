@@ -122,7 +122,11 @@ def first_free(stems: Iterable[Path]) -> Path:
 
 
 def _set_aside(path: Path) -> None:
-    """Moves an earlier run, its ledger included, to `path.1`, `path.2`, ...: nothing is deleted."""
+    """Moves an earlier run, its ledger included, to `path.1`, `path.2`, ...: nothing is deleted.
+
+    Raises RunExists while a process runs in it: that one would go on writing, into the folder that takes its place.
+    """
+    os.close(_lock(path))
     path.rename(first_free(path.with_name(f"{path.name}.{number}") for number in range(1, 10**6)))
 
 

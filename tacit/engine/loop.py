@@ -62,7 +62,8 @@ def loop(parts: Parts, ledger: Ledger | None, folder: Folder, trainer: Trainer, 
             "update_norm": float((state.params - before.params).norm()),
             **traffic.signal(info, state.params.numel()),
             "uplink_bytes": traffic.uplink,
-            "downlink_bytes": len(received) * len(cohort) + info.pop("sum_bytes", 0),  # a sealed sum goes to its opener
+            "downlink_bytes": len(received) * len(cohort)
+            + info.pop("sum_bytes", 0),  # sealed reports go on to their opener
             **info,
             **_diverged(cohort, traffic),
         }

@@ -26,7 +26,7 @@ SIGHT = "the server, the other clients and everybody who sees updates or models"
 MODELS_ONLY = "everybody who sees the models (the server is trusted, and who took part in which round stays secret)"
 PUBLIC = ("the test set and all settings, their tuning included, are public",)
 FLOATS = ("floating-point noise stands for real-valued noise",)
-EMPTIED = "empty one client (all its data against none, whose update is zero)"
+EMPTIED = "empty one client, so that its update is zero"
 WHO = {
     "record": ("a record belongs to one client only", "each client's number of records is public"),
     "client": (
@@ -64,7 +64,7 @@ def promise(experiment: Experiment, plan: Plan | CentralPlan | DistributedPlan) 
 
 def _distributed_words(experiment: Experiment, plan: DistributedPlan) -> dict[str, str]:
     known = plan.noises[0].colluding
-    helped = f", even with the shares of {known} other clients," if known else ""
+    helped = f", even with the shares of {known} other client{'s' if known > 1 else ''}," if known else ""
     sealed = "the server, which holds no key, and everybody who sees the sums or the models"
     trusted = "everybody who sees the sums or the models (the server is trusted to add reports and not to look at one)"
     sums = " or ".join(str(noise.fewest) for noise in plan.noises)
@@ -79,7 +79,7 @@ def _distributed_words(experiment: Experiment, plan: DistributedPlan) -> dict[st
 def _distributed_assumptions(experiment: Experiment, plan: DistributedPlan) -> tuple[str, ...]:
     who = f"of the reports in a sum at most {plan.noises[0].colluding} come from clients that give away or leave out their noise"
     own = () if plan.noises[0].colluding else ("a client does not use that it knows its own share",)
-    paillier = ("Paillier keeps its assumption", "the server follows the protocol and gets no client's key")
+    paillier = ("Paillier keeps its assumption", "the server gets no client's key")
     return (who, *own, *(paillier if experiment.protect.kind == "paillier" else ()))
 
 

@@ -14,7 +14,7 @@ import torch
 from gmpy2 import mpz
 
 from tacit.errors import BadInput, Duplicate, GridOverflow, OpeningRefused, TooFewReports
-from tacit.protect.envelope import Evidence, Inbox, Place, sizes, write
+from tacit.protect.envelope import Inbox, Place, sizes, write
 from tacit.protect.lanes import Lanes
 from tacit.protect.opener import Opener
 from tacit.protect.paillier import PublicKey, Source
@@ -125,11 +125,11 @@ class Sealed:
 
 @dataclass
 class SealedSum:
-    """Ciphertexts, each checked as it comes, and the signed headers that the opener asks for."""
+    """Signed ciphertexts, each checked as it comes. The opener is shown them all, so that it need not believe the server."""
 
     seal: Sealed
     inbox: Inbox
-    evidence: list[Evidence] = field(default_factory=list)
+    taken: list[bytes] = field(default_factory=list)
 
     @property
     def clients(self) -> list[str]:
@@ -137,21 +137,18 @@ class SealedSum:
 
     @property
     def sum_bytes(self) -> int:
-        headers = sum(len(item.header.raw()) + len(item.signature) for item in self.evidence)
-        return self.seal.lanes.numbers * self.seal.public.ciphertext_bytes + headers
+        return sum(len(raw) for raw in self.taken)
 
     def accept(self, message: Message) -> None:
-        for i in range(len(self.inbox.place.numbers)):
-            part = _part(message, i)
-            self.evidence.append(self.inbox.accept(part.numpy().tobytes()))
+        for part in range(len(self.inbox.place.numbers)):
+            raw = _part(message, part).numpy().tobytes()
+            self.inbox.accept(raw)
+            self.taken.append(raw)
 
     def open(self) -> np.ndarray:
         if self.seal.opener is None:
-            raise OpeningRefused("The sum can be opened only where a key is: send it to a client.")
-        place, clients = self.inbox.place, set(self.clients)
-        total = self.inbox.total(at_least=self.seal.opener.at_least)
-        whole = [item for item in self.evidence if item.header.client in clients]
-        opened, _ = self.seal.opener.open_sum(place, total, whole)
+            raise OpeningRefused("The sum can be opened only where a key is: send the reports to a client.")
+        opened, clients = self.seal.opener.open(self.inbox.place, self.taken)
         return self.seal.lanes.unpack(opened, reports=len(clients))
 
 

@@ -8,6 +8,7 @@ import base64
 import hashlib
 import html
 import json
+import math
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
@@ -43,7 +44,20 @@ def collect(folders: Sequence[Path], *, since: int = 0, live: bool = False) -> d
         if len(folders) == 1 and found[0].runs:
             name = found[0].runs[0].experiment.name
         data = several_page(found, name=name)
-    return data | {"live": live, "tacit": tacit.__version__}
+    return printable(data | {"live": live, "tacit": tacit.__version__})
+
+
+def printable(value: Any) -> Any:
+    """The same without infinities, which JSON does not have: an epsilon that is no bound becomes the word "inf".
+
+    >>> printable({"epsilon": [1.5, float("inf")]})
+    {'epsilon': [1.5, 'inf']}
+    """
+    if isinstance(value, dict):
+        return {key: printable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [printable(item) for item in value]
+    return "inf" if value == math.inf else value
 
 
 def render(data: dict[str, Any]) -> str:

@@ -282,12 +282,13 @@ def test_resuming_with_other_settings_or_nothing_to_resume_is_refused(small, tmp
         tacit.run(small(train={"rounds": 9}), out=tmp_path / "run", resume=True)
 
 
-def test_two_processes_cannot_run_in_one_folder(small, tmp_path):
+@pytest.mark.parametrize("how", ["resume", "force"])
+def test_two_processes_cannot_run_in_one_folder(small, tmp_path, how):
     import multiprocessing
 
     def inside(answer):
         try:
-            tacit.run(small(), out=tmp_path, resume=True)
+            tacit.run(small(), out=tmp_path, **{how: True})
             answer.put("ran")
         except RunExists as error:
             answer.put(str(error))

@@ -16,7 +16,7 @@ from tacit.types import Bounded
 
 POISSON = CohortGaussian(1.3, clip=0.5, population=50, cohort=10)
 FIXED = replace(POISSON, sampler="fixed")
-PAPER = CohortGaussian(1.0, clip=1.0, population=2400, cohort=30)  # papers.md's example
+PAPER = CohortGaussian(1.0, clip=1.0, population=2400, cohort=30)  # the example of docs/papers.md
 ADAPTIVE = replace(PAPER, count_std=30 / 20 * 4)
 
 

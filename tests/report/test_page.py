@@ -183,3 +183,13 @@ def test_central_dp_is_shown_per_client_and_marks_what_only_the_server_knows(tmp
     assert data["clients"]["taken"] == [4] * 5
     assert len(data["rounds"]["signal_to_noise"]) == 4
     assert "epsilon_per_client_loosest" in history.records()[0]
+
+
+@pytest.mark.parametrize("noise", [{"epsilon": 8.0}, {"epsilon": float("inf"), "noise_multiplier": 0.01}])
+def test_distributed_dp_is_shown_with_both_promises_even_where_one_is_no_bound(tmp_path, noise):
+    tacit.run(changed(privacy={"kind": "distributed"} | noise, aggregate={"rule": "mean"}), out=tmp_path / "run")
+    data = data_of((tmp_path / "run" / "report.html").read_text("utf-8"))
+    (other,) = data["guarantee"]["also"]
+    assert "single reports" in other["adversary"]
+    assert (data["guarantee"]["epsilon"]["max"] == "inf") is (noise["epsilon"] == float("inf"))
+    assert other["epsilon"]["max"] == "inf" or other["epsilon"]["max"] > data["guarantee"]["epsilon"]["max"]

@@ -26,7 +26,7 @@ const whole = (value) => (value === null || value === undefined ? "–" : Math.r
 const fixed = (places) => (value) => (value === null || value === undefined ? "–" : value.toFixed(places));
 const percent = (value) => (value === null || value === undefined ? "–" : `${(100 * value).toFixed(1)} %`);
 // an epsilon is rounded up, never in our favour
-const epsilon = (value) => (value === null || value === undefined ? "–" : (Math.ceil(value * 1000 - 1e-6) / 1000).toFixed(3));
+const epsilon = (value) => (value === null || value === undefined ? "–" : value === "inf" ? "∞" : (Math.ceil(value * 1000 - 1e-6) / 1000).toFixed(3));
 const limitText = (value) => (value === null || value === undefined ? "no limit" : digits(value, 4));
 function bytes(value) {
   if (value === null || value === undefined) return "–";
