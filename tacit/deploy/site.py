@@ -21,7 +21,7 @@ STEADY_SECONDS = 60.0  # who was connected for so long was not refused
 def run_site(folder: Path) -> None:
     """Joins the server that `site.toml` names. Ends when the SuperNode ends, or on SIGTERM or Ctrl-C."""
     folder = folder.resolve()
-    settings = Site(folder).settings()
+    settings = Site(folder).settings
     read_limits(folder)
     for name in ("node.key", "ca.crt"):
         if not (folder / name).is_file():

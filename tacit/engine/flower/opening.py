@@ -7,6 +7,7 @@ about the sum gains nothing.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import torch
 from gmpy2 import mpz
 
 from tacit.algorithms._groups import Group
@@ -16,7 +17,7 @@ from tacit.engine.flower.gather import gather
 from tacit.engine.flower.trainer import OverGrid
 from tacit.engine.wire import pack, unpack
 from tacit.errors import TacitError
-from tacit.protect.envelope import Evidence, Place
+from tacit.protect.envelope import Inbox, Place, refuse_few
 from tacit.protect.opener import whose_turn
 from tacit.protect.seals import Sealed
 from tacit.site.sealed import numbers_from_text
@@ -31,30 +32,27 @@ class AtSite:
     group: str
     at_least: int
 
-    def open_sum(self, place: Place, total: list[mpz], evidence: Sequence[Evidence]) -> tuple[list[mpz], list[str]]:
-        """Asks for the sum of the reports that were accepted. Raises TacitError with the site's reason."""
-        del total  # the site adds by itself
-        trainer, clients = self.trainer, {item.header.client for item in evidence}
+    def open(self, place: Place, messages: Sequence[bytes]) -> tuple[list[mpz], list[str]]:
+        """Asks for the sum of the reports that were accepted. Raises TooFewReports, or TacitError with the site's reason."""
+        inbox, trainer = Inbox(place), self.trainer
+        for raw in messages:
+            inbox.accept(raw)
+        refuse_few(
+            inbox.complete(), at_least=self.at_least
+        )  # then the round goes on without a step, and nobody is asked
         who = whose_turn(trainer.names, run=place.run, round=place.round)
         node = trainer.nodes.get(list(trainer.names).index(who))
         again = "bring it back, then go on with --resume"
         if node is None:
             raise TacitError(f"Round {place.round} is opened by {who}, which is not connected: {again}.")
         ask = {"kind": "open", "run": trainer.folder.run, "round": place.round, "group": self.group}
-        heard = gather(trainer.grid, {node: ask}, self._reports(clients), seconds=trainer.seconds)
+        reports = {f"{i:06d}": torch.frombuffer(bytearray(raw), dtype=torch.uint8) for i, raw in enumerate(messages)}
+        heard = gather(trainer.grid, {node: ask}, pack(Message("server", reports)), seconds=trainer.seconds)
         if node not in heard.answers:
             why = heard.refusals.get(node) or heard.lost.get(node) or f"no answer in {trainer.seconds:g} s"
             raise TacitError(f"Round {place.round} could not be opened by {who} ({why}): {again}.")
         facts = unpack(heard.answers[node][1]).facts
         return numbers_from_text(facts["numbers"]), facts["clients"]
-
-    def _reports(self, clients: set[str]) -> bytes:
-        tensors = {
-            f"{name}/{part}": tensor
-            for name in sorted(clients)
-            for part, tensor in unpack(self.trainer.reports[name]).tensors.items()
-        }
-        return pack(Message("server", tensors))
 
 
 def opened_by_sites(parts: Parts, trainer: OverGrid) -> Parts:

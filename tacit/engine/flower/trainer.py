@@ -32,7 +32,6 @@ class OverGrid:
     min_clients: int
     spent: dict[str, float] = field(default_factory=dict)
     absent: dict[str, str] = field(default_factory=dict)  # of the last round, with the reason
-    reports: dict[str, bytes] = field(default_factory=dict, repr=False)  # of the last round, by site
 
     def __call__(self, received: bytes, round: int, cohort: Sequence[int]) -> Iterator[Reply]:
         body = self._same(received, round)
@@ -40,9 +39,6 @@ class OverGrid:
         heard = gather(self.grid, asks, body, seconds=self.seconds)
         self.absent = {self.names[index]: self._why(index, heard) for index in cohort if not self._came(index, heard)}
         self._refuse_too_few(round, cohort, heard)
-        self.reports = {
-            self.names[index]: heard.answers[self.nodes[index]][1] for index in cohort if self._came(index, heard)
-        }
         for index in cohort:
             if self._came(index, heard):
                 facts, raw = heard.answers[self.nodes[index]]
