@@ -5,6 +5,7 @@ import os
 import signal
 import sqlite3
 import time
+from pathlib import Path
 
 import pytest
 
@@ -142,9 +143,7 @@ def running(tmp_path_factory):
 def left_over(folder):
     """The command lines of processes that belong to a federation."""
     pids = [pid for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))) if belongs(pid, folder)]
-    return [
-        open(f"/proc/{pid}/cmdline").read().replace("\0", " ")[:120] for pid in pids if os.path.exists(f"/proc/{pid}")
-    ]
+    return [place.read_text()[:120] for place in (Path(f"/proc/{pid}/cmdline") for pid in pids) if place.exists()]
 
 
 def belongs(pid, folder):
