@@ -16,6 +16,8 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: setup
 	$(BIN)/tacit run digits --out runs/demo --force
+	$(BIN)/tacit run digits-pfa --out runs/demo-pfa --force
+	$(BIN)/tacit report runs/demo runs/demo-pfa --out runs/demo.html
 
 test: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2

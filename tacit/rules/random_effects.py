@@ -13,6 +13,7 @@ errors of the score. DerSimonian and Laird's moment estimator is here too, as `b
 1/sigma^2 once, so with budgets from 0.1 to 10 the tight clients' noise swamps it. Sees: rows.
 """
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -71,7 +72,8 @@ class random_effects(Rule):
         variances = torch.stack([after[f"noise:{name}"] for name in names]).double() / seen**2
         products = gram([after[f"sum:{name}"] for name in names]) / torch.outer(seen, seen)
         tau2 = between(variances, products, replicates=mean.numel(), caution=self.caution)
-        return after | {"tau2": torch.tensor(tau2, dtype=torch.float64)}
+        known = tau2 if math.isfinite(tau2) else 0.0  # residuals beyond float32: such a model's loss ends the run
+        return after | {"tau2": torch.tensor(known, dtype=torch.float64)}
 
 
 def gram(updates: list[torch.Tensor]) -> torch.Tensor:

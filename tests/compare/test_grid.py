@@ -58,7 +58,7 @@ def test_an_option_goes_only_to_the_rules_that_take_it_and_equal_cells_are_one()
 
 
 def test_an_option_that_no_rule_takes_is_refused():
-    with pytest.raises(BadInput, match=r"No rule of this comparison takes aggregate.rank \(mean takes no options\)"):
+    with pytest.raises(BadInput, match=r"No rule of this comparison takes aggregate.rank \(random-effects takes caution, horizon\)"):
         expand({"aggregate": {"rank": 2}}, {"train.rounds": [1, 2]}, seeds=1)
 
 
