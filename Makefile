@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: setup demo test check bench clean
+.PHONY: setup demo test test-faults check bench clean
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
@@ -22,6 +22,9 @@ demo: setup
 test: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
+test-faults: setup  # federations of real processes that are killed, stopped and starved: about ten minutes
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m faults tests/deploy tests/engine/flower
+
 check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -37,6 +40,7 @@ bench: setup
 	$(BIN)/python bench/paillier.py
 	$(BIN)/python bench/encrypted.py
 	$(BIN)/python bench/report.py
+	$(BIN)/python bench/flower.py
 
 clean:
 	rm -rf $(VENV) runs build *.egg-info

@@ -28,7 +28,7 @@ def train(message: Message, context: Context) -> Message:
     """Softmax regression by hand: arrays in, arrays and num-examples out."""
     rows = slice(EXAMPLES * (context.node_id - 1), EXAMPLES * context.node_id)
     x, y = PIXELS[rows] / 16, np.eye(10)[DIGITS[rows]]
-    w, b = message.content["arrays"].to_numpy_ndarrays()
+    w, b = message.content.array_records["arrays"].to_numpy_ndarrays()
     for _ in range(20):
         scores = x @ w.T + b
         p = np.exp(scores - scores.max(1, keepdims=True))

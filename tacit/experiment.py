@@ -276,6 +276,7 @@ class ProtectSection(_Section):
 class RunSection(_Section):
     """`[run]`: seed, place and means. `workers = 0` uses every core; `randomness = "os"` is for deployments.
 
+    `engine = "flower-simulation"` trains clients on Flower's simulation engine, for people with a Ray cluster.
     `writers` also sends every round to where people look already: "tensorboard", "mlflow".
     """
 
@@ -284,10 +285,13 @@ class RunSection(_Section):
     out: str | None = None
     workers: int = 0
     randomness: Literal["seeded", "os"] = "seeded"
+    engine: Literal["tacit", "flower-simulation"] = "tacit"
     writers: tuple[Literal["tensorboard", "mlflow"], ...] | None = None
 
     def possible(self) -> None:
         check.at_least(0, **{"run.workers": self.workers})
+        if self.engine != "tacit" and self.device != "cpu":
+            raise BadInput('run.engine = "flower-simulation" trains on CPUs: set run.device = "cpu".')
         if self.writers and len(set(self.writers)) < len(self.writers):
             raise BadInput(f"Expected each of run.writers once, got {', '.join(self.writers)}.")
 

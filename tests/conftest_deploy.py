@@ -5,6 +5,7 @@ import os
 import signal
 import sqlite3
 import time
+from pathlib import Path
 
 import pytest
 
@@ -136,8 +137,13 @@ def running(tmp_path_factory):
     with up.processes:
         up.start()
         yield up
-    left = [pid for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))) if belongs(pid, up.federation.folder)]
-    assert left == [], "a process was left over"
+    until(lambda: not left_over(up.federation.folder), seconds=20, what=f"{left_over(up.federation.folder)} to end")
+
+
+def left_over(folder):
+    """The command lines of processes that belong to a federation."""
+    pids = [pid for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))) if belongs(pid, folder)]
+    return [place.read_text()[:120] for place in (Path(f"/proc/{pid}/cmdline") for pid in pids) if place.exists()]
 
 
 def belongs(pid, folder):

@@ -131,7 +131,7 @@ def _keys(federation: Federation) -> Iterator[Finding]:
 
 def _site(folder: Path, *, experiment: Experiment | None = None) -> Iterator[Finding]:
     try:
-        limits, name = read_limits(folder), Site(folder).settings()["name"]
+        limits, name = read_limits(folder), Site(folder).settings["name"]
         if experiment is not None:
             refuse_beyond(limits, experiment)
     except TacitError as error:
@@ -163,7 +163,7 @@ def _port(federation: Federation) -> Iterator[Finding]:
 def _server(folder: Path) -> Iterator[Finding]:
     """What a site can see of its server: certificate, reachability, clock."""
     yield _lasting(folder / "ca.crt")
-    address = str(Site(folder).settings().get("server", ""))
+    address = str(Site(folder).settings.get("server", ""))
     host, _, port = address.rpartition(":")
     why = reach(host, int(port), authority=folder / "ca.crt") if port.isdecimal() else "site.toml names no server"
     if why is not None:

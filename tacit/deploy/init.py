@@ -14,6 +14,7 @@ from tacit.experiment import Experiment
 from tacit.random import seeded
 from tacit.site.make import make_site
 from tacit.site.rows import OWN_FILES, refuse_undeployable
+from tacit.site.sealed import make_keys
 
 PYPROJECT = """\
 [build-system]
@@ -40,6 +41,7 @@ clientapp = "tacit_app.client_app:app"
 [tool.flwr.app.config]
 out = "{out}"
 sites = "{sites}"
+keys = "{keys}"
 resume = false
 force = false
 join-seconds = 120
@@ -73,6 +75,8 @@ def init(folder: Path, *, sites: str, experiment: Experiment, host: str, port: i
     for name, epsilon in limits.items():
         make_site(federation.site(name), experiment, name=name, epsilon=epsilon)
         _connect(federation, name)
+    if experiment.protect.kind == "paillier":
+        make_keys(experiment, server, {name: federation.site(name) for name in limits})
     _write_app(federation, experiment)
     federation = replace(federation, digest=app_digest(federation.app))
     federation.write()
@@ -126,7 +130,7 @@ def _write_app(federation: Federation, experiment: Experiment) -> None:
     package = federation.app / "tacit_app"
     package.mkdir(parents=True)
     words = {"version": tacit.__version__, "name": federation.name}
-    text = PYPROJECT.format(out=federation.results, sites=",".join(federation.sites), **words)
+    text = PYPROJECT.format(out=federation.results, keys=federation.server, sites=",".join(federation.sites), **words)
     (federation.app / "pyproject.toml").write_text(text, "utf-8")
     (package / "__init__.py").write_text(f'"""{federation.name}, by Tacit."""\n', "utf-8")
     (package / "server_app.py").write_text(SERVER, "utf-8")

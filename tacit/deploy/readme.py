@@ -45,7 +45,7 @@ experiment it accepts. `tacit deploy site FOLDER` then joins the server and answ
 
 To go on after a failure: `flwr run app {connection} --stream --run-config 'resume=true'`.
 
-## With Flower's own SuperNode
+{keys}## With Flower's own SuperNode
 
 A site may also run `flower-supernode` itself, as any Flower user does. The app that the server sends is then executed at the site,
 so the site trusts the server not to have changed it; with `tacit deploy site` it does not need to.
@@ -62,6 +62,14 @@ so the site trusts the server not to have changed it; with `tacit deploy site` i
 | `results/` | `experiment.toml`, `rounds.jsonl`, `ledger.db`, `model.safetensors`, `summary.json` | the server |
 | `sites/NAME/` | `site.toml`, `budget.toml`, `ledger.db`, `log.jsonl`, `node.key`, `ca.crt` | the site |
 """
+KEYS = """\
+## Who can open a sum
+
+Every site's `keys/` holds the clients' common secret key and the site's own signing key; the server has the public key and the
+members' names only. Whoever ran `tacit deploy init` has held all of them: run it where the clients trust, not at the server, and
+give the server `server/` and `app/`. One site opens each round, by turns; `openings-*.db` in its folder remembers which.
+
+"""
 OWN = """ The site puts its rows into
 `sites/NAME/records.{kind}`, or names another file in `site.toml`."""
 
@@ -76,6 +84,7 @@ def readme(federation: Federation, experiment: Experiment) -> str:
         address=federation.address,
         port=federation.port,
         connection=CONNECTION,
+        keys=KEYS if experiment.protect.kind == "paillier" else "",
         data=OWN.format(kind=kind) if kind in OWN_FILES else "",
         sites="\n".join(f"    tacit deploy site sites/{name}" for name in federation.sites),
         register="\n".join(

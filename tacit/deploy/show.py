@@ -13,9 +13,10 @@ from rich.text import Text
 from tacit.deploy.check import refuse_wrong
 from tacit.deploy.layout import open_federation
 from tacit.deploy.up import up
-from tacit.errors import BadInput
+from tacit.errors import BadInput, TacitError
 from tacit.experiment import Experiment
 from tacit.privacy.guarantee import shown
+from tacit.report.page import write_page
 from tacit.report.progress import facts
 
 
@@ -60,3 +61,10 @@ def closing(summary: dict[str, Any], results: Path, console: Console) -> None:
         Panel(Text(summary["sentence"]), title="guarantee" if summary["guarantee"] else "no guarantee", expand=False)
     )
     console.print(Text(f"Files: {results}"))
+    page = results / "report.html"
+    try:
+        write_page([results], page)
+    except TacitError as error:
+        console.print(Text(f"No report page: {error}"))
+    else:
+        console.print(Text(f"Report: {page}"))

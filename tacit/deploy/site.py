@@ -13,7 +13,7 @@ from tacit.site.site import Site
 STILL_ONLINE = (
     "Failed to activate SuperNode"  # a SuperLink takes a killed node for online until its heartbeats are missed
 )
-FORGET_SECONDS = 180.0  # Flower's heartbeats: every 30 s, two may be missed
+FORGET_SECONDS = 90.0  # Flower's heartbeats: every 30 s, two may be missed
 AGAIN_SECONDS = 3.0
 STEADY_SECONDS = 60.0  # who was connected for so long was not refused
 
@@ -21,7 +21,7 @@ STEADY_SECONDS = 60.0  # who was connected for so long was not refused
 def run_site(folder: Path) -> None:
     """Joins the server that `site.toml` names. Ends when the SuperNode ends, or on SIGTERM or Ctrl-C."""
     folder = folder.resolve()
-    settings = Site(folder).settings()
+    settings = Site(folder).settings
     read_limits(folder)
     for name in ("node.key", "ca.crt"):
         if not (folder / name).is_file():
@@ -32,8 +32,13 @@ def run_site(folder: Path) -> None:
         began = time.monotonic()
         why = _serve(folder, str(settings["server"]))
         deadline = began + FORGET_SECONDS if deadline is None or time.monotonic() - began > STEADY_SECONDS else deadline
-        if STILL_ONLINE not in why or time.monotonic() > deadline:
+        if STILL_ONLINE not in why:
             raise TacitError(f"Site {settings['name']} left: {why}")
+        if time.monotonic() > deadline:
+            raise TacitError(
+                f"The server does not let {settings['name']} in: register its node.pub there, or stop the other process "
+                "that uses its key."
+            )
         time.sleep(AGAIN_SECONDS)
 
 

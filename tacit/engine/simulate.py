@@ -111,6 +111,12 @@ def new_place(name: str) -> Path:
 
 def _trainer(parts: Parts, stack: ExitStack) -> Trainer:
     experiment = parts.experiment
+    if experiment.run.engine == "flower-simulation":
+        from tacit.engine.flower.simulation import OnRay
+
+        on_ray = OnRay(parts)
+        stack.callback(on_ray.close)
+        return on_ray
     clip = experiment.privacy.clip if parts.plan else None
     work = workspace(copy.deepcopy(parts.model), clip=clip, physical_batch=experiment.train.physical_batch)
     algorithm = parts.algorithm

@@ -10,6 +10,7 @@ from dataclasses import replace
 import torch
 
 from tacit.algorithms.central_dp import CentralDP
+from tacit.algorithms.encrypted import Encrypted
 from tacit.build import Parts
 from tacit.errors import Refused
 from tacit.random import Stream
@@ -23,9 +24,9 @@ def with_training(parts: Parts, local: Local | None) -> Parts:
     """The parts with another local training; Tacit's own where None. Raises Refused where that would break the promise."""
     if local is None:
         return parts
-    if not isinstance(parts.algorithm, CentralDP):
+    if not isinstance(parts.algorithm, CentralDP | Encrypted):
         raise Refused(
             "This experiment's promise is made in Tacit's own training: another client's code can take part only under "
-            'privacy.kind = "central".'
+            'privacy.kind = "central" or "distributed".'
         )
     return replace(parts, algorithm=replace(parts.algorithm, local=local))

@@ -15,7 +15,10 @@ from tacit.experiment import Experiment
 from tacit.types import Budget, Unit
 
 NAME = "budget.toml"
-NOT_PART = {"run": {"out", "workers", "device"}, "data": {"path", "test_path"}}  # where and how fast, not what
+NOT_PART = {
+    "run": {"out", "workers", "device", "engine", "writers"},
+    "data": {"path", "test_path"},
+}  # where and how fast, not what
 
 
 class Accept(BaseModel):

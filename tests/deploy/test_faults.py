@@ -124,6 +124,7 @@ def test_a_node_that_is_not_registered_cannot_join(running, tmp_path):
     make_node_key(folder)
     running.start_site(second)
     until(lambda: running.processes.ended(f"site {second}"), what="the site to be refused")
+    assert f"The server does not let {second} in: register its node.pub" in running.said(second)
     began = running.submit(join=5)
     status = running.finish(began)
     assert status["state"] == "failed"

@@ -402,6 +402,16 @@ def test_under_central_dp_a_round_that_is_repeated_with_new_noise_is_paid_for_or
     refused(asking, "does not pay for 996 more rounds", asking.agree, releases=1000)
 
 
+def test_under_central_dp_a_payment_that_was_cut_short_is_made_up(server):
+    asking = central(server)
+    asking.agree(releases=3)
+    with sqlite3.connect(asking.folder / "ledger.db") as book:
+        book.execute("DELETE FROM charges WHERE round > 0")
+    asking.restart()
+    asking.agree(releases=1)
+    assert asking.charges() == [0, 1, 2]
+
+
 def test_under_central_dp_a_server_cannot_talk_the_number_of_rounds_down(server):
     asking = central(server)
     asking.agree(releases=1)

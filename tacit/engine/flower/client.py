@@ -35,6 +35,7 @@ def client_app() -> ClientApp:
     app.train()(handle)
     app.query("hello")(handle)
     app.query("agree")(handle)
+    app.query("open")(handle)
     return app
 
 

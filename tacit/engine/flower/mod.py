@@ -39,8 +39,8 @@ def tacit_mod(message: Message, context: Context, call_next: CallNext) -> Messag
 
 
 def greet(app: ClientApp) -> ClientApp:
-    """Lets an app hear Tacit's greeting and agreement; the mod answers them."""
-    for action in ("hello", "agree"):
+    """Lets an app hear Tacit's other questions; the mod answers them."""
+    for action in ("hello", "agree", "open"):
         app.query(action)(_unreachable)
     return app
 

@@ -8,7 +8,12 @@ from flwr.common.constant import ErrorCode
 
 from tacit.errors import BadInput
 
-KINDS = {"hello": "query.hello", "agree": "query.agree", "train": "train"}  # Flower's message types
+KINDS = {
+    "hello": "query.hello",
+    "agree": "query.agree",
+    "open": "query.open",
+    "train": "train",
+}  # Flower's message types
 STYPE = "tacit.wire"
 HEAD, BODY = "tacit", "body"
 UNPAID = "[out of budget] "  # in front of a refusal that ends a run as planned

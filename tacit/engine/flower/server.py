@@ -12,8 +12,10 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 import tacit
-from tacit.build import Parts, assemble
+from tacit.build import Parts
 from tacit.engine.flower.gather import Asks, gather
+from tacit.engine.flower.opening import opened_by_sites
+from tacit.engine.flower.parent import end_with_parent
 from tacit.engine.flower.trainer import OverGrid
 from tacit.engine.folder import Folder, open_folder
 from tacit.engine.folder import replace as write_file
@@ -27,6 +29,7 @@ from tacit.privacy.ledger import Ledger
 from tacit.site.agreement import Terms, terms_of
 from tacit.site.roster import Roster
 from tacit.site.rows import public_rows, refuse_undeployable, shape
+from tacit.site.sealed import assemble_sealed
 
 LOOK_SECONDS = 1.0  # between two looks at who has connected
 STATUS, SITES = "status.json", "sites.json"
@@ -42,6 +45,7 @@ class Call:
     force: bool = False
     join_seconds: float = 120.0
     round_seconds: float = 600.0
+    keys: Path = Path()  # the folder that holds keys/public.json and the members, for encrypted sums
 
 
 def server_app(experiment: Path | Experiment) -> ServerApp:
@@ -50,6 +54,7 @@ def server_app(experiment: Path | Experiment) -> ServerApp:
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
+        end_with_parent()
         config = context.run_config
         chosen = experiment if isinstance(experiment, Experiment) else Experiment.load(experiment)
         call = Call(
@@ -59,6 +64,7 @@ def server_app(experiment: Path | Experiment) -> ServerApp:
             force=bool(config.get("force", False)),
             join_seconds=float(config.get("join-seconds", Call.join_seconds)),
             round_seconds=float(config.get("round-seconds", Call.round_seconds)),
+            keys=Path(str(config.get("keys", "."))),
         )
         serve(grid, chosen, call)
 
@@ -88,7 +94,8 @@ def _serve(grid: Grid, experiment: Experiment, call: Call, folder: Folder, obser
     rows = public_rows(experiment)
     nodes, facts = muster(grid, experiment, call)
     roster = _roster(experiment, call.sites, facts, folder)
-    parts = assemble(experiment, rows, roster.population(shape(rows)))
+    population = roster.population(shape(rows))
+    parts = assemble_sealed(experiment, rows, population, folder=call.keys, run=folder.run, site=None)
     terms = _terms(parts)
     places = {name: index for index, name in enumerate(roster.names)}
     where = {places[name]: node for name, node in nodes.items()}
@@ -96,6 +103,7 @@ def _serve(grid: Grid, experiment: Experiment, call: Call, folder: Folder, obser
     _agree(grid, parts, roster, where, terms, folder, call, releases=_releases(parts, ledger, folder))
     least = 1 if parts.algorithm.forgiving else experiment.train.min_clients
     trainer = OverGrid(grid, folder, where, roster.names, terms, call.round_seconds, least)
+    parts = opened_by_sites(parts, trainer)
     _status(folder, "running", f"{len(where)} of {len(roster.names)} sites are here")
     try:
         state, stopped = loop(parts, ledger, folder, trainer, observe)

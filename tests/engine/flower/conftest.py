@@ -7,6 +7,7 @@ from tacit.engine.flower.client import client_app
 from tacit.engine.flower.local import LocalGrid
 from tacit.engine.flower.server import Call, serve
 from tacit.site.make import make_site
+from tacit.site.sealed import make_keys
 
 THREE = {
     "data": {"clients": 3, "examples_per_client": 60},
@@ -24,6 +25,8 @@ class Federation:
         self.names = population.names
         for name, epsilon in zip(population.names, population.epsilons.tolist(), strict=True):
             make_site(folder / "sites" / name, experiment, name=name, epsilon=epsilon)
+        if experiment.protect.kind == "paillier":
+            make_keys(experiment, folder / "server", {name: folder / "sites" / name for name in self.names})
 
     def site(self, index):
         return self.folder / "sites" / self.names[index]
@@ -32,7 +35,8 @@ class Federation:
         return LocalGrid(client_app(), [self.site(index) for index in range(len(self.names))])
 
     def run(self, grid=None, *, experiment=None, observe=None, **call):
-        call = {"out": self.folder / "out", "sites": self.names, "join_seconds": 5, "round_seconds": 5} | call
+        call = {"out": self.folder / "out", "sites": self.names, "join_seconds": 20, "round_seconds": 20} | call
+        call["keys"] = self.folder / "server"
         return serve(grid or self.grid(), experiment or self.experiment, Call(**call), observe)
 
 

@@ -1,0 +1,142 @@
+"""A site's own view of a run: its rows, its plan, its noise and its price, computed here and not taken from the server."""
+
+import hashlib
+import platform
+import tomllib
+import uuid
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import tacit
+from tacit.build import Parts, population_id
+from tacit.data.dataset import Dataset
+from tacit.errors import BadInput, Refused
+from tacit.experiment import Experiment
+from tacit.privacy.client_plan import CentralPlan
+from tacit.privacy.ledger import Ledger
+from tacit.site import agreement
+from tacit.site.agreement import Agreement, terms_of
+from tacit.site.foreign import Local, with_training
+from tacit.site.limits import Limits, read_limits, refuse_beyond
+from tacit.site.roster import Roster
+from tacit.site.rows import OWN_FILES, own_rows, refuse_undeployable, shape, unseen_rows
+from tacit.site.sealed import assemble_sealed
+from tacit.train.cohort import Trainer, one_by_one, task
+from tacit.train.workspace import workspace
+from tacit.types import Client
+
+
+@dataclass(frozen=True, eq=False)
+class Joined:
+    """What a site needs to take part in one run."""
+
+    agreement: Agreement
+    limits: Limits
+    parts: Parts = field(repr=False)
+    client: Client = field(repr=False)
+    train: Trainer = field(repr=False)
+    ledger: Ledger | None = field(repr=False)
+
+
+def join(folder: Path, run: str, text: str, roster: Roster, *, local: Local | None = None) -> Joined:
+    """Builds this site's own view of the run: plan, noise and price are computed here, not taken from the server."""
+    agreement.place(folder, run)
+    experiment, limits, values = read_experiment(text), read_limits(folder), read_settings(folder)
+    refuse_beyond(limits, experiment)
+    name = values["name"]
+    rows = read_rows(folder, experiment, values, local=local)
+    index = _own_place(roster, name, rows=len(rows.y), limits=limits, experiment=experiment)
+    population = roster.population(shape(rows))
+    parts = assemble_sealed(experiment, rows, population, folder=folder, run=run, site=name)
+    parts = with_training(parts, local)
+    client = Client(index, name, limits.budget, rows.x, rows.y)
+    parameters, privacy = parts.params.numel(), experiment.privacy
+    if limits.most_parameters is not None and parameters > limits.most_parameters:
+        raise Refused(f"The server asks for {parameters} parameters; the site allows {limits.most_parameters}.")
+    terms = terms_of(
+        parts.algorithm.cost(client),
+        epsilon=roster.epsilons[index],
+        rounds=experiment.train.rounds,
+        parameters=parameters,
+    )
+    clip = privacy.clip if parts.plan else None
+    work = workspace(parts.model, clip=clip, physical_batch=experiment.train.physical_batch)
+    train = one_by_one(task(parts.algorithm, work, {index: client}, parts.derive))
+    agreed = Agreement(run, text, roster.record(), terms)
+    return Joined(agreed, limits, parts, client, train, _ledger(folder, parts, client, run, values))
+
+
+def read_settings(folder: Path) -> dict[str, Any]:
+    """`site.toml`: the site's name and where its rows are. Raises BadInput."""
+    path = folder / "site.toml"
+    try:
+        values = tomllib.loads(path.read_text("utf-8"))
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise BadInput(f"{path} cannot be read ({error}).") from None
+    if not isinstance(values.get("name"), str):
+        raise BadInput(f'{path} does not name the site: add name = "...".')
+    return values
+
+
+def read_experiment(text: str) -> Experiment:
+    """The experiment that the server's text describes. Raises Refused."""
+    try:
+        experiment = Experiment(**tomllib.loads(text))
+        refuse_undeployable(experiment)
+        return experiment
+    except (tomllib.TOMLDecodeError, BadInput) as error:
+        raise Refused(f"The server's experiment cannot be used: {error}") from None
+
+
+def read_rows(folder: Path, experiment: Experiment, values: dict[str, Any], *, local: Local | None) -> Dataset:
+    """The site's rows; where somebody else's code trains on rows that Tacit never sees, only how many there are."""
+    if "examples" not in values:
+        return own_rows(experiment, name=values["name"], path=_data(folder, values))
+    if local is None:
+        raise Refused("This site's rows are declared in site.toml only, so its training must come through tacit_mod.")
+    return unseen_rows(experiment, examples=int(values["examples"]))
+
+
+def _ledger(folder: Path, parts: Parts, client: Client, run: str, values: dict[str, Any]) -> Ledger | None:
+    if parts.plan is None:
+        return None
+    experiment = parts.experiment
+    own = experiment.data.name in OWN_FILES
+    population = (
+        f"{experiment.data.name}:{_data(folder, values)}" if own else population_id(experiment, parts.population)
+    )
+    # what the released bits are a function of; see tacit.engine.simulate
+    machine = f"{platform.node()}-{torch.backends.cpu.get_cpu_capability()}"
+    same = "-".join((tacit.__version__, torch.__version__, machine, _mark(client)))
+    attempt = same if experiment.run.randomness == "seeded" else uuid.uuid4().hex
+    attempt = "agreed" if isinstance(parts.plan, CentralPlan) else attempt
+    path = folder / "ledger.db"
+    return Ledger(path, population=population, run=run, attempt=attempt, accountant=experiment.privacy.accountant)
+
+
+def _data(folder: Path, values: dict[str, Any]) -> str | None:
+    path = values.get("data")
+    return None if path is None else str(folder / Path(str(path)).expanduser())
+
+
+def _own_place(roster: Roster, name: str, *, rows: int, limits: Limits, experiment: Experiment) -> int:
+    """The site's index in a roster that tells the truth about it. Raises Refused."""
+    if roster.names.count(name) != 1 or roster.delta != experiment.privacy.delta:
+        raise Refused(f"The server's list of sites does not hold {name} once, under the experiment's delta.")
+    index = roster.names.index(name)
+    if roster.epsilons[index] > limits.epsilon:
+        raise Refused(f"The server asks for epsilon {roster.epsilons[index]:g}; the site allows {limits.epsilon:g}.")
+    if roster.sizes[index] != rows or roster.unit != experiment.privacy.unit_kept:
+        raise Refused(f"The server's list of sites has another size or unit for {name} than the site declared.")
+    return index
+
+
+def _mark(client: Client) -> str:
+    mark = hashlib.blake2b(digest_size=16)
+    for part in (client.x, client.y):
+        mark.update(repr((tuple(part.shape), str(part.dtype))).encode())
+        mark.update(part.contiguous().numpy().data)
+    return mark.hexdigest()

@@ -1,0 +1,56 @@
+"""Paying: the site's own ledger, on the site's own disk, before anything leaves."""
+
+from pathlib import Path
+
+from tacit.errors import BudgetExhausted, Refused
+from tacit.privacy.client_plan import CentralPlan
+from tacit.site.join import Joined
+from tacit.site.limits import Limits, read_limits
+from tacit.site.log import note
+
+
+def pay(folder: Path, joined: Joined, round: int) -> None:
+    """Charges the site's ledger for one round. Raises BudgetExhausted, or Refused where the budget was lowered meanwhile."""
+    limits = read_limits(folder)
+    if limits.epsilon < joined.limits.epsilon:
+        raise Refused(f"The site's budget is now epsilon {limits.epsilon:g}; the run was agreed at more.")
+    if joined.ledger is None:
+        return
+    if isinstance(joined.parts.plan, CentralPlan):
+        if joined.ledger.charged_rounds() <= round:
+            raise Refused(f"Round {round} was not paid for when the run was agreed.")
+        return
+    if joined.ledger.charged_before(round):
+        text = f"Round {round} was charged before and its answer lost; it is charged again, and the first is spent."
+        note(folder, verdict="lost", text=text, run=joined.agreement.run, round=round)
+    joined.ledger.open_round(round)
+    event = joined.parts.algorithm.cost(joined.client)
+    if event is None or not joined.ledger.admit([joined.client], lambda client: event):
+        raise BudgetExhausted(f"{_budget(joined.limits)} does not pay for round {round}.")
+
+
+def prepay(joined: Joined, releases: int) -> None:
+    """Central DP: a site pays for every model of the run, asked or not, so it pays for all of them when it agrees.
+
+    `releases` is the agreed rounds, or more where the server had to repeat some with new noise. Raises BudgetExhausted.
+    """
+    ledger, event = joined.ledger, joined.parts.algorithm.cost(joined.client)
+    if ledger is None or event is None:
+        return
+    paid = ledger.charged_rounds()
+    missing = max(releases, joined.agreement.terms.rounds) - paid
+    ledger.open_round(paid)
+    if missing > 0 and ledger.rounds_left(joined.client, event, hint=missing) < missing:
+        raise BudgetExhausted(f"{_budget(joined.limits)} does not pay for {missing} more rounds.")
+    for round in range(paid, paid + missing):
+        ledger.open_round(round)
+        ledger.admit([joined.client], lambda client: event)
+
+
+def spent(joined: Joined) -> float | None:
+    """The epsilon that the site's ledger holds, over all its runs."""
+    return None if joined.ledger is None else joined.ledger.spent(joined.client)
+
+
+def _budget(limits: Limits) -> str:
+    return f"The site's budget (epsilon {limits.epsilon:g}, delta {limits.delta:g} per {limits.unit})"

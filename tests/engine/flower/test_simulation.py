@@ -1,0 +1,34 @@
+"""The same experiment on Flower's simulation engine. It starts Ray, so it is run by `make test-faults`."""
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import tacit
+from tacit.errors import BadInput
+
+
+@pytest.mark.faults
+@pytest.mark.filterwarnings("ignore")
+def test_flowers_simulation_engine_reaches_the_same_model_bit_for_bit(small, tmp_path):
+    pytest.importorskip("ray")
+    changes = {"train": {"rounds": 2, "clients_per_round": 5}}
+    tacit.run(small(**changes), out=tmp_path / "ours")
+    history = tacit.run(small(**changes, run={"engine": "flower-simulation", "workers": 2}), out=tmp_path / "ray")
+    a, b = (load_file(tmp_path / name / "model.safetensors") for name in ("ours", "ray"))
+    assert all(torch.equal(a[name], b[name]) for name in a)
+    assert history.rounds[0]["train_loss"] is not None
+    assert history.guarantee.epsilon_max <= 6.0
+
+
+def test_ray_that_is_not_installed_is_said_with_the_command(small, tmp_path, monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(BadInput, match=r'needs Ray: pip install "flwr\[simulation\]'):
+        tacit.run(small(run={"engine": "flower-simulation"}), out=tmp_path / "run")
+
+
+def test_the_engine_is_for_cpus(small):
+    with pytest.raises(BadInput, match="trains on CPUs"):
+        small(run={"engine": "flower-simulation", "device": "cuda"})
