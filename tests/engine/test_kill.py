@@ -22,8 +22,8 @@ def attempt(experiment, out, log):
     torch.set_num_threads(1)  # the parent may have started threads that a fork does not have
     real = loop_module._wire
 
-    def wire(replies, traffic, round, **how):
-        for message in real(replies, traffic, round, **how):
+    def wire(replies, traffic, round, *more, **how):
+        for message in real(replies, traffic, round, *more, **how):
             with open(log, "a") as file:
                 file.write(f"{round} {message.sender}\n")
                 file.flush()
