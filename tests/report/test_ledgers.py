@@ -43,6 +43,22 @@ def test_the_table_states_what_the_run_stated(run):
     assert ledgers.by_charge(run.out).row_count == 6
 
 
+def test_a_ledger_of_the_first_format_is_read_without_being_changed(copy, run):
+    edit(copy, "DROP TABLE everybody")
+    edit(copy, "UPDATE facts SET value = '1' WHERE name = 'format'")
+    assert list(ledgers.verify(copy, delta=None)) == []
+    assert len(books.entries(copy / "ledger.db")) == 6
+
+
+def test_what_everybody_was_charged_for_counts_for_each_client():
+    event = '{"event": "sampled-gaussian", "noise_multiplier": 4.0, "sampling_rate": 1.0, "steps": 1}'
+    common = {"run": "r", "round": 0, "attempt": "a", "unit": "client", "event": event, "time": "t"}
+    alone = books.spent([common | {"client": "north"}], delta=1e-5)["north", "client"]
+    both = books.spent([common | {"client": "north"}, common | {"client": "every client"}], delta=1e-5)
+    assert both["north", "client"] > alone
+    assert both["every client", "client"] == alone
+
+
 def test_an_export_holds_every_charge(run):
     rows = list(csv.DictReader(io.StringIO(ledgers.as_csv(run.out))))
     kept = [dict(entry, round=str(entry["round"])) for entry in run.ledger.entries()]
