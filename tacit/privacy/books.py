@@ -65,9 +65,7 @@ def faults(path: Path) -> Iterator[str]:
         if format not in READ:
             yield f"it has format {format}, and this version reads {' and '.join(READ)}"
         lost = "event NOT IN (SELECT id FROM events)"
-        counts = [
-            book.execute(f"SELECT COUNT(*) FROM {t} WHERE {lost}").fetchone()[0] for t in ("charges", "everybody")
-        ]
+        counts = [book.execute(f"SELECT COUNT(*) FROM {t} WHERE {lost}").fetchone()[0] for t in tables]
         orphans = sum(counts)
         if orphans:
             yield f"{orphans} charges name an event that is not there"
