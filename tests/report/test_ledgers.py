@@ -59,6 +59,18 @@ def test_what_everybody_was_charged_for_counts_for_each_client():
     assert both["every client", "client"] == alone
 
 
+def test_a_ledger_of_integer_noise_is_shown_too(tmp_path):
+    experiment = tacit.Experiment(
+        data={"clients": 3, "examples_per_client": 40},
+        train={"rounds": 2, "local_steps": 2},
+        privacy={"kind": "distributed", "epsilon": 8.0, "fewest_reports": 2, "clip": 0.5},
+    )
+    done = tacit.run(experiment, out=tmp_path / "run", page=False)
+    assert ledgers.by_client(done.out, delta=None).row_count == 3
+    assert ledgers.by_charge(done.out).row_count == 6
+    assert list(ledgers.verify(done.out, delta=None)) == []
+
+
 def test_an_export_holds_every_charge(run):
     rows = list(csv.DictReader(io.StringIO(ledgers.as_csv(run.out))))
     kept = [dict(entry, round=str(entry["round"])) for entry in run.ledger.entries()]
