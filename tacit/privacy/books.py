@@ -12,6 +12,7 @@ from tacit.privacy.ledger import EVERYBODY, FORMAT
 
 NAMES: tuple[str, ...] = ("run", "round", "attempt", "client", "unit", "event", "time")
 UNITS = ("record", "client")
+READ = ("1", FORMAT)
 
 
 def find(path: Path) -> Path:
@@ -24,13 +25,14 @@ def find(path: Path) -> Path:
 
 def entries(path: Path) -> list[dict[str, Any]]:
     """Every charge, oldest first, as plain values. Raises LedgerError for a file that is no ledger."""
-    query = (
-        "SELECT run, round, attempt, client, unit, text, time FROM"
-        f" (SELECT * FROM charges UNION ALL SELECT '{EVERYBODY}', * FROM everybody) AS paid"
-        " JOIN events ON events.id = paid.event ORDER BY time, run, round, client"
-    )
     with _open(path) as book:
-        return [dict(zip(NAMES, row, strict=True)) for row in book.execute(query)] if _laid_out(book) else []
+        parts = {"charges": "SELECT * FROM charges", "everybody": f"SELECT '{EVERYBODY}', * FROM everybody"}
+        found = " UNION ALL ".join(parts[name] for name in _tables(book))
+        query = (
+            f"SELECT run, round, attempt, client, unit, text, time FROM ({found}) AS paid"
+            " JOIN events ON events.id = paid.event ORDER BY time, run, round, client"
+        )
+        return [dict(zip(NAMES, row, strict=True)) for row in book.execute(query)] if found else []
 
 
 def spent(charges: list[dict[str, Any]], *, delta: float) -> dict[tuple[str, str], float]:
@@ -56,15 +58,14 @@ def faults(path: Path) -> Iterator[str]:
         for (text,) in book.execute("PRAGMA integrity_check").fetchall():
             if text != "ok":
                 yield f"the file is damaged: {text}"
-        if not _laid_out(book):
+        tables = _tables(book)
+        if not tables:
             return
         (format,) = book.execute("SELECT value FROM facts WHERE name = 'format'").fetchone() or ("none",)
-        if format != FORMAT:
-            yield f"it has format {format}, and this version reads {FORMAT}"
+        if format not in READ:
+            yield f"it has format {format}, and this version reads {' and '.join(READ)}"
         lost = "event NOT IN (SELECT id FROM events)"
-        counts = [
-            book.execute(f"SELECT COUNT(*) FROM {t} WHERE {lost}").fetchone()[0] for t in ("charges", "everybody")
-        ]
+        counts = [book.execute(f"SELECT COUNT(*) FROM {t} WHERE {lost}").fetchone()[0] for t in tables]
         orphans = sum(counts)
         if orphans:
             yield f"{orphans} charges name an event that is not there"
@@ -84,9 +85,10 @@ def _entry_faults(entry: dict[str, Any]) -> Iterator[str]:
         yield f"{where} has no valid round or time"
 
 
-def _laid_out(book: sqlite3.Connection) -> bool:
-    """Whether anything was ever written: an empty file is a ledger without charges."""
-    return book.execute("SELECT COUNT(*) FROM sqlite_master WHERE name IN ('charges', 'everybody')").fetchone()[0] == 2
+def _tables(book: sqlite3.Connection) -> list[str]:
+    """Where charges are: an empty file has none, and the first format has no charges for everybody."""
+    names = {name for (name,) in book.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    return [name for name in ("charges", "everybody") if name in names]
 
 
 @contextmanager

@@ -23,7 +23,7 @@ def by_client(path: Path, *, delta: float | None) -> Table:
     charges = books.entries(file)
     delta, limits = _delta(file, delta), _limits(file)
     table = Table("client", "per", "charges", "runs", "last (UTC)", "epsilon spent", title=str(file))
-    table.caption = f"delta {delta:g}; PLD accountant; add or remove one record (or client, where it says so)"
+    table.caption = f"delta {delta:g}; add or remove one, or replace one where cohorts had a fixed size"
     for (client, unit), epsilon in sorted(books.spent(charges, delta=delta).items()):
         mine = [entry for entry in charges if (entry["client"], entry["unit"]) == (client, unit)]
         limit = f" of {limits.epsilon:g}" if limits and limits.unit == unit else ""
@@ -51,7 +51,8 @@ def _what(event: str) -> str:
     """An event in a few letters: noise multiplier z, sampling rate q, steps."""
     record = json.loads(event)
     short = {"noise_multiplier": "z", "sampling_rate": "q"}
-    return ", ".join(f"{short.get(key, key)} {value:.4g}" for key, value in record.items() if key != "event")
+    words = {key: f"{value:.4g}" if isinstance(value, int | float) else str(value) for key, value in record.items()}
+    return ", ".join(f"{short.get(key, key)} {word}" for key, word in words.items() if key != "event")
 
 
 def as_csv(path: Path) -> str:

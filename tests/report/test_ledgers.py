@@ -43,6 +43,34 @@ def test_the_table_states_what_the_run_stated(run):
     assert ledgers.by_charge(run.out).row_count == 6
 
 
+def test_a_ledger_of_the_first_format_is_read_without_being_changed(copy, run):
+    edit(copy, "DROP TABLE everybody")
+    edit(copy, "UPDATE facts SET value = '1' WHERE name = 'format'")
+    assert list(ledgers.verify(copy, delta=None)) == []
+    assert len(books.entries(copy / "ledger.db")) == 6
+
+
+def test_what_everybody_was_charged_for_counts_for_each_client():
+    event = '{"event": "sampled-gaussian", "noise_multiplier": 4.0, "sampling_rate": 1.0, "steps": 1}'
+    common = {"run": "r", "round": 0, "attempt": "a", "unit": "client", "event": event, "time": "t"}
+    alone = books.spent([common | {"client": "north"}], delta=1e-5)["north", "client"]
+    both = books.spent([common | {"client": "north"}, common | {"client": "every client"}], delta=1e-5)
+    assert both["north", "client"] > alone
+    assert both["every client", "client"] == alone
+
+
+def test_a_ledger_of_integer_noise_is_shown_too(tmp_path):
+    experiment = tacit.Experiment(
+        data={"clients": 3, "examples_per_client": 40},
+        train={"rounds": 2, "local_steps": 2},
+        privacy={"kind": "distributed", "epsilon": 8.0, "fewest_reports": 2, "clip": 0.5},
+    )
+    done = tacit.run(experiment, out=tmp_path / "run", page=False)
+    assert ledgers.by_client(done.out, delta=None).row_count == 3
+    assert ledgers.by_charge(done.out).row_count == 6
+    assert list(ledgers.verify(done.out, delta=None)) == []
+
+
 def test_an_export_holds_every_charge(run):
     rows = list(csv.DictReader(io.StringIO(ledgers.as_csv(run.out))))
     kept = [dict(entry, round=str(entry["round"])) for entry in run.ledger.entries()]
