@@ -19,7 +19,8 @@ from tacit import check, rules
 from tacit.build import build
 from tacit.compare.values import label, text
 from tacit.errors import BadInput, TacitError
-from tacit.experiment import AggregateSection, Experiment
+from tacit.experiment import Experiment
+from tacit.sections import AggregateSection
 
 OPTIONS = frozenset(AggregateSection.model_fields) - {"rule"}
 LONGEST_SLUG = 120  # a folder's name may have 255 bytes
