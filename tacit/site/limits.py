@@ -92,10 +92,10 @@ def refuse_beyond(limits: Limits, experiment: Experiment) -> None:
         )
     if privacy.noise_formula is not None:
         raise Refused("privacy.noise_formula has no price, so the site's ledger cannot be charged for it.")
-    if privacy.kind == "distributed":
+    if privacy.kind == "distributed" and experiment.protect.kind != "paillier" and not limits.trial:
         raise Refused(
-            "Shares of noise protect a sum, but over this wire the server would see the site's single report: encrypted sums run"
-            ' in simulation only so far, so the site wants privacy.kind = "local".'
+            "Shares of noise protect a sum, but the server would read the site's single report: the site wants"
+            ' protect.kind = "paillier".'
         )
     if privacy.unit_kept != limits.unit:
         raise Refused(f"The server asks for a budget per {privacy.unit_kept}; the site's is per {limits.unit}.")

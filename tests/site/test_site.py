@@ -245,7 +245,7 @@ def test_allowed_settings_let_a_new_experiment_in_but_never_beyond_the_frame(ser
     refused(asking, "asks for delta 0.01; the site allows 1e-05", asking.hello, experiment(privacy={"delta": 0.01}))
     refused(asking, "noise from a seed that the server knows", asking.hello, experiment(run={"randomness": "seeded"}))
     refused(asking, "promises no privacy", asking.hello, experiment(privacy={"kind": "none"}))
-    refused(asking, "would see the site's single report", asking.hello, experiment(privacy={"kind": "distributed"}))
+    refused(asking, "would read the site's single report", asking.hello, experiment(privacy={"kind": "distributed"}))
 
 
 def test_a_roster_that_lies_about_the_site_is_refused(server):
