@@ -16,8 +16,7 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: setup
 	$(BIN)/tacit run digits --out runs/demo --force
-	$(BIN)/tacit run digits-pfa --out runs/demo-pfa --force
-	$(BIN)/tacit report runs/demo runs/demo-pfa --out runs/demo.html
+	$(BIN)/tacit compare digits-pfa --vary aggregate.rule=random-effects,weighted,pfa --seeds 3 --out runs/demo-rules --force
 
 test: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2

@@ -1,6 +1,7 @@
 """The command line: parse, call, print. Every refusal is one sentence on standard error and exit code 2."""
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -212,6 +213,16 @@ def _to_resume(experiment: str | None, settings: list[str] | None, out: Path) ->
     return tacit.Experiment.load(out / "experiment.toml", tuple(settings or ()))
 
 
+def _usage(error: UsageError) -> str:
+    """What was wrong with the command; an option that is really a setting is told how settings are given."""
+    from tacit.experiment import homes
+
+    said = re.sub(r"(\s*Did you mean '[^']*'\?)\1+", r"\1", error.format_message().rstrip("."))
+    name = str(getattr(error, "option_name", "") or "").lstrip("-").replace("-", "_")
+    places = list(homes(name)) if name else []
+    return f"There is no option --{name}: write `--set {places[0]}=VALUE`" if places else said
+
+
 def main() -> None:
     """The console script."""
     debug = "--debug" in sys.argv
@@ -222,7 +233,7 @@ def main() -> None:
     except NoArgsIsHelpError:  # the help has been printed
         sys.exit(2)
     except UsageError as error:
-        said = error.format_message().rstrip(".")
+        said = _usage(error)
         typer.echo(f"{said}{'' if said.endswith('?') else '.'} Try `tacit --help`.", err=True)
         sys.exit(2)
     except TacitError as error:

@@ -18,6 +18,8 @@ from tacit.privacy.section import PrivacySection
 from tacit.sections import AggregateSection, ModelSection, ProtectSection, RunSection, TrainSection
 from tacit.toml import dumps, parse_value
 
+KINDS = {"int": "a whole number", "float": "a number", "string": "a text", "greater_than_equal": "at least 0"}
+
 
 class Experiment(BaseModel):
     """Everything that defines a run.
@@ -106,15 +108,18 @@ def _sentence(error: ValidationError) -> str:
     place = ".".join(str(part) for part in problem["loc"] if isinstance(part, str) and part.isidentifier())
     if problem["type"] == "extra_forbidden":
         *section, key = [str(part) for part in problem["loc"]]
-        known = _keys(section[0]) if section else [*Experiment.model_fields, *_homes(key)]
+        known = _keys(section[0]) if section else [*Experiment.model_fields, *homes(key)]
         hint = check.nearest(key, known) or f" Valid keys: {', '.join(known)}."
-        hint = hint if section or key not in _homes(key).values() else f" Did you mean {next(iter(_homes(key)))!r}?"
+        hint = hint if section or key not in homes(key).values() else f" Did you mean {next(iter(homes(key)))!r}?"
         return f"Unknown key {'.'.join([*section, key])!r}.{hint}"
     if problem["type"] == "literal_error":
         return f"Expected {place} to be one of {problem.get('ctx', {}).get('expected')}; got {problem['input']!r}."
     message = problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "value_error":
         return message
+    kind = next((words for start, words in KINDS.items() if problem["type"].startswith(start)), None)
+    if kind:
+        return f"Expected {place} to be {kind}, got {problem['input']!r}."
     return f"{place}: {message[:1].lower()}{message[1:]}, got {problem['input']!r}."
 
 
@@ -123,6 +128,6 @@ def _keys(section: str) -> list[str]:
     return list(annotation.model_fields) if isinstance(annotation, type) and issubclass(annotation, BaseModel) else []
 
 
-def _homes(key: str) -> dict[str, str]:
+def homes(key: str) -> dict[str, str]:
     """The sections that have a key of this name, as {"train.rounds": "rounds"}."""
     return {f"{section}.{key}": key for section in Experiment.model_fields if key in _keys(section)}

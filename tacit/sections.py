@@ -2,6 +2,8 @@
 
 from typing import Any, Literal
 
+from pydantic import Field
+
 from tacit import check
 from tacit.errors import BadInput
 from tacit.section import Section
@@ -140,7 +142,7 @@ class RunSection(Section):
     `writers` also sends every round to where people look already: "tensorboard", "mlflow".
     """
 
-    seed: int = 0
+    seed: int = Field(default=0, ge=0)
     device: str = "cpu"
     out: str | None = None
     workers: int = 0

@@ -26,7 +26,7 @@ SIGHT = "the server, the other clients and everybody who sees updates or models"
 MODELS_ONLY = "everybody who sees the models (the server is trusted, and who took part in which round stays secret)"
 PUBLIC = ("the test set and all settings, their tuning included, are public",)
 FLOATS = ("floating-point noise stands for real-valued noise",)
-EMPTIED = "empty one client, so that its update is zero"
+EMPTIED = "empty one client (its update is then zero)"
 WHO = {
     "record": ("a record belongs to one client only", "each client's number of records is public"),
     "client": (

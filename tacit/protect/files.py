@@ -78,6 +78,8 @@ def read(path: Path, *, secret: bool) -> dict[str, Any]:
             if secret and state.st_uid not in (os.getuid(), 0):
                 raise KeyRefused(f"{path} belongs to another user: make a key of your own.")
             record = json.loads(stream.read())
+    except IsADirectoryError as error:
+        raise KeyRefused(f"{path} is a folder: name a key file in it, such as {path / 'public.json'}.") from error
     except OSError as error:
         raise KeyRefused(f"{path} cannot be read ({error.strerror}).") from error
     except ValueError as error:

@@ -119,7 +119,8 @@ def deal(secret: SecretKey, *, threshold: int, of: int) -> list[Share]:
     _check_numbers(threshold, of)
     public = secret.public
     if public.shape != "safe-prime":
-        raise KeyRefused(f"Only a key of shape safe-prime can be split, this one is {public.shape}: make a new one.")
+        text = f"Only a key of shape safe-prime can be split, this one is {public.shape}"
+        raise KeyRefused(f"{text}: make one with `tacit keys new DIR --shape safe-prime`.")
     m = (secret.p - 1) // 2 * ((secret.q - 1) // 2)
     order = public.n * m
     d = m * gmpy2.invert(m, public.n)

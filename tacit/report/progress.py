@@ -1,5 +1,6 @@
 """What a person sees while a run goes on and when it ends."""
 
+import math
 import time
 from typing import Any
 
@@ -85,8 +86,9 @@ class Display:
         facts = {"accuracy": f"{record['accuracy']:.3f}"}
         if "epsilon_tightest" in record:
             low, high = self._limits
-            facts["epsilon, tightest client"] = f"{shown(record['epsilon_tightest'])} of {low:.4g}"
-            facts["epsilon, loosest client"] = f"{shown(record['epsilon_loosest'])} of {high:.4g}"
+            facts["epsilon, tightest client"] = spent_of(record["epsilon_tightest"], low)
+            if high != low:
+                facts["epsilon, loosest client"] = spent_of(record["epsilon_loosest"], high)
             if record["round"] + 1 < self._rounds:  # at the planned end every spread budget is used up
                 facts["out of budget"] = f"{record['out_of_budget']} clients"
         if record.get("refused"):
@@ -96,6 +98,18 @@ class Display:
             names = record["diverged"]
             facts["diverged"] = escape(f"{len(names)} clients, one of them {names[0]}: lower train.learning_rate")
         return facts
+
+
+def spent_of(spent: float, limit: float) -> str:
+    """What was spent, rounded up, beside its limit with the same digits: what keeps to a limit must look so.
+
+    >>> spent_of(0.87213, 0.8722), spent_of(1.0, float("inf"))
+    ('0.8722 of 0.8722', '1.000 of inf')
+    """
+    text = shown(spent)
+    if float(text) <= limit:
+        return f"{text} of {limit:.4g}" if float(text) <= float(f"{limit:.4g}") else f"{text} of {limit:.3f}"
+    return f"{math.ceil(spent * 10_000 - 1e-9) / 10_000:.4f} of {limit:.4f}"
 
 
 def _promise(parts: Parts, limits: tuple[float, float]) -> str:
@@ -135,6 +149,8 @@ def facts(summary: dict[str, Any]) -> dict[str, str]:
     """The closing table's rows."""
     why = {"rounds": "all planned rounds", "budget": "too few clients could pay for another round"}[summary["stopped"]]
     rows = {"test accuracy": f"{summary['test_accuracy']:.4f}", "rounds": f"{summary['rounds']} ({why})"}
+    if summary.get("rule"):
+        rows["rule"] = summary["rule"]
     if summary["guarantee"]:
         spent, z = summary["guarantee"]["epsilon"], summary["noise_multiplier"]
         of = f"(min / median / max of {summary['clients']} clients)"
