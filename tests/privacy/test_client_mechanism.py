@@ -10,7 +10,7 @@ from statistical import has_std, is_normal, is_poisson_sampling
 
 from tacit.errors import BadInput
 from tacit.privacy import price
-from tacit.privacy.client_mechanism import CohortGaussian, QuantileClip, bound
+from tacit.privacy.client_mechanism import CohortGaussian, QuantileClip, bound, norm_bound
 from tacit.random import seeded
 from tacit.types import Bounded
 
@@ -183,3 +183,31 @@ def test_the_clip_finds_the_quantile_of_the_norms_from_far_below_and_far_above(q
             mechanism = mechanism.at(adapt.next(mechanism, (drawn <= mechanism.clip).tolist(), stream))
             found.append(mechanism.clip)
         assert np.median(found[-100:]) == pytest.approx(np.quantile(norms, quantile), rel=0.08)
+
+
+@pytest.mark.parametrize("size", [1 << 14, (1 << 14) + 7, 159_010])
+@pytest.mark.parametrize("scale", [1e-8, 1e-3, 1.0, 1e15, 1e30])
+def test_the_fast_norm_is_an_upper_bound_and_a_tight_one(size, scale):
+    for seed in range(5):
+        vector = scale * torch.randn(size, generator=torch.Generator().manual_seed(seed)) ** 3
+        exact = float(torch.linalg.vector_norm(vector.double()))
+        assert exact <= norm_bound(vector) <= exact * (1 + 5e-5)
+
+
+@pytest.mark.parametrize("clip", [1e-3, 0.5, 7.0])
+def test_a_long_update_is_clipped_once_and_stays_as_it_is_then(clip):
+    vector = torch.randn(159_010, generator=torch.Generator().manual_seed(0))
+    once = bound(vector, clip=clip).vector
+    assert clip * (1 - 2e-4) < float(torch.linalg.vector_norm(once.double())) <= clip
+    assert bound(once, clip=clip).vector is once
+
+
+def test_a_long_update_that_is_not_finite_or_huge_is_still_bounded_or_refused():
+    vector = torch.randn(20_000, generator=torch.Generator().manual_seed(0))
+    for wrong in (float("nan"), float("inf")):
+        broken = vector.clone()
+        broken[-1] = wrong
+        with pytest.raises(BadInput, match="not finite"):
+            bound(broken, clip=1.0)
+    huge = bound(vector * 1e37, clip=1.0).vector
+    assert 0.999 < float(torch.linalg.vector_norm(huge.double())) <= 1 + 1e-6
