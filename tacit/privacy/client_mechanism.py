@@ -63,9 +63,9 @@ def norm_bound(vector: torch.Tensor) -> float:
     whole = vector.numel() // ROW * ROW
     if vector.numel() >= FAST_FROM and vector.dtype == torch.float32:
         flat = vector.reshape(-1)
-        rows = torch.linalg.vector_norm(flat[:whole].view(-1, ROW), dim=1).double()
-        rest = float(torch.linalg.vector_norm(flat[whole:], dtype=torch.float64))
-        found = math.hypot(float(torch.linalg.vector_norm(rows)), rest) * (1 + ROUNDING)
+        rows = torch.linalg.vector_norm(flat[:whole].view(-1, ROW), dim=1)
+        parts = [part.detach().cpu().numpy().astype(np.float64) for part in (rows, flat[whole:])]
+        found = math.sqrt(sum(float(part @ part) for part in parts)) * (1 + ROUNDING)
         if SMALLEST < found < math.inf:
             return found
     return float(torch.linalg.vector_norm(vector, dtype=torch.float64))
