@@ -35,6 +35,12 @@ def clipped_sum_slow(model: nn.Module, x: torch.Tensor, y: torch.Tensor, *, clip
     return total
 
 
+def refuse_coarse_products() -> None:
+    """Raises: BadInput where torch may round the factors of a product: a sum of clipped gradients could exceed the clip."""
+    if torch.get_float32_matmul_precision() != "highest":
+        raise BadInput("Call torch.set_float32_matmul_precision('highest'): coarser products can exceed the clip.")
+
+
 @dataclass(frozen=True)
 class NotPrivate:
     """What the researcher may look at and nobody may release: exact facts about the examples of a batch."""
@@ -98,8 +104,7 @@ class Clipper:
         """The clipped sum over a batch, and what must not be released about it."""
         if len(x) != len(y):
             raise BadInput(f"Expected as many labels as examples, got {len(y)} for {len(x)}.")
-        if torch.get_float32_matmul_precision() != "highest":
-            raise BadInput("Call torch.set_float32_matmul_precision('highest'): coarser products can exceed the clip.")
+        refuse_coarse_products()
         if self._seen < min(len(y), SHOWS_MIXING):
             self._settle(x, y)
         try:

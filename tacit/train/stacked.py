@@ -17,6 +17,7 @@ from tacit.errors import TrainingDiverged
 from tacit.population import Population
 from tacit.privacy.mechanism import SampledGaussian
 from tacit.random import Derive, Stream
+from tacit.train.clipping import refuse_coarse_products
 from tacit.train.cohort import Reply, Trainer
 from tacit.train.dp_sgd import DpSgd
 from tacit.train.flat import blocks
@@ -71,6 +72,7 @@ def dp_sgd_stacked(
     round: int,
 ) -> list[Trained]:
     """Runs every client's steps from theta_0, all clients in step, and returns the differences."""
+    refuse_coarse_products()
     mechanisms = [algorithm.mechanism(client) for client in clients]
     start = theta_0.to(work.theta.device)
     theta = start.repeat(len(clients), 1)

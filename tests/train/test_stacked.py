@@ -10,7 +10,7 @@ from torch import nn
 import tacit
 from tacit.build import build
 from tacit.engine.wire import pack, unpack
-from tacit.errors import TrainingDiverged
+from tacit.errors import BadInput, TrainingDiverged
 from tacit.train import stacked as module
 from tacit.train.cohort import one_by_one, task
 from tacit.train.stacked import stackable, stacked
@@ -117,6 +117,16 @@ def test_a_gradient_without_a_finite_norm_is_refused_by_client_and_round():
     broken = dataclasses.replace(parts, population=dataclasses.replace(parts.population, x=x))
     with pytest.raises(TrainingDiverged, match=r"client-2 in round 0"):
         replies(broken, fast)
+
+
+def test_products_that_round_their_factors_are_refused():
+    parts, before = parts_of(), torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        with pytest.raises(BadInput, match="can exceed the clip"):
+            replies(parts, fast)
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def test_a_model_that_vmap_cannot_take_is_not_stacked():
