@@ -51,7 +51,7 @@ TRAIN = {
     ("paper", "logr"): THEIRS,
     ("paper", "cnn"): THEIRS,
     ("ours", "logr"): OURS | {"sampling_rate": 0.1, "averaging": 0.9},
-    ("ours", "cnn"): OURS | {"sampling_rate": 0.2, "averaging": 0.8},
+    ("ours", "cnn"): OURS | {"learning_rate": 0.4, "sampling_rate": 0.2, "averaging": 0.8, "views": 4},
 }
 
 
@@ -74,18 +74,18 @@ class Case:
 def experiment(case: Case, *, device: str, rounds: int, changes: tuple[str, ...]) -> dict:
     """The settings of a case as the sections of an experiment."""
     privacy = {"kind": "local", "epsilon": case.distribution, "delta": 1e-5, "clip": 1.0}
-    aggregate = OPTIONS.get(case.rule, {"rule": case.rule})
+    aggregate, train = OPTIONS.get(case.rule, {"rule": case.rule}), TRAIN[case.setting, case.model]
     if case.setting == "paper":
         privacy["noise_formula"] = "pfa-code"
     if case.rule in LEVELS:
         privacy, aggregate = privacy | {"level": case.rule}, {"rule": "mean"}
     if case.rule == "none":
-        privacy = {"kind": "none"}
+        privacy, train = {"kind": "none"}, {key: value for key, value in train.items() if key != "views"}
     values = {
         "name": case.place,
         "data": {"name": "mnist", "clients": 30, "examples_per_client": 1200, "partition": case.partition},
         "model": {"name": case.model},
-        "train": {"rounds": rounds, **TRAIN[case.setting, case.model]},
+        "train": {"rounds": rounds, **train},
         "privacy": privacy,
         "aggregate": aggregate,
         "run": {"seed": case.seed, "device": device, "workers": 1},

@@ -36,7 +36,10 @@ from tacit.train.dp_sgd import DpSgd
 from tacit.train.flat import blocks, flatten
 from tacit.train.noised_update import noised_update
 from tacit.train.sgd import LocalSgd
+from tacit.train.views import Shifts
 from tacit.types import Client
+
+IMAGE_DIMENSIONS = 3  # channels, height, width
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,7 +215,11 @@ def _algorithm(
     if plan is not None:
         crowd = rules.Crowd(population.epsilons, plan.update_noise(population.sizes, learning_rate=train.learning_rate))
         record_level = plan.unit == "record"
-        local = DpSgd(train.learning_rate) if record_level else partial(noised_update, sgd=sgd)
+        local = (
+            DpSgd(train.learning_rate, _views(experiment, population))
+            if record_level
+            else partial(noised_update, sgd=sgd)
+        )
         return LocalDP(plan.mechanism, rule, layout, crowd, local, optimizer)
     if rule.needs:
         text = (
@@ -220,6 +227,19 @@ def _algorithm(
         )
         raise BadInput(f"{text} use one of {', '.join(name for name in rules.names() if not rules.load(name).needs)}.")
     return FedAvg(rule, layout, rules.Crowd(population.epsilons, np.zeros(len(population))), sgd, optimizer)
+
+
+def _views(experiment: Experiment, population: Population) -> Shifts | None:
+    train = experiment.train
+    if train.views is None:
+        return None
+    shape = tuple(population.x.shape[1:])
+    reach = 2 if train.shift is None else train.shift
+    if len(shape) != IMAGE_DIMENSIONS or min(shape[1:]) <= reach:
+        raise BadInput(
+            f"train.views moves images by up to {reach} pixels, and these examples have the shape {shape}: leave it out."
+        )
+    return Shifts(train.views, reach)
 
 
 def _layout(model: nn.Module) -> rules.Layout:

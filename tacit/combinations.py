@@ -14,6 +14,12 @@ def refuse_impossible(experiment: "Experiment") -> None:
         _distributed(experiment)
     else:
         _whole_updates(experiment)
+    privacy = experiment.privacy
+    if experiment.train.views is not None and (privacy.kind != "local" or privacy.unit_kept != "record"):
+        raise BadInput(
+            'train.views averages gradients of records before they are clipped, which only privacy.kind = "local" with'
+            ' unit = "record" does: leave it out.'
+        )
     if experiment.privacy.kind == "central":
         _central(experiment)
     elif experiment.train.sampler == "poisson":

@@ -21,7 +21,8 @@ class TrainSection(Section):
     """`[train]`: the round and what a client does in it. Without `clients_per_round` all clients take part.
 
     Unless said otherwise a client takes 10 local steps, on batches of 32 expected examples. `averaging` = 0.9 makes the result a
-    running mean of the models of the last rounds, out of which single rounds' noise averages.
+    running mean of the models of the last rounds, out of which single rounds' noise averages. `views` = 4 averages, before
+    clipping, a record's gradient over itself and 3 copies moved by up to `shift` (2) pixels; the price is the same.
     """
 
     rounds: int = 30
@@ -39,6 +40,8 @@ class TrainSection(Section):
     server_adaptivity: float | None = None
     sampler: Literal["poisson", "fixed"] | None = None
     physical_batch: int = 256
+    views: int | None = None
+    shift: int | None = None
 
     def possible(self) -> None:
         self._possible_server()
@@ -55,6 +58,7 @@ class TrainSection(Section):
         ):
             if getattr(self, key) is not None:
                 check.at_least(1, **{f"train.{key}": getattr(self, key)})
+        self._possible_views()
         check.positive(**{"train.learning_rate": self.learning_rate})
         check.positive(**{"train.server_learning_rate": self.server_learning_rate})
         for key in ("learning_rate", "server_learning_rate"):
@@ -64,6 +68,15 @@ class TrainSection(Section):
             raise BadInput(f"Expected 0 <= train.averaging < 1, got {self.averaging!r}.")
         if self.sampling_rate is not None:
             check.rate(**{"train.sampling_rate": self.sampling_rate})
+
+    def _possible_views(self) -> None:
+        """`shift` says something only where there are views."""
+        if self.views is not None:
+            check.at_least(2, **{"train.views": self.views})
+        if self.shift is not None:
+            check.at_least(1, **{"train.shift": self.shift})
+            if self.views is None:
+                raise BadInput("train.shift is how far train.views moves an image: set that too, or leave it out.")
 
     def _possible_server(self) -> None:
         """The keys of an optimiser are refused where it has none of them."""

@@ -70,12 +70,12 @@ def read_limits(folder: Path) -> Limits:
 
 
 def digest(experiment: Experiment) -> str:
-    """A hash of everything an experiment promises and does; where its files lie is left out.
+    """A hash of everything an experiment promises and does; where its files lie, and what it leaves unsaid, is left out.
 
     >>> digest(Experiment()) == digest(Experiment(run={"workers": 2})) != digest(Experiment(run={"seed": 2}))
     True
     """
-    values = experiment.model_dump(mode="json", exclude=NOT_PART)  # pyright: ignore[reportArgumentType]
+    values = experiment.model_dump(mode="json", exclude=NOT_PART, exclude_none=True)  # pyright: ignore[reportArgumentType]
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 

@@ -11,6 +11,7 @@ import torch
 
 from tacit.privacy.mechanism import SampledGaussian
 from tacit.random import Stream
+from tacit.train.views import Shifts, labelled
 from tacit.train.workspace import Trained, Workspace
 from tacit.types import Client, Private
 
@@ -23,13 +24,19 @@ def dp_sgd(
     *,
     learning_rate: float,
     stream: Stream,
+    views: Shifts | None = None,
 ) -> Trained:
-    """Runs `mechanism.steps` steps from theta_0 and returns the difference."""
+    """Runs `mechanism.steps` steps from theta_0 and returns the difference. With `views` a record's gradient is their mean."""
     theta, p_D = work.theta.copy_(theta_0), mechanism.sampling_rate * client.size
     loss, seen, clipped = 0.0, 0, 0.0
     for _ in range(mechanism.steps):
         batch = torch.from_numpy(mechanism.sample(stream, client.size))  # line 11: each record with probability p
-        total, info = work.clipped_sum(client.x[batch], client.y[batch])  # sum of g_i min(1, C/|g_i|)
+        x, y = client.x[batch], client.y[batch]
+        if views is None:
+            total, info = work.clipped_sum(x, y)  # sum of g_i min(1, C/|g_i|)
+        else:
+            seen_as = views.of(x, views.offsets(stream, len(batch)))
+            total, info = work.viewed_sum(seen_as, labelled(y, views))
         noisy = mechanism.noise(stream, total)  # + N(0, (zC)^2 I)
         theta.add_(noisy.vector, alpha=-learning_rate / p_D)  # line 14
         for part in work.frozen:
@@ -48,8 +55,10 @@ class DpSgd:
     """`dp_sgd` at one learning rate: how a client trains where the noise stands in every step."""
 
     learning_rate: float
+    views: Shifts | None = None
 
     def __call__(
         self, work: Workspace, theta: torch.Tensor, client: Client, mechanism: SampledGaussian, *, stream: Stream
     ) -> Trained:
-        return dp_sgd(work, theta, client, mechanism, learning_rate=self.learning_rate, stream=stream)
+        rate, views = self.learning_rate, self.views
+        return dp_sgd(work, theta, client, mechanism, learning_rate=rate, stream=stream, views=views)

@@ -9,6 +9,7 @@ each client's mechanism, which samples, adds the noise and names the price here 
 from collections.abc import Iterator, Sequence
 
 import torch
+from torch import nn
 from torch.func import functional_call, grad_and_value, vmap
 
 from tacit.algorithms.local_dp import LocalDP
@@ -23,6 +24,7 @@ from tacit.train.dp_sgd import DpSgd
 from tacit.train.flat import blocks
 from tacit.train.per_example_check import refuse, settle
 from tacit.train.per_example_paths import example_losses
+from tacit.train.views import Shifts, Viewed, labelled
 from tacit.train.workspace import Trained, Workspace
 from tacit.types import Bounded, Client, Private
 
@@ -34,14 +36,17 @@ def stackable(algorithm: LocalDP, work: Workspace, population: Population) -> bo
     if not isinstance(algorithm.local, DpSgd):
         return False
     refuse(work.model)
-    return settle(work.model, ("vmap", "loop"), population.x[:3], population.y[:3])[0] == "vmap"
+    views, x, y = algorithm.local.views, population.x[:3], population.y[:3]
+    if views is not None:
+        x, y = x[:, None].expand(-1, views.count, *x.shape[1:]), labelled(y, views)
+    return settle(_model(work, views), ("vmap", "loop"), x, y)[0] == "vmap"
 
 
 def stacked(algorithm: LocalDP, work: Workspace, population: Population, derive: Derive) -> Trainer:
     """Trains the cohort in one go; clients with other numbers of local steps go after each other."""
     if not isinstance(algorithm.local, DpSgd):
         raise TypeError("only clients that run DP-SGD can be stacked")
-    rate = algorithm.local.learning_rate
+    local = algorithm.local
 
     def trainer(received: bytes, round: int, cohort: Sequence[int]) -> Iterator[Reply]:
         message, clients = unpack(received), [population[index] for index in cohort]
@@ -53,7 +58,7 @@ def stacked(algorithm: LocalDP, work: Workspace, population: Population, derive:
             with torch.random.fork_rng(devices=[work.theta.device] if work.theta.is_cuda else []):
                 torch.manual_seed(derive(round, "dropout").torch_seed())
                 theta_0 = message.tensors["params"]
-                trained = dp_sgd_stacked(work, theta_0, group, algorithm, streams, learning_rate=rate, round=round)
+                trained = dp_sgd_stacked(work, theta_0, group, algorithm, streams, local=local, round=round)
             done |= {client.index: one for client, one in zip(group, trained, strict=True)}
         for client in clients:
             yield pack(algorithm.release(done[client.index], client, message)), done[client.index].info
@@ -68,7 +73,7 @@ def dp_sgd_stacked(
     algorithm: LocalDP,
     streams: Sequence[Stream],
     *,
-    learning_rate: float,
+    local: DpSgd,
     round: int,
 ) -> list[Trained]:
     """Runs every client's steps from theta_0, all clients in step, and returns the differences."""
@@ -77,11 +82,12 @@ def dp_sgd_stacked(
     start = theta_0.to(work.theta.device)
     theta = start.repeat(len(clients), 1)
     p_D = torch.tensor([m.sampling_rate * c.size for m, c in zip(mechanisms, clients, strict=True)])
-    rates = (-learning_rate / p_D).to(start.device)
+    model = _model(work, local.views)
+    rates = (-local.learning_rate / p_D).to(start.device)
     seen = torch.zeros(4, len(clients), device=start.device)  # loss, examples, clipped, gradients without a finite norm
     for _ in range(mechanisms[0].steps):
-        x, y, mask = _batches(clients, mechanisms, streams)  # line 11: each record with probability p
-        total = _clipped_sums(work, theta, x, y, mask, seen)
+        x, y, mask = _batches(clients, mechanisms, streams, local.views)  # line 11: each record with probability p
+        total = _clipped_sums(model, work, theta, x, y, mask, seen)
         noisy = [
             mechanism.noise(stream, Bounded(row, mechanism.clip)).vector  # + N(0, (zC)^2 I)
             for mechanism, stream, row in zip(mechanisms, streams, total, strict=True)
@@ -92,8 +98,12 @@ def dp_sgd_stacked(
     return list(_results(clients, mechanisms, theta - start, rates.tolist(), seen.cpu(), round))
 
 
+def _model(work: Workspace, views: Shifts | None) -> nn.Module:
+    return work.model if views is None else Viewed(work.model)
+
+
 def _batches(
-    clients: Sequence[Client], mechanisms: Sequence[SampledGaussian], streams: Sequence[Stream]
+    clients: Sequence[Client], mechanisms: Sequence[SampledGaussian], streams: Sequence[Stream], views: Shifts | None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The clients' Poisson samples (client, example), filled up with examples that will weigh nothing."""
     drawn = [m.sample(s, c.size) for c, m, s in zip(clients, mechanisms, streams, strict=True)]
@@ -107,20 +117,32 @@ def _batches(
     places = places.to(device)
     x = torch.stack([client.x[rows] for client, rows in zip(clients, places, strict=True)])
     y = torch.stack([client.y[rows] for client, rows in zip(clients, places, strict=True)])
+    if views is not None:
+        offsets = torch.zeros(*places.shape, views.count, 2, dtype=torch.long)
+        for row, (stream, batch) in enumerate(zip(streams, drawn, strict=True)):
+            offsets[row, : len(batch)] = views.offsets(stream, len(batch))
+        x = views.of(x.flatten(0, 1), offsets.flatten(0, 1)).unflatten(0, places.shape)
+        y = labelled(y, views)
     return x, y, mask.to(device)
 
 
 def _clipped_sums(
-    work: Workspace, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor, mask: torch.Tensor, seen: torch.Tensor
+    model: nn.Module,
+    work: Workspace,
+    theta: torch.Tensor,
+    x: torch.Tensor,
+    y: torch.Tensor,
+    mask: torch.Tensor,
+    seen: torch.Tensor,
 ) -> torch.Tensor:
     """For each client the sum of g_i min(1, C/|g_i|) over its batch; counts what the researcher may look at."""
     clip, total = float(work.clip or 0), torch.zeros_like(theta)
-    pairs = zip(blocks(work.model), work.model.parameters(), strict=True)
+    pairs = zip(blocks(model), model.parameters(), strict=True)
     layout = [block for block, parameter in pairs if parameter.requires_grad]
     params = {b.name: theta[:, b.start : b.stop].unflatten(1, b.shape) for b in layout}
 
     def loss(own: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return example_losses(functional_call(work.model, own, (x[None],)), y[None]).sum()
+        return example_losses(functional_call(model, own, (x[None],)), y[None]).sum()
 
     per_example = vmap(grad_and_value(loss), in_dims=(None, 0, 0), randomness="different")
     per_client = vmap(per_example, randomness="different")

@@ -8,6 +8,7 @@ from torch import nn
 
 from tacit.train.clipping import Clipper
 from tacit.train.flat import blocks, flatten
+from tacit.train.views import Viewed
 from tacit.types import Private, Raw, Shared
 
 
@@ -35,9 +36,17 @@ class Workspace:
     @cached_property
     def clipped_sum(self) -> Clipper:
         """Sums of clipped per-example gradients; the path is chosen once, on the first data."""
+        return self._sums(self.model)
+
+    @cached_property
+    def viewed_sum(self) -> Clipper:
+        """The same for examples (views, ...) that come in several views: clipped is the mean over the views."""
+        return self._sums(Viewed(self.model))
+
+    def _sums(self, model: nn.Module) -> Clipper:
         if self.clip is None:
             raise ValueError("this workspace was made for training without clipping")
-        return Clipper(self.model, clip=self.clip, physical_batch=self.physical_batch)
+        return Clipper(model, clip=self.clip, physical_batch=self.physical_batch)
 
 
 def workspace(model: nn.Module, *, clip: float | None, physical_batch: int) -> Workspace:

@@ -1,0 +1,162 @@
+"""Several views of a record are one gradient: clipped once, priced once."""
+
+import dataclasses
+
+import pytest
+import torch
+from torch import nn
+
+import tacit
+from tacit import models
+from tacit.build import build
+from tacit.engine.wire import pack, unpack
+from tacit.errors import BadInput
+from tacit.random import seeded
+from tacit.train.clipping import Clipper
+from tacit.train.cohort import one_by_one, task
+from tacit.train.stacked import stackable, stacked
+from tacit.train.views import Shifts, Viewed, labelled
+from tacit.train.workspace import workspace
+
+VIEWS = Shifts(4, 2)
+
+
+def images(count=6, side=8, channels=1):
+    torch.manual_seed(0)
+    return torch.rand(count, channels, side, side), torch.randint(10, (count,))
+
+
+def moved_slowly(image, row, column, reach):
+    """The slow twin: pixel by pixel."""
+    out = torch.zeros_like(image)
+    channels, height, width = image.shape
+    for c in range(channels):
+        for i in range(height):
+            for j in range(width):
+                a, b = i + row - reach, j + column - reach
+                if 0 <= a < height and 0 <= b < width:
+                    out[c, i, j] = image[c, a, b]
+    return out
+
+
+def test_views_are_the_image_and_copies_moved_by_up_to_the_reach():
+    x, _ = images(count=5, channels=2)
+    offsets = VIEWS.offsets(seeded(1)("a"), 5)
+    views = VIEWS.of(x, offsets)
+    assert views.shape == (5, 4, 2, 8, 8)
+    assert torch.equal(views[:, 0], x)
+    for i in range(5):
+        for k in range(4):
+            assert torch.equal(views[i, k], moved_slowly(x[i], *offsets[i, k].tolist(), reach=2))
+
+
+def test_every_move_within_the_reach_is_drawn_and_none_beyond():
+    drawn = VIEWS.offsets(seeded(2)("a"), 400)[:, 1:].reshape(-1, 2)
+    assert {tuple(pair) for pair in drawn.tolist()} == {(i, j) for i in range(5) for j in range(5)}
+
+
+def mean_gradient_clipped(model, views, y, clip):
+    """The slow twin of the whole: autograd on each view, the mean, then one clip."""
+    total = 0
+    for record, label in zip(views, y, strict=True):
+        loss = nn.functional.cross_entropy(model(record), label.expand(len(record)))
+        gradient = torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, list(model.parameters()))])
+        total = total + gradient * min(1.0, clip / float(gradient.norm()))
+    return total
+
+
+@pytest.mark.parametrize("name", ["logr", "mlp", "cnn"])
+@pytest.mark.parametrize("path", [None, "book-keeping", "vmap", "loop"])
+def test_the_sum_clips_the_mean_over_the_views_of_each_record(name, path):
+    x, y = images()
+    model = models.build(name, input_shape=(1, 8, 8), classes=10, seed=3)
+    views = VIEWS.of(x, VIEWS.offsets(seeded(4)("a"), len(x)))
+    clipper = Clipper(Viewed(model), clip=0.3, path=path)
+    bounded, _ = clipper(views, labelled(y, VIEWS))
+    assert clipper.path == (path or "book-keeping")
+    assert torch.allclose(bounded.vector, mean_gradient_clipped(model, views, y, 0.3), atol=1e-5)
+
+
+@pytest.mark.parametrize("path", ["book-keeping", "vmap", "loop"])
+def test_one_arbitrary_record_with_all_its_views_moves_the_sum_by_at_most_the_clip(path):
+    x, y = images()
+    x[0] = 1e4
+    views = VIEWS.of(x, VIEWS.offsets(seeded(5)("a"), len(x)))
+    model = models.build("logr", input_shape=(1, 8, 8), classes=10, seed=3)
+    clipper, labels = Clipper(Viewed(model), clip=0.5, path=path), labelled(y, VIEWS)
+    with_it, without = clipper(views, labels)[0].vector, clipper(views[1:], labels[1:])[0].vector
+    assert 0.5 * 0.99 < (with_it - without).norm() <= 0.5 * (1 + 1e-4)  # views clipped one by one could move it by more
+
+
+def parts_of(model="cnn", **train):
+    return build(
+        tacit.Experiment(
+            data={"clients": 4, "examples_per_client": 60},
+            model={"name": model},
+            train={"rounds": 2, "local_steps": 3, "sampling_rate": 0.3, "views": 4, **train},
+            privacy={"kind": "local", "epsilon": [0.3, 1.0, 3.0, 9.0], "clip": 0.7},
+        )
+    )
+
+
+def replies(parts, make):
+    work = workspace(parts.model, clip=0.7, physical_batch=256)
+    message = pack(parts.algorithm.broadcast(parts.algorithm.init(parts.params), [parts.population[0]]))
+    return [unpack(raw) for raw, _ in make(parts, work)(message, 0, [3, 0, 2])]
+
+
+def test_stacked_clients_see_the_same_views_as_single_ones():
+    parts = parts_of()
+    slow = replies(parts, lambda p, work: one_by_one(task(p.algorithm, work, p.population, p.derive)))
+    fast = replies(parts, lambda p, work: stacked(p.algorithm, work, p.population, p.derive))
+    assert stackable(parts.algorithm, workspace(parts.model, clip=0.7, physical_batch=8), parts.population)
+    for a, b in zip(slow, fast, strict=True):
+        assert torch.allclose(a.tensors["update"], b.tensors["update"], atol=2e-5)
+
+
+def test_views_cost_what_one_view_costs():
+    plain, viewed = (parts_of(views=count) if count else parts_of(views=None) for count in (None, 8))
+    for index in range(4):
+        client = plain.population[index]
+        assert plain.algorithm.cost(client) == viewed.algorithm.cost(client)
+
+
+def test_views_change_what_is_learnt_and_are_drawn_again_from_the_same_seed(tmp_path):
+    def model(out, **train):
+        settings = {"data": {"clients": 3, "examples_per_client": 60}, "privacy": {"kind": "local", "epsilon": 8.0}}
+        experiment = tacit.Experiment(**settings, train={"rounds": 2, "local_steps": 2, **train})
+        tacit.run(experiment, out=tmp_path / out, page=False)
+        return (tmp_path / out / "model.safetensors").read_bytes()
+
+    first = model("a", views=3, shift=1)
+    assert first == model("b", views=3, shift=1)
+    assert first != model("c")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"train": {"views": 1}}, r"train.views >= 2"),
+        ({"train": {"shift": 2}}, r"train.shift is how far train.views moves an image"),
+        ({"train": {"views": 4, "shift": 0}}, r"train.shift >= 1"),
+        ({"train": {"views": 4}, "privacy": {"kind": "central", "epsilon": 1.0}}, r"train.views averages gradients"),
+        ({"train": {"views": 4}, "privacy": {"kind": "none"}}, r"train.views averages gradients"),
+        (
+            {"train": {"views": 4}, "privacy": {"kind": "local", "unit": "client", "epsilon": 1.0}},
+            r"train.views averages gradients",
+        ),
+        ({"train": {"views": 4, "shift": 8}}, r"moves images by up to 8 pixels, and these examples have the shape"),
+    ],
+)
+def test_views_without_effect_or_without_images_are_refused(changes, words):
+    with pytest.raises(BadInput, match=words):
+        build(tacit.Experiment(**({"privacy": {"kind": "local", "epsilon": 1.0}} | changes)))
+
+
+def test_rows_that_are_no_images_are_refused():
+    parts = parts_of()
+    flat = dataclasses.replace(parts.population, x=parts.population.x.flatten(1))
+    from tacit.build import _views
+
+    with pytest.raises(BadInput, match=r"these examples have the shape \(64,\)"):
+        _views(parts.experiment, flat)
