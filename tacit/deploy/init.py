@@ -14,7 +14,7 @@ from tacit.experiment import Experiment
 from tacit.random import seeded
 from tacit.site.make import make_site
 from tacit.site.rows import OWN_FILES, refuse_undeployable
-from tacit.site.sealed import make_keys
+from tacit.site.key_files import make_keys
 
 PYPROJECT = """\
 [build-system]
