@@ -34,8 +34,9 @@ def init_command(
     from tacit.experiment import Experiment
 
     chosen = Experiment.load(experiment, tuple(settings or ()))
-    made = init(folder, sites=sites, experiment=chosen, host=host, port=port, trial=trial)
     console = Console()
+    with Console(stderr=True).status("Making keys; the safe primes of a key that is split can take a minute"):
+        made = init(folder, sites=sites, experiment=chosen, host=host, port=port, trial=trial)
     console.print(
         f"[bold]{made.name}[/]: {len(made.sites)} sites ({', '.join(made.sites)}), server {made.address}.",
         highlight=False,
