@@ -89,12 +89,11 @@ def _keys_kept(experiment: Experiment, *, clients: int) -> str:
     t = experiment.protect.threshold or 1
     if t == 1:
         return "the server gets no client's key"
+    few = f"fewer than {t} of the {clients} clients give the server their share of the key"
     spare = 2 * t - clients - 1
-    lying = f"at most {spare}" if spare else "none"
-    return (
-        f"fewer than {t} of the {clients} clients give the server their share of the key ({lying}, if it asks for more than"
-        " one sum of a round)"
-    )
+    if spare == t - 1:  # every client is needed
+        return few
+    return f"{few} ({f'at most {spare}' if spare else 'none'}, if it asks for more than one sum of a round)"
 
 
 def seen_alone(guarantee: Guarantee, experiment: Experiment, ledger: Ledger, population: Population) -> Guarantee:
