@@ -2,7 +2,8 @@
 
 `digits-encrypted` runs with sums in clear and under Paillier, each in a fresh process, one after the other, `--repeats` times.
 Ratios are of the best whole run (start, key and tables included) and of the median round. Both runs end in the same model, bit
-for bit, or the program says so and fails. The second table is one client's work before sealing, on one core.
+for bit, or the program says so and fails. The second table is one client's work before sealing, on one core; the third what it
+costs to open a sum with shares of the key instead of the whole of it.
 """
 
 import argparse
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import timeit
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,11 @@ from rich.table import Table
 
 MOST = 3.0  # times the run without encryption
 SIZE, CLIENTS, BITS = 1_000_000, 100, 16
+HOLDERS, THRESHOLD, SEALED = (
+    20,
+    11,
+    7,
+)  # the clients of digits-encrypted, more than half of them, and a report's ciphertexts
 CONTENDERS = {
     "in clear": {"protect.kind": "none", "protect.key_bits": ""},
     "2048, ordinary": {"protect.key_bits": "2048"},
@@ -90,6 +97,25 @@ def stages() -> dict[str, float]:
     return found
 
 
+def opening() -> dict[str, float]:
+    """Seconds, on one core, of opening a sum of `digits-encrypted` with the whole key, and of each step with shares of it."""
+    from tacit.protect.paillier import generate
+    from tacit.protect.randomisers import Randomisers
+    from tacit.protect.threshold import deal, join, refuse_wrong
+
+    key = generate(bits=2048, shape="safe-prime")
+    shares = deal(key, threshold=THRESHOLD, of=HOLDERS)
+    whole, total = shares[0].verification, key.public.seal([1] * SEALED, Randomisers(key.public, workers=1))
+    partials = [share.open(total, workers=1) for share in shares[:THRESHOLD]]
+    steps = {
+        "the whole key": lambda: key.open(total, workers=1),
+        "a holder of a share": lambda: shares[0].open(total, workers=1),
+        "the server, each answer": lambda: refuse_wrong(whole, total, partials[0]),
+        f"the server, {THRESHOLD} answers joined": lambda: join(whole, partials),
+    }
+    return {name: min(timeit.repeat(step, timer=time.process_time, number=1, repeat=9)) for name, step in steps.items()}
+
+
 def main() -> None:
     """Runs both parts and prints the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -113,6 +139,13 @@ def main() -> None:
     for name, seconds in stages().items():
         work.add_row(name, f"{1000 * seconds:.0f}", f"{1e6 * seconds / SIZE:.3f}")
     console.print(work)
+    parts = opening()
+    shares = Table(
+        "who", "ms", "x", title=f"opening {SEALED} ciphertexts, 2048 bits, {THRESHOLD} of {HOLDERS}, one core"
+    )
+    for name, seconds in parts.items():
+        shares.add_row(name, f"{1000 * seconds:.1f}", f"{seconds / parts['the whole key']:.2f}")
+    console.print(shares)
     if len({result["model"] for results in found.values() for result in results}) != 1:
         sys.exit("The models differ: encryption changed what it carried.")
     ratio = _figures(found["2048, ordinary"])[0] / base_run

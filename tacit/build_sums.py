@@ -18,11 +18,13 @@ from tacit.privacy.plan import planned_participations
 from tacit.protect import keys
 from tacit.protect.grid import Grid
 from tacit.protect.lanes import WIDEST, Lanes
+from tacit.protect.opened import Alone, Opens, Together
 from tacit.protect.opener import Opener
 from tacit.protect.paillier import SecretKey, generate
 from tacit.protect.randomisers import Randomisers
 from tacit.protect.seals import Plain, Seal, Sealed
 from tacit.protect.signing import Signer
+from tacit.protect.threshold import MOST_SHARES, Share, deal, fewest_shares
 from tacit.rules import Rule
 from tacit.rules._split import threshold
 
@@ -49,6 +51,7 @@ def make_distributed_plan(experiment: Experiment, population: Population, *, siz
         raise BadInput(
             f"The rule {experiment.aggregate.rule} compares two groups of clients: leave out privacy.groups."
         )
+    refuse_threshold(experiment, clients=len(population))
     if privacy.fewest_reports and privacy.fewest_reports > cohort:
         raise BadInput(f"Expected privacy.fewest_reports <= {cohort} clients a round, got {privacy.fewest_reports}.")
     return distributed_plan(
@@ -65,10 +68,29 @@ def make_distributed_plan(experiment: Experiment, population: Population, *, siz
     )
 
 
+def refuse_threshold(experiment: Experiment, *, clients: int) -> None:
+    """Raises BadInput where a split key could not keep the promise about colluding clients."""
+    t, colluding = experiment.protect.threshold or 1, experiment.privacy.colluding or 0
+    if t == 1:
+        return
+    if not 2 <= clients <= MOST_SHARES:
+        raise BadInput(
+            f"A key is split for 2 to {MOST_SHARES} clients, and there are {clients}: set protect.threshold = 1, which is one"
+            " key that all of them have."
+        )
+    least = fewest_shares(of=clients, colluding=colluding)
+    if not least <= t <= clients:
+        helped = f" with the help of privacy.colluding = {colluding} of them" if colluding else ""
+        raise BadInput(
+            f"Expected protect.threshold of {least} to {clients} for {clients} clients, got {t}: with fewer a server could have"
+            f" two sums of one round opened{helped}, and their difference can be a single report."
+        )
+
+
 def groups(experiment: Experiment, population: Population, rule: Rule, plan: DistributedPlan) -> Mapping[str, Group]:
     """Every client's group, by the client's name."""
     words, noise = NAMES[len(plan.noises)], plan.report_noise
-    key = _key(experiment) if experiment.protect.kind == "paillier" else None
+    key, shares = _keys(experiment, clients=len(population)) if experiment.protect.kind == "paillier" else (None, [])
     found: dict[str, Group] = {}
     for number, word in enumerate(words):
         mine = np.flatnonzero(plan.groups == number)
@@ -83,21 +105,31 @@ def groups(experiment: Experiment, population: Population, rule: Rule, plan: Dis
         raw = {name: rule.weight(fact) for name, fact in facts.items()}
         weights = {name: weight / max(raw.values()) for name, weight in raw.items()}
         plan.noises[number].prepare()  # before the client processes fork
-        seal = _seal(experiment, plan, number, key, list(facts))
+        seal = _seal(experiment, plan, number, key, shares, list(facts))
         group = Group(word, plan.noises[number], seal, facts, weights)
         found |= dict.fromkeys(facts, group)
     return found
 
 
-def _key(experiment: Experiment) -> SecretKey:
+def _keys(experiment: Experiment, *, clients: int) -> tuple[SecretKey, list[Share]]:
+    """The run's key, and a share for every client where it is split."""
     protect = experiment.protect
-    if protect.key is not None:
-        return keys.load_secret(Path(protect.key))
-    return generate(bits=protect.key_bits or 3072, shape=protect.key_shape or "ordinary")
+    key = keys.load_secret(Path(protect.key)) if protect.key is not None else new_key(experiment)
+    return key, deal(key, threshold=protect.threshold or 1, of=clients) if protect.split else []
+
+
+def new_key(experiment: Experiment) -> SecretKey:
+    """A new key as the experiment wants it."""
+    return generate(bits=experiment.protect.key_bits or 3072, shape=experiment.protect.shape)
 
 
 def _seal(
-    experiment: Experiment, plan: DistributedPlan, number: int, key: SecretKey | None, clients: list[str]
+    experiment: Experiment,
+    plan: DistributedPlan,
+    number: int,
+    key: SecretKey | None,
+    shares: list[Share],
+    clients: list[str],
 ) -> Seal:
     noise, grid = plan.noises[number], plan.grid
     room = key.public.plaintext_bits if key else WIDEST
@@ -107,10 +139,19 @@ def _seal(
     if noise.fewest < 2:
         raise BadInput("A sum of one report is that report: set privacy.fewest_reports to 2 or more.")
     signers = {client: Signer(client, Ed25519PrivateKey.generate()) for client in clients}
-    randomisers = Randomisers(
-        key.public, secret=key, expected=experiment.train.rounds * noise.most * lanes.numbers, workers=1
-    )
+    expected = experiment.train.rounds * noise.most * lanes.numbers
+    whole = None if shares else key  # where the key is split no client could use it to seal faster
+    randomisers = Randomisers(key.public, secret=whole, expected=expected, workers=1)
     randomisers.warm()  # before the client processes fork, so that they share the table
     members = {client: signer.public for client, signer in signers.items()}
-    opener = Opener(NOWHERE, key.open, at_least=noise.fewest)
-    return Sealed(lanes, key.public, f"{secrets.token_hex(8)}-{number}", members, signers, randomisers, opener)
+    opener = _opener(key, shares, at_least=noise.fewest)
+    run = f"{secrets.token_hex(8)}-{number}"
+    return Sealed(lanes, key.public, run, members, signers, randomisers, opener=opener)
+
+
+def _opener(key: SecretKey, shares: list[Share], *, at_least: int) -> Opens:
+    if not shares:
+        return Alone(Opener(NOWHERE, key.open, at_least=at_least))
+    whole = shares[0].verification
+    holders = [Opener(NOWHERE, share.open, at_least=at_least) for share in shares[: whole.threshold]]
+    return Together(whole, holders)

@@ -130,22 +130,40 @@ class AggregateSection(Section):
 class ProtectSection(Section):
     """`[protect]`: how the integers of distributed DP are made (`bits`, `rotation`) and sealed on their way.
 
-    Without `key`, the file of a secret key, every start of a run makes a key of its own.
+    Without `key`, the file of a secret key, every start of a run makes a key of its own. `threshold = t` splits it: every client
+    has a share, and t of them open a sum together. Without it, and with 1, clients have one common key.
     """
 
     kind: Literal["none", "paillier"] = "none"
     key_bits: Literal[2048, 3072, 4096] | None = None
     key_shape: Literal["ordinary", "short-exponent", "safe-prime"] | None = None
     key: str | None = None
+    threshold: int | None = None
     bits: Literal[8, 12, 16] | None = None
     rotation: Literal["none", "hadamard"] | None = None
 
     def possible(self) -> None:
-        for key in ("key_bits", "key_shape", "key"):
+        for key in ("key_bits", "key_shape", "key", "threshold"):
             if self.kind == "none" and getattr(self, key) is not None:
                 raise BadInput(f'protect.{key} is for protect.kind = "paillier": set that, or leave it out.')
         if self.key is not None and (self.key_bits or self.key_shape):
             raise BadInput("protect.key names a key that has its own bits and shape: leave out key_bits and key_shape.")
+        check.at_least(1, **{"protect.threshold": 1 if self.threshold is None else self.threshold})
+        if self.split and self.key_shape not in (None, "safe-prime"):
+            raise BadInput(
+                f"Only safe-prime keys can be split, and protect.key_shape is {self.key_shape}: leave it out, or set"
+                " protect.threshold = 1 for one key that all clients have."
+            )
+
+    @property
+    def split(self) -> bool:
+        """Whether every client has a share of the key instead of the whole."""
+        return (self.threshold or 1) > 1
+
+    @property
+    def shape(self) -> Literal["ordinary", "short-exponent", "safe-prime"]:
+        """The shape of a key that is made."""
+        return self.key_shape or ("safe-prime" if self.split else "ordinary")
 
 
 class RunSection(Section):

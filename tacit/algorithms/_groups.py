@@ -60,3 +60,5 @@ def means(
             yield group.mean(reports, grid=grid, turn=turn)
         except TooFewReports as error:
             refused[f"the sum of group {name}"] = str(error)
+        if reports.opened:
+            refused |= {f"the share of {who}": why for who, why in reports.opened.left_out.items()}

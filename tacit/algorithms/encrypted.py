@@ -72,8 +72,9 @@ class Encrypted:
         turn = int(memory.pop("turn"))
         found = collect(self.groups, messages, turn=turn, refused=refused)  # Σ HE(Δ)
         opened = list(means(found, grid=self.grid, turn=turn, refused=refused))  # the clients' part: open, divide by K
-        carried = sum(reports.sum_bytes for _, reports in found.values())
-        info: dict[str, Any] = {"opened": len(opened), "refused": refused, "sum_bytes": carried}
+        asked = [reports.opened for _, reports in found.values() if reports.opened]
+        info: dict[str, Any] = {"opened": len(opened), "refused": refused}
+        info |= {name: sum(getattr(one, name) for one in asked) for name in ("asked_bytes", "answered_bytes")}
         if opened:
             state, more = step(self.rule, State(state.params, memory), opened, optimizer=self.optimizer)
             memory, info = state.memory, info | more

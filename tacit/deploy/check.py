@@ -4,7 +4,6 @@ import hashlib
 import ssl
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -13,6 +12,8 @@ from urllib.request import HTTPSHandler, ProxyHandler, build_opener
 
 import tacit
 from tacit.deploy.certificates import days_left, signed_by
+from tacit.deploy.check_keys import own_keys, who_opens
+from tacit.deploy.finding import Finding
 from tacit.deploy.layout import Federation, app_digest, open_federation
 from tacit.deploy.processes import reach, taken
 from tacit.engine.folder import refuse_taken
@@ -25,19 +26,12 @@ SOON_DAYS = 14.0
 CLOCK_SECONDS = 60.0  # Flower refuses signed requests whose time is further off
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One line of the check."""
-
-    text: str
-    wrong: bool = False
-
-
 def findings(folder: Path) -> Iterator[Finding]:
     """Everything that was looked at; a folder with `site.toml` is one site's."""
     if (folder / "site.toml").exists():
         yield from _versions()
         yield from _site(folder)
+        yield from own_keys(folder)
         yield from _server(folder)
         return
     federation = open_federation(folder)
@@ -45,6 +39,7 @@ def findings(folder: Path) -> Iterator[Finding]:
     yield from _certificates(federation)
     yield from _app(federation)
     yield from _keys(federation)
+    yield from who_opens(federation, _experiment(federation))
     for name in federation.sites:
         yield from _site(federation.site(name), experiment=_experiment(federation))
     yield from _port(federation)

@@ -30,16 +30,20 @@ def init_command(
     ] = False,
 ) -> None:
     """Write everything a federation needs: certificates, keys, a folder per site, the Flower app and a README."""
+    from tacit.deploy.check_keys import who_opens
     from tacit.deploy.init import init
     from tacit.experiment import Experiment
 
     chosen = Experiment.load(experiment, tuple(settings or ()))
-    made = init(folder, sites=sites, experiment=chosen, host=host, port=port, trial=trial)
     console = Console()
+    with Console(stderr=True).status("Making keys; the safe primes of a key that is split can take a minute"):
+        made = init(folder, sites=sites, experiment=chosen, host=host, port=port, trial=trial)
     console.print(
         f"[bold]{made.name}[/]: {len(made.sites)} sites ({', '.join(made.sites)}), server {made.address}.",
         highlight=False,
     )
+    for finding in who_opens(made, Experiment.load(made.app / "tacit_app" / "experiment.toml")):
+        console.print(f"{finding.text}.", highlight=False)
     console.print(
         f"Read {folder / 'README.md'}; a trial on this machine is `tacit deploy up {folder}`.",
         highlight=False,

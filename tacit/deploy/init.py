@@ -5,16 +5,18 @@ from pathlib import Path
 
 import tacit
 from tacit.build import clients
+from tacit.build_sums import refuse_threshold
 from tacit.data.budgets import budgets
 from tacit.deploy.certificates import make_authority, make_node_key, make_server
 from tacit.deploy.layout import CONNECTION, Federation, app_digest
 from tacit.deploy.readme import readme
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
+from tacit.protect.threshold import fewest_shares
 from tacit.random import seeded
+from tacit.site.key_files import make_keys
 from tacit.site.make import make_site
 from tacit.site.rows import OWN_FILES, refuse_undeployable
-from tacit.site.sealed import make_keys
 
 PYPROJECT = """\
 [build-system]
@@ -86,7 +88,7 @@ def init(folder: Path, *, sites: str, experiment: Experiment, host: str, port: i
 
 
 def deployable(experiment: Experiment, sites: str, *, trial: bool) -> Experiment:
-    """The experiment as it is deployed: as many clients as sites, and noise that nobody can draw again."""
+    """The experiment as it is deployed: as many clients as sites, noise that nobody can draw again, and a key that is split."""
     values = experiment.model_dump(exclude_none=True)
     values["run"] = {key: value for key, value in values["run"].items() if key != "out"}
     if not trial:
@@ -95,8 +97,12 @@ def deployable(experiment: Experiment, sites: str, *, trial: bool) -> Experiment
         if not sites.isdecimal():
             raise BadInput(f"{experiment.data.name} is shared out by Tacit: give --sites as a number.")
         values["data"]["clients"] = int(sites)
+    count = int(sites) if sites.isdecimal() else len(sites.split(","))
+    if experiment.protect.kind == "paillier" and experiment.protect.threshold is None:
+        values["protect"]["threshold"] = fewest_shares(of=count, colluding=experiment.privacy.colluding or 0)
     chosen = Experiment(**values)
     refuse_undeployable(chosen)
+    refuse_threshold(chosen, clients=count)
     return chosen
 
 

@@ -65,11 +65,22 @@ so the site trusts the server not to have changed it; with `tacit deploy site` i
 KEYS = """\
 ## Who can open a sum
 
-Every site's `keys/` holds the clients' common secret key and the site's own signing key; the server has the public key and the
-members' names only. Whoever ran `tacit deploy init` has held all of them: run it where the clients trust, not at the server, and
-give the server `server/` and `app/`. One site opens each round, by turns; `openings-*.db` in its folder remembers which.
+{opening}
+
+Whoever ran `tacit deploy init` has held all keys: run it where the clients trust, not at the server, and give the server
+`server/` and `app/`.
 
 """
+SPLIT = """\
+{t} of the {n} sites together, and nobody alone. Every site's `keys/` holds its own share of the clients' key (`share.json`) and
+its own signing key; the whole key was never written to a disk. The server has the public key, the members' names and
+`verification.json`, by which it finds a wrong answer. In every round it asks all sites; each checks and adds the signed
+reports itself, and `openings-*.db` in its folder remembers that it has had its part in the round. While fewer than {t} sites
+are up, a run stops; `resume=true` goes on with it. A lost share cannot be made again{lost}."""
+COMMON = """\
+Every site: its `keys/` holds the clients' common secret key and its own signing key; the server has the public key and the members'
+names only. One site opens each round, by turns; `openings-*.db` in its folder remembers which. The server and any one site
+together could read single reports: leave out `protect.threshold` and make a new federation to split the key."""
 OWN = """ The site puts its rows into
 `sites/NAME/records.{kind}`, or names another file in `site.toml`."""
 
@@ -84,10 +95,18 @@ def readme(federation: Federation, experiment: Experiment) -> str:
         address=federation.address,
         port=federation.port,
         connection=CONNECTION,
-        keys=KEYS if experiment.protect.kind == "paillier" else "",
+        keys=_keys(experiment, len(federation.sites)) if experiment.protect.kind == "paillier" else "",
         data=OWN.format(kind=kind) if kind in OWN_FILES else "",
         sites="\n".join(f"    tacit deploy site sites/{name}" for name in federation.sites),
         register="\n".join(
             f"    flwr supernode register sites/{name}/node.pub {CONNECTION}" for name in federation.sites
         ),
+    )
+
+
+def _keys(experiment: Experiment, sites: int) -> str:
+    t = experiment.protect.threshold or 1
+    lost = f", and with {sites - t + 1} of them lost no sum can be opened any more" if t < sites else ""
+    return KEYS.format(
+        opening=SPLIT.format(t=t, n=sites, lost=lost or ", and every one is needed") if t > 1 else COMMON
     )

@@ -61,9 +61,9 @@ def loop(parts: Parts, ledger: Ledger | None, folder: Folder, trainer: Trainer, 
             **meter.after(cohort),
             "update_norm": float((state.params - before.params).norm()),
             **traffic.signal(info, state.params.numel()),
-            "uplink_bytes": traffic.uplink,
+            "uplink_bytes": traffic.uplink + info.pop("answered_bytes", 0),
             "downlink_bytes": len(received) * len(cohort)
-            + info.pop("sum_bytes", 0),  # sealed reports go on to their opener
+            + info.pop("asked_bytes", 0),  # sealed reports go on to whoever opens the sum
             **info,
             **_diverged(cohort, traffic),
         }

@@ -64,7 +64,8 @@ def promise(experiment: Experiment, plan: Plan | CentralPlan | DistributedPlan) 
 
 def _distributed_words(experiment: Experiment, plan: DistributedPlan) -> dict[str, str]:
     known = plan.noises[0].colluding
-    helped = f", even with the shares of {known} other client{'s' if known > 1 else ''}," if known else ""
+    what = "noise and the shares of the key" if experiment.protect.split else "shares"
+    helped = f", even with the {what} of {known} other client{'s' if known > 1 else ''}," if known else ""
     sealed = "the server, which holds no key, and everybody who sees the sums or the models"
     trusted = "everybody who sees the sums or the models (the server is trusted to add reports and not to look at one)"
     sums = " or ".join(str(noise.fewest) for noise in plan.noises)
@@ -79,16 +80,30 @@ def _distributed_words(experiment: Experiment, plan: DistributedPlan) -> dict[st
 def _distributed_assumptions(experiment: Experiment, plan: DistributedPlan) -> tuple[str, ...]:
     who = f"of the reports in a sum at most {plan.noises[0].colluding} come from clients that give away or leave out their noise"
     own = () if plan.noises[0].colluding else ("a client does not use that it knows its own share",)
-    paillier = ("Paillier keeps its assumption", "the server gets no client's key")
+    paillier = ("Paillier keeps its assumption", _keys_kept(experiment, clients=len(plan.groups)))
     return (who, *own, *(paillier if experiment.protect.kind == "paillier" else ()))
+
+
+def _keys_kept(experiment: Experiment, *, clients: int) -> str:
+    """How many clients may give their key away. Two sums of one round need 2t answers, so of n honest holders 2t - n refuse."""
+    t = experiment.protect.threshold or 1
+    if t == 1:
+        return "the server gets no client's key"
+    few = f"fewer than {t} of the {clients} clients give the server their share of the key"
+    spare = 2 * t - clients - 1
+    if spare == t - 1:  # every client is needed
+        return few
+    return f"{few} ({f'at most {spare}' if spare else 'none'}, if it asks for more than one sum of a round)"
 
 
 def seen_alone(guarantee: Guarantee, experiment: Experiment, ledger: Ledger, population: Population) -> Guarantee:
     """What is left against somebody who can read single reports: each is protected by its own share of the noise alone."""
-    sealed = experiment.protect.kind == "paillier"
+    protect = experiment.protect
+    reader = f"{protect.threshold} clients' shares of the key" if protect.split else "a client's key"
+    sealed = f"the server once it has {reader}"
     other = replace(
         guarantee,
-        adversary="the server once it has a client's key" if sealed else "a server that looks at single reports",
+        adversary=sealed if protect.kind == "paillier" else "a server that looks at single reports",
         sampler="single reports, each with its own share of the noise",
         assumes=(*WHO["client"], *PUBLIC),
     )

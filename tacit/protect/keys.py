@@ -14,6 +14,7 @@ from tacit.protect.paillier import PublicKey, SecretKey
 from tacit.protect.threshold import Share, Verification
 
 SECRET_FILE, PUBLIC_FILE, VERIFICATION_FILE = "secret.json", "public.json", "verification.json"
+SHARE_FILE = "share.json"  # in the folder of whoever has one
 Key = PublicKey | SecretKey | Share | Verification
 T = TypeVar("T", PublicKey, SecretKey, Share, Verification)
 
@@ -30,11 +31,21 @@ def save_shares(folder: Path, shares: list[Share], *, force: bool = False) -> li
     """Writes one secret file per share and the public verification keys."""
     places = [folder / f"share-{share.index}.json" for share in shares]
     for place, share in zip(places, shares, strict=True):
-        record = verification_record(share.verification) | {"key_ops": ["share"], "index": share.index}
-        files.write(place, record | {"share": to_text(share.value)}, mode=files.SECRET, force=force)
-    public = folder / VERIFICATION_FILE
-    files.write(public, verification_record(shares[0].verification), mode=files.PUBLIC, force=force)
-    return [*places, public]
+        save_share(place, share, force=force)
+    return [*places, save_verification(folder, shares[0].verification, force=force)]
+
+
+def save_share(path: Path, share: Share, *, force: bool = False) -> None:
+    """Writes one share, for its owner alone."""
+    record = verification_record(share.verification) | {"key_ops": ["share"], "index": share.index}
+    files.write(path, record | {"share": to_text(share.value)}, mode=files.SECRET, force=force)
+
+
+def save_verification(folder: Path, key: Verification, *, force: bool = False) -> Path:
+    """Writes what everybody may know of a split key and returns where it is."""
+    path = folder / VERIFICATION_FILE
+    files.write(path, verification_record(key), mode=files.PUBLIC, force=force)
+    return path
 
 
 def load(path: Path) -> Key:
@@ -59,8 +70,11 @@ def load_secret(path: Path) -> SecretKey:
 
 
 def load_share(path: Path) -> Share:
-    """One share of a split key."""
-    return _expect(path, Share, "a share of a key")
+    """One share of a split key. Raises KeyRefused if its number is not the one that its verification key belongs to."""
+    share = _expect(path, Share, "a share of a key")
+    if not share.genuine():
+        raise KeyRefused(f"{path} does not hold share {share.index} of its key: it was altered, so ask for it again.")
+    return share
 
 
 def load_verification(path: Path) -> Verification:

@@ -2,7 +2,8 @@
 
 A seal has three sides. A client writes a report; the server collects the reports of a round and adds them; whoever may open
 the sum opens it, once it holds enough reports. `Plain` is the slow twin of `Sealed`: from the same integers both open the
-same sum. In a simulation one process holds all sides; elsewhere `signers` has one entry and only an opener has `opener`.
+same sum. In a simulation one process holds all sides. Elsewhere a site has one entry in `signers` and is a `holder` of the key
+or of a share of it; the server has neither, and `opener` asks the holders.
 """
 
 from collections.abc import Mapping
@@ -11,14 +12,15 @@ from typing import Protocol
 
 import numpy as np
 import torch
-from gmpy2 import mpz
 
 from tacit.errors import BadInput, Duplicate, GridOverflow, OpeningRefused, TooFewReports
 from tacit.protect.envelope import Inbox, Place, sizes, write
 from tacit.protect.lanes import Lanes
+from tacit.protect.opened import Opened, Opens
 from tacit.protect.opener import Opener
 from tacit.protect.paillier import PublicKey, Source
 from tacit.protect.signing import Members, Signer
+from tacit.protect.threshold import Verification
 from tacit.types import Message, Shared
 
 
@@ -27,12 +29,12 @@ class Collected(Protocol):
 
     @property
     def clients(self) -> list[str]:
-        """Whose whole report is there."""
+        """Whose whole report is there; once it is opened, in the sum."""
         ...
 
     @property
-    def sum_bytes(self) -> int:
-        """What goes from the server to whoever opens the sum."""
+    def opened(self) -> Opened | None:
+        """How the sum was opened, where somebody else than the server did it."""
         ...
 
     def accept(self, message: Message) -> None:
@@ -77,7 +79,7 @@ class PlainSum:
     seal: Plain
     clients: list[str] = field(default_factory=list)
     total: np.ndarray | None = None
-    sum_bytes: int = 0  # the server reads it itself
+    opened: Opened | None = None  # the server reads it itself
 
     def accept(self, message: Message) -> None:
         report, lanes = _part(message, 0), self.seal.lanes
@@ -108,7 +110,9 @@ class Sealed:
     members: Members = field(repr=False)
     signers: Mapping[str, Signer] = field(repr=False)
     randomisers: Source = field(repr=False)
-    opener: Opener[list[mpz]] | None = field(default=None, repr=False)
+    verification: Verification | None = field(default=None, repr=False)  # of a split key
+    opener: Opens | None = field(default=None, repr=False)
+    holder: Opener[bytes] | None = field(default=None, repr=False)
 
     def place(self, round: int) -> Place:
         """What a report of this round is bound to."""
@@ -130,14 +134,11 @@ class SealedSum:
     seal: Sealed
     inbox: Inbox
     taken: list[bytes] = field(default_factory=list)
+    opened: Opened | None = None
 
     @property
     def clients(self) -> list[str]:
-        return self.inbox.complete()
-
-    @property
-    def sum_bytes(self) -> int:
-        return sum(len(raw) for raw in self.taken)
+        return self.opened.clients if self.opened else self.inbox.complete()
 
     def accept(self, message: Message) -> None:
         for part in range(len(self.inbox.place.numbers)):
@@ -148,8 +149,8 @@ class SealedSum:
     def open(self) -> np.ndarray:
         if self.seal.opener is None:
             raise OpeningRefused("The sum can be opened only where a key is: send the reports to a client.")
-        opened, clients = self.seal.opener.open(self.inbox.place, self.taken)
-        return self.seal.lanes.unpack(opened, reports=len(clients))
+        self.opened = self.seal.opener.open(self.inbox.place, self.taken)
+        return self.seal.lanes.unpack(self.opened.numbers, reports=len(self.opened.clients))
 
 
 def _name(part: int) -> str:

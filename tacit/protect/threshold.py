@@ -93,6 +93,12 @@ class Share:
     index: int
     value: mpz = field(repr=False)
 
+    def genuine(self) -> bool:
+        """Whether it is what its verification key was made from."""
+        whole = self.verification
+        raised = gmpy2.powmod(whole.v, whole.delta * self.value, whole.public.n_squared)
+        return 1 <= self.index <= whole.of and raised == whole.keys[self.index - 1]
+
     def open(self, ciphertexts: Sequence[mpz], *, workers: int | None = None) -> Partial:
         """This share's part of opening, with its proof. Raises BadCiphertext."""
         public, delta = self.verification.public, self.verification.delta
@@ -160,12 +166,18 @@ def combine(verification: Verification, ciphertexts: Sequence[mpz], partials: It
         raise BadInput(f"{len(answers)} shares answered, {verification.threshold} are needed to open.")
     for partial in answers.values():
         refuse_wrong(verification, ciphertexts, partial)
+    return join(verification, answers.values())
+
+
+def join(verification: Verification, partials: Iterable[Partial]) -> list[mpz]:
+    """The messages, from the answers of at least `threshold` shares that `refuse_wrong` let pass. Raises SumOverflow."""
+    answers = {partial.index: partial for partial in partials}
     public, delta = verification.public, verification.delta
     chosen = sorted(answers)[: verification.threshold]
     powers = {i: 2 * delta * prod(j for j in chosen if j != i) // prod(j - i for j in chosen if j != i) for i in chosen}
     inverse = gmpy2.invert(mpz(4 * delta**2), public.n)
     opened = []
-    for place in range(len(ciphertexts)):
+    for place in range(len(answers[chosen[0]].values)):
         joined = mpz(1)
         for i in chosen:
             joined = joined * gmpy2.powmod(answers[i].values[place], powers[i], public.n_squared) % public.n_squared
@@ -194,6 +206,15 @@ def _batch(
 
 def _challenge(public: PublicKey, seed: bytes, *numbers: mpz) -> mpz:
     return mpz(int.from_bytes(hashlib.sha256(b"proof" + seed + public.to_bytes(numbers)).digest(), "big"))
+
+
+def fewest_shares(*, of: int, colluding: int) -> int:
+    """The smallest threshold under which two sums of one round need a common holder who is not among the colluders.
+
+    >>> fewest_shares(of=3, colluding=0), fewest_shares(of=3, colluding=1), fewest_shares(of=20, colluding=1)
+    (2, 3, 11)
+    """
+    return (of + colluding) // 2 + 1  # 2t > n + c
 
 
 def _check_numbers(threshold: int, of: int) -> None:

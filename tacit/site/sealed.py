@@ -1,48 +1,30 @@
 """Encrypted sums across machines: the keys come from disk, and only the sites can open a sum.
 
-In a simulation one process makes a key and is all parties. Here every site has its own signing key and the clients' common
-secret key in its folder; the server has the public key and the members' names, so it adds what it cannot read. Which site
-opens a round follows from a hash; it opens one sum per round, of reports that it has checked and added itself.
+In a simulation one process makes a key and is all parties. Here every site has its own signing key and its share of the
+clients' key (or all of it) in its folder, and the server has neither, so it adds what it cannot read. A site has a part in
+opening one sum per round, of reports that it has checked and added itself. With shares every site answers; where each has the
+whole key, only the one whose turn it is by a hash.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-
-from gmpy2 import mpz
 
 from tacit.algorithms._groups import Group
 from tacit.algorithms.encrypted import Encrypted
 from tacit.build import Parts, assemble
 from tacit.data.dataset import Dataset
-from tacit.engine.wire import pack
 from tacit.errors import Refused
 from tacit.experiment import Experiment
 from tacit.population import Population
 from tacit.privacy.distributed_plan import DistributedPlan
-from tacit.protect import files, keys, signing
 from tacit.protect.lanes import Lanes
 from tacit.protect.opener import Opener
-from tacit.protect.paillier import PublicKey, SecretKey, generate
+from tacit.protect.paillier import PublicKey
 from tacit.protect.randomisers import Randomisers
 from tacit.protect.seals import Sealed
+from tacit.site.key_files import FOLDER, Held, load_keys
 from tacit.types import Message
-
-FOLDER = "keys"  # in the server's and in every site's folder
-
-
-def make_keys(experiment: Experiment, server: Path, sites: dict[str, Path]) -> None:
-    """Makes one key pair and a signing key per site, and puts to everybody what is theirs."""
-    protect = experiment.protect
-    key = generate(bits=protect.key_bits or 3072, shape=protect.key_shape or "ordinary")
-    signers = {name: signing.new_signer(name) for name in sites}
-    files.write(server / FOLDER / keys.PUBLIC_FILE, keys.public_record(key.public), mode=files.PUBLIC)
-    for name, folder in sites.items():
-        keys.save(folder / FOLDER, key)
-        signing.save(folder / FOLDER, signers[name])
-    for name in sites:
-        member = (sites[name] / FOLDER / f"{name}{signing.MEMBER}").read_bytes()
-        for folder in (server, *sites.values()):
-            (folder / FOLDER / f"{name}{signing.MEMBER}").write_bytes(member)
 
 
 def assemble_sealed(
@@ -62,23 +44,23 @@ def with_seals(parts: Parts, folder: Path, *, run: str, site: str | None) -> Enc
     algorithm, plan = parts.algorithm, parts.plan
     if not isinstance(algorithm, Encrypted) or not isinstance(plan, DistributedPlan):
         raise TypeError("only distributed DP has seals")
-    public = keys.load_public(folder / keys.PUBLIC_FILE)
-    secret = keys.load_secret(folder / keys.SECRET_FILE) if site else None
-    members = signing.load_members(folder)
-    signers = {site: signing.load_signer(folder / f"{site}{signing.SIGNING}")} if site else {}
-    groups, made = {}, {}
-    for name, group in algorithm.groups.items():
-        if group.name not in made:
-            lanes = lanes_of(plan, plan.noises.index(group.noise), public)
-            opener = _opener(
-                folder, secret, site, at_least=group.noise.fewest, turns=sorted(algorithm.groups), name=group.name
-            )
-            seal = Sealed(
-                lanes, public, f"{run}-{group.name}", members, signers, _randomisers(public, lanes, site), opener
-            )
-            made[group.name] = replace(group, seal=seal)
-        groups[name] = made[group.name]
-    return replace(algorithm, groups=groups)
+    held = load_keys(folder, threshold=parts.experiment.protect.threshold or 1, sites=algorithm.groups, site=site)
+    signers = {held.signer.client: held.signer} if held.signer else {}
+    made: dict[str, Group] = {}
+    for group in {group.name: group for group in algorithm.groups.values()}.values():
+        lanes = lanes_of(plan, plan.noises.index(group.noise), held.public)
+        seal = Sealed(
+            lanes,
+            held.public,
+            f"{run}-{group.name}",
+            held.members,
+            signers,
+            _randomisers(held.public, lanes, site),
+            verification=held.verification,
+            holder=_holder(folder, held, group, algorithm.groups),
+        )
+        made[group.name] = replace(group, seal=seal)
+    return replace(algorithm, groups={name: made[group.name] for name, group in algorithm.groups.items()})
 
 
 def lanes_of(plan: DistributedPlan, number: int, public: PublicKey) -> Lanes:
@@ -91,12 +73,12 @@ def _randomisers(public: PublicKey, lanes: Lanes, site: str | None) -> Randomise
     return Randomisers(public, expected=lanes.numbers if site else 1, workers=1)
 
 
-def _opener(
-    folder: Path, secret: SecretKey | None, site: str | None, *, at_least: int, turns: list[str], name: str
-) -> Opener[list[mpz]] | None:
-    if secret is None or site is None:
+def _holder(folder: Path, held: Held, group: Group, groups: Mapping[str, Group]) -> Opener[bytes] | None:
+    if held.answer is None or held.signer is None:
         return None
-    return Opener(folder.parent / f"openings-{name}.db", secret.open, at_least=at_least, name=site, turns=turns)
+    path = folder.parent / f"openings-{group.name}.db"
+    turns = () if held.verification else sorted(groups)
+    return Opener(path, held.answer, at_least=group.noise.fewest, name=held.signer.client, turns=turns)
 
 
 def group_of(parts: Parts, word: str) -> Group:
@@ -109,20 +91,10 @@ def group_of(parts: Parts, word: str) -> Group:
 
 
 def open_reports(parts: Parts, word: str, turn: int, message: Message) -> bytes:
-    """Opens the sum of the reports in a message, as bytes for the wire. Raises a TacitError that says why not."""
+    """This site's part of opening the sum of the reports in a message. Raises a TacitError that says why not."""
     seal = group_of(parts, word).seal
-    if not isinstance(seal, Sealed) or seal.opener is None:
+    if not isinstance(seal, Sealed) or seal.holder is None:
         raise Refused("This site holds no key.")
     reports = [tensor.numpy().tobytes() for _, tensor in sorted(message.tensors.items())]
-    opened, clients = seal.opener.open(seal.place(turn), reports)
-    return pack(Message(seal.opener.name, {}, {"numbers": numbers_to_text(opened), "clients": clients}))
-
-
-def numbers_to_text(numbers: list[mpz]) -> list[str]:
-    """Big integers for the wire."""
-    return [f"{int(number):x}" for number in numbers]
-
-
-def numbers_from_text(texts: list[str]) -> list[mpz]:
-    """The inverse of `numbers_to_text`."""
-    return [mpz(int(text, 16)) for text in texts]
+    answer, _ = seal.holder.open(seal.place(turn), reports)
+    return answer

@@ -123,7 +123,7 @@ class Site:
         return {"again": False, "epsilon": epsilon}, raw, f"Trained; epsilon spent {epsilon}."
 
     def _open(self, ask: dict[str, Any], body: bytes) -> tuple[dict[str, Any], bytes, str]:
-        """Opens the sum of a round's reports, which it checks and adds itself; once, and only where it is its turn."""
+        """Its part of opening the sum of a round's reports, which it checks and adds itself; once a round."""
         run, turn, word = str(ask["run"]), int(ask["round"]), str(ask["group"])
         known = agreement.read(self.folder, run)
         if known is None or not 0 <= turn < known.terms.rounds:
@@ -140,7 +140,7 @@ class Site:
             raise Refused(str(error)) from error
         place.mkdir(exist_ok=True)
         outbox.keep(place, turn, body, raw)
-        return {"again": False}, raw, f"Opened the sum of round {turn}."
+        return {"again": False}, raw, f"Gave its part of opening the sum of round {turn}."
 
 
 def _refuse_shape(received: Message, terms: Terms) -> None:

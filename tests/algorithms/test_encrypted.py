@@ -15,6 +15,7 @@ from tacit.privacy.distributed import even
 from tacit.protect.envelope import write
 from tacit.protect.grid import Grid
 from tacit.protect.lanes import Lanes
+from tacit.protect.opened import Alone
 from tacit.protect.opener import Opener
 from tacit.protect.paillier import generate
 from tacit.protect.randomisers import Randomisers
@@ -43,8 +44,8 @@ def algorithm(*, seal="plain", z=1.0, rotation="none", weights=None, update=None
     else:
         signers = {name: new_signer(name) for name in NAMES}
         members = {name: signer.public for name, signer in signers.items()}
-        opener = Opener(":memory:", partial(KEY.open, workers=1), at_least=fewest)
-        made = Sealed(lanes, KEY.public, run, members, signers, Randomisers(KEY.public, workers=1), opener)
+        opener = Alone(Opener(":memory:", partial(KEY.open, workers=1), at_least=fewest))
+        made = Sealed(lanes, KEY.public, run, members, signers, Randomisers(KEY.public, workers=1), opener=opener)
     facts = {name: {"examples": 10, "epsilon": 8.0, "noise_std": 1.0} for name in NAMES}
     group = Group("public", noise, made, facts, weights or dict.fromkeys(NAMES, 1.0))
     local = (lambda work, theta, client, stream: Trained(Raw(update(client)))) if update else None

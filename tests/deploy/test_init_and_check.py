@@ -2,6 +2,7 @@ import os
 import shutil
 import socket
 import subprocess
+from dataclasses import replace
 
 import pytest
 
@@ -12,6 +13,7 @@ from tacit.deploy.init import init
 from tacit.deploy.layout import app_digest, open_federation
 from tacit.deploy.processes import free_port
 from tacit.errors import BadInput
+from tacit.protect import keys
 from tacit.site.limits import digest, read_limits
 
 
@@ -230,3 +232,107 @@ def test_another_version_of_flower_is_found_and_none_too(federation, monkeypatch
     assert wrong(federation) == ['Flower is not installed: pip install "tacit[flower]"']
     with pytest.raises(BadInput, match="Flower is not installed"):
         flower.require_flwr()
+
+
+ENCRYPTED = {
+    "privacy": {"kind": "distributed", "epsilon": 8.0, "fewest_reports": 2},
+    "protect": {"kind": "paillier", "key_bits": 2048},
+}
+
+
+@pytest.fixture(scope="module")
+def sealed_once(tmp_path_factory):
+    return make(tmp_path_factory.mktemp("sealed") / "federation", **ENCRYPTED)
+
+
+@pytest.fixture
+def sealed(sealed_once, tmp_path):
+    """A federation with a split key, which a test may damage."""
+    shutil.copytree(sealed_once.folder, tmp_path / "sealed")
+    return open_federation(tmp_path / "sealed")
+
+
+def test_a_deployed_key_is_split_and_the_experiment_says_so(sealed):
+    experiment = tacit.Experiment.load(sealed.app / "tacit_app" / "experiment.toml")
+    assert experiment.protect.threshold == 2
+    assert read_limits(sealed.site("client-1")).accept.experiments == (digest(experiment),)
+    assert wrong(sealed) == []
+    said = [finding.text for finding in check.findings(sealed.folder)]
+    assert "Sums are opened by 2 of 3 sites together; no site holds the key" in said
+    assert "2 of the 3 sites together, and nobody alone" in (sealed.folder / "README.md").read_text()
+    assert not list(sealed.folder.rglob("secret.json"))
+    own = [finding.text for finding in check.findings(sealed.site("client-1"))]
+    assert any(text.startswith("A share of the key: 2 of 3 sites open") for text in own)
+
+
+def test_a_key_for_all_is_made_only_where_it_is_asked_for(tmp_path):
+    common = make(tmp_path / "f", **ENCRYPTED | {"protect": ENCRYPTED["protect"] | {"threshold": 1}})
+    assert wrong(common) == []
+    said = [finding.text for finding in check.findings(common.folder)]
+    assert "Sums are opened by one of 3 sites, by turns; each of them holds the whole key" in said
+    assert len(list(common.folder.rglob("secret.json"))) == 3
+    assert not list(common.folder.rglob("share.json"))
+    assert "The server and any one site" in (common.folder / "README.md").read_text()
+
+
+def test_a_missing_or_foreign_share_is_found(sealed):
+    mine, other = (sealed.site(name) / "keys" / "share.json" for name in ("client-0", "client-1"))
+    kept = mine.read_bytes()
+    mine.unlink()
+    assert any("client-0: " in text and "cannot be read" in text for text in wrong(sealed))
+    assert any("cannot be read" in f.text for f in check.findings(sealed.site("client-0")) if f.wrong)
+    shutil.copy(other, mine)
+    assert any("is share 2, and client-0 has share 1" in text for text in wrong(sealed))
+    mine.write_bytes(kept)
+    assert wrong(sealed) == []
+    mine.chmod(0o644)
+    assert any("can be read by others" in text for text in wrong(sealed))
+
+
+def test_a_share_of_another_federation_is_found(sealed, tmp_path):
+    again = make(tmp_path / "again", **ENCRYPTED)
+    place = sealed.site("client-2") / "keys"
+    shutil.copy(again.site("client-2") / "keys" / "share.json", place / "share.json")
+    assert any("client-2: " in text and "is a share of another key" in text for text in wrong(sealed))
+    for file in ("public.json", "verification.json"):
+        shutil.copy(again.site("client-2") / "keys" / file, place / file)
+    assert any("client-2: " in text and "keys of another federation" in text for text in wrong(sealed))
+
+
+def test_an_altered_share_is_found(sealed):
+    path = sealed.site("client-0") / "keys" / "share.json"
+    share = keys.load_share(path)
+    keys.save_share(path, replace(share, value=share.value + 1), force=True)
+    assert any("does not hold share 1 of its key" in text for text in wrong(sealed))
+
+
+def test_a_whole_key_or_a_share_where_none_belongs_is_found(sealed):
+    shutil.copy(sealed.site("client-0") / "keys" / "share.json", sealed.server / "keys" / "share.json")
+    (sealed.site("client-1") / "keys" / "secret.json").write_text("{}")
+    found = wrong(sealed)
+    assert any("share.json belongs to a site: the server must not have it" in text for text in found)
+    assert any("client-1: " in text and "is the whole key" in text for text in found)
+
+
+@pytest.mark.parametrize(
+    ("protect", "privacy", "sites", "words"),
+    [
+        ({"key_shape": "ordinary"}, {}, "3", "Only safe-prime keys can be split"),
+        ({"threshold": 2}, {}, "4", "threshold of 3 to 4 for 4 clients, got 2"),
+        ({"threshold": 2}, {"colluding": 1}, "3", "threshold of 3 to 3 for 3 clients, got 2"),
+        ({}, {}, "101", "set protect.threshold = 1"),
+        ({"key": "secret.json", "key_bits": None}, {}, "3", "leave out protect.key"),
+    ],
+)
+def test_keys_that_could_not_keep_the_promise_are_not_made(tmp_path, protect, privacy, sites, words):
+    changes = {"protect": ENCRYPTED["protect"] | protect, "privacy": ENCRYPTED["privacy"] | privacy}
+    with pytest.raises(BadInput, match=words):
+        make(tmp_path / "f", sites=sites, **changes)
+    assert not (tmp_path / "f").exists()
+
+
+def test_colluding_sites_raise_the_threshold(tmp_path):
+    made = make(tmp_path / "f", **ENCRYPTED | {"privacy": ENCRYPTED["privacy"] | {"colluding": 1}})
+    assert "Sums are opened by 3 of 3 sites together; no site holds the key" in [
+        finding.text for finding in check.findings(made.folder)
+    ]

@@ -227,6 +227,76 @@ def test_a_secret_key_can_be_brought_along_unless_others_can_read_it(summed, tmp
         tacit.run(experiment, out=tmp_path / "again")
 
 
+@pytest.fixture(scope="module")
+def safe_prime(tmp_path_factory):
+    """The file of a key that can be split."""
+    return keys.save(tmp_path_factory.mktemp("keys"), generate(bits=2048, shape="safe-prime"))[0]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"privacy": {"colluding": 1}, "threshold": 4},
+        {"privacy": {"epsilon": [1.0, 1.0, 1.0, 8.0, 8.0, 8.0], "groups": 2}, "threshold": 6},
+    ],
+)
+def test_a_split_key_gives_the_same_model_and_says_whose_shares_open(summed, tmp_path, safe_prime, settings):
+    threshold, train = settings.pop("threshold"), {"rounds": 2}
+    split = {"kind": "paillier", "key": str(safe_prime), "threshold": threshold}
+    tacit.run(summed(train=train, **settings), out=tmp_path / "plain")
+    history = tacit.run(summed(train=train, protect=split, **settings), out=tmp_path / "split")
+    assert same(weights(tmp_path / "plain"), weights(tmp_path / "split"))
+    kept = f"fewer than {threshold} of the 6 clients give the server their share of the key"
+    lying = " (at most 1, if it asks for more than one sum of a round)" if threshold < 6 else ""
+    assert kept + lying in history.guarantee.assumes
+    assert not any("no client's key" in assumption for assumption in history.guarantee.assumes)
+    assert history.guarantee.also[0].adversary == f"the server once it has {threshold} clients' shares of the key"
+    assert ("the noise and the shares of the key of 1 other client" in history.sentence) == (
+        "colluding" in str(settings)
+    )
+
+
+def test_the_traffic_of_a_split_key_is_all_reports_to_every_holder_and_an_answer_from_each(
+    summed, tmp_path, safe_prime
+):
+    def traffic(threshold, name):
+        protect = {"kind": "paillier", "key": str(safe_prime), "threshold": threshold}
+        (record,) = tacit.run(summed(train={"rounds": 1}, protect=protect), out=tmp_path / name).rounds
+        return record["uplink_bytes"], record["downlink_bytes"]
+
+    (up_1, down_1), (up_4, down_4), (up_6, down_6) = traffic(1, "one"), traffic(4, "four"), traffic(6, "six")
+    numbers = tacit.build.build(summed(protect=PAILLIER)).algorithm.groups["client-0"].seal.lanes.numbers
+    report = (down_6 - down_4) / 2 / 6
+    assert 512 * numbers < report < 512 * numbers + 1000
+    assert down_4 - down_1 == pytest.approx(3 * 6 * report, rel=1e-3)
+    each = (up_6 - up_4) / 2
+    assert 512 * numbers < each < 512 * numbers + 2000  # a number for each ciphertext, and one proof
+    assert up_4 - up_1 == pytest.approx(4 * each - 256 * numbers, rel=1e-3)
+
+
+def test_a_key_that_cannot_be_split_is_refused(summed, tmp_path):
+    secret, _ = keys.save(tmp_path / "keys", generate(bits=2048))
+    with pytest.raises(KeyRefused, match=r"Only a key of shape safe-prime can be split.*tacit keys new"):
+        tacit.run(summed(protect={"kind": "paillier", "key": str(secret), "threshold": 4}), out=tmp_path / "run")
+
+
+def test_colluders_who_could_open_single_reports_or_two_sums_are_refused(summed):
+    def build(threshold, colluding):
+        return tacit.build.make_plan(
+            summed(privacy={"colluding": colluding}, protect=PAILLIER | {"threshold": threshold}), six, size=10
+        )
+
+    six = tacit.build.clients(summed())[2]
+    for threshold in range(2, 7):
+        for colluding in range(6):
+            honest = 2 * threshold - 6 - colluding  # in any two groups of t holders
+            if honest >= 1:
+                build(threshold, colluding)
+            else:
+                with pytest.raises(BadInput, match=f"got {threshold}: with fewer a server"):
+                    build(threshold, colluding)
+
+
 def test_shares_for_fewer_reports_or_with_colluders_are_larger(summed):
     def share(**privacy):
         return tacit.build.build(summed(privacy=privacy)).plan.noises[0].share_variance
@@ -265,6 +335,19 @@ def test_noise_from_the_operating_system_gives_another_model_every_time(summed, 
         ({"privacy": {"groups": 2}, "train": {"clients_per_round": 4}}, "fewest_reports"),
         ({"protect": {"kind": "paillier", "key_bits": 1024}}, "key_bits"),
         ({"protect": {"key_bits": 2048}}, "paillier"),
+        ({"protect": {"threshold": 2}}, "paillier"),
+        ({"protect": PAILLIER | {"threshold": 0}}, "threshold >= 1"),
+        ({"protect": PAILLIER | {"threshold": 4, "key_shape": "short-exponent"}}, "Only safe-prime keys can be split"),
+        ({"protect": PAILLIER | {"threshold": 3}}, "threshold of 4 to 6 for 6 clients, got 3"),
+        ({"protect": PAILLIER | {"threshold": 7}}, "threshold of 4 to 6 for 6 clients, got 7"),
+        (
+            {"protect": PAILLIER | {"threshold": 3}, "privacy": {"colluding": 3}},
+            "with the help of privacy.colluding = 3",
+        ),
+        (
+            {"protect": PAILLIER | {"threshold": 60}, "data": {"clients": 101, "examples_per_client": 10}},
+            "2 to 100 clients, and there are 101: set protect.threshold = 1",
+        ),
         ({"protect": {"bits": 10}}, "bits"),
         ({"protect": PAILLIER, "privacy": {"fewest_reports": 1}}, "2 or more"),
         ({"train": {"sampler": "poisson"}}, "sampler"),

@@ -48,8 +48,8 @@ class Heard:
             self.refusals[node] = str(error)
 
 
-def gather(grid: Grid, asks: Asks, body: bytes, *, seconds: float) -> Heard:
-    """Asks every node its own question and waits until all have answered or the time is over.
+def gather(grid: Grid, asks: Asks, body: bytes, *, seconds: float, enough: int | None = None) -> Heard:
+    """Asks every node its own question and waits until all have answered, or `enough` of them, or the time is over.
 
     Half-way the silent ones are asked again, which costs them nothing: a site gives one answer to one question.
     """
@@ -59,7 +59,7 @@ def gather(grid: Grid, asks: Asks, body: bytes, *, seconds: float) -> Heard:
         ids |= _send(grid, asks, heard.open(asks), body, seconds=seconds)
         while True:  # at least one look, however long the sending took
             _collect(grid, ids, heard)
-            if not heard.open(asks):
+            if not heard.open(asks) or len(heard.answers) >= (enough or len(asks)):
                 return heard
             if time.monotonic() - started >= seconds * turn / ASKS:
                 break

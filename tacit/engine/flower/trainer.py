@@ -4,19 +4,19 @@ A site that is silent or refuses is left out of the round; the run stops, by nam
 `train.min_clients` are left. What a site had charged for an answer that never came is spent.
 """
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 
 from flwr.serverapp import Grid
 
+from tacit.engine.flower import kept
 from tacit.engine.flower.gather import Heard, gather
 from tacit.engine.folder import Folder
 from tacit.errors import BudgetExhausted, TacitError
 from tacit.site.agreement import Terms
 from tacit.train.cohort import Reply
 
-ASKED = "asked.bin"  # the open round's question, kept so that a restarted server asks the very same one
+ASKED = "asked.bin"
 
 
 @dataclass
@@ -34,7 +34,7 @@ class OverGrid:
     absent: dict[str, str] = field(default_factory=dict)  # of the last round, with the reason
 
     def __call__(self, received: bytes, round: int, cohort: Sequence[int]) -> Iterator[Reply]:
-        body = self._same(received, round)
+        body = kept.find(self.folder, ASKED, round) or kept.keep(self.folder, ASKED, round, received)
         asks = {self.nodes[index]: self._ask(round, index) for index in cohort if index in self.nodes}
         heard = gather(self.grid, asks, body, seconds=self.seconds)
         self.absent = {self.names[index]: self._why(index, heard) for index in cohort if not self._came(index, heard)}
@@ -48,16 +48,6 @@ class OverGrid:
 
     def _ask(self, round: int, index: int) -> dict:
         return {"kind": "train", "run": self.folder.run, "round": round, "terms": asdict(self.terms[index])}
-
-    def _same(self, received: bytes, round: int) -> bytes:
-        """The question of the round: the kept one where this round was asked before."""
-        path = self.folder.path / ASKED
-        if path.exists():
-            head, _, body = path.read_bytes().partition(b"\n")
-            if json.loads(head)["round"] == round:
-                return body
-        self.folder.write(ASKED, json.dumps({"round": round}).encode() + b"\n" + received)
-        return received
 
     def _came(self, index: int, heard: Heard) -> bool:
         return self.nodes.get(index) in heard.answers

@@ -6,8 +6,8 @@ from tacit.build import clients
 from tacit.engine.flower.client import client_app
 from tacit.engine.flower.local import LocalGrid
 from tacit.engine.flower.server import Call, serve
+from tacit.site.key_files import make_keys
 from tacit.site.make import make_site
-from tacit.site.sealed import make_keys
 
 THREE = {
     "data": {"clients": 3, "examples_per_client": 60},

@@ -1,0 +1,23 @@
+"""The server's open question, kept on disk before it is asked, so that a restarted server asks the very same one.
+
+A site gives one answer to a round and keeps it: another question would be refused, and the round lost.
+"""
+
+import json
+
+from tacit.engine.folder import Folder
+
+
+def find(folder: Folder, name: str, round: int) -> bytes | None:
+    """The question that was kept for this round, if it was asked before."""
+    path = folder.path / name
+    if not path.exists():
+        return None
+    head, _, body = path.read_bytes().partition(b"\n")
+    return body if json.loads(head)["round"] == round else None
+
+
+def keep(folder: Folder, name: str, round: int, body: bytes) -> bytes:
+    """Puts a round's question on disk, in the place of the round's before, and returns it."""
+    folder.write(name, json.dumps({"round": round}).encode() + b"\n" + body)
+    return body
