@@ -4,7 +4,8 @@ A secret key opens single updates as well as sums, so what stands between a serv
 It opens a total only after it has
 - checked the signatures of at least `at_least` distinct members' whole reports for this round, run and key;
 - multiplied the ciphertexts of these reports itself (`open`), or been told to trust the server's product (`open_sum`);
-- written to disk, synchronously, that the round is opened: a second request is refused, after a restart as well.
+- written to disk, synchronously, which sum of the round is opened: another one is refused, after a restart as well. The same
+  ciphertexts again say nothing new, so a holder that was killed while it opened them can be asked again.
 
 Where several members hold the whole key, only one may open in a round, or a server could have two of them open sums that
 differ by one report: `turns` lists them, and a hash of run and round says whose turn it is. With shares of a key (`open_with
@@ -121,7 +122,14 @@ class Opener(Generic[T]):
         try:
             self._db.execute("INSERT INTO openings VALUES (?, ?, ?, ?, ?, ?)", row)
         except sqlite3.IntegrityError as error:
-            text = f"A sum of round {place.round} of run {place.run} has been opened"
+            if self._opened(place) == (place.public.id, digest):
+                return
+            text = f"Another sum of round {place.round} of run {place.run} has been opened"
             raise OpeningRefused(f"{text}: a second could give away a single update, so start a new round.") from error
         except sqlite3.Error as error:
             raise OpeningRefused(f"The openings {self.path} cannot be kept ({error}); nothing was opened.") from error
+
+    def _opened(self, place: Place) -> tuple[str, str]:
+        """Key and digest of the round's sum that is on disk as opened."""
+        query = "SELECT key, sha256 FROM openings WHERE run = ? AND round = ?"
+        return self._db.execute(query, (place.run, place.round)).fetchone()

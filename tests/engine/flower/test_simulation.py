@@ -29,6 +29,12 @@ def test_ray_that_is_not_installed_is_said_with_the_command(small, tmp_path, mon
         tacit.run(small(run={"engine": "flower-simulation"}), out=tmp_path / "run")
 
 
+def test_encrypted_sums_are_refused_where_no_key_would_be_common(small):
+    sealed = {"privacy": {"kind": "distributed", "epsilon": 8.0}, "protect": {"kind": "paillier", "key_bits": 2048}}
+    with pytest.raises(BadInput, match="which have no key in common"):
+        small(**sealed, run={"engine": "flower-simulation"})
+
+
 def test_the_engine_is_for_cpus(small):
     with pytest.raises(BadInput, match="trains on CPUs"):
         small(run={"engine": "flower-simulation", "device": "cuda"})
