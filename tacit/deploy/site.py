@@ -15,7 +15,7 @@ STILL_ONLINE = (
     "Failed to activate SuperNode"  # a SuperLink takes a killed node for online until its heartbeats are missed
 )
 FORGET_SECONDS = 90.0  # Flower's heartbeats: every 30 s, two may be missed
-AGAIN_SECONDS = 1.0
+AGAIN_SECONDS = 3.0
 STEADY_SECONDS = 60.0  # who was connected for so long was not refused
 
 

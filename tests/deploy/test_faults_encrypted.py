@@ -69,7 +69,7 @@ def test_a_site_that_is_killed_in_mid_round_under_encryption(federation_of):
 def test_sites_that_are_killed_between_their_report_and_its_opening(federation_of):
     running = federation_of(sites=3, **ENCRYPTED)
     *hit, last = running.names
-    began = running.submit(seconds=30)
+    began = running.submit(seconds=60)
     running.after_round(began, 0)
     os.kill(running.pid(last), signal.SIGSTOP)  # nothing is opened while a report is missing
     for name in hit:
