@@ -21,8 +21,12 @@ demo: setup
 test: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
-test-faults: setup  # federations of real processes that are killed, stopped and starved: about ten minutes
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m faults tests/deploy tests/engine/flower
+TIMES ?= 1
+test-faults: setup  # federations of real processes that are killed, stopped and starved; they mostly wait, so four at once
+	for turn in $$(seq $(TIMES)); do \
+		echo "turn $$turn of $(TIMES)"; \
+		OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m faults -n 4 tests/deploy tests/engine/flower || exit 1; \
+	done
 
 check: setup
 	$(BIN)/ruff format --check .

@@ -1,13 +1,14 @@
 """What Tacit adds to Flower: time per round next to a bare Flower app of the same model, bytes on the wire, and Ray's crossover.
 
 Three sites on this machine, TLS and node authentication, first as `tacit deploy site` runs them, then as a bare Flower app
-(plain SGD of the same steps, FedAvg) on the same SuperLink. Bytes are counted by a proxy in front of the SuperLink.
+(plain SGD of the same steps, FedAvg) on the same SuperLink. Bytes are counted by a proxy in front of the SuperLink. Like for
+like is an experiment without privacy against the bare app with one process per node and a server that looks for replies as
+often as Tacit's, so that what is left is Tacit's own code.
 
     python bench/flower.py [--rounds 5] [--model mlp] [--skip ray] [--json FILE]
 """
 
 import argparse
-import itertools
 import json
 import socket
 import statistics
@@ -15,82 +16,24 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from peers.bare_flower import Bare, one_process, process_per_message, seconds_per_round
 from rich.console import Console
 from rich.table import Table
 
 import tacit
-from tacit.deploy.certificates import make_node_key
 from tacit.deploy.init import init
-from tacit.deploy.layout import CONNECTION, Federation
-from tacit.deploy.processes import Processes, free_port, program
+from tacit.deploy.layout import Federation
+from tacit.deploy.processes import Processes, free_port
 from tacit.deploy.up import follow, register, start_site, start_superlink, submit
+from tacit.engine.flower.gather import POLL_SECONDS
 
-NAMES, ROWS, STEPS, RATE = ("north", "coast", "valley"), 600, 12, 50 / 600
-BARE = """
-import os, time
-import numpy as np, torch
-from flwr.app import ArrayRecord, MetricRecord, Message, RecordDict
-from flwr.clientapp import ClientApp
-from flwr.serverapp import ServerApp
-from flwr.serverapp.strategy import FedAvg
-from tacit import models
-
-def build():
-    return models.build({model!r}, input_shape=(1, 28, 28), classes=10, seed=0)
-
-client = ClientApp()
-server = ServerApp()
-
-@client.train()
-def train(message, context):
-    torch.set_num_threads(1)
-    file = np.load(context.node_config["rows"])
-    x, y = torch.from_numpy(file["x"]), torch.from_numpy(file["y"])
-    model = build()
-    model.load_state_dict(message.content["arrays"].to_torch_state_dict())
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for step in range({steps}):
-        batch = torch.randint(len(y), (50,))
-        optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(model(x[batch]), y[batch]).backward()
-        optimizer.step()
-    content = RecordDict({{"arrays": ArrayRecord(model.state_dict()), "metrics": MetricRecord({{"num-examples": len(y)}})}})
-    return Message(content=content, reply_to=message)
-
-class Timed(FedAvg):
-    def aggregate_train(self, server_round, replies):
-        found = super().aggregate_train(server_round, replies)
-        with open({times!r}, "a") as file:
-            file.write(f"{{time.time()}}\\n")
-        return found
-
-@server.main()
-def main(grid, context):
-    arrays = ArrayRecord(build().state_dict())
-    with open({times!r}, "a") as file:
-        file.write(f"{{time.time()}}\\n")
-    Timed(fraction_evaluate=0.0, min_train_nodes=3, min_available_nodes=3).start(
-        grid=grid, initial_arrays=arrays, num_rounds={rounds})
-"""
-PYPROJECT = """
-[build-system]
-requires = ["hatchling"]
-build-backend = "hatchling.build"
-[project]
-name = "bare"
-version = "1.0.0"
-dependencies = ["flwr"]
-[tool.hatch.build.targets.wheel]
-packages = ["."]
-[tool.flwr.app]
-publisher = "bench"
-[tool.flwr.app.components]
-serverapp = "bare:server"
-clientapp = "bare:client"
-"""
+NAMES, ROWS, STEPS, BATCH = ("north", "coast", "valley"), 600, 12, 50
 
 
 class Proxy:
@@ -127,82 +70,91 @@ def write_rows(place: Path) -> None:
         np.savez(place / f"{name}.npz", x=x, y=rng.integers(0, 10, ROWS))
 
 
-def experiment(place: Path, model: str, rounds: int) -> tacit.Experiment:
+def experiment(place: Path, model: str, rounds: int, privacy: dict[str, Any]) -> tacit.Experiment:
     data = {"name": "npz", "path": "unused.npz", "test_path": str(place / "test.npz"), "partition": "natural"}
+    batches = {"batch_size": BATCH} if privacy["kind"] == "none" else {"sampling_rate": BATCH / ROWS}
     return tacit.Experiment(
         name="bench",
         data=data | {"classes": 10},
         model={"name": model},
-        train={"rounds": rounds, "local_steps": STEPS, "sampling_rate": RATE, "learning_rate": 0.1},
-        privacy={"kind": "local", "epsilon": 8.0},
+        train={"rounds": rounds, "local_steps": STEPS, "learning_rate": 0.1} | batches,
+        privacy=privacy,
     )
 
 
-def tacit_rounds(place: Path, federation: Federation, processes: Processes, proxy: Proxy) -> dict[str, float]:
-    """A deployment through the proxy: seconds per round, and bytes beside what summary.json says."""
+def start_sites(place: Path, federation: Federation, processes: Processes, *, port: int) -> None:
+    """Gives every site its rows and starts it; it finds the server on that port."""
     for name in NAMES:
         folder = federation.site(name)
         (folder / "records.npz").write_bytes((place / f"{name}.npz").read_bytes())
-        text = (folder / "site.toml").read_text().replace(federation.address, f"127.0.0.1:{proxy.port}")
+        text = (folder / "site.toml").read_text().replace(federation.address, f"127.0.0.1:{port}")
         (folder / "site.toml").write_text(text)
         start_site(federation, name, processes)
+
+
+def tacit_rounds(federation: Federation, processes: Processes, observe: Callable[[Any], None]) -> list[dict[str, Any]]:
+    """The records of all rounds after the first of a deployment; its sites have ended on return."""
     started = time.monotonic()
     submit(federation, processes, resume=False, force=False)
-    marks: list[tuple[int, int]] = []
-    summary = follow(federation, processes, since=started, observe=lambda record: marks.append((proxy.up, proxy.down)))
+    follow(federation, processes, since=started, observe=observe)
     lines = (federation.results / "rounds.jsonl").read_text().splitlines()
     for name in NAMES:
         processes.stop(f"site {name}")
-    rounds = [json.loads(line) for line in lines]
-    said = {key: sum(record[key] for record in rounds[1:]) for key in ("uplink_bytes", "downlink_bytes")}
-    return {
-        "seconds": statistics.median(record["seconds"] for record in rounds[1:]),
-        "up": (marks[-1][0] - marks[0][0]) / said["uplink_bytes"],  # from the end of round 0: joining is not a round
-        "down": (marks[-1][1] - marks[0][1]) / said["downlink_bytes"],
-        "parameters": summary["parameters"],
-    }
+    return [json.loads(line) for line in lines[1:]]
 
 
-def bare_rounds(place: Path, federation: Federation, processes: Processes, model: str, rounds: int) -> float:
-    """Flower alone on the same SuperLink, with the same keys: seconds per round."""
-    app, times = place / "bare", place / "times"
-    app.mkdir()
-    (app / "bare.py").write_text(BARE.format(model=model, steps=STEPS, rounds=rounds, times=str(times)))
-    (app / "pyproject.toml").write_text(PYPROJECT)
-    for name in NAMES:  # new keys: the SuperLink may take the sites' own for online for another minute
-        (place / name).mkdir()
-        make_node_key(place / name)
-    keys = [place / name / "node.pub" for name in NAMES]
-    processes.call([sys.executable, "-m", "tacit.engine.flower.register", CONNECTION, *keys], seconds=90)
-    for name in NAMES:
-        folder = place / name
-        command = [program("flower-supernode"), "--root-certificates", federation.server / "ca.crt"]
-        command += ["--superlink", federation.address]
-        command += ["--auth-supernode-private-key", folder / "node.key", "--port", str(free_port())]
-        command += ["--node-config", f'rows="{place / f"{name}.npz"}"']
-        processes.start(f"node {name}", command, log=place / f"{name}.log")
-    processes.call([program("flwr"), "run", app, CONNECTION], seconds=90)
-    while not times.exists() or len(times.read_text().splitlines()) <= rounds:
-        processes.refuse_ended()
-        time.sleep(0.2)
-    marks = [float(line) for line in times.read_text().splitlines()]
-    steps = [after - before for before, after in itertools.pairwise(marks)]
-    return statistics.median(steps[1:] or steps)
+def seconds_of(rounds: list[dict[str, Any]]) -> float:
+    return statistics.median(record["seconds"] for record in rounds)
 
 
-def deployment(model: str, rounds: int, *, bare: bool) -> dict[str, float]:
+@contextmanager
+def deployed(model: str, rounds: int, privacy: dict[str, Any]) -> Iterator[tuple[Path, Federation, Processes]]:
+    """A federation whose SuperLink runs and whose sites are registered."""
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         write_rows(place)
-        chosen, port = experiment(place, model, rounds), free_port()
-        federation = init(place / "f", sites=",".join(NAMES), experiment=chosen, host="127.0.0.1", port=port)
+        chosen = experiment(place, model, rounds, privacy)
+        trial = privacy["kind"] == "none"
+        federation = init(
+            place / "f", sites=",".join(NAMES), experiment=chosen, host="127.0.0.1", port=free_port(), trial=trial
+        )
         with Processes(home=federation.home) as processes:
             start_superlink(federation, processes)
             register(federation, processes)
-            found = tacit_rounds(place, federation, processes, Proxy(port))
-            if bare:
-                found["bare"] = bare_rounds(place, federation, processes, model, rounds)
+            yield place, federation, processes
+
+
+def deployment(model: str, rounds: int, *, beside_bare: bool) -> dict[str, float]:
+    """DP-SGD through the proxy: seconds per round, bytes beside what the round log says, and the bare app's seconds."""
+    with deployed(model, rounds, {"kind": "local", "epsilon": 8.0}) as (place, federation, processes):
+        proxy = Proxy(federation.port)
+        marks: list[tuple[int, int]] = []
+        start_sites(place, federation, processes, port=proxy.port)
+        records = tacit_rounds(federation, processes, lambda record: marks.append((proxy.up, proxy.down)))
+        said = {key: sum(record[key] for record in records) for key in ("uplink_bytes", "downlink_bytes")}
+        summary = json.loads((federation.results / "summary.json").read_text())
+        found = {
+            "seconds": seconds_of(records),
+            "up": (marks[-1][0] - marks[0][0]) / said["uplink_bytes"],  # from the end of round 0: joining is no round
+            "down": (marks[-1][1] - marks[0][1]) / said["downlink_bytes"],
+            "parameters": summary["parameters"],
+        }
+        if beside_bare:
+            app = Bare(place / "bare", place, NAMES, federation, processes)
+            found["bare"] = seconds_per_round(
+                app, process_per_message, poll=None, model=model, steps=STEPS, rounds=rounds
+            )
         return found
+
+
+def like_for_like(model: str, rounds: int) -> dict[str, float]:
+    """Plain SGD on both sides, every node in one process, no proxy: what Tacit's own code adds to a round."""
+    with deployed(model, rounds, {"kind": "none"}) as (place, federation, processes):
+        start_sites(place, federation, processes, port=federation.port)
+        ours = seconds_of(tacit_rounds(federation, processes, lambda record: None))
+        app = Bare(place / "bare", place, NAMES, federation, processes)
+        theirs = seconds_per_round(app, one_process, poll=POLL_SECONDS, model=model, steps=STEPS, rounds=rounds)
+        return {"seconds": ours, "bare": theirs}
 
 
 def crossover(steps: int) -> tuple[float, float]:
@@ -225,10 +177,14 @@ def crossover(steps: int) -> tuple[float, float]:
 def main(args: argparse.Namespace) -> None:
     console, record = Console(width=None if sys.stdout.isatty() else 120), {}
     if "deploy" not in args.skip:
-        found = record["deployment"] = deployment(args.model, args.rounds, bare="bare" not in args.skip)
+        beside_bare = "bare" not in args.skip
+        found = record["deployment"] = deployment(args.model, args.rounds, beside_bare=beside_bare)
         table = Table("what", "ratio", "target", title=f"deployment, {args.model}, {found['parameters']:,} parameters")
-        if "bare" in found:
+        if beside_bare:
             table.add_row("a round / a bare Flower app's", f"{found['seconds'] / found['bare']:.2f}", "<= 1.10")
+            plain = record["like_for_like"] = like_for_like(args.model, args.rounds)
+            ratio = f"{plain['seconds'] / plain['bare']:.2f}"
+            table.add_row("the same, no privacy, both in one process", ratio, "<= 1.10")
         table.add_row("bytes up / summary.json's", f"{found['up']:.3f}", "<= 1.02")
         table.add_row("bytes down / summary.json's", f"{found['down']:.3f}", "<= 1.02")
         console.print(table, f"a round took {found['seconds']:.2f} s", highlight=False)

@@ -1,5 +1,6 @@
 """Real federations on loopback: a SuperLink, SuperNodes, TLS and node authentication, as `tacit deploy up` starts them."""
 
+import contextlib
 import json
 import os
 import signal
@@ -16,12 +17,12 @@ from tacit.deploy.up import register, start_site, start_superlink, submit
 
 EXPERIMENT = {
     "name": "faults",
-    "data": {"clients": 2, "examples_per_client": 700},
-    # a round is long enough to be hit in the middle, and the budget lasts for the runs of all faults
+    "data": {"examples_per_client": 450},
+    # a round is long enough to be hit in the middle, and the budget lasts for several runs
     "train": {"rounds": 3, "local_steps": 100, "sampling_rate": 1.0},
     "privacy": {"kind": "local", "epsilon": 9.0, "noise_multiplier": 60.0, "accountant": "rdp"},
 }
-PATIENCE = 240.0
+PATIENCE = 600.0  # nothing waits so long unless it hangs: a loaded machine must not look like a fault
 
 
 def until(true, *, seconds=PATIENCE, what="it"):
@@ -38,14 +39,14 @@ def until(true, *, seconds=PATIENCE, what="it"):
 class Running:
     """A federation whose processes a test may kill."""
 
-    def __init__(self, folder, **changes):
+    def __init__(self, folder, *, sites=2, **changes):
         values = {key: dict(value) if isinstance(value, dict) else value for key, value in EXPERIMENT.items()}
         for section, change in changes.items():
             values[section] = values.get(section, {}) | change
         experiment = tacit.Experiment(**values)
-        self.federation = init(folder, sites="2", experiment=experiment, host="127.0.0.1", port=free_port())
+        self.federation = init(folder, sites=str(sites), experiment=experiment, host="127.0.0.1", port=free_port())
         self.processes = Processes(home=self.federation.home)
-        self.names = self.federation.sites
+        self.names, self.epsilon = self.federation.sites, experiment.privacy.epsilon
 
     def start(self, *, sites=None):
         start_superlink(self.federation, self.processes)
@@ -60,10 +61,13 @@ class Running:
         self.processes.signal(name, signal.SIGKILL)
         self.processes.stop(name)
 
-    def submit(self, *, resume=False, seconds=60.0, join=120.0):
+    def pid(self, name):
+        """The process that answers for a site."""
+        return self.processes._running[f"site {name}"].pid
+
+    def submit(self, *, resume=False, seconds=120.0, join=300.0):
         """Starts a run, setting an earlier one aside unless it is resumed. Returns when it began."""
         began = time.time()
-        self.runs = len(self.runs_at(self.names[0]))
         submit(
             self.federation, self.processes, resume=resume, force=not resume,
             **{"round-seconds": seconds, "join-seconds": join},
@@ -76,17 +80,31 @@ class Running:
         status = json.loads(path.read_text()) if path.exists() else {}
         return status if status.get("time", 0) > began else {}
 
-    def finish(self, began, *, seconds=PATIENCE):
+    def finish(self, began):
         """Waits for the end of a run and returns its status."""
-        until(lambda: self.status(began).get("state") in ("finished", "failed"), seconds=seconds, what="the run to end")
+        until(lambda: self.status(began).get("state") in ("finished", "failed"), what="the run to end")
         return self.status(began)
 
-    def rounds(self):
-        return [json.loads(line) for line in (self.federation.results / "rounds.jsonl").read_text().splitlines()]
+    def finished(self, began):
+        """Waits for a run to end as it should."""
+        status = self.finish(began)
+        assert status["state"] == "finished", status["text"]
 
-    def runs_at(self, name):
-        place = self.federation.site(name) / "runs"
-        return list(place.iterdir()) if place.exists() else []
+    def rounds(self):
+        """The finished rounds; the last line may be half written."""
+        path = self.federation.results / "rounds.jsonl"
+        lines = path.read_text().split("\n")[:-1] if path.exists() else []
+        return [json.loads(line) for line in lines]
+
+    def after_round(self, began, round):
+        """Waits for the end of a round."""
+
+        def over():
+            status = self.status(began)
+            assert status["state"] != "failed", status["text"]
+            return len(self.rounds()) > round
+
+        until(over, what=f"the end of round {round}")
 
     def run(self):
         return json.loads((self.federation.results / "run.json").read_text())["run"]
@@ -103,20 +121,28 @@ class Running:
             return []
 
     def log(self, name):
-        run = self.run()
-        lines = (self.federation.site(name) / "log.jsonl").read_text().splitlines()
-        return [entry for entry in map(json.loads, lines) if entry.get("run") == run]
+        path = self.federation.site(name) / "log.jsonl"
+        lines = path.read_text().split("\n")[:-1] if path.exists() else []
+        return [entry for entry in map(json.loads, lines) if entry.get("run") == self.run()]
 
     def said(self, name):
         """Everything that a site's programs said."""
         files = [self.federation.site(name) / file for file in ("site.log", "supernode.log")]
         return "".join(file.read_text() for file in files if file.exists())
 
+    def trained(self, name):
+        """The rounds that a site has trained and answered, or is about to."""
+        return [entry["round"] for entry in self.log(name) if entry["text"].startswith("Trained")]
+
+    def has_trained(self, name, round):
+        """Waits until a site has trained in a round."""
+        until(lambda: round in self.trained(name), what=f"{name} to train in round {round}")
+
     def charged(self, name, round):
         """Waits until a site has paid for a round, which is when it starts to train."""
 
         def paid():
-            status = json.loads((self.federation.results / "status.json").read_text())
+            status = self.status(0)
             assert status["state"] != "failed", status["text"]
             return round in self.charges(name)
 
@@ -125,19 +151,35 @@ class Running:
     def never_under_reported(self):
         """Every answer a site gave was charged before, on its own disk."""
         for name in self.names:
-            trained = [entry["round"] for entry in self.log(name) if entry["text"].startswith("Trained")]
+            trained = self.trained(name)
             assert len(trained) == len(set(trained)), "a round was released twice"
             assert set(trained) <= set(self.charges(name))
 
 
-@pytest.fixture(scope="module")
-def running(tmp_path_factory):
-    """One federation for the faults of a module: each test starts a run of its own."""
-    up = Running(tmp_path_factory.mktemp("faults") / "federation")
-    with up.processes:
-        up.start()
-        yield up
-    until(lambda: not left_over(up.federation.folder), seconds=20, what=f"{left_over(up.federation.folder)} to end")
+@pytest.fixture
+def federation_of(tmp_path):
+    """Starts a federation of an experiment with changes, and ends it with everything it started."""
+    with contextlib.ExitStack() as stack:
+
+        def start(*, sites=2, **changes):
+            up = Running(tmp_path / "federation", sites=sites, **changes)
+            stack.callback(ended, up.federation.folder)
+            stack.enter_context(up.processes)
+            up.start()
+            return up
+
+        yield start
+
+
+@pytest.fixture
+def running(federation_of):
+    """A federation of two sites under local DP."""
+    return federation_of()
+
+
+def ended(folder):
+    """Waits until nothing of a federation runs."""
+    until(lambda: not left_over(folder), what=f"{left_over(folder)} to end")
 
 
 def left_over(folder):

@@ -1,6 +1,7 @@
 """The keys of a federation: a certificate authority, the server's certificate, and one key per node.
 
-TLS keys are ECDSA P-256; node keys are ECDSA P-384, as Flower wants them. Private keys are readable by their owner only.
+All are ECDSA P-256: a node signs every request and shows its public key with it, and larger curves make both longer and
+slower. Private keys are readable by their owner only.
 """
 
 import datetime
@@ -56,7 +57,7 @@ def make_server(folder: Path, *, hosts: tuple[str, ...], days: int = DAYS) -> No
 
 def make_node_key(folder: Path) -> None:
     """Writes `node.key` and `node.pub` in OpenSSH's formats."""
-    key = ec.generate_private_key(ec.SECP384R1())
+    key = ec.generate_private_key(ec.SECP256R1())
     _write_private(folder / "node.key", key, form=serialization.PrivateFormat.OpenSSH)
     encoding, form = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
     (folder / "node.pub").write_bytes(key.public_key().public_bytes(encoding, form) + b"\n")

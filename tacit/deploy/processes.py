@@ -6,6 +6,7 @@ Every program leads a session of its own, so one signal to its group reaches its
 import contextlib
 import ctypes
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -20,6 +21,7 @@ from tacit.errors import BadInput, TacitError
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 LAST_WORDS = 3  # lines of a program's log that say why it ended
+PORTS = range(20_000, 32_768)  # below those that Linux gives to outgoing connections
 STOP_SECONDS = 5.0  # between asking a program to end and ending it
 QUIET = {  # nothing is looked up, counted or installed over the network
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -77,12 +79,16 @@ class Processes:
 
     def call(self, command: Sequence[str | Path], *, seconds: float, cwd: Path | None = None) -> str:
         """Runs a program to its end and returns what it printed. Raises TacitError with its last words if it fails."""
-        done = subprocess.run(
-            [str(part) for part in command], env=self._environment, cwd=cwd, capture_output=True, text=True,
-            timeout=seconds, check=False,
-        )  # fmt: skip
+        name = Path(str(command[0])).name
+        try:
+            done = subprocess.run(
+                [str(part) for part in command], env=self._environment, cwd=cwd, capture_output=True, text=True,
+                timeout=seconds, check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            raise TacitError(f"{name} did not end in {seconds:g} s: look at the server's log and try again.") from None
         if done.returncode:
-            raise TacitError(f"{Path(str(command[0])).name} failed: {_last_words(done.stderr or done.stdout)}")
+            raise TacitError(f"{name} failed: {_last_words(done.stderr or done.stdout)}")
         return done.stdout
 
     def refuse_ended(self, *, lines: int = LAST_WORDS) -> None:
@@ -148,10 +154,10 @@ def _end_with_parent() -> None:
 
 
 def free_port() -> int:
-    """A port that is free now."""
-    with socket.socket() as line:
-        line.bind(("127.0.0.1", 0))
-        return line.getsockname()[1]
+    """A port that is free now, and that no outgoing connection takes before a program listens on it."""
+    while taken(port := secrets.choice(PORTS)):
+        pass
+    return port
 
 
 def taken(port: int) -> bool:

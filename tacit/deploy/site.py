@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tacit.deploy.presence import take_place
 from tacit.deploy.processes import Processes, free_port, program
 from tacit.errors import BadInput, TacitError
 from tacit.site.limits import read_limits
@@ -20,6 +21,8 @@ STEADY_SECONDS = 60.0  # who was connected for so long was not refused
 
 def run_site(folder: Path) -> None:
     """Joins the server that `site.toml` names. Ends when the SuperNode ends, or on SIGTERM or Ctrl-C."""
+    from tacit.engine.flower.sign_off import sign_off
+
     folder = folder.resolve()
     settings = Site(folder).settings
     read_limits(folder)
@@ -27,10 +30,10 @@ def run_site(folder: Path) -> None:
         if not (folder / name).is_file():
             raise BadInput(f"{folder / name} is missing: the site cannot prove who it is, or who the server is.")
     signal.signal(signal.SIGTERM, _stop)
-    deadline = None
+    died, deadline, server = take_place(folder), None, str(settings["server"])
     while True:
         began = time.monotonic()
-        why = _serve(folder, str(settings["server"]))
+        why = _serve(folder, server)
         deadline = began + FORGET_SECONDS if deadline is None or time.monotonic() - began > STEADY_SECONDS else deadline
         if STILL_ONLINE not in why:
             raise TacitError(f"Site {settings['name']} left: {why}")
@@ -39,6 +42,9 @@ def run_site(folder: Path) -> None:
                 f"The server does not let {settings['name']} in: register its node.pub there, or stop the other process "
                 "that uses its key."
             )
+        if died:  # this folder's earlier process: it cannot sign off itself
+            sign_off(folder, server=server)
+        died = False
         time.sleep(AGAIN_SECONDS)
 
 

@@ -12,7 +12,7 @@ from tacit.deploy.layout import CONNECTION, Federation
 from tacit.deploy.processes import Processes, program, reach
 from tacit.errors import TacitError
 
-START_SECONDS = 90.0  # for the SuperLink to listen
+START_SECONDS = 300.0  # for a program of Flower's on a busy machine; one that fails is noticed at once
 LOOK_SECONDS = 0.25
 
 Said = Callable[[str], None]

@@ -1,5 +1,5 @@
 """The fixtures of real federations, which tests outside this folder may use too."""
 
-from conftest_deploy import running
+from conftest_deploy import federation_of, running
 
-__all__ = ["running"]
+__all__ = ["federation_of", "running"]

@@ -23,33 +23,45 @@ def test_a_site_that_is_killed_in_mid_round_is_left_out_until_it_is_back(running
     began = running.submit(seconds=20)
     running.charged(second, 1)
     running.kill(f"site {second}")
-    running.start_site(second)  # the SuperLink takes it for online for another minute and refuses it until then
-    assert running.finish(began)["state"] == "finished"
-    answered = [record["answered"] for record in running.rounds()]
-    assert answered[0] == 2
-    assert answered[1:] != [2, 2]
+    running.start_site(second)
+    running.finished(began)
+    assert running.rounds()[0]["answered"] == 2
     running.never_under_reported()
     assert running.charges(first) == [0, 1, 2]
     assert set(running.charges(second)) >= {0, 1}  # the round it was hit in is spent
-    again = running.submit(join=120)
-    assert running.finish(again, seconds=240)["state"] == "finished"
+    running.finished(running.submit())
+    assert (
+        "Deactivated node" in (running.federation.server / "superlink.log").read_text()
+    )  # the new one signed the dead off
     assert [record["answered"] for record in running.rounds()] == [2, 2, 2]
 
 
-def test_a_late_answer_is_not_used_and_a_double_one_counts_once(running):
+def test_a_late_answer_is_not_used(running):
     _, second = running.names
-    began = running.submit(seconds=30)
+    began = running.submit(seconds=15)
     running.charged(second, 0)
-    pid = running.processes._running[f"site {second}"].pid
-    os.kill(pid, signal.SIGSTOP)
-    time.sleep(18)  # longer than half the patience: it is asked again, and will answer twice
-    os.kill(pid, signal.SIGCONT)
-    assert running.finish(began)["state"] == "finished"
+    os.kill(running.pid(second), signal.SIGSTOP)
+    running.after_round(began, 0)
+    os.kill(running.pid(second), signal.SIGCONT)
+    running.finished(began)
+    assert running.rounds()[0]["answered"] == 1
+    running.never_under_reported()
+
+
+def test_an_answer_to_a_question_that_came_twice_counts_once(running):
+    _, second = running.names
+    patience = 40
+    began = running.submit(seconds=patience)
+    running.charged(second, 0)
+    os.kill(running.pid(second), signal.SIGSTOP)
+    time.sleep(patience / 2 + 1)  # the silent are asked again when half the patience is over
+    os.kill(running.pid(second), signal.SIGCONT)
+    running.finished(began)
     running.never_under_reported()
     assert running.charges(second) == [0, 1, 2]
-    answered = [entry["text"] for entry in running.log(second) if entry["kind"] == "train"]
-    assert sum(text.startswith("Trained") for text in answered) == 3
-    assert running.rounds()[0]["answered"] in (1, 2)
+    assert running.trained(second) == [0, 1, 2]
+    assert "Sent the kept answer again." in [entry["text"] for entry in running.log(second)]
+    assert [record["answered"] for record in running.rounds()] == [2, 2, 2]
 
 
 def test_a_server_that_dies_after_the_charge_goes_on_with_the_same_answers(running):
@@ -58,8 +70,7 @@ def test_a_server_that_dies_after_the_charge_goes_on_with_the_same_answers(runni
     running.charged(first, 1)
     os.kill(running.status(began)["pid"], signal.SIGKILL)
     until(lambda: len(running.charges(second)) == 2, what="the other site's charge")
-    resumed = running.submit(resume=True)
-    assert running.finish(resumed)["state"] == "finished"
+    running.finished(running.submit(resume=True))
     running.never_under_reported()
     for name in running.names:
         assert running.charges(name) == [0, 1, 2]
@@ -74,28 +85,28 @@ def test_a_superlink_that_is_killed_comes_back_and_the_run_is_resumed(running):
     running.charged(first, 1)
     running.kill("SuperLink")
     start_superlink(running.federation, running.processes)
-    resumed = running.submit(resume=True)
-    assert running.finish(resumed)["state"] == "finished"
+    running.finished(running.submit(resume=True))
     running.never_under_reported()
     assert len(running.rounds()) == 3
     for name in running.names:
         assert set(running.charges(name)) == {0, 1, 2}
 
 
-def test_a_full_disk_releases_nothing_and_the_run_goes_on_when_there_is_room(running):
+def test_a_full_disk_releases_nothing_and_the_run_goes_on_when_there_is_room(federation_of):
+    running = federation_of(train={"rounds": 6})
     _, second = running.names
     began = running.submit(seconds=20)
-    running.charged(second, 0)
-    until(lambda: any(e["text"].startswith("Trained") for e in running.log(second)), what="the first answer")
-    pid = running.processes._running[f"site {second}"].pid
-    before = resource.prlimit(pid, resource.RLIMIT_FSIZE)
-    resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, before[1]))
-    until(lambda: len(running.rounds()) == 2, what="a round without the site")
-    assert running.rounds()[1]["answered"] == 1
-    assert running.charges(second) == [0]
-    resource.prlimit(pid, resource.RLIMIT_FSIZE, before)
-    assert running.finish(began)["state"] == "finished"
-    assert running.rounds()[2]["answered"] == 2
+    running.has_trained(second, 0)
+    before = resource.prlimit(running.pid(second), resource.RLIMIT_FSIZE)
+    resource.prlimit(running.pid(second), resource.RLIMIT_FSIZE, (0, before[1]))
+    until(lambda: any(record["answered"] == 1 for record in running.rounds()), what="a round without the site")
+    without = {f"round-{record['round']:06d}" for record in running.rounds() if record["answered"] == 1}
+    kept = {path.stem for path in (running.federation.site(second) / "runs" / running.run()).glob("*.answer")}
+    assert kept
+    assert not kept & without
+    resource.prlimit(running.pid(second), resource.RLIMIT_FSIZE, before)
+    running.finished(began)
+    assert running.rounds()[-1]["answered"] == 2
     running.never_under_reported()
 
 
@@ -113,6 +124,7 @@ def test_a_site_with_a_wrong_certificate_does_not_connect(running, tmp_path):
     shutil.copy(kept, folder / "ca.crt")
     running.processes.stop(f"site {second}")
     running.start_site(second)
+    running.finished(running.submit())
 
 
 def test_a_node_that_is_not_registered_cannot_join(running, tmp_path):
@@ -125,8 +137,7 @@ def test_a_node_that_is_not_registered_cannot_join(running, tmp_path):
     running.start_site(second)
     until(lambda: running.processes.ended(f"site {second}"), what="the site to be refused")
     assert f"The server does not let {second} in: register its node.pub" in running.said(second)
-    began = running.submit(join=5)
-    status = running.finish(began)
+    status = running.finish(running.submit(join=30))
     assert status["state"] == "failed"
     assert f"1 of 2 sites did not join ({second})" in status["text"]
     assert running.charges(first) == []
@@ -134,5 +145,4 @@ def test_a_node_that_is_not_registered_cannot_join(running, tmp_path):
         shutil.copy(tmp_path / name, folder / name)
     running.processes.stop(f"site {second}")
     running.start_site(second)
-    resumed = running.submit(resume=True)
-    assert running.finish(resumed)["state"] == "finished"
+    running.finished(running.submit(resume=True))

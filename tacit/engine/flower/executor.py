@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from flwr.app import Context, Message
 from flwr.common.constant import SubStatus
 from flwr.proto.runtime_pb2 import AcquireTaskRequest
 from flwr.supercore.constant import TaskType
@@ -26,16 +27,23 @@ from tacit.site.site import Site
 
 LOOK_SECONDS = 0.1
 
+Reply = Callable[[Message, Context], Message]
+
 
 def answer_for(folder: Path, *, address: str, alive: Callable[[], bool]) -> None:
     """Answers the SuperNode at `address` for the site in `folder` as long as `alive()`."""
     site = Site(folder)
+    answer_with(lambda message, _: respond(site, message), address=address, alive=alive)
+
+
+def answer_with(reply: Reply, *, address: str, alive: Callable[[], bool]) -> None:
+    """Answers with whatever `reply` makes of a message and its context, as a ClientApp does."""
     look = _client(address, RuntimeTracingInterceptor(), RuntimeVersionHttpInterceptor(component_name="SuperExec"))
     while alive():
         try:
             found = look.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP]))
             if found.HasField("task") and found.token:
-                _answer(site, address, found.token)
+                _answer(reply, address, found.token)
                 continue
         except httpx.HTTPError:  # the SuperNode is starting or has gone: alive() tells which
             pass
@@ -43,7 +51,7 @@ def answer_for(folder: Path, *, address: str, alive: Callable[[], bool]) -> None
     look.close()
 
 
-def _answer(site: Site, address: str, token: str) -> None:
+def _answer(reply: Reply, address: str, token: str) -> None:
     """One message: pull, answer, push. What happens within the site is in its log."""
     version = RuntimeVersionHttpInterceptor(component_name="flwr-clientapp")
     client = _client(address, RuntimeTracingInterceptor(), version, RuntimeTokenHttpInterceptor(token))
@@ -51,7 +59,7 @@ def _answer(site: Site, address: str, token: str) -> None:
     heart.start()
     try:
         message, context, _, _ = pull_task_input(client)
-        push_message(client, respond(site, message), context)
+        push_message(client, reply(message, context), context)
         push_task_output(client=client, context=context, sub_status=SubStatus.COMPLETED, details="")
     finally:
         heart.stop()

@@ -1,4 +1,8 @@
-"""A question and its answer as Flower messages: a line of JSON, and the bytes of `tacit.engine.wire`."""
+"""A question and its answer as Flower messages: a line of JSON, and the bytes of `tacit.engine.wire`.
+
+Flower fetches and sends every record and every part of an array by an HTTP request of its own, with a kilobyte of signed
+headers. So a body is a plain value of a record, and an array, which Flower cuts into pieces, only where it is long.
+"""
 
 import json
 from typing import Any
@@ -15,7 +19,8 @@ KINDS = {
     "train": "train",
 }  # Flower's message types
 STYPE = "tacit.wire"
-HEAD, BODY = "tacit", "body"
+HEAD, BODY, BYTES = "tacit", "body", "bytes"
+WHOLE_BYTES = 4 << 20  # up to here a body travels in one piece; Flower's pieces of an array have 5 MiB
 UNPAID = "[out of budget] "  # in front of a refusal that ends a run as planned
 
 
@@ -27,7 +32,8 @@ def question(ask: dict[str, Any], body: bytes, *, node: int, seconds: float) -> 
 
 def answer(reply: dict[str, Any], body: bytes, *, to: Message) -> Message:
     """The answer to a question."""
-    return Message(_content(reply, body), reply_to=to)
+    content = _content(reply, body) if len(body) > WHOLE_BYTES else RecordDict({HEAD: _record(reply, body)})
+    return Message(content, reply_to=to)
 
 
 def refusal(reason: str, *, to: Message) -> Message:
@@ -38,15 +44,29 @@ def refusal(reason: str, *, to: Message) -> Message:
 def read(message: Message) -> tuple[dict[str, Any], bytes]:
     """What `question` or `answer` wrote. Raises BadInput for a message of somebody else."""
     try:
-        head = json.loads(str(message.content[HEAD]["json"]))
-        body = message.content.array_records[BODY]["bytes"].data if BODY in message.content else b""
+        content = message.content
+        head: dict[str, Any] = json.loads(str(content[HEAD]["json"]))
+        found: Any = content[BODY if BODY in content else HEAD].get(BYTES, b"")
+        body = found.data if isinstance(found, Array) else found
+        if not isinstance(body, bytes):
+            raise TypeError(f"its body is {type(body).__name__}")
     except (KeyError, ValueError, TypeError) as error:
         raise BadInput(f"A Flower message is not one of Tacit's ({error}).") from error
     return head, body
 
 
 def _content(head: dict[str, Any], body: bytes) -> RecordDict:
-    records: dict[str, Any] = {HEAD: ConfigRecord({"json": json.dumps(head)})}
-    if body:  # a record of its own: it is the same for all sites of a round, and Flower stores equal records once
-        records[BODY] = ArrayRecord({"bytes": Array("uint8", (len(body),), STYPE, body)})
+    """The body in a record of its own: it is the same for all sites of a round, and Flower stores equal records once."""
+    records: dict[str, Any] = {HEAD: _record(head)}
+    if len(body) > WHOLE_BYTES:
+        records[BODY] = ArrayRecord({BYTES: Array("uint8", (len(body),), STYPE, body)})
+    elif body:
+        records[BODY] = ConfigRecord({BYTES: body})
     return RecordDict(records)
+
+
+def _record(head: dict[str, Any], body: bytes = b"") -> ConfigRecord:
+    record = ConfigRecord({"json": json.dumps(head)})
+    if body:
+        record[BYTES] = body
+    return record

@@ -15,14 +15,14 @@ import tacit
 from tacit.build import Parts
 from tacit.engine.flower.gather import Asks, gather
 from tacit.engine.flower.opening import opened_by_sites
-from tacit.engine.flower.parent import end_with_parent
+from tacit.engine.flower.parent import GRACE_SECONDS, end_with_parent
 from tacit.engine.flower.trainer import OverGrid
 from tacit.engine.folder import Folder, open_folder
 from tacit.engine.folder import replace as write_file
 from tacit.engine.loop import Observer, loop
 from tacit.engine.meter import Meter
 from tacit.engine.simulate import History, finish, open_ledger
-from tacit.errors import BadInput, BudgetExhausted, TacitError
+from tacit.errors import BadInput, BudgetExhausted, RunExists, TacitError
 from tacit.experiment import Experiment
 from tacit.privacy.client_plan import CentralPlan
 from tacit.privacy.ledger import Ledger
@@ -32,6 +32,7 @@ from tacit.site.rows import public_rows, refuse_undeployable, shape
 from tacit.site.sealed import assemble_sealed
 
 LOOK_SECONDS = 1.0  # between two looks at who has connected
+LEAVE_SECONDS = 3 * GRACE_SECONDS
 STATUS, SITES = "status.json", "sites.json"
 
 
@@ -77,7 +78,7 @@ def serve(grid: Grid, experiment: Experiment, call: Call, observe: Observer | No
     Guarantee: the server's own ledger is charged before a site is asked, and every site charges its own before it answers.
     """
     refuse_undeployable(experiment)
-    folder = open_folder(call.out, experiment, resume=call.resume, force=call.force)
+    folder = _open(experiment, call)
     try:
         _status(folder, "waiting", f"for {', '.join(call.sites)}")
         history = _serve(grid, experiment, call, folder, observe or (lambda record: None))
@@ -88,6 +89,18 @@ def serve(grid: Grid, experiment: Experiment, call: Call, observe: Observer | No
         raise
     finally:
         folder.close()
+
+
+def _open(experiment: Experiment, call: Call) -> Folder:
+    """The run's folder. A run is resumed while the server before it, whose SuperLink died, may still be on its way out."""
+    ends = time.monotonic() + LEAVE_SECONDS
+    while True:
+        try:
+            return open_folder(call.out, experiment, resume=call.resume, force=call.force)
+        except RunExists:
+            if not call.resume or time.monotonic() > ends:
+                raise
+            time.sleep(LOOK_SECONDS)
 
 
 def _serve(grid: Grid, experiment: Experiment, call: Call, folder: Folder, observe: Observer) -> History:

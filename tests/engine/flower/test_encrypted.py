@@ -99,12 +99,11 @@ def test_a_server_cannot_have_one_report_opened(federation):
 
     def alone(ask, message):
         if ask["kind"] == "open":
-            record = message.content["body"]
-            sent = unpack(record["bytes"].data)
+            from tacit.engine.flower.records import _content, read
+
+            sent = unpack(read(message)[1])
             first = sorted(sent.tensors)[0]
             body = pack(Message("server", {first: sent.tensors[first]}))
-            from tacit.engine.flower.records import _content
-
             message.content = _content(ask, body)
 
     deployed = federation(**ENCRYPTED)

@@ -1,5 +1,7 @@
 import json
 import sqlite3
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -239,3 +241,17 @@ def test_a_central_run_that_is_resumed_pays_for_the_round_it_repeats_with_new_no
     assert history.summary["rounds"] == 3
     assert len(charges(deployed.site(0))) == 4
     assert len(list(history.ledger.entries())) == 4
+
+
+def test_a_run_is_resumed_while_the_server_before_it_is_on_its_way_out(federation):
+    deployed = federation()
+    with pytest.raises(Stop):
+        deployed.run(observe=stop_after(0))
+    lock = deployed.folder / "out" / ".lock"
+    leaving = f"import fcntl, time; f = open({str(lock)!r}, 'r+'); fcntl.lockf(f, fcntl.LOCK_EX); print(flush=True); time.sleep(2)"
+    with subprocess.Popen([sys.executable, "-c", leaving], stdout=subprocess.PIPE) as before:
+        assert before.stdout is not None
+        before.stdout.readline()
+        with pytest.raises(RunExists, match="Another process is running"):
+            deployed.run(force=True)
+        assert deployed.run(resume=True).summary["rounds"] == 3

@@ -1,0 +1,89 @@
+"""Encrypted sums while sites die: the run goes on by its rule or stops in words, and no round has two openings.
+
+Nothing here depends on which sites open a sum. Run with `make test-faults`.
+"""
+
+import os
+import signal
+import sqlite3
+
+import pytest
+from conftest_deploy import until
+
+pytestmark = pytest.mark.faults
+
+ENCRYPTED = {
+    "train": {"local_steps": 20},
+    "privacy": {"kind": "distributed", "epsilon": 50.0, "noise_multiplier": None, "fewest_reports": 2, "colluding": 0},
+    "protect": {"kind": "paillier", "key_bits": 2048},
+}
+
+
+def openings(running):
+    """The sums that each round's openers have in their books."""
+    found = {}
+    for name in running.names:
+        for path in running.federation.site(name).glob("openings-*.db"):
+            with sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=30) as book:
+                rows = book.execute(
+                    "SELECT round, sha256, clients FROM openings WHERE run LIKE ?", (f"{running.run()}%",)
+                )
+                for round, digest, clients in rows:
+                    found.setdefault((path.name, round), set()).add((digest, clients))
+    return found
+
+
+def never_opened_twice(running):
+    """Every round whose model moved was opened, as one sum of enough reports."""
+    found = openings(running)
+    assert all(len(sums) == 1 for sums in found.values()), found
+    assert all(clients >= 2 for sums in found.values() for _, clients in sums)
+    enough = {record["round"] for record in running.rounds() if record["answered"] >= 2}
+    assert {round for _, round in found} >= enough
+
+
+def resumed_until_it_ends(running, began):
+    """Resumes a run that stopped, which it must have done in words that say so."""
+    status = running.finish(began)
+    if status["state"] == "failed":
+        assert "opened by" in status["text"]
+        assert status["text"].endswith("then go on with --resume.")
+        running.finished(running.submit(resume=True))
+    running.never_under_reported()
+    never_opened_twice(running)
+    assert [record["round"] for record in running.rounds()] == [0, 1, 2]
+
+
+def test_a_site_that_is_killed_in_mid_round_under_encryption(federation_of):
+    running = federation_of(sites=3, **ENCRYPTED)
+    hit = running.names[1]
+    began = running.submit(seconds=30)
+    running.charged(hit, 1)
+    running.kill(f"site {hit}")
+    running.start_site(hit)
+    resumed_until_it_ends(running, began)
+    assert set(running.charges(hit)) >= {0, 1}  # the round it was hit in is spent
+    assert all(record["answered"] >= 2 for record in running.rounds())
+
+
+def test_sites_that_are_killed_between_their_report_and_its_opening(federation_of):
+    running = federation_of(sites=3, **ENCRYPTED)
+    *hit, last = running.names
+    began = running.submit(seconds=60)
+    running.after_round(began, 0)
+    os.kill(running.pid(last), signal.SIGSTOP)  # nothing is opened while a report is missing
+    for name in hit:
+        until(lambda name=name: sent(running, name, 1), what=f"{name}'s report")
+        running.kill(f"site {name}")
+    os.kill(running.pid(last), signal.SIGCONT)
+    running.has_trained(last, 1)
+    for name in hit:
+        running.start_site(name)
+    resumed_until_it_ends(running, began)
+    assert running.rounds()[1]["answered"] == 3
+
+
+def sent(running, name, round):
+    """Whether a site's answer to a round has left it."""
+    _, asked, rest = running.said(name).rpartition(f"ROUND {round}]")
+    return asked and "Sending: train" in rest and "Sent successfully" in rest
