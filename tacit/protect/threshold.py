@@ -25,6 +25,7 @@ from gmpy2 import mpz
 from tacit.errors import BadInput, KeyRefused, WrongShare
 from tacit.protect import cores
 from tacit.protect.paillier import PublicKey, SecretKey, refuse_overflow
+from tacit.protect.powers import product_of_powers
 
 MOST_SHARES = 100
 BATCH_BYTES = 16  # a wrong answer passes the batch with probability 2^-128
@@ -196,12 +197,9 @@ def _batch(
     hashed.update(public.to_bytes([whole.v, whole.keys[index - 1], *ciphertexts, *values]))
     seed = hashed.digest()
     raw = hashlib.shake_256(b"batch" + seed).digest(BATCH_BYTES * len(ciphertexts))
-    base = image = mpz(1)
-    for place, (c, value) in enumerate(zip(ciphertexts, values, strict=True)):
-        rho = mpz(int.from_bytes(raw[BATCH_BYTES * place : BATCH_BYTES * (place + 1)], "big"))
-        base = base * gmpy2.powmod(c, 4 * rho, n_squared) % n_squared
-        image = image * gmpy2.powmod(value, 2 * rho, n_squared) % n_squared
-    return base, image, seed
+    rho = [int.from_bytes(raw[at : at + BATCH_BYTES], "big") for at in range(0, len(raw), BATCH_BYTES)]
+    base, image = (product_of_powers(one, rho, n_squared, bits=8 * BATCH_BYTES) for one in (ciphertexts, values))
+    return gmpy2.powmod(base, 4, n_squared), gmpy2.powmod(image, 2, n_squared), seed
 
 
 def _challenge(public: PublicKey, seed: bytes, *numbers: mpz) -> mpz:
