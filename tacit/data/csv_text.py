@@ -33,7 +33,7 @@ def tables(path: Path, wanted: Sequence[str], *, ignored: Sequence[str | None] =
             raise BadData(f"{path} has no column {absent[0]!r}: every file needs the same columns.")
         if extra := [column for column in head if column not in wanted and column not in ignored]:
             raise BadData(
-                f"{path} has a column {extra[0]!r} that other files lack: remove it or name it in data.ignore."
+                f"{path} has a column {extra[0]!r} that is no feature of this experiment: remove it or name it in data.ignore."
             )
         rows, lines = [], []
         for row in filter(None, reader):

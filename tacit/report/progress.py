@@ -100,6 +100,19 @@ class Display:
         return facts
 
 
+def round_line(record: dict[str, Any], rounds: int) -> str:
+    """A round of a deployment in one line.
+
+    >>> round_line({"round": 1, "accuracy": 0.5, "answered": 2, "cohort": 3}, 9)
+    'round 2/9  accuracy 0.500  2 of 3 sites'
+    """
+    spent = ""
+    if "epsilon_tightest" in record:
+        spent = f"  epsilon {shown(record['epsilon_tightest'])} to {shown(record['epsilon_loosest'])}"
+    who = f"{record['answered']} of {record['cohort']} sites"
+    return f"round {record['round'] + 1}/{rounds}  accuracy {record['accuracy']:.3f}{spent}  {who}"
+
+
 def spent_of(spent: float, limit: float) -> str:
     """What was spent, rounded up, beside its limit with the same digits: what keeps to a limit must look so.
 
