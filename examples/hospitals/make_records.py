@@ -20,7 +20,7 @@ def main() -> None:
     Path("records").mkdir(exist_ok=True)
     for name, count in FILES.items():
         with Path(name).open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file)
+            writer = csv.writer(file, lineterminator="\n")
             writer.writerow([*COLUMNS, "diagnosis"])
             for row in (next(order) for _ in range(count)):
                 writer.writerow([*x[row, list(COLUMNS.values())].tolist(), DIAGNOSES[y[row]]])

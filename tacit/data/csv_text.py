@@ -69,6 +69,8 @@ def _first_line(reader: "Reader", path: Path) -> list[str]:
     head = [name.strip() for name in next(reader, [])]
     if not head:
         raise BadData(f"{path} is empty: expected a first line with the names of the columns.")
+    if len(head) == 1 and any(mark in head[0] for mark in ";\t|"):
+        raise BadData(f"{path} does not separate its cells by commas: write them as in {'a,b,c'!r}.")
     if twice := [name for name in head if head.count(name) > 1]:
         raise BadData(f"{path} has two columns named {twice[0]!r}: rename one.")
     return head

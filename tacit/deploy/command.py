@@ -32,6 +32,7 @@ def init_command(
     """Write everything a federation needs: certificates, keys, a folder per site, the Flower app and a README."""
     from tacit.deploy.init import init
     from tacit.experiment import Experiment
+    from tacit.site.rows import OWN_FILES
 
     chosen = Experiment.load(experiment, tuple(settings or ()))
     made = init(folder, sites=sites, experiment=chosen, host=host, port=port, trial=trial)
@@ -40,6 +41,9 @@ def init_command(
         f"[bold]{made.name}[/]: {len(made.sites)} sites ({', '.join(made.sites)}), server {made.address}.",
         highlight=False,
     )
+    if chosen.data.name in OWN_FILES:
+        rows = f"sites/NAME/records.{chosen.data.name}"
+        console.print(f"Every site puts its rows into {folder / rows} first.", highlight=False, soft_wrap=True)
     console.print(
         f"Read {folder / 'README.md'}; a trial on this machine is `tacit deploy up {folder}`.",
         highlight=False,

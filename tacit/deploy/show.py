@@ -7,7 +7,6 @@ from typing import Any
 
 import typer
 from rich.console import Console
-from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
@@ -17,7 +16,7 @@ from tacit.deploy.up import up
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.privacy.guarantee import shown
-from tacit.report.progress import facts, round_line
+from tacit.report.progress import facts, round_line, show_promise
 
 
 def trial(folder: Path, *, resume: bool, force: bool, console: Console) -> None:
@@ -65,9 +64,7 @@ def closing(summary: dict[str, Any], results: Path, console: Console) -> None:
     for name, epsilon in summary["sites"]["epsilon"].items():
         table.add_row(Text(f"ledger of {name}", style="dim"), f"epsilon {shown(epsilon)} over all its runs")
     console.print(table)
-    console.print(
-        Panel(Text(summary["sentence"]), title="guarantee" if summary["guarantee"] else "no guarantee", expand=False)
-    )
+    show_promise(summary, console)
     console.print(Text(f"Files: {results}"))
     page = results / "report.html"
     if page.is_file():

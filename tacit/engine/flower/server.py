@@ -12,7 +12,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 import tacit
-from tacit.build import Parts
+from tacit.build import Parts, with_rule
 from tacit.engine.flower.gather import Asks, gather
 from tacit.engine.flower.opening import opened_by_sites
 from tacit.engine.flower.parent import end_with_parent
@@ -102,6 +102,7 @@ def _serve(grid: Grid, experiment: Experiment, call: Call, folder: Folder, obser
     roster = _roster(experiment, call.sites, facts, folder)
     population = roster.population(shape(rows))
     parts = assemble_sealed(experiment, rows, population, folder=call.keys, run=folder.run, site=None)
+    folder.write("experiment.toml", with_rule(parts).toml().encode())
     terms = _terms(parts)
     places = {name: index for index, name in enumerate(roster.names)}
     where = {places[name]: node for name, node in nodes.items()}
