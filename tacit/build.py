@@ -195,6 +195,15 @@ def rule_name(experiment: Experiment, population: Population) -> str:
     return "random-effects" if differ and experiment.privacy.rule == "spread" else "mean"
 
 
+def with_rule(parts: Parts) -> Experiment:
+    """The experiment with the rule that runs, for whoever reads it later; central DP has none."""
+    experiment = parts.experiment
+    if isinstance(parts.plan, CentralPlan) or experiment.aggregate.rule is not None:
+        return experiment
+    rule = {"rule": rule_name(experiment, parts.population)}
+    return experiment.model_copy(update={"aggregate": experiment.aggregate.model_copy(update=rule)})
+
+
 def _algorithm(
     experiment: Experiment, population: Population, model: nn.Module, plan: Plan | CentralPlan | DistributedPlan | None
 ) -> Algorithm:

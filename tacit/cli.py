@@ -14,6 +14,7 @@ import tacit
 from tacit import check
 from tacit.deploy.command import app as deploy_app
 from tacit.errors import BadInput, TacitError
+from tacit.experiment import shipped
 from tacit.protect.commands import keys
 from tacit.report.ledger_command import app as ledger_app
 
@@ -27,6 +28,7 @@ app.add_typer(ledger_app, name="ledger")
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change one setting; may be repeated.")
 ]
+EXPERIMENT = f"EXPERIMENT is a TOML file, or one that ships with Tacit: {', '.join(shipped())}; digits if left out."
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
 
@@ -42,10 +44,10 @@ def top(
         raise typer.Exit
 
 
-@app.command("run")
+@app.command("run", epilog=EXPERIMENT)
 def run_command(
     experiment: Annotated[
-        str | None, typer.Argument(help="A shipped experiment or a TOML file; digits if left out.", show_default=False)
+        str | None, typer.Argument(help="A TOML file or a shipped experiment.", show_default=False)
     ] = None,
     settings: Settings = None,
     out: Annotated[
@@ -86,10 +88,10 @@ def run_command(
         closing(history, console)
 
 
-@app.command("compare")
+@app.command("compare", epilog=EXPERIMENT)
 def compare_command(
     experiment: Annotated[
-        str | None, typer.Argument(help="A shipped experiment or a TOML file; digits if left out.", show_default=False)
+        str | None, typer.Argument(help="A TOML file or a shipped experiment.", show_default=False)
     ] = None,
     vary: Annotated[
         list[str] | None,
@@ -191,7 +193,6 @@ def data_command(
 
 def _experiment_or_data(name: str, settings: tuple[str, ...]) -> tacit.Experiment:
     from tacit.data.section import NAMES
-    from tacit.experiment import shipped
 
     if name in shipped() or Path(name).is_file():
         return tacit.Experiment.load(name, settings)

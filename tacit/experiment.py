@@ -110,6 +110,7 @@ def _sentence(error: ValidationError) -> str:
         *section, key = [str(part) for part in problem["loc"]]
         known = _keys(section[0]) if section else [*Experiment.model_fields, *homes(key)]
         hint = check.nearest(key, known) or f" Valid keys: {', '.join(known)}."
+        hint = hint.replace("mean '", f"mean '{section[0]}.") if section else hint
         hint = hint if section or key not in homes(key).values() else f" Did you mean {next(iter(homes(key)))!r}?"
         return f"Unknown key {'.'.join([*section, key])!r}.{hint}"
     if problem["type"] == "literal_error":

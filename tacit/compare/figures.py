@@ -16,7 +16,7 @@ from matplotlib.ticker import MaxNLocator
 
 from tacit.compare import plot
 from tacit.compare.grid import Cell
-from tacit.compare.results import Estimate, Row, Run, last_rounds, lengths, over_rounds, statement
+from tacit.compare.results import FEWEST_SEEDS, Estimate, Row, Run, last_rounds, lengths, over_rounds, statement
 from tacit.compare.table import accuracy, statements
 from tacit.compare.values import label
 from tacit.errors import BadInput
@@ -78,7 +78,7 @@ def by_cell(rows: Sequence[Row]) -> Figure:
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.grid(axis="y", visible=False)
     _xlabel(axes, f"test accuracy, mean of the {last_rounds(lengths(rows))}", rows)
-    plot.title(axes, f"{_name(rows)}: {_over(rows, ' (small dots), with 95 % interval')}")
+    plot.title(axes, f"{_name(rows)}: {_over(rows, ' (small dots)', interval=True)}")
     return figure
 
 
@@ -133,7 +133,7 @@ def by_epsilon(rows: Sequence[Row]) -> Figure:
     axes.set_ylabel(f"test accuracy, mean of the {last_rounds(lengths(rows))}")
     plot.title(
         axes,
-        f"{_name(rows)}: accuracy by epsilon, {_over(rows, ' with 95 % interval; equal epsilons stand side by side')}",
+        f"{_name(rows)}: accuracy by epsilon, {_over(rows, interval=True)}; equal epsilons stand side by side",
     )
     _legend(figure, axes)
     return figure
@@ -197,9 +197,10 @@ def _name(rows: Sequence[Row]) -> str:
     return rows[0].cell.experiments[0].name
 
 
-def _over(rows: Sequence[Row], more: str = "") -> str:
+def _over(rows: Sequence[Row], more: str = "", *, interval: bool = False) -> str:
     seeds = len(rows[0].runs)
-    return f"mean of {seeds} seeds{more}" if seeds > 1 else "one seed"
+    width = "" if not interval else " with 95 % interval" if seeds >= FEWEST_SEEDS else ", too few for an interval"
+    return f"mean of {seeds} seeds{more}{width}" if seeds > 1 else "one seed"
 
 
 def _accuracies(run: Run) -> list[float]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tacit.compare.grid import Cell
-from tacit.engine.folder import first_free, replace
+from tacit.engine.folder import first_free, replace, says_same
 from tacit.errors import BadInput, RunExists
 from tacit.experiment import Experiment
 from tacit.toml import dumps
@@ -44,7 +44,7 @@ def tasks_of(path: Path, cells: Sequence[Cell]) -> list[Task]:
         for experiment in cell.experiments:
             folder = path / "runs" / cell.slug / f"seed-{experiment.run.seed}"
             known = folder / "experiment.toml"
-            if known.exists() and known.read_text("utf-8") != experiment.toml():
+            if known.exists() and not says_same(known.read_text("utf-8"), experiment):
                 raise BadInput(
                     f"The run in {folder} was started with other settings: leave out --set, or choose another --out."
                 )

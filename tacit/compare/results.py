@@ -19,6 +19,7 @@ from tacit.compare.grid import Cell
 from tacit.compare.place import Task
 
 LAST_ROUNDS = 10
+FEWEST_SEEDS = 3  # of two, the interval is 9 times their distance, which says nothing
 CONFIDENCE = 0.95
 
 
@@ -51,7 +52,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over seeds; `interval` is the half width of its 95 % confidence interval, None with one seed.
+    """A mean over seeds; `interval` is the half width of its 95 % confidence interval, None with fewer than 3 seeds.
 
     >>> Estimate(0.75, 0.5).span
     (0.5, 0.25)
@@ -114,10 +115,11 @@ def estimate(numbers: Sequence[float]) -> Estimate | None:
     count = len(numbers)
     if not count:
         return None
-    if count == 1:
-        return Estimate(float(numbers[0]), None)
+    mean = math.fsum(numbers) / count
+    if count < FEWEST_SEEDS:
+        return Estimate(mean, None)
     quantile = float(stdtrit(count - 1, (1 + CONFIDENCE) / 2))
-    return Estimate(math.fsum(numbers) / count, quantile * float(np.std(numbers, ddof=1)) / math.sqrt(count))
+    return Estimate(mean, quantile * float(np.std(numbers, ddof=1)) / math.sqrt(count))
 
 
 def last_rounds(lengths: Iterable[int]) -> str:

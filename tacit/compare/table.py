@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tacit.compare.results import CONFIDENCE, Row, last_rounds, lengths, statement, units
+from tacit.compare.results import CONFIDENCE, FEWEST_SEEDS, Row, last_rounds, lengths, statement, units
 from tacit.compare.values import headings, short, text
 from tacit.privacy.guarantee import shown
 from tacit.report.progress import size
@@ -40,12 +40,7 @@ def statements(rows: Iterable[Row]) -> list[str]:
 
 def notes(rows: Sequence[Row]) -> list[str]:
     """What must be read with the table, a sentence each."""
-    seeds = len(rows[0].runs)
-    said = [
-        f"Accuracy: mean over {seeds} seeds ± {100 * CONFIDENCE:g} % interval (Student t)."
-        if seeds > 1
-        else "One seed, so no interval."
-    ]
+    said = [f"Accuracy: {_over(len(rows[0].runs))} The accuracy of the final models is in table.csv."]
     promises = statements(rows)
     if not promises:
         return [*said, "No privacy is promised."]
@@ -95,7 +90,15 @@ def accuracy(row: Row) -> str:
     found = row.accuracy
     if found is None:
         return NOTHING
-    return f"{found.mean:.4f}" + ("" if found.interval is None else f" ± {found.interval:.4f}")
+    return f"{found.mean:.4f}" + ("" if found.interval is None else f" ± {max(found.span):.4f}")
+
+
+def _over(seeds: int) -> str:
+    if seeds == 1:
+        return "one seed, so no interval."
+    if seeds < FEWEST_SEEDS:
+        return f"mean over {seeds} seeds, which are too few for an interval."
+    return f"mean over {seeds} seeds ± {100 * CONFIDENCE:g} % interval (Student t, cut at 0 and 1)."
 
 
 def troubles(row: Row) -> list[str]:

@@ -28,6 +28,7 @@ class Block:
     labels: names.Coded
     clients: names.Coded | None
     dropped: int
+    clamped: dict[str, int]  # by column: how many values lay beyond the declared range
 
 
 def load(section: DataSection, *, seed: int) -> Dataset:
@@ -41,22 +42,35 @@ def load(section: DataSection, *, seed: int) -> Dataset:
         for file, owner in zip(files, owners, strict=True)
         for block in read(file, columns, section, client=owner, client_column=by_column)
     ]
-    tests = [block for file in listing(section.test_path) for block in read(file, columns, section)]
+    same = section.test_path == section.path
+    tests = [] if same else [block for file in listing(section.test_path) for block in read(file, columns, section)]
     class_names, notes = names.classes(section.classes, [block.labels for block in (*blocks, *tests)])
-    if dropped := sum(block.dropped for block in (*blocks, *tests)):
-        notes = (*notes, f"dropped {dropped} row{'s' * (dropped > 1)} with missing values")
-    test = _joined(tests, class_names) if tests else None
-    return dataset(section, _joined(blocks, class_names), test, class_names=class_names, seed=seed, notes=notes)
+    notes = (*notes, *_changes((*blocks, *tests), section))
+    rows = _joined(blocks, class_names)
+    test = rows if same else _joined(tests, class_names) if tests else None
+    return dataset(section, rows, test, class_names=class_names, seed=seed, notes=notes)
+
+
+def pinned_columns(section: DataSection) -> tuple[str, ...]:
+    """The features as the public test rows have them, so that everybody reads the same ones in the same order."""
+    return feature_columns(listing(section.test_path)[0], section)
 
 
 def feature_columns(path: Path, section: DataSection) -> tuple[str, ...]:
-    """The columns that are features, in the order of the first line. Raises: BadData if a named one is absent."""
+    """The columns that are features: `data.columns`, or those of the first line. Raises: BadData if a named one is absent."""
     head = header(path)
     roles = {"label": [section.label], "client_column": [section.client_column] * (section.client_column is not None)}
-    roles |= {"numeric": [*section.numeric], "categorical": [*section.categorical], "ignore": [*section.ignore]}
+    roles |= {
+        "columns": [*(section.columns or ())],
+        "numeric": [*section.numeric],
+        "categorical": [*section.categorical],
+        "ignore": [*section.ignore],
+    }
     for key, columns in roles.items():
         for column in set(columns).difference(head):
             raise BadData(f"{path} has no column {column!r}, which data.{key} names.{check.nearest(column, head)}")
+    if section.columns is not None:
+        return section.columns
     apart = {section.label, section.client_column, *section.ignore}
     if found := tuple(column for column in head if column not in apart):
         return found
@@ -81,12 +95,13 @@ def read(
         clients = names.coded([client] * len(table.lines)) if client else None
         if client_column:
             clients = names.coded(_present(table, client_column, marks=frozenset(("",))))
-        x, kept = features.encode(table, columns, section)
+        x, kept, clamped = features.encode(table, columns, section)
         yield Block(
             x=x,
             labels=names.coded(np.array(labels[0])[labels[1][kept]]),
             clients=(clients[0], clients[1][kept]) if clients else None,
             dropped=int((~kept).sum()),
+            clamped=clamped,
         )
     if not rows:
         raise BadData(
@@ -120,6 +135,15 @@ def _refuse_unknown_label(table: Table, labels: names.Coded, section: DataSectio
             f"{table.path}, line {table.lines[row]} has the label {labels[0][labels[1][row]]!r}, "
             "which data.classes does not declare: correct it or declare it."
         )
+
+
+def _changes(blocks: Sequence[Block], section: DataSection) -> Iterator[str]:
+    """What reading changed, a note each: rows that were dropped, values that were pulled into their range."""
+    if dropped := sum(block.dropped for block in blocks):
+        yield f"dropped {dropped} row{'s' * (dropped > 1)} with missing values"
+    for column, (low, high) in section.numeric.items():
+        if count := sum(block.clamped.get(column, 0) for block in blocks):
+            yield f"clamped {count} value{'s' * (count > 1)} of {column!r} into its declared range [{low:g}, {high:g}]"
 
 
 def _joined(blocks: Sequence[Block], class_names: tuple[str, ...]) -> Rows:

@@ -33,7 +33,7 @@ def tables(path: Path, wanted: Sequence[str], *, ignored: Sequence[str | None] =
             raise BadData(f"{path} has no column {absent[0]!r}: every file needs the same columns.")
         if extra := [column for column in head if column not in wanted and column not in ignored]:
             raise BadData(
-                f"{path} has a column {extra[0]!r} that other files lack: remove it or name it in data.ignore."
+                f"{path} has a column {extra[0]!r} that is no feature of this experiment: remove it or name it in data.ignore."
             )
         rows, lines = [], []
         for row in filter(None, reader):
@@ -69,6 +69,8 @@ def _first_line(reader: "Reader", path: Path) -> list[str]:
     head = [name.strip() for name in next(reader, [])]
     if not head:
         raise BadData(f"{path} is empty: expected a first line with the names of the columns.")
+    if len(head) == 1 and any(mark in head[0] for mark in ";\t|"):
+        raise BadData(f"{path} does not separate its cells by commas: write them as in {'a,b,c'!r}.")
     if twice := [name for name in head if head.count(name) > 1]:
         raise BadData(f"{path} has two columns named {twice[0]!r}: rename one.")
     return head

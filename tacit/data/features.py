@@ -18,8 +18,8 @@ OTHER = "other"
 MISSING_CATEGORY = "missing"
 
 
-def encode(table: Table, columns: Sequence[str], section: DataSection) -> tuple[np.ndarray, np.ndarray]:
-    """Turns the rows of a table into float32 features, and says which rows are kept.
+def encode(table: Table, columns: Sequence[str], section: DataSection) -> tuple[np.ndarray, np.ndarray, dict[str, int]]:
+    """Turns the rows of a table into float32 features; says which rows are kept and how many values were clamped.
 
     Raises: BadData naming file, line, column and value.
     """
@@ -32,14 +32,20 @@ def encode(table: Table, columns: Sequence[str], section: DataSection) -> tuple[
             '"drop" or to a number.'
         )
     fill = section.missing if isinstance(section.missing, float) else 0.0
-    blocks = [
-        _categories(table, column, absent[column], section)
-        if column in section.categorical
-        else _numbers(table, column, absent[column], fill=fill, limits=section.numeric.get(column))
-        for column in columns
-    ]
     kept = kept if section.missing == "drop" else np.ones(len(table.lines), bool)
-    return np.concatenate(blocks, axis=1)[kept], kept
+    blocks, clamped = [], {}
+    for column in columns:
+        if column in section.categorical:
+            blocks.append(_categories(table, column, absent[column], section))
+            continue
+        limits = section.numeric.get(column)
+        values = _numbers(table, column, absent[column], fill=fill, ranged=limits is not None)
+        if limits is not None:
+            within = np.clip(values, *limits)
+            clamped[column] = int(((within != values) & kept & ~absent[column]).sum())
+            values = (within - limits[0]) / (limits[1] - limits[0])
+        blocks.append(values.astype(np.float32)[:, None])
+    return np.concatenate(blocks, axis=1)[kept], kept, clamped
 
 
 def _absent(cells: Sequence[str], values: Sequence[str]) -> np.ndarray:
@@ -48,10 +54,8 @@ def _absent(cells: Sequence[str], values: Sequence[str]) -> np.ndarray:
     return np.fromiter((cell in marks for cell in cells), bool, len(cells))
 
 
-def _numbers(
-    table: Table, column: str, absent: np.ndarray, *, fill: float, limits: tuple[float, float] | None
-) -> np.ndarray:
-    """A numeric column as [n, 1]."""
+def _numbers(table: Table, column: str, absent: np.ndarray, *, fill: float, ranged: bool) -> np.ndarray:
+    """A numeric column as [n], before it is scaled; without a range it must fit into 32 bits as it stands."""
     cells = table.columns[column]
     if absent.any():
         cells = [repr(fill) if gone else cell for cell, gone in zip(cells, absent, strict=True)]
@@ -64,16 +68,14 @@ def _numbers(
             "data.categorical, or name it in data.ignore."
         ) from None
     finite = np.isfinite(values)
-    if limits is not None:
-        values = (np.clip(values, *limits) - limits[0]) / (limits[1] - limits[0])
-    else:
+    if not ranged:
         finite &= np.abs(values) <= np.finfo(np.float32).max
     if not finite.all():
         row = int(np.argmin(finite))
         raise BadData(
             f"{_place(table, row, column)} is {cells[row]!r}, which is not a finite 32-bit number: correct it."
         )
-    return values.astype(np.float32)[:, None]
+    return values
 
 
 def _categories(table: Table, column: str, absent: np.ndarray, section: DataSection) -> np.ndarray:

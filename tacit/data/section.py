@@ -24,6 +24,7 @@ ONLY_FOR = {  # keys that would be ignored elsewhere, so there they are refused
     "client_column": ("csv",),
     "numeric": ("csv",),
     "categorical": ("csv",),
+    "columns": ("csv",),
     "ignore": ("csv",),
     "divide_by": ("npz",),
 }
@@ -68,6 +69,9 @@ class DataSection(BaseModel):
     )
     categorical: dict[str, tuple[str, ...]] = Field(
         default_factory=dict, description='csv: public values per column; a value "other" takes every unknown one'
+    )
+    columns: tuple[str, ...] | None = Field(
+        None, description="csv: the features, in this order; None takes them as the first file has them"
     )
     ignore: tuple[str, ...] = Field((), description="csv: columns to leave out")
     missing: float | str = Field(
@@ -153,6 +157,7 @@ def _check_columns(section: DataSection) -> None:
     for column, values in section.categorical.items():
         if not values or len(set(values)) < len(values):
             raise BadInput(f"Expected data.categorical.{column} to list its values, each once, got {list(values)}.")
+    _check_pinned(section)
     roles = [section.label, section.client_column, *section.numeric, *section.categorical, *section.ignore]
     for column in roles:
         if column is not None and roles.count(column) > 1:
@@ -165,3 +170,17 @@ def _check_columns(section: DataSection) -> None:
             raise BadInput(f'Expected data.missing to be "refuse", "drop" or a number, got {section.missing!r}.')
     else:
         check.finite(**{"data.missing": section.missing})
+
+
+def _check_pinned(section: DataSection) -> None:
+    """Refuses a list of features that leaves out a declared one, or takes in what is none."""
+    if section.columns is None:
+        return
+    if not section.columns or len(set(section.columns)) < len(section.columns):
+        raise BadInput(f"Expected data.columns to list the features, each once, got {list(section.columns)}.")
+    for column in (*section.numeric, *section.categorical):
+        if column not in section.columns:
+            raise BadInput(f"data.columns leaves out {column!r}, which has a range or values: add it there.")
+    for column in (section.label, section.client_column, *section.ignore):
+        if column in section.columns:
+            raise BadInput(f"data.columns names {column!r}, which is no feature: take it out there.")

@@ -33,6 +33,7 @@ def init_command(
     from tacit.deploy.check_keys import who_opens
     from tacit.deploy.init import init
     from tacit.experiment import Experiment
+    from tacit.site.rows import OWN_FILES
 
     chosen = Experiment.load(experiment, tuple(settings or ()))
     console = Console()
@@ -44,6 +45,9 @@ def init_command(
     )
     for finding in who_opens(made, Experiment.load(made.app / "tacit_app" / "experiment.toml")):
         console.print(f"{finding.text}.", highlight=False)
+    if chosen.data.name in OWN_FILES:
+        rows = f"sites/NAME/records.{chosen.data.name}"
+        console.print(f"Every site puts its rows into {folder / rows} first.", highlight=False, soft_wrap=True)
     console.print(
         f"Read {folder / 'README.md'}; a trial on this machine is `tacit deploy up {folder}`.",
         highlight=False,

@@ -7,6 +7,7 @@ import tacit
 from tacit.build import clients
 from tacit.build_sums import refuse_threshold
 from tacit.data.budgets import budgets
+from tacit.data.csv_files import pinned_columns
 from tacit.deploy.certificates import make_authority, make_node_key, make_server
 from tacit.deploy.layout import CONNECTION, Federation, app_digest
 from tacit.deploy.readme import readme
@@ -16,7 +17,7 @@ from tacit.protect.threshold import fewest_shares
 from tacit.random import seeded
 from tacit.site.key_files import make_keys
 from tacit.site.make import make_site
-from tacit.site.rows import OWN_FILES, refuse_undeployable
+from tacit.site.rows import OWN_FILES, public_rows, refuse_undeployable
 
 PYPROJECT = """\
 [build-system]
@@ -95,7 +96,11 @@ def deployable(experiment: Experiment, sites: str, *, trial: bool) -> Experiment
         values["run"]["randomness"] = "os"
     if experiment.data.name not in OWN_FILES:
         if not sites.isdecimal():
-            raise BadInput(f"{experiment.data.name} is shared out by Tacit: give --sites as a number.")
+            count = len(sites.split(","))
+            raise BadInput(
+                f"The {experiment.data.name} data comes with Tacit and is dealt out to client-0, client-1, ...: give the number"
+                f" of sites, as in --sites {count}; names are for csv and npz, where every site has its own rows."
+            )
         values["data"]["clients"] = int(sites)
     count = int(sites) if sites.isdecimal() else len(sites.split(","))
     if experiment.protect.kind == "paillier" and experiment.protect.threshold is None:
@@ -103,7 +108,21 @@ def deployable(experiment: Experiment, sites: str, *, trial: bool) -> Experiment
     chosen = Experiment(**values)
     refuse_undeployable(chosen)
     refuse_threshold(chosen, clients=count)
-    return chosen
+    return with_public_rows(chosen) if chosen.data.name in OWN_FILES else chosen
+
+
+def with_public_rows(experiment: Experiment) -> Experiment:
+    """The experiment with its test rows found from any working directory, and its columns as they have them.
+
+    Raises BadData, before anything is made, where they cannot be read.
+    """
+    data = experiment.data
+    place = {"test_path": str(Path(str(data.test_path)).expanduser().resolve())}
+    columns = {"columns": list(pinned_columns(data))} if data.name == "csv" else {}
+    values = experiment.model_dump(exclude_none=True)
+    found = Experiment(**values | {"data": values["data"] | place | columns})
+    public_rows(found)
+    return found
 
 
 def site_budgets(experiment: Experiment, sites: str) -> dict[str, float]:
@@ -127,6 +146,8 @@ def _connect(federation: Federation, name: str) -> None:
     """What a site needs to reach the server: its key, the authority's certificate and the address."""
     folder = federation.site(name)
     make_node_key(folder)
+    federation.public_key(name).parent.mkdir(exist_ok=True)
+    federation.public_key(name).write_bytes((folder / "node.pub").read_bytes())
     (folder / "ca.crt").write_bytes((federation.server / "ca.crt").read_bytes())
     with (folder / "site.toml").open("a", encoding="utf-8") as file:
         file.write(f'server = "{federation.address}"\n')

@@ -54,6 +54,10 @@ class Federation:
         """The folder of a site."""
         return self.folder / "sites" / name
 
+    def public_key(self, name: str) -> Path:
+        """The server's copy of a site's public key: the site's folder goes to the site."""
+        return self.server / "nodes" / f"{name}.pub"
+
     def write(self) -> None:
         """Writes `federation.toml`."""
         values: dict[str, Any] = {"name": self.name, "host": self.host, "port": self.port}

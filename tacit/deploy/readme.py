@@ -14,8 +14,9 @@ Made by `tacit deploy init`. Every machine needs Python 3.11 and `pip install "t
     tacit deploy check {folder}
     tacit deploy up {folder}
 
-starts the server and all sites here, runs the experiment, and leaves model, log and summary in `results/`. After a
-failure, `tacit deploy up {folder} --resume` goes on.
+starts the server and all sites here, runs the experiment, and leaves model, log, summary and `report.html` in `results/`. After a
+failure, `tacit deploy up {folder} --resume` goes on. A trial is charged to the sites' ledgers like any other run: with real rows it
+is a real release, so rehearse with rows that are not.
 
 ## In earnest
 
@@ -23,14 +24,7 @@ failure, `tacit deploy up {folder} --resume` goes on.
 authority's certificate. Send it by a way you trust, and delete it here: from then on it belongs to the site. `server/ca.key`
 can sign new certificates: keep it offline.{data}
 
-**2. The site reads `budget.toml` and decides.** It holds the epsilon that the site allows over all runs, and the digest of the one
-experiment it accepts. `tacit deploy site FOLDER` then joins the server and answers until it is stopped:
-
-{sites}
-
-`tacit ledger show FOLDER` prints who was charged what, when and for what; `log.jsonl` says what was asked and refused.
-
-**3. The server** (the machine that sites reach as {address}):
+**2. Start the server** (the machine that sites reach as {address}), in one terminal:
 
     cd {folder}
     export FLWR_HOME=$PWD/flwr FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1
@@ -38,12 +32,24 @@ experiment it accepts. `tacit deploy site FOLDER` then joins the server and answ
         --ssl-keyfile server/server.key --enable-supernode-auth --disable-runtime-dependency-installation \\
         --database server/superlink.db
 
-**4. Register the sites' keys and run** (same folder, same exports, another terminal):
+and tell it the sites' public keys, once, in another (same `cd`, same `export`):
 
 {register}
+
+**3. Every site reads `proposal.toml` and `budget.toml`, and decides.** The first is the experiment; the second holds the epsilon
+that the site allows over all runs, and the digest of the one experiment it accepts. Then, each on its own machine:
+
+{sites}
+
+`check` says what is wrong with the folder, the rows or the way to the server; `site` joins the server and answers until Ctrl-C.
+`tacit ledger show FOLDER` prints who was charged what, when and for what; `log.jsonl` says what was asked and refused.
+
+**4. Run** (in the server's second terminal):
+
     flwr run app {connection} --stream
 
-To go on after a failure: `flwr run app {connection} --stream --run-config 'resume=true'`.
+To go on after a failure: `flwr run app {connection} --stream --run-config 'resume=true'`; to set the run aside and start anew,
+`'force=true'`.
 
 {keys}## With Flower's own SuperNode
 
@@ -57,10 +63,10 @@ so the site trusts the server not to have changed it; with `tacit deploy site` i
 
 | path | what | who |
 |---|---|---|
-| `server/` | the authority, the server's certificate, the SuperLink's database | the server |
+| `server/` | the authority, the server's certificate, the sites' public keys, the SuperLink's database | the server |
 | `app/` | the Flower app: `experiment.toml` and two short files | the server |
 | `results/` | `experiment.toml`, `rounds.jsonl`, `ledger.db`, `model.safetensors`, `summary.json` | the server |
-| `sites/NAME/` | `site.toml`, `budget.toml`, `ledger.db`, `log.jsonl`, `node.key`, `ca.crt` | the site |
+| `sites/NAME/` | `site.toml`, `proposal.toml`, `budget.toml`, `ledger.db`, `log.jsonl`, `node.key`, `ca.crt` | the site |
 """
 KEYS = """\
 ## Who can open a sum
@@ -97,9 +103,11 @@ def readme(federation: Federation, experiment: Experiment) -> str:
         connection=CONNECTION,
         keys=_keys(experiment, len(federation.sites)) if experiment.protect.kind == "paillier" else "",
         data=OWN.format(kind=kind) if kind in OWN_FILES else "",
-        sites="\n".join(f"    tacit deploy site sites/{name}" for name in federation.sites),
+        sites="\n".join(
+            f"    tacit deploy check sites/{name} && tacit deploy site sites/{name}" for name in federation.sites
+        ),
         register="\n".join(
-            f"    flwr supernode register sites/{name}/node.pub {CONNECTION}" for name in federation.sites
+            f"    flwr supernode register server/nodes/{name}.pub {CONNECTION}" for name in federation.sites
         ),
     )
 

@@ -1,23 +1,22 @@
 """What the operator of a trial sees."""
 
+import json
 import time
 from pathlib import Path
 from typing import Any
 
 import typer
 from rich.console import Console
-from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
 from tacit.deploy.check import refuse_wrong
 from tacit.deploy.layout import open_federation
 from tacit.deploy.up import up
-from tacit.errors import BadInput, TacitError
+from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.privacy.guarantee import shown
-from tacit.report.page import write_page
-from tacit.report.progress import facts
+from tacit.report.progress import facts, round_line, show_promise
 
 
 def trial(folder: Path, *, resume: bool, force: bool, console: Console) -> None:
@@ -25,6 +24,13 @@ def trial(folder: Path, *, resume: bool, force: bool, console: Console) -> None:
     if resume and force:
         raise BadInput("--resume goes on with a run and --force starts a new one: use one of them.")
     federation = open_federation(folder)
+    done = finished(federation.results) if resume else None
+    if done is not None:
+        console.print(
+            "The run is finished, so nothing was started; `--force` sets it aside and starts anew.", soft_wrap=True
+        )
+        closing(done, federation.results, console)
+        return
     refuse_wrong(federation, resume=resume, force=force)
     rounds = Experiment.load(federation.app / "tacit_app" / "experiment.toml").train.rounds
     started = time.monotonic()
@@ -33,13 +39,7 @@ def trial(folder: Path, *, resume: bool, force: bool, console: Console) -> None:
         console.print(f"[dim]{time.monotonic() - started:5.1f} s[/]  {text}", highlight=False)
 
     def observe(record: dict[str, Any]) -> None:
-        spent = (
-            f"  epsilon {shown(record['epsilon_tightest'])} to {shown(record['epsilon_loosest'])}"
-            if "epsilon_tightest" in record
-            else ""
-        )
-        who = f"{record['answered']} of {record['cohort']} sites"
-        said(f"round {record['round'] + 1}/{rounds}  accuracy {record['accuracy']:.3f}{spent}  {who}")
+        said(round_line(record, rounds))
 
     try:
         summary = up(federation, resume=resume, force=force, said=said, observe=observe)
@@ -47,6 +47,13 @@ def trial(folder: Path, *, resume: bool, force: bool, console: Console) -> None:
         typer.echo(f"Stopped. Nothing is lost: go on with `tacit deploy up {folder} --resume`.", err=True)
         raise typer.Exit(130) from None
     closing(summary, federation.results, console)
+
+
+def finished(results: Path) -> dict[str, Any] | None:
+    """The summary of a run that did all its rounds; one that ran out of budget may go on once a site allows more."""
+    path = results / "summary.json"
+    summary = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    return summary if summary.get("stopped") == "rounds" else None
 
 
 def closing(summary: dict[str, Any], results: Path, console: Console) -> None:
@@ -57,14 +64,8 @@ def closing(summary: dict[str, Any], results: Path, console: Console) -> None:
     for name, epsilon in summary["sites"]["epsilon"].items():
         table.add_row(Text(f"ledger of {name}", style="dim"), f"epsilon {shown(epsilon)} over all its runs")
     console.print(table)
-    console.print(
-        Panel(Text(summary["sentence"]), title="guarantee" if summary["guarantee"] else "no guarantee", expand=False)
-    )
+    show_promise(summary, console)
     console.print(Text(f"Files: {results}"))
     page = results / "report.html"
-    try:
-        write_page([results], page)
-    except TacitError as error:
-        console.print(Text(f"No report page: {error}"))
-    else:
+    if page.is_file():
         console.print(Text(f"Report: {page}"))

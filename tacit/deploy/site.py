@@ -1,6 +1,8 @@
 """`tacit deploy site`: one site. Starts its SuperNode and answers for it until it is stopped."""
 
+import logging
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ from tacit.deploy.presence import take_place
 from tacit.deploy.processes import Processes, free_port, program
 from tacit.errors import BadInput, TacitError
 from tacit.site.limits import read_limits
+from tacit.site.log import NAME, SPOKEN
 from tacit.site.site import Site
 
 STILL_ONLINE = (
@@ -31,6 +34,7 @@ def run_site(folder: Path) -> None:
             raise BadInput(f"{folder / name} is missing: the site cannot prove who it is, or who the server is.")
     signal.signal(signal.SIGTERM, _stop)
     died, deadline, server = take_place(folder), None, str(settings["server"])
+    _speak(f"{settings['name']} joins {server}; everything is in {folder / NAME}, Ctrl-C stops it.")
     while True:
         began = time.monotonic()
         why = _serve(folder, server)
@@ -68,6 +72,15 @@ def _supernode(folder: Path, server: str, port: int) -> list[str | Path]:
     command: list[str | Path] = [program("flower-supernode"), "--root-certificates", folder / "ca.crt"]
     command += ["--superlink", server, "--auth-supernode-private-key", folder / "node.key"]
     return [*command, "--isolation", "process", "--host", "127.0.0.1", "--port", str(port)]
+
+
+def _speak(first: str) -> None:
+    """Says on standard output what the site is asked and answers, for whoever started it."""
+    voice = logging.StreamHandler(sys.stdout)
+    voice.setFormatter(logging.Formatter("%(asctime)s  %(message)s", "%H:%M:%S"))
+    SPOKEN.handlers, SPOKEN.propagate = [voice], False
+    SPOKEN.setLevel(logging.INFO)
+    SPOKEN.info(first)
 
 
 def _stop(*_: Any) -> None:

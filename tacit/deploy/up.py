@@ -88,7 +88,7 @@ def follow(federation: Federation, processes: Processes, *, since: float, observ
         if status.get("state") == "finished":
             return json.loads((federation.results / "summary.json").read_text("utf-8"))
         if status.get("state") == "failed":
-            raise TacitError(f"The run stopped: {status['text']}")
+            raise TacitError(f"The run stopped: {status['text']} Once that is mended, go on with --resume.")
         if status and not _alive(int(status["pid"])):
             raise TacitError("The server's process ended in the middle of the run: go on with --resume.")
         processes.refuse_ended()

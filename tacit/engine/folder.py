@@ -87,8 +87,25 @@ def refuse_taken(path: Path, *, resume: bool, force: bool) -> None:
         raise BadInput(f"There is no run to resume in {path}.")
 
 
-def open_folder(path: Path, experiment: Experiment, *, resume: bool, force: bool) -> Folder:
-    """Makes or reopens a run's folder and locks it. Raises RunExists, or BadInput if there is nothing to resume."""
+def says_same(text: str, experiment: Experiment) -> bool:
+    """Whether a run's file is that of an experiment, but for the rule that was written in where it names none.
+
+    >>> text = Experiment(aggregate={"rule": "mean"}).toml()
+    >>> says_same(text, Experiment()), says_same(text, Experiment(aggregate={"rule": "pfa"}))
+    (True, False)
+    """
+    if experiment.aggregate.rule is None:
+        text = "".join(line for line in text.splitlines(keepends=True) if not line.startswith("rule = "))
+    return text == experiment.toml()
+
+
+def open_folder(
+    path: Path, experiment: Experiment, *, resume: bool, force: bool, resolved: Experiment | None = None
+) -> Folder:
+    """Makes or reopens a run's folder and locks it. Raises RunExists, or BadInput if there is nothing to resume.
+
+    `resolved` is the experiment as it is written down, with the rule that runs; a run that was started without it goes on too.
+    """
     known = path / "experiment.toml"
     refuse_taken(path, resume=resume, force=force)
     if force and known.exists():
@@ -97,8 +114,8 @@ def open_folder(path: Path, experiment: Experiment, *, resume: bool, force: bool
     lock = _lock(path)
     if not resume:
         replace(path / "run.json", json.dumps({"run": uuid.uuid4().hex}).encode())
-        replace(known, experiment.toml().encode())
-    elif known.read_text("utf-8") != experiment.toml():
+        replace(known, (resolved or experiment).toml().encode())
+    elif not _same(known.read_text("utf-8"), experiment, resolved):
         os.close(lock)
         raise BadInput(
             f"The run in {path} was started with other settings: resume it as it was (leave out --set), or choose another --out."
@@ -140,6 +157,10 @@ def _lock(path: Path) -> int:
         os.close(lock)
         raise RunExists(f"Another process is running in {path}: wait for it, or choose another --out.") from error
     return lock
+
+
+def _same(text: str, experiment: Experiment, resolved: Experiment | None) -> bool:
+    return says_same(text, experiment) if resolved is None else text in (experiment.toml(), resolved.toml())
 
 
 def _complete(line: str) -> bool:

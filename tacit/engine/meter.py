@@ -52,13 +52,13 @@ class Meter:
                     self._out.add(index)
         return found
 
-    def after(self, cohort: Sequence[Client]) -> dict[str, Any]:
+    def after(self, cohort: Sequence[Client], *, last: bool) -> dict[str, Any]:
         """The numbers of a round: clients out of budget (and who is so from the next round on), and epsilon spent by the
-        tightest and the loosest client."""
+        tightest and the loosest client. After the last planned round nobody is left out of anything any more."""
         if self._ledger is None:
             return {"out_of_budget": 0}
         tightest, loosest = (self._at_most(client, self._ledger) for client in self._ends)
-        outside = self._outside(cohort)
+        outside = len(self._out) if last else self._outside(cohort)
         names, self._told = sorted(self._out - self._told), set(self._out)
         dropped = [self._parts.population.names[index] for index in names]
         ends = {"epsilon_tightest": tightest, "epsilon_loosest": loosest}

@@ -20,7 +20,7 @@ from torch import nn
 
 import tacit
 from tacit.algorithms.local_dp import LocalDP
-from tacit.build import Parts, build, population_id, rule_name
+from tacit.build import Parts, build, population_id, rule_name, with_rule
 from tacit.engine.evaluate import evaluate
 from tacit.engine.folder import Folder, first_free, open_folder, refuse_taken
 from tacit.engine.loop import Observer, loop
@@ -84,7 +84,7 @@ def run(
     writers = load_writers(experiment.run.writers)
     with ExitStack() as stack:
         parts = build(experiment, progress=progress)
-        folder = open_folder(place, experiment, resume=resume, force=force)
+        folder = open_folder(place, experiment, resume=resume, force=force, resolved=with_rule(parts))
         stack.callback(folder.close)
         trainer = _trainer(parts, stack)
         ledger = open_ledger(parts, folder)
@@ -188,6 +188,7 @@ def finish(parts: Parts, ledger: Ledger | None, folder: Folder, params: torch.Te
         "noise_multiplier": _range(parts.plan.multipliers) if parts.plan else None,
         "out_of_budget": rounds[-1]["out_of_budget"] if rounds else None,
         "guarantee": guarantee.record() if guarantee else None,
+        "other_runs": ledger.other_runs() if ledger else 0,
         "sentence": sentence(guarantee, other_runs=ledger.other_runs() if ledger else 0),
         "notes": list(parts.dataset.notes),
         "version": tacit.__version__,

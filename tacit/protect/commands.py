@@ -27,6 +27,8 @@ def new_command(
     from tacit.protect import keys as on_disk
     from tacit.protect.paillier import generate
 
+    if folder.is_file():
+        raise BadInput(f"{folder} is a file: name the folder that the key files go into.")
     taken = [name for name in (on_disk.SECRET_FILE, on_disk.PUBLIC_FILE) if (folder / name).exists()]
     if taken and not force:
         raise BadInput(f"{folder / taken[0]} exists: choose another folder, or overwrite it with --force.")

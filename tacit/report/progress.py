@@ -50,7 +50,9 @@ class Display:
         self._console.print(f"[bold]{experiment.name}[/]: {sizes}, {promise}.", highlight=False)
         for note in parts.dataset.notes:
             self._console.print(f"Note: {note}.", highlight=False)
-        if past:
+        if len(past) >= self._rounds:
+            self._console.print(f"This run is finished: its {len(past)} rounds are done, and nothing is left to train.")
+        elif past:
             self._console.print(f"Resuming after round {len(past)}.", highlight=False)
         if self._console.is_terminal:
             self._task = self._bar.add_task("round", total=self._rounds, completed=len(past))
@@ -100,6 +102,19 @@ class Display:
         return facts
 
 
+def round_line(record: dict[str, Any], rounds: int) -> str:
+    """A round of a deployment in one line.
+
+    >>> round_line({"round": 1, "accuracy": 0.5, "answered": 2, "cohort": 3}, 9)
+    'round 2/9  accuracy 0.500  2 of 3 sites'
+    """
+    spent = ""
+    if "epsilon_tightest" in record:
+        spent = f"  epsilon {shown(record['epsilon_tightest'])} to {shown(record['epsilon_loosest'])}"
+    who = f"{record['answered']} of {record['cohort']} sites"
+    return f"round {record['round'] + 1}/{rounds}  accuracy {record['accuracy']:.3f}{spent}  {who}"
+
+
 def spent_of(spent: float, limit: float) -> str:
     """What was spent, rounded up, beside its limit with the same digits: what keeps to a limit must look so.
 
@@ -126,15 +141,13 @@ def _promise(parts: Parts, limits: tuple[float, float]) -> str:
 
 
 def closing(history: History, console: Console) -> None:
-    """The table, the guarantee in one sentence, and where the files are."""
+    """The table, the guarantee in a few lines, and where the files are."""
     summary = history.summary
     table = Table(show_header=False, box=None, padding=(0, 2))
     for name, value in facts(summary).items():
         table.add_row(Text(name, style="dim"), value)
     console.print(table)
-    console.print(
-        Panel(Text(history.sentence), title="guarantee" if history.guarantee else "no guarantee", expand=False)
-    )
+    show_promise(summary, console)
     kept = ["report.html", "experiment.toml", "rounds.jsonl", "rounds.csv", "model.safetensors", "summary.json"]
     if history.ledger and history.ledger.path.parent == history.out:
         kept.insert(4, "ledger.db")
@@ -145,10 +158,52 @@ def closing(history: History, console: Console) -> None:
         console.print(Text(f"Ledger: {history.ledger.path}"))
 
 
+def show_promise(summary: dict[str, Any], console: Console) -> None:
+    """The guarantee as a panel of short lines; summary.json and the report have it as one sentence, and in full."""
+    promise = summary["guarantee"]
+    if promise is None:
+        console.print(Panel(Text(summary["sentence"]), title="no guarantee", expand=False))
+        return
+    table = Table.grid(padding=(0, 2))
+    for name, words in promise_lines(promise, other_runs=summary.get("other_runs")):
+        table.add_row(Text(name, style="dim"), Text(words))
+    console.print(Panel(table, title="guarantee", expand=False))
+    console.print(Text('In one sentence, as a privacy officer signs it: "sentence" in summary.json, or the report.'))
+
+
+def promise_lines(promise: dict[str, Any], *, other_runs: int | None) -> list[tuple[str, str]]:
+    """What is promised to whom, against whom, and on which conditions: nothing that qualifies an epsilon is left out.
+
+    `other_runs` is how many share the ledger, None where that was not written down.
+    """
+    spent = promise["epsilon"]
+    counted = (
+        "all runs in its ledger together" if other_runs is None else f"this run and {other_runs} others in its ledger"
+    )
+    bound = f"epsilon at most {shown(spent['max'])} (smallest {shown(spent['min'])}, median {shown(spent['median'])})"
+    lines = [
+        ("for every client", f"{bound} at delta = {promise['delta']:g}, per {promise['unit']}"),
+        ("spent in", counted if other_runs != 0 else "this run"),
+        ("if one would", promise["relation"]),
+        ("against", promise["adversary"]),
+        ("by", f"{promise['accountant']}, for {promise['sampler']}"),
+        ("noise from", promise["randomness"]),
+        ("provided that", "; ".join(promise["assumes"])),
+    ]
+    others = [
+        (f"against {other['adversary']}", f"epsilon {shown(other['epsilon']['max'])} ({other['sampler']})")
+        for other in promise.get("also", [])
+    ]
+    return [*lines, *others]
+
+
 def facts(summary: dict[str, Any]) -> dict[str, str]:
     """The closing table's rows."""
     why = {"rounds": "all planned rounds", "budget": "too few clients could pay for another round"}[summary["stopped"]]
-    rows = {"test accuracy": f"{summary['test_accuracy']:.4f}", "rounds": f"{summary['rounds']} ({why})"}
+    rows = {
+        "test accuracy, final model": f"{summary['test_accuracy']:.4f}",
+        "rounds": f"{summary['rounds']} ({why})",
+    }
     if summary.get("rule"):
         rows["rule"] = summary["rule"]
     if summary["guarantee"]:

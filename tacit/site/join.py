@@ -22,7 +22,7 @@ from tacit.site.agreement import Agreement, terms_of
 from tacit.site.foreign import Local, with_training
 from tacit.site.limits import Limits, read_limits, refuse_beyond
 from tacit.site.roster import Roster
-from tacit.site.rows import OWN_FILES, own_rows, refuse_undeployable, shape, unseen_rows
+from tacit.site.rows import OWN_FILES, own_rows, refuse_undeployable, refuse_unpinned, shape, unseen_rows
 from tacit.site.sealed import assemble_sealed
 from tacit.train.cohort import Trainer, one_by_one, task
 from tacit.train.workspace import workspace
@@ -86,6 +86,7 @@ def read_experiment(text: str) -> Experiment:
     try:
         experiment = Experiment(**tomllib.loads(text))
         refuse_undeployable(experiment)
+        refuse_unpinned(experiment)
         return experiment
     except (tomllib.TOMLDecodeError, BadInput) as error:
         raise Refused(f"The server's experiment cannot be used: {error}") from None

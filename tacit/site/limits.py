@@ -63,6 +63,8 @@ def read_limits(folder: Path) -> Limits:
         ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadInput(f"{path} is not valid TOML: {error}.") from None
+    except BadInput as error:
+        raise BadInput(f"{path}: {error}") from None
     except ValidationError as error:
         problem = error.errors()[0]
         key = ".".join(str(part) for part in problem["loc"])

@@ -1,4 +1,4 @@
-"""A new site's folder: its name, its budget file and an empty ledger."""
+"""A new site's folder: its name, its budget file, the experiment it is asked for, and an empty ledger."""
 
 from pathlib import Path
 
@@ -7,8 +7,10 @@ from tacit.site.limits import NAME, digest
 from tacit.site.rows import OWN_FILES
 from tacit.toml import dumps
 
+PROPOSAL = "proposal.toml"
 BUDGET = """\
 # What this site allows. It is read before every answer; nobody but the site changes it.
+# proposal.toml is the experiment that the server proposes, in full: read it before you accept its digest below.
 epsilon = {epsilon!r}
 delta = {delta!r}
 unit = "{unit}"            # one {unit} may come or go
@@ -43,4 +45,5 @@ def make_site(folder: Path, experiment: Experiment, *, name: str, epsilon: float
         name=experiment.name,
     )
     (folder / NAME).write_text(text, "utf-8")
+    (folder / PROPOSAL).write_text(experiment.toml(), "utf-8")
     (folder / "ledger.db").touch(mode=0o600)

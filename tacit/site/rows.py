@@ -8,6 +8,7 @@ import torch
 from tacit.build import clients
 from tacit.data.dataset import Dataset
 from tacit.data.load import load
+from tacit.data.section import FROM_DATA
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
 
@@ -24,12 +25,24 @@ def refuse_undeployable(experiment: Experiment) -> None:
             raise BadInput("The server of a deployment holds no client's rows: set data.test_path to public test rows.")
         if data.client_column is not None:
             raise BadInput("In a deployment every site has its own file: leave out data.client_column.")
+        if data.classes == FROM_DATA:
+            raise BadInput(
+                'In a deployment no site knows the labels of another: declare them, as in data.classes = ["no", "yes"].'
+            )
     if experiment.privacy.level == "maximum":
         raise BadInput('In a deployment no site exceeds its own budget: set privacy.level = "own" or "minimum".')
     if experiment.privacy.ledger is not None:
         raise BadInput("In a deployment every site keeps its own ledger: leave out privacy.ledger.")
     if experiment.protect.key is not None:
         raise BadInput("A deployment makes its own keys, so that no file ever holds them all: leave out protect.key.")
+
+
+def refuse_unpinned(experiment: Experiment) -> None:
+    """Refuses csv rows whose columns every site would take from its own file, in its own order. Raises BadInput."""
+    if experiment.data.name == "csv" and experiment.data.columns is None:
+        raise BadInput(
+            "In a deployment every site reads the same columns in the same order: list them in data.columns."
+        )
 
 
 def public_rows(experiment: Experiment) -> Dataset:
@@ -45,7 +58,9 @@ def own_rows(experiment: Experiment, *, name: str, path: str | None) -> Dataset:
         if path is None:
             raise BadInput('site.toml does not say where the site\'s rows are: add data = "records.csv".')
         if not Path(path).expanduser().exists():
-            raise BadInput(f"The site's data file {path} does not exist: correct data in site.toml.")
+            raise BadInput(
+                f"The site's data file {path} does not exist: put the rows there, or correct data in site.toml."
+            )
         return _file(experiment, path)
     dataset, _, population = clients(experiment)
     if name not in population.names:

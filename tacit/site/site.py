@@ -14,6 +14,7 @@ import tacit
 from tacit.engine.wire import unpack
 from tacit.errors import BudgetExhausted, Refused, TacitError
 from tacit.privacy.client_plan import CentralPlan
+from tacit.privacy.guarantee import shown
 from tacit.site import agreement, outbox, sealed
 from tacit.site.agreement import Terms, refuse_other
 from tacit.site.foreign import Local
@@ -26,7 +27,7 @@ from tacit.site.rows import shape
 from tacit.types import Message
 
 Answer = tuple[dict[str, Any], bytes]
-UNSAID = "The site cannot take part; the reason is in its own log."  # an error's text may quote private rows
+UNSAID = "The site cannot take part; the reason is in its log.jsonl."  # an error's text may quote private rows
 
 
 class Site:
@@ -86,7 +87,8 @@ class Site:
         rows = read_rows(self.folder, experiment, values, local=self._local)
         facts = {"site": values["name"], "examples": len(rows.y), "shape": list(shape(rows)), "classes": rows.classes}
         mine = {"epsilon": limits.epsilon, "unit": limits.unit, "tacit": tacit.__version__, "torch": torch.__version__}
-        return facts | mine, b"", f"Takes part in {experiment.name}."
+        notes = "".join(f" Note: {note}." for note in rows.notes)
+        return facts | mine, b"", f"Takes part in {experiment.name} with {len(rows.y)} rows.{notes}"
 
     def _agree(self, ask: dict[str, Any], body: bytes) -> tuple[dict[str, Any], bytes, str]:
         """The run as it will be: every later question is held against it."""
@@ -99,7 +101,9 @@ class Site:
         if isinstance(joined.parts.plan, CentralPlan):
             prepay(joined, int(ask["releases"]))
         self._joined[joined.agreement.run] = joined
-        return {"terms": asdict(joined.agreement.terms)}, b"", f"Agreed: {joined.agreement.terms}."
+        terms = joined.agreement.terms
+        said = f"Agreed: {terms.rounds} rounds, {terms.parameters} parameters, epsilon {terms.epsilon:g} in all"
+        return {"terms": asdict(terms)}, b"", f"{said}; a round costs {terms.event or 'nothing'}."
 
     def _train(self, ask: dict[str, Any], body: bytes) -> tuple[dict[str, Any], bytes, str]:
         """One round: check, pay, train, keep, answer."""
@@ -120,7 +124,7 @@ class Site:
         ((raw, _),) = joined.train(body, round, [joined.client.index])
         outbox.keep(agreement.place(self.folder, run), round, body, raw)
         epsilon = spent(joined)
-        return {"again": False, "epsilon": epsilon}, raw, f"Trained; epsilon spent {epsilon}."
+        return {"again": False, "epsilon": epsilon}, raw, f"Trained; epsilon spent {shown(epsilon)}."
 
     def _open(self, ask: dict[str, Any], body: bytes) -> tuple[dict[str, Any], bytes, str]:
         """Its part of opening the sum of a round's reports, which it checks and adds itself; once a round."""

@@ -16,6 +16,7 @@ RECORDS = """age,sex,weight,label,who
 20,m,0,yes,bob
 """
 TEST = "label,weight,age,sex\nyes,1,20,f\n"
+CLAMPED = "clamped 1 value of 'age' into its declared range [0, 80]"  # the 200
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ def read(tmp_path):
 def test_columns_become_features_by_the_declared_ranges_and_values(read):
     data = read()
     assert data.x.tolist() == [[0.5, 1, 0, 1.5], [0.75, 0, 1, 2.5], [1, 1, 0, -3], [0.25, 0, 1, 0]]
-    assert (data.x.dtype, data.y.tolist(), data.notes) == (torch.float32, [0, 1, 0, 1], ())
+    assert (data.x.dtype, data.y.tolist(), data.notes) == (torch.float32, [0, 1, 0, 1], (CLAMPED,))
     assert (data.client_names, data.client.tolist()) == (("ann", "bob"), [0, 1, 0, 1])
 
 
@@ -86,14 +87,22 @@ def test_a_single_file_without_clients_names_none(read):
 def test_labels_from_the_data_are_noted_as_public(read):
     data = read(RECORDS.replace("no", "9").replace("yes", "10"), TEST.replace("yes", "9"), classes="from-data")
     assert data.class_names == ("9", "10")
-    assert data.notes == ("the set of labels was taken from the data and is treated as public",)
+    assert data.notes == ("the set of labels was taken from the data and is treated as public", CLAMPED)
 
 
 @pytest.mark.parametrize("mark", ["", "NA", "?", "nan"])
 def test_a_row_with_a_missing_value_is_dropped_and_counted(read, mark):
     data = read(RECORDS.replace("60,m", f"{mark},m"), missing="drop")
     assert len(data.y) == 3
-    assert data.notes == ("dropped 1 row with missing values",)
+    assert data.notes == ("dropped 1 row with missing values", CLAMPED)
+
+
+def test_values_beyond_their_range_are_counted_once_and_those_within_are_not(read, tmp_path):
+    assert read(RECORDS.replace("200", "80").replace("20,m", "0,m")).notes == ()
+    read()
+    records = str(tmp_path / "records.csv")
+    assert read(RECORDS.replace("40,", "-1,"), test_path=records).notes == (CLAMPED.replace("1 value", "2 values"),)
+    assert read(RECORDS.replace("200", ""), missing=100).notes == ()  # what was filled in is not a value of the file
 
 
 def test_a_missing_value_is_filled_and_then_scaled_like_any_other(read):
@@ -154,7 +163,7 @@ def test_the_line_is_named_beyond_the_first_block(read, monkeypatch):
     ("test", "sentence"),
     [
         ("label,age,sex\nyes,1,f\n", r"test.csv has no column 'weight': every file needs the same columns"),
-        ("label,weight,age,sex,x\nyes,1,1,f,0\n", r"test.csv has a column 'x' that other files lack"),
+        ("label,weight,age,sex,x\nyes,1,1,f,0\n", r"test.csv has a column 'x' that is no feature"),
         ("label,weight,age,sex\nno,1,1,q\n", r"test.csv, line 2, column 'sex' is 'q'"),
     ],
 )

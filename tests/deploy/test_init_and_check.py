@@ -38,7 +38,9 @@ def test_a_new_federation_holds_everything_and_nothing_is_wrong(federation):
     assert federation.sites == ("client-0", "client-1", "client-2")
     for name in federation.sites:
         files = {path.name for path in federation.site(name).iterdir()}
-        assert {"site.toml", "budget.toml", "ledger.db", "node.key", "node.pub", "ca.crt"} == files
+        assert {
+            "site.toml", "budget.toml", "proposal.toml", "ledger.db", "node.key", "node.pub", "ca.crt",
+        } == files  # fmt: skip
     assert wrong(federation) == []
     assert open_federation(federation.folder) == federation
 

@@ -3,9 +3,8 @@
 import json
 import os
 
-import torch
 from conftest_deploy import belongs
-from safetensors.torch import load_file
+from trained import same_model
 from typer.testing import CliRunner
 
 import tacit
@@ -27,8 +26,7 @@ def test_from_an_empty_folder_to_the_report_and_to_the_simulators_model(tmp_path
     assert "ledger of client-1" in done.output
     assert (place / "results" / "report.html").is_file()
     simulated = tacit.run(tacit.Experiment.load("digits", SETTINGS), out=tmp_path / "simulated", page=False)
-    a, b = (load_file(folder / "model.safetensors") for folder in (tmp_path / "simulated", place / "results"))
-    assert all(torch.equal(a[name], b[name]) for name in a)
+    assert same_model(tmp_path / "simulated", place / "results")
     summary = json.loads((place / "results" / "summary.json").read_text())
     assert summary["guarantee"] == simulated.summary["guarantee"]
     for name, limit in (("client-0", 2.0), ("client-1", 6.0)):

@@ -7,9 +7,9 @@ import sqlite3
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 from statistical import has_std, is_poisson_sampling
 from torch import nn
+from trained import same_model, weights
 
 import tacit
 from tacit.engine import loop as loop_module
@@ -36,15 +36,6 @@ def central(**changes):
     for section, change in changes.items():
         values[section] = values.get(section, {}) | change
     return tacit.Experiment(**values)
-
-
-def weights(folder):
-    return load_file(folder / "model.safetensors")
-
-
-def same_model(one, other):
-    a, b = weights(one), weights(other)
-    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
 class Stop(Exception):

@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from trained import same_model, weights
 
 import tacit
 from tacit.engine import loop as loop_module
@@ -29,14 +29,6 @@ def summed(small):
     return build
 
 
-def weights(folder):
-    return load_file(folder / "model.safetensors")
-
-
-def same(a, b):
-    return all(torch.equal(a[name], b[name]) for name in a) and a.keys() == b.keys()
-
-
 @pytest.mark.parametrize(
     "settings",
     [
@@ -53,7 +45,7 @@ def test_the_encrypted_run_has_the_very_model_of_the_unencrypted_one(summed, tmp
     protect = settings.pop("protect", {})
     plain = tacit.run(summed(protect=protect, **settings), out=tmp_path / "plain")
     sealed = tacit.run(summed(protect=protect | PAILLIER, **settings), out=tmp_path / "sealed")
-    assert same(weights(tmp_path / "plain"), weights(tmp_path / "sealed"))
+    assert same_model(tmp_path / "plain", tmp_path / "sealed")
     assert [r["accuracy"] for r in plain.rounds] == [r["accuracy"] for r in sealed.rounds]
     assert sealed.guarantee.epsilon_max == plain.guarantee.epsilon_max
     assert all(record["refused"] == {} for record in sealed.rounds)
@@ -63,7 +55,7 @@ def test_side_by_side_gives_the_same_bits_as_one_by_one_and_every_start_has_its_
     first = summed(protect=PAILLIER, run={"workers": 1})
     tacit.run(first, out=tmp_path / "one")
     tacit.run(summed(protect=PAILLIER, run={"workers": 3}), out=tmp_path / "three")
-    assert same(weights(tmp_path / "one"), weights(tmp_path / "three"))
+    assert same_model(tmp_path / "one", tmp_path / "three")
     keys = {tacit.build.build(first).algorithm.groups["client-0"].seal.public.id for _ in range(2)}
     assert len(keys) == 2
 
@@ -81,7 +73,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(summed, tmp_path):
     with pytest.raises(Stop):
         tacit.run(experiment, out=tmp_path / "parts", observe=observe)
     tacit.run(experiment, out=tmp_path / "parts", resume=True)
-    assert same(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
+    assert same_model(tmp_path / "whole", tmp_path / "parts")
 
 
 def test_without_noise_or_clipping_it_is_fedavg_up_to_the_grid(summed, tmp_path):
@@ -90,7 +82,7 @@ def test_without_noise_or_clipping_it_is_fedavg_up_to_the_grid(summed, tmp_path)
     tacit.run(summed(privacy={"kind": "none", "epsilon": None}), out=tmp_path / "fedavg")
     a, b = weights(tmp_path / "sums"), weights(tmp_path / "fedavg")
     assert all(torch.allclose(a[name], b[name], atol=0.01) for name in a)
-    assert not same(a, b)
+    assert not same_model(tmp_path / "sums", tmp_path / "fedavg")
 
 
 def test_every_client_pays_at_client_level_for_the_rounds_it_reports_in(summed, tmp_path):
@@ -245,7 +237,7 @@ def test_a_split_key_gives_the_same_model_and_says_whose_shares_open(summed, tmp
     split = {"kind": "paillier", "key": str(safe_prime), "threshold": threshold}
     tacit.run(summed(train=train, **settings), out=tmp_path / "plain")
     history = tacit.run(summed(train=train, protect=split, **settings), out=tmp_path / "split")
-    assert same(weights(tmp_path / "plain"), weights(tmp_path / "split"))
+    assert same_model(tmp_path / "plain", tmp_path / "split")
     kept = f"fewer than {threshold} of the 6 clients give the server their share of the key"
     lying = " (at most 1, if it asks for more than one sum of a round)" if threshold < 6 else ""
     assert kept + lying in history.guarantee.assumes
@@ -316,7 +308,7 @@ def test_the_traffic_is_that_of_the_ciphertexts(summed, tmp_path):
 def test_noise_from_the_operating_system_gives_another_model_every_time(summed, tmp_path):
     experiment = summed(train={"rounds": 1}, run={"randomness": "os"})
     histories = [tacit.run(experiment, out=tmp_path / name) for name in ("a", "b")]
-    assert not same(weights(tmp_path / "a"), weights(tmp_path / "b"))
+    assert not same_model(tmp_path / "a", tmp_path / "b")
     assert "operating system" in histories[0].sentence
 
 

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from trained import same_model, weights
 
 import tacit
 from tacit.engine import loop as loop_module
@@ -31,14 +32,6 @@ UNTIMED = (
     "signal_to_noise",
     "uplink_bytes",
 )
-
-
-def weights(folder):
-    return load_file(folder / "model.safetensors")
-
-
-def same_model(a, b):
-    return all(torch.equal(a[name], b[name]) for name in a) and a.keys() == b.keys()
 
 
 class Stop(Exception):
@@ -88,7 +81,7 @@ def test_every_client_spends_at_most_its_budget_and_almost_all_of_it(small, tmp_
 def test_side_by_side_gives_the_same_bits_as_one_by_one(small, tmp_path):
     tacit.run(small(run={"workers": 1}), out=tmp_path / "one")
     tacit.run(small(run={"workers": 3}), out=tmp_path / "three")
-    assert same_model(weights(tmp_path / "one"), weights(tmp_path / "three"))
+    assert same_model(tmp_path / "one", tmp_path / "three")
 
 
 def test_who_runs_out_of_budget_is_named_once_also_after_a_resume(small, tmp_path):
@@ -109,12 +102,12 @@ def test_who_runs_out_of_budget_is_named_once_also_after_a_resume(small, tmp_pat
 def test_another_seed_gives_another_model(small, tmp_path):
     tacit.run(small(run={"seed": 1}), out=tmp_path / "a")
     tacit.run(small(run={"seed": 2}), out=tmp_path / "b")
-    assert not same_model(weights(tmp_path / "a"), weights(tmp_path / "b"))
+    assert not same_model(tmp_path / "a", tmp_path / "b")
 
 
 def test_noise_from_the_operating_system_differs_from_run_to_run_and_is_named(small, tmp_path):
     histories = [tacit.run(small(run={"randomness": "os"}), out=tmp_path / name) for name in "ab"]
-    assert not same_model(weights(tmp_path / "a"), weights(tmp_path / "b"))
+    assert not same_model(tmp_path / "a", tmp_path / "b")
     assert "operating system" in histories[0].guarantee.randomness
     assert "seed" in tacit.run(small(), out=tmp_path / "c").guarantee.randomness
 
@@ -125,7 +118,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(small, tmp_path, after):
     with pytest.raises(Stop):
         tacit.run(small(), out=tmp_path / "parts", observe=stop_after(after))
     resumed = tacit.run(small(), out=tmp_path / "parts", resume=True)
-    assert same_model(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
+    assert same_model(tmp_path / "whole", tmp_path / "parts")
     assert [[r[k] for k in UNTIMED] for r in whole.rounds] == [[r[k] for k in UNTIMED] for r in resumed.rounds]
     assert resumed.guarantee == whole.guarantee
 
@@ -377,5 +370,5 @@ def test_without_a_rule_clients_are_combined_by_random_effects_where_their_noise
     history = tacit.run(small(privacy=privacy, train={"rounds": 1}), out=tmp_path / "a")
     assert history.summary["rule"] == rule
     said = tacit.run(small(privacy=privacy, train={"rounds": 1}, aggregate={"rule": rule}), out=tmp_path / "b")
-    assert same_model(weights(tmp_path / "a"), weights(tmp_path / "b"))
+    assert same_model(tmp_path / "a", tmp_path / "b")
     assert said.summary["rule"] == rule

@@ -12,10 +12,11 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 import tacit
-from tacit.build import Parts
+from tacit.build import Parts, with_rule
 from tacit.engine.flower.gather import Asks, gather
 from tacit.engine.flower.opening import opened_by_sites
 from tacit.engine.flower.parent import GRACE_SECONDS, end_with_parent
+from tacit.engine.flower.say import ending, in_flowers_words, observer
 from tacit.engine.flower.trainer import OverGrid
 from tacit.engine.folder import Folder, open_folder
 from tacit.engine.folder import replace as write_file
@@ -28,7 +29,7 @@ from tacit.privacy.client_plan import CentralPlan
 from tacit.privacy.ledger import Ledger
 from tacit.site.agreement import Terms, terms_of
 from tacit.site.roster import Roster
-from tacit.site.rows import public_rows, refuse_undeployable, shape
+from tacit.site.rows import public_rows, refuse_undeployable, refuse_unpinned, shape
 from tacit.site.sealed import assemble_sealed
 
 LOOK_SECONDS = 1.0  # between two looks at who has connected
@@ -67,7 +68,11 @@ def server_app(experiment: Path | Experiment) -> ServerApp:
             round_seconds=float(config.get("round-seconds", Call.round_seconds)),
             keys=Path(str(config.get("keys", "."))),
         )
-        serve(grid, chosen, call)
+        try:
+            ending(serve(grid, chosen, call, observer(chosen.train.rounds)))
+        except TacitError as error:
+            print(f"The run stopped: {in_flowers_words(error)}", flush=True)
+            raise
 
     return app
 
@@ -78,6 +83,7 @@ def serve(grid: Grid, experiment: Experiment, call: Call, observe: Observer | No
     Guarantee: the server's own ledger is charged before a site is asked, and every site charges its own before it answers.
     """
     refuse_undeployable(experiment)
+    refuse_unpinned(experiment)
     folder = _open(experiment, call)
     try:
         _status(folder, "waiting", f"for {', '.join(call.sites)}")
@@ -109,6 +115,7 @@ def _serve(grid: Grid, experiment: Experiment, call: Call, folder: Folder, obser
     roster = _roster(experiment, call.sites, facts, folder)
     population = roster.population(shape(rows))
     parts = assemble_sealed(experiment, rows, population, folder=call.keys, run=folder.run, site=None)
+    folder.write("experiment.toml", with_rule(parts).toml().encode())
     terms = _terms(parts)
     places = {name: index for index, name in enumerate(roster.names)}
     where = {places[name]: node for name, node in nodes.items()}

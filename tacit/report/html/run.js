@@ -44,7 +44,7 @@ function headBlock(d) {
 function tilesBlock(d) {
   const last = (key) => (d.rounds[key] || [])[d.rounds.round.length - 1], spent = d.guarantee && d.guarantee.epsilon && d.guarantee.epsilon.max;
   return el("ul", { class: "tiles", "aria-label": "Final numbers" },
-    tile("Test accuracy", d.final["test accuracy"] || fixed(4)(last("accuracy")), d.finished ? "of the final model" : "so far"),
+    tile("Test accuracy", d.final["test accuracy, final model"] || fixed(4)(last("accuracy")), d.finished ? "of the final model" : "so far"),
     d.guarantee ? tile(`ε spent, per ${d.guarantee.unit}`, spent ? `≤ ${epsilon(spent)}` : "≤ limits", `largest of all clients, δ = ${delta(d.guarantee.delta)}`) : tile("Privacy", "none", "nothing is promised"),
     tile("Rounds", whole(d.done), `of ${whole(d.planned)} planned`),
     d.clients ? tile("Clients", whole(d.clients.count), d.clients.records ? `${whole(d.clients.records[0])} to ${whole(d.clients.records[2])} records each` : null) : null,

@@ -4,8 +4,7 @@ import json
 import sqlite3
 
 import pytest
-import torch
-from safetensors.torch import load_file
+from trained import same_model
 
 import tacit
 from tacit.engine.flower.client import client_app
@@ -56,8 +55,7 @@ def test_encrypted_sums_at_sites_give_the_simulators_model_bit_for_bit(federatio
     deployed = federation(**ENCRYPTED)
     tacit.run(deployed.experiment, out=tmp_path / "simulated")
     history = deployed.run()
-    a, b = (load_file(place / "model.safetensors") for place in (tmp_path / "simulated", history.out))
-    assert all(torch.equal(a[name], b[name]) for name in a)
+    assert same_model(tmp_path / "simulated", history.out)
     assert [round for round, _ in openings(deployed)] == [0, 1, 2]
     assert not list((deployed.folder / "server").rglob("*secret*"))
     assert not list((deployed.folder / "server").rglob("*signing*"))
@@ -68,8 +66,7 @@ def test_integers_in_the_clear_reach_the_same_model(federation, tmp_path):
     deployed = federation(**plain)
     tacit.run(deployed.experiment, out=tmp_path / "simulated")
     history = deployed.run()
-    a, b = (load_file(place / "model.safetensors") for place in (tmp_path / "simulated", history.out))
-    assert all(torch.equal(a[name], b[name]) for name in a)
+    assert same_model(tmp_path / "simulated", history.out)
 
 
 def test_a_second_opening_is_refused_by_the_site_and_a_repeated_question_gets_the_same_bytes(federation):
@@ -119,8 +116,7 @@ def test_a_run_whose_opening_was_lost_is_resumed_with_the_same_opening(federatio
     assert len(openings(deployed)) == 1
     history = deployed.run(resume=True)
     tacit.run(deployed.experiment, out=tmp_path / "whole")
-    a, b = (load_file(place / "model.safetensors") for place in (tmp_path / "whole", history.out))
-    assert all(torch.equal(a[name], b[name]) for name in a)
+    assert same_model(tmp_path / "whole", history.out)
     assert len(openings(deployed)) == 3
 
 

@@ -4,21 +4,12 @@ import subprocess
 import sys
 
 import pytest
-import torch
-from safetensors.torch import load_file
+from trained import same_model
 
 import tacit
 from tacit.engine.flower.client import client_app
 from tacit.engine.flower.local import LocalGrid
 from tacit.errors import RunExists, TacitError
-
-
-def weights(folder):
-    return load_file(folder / "model.safetensors")
-
-
-def same_model(a, b):
-    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
 def charges(site):
@@ -56,7 +47,7 @@ def test_from_the_same_seed_a_deployment_reaches_the_simulators_model_bit_for_bi
     deployed = federation(**changes)
     simulated = tacit.run(deployed.experiment, out=tmp_path / "simulated")
     history = deployed.run()
-    assert same_model(weights(tmp_path / "simulated"), weights(history.out))
+    assert same_model(tmp_path / "simulated", history.out)
     for key in ("test_accuracy", "rounds", "stopped", "uplink_bytes", "downlink_bytes", "guarantee"):
         assert history.summary[key] == simulated.summary[key]
 
@@ -89,7 +80,7 @@ def test_a_resumed_deployment_goes_on_and_charges_no_round_twice(federation, tmp
     assert [round for round, _ in charges(deployed.site(0))] == [0, 1, 2]
     if randomness == "seeded":
         tacit.run(deployed.experiment, out=tmp_path / "whole")
-        assert same_model(weights(tmp_path / "whole"), weights(history.out))
+        assert same_model(tmp_path / "whole", history.out)
 
 
 @pytest.mark.parametrize("randomness", ["seeded", "os"])
@@ -208,7 +199,7 @@ def test_a_round_with_too_few_answers_stops_the_run_with_the_reason_and_resumes(
     assert json.loads((tmp_path / "out" / "status.json").read_text())["state"] == "failed"
     history = deployed.run(resume=True)
     tacit.run(deployed.experiment, out=tmp_path / "whole")
-    assert same_model(weights(tmp_path / "whole"), weights(history.out))
+    assert same_model(tmp_path / "whole", history.out)
 
 
 def test_the_run_ends_by_budget_where_the_sites_cannot_pay(federation):

@@ -7,8 +7,7 @@ import sqlite3
 from dataclasses import replace
 
 import pytest
-import torch
-from safetensors.torch import load_file
+from trained import same_model
 
 import tacit
 from tacit import build_sums
@@ -89,11 +88,6 @@ def simulated(deployed, out, **protect):
     section = ProtectSection(**{"bits": 12} | protect)
     tacit.run(deployed.experiment.model_copy(update={"protect": section}), out=out)
     return out
-
-
-def same_model(*folders):
-    first, *others = (load_file(folder / "model.safetensors") for folder in folders)
-    return all(torch.equal(first[name], other[name]) for other in others for name in first)
 
 
 def test_shares_give_the_simulators_model_bit_for_bit_and_every_site_answers_once_a_round(federation, tmp_path):

@@ -1,0 +1,91 @@
+"""What is wrong with one site: its budget, the experiment it is asked for, its rows, and the way to its server."""
+
+import ssl
+import time
+from collections.abc import Iterator
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from urllib.error import URLError
+from urllib.request import HTTPSHandler, ProxyHandler, build_opener
+
+from tacit.deploy.certificates import days_left
+from tacit.deploy.finding import Finding
+from tacit.deploy.processes import reach
+from tacit.errors import BadInput, TacitError
+from tacit.experiment import Experiment
+from tacit.site.join import read_rows
+from tacit.site.limits import digest, read_limits, refuse_beyond
+from tacit.site.make import PROPOSAL
+from tacit.site.rows import OWN_FILES
+from tacit.site.site import Site
+
+SOON_DAYS = 14.0
+CLOCK_SECONDS = 60.0  # Flower refuses signed requests whose time is further off
+
+
+def proposal(folder: Path) -> Experiment | None:
+    """The experiment that the site was asked for, where its folder holds it. Raises BadInput."""
+    path = folder / PROPOSAL
+    return Experiment.load(path) if path.is_file() else None
+
+
+def site_findings(folder: Path, *, experiment: Experiment | None) -> Iterator[Finding]:
+    """The site's budget, whether it accepts the experiment, and whether its rows can be read for it."""
+    try:
+        limits, settings = read_limits(folder), Site(folder).settings
+        if experiment is not None:
+            refuse_beyond(limits, experiment)
+    except TacitError as error:
+        yield Finding(f"{folder.name}: {error}", wrong=True)
+        return
+    accepted = f", accepts {digest(experiment)[:12]}" if experiment is not None else ""
+    name, budget = settings["name"], f"epsilon {limits.epsilon:g}, delta {limits.delta:g} per {limits.unit}"
+    yield Finding(f"{name}: {budget}{accepted}")
+    if experiment is None or experiment.data.name not in OWN_FILES or "examples" in settings:
+        return
+    try:
+        rows = read_rows(folder, experiment, settings, local=None)
+    except TacitError as error:
+        yield Finding(f"{name}: {error}", wrong=True)
+        return
+    notes = "".join(f"; {note}" for note in rows.notes)
+    yield Finding(f"{name}: {len(rows.y)} rows in {settings['data']}{notes}")
+
+
+def server_findings(folder: Path) -> Iterator[Finding]:
+    """What a site can see of its server: certificate, reachability, clock."""
+    yield lasting(folder / "ca.crt")
+    address = str(Site(folder).settings.get("server", ""))
+    host, _, port = address.rpartition(":")
+    why = reach(host, int(port), authority=folder / "ca.crt") if port.isdecimal() else "site.toml names no server"
+    if why is not None:
+        yield Finding(f"The server {address} cannot be reached: {why}.", wrong=True)
+        return
+    off = clock_offset(f"https://{address}/health", folder / "ca.crt")
+    if off is None:
+        yield Finding(f"The server {address} is reached; it does not say its time")
+    else:
+        text = f"The server {address} is reached; its clock differs by {abs(off):.0f} s"
+        yield Finding(f"{text}: set the clocks." if abs(off) > CLOCK_SECONDS else text, wrong=abs(off) > CLOCK_SECONDS)
+
+
+def lasting(path: Path) -> Finding:
+    """How long a certificate is still valid."""
+    try:
+        left = days_left(path)
+    except BadInput as error:
+        return Finding(str(error), wrong=True)
+    if left < 0:
+        return Finding(f"{path} expired {-left:.1f} days ago: make a new certificate.", wrong=True)
+    return Finding(f"{path.name} is valid for {left:.0f} days{': renew it soon' if left < SOON_DAYS else ''}")
+
+
+def clock_offset(url: str, authority: Path) -> float | None:
+    """Seconds by which a server's clock is ahead of ours, from the Date of its answer."""
+    opener = build_opener(ProxyHandler({}), HTTPSHandler(context=ssl.create_default_context(cafile=str(authority))))
+    try:
+        with opener.open(url, timeout=5) as answer:
+            said = answer.headers.get("Date")
+    except (URLError, OSError):
+        return None
+    return None if said is None else parsedate_to_datetime(said).timestamp() - time.time()

@@ -1,0 +1,35 @@
+"""What the server says while it runs: `flwr run --stream` shows it."""
+
+from collections.abc import Callable
+from typing import Any
+
+from tacit.engine.simulate import History
+from tacit.errors import TacitError
+from tacit.report.page import write_page
+from tacit.report.progress import facts, round_line
+
+
+def observer(rounds: int) -> Callable[[dict[str, Any]], None]:
+    """Prints a line for every round."""
+    return lambda record: print(round_line(record, rounds), flush=True)
+
+
+def ending(history: History) -> None:
+    """Makes the page, and says what came out and where it is."""
+    lines = [f"{name}: {value}" for name, value in facts(history.summary).items()]
+    place = history.out / "report.html"
+    try:
+        write_page([history.out], place)
+    except TacitError as error:
+        lines.append(f"no report page: {error}")
+    else:
+        lines.append(f"report: {place}")
+    print("\n".join([*lines, history.sentence]), flush=True)
+
+
+def in_flowers_words(error: TacitError) -> str:
+    """A refusal with the options of `tacit deploy up` as those of `flwr run`."""
+    words = str(error)
+    for option in ("resume", "force"):
+        words = words.replace(f"--{option}", f"--run-config '{option}=true'")
+    return words

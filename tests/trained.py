@@ -1,0 +1,14 @@
+"""The model that a run left, and whether two runs left the same one."""
+
+import torch
+from safetensors.torch import load_file
+
+
+def weights(folder):
+    return load_file(folder / "model.safetensors")
+
+
+def same_model(one, other):
+    """Whether two runs' folders hold the same model, bit for bit."""
+    a, b = weights(one), weights(other)
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
