@@ -8,7 +8,7 @@ def weights(folder):
     return load_file(folder / "model.safetensors")
 
 
-def same_model(one, other):
-    """Whether two runs' folders hold the same model, bit for bit."""
-    a, b = weights(one), weights(other)
-    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+def same_model(first, *others):
+    """Whether the runs' folders hold the same model, bit for bit."""
+    a = weights(first)
+    return all(a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a) for b in map(weights, others))

@@ -14,6 +14,7 @@ from tacit.errors import TacitError
 
 START_SECONDS = 300.0  # for a program of Flower's on a busy machine; one that fails is noticed at once
 LOOK_SECONDS = 0.25
+ASK_SECONDS = 10.0  # between two questions to Flower about a run that has not said anything yet
 
 Said = Callable[[str], None]
 Observed = Callable[[dict[str, Any]], None]
@@ -77,7 +78,7 @@ def submit(federation: Federation, processes: Processes, *, resume: bool, force:
 
 def follow(federation: Federation, processes: Processes, *, since: float, observe: Observed) -> dict[str, Any]:
     """Tells every finished round and returns the summary. Raises TacitError with the reason of a failure."""
-    shown, began = 0, time.time() - (time.monotonic() - since)
+    shown, began, look = 0, time.time() - (time.monotonic() - since), time.monotonic() + ASK_SECONDS
     while True:
         status = _status(federation.results, began)
         if status:
@@ -92,7 +93,18 @@ def follow(federation: Federation, processes: Processes, *, since: float, observ
         if status and not _alive(int(status["pid"])):
             raise TacitError("The server's process ended in the middle of the run: go on with --resume.")
         processes.refuse_ended()
+        if not status and time.monotonic() > look:
+            _refuse_failed(processes, unless=lambda: bool(_status(federation.results, began)))
+            look = time.monotonic() + ASK_SECONDS
         time.sleep(LOOK_SECONDS)
+
+
+def _refuse_failed(processes: Processes, *, unless: Callable[[], bool]) -> None:
+    """Raises TacitError where Flower says that the newest run is over, and it has left no word of its own."""
+    told = json.loads(processes.call([program("flwr"), "list", CONNECTION, "--format", "json"], seconds=START_SECONDS))
+    newest = max(told["runs"], key=lambda run: run["pending-at"], default={"status": ""})
+    if newest["status"].startswith("finished") and not unless():
+        raise TacitError(f"The run ended before it began: {newest['status-details']} (more in server/superlink.log).")
 
 
 def _status(results: Path, began: float) -> dict[str, Any]:

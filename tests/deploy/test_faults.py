@@ -14,6 +14,7 @@ import pytest
 from conftest_deploy import until
 
 from tacit.deploy.certificates import make_authority, make_node_key
+from tacit.errors import TacitError
 
 pytestmark = pytest.mark.faults
 
@@ -146,3 +147,17 @@ def test_a_node_that_is_not_registered_cannot_join(running, tmp_path):
     running.processes.stop(f"site {second}")
     running.start_site(second)
     running.finished(running.submit(resume=True))
+
+
+def test_a_server_that_fails_before_it_says_anything_is_told_with_its_reason(running):
+    from tacit.deploy.up import follow, submit
+
+    app = running.federation.app / "tacit_app" / "server_app.py"
+    app.write_text(
+        "from flwr.serverapp import ServerApp\napp = ServerApp()\n\n@app.main()\ndef main(grid, context):\n"
+        "    raise RuntimeError('no such thing')\n"
+    )
+    began = time.monotonic()
+    submit(running.federation, running.processes, resume=False, force=False)
+    with pytest.raises(TacitError, match=r"ended before it began: .*no such thing"):
+        follow(running.federation, running.processes, since=began, observe=lambda record: None)

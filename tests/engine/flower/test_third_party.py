@@ -80,7 +80,7 @@ def test_whatever_a_plain_client_returns_is_bounded_before_it_leaves(federation,
 
 def test_a_plain_client_that_fails_or_returns_other_shapes_is_left_out(federation):
     deployed = federation(**CENTRAL)
-    with pytest.raises(TacitError, match=r"Round 0 got 0 answers and needs 1 .*its own log"):
+    with pytest.raises(TacitError, match=r"Round 0 got 0 answers and needs 1 .*its log.jsonl"):
         run_with(deployed, foreign(lambda arrays: [np.zeros(3)]))
     assert "returned arrays of shapes" in (deployed.site(0) / "log.jsonl").read_text()
 
