@@ -1,7 +1,7 @@
 """The commands of `tacit ledger`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -41,6 +41,7 @@ def export_command(
         raise BadInput(f"{to} exists already: choose another name.")
     else:
         to.write_text(ledgers.as_json(path) if to.suffix == ".json" else ledgers.as_csv(path), "utf-8")
+        typer.echo(f"Written: {to} ({_charges(ledgers.summary(path))}).")
 
 
 @app.command("verify")
@@ -53,5 +54,8 @@ def verify_command(path: Place, delta: Delta = None) -> None:
         typer.echo(f"wrong: {text}", err=True)
     if wrong:
         raise typer.Exit(2)
-    looked = ledgers.summary(path)
-    typer.echo(f"ok: {looked['charges']} charges of {looked['clients']} clients, each with a price and a time.")
+    typer.echo(f"ok: {_charges(ledgers.summary(path))}, each with a price and a time.")
+
+
+def _charges(looked: dict[str, Any]) -> str:
+    return f"{looked['charges']} charges of {looked['clients']} client{'s' * (looked['clients'] != 1)}"

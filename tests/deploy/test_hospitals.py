@@ -215,4 +215,5 @@ def test_the_walk_through_of_the_documentation_works_as_it_is_written(tmp_path):
     place = tmp_path / "hospitals" / "federation"
     assert json.loads((place / "results" / "summary.json").read_text())["test_accuracy"] > 0.6
     assert (place / "results" / "report.html").is_file()
-    assert "nothing is wrong" in done.stdout  # of the ledger
+    assert "Written: north.csv (10 charges of 1 client)" in done.stdout
+    assert "ok: 10 charges of 1 client, each with a price and a time." in done.stdout
