@@ -11,6 +11,7 @@ import pytest
 from terminal import hears_ctrl_c, refused
 
 import tacit
+from tacit.experiment import shipped
 
 SMALL = ["--set", "train.rounds=3", "--set", "train.local_steps=2", "--set", "data.clients=4"]
 
@@ -117,7 +118,7 @@ def test_a_second_run_on_the_same_folder_is_refused(command):
     ("words", "expected"),
     [
         (["run", "digit"], "Did you mean 'digits'?"),
-        (["run", "--set", "train.rond=3"], "Did you mean 'rounds'?"),
+        (["run", "--set", "train.rond=3"], "Did you mean 'train.rounds'?"),
         (["run", "--set", "privacy.epsilon=-1"], "privacy.epsilon > 0"),
         (["run", "--set", "privacy.delta=1"], "privacy.delta"),
         (["run", "--set", "privacy.clip=0"], "privacy.clip > 0"),
@@ -204,3 +205,8 @@ def test_central_dp_that_cannot_be_promised_is_refused_in_one_sentence(command):
     assert "clients_per_round <= 4" in refused(
         command("run", "digits", *SMALL, *CENTRAL, "--set", "train.clients_per_round=5")
     )
+
+
+def test_the_help_of_run_names_the_experiments_that_ship(command):
+    said = " ".join(command("run", "--help").stdout.split())
+    assert all(name in said for name in shipped())

@@ -29,7 +29,7 @@ def test_settings_change_single_keys_and_an_empty_one_takes_it_back():
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("train.round=3", "Unknown key 'train.round'. Did you mean 'rounds'"),
+        ("train.round=3", "Unknown key 'train.round'. Did you mean 'train.rounds'"),
         ("tarin.rounds=3", "Did you mean 'train'"),
         ("rounds.x=3", "'train.rounds'"),
         ("train.rounds=0", "train.rounds >= 1"),

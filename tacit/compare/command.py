@@ -40,12 +40,12 @@ def command(
         raise BadInput("--resume needs --out DIR, the folder of the comparison to go on with.")
     if out is not None:
         refuse_taken(out, resume=resume, force=force)
-    if not vary and not resume and seeds is None:
+    base, choices, count = _wanted(experiment, vary, settings, seeds, known=out if resume else None)
+    if not choices and not resume and seeds is None:
         raise BadInput(
             "Nothing is varied, so there is nothing to compare: add --vary aggregate.rule=mean,weighted (or another key and its "
             "values), give --seeds N to compare seeds alone, or use `tacit run`."
         )
-    base, choices, count = _wanted(experiment, vary, settings, seeds, known=out if resume else None)
     place = out or new_place(f"{base.get('name', 'digits')}-compare")
     console = Console(stderr=as_json, quiet=as_json)
     try:

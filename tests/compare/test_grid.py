@@ -83,7 +83,7 @@ def test_labels_and_folders_stay_apart_where_values_look_alike():
 @pytest.mark.parametrize(
     ("vary", "sentence"),
     [
-        ({"train.rond": [1]}, "Did you mean 'rounds'"),
+        ({"train.rond": [1]}, "Did you mean 'train.rounds'"),
         ({"rounds": [1]}, "Expected what varies as section.key"),
         ({"privacy.epsilon": [1, -1]}, "privacy.epsilon > 0"),
         ({"privacy.epsilon": [1, 1]}, "each value of privacy.epsilon once"),

@@ -18,8 +18,9 @@ from tacit.deploy.layout import open_federation
 from tacit.deploy.processes import free_port
 from tacit.engine.flower.client import client_app
 from tacit.engine.flower.local import LocalGrid
+from tacit.engine.flower.say import ending, in_flowers_words, observer
 from tacit.engine.flower.server import Call, serve
-from tacit.errors import BadInput, TacitError
+from tacit.errors import BadInput, RunExists, TacitError
 from tacit.experiment import Experiment
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -197,6 +198,32 @@ def test_a_site_whose_folder_was_given_away_stays_known_to_the_server(hospitals)
     assert wrong(federation.folder) == []
     with pytest.raises(BadInput, match="`up` cannot start coast"):
         check.refuse_wrong(federation, resume=False, force=False)
+
+
+def test_the_server_says_every_round_and_where_the_page_is(hospitals, capsys):
+    federation = make("--set", "train.rounds=2")
+    put_rows(federation)
+    observer(2)({"round": 0, "accuracy": 0.5, "answered": 2, "cohort": 3})
+    ending(deployed(federation))
+    lines = capsys.readouterr().out
+    assert "round 1/2  accuracy 0.500  2 of 3 sites" in lines
+    assert f"report: {federation.results / 'report.html'}" in lines
+    assert "add or remove one record of one client" in lines
+    with pytest.raises(RunExists) as refusal:
+        deployed(federation)
+    assert "use --run-config 'resume=true' to go on" in in_flowers_words(refusal.value)
+
+
+def test_a_site_says_what_it_answers_to_whoever_listens(hospitals, caplog):
+    federation = make("--set", "train.rounds=1")
+    put_rows(federation)
+    with caplog.at_level("INFO", logger="tacit.site"):
+        deployed(federation)
+    assert "answered: Takes part in hospitals with 220 rows." in caplog.messages
+    assert any(
+        line.startswith("answered: Agreed: 1 rounds, 10 parameters, epsilon 3 in all") for line in caplog.messages
+    )
+    assert any(line.startswith("answered round 0: Trained; epsilon spent") for line in caplog.messages)
 
 
 @pytest.mark.faults

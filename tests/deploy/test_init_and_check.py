@@ -72,7 +72,12 @@ def test_a_deployment_takes_its_noise_from_the_operating_system_unless_it_is_a_t
 
 def test_the_readme_names_the_exact_commands(federation):
     text = (federation.folder / "README.md").read_text()
-    for words in (f"--port {federation.port}", "tacit deploy site sites/client-2", "flwr run app federation --stream"):
+    for words in (
+        f"--port {federation.port}",
+        "tacit deploy site sites/client-2",
+        "register server/nodes/client-2.pub",
+        "flwr run app federation --stream",
+    ):
         assert words in text
 
 
@@ -90,6 +95,11 @@ def test_sites_with_rows_of_their_own_are_named(tmp_path):
     for sites in ("3", "north,north", "north,../x"):
         with pytest.raises(BadInput, match="name them, each once"):
             make(tmp_path / "g", sites=sites, **csv)
+
+
+def test_names_for_data_that_tacit_deals_out_are_told_the_number(tmp_path):
+    with pytest.raises(BadInput, match="give the number of sites, as in --sites 2; names are for csv and npz"):
+        make(tmp_path / "f", sites="north,coast")
 
 
 @pytest.mark.parametrize(
@@ -177,6 +187,8 @@ def test_an_experiment_that_a_site_does_not_accept_is_found(federation):
     path = federation.site("client-1") / "budget.toml"
     path.write_text(path.read_text().replace("most_rounds = 2", "most_rounds = 1"))
     assert wrong(federation) == ["client-1: The server asks for 2 rounds; the site allows 1."]
+    path.write_text("epsilon = -1\ndelta = 1e-5\n")
+    assert wrong(federation) == [f"client-1: {path}: Expected epsilon > 0, got -1.0."]
     path.unlink()
     path.mkdir()
     assert any("client-1: The budget file" in text and "cannot be read" in text for text in wrong(federation))

@@ -372,3 +372,23 @@ def test_without_a_rule_clients_are_combined_by_random_effects_where_their_noise
     said = tacit.run(small(privacy=privacy, train={"rounds": 1}, aggregate={"rule": rule}), out=tmp_path / "b")
     assert same_model(tmp_path / "a", tmp_path / "b")
     assert said.summary["rule"] == rule
+
+
+def test_nobody_is_out_of_budget_after_the_last_planned_round(small, tmp_path):
+    history = tacit.run(small(), out=tmp_path, page=False)  # every budget is spread over exactly these rounds
+    assert history.summary["stopped"] == "rounds"
+    assert [(record["out_of_budget"], record["dropped"]) for record in history.rounds] == [(0, [])] * 4
+    assert history.summary["out_of_budget"] == 0
+
+
+def test_the_file_of_a_run_names_the_rule_that_ran_and_a_run_without_it_goes_on(small, tmp_path):
+    with pytest.raises(Stop):
+        tacit.run(small(), out=tmp_path, observe=stop_after(1))
+    path = tmp_path / "experiment.toml"
+    assert tacit.Experiment.load(path) == small(aggregate={"rule": "random-effects"})
+    with pytest.raises(BadInput, match="started with other settings"):
+        tacit.run(small(aggregate={"rule": "mean"}), out=tmp_path, resume=True)
+    path.write_text(small().toml())  # as it was written before
+    with pytest.raises(BadInput, match="started with other settings"):
+        tacit.run(small(aggregate={"rule": "random-effects"}), out=tmp_path, resume=True)
+    assert len(tacit.run(small(), out=tmp_path, resume=True, page=False).rounds) == 4
