@@ -38,28 +38,37 @@ def csv_text(rows: Sequence[dict[str, Any]]) -> str:
     return file.getvalue()
 
 
-def clients_record(parts: Parts, promise: Guarantee | None, *, ledger: str | None) -> dict[str, Any]:
+def clients_record(
+    parts: Parts, promise: Guarantee | None, *, ledger: str | None, simulated: bool = True
+) -> dict[str, Any]:
     """Names, sizes, limits and labels of the clients, and what they are promised. True counts: for the researcher.
 
-    `ledger` is the way from the run's folder to the file that says what was spent.
+    `ledger` is the way from the run's folder to the file that says what was spent. Where clients are not simulated, nobody but
+    they themselves knows their labels.
     """
-    population, classes = parts.population, parts.dataset.classes
-    owner = np.repeat(np.arange(len(population)), population.sizes)
+    population = parts.population
     together = -(-len(population) // MOST_COLUMNS)
-    columns = -(-len(population) // together)
-    counts = np.bincount((owner // together) * classes + population.y.cpu().numpy(), minlength=columns * classes)
     return {
         "names": list(population.names),
         "records": population.sizes.tolist(),
         "limits": [None if np.isinf(limit) else float(limit) for limit in population.epsilons],
         "classes": list(parts.dataset.class_names),
         "together": together,
-        "labels": counts.reshape(columns, classes).tolist(),
+        "labels": _label_counts(parts, together) if simulated else [],
         "guarantee": promise.record() if promise else None,
         "ledger": ledger,
         "parameters": parts.params.numel(),
         "notes": list(parts.dataset.notes),
     }
+
+
+def _label_counts(parts: Parts, together: int) -> list[list[int]]:
+    """How often each label stands in each column of clients."""
+    population, classes = parts.population, parts.dataset.classes
+    owner = np.repeat(np.arange(len(population)), population.sizes)
+    columns = -(-len(population) // together)
+    counts = np.bincount((owner // together) * classes + population.y.cpu().numpy(), minlength=columns * classes)
+    return counts.reshape(columns, classes).tolist()
 
 
 def _with_unit(key: str, unit: str | None) -> str:

@@ -91,7 +91,7 @@ def run(
         past = folder.rounds(before=(folder.restore() or (None, 0))[1])
         if ready:
             ready(parts, past)
-        _note_clients(parts, ledger, folder)
+        note_clients(parts, ledger, folder)
         book = stack.enter_context(open_writers(writers, folder, experiment, past, unit=parts.population.unit))
         state, stopped = loop(parts, ledger, folder, trainer, book.observing(observe))
         history = finish(parts, ledger, folder, state.result, stopped)
@@ -156,11 +156,11 @@ def open_ledger(parts: Parts, folder: Folder, *, attempt: str | None = None) -> 
     )
 
 
-def _note_clients(parts: Parts, ledger: Ledger | None, folder: Folder) -> None:
+def note_clients(parts: Parts, ledger: Ledger | None, folder: Folder, *, simulated: bool = True) -> None:
     """Writes down who the clients are and what they are promised, so that a report needs nothing but the folder."""
     blank = promise(parts.experiment, parts.plan) if ledger and parts.plan else None
     way = os.path.relpath(ledger.path, folder.path) if ledger else None
-    folder.write("clients.json", json.dumps(clients_record(parts, blank, ledger=way)).encode())
+    folder.write("clients.json", json.dumps(clients_record(parts, blank, ledger=way, simulated=simulated)).encode())
 
 
 def finish(parts: Parts, ledger: Ledger | None, folder: Folder, params: torch.Tensor, stopped: str) -> History:

@@ -204,7 +204,7 @@ def _clients(known: dict[str, Any] | None, spent: list[float] | None, taken: lis
 
 
 def _labels(known: dict[str, Any] | None) -> dict[str, Any] | None:
-    if known is None:
+    if known is None or not known["labels"]:
         return None
     classes = [str(name) for name in known["classes"]]
     return {"classes": classes, "together": known["together"], "counts": known["labels"]}

@@ -22,6 +22,8 @@ from tacit.engine.flower.say import ending, in_flowers_words, observer
 from tacit.engine.flower.server import Call, serve
 from tacit.errors import BadInput, RunExists, TacitError
 from tacit.experiment import Experiment
+from tacit.report.collect import run_page
+from tacit.report.files import read
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = ("north", "coast", "valley")
@@ -209,6 +211,10 @@ def test_the_server_says_every_round_and_where_the_page_is(hospitals, capsys):
     assert "round 1/2  accuracy 0.500  2 of 3 sites" in lines
     assert f"report: {federation.results / 'report.html'}" in lines
     assert "add or remove one record of one client" in lines
+    found = run_page(read(federation.results))
+    assert [max(curve["epsilon"]) > 0.9 for curve in found["curves"]] == [True] * 3
+    assert found["clients"]["sizes"] == [220, 130, 70]
+    assert found["labels"] is None  # the server knows no site's labels
     with pytest.raises(RunExists) as refusal:
         deployed(federation)
     assert "use --run-config 'resume=true' to go on" in in_flowers_words(refusal.value)

@@ -13,6 +13,7 @@ from tacit.engine.flower.records import UNPAID, question, read
 from tacit.errors import BadInput
 
 POLL_SECONDS = 0.2
+AGAIN_SECONDS = 20.0  # for short questions; one that was lost with a killed node is not missed for long
 ASKS = 2  # within the patience of a round: a site that was restarted has lost the first question
 
 Asks = dict[int, dict[str, Any]]  # by node
@@ -48,23 +49,25 @@ class Heard:
             self.refusals[node] = str(error)
 
 
-def gather(grid: Grid, asks: Asks, body: bytes, *, seconds: float, enough: int | None = None) -> Heard:
+def gather(
+    grid: Grid, asks: Asks, body: bytes, *, seconds: float, enough: int | None = None, again: float | None = None
+) -> Heard:
     """Asks every node its own question and waits until all have answered, or `enough` of them, or the time is over.
 
-    Half-way the silent ones are asked again, which costs them nothing: a site gives one answer to one question.
+    After `again` seconds (half the time) the silent ones are asked again, which costs them nothing: a site gives one answer
+    to one question.
     """
-    heard, started = Heard(), time.monotonic()
-    ids: dict[str, int] = {}
-    for turn in range(1, ASKS + 1):
+    heard, ids, ends = Heard(), dict[str, int](), time.monotonic() + seconds
+    while True:
         ids |= _send(grid, asks, heard.open(asks), body, seconds=seconds)
+        pause = time.monotonic() + (again or seconds / ASKS)
         while True:  # at least one look, however long the sending took
             _collect(grid, ids, heard)
-            if not heard.open(asks) or len(heard.answers) >= (enough or len(asks)):
+            if not heard.open(asks) or len(heard.answers) >= (enough or len(asks)) or time.monotonic() >= ends:
                 return heard
-            if time.monotonic() - started >= seconds * turn / ASKS:
+            if time.monotonic() >= pause:
                 break
             time.sleep(POLL_SECONDS)
-    return heard
 
 
 def _send(grid: Grid, asks: Asks, nodes: Sequence[int], body: bytes, *, seconds: float) -> dict[str, int]:

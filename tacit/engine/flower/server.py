@@ -4,16 +4,16 @@ import json
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-import tacit
 from tacit.build import Parts, with_rule
-from tacit.engine.flower.gather import Asks, gather
+from tacit.engine.flower.gather import AGAIN_SECONDS, Asks, gather
+from tacit.engine.flower.muster import LOOK_SECONDS, Call, muster
 from tacit.engine.flower.opening import opened_by_sites
 from tacit.engine.flower.parent import GRACE_SECONDS, end_with_parent
 from tacit.engine.flower.say import ending, in_flowers_words, observer
@@ -22,7 +22,7 @@ from tacit.engine.folder import Folder, open_folder
 from tacit.engine.folder import replace as write_file
 from tacit.engine.loop import Observer, loop
 from tacit.engine.meter import Meter
-from tacit.engine.simulate import History, finish, open_ledger
+from tacit.engine.simulate import History, finish, note_clients, open_ledger
 from tacit.errors import BadInput, BudgetExhausted, RunExists, TacitError
 from tacit.experiment import Experiment
 from tacit.privacy.client_plan import CentralPlan
@@ -32,22 +32,8 @@ from tacit.site.roster import Roster
 from tacit.site.rows import public_rows, refuse_undeployable, refuse_unpinned, shape
 from tacit.site.sealed import assemble_sealed
 
-LOOK_SECONDS = 1.0  # between two looks at who has connected
 LEAVE_SECONDS = 3 * GRACE_SECONDS
 STATUS, SITES = "status.json", "sites.json"
-
-
-@dataclass(frozen=True)
-class Call:
-    """One call of the server: where the results go, who is expected, and for how long it waits."""
-
-    out: Path
-    sites: tuple[str, ...]
-    resume: bool = False
-    force: bool = False
-    join_seconds: float = 120.0
-    round_seconds: float = 600.0
-    keys: Path = Path()  # the folder that holds keys/public.json and the members, for encrypted sums
 
 
 def server_app(experiment: Path | Experiment) -> ServerApp:
@@ -120,6 +106,7 @@ def _serve(grid: Grid, experiment: Experiment, call: Call, folder: Folder, obser
     places = {name: index for index, name in enumerate(roster.names)}
     where = {places[name]: node for name, node in nodes.items()}
     ledger = _ledger(parts, folder)
+    note_clients(parts, ledger, folder, simulated=False)
     _agree(grid, parts, roster, where, terms, folder, call, releases=_releases(parts, ledger, folder))
     least = 1 if parts.algorithm.forgiving else experiment.train.min_clients
     trainer = OverGrid(grid, folder, where, roster.names, terms, call.round_seconds, least)
@@ -131,49 +118,6 @@ def _serve(grid: Grid, experiment: Experiment, call: Call, folder: Folder, obser
         state, stopped = (folder.restore() or (parts.algorithm.init(parts.params), 0))[0], "budget"
     history = finish(parts, ledger, folder, state.result, stopped)
     return _with_sites(history, trainer, folder)
-
-
-def muster(grid: Grid, experiment: Experiment, call: Call) -> tuple[dict[str, int], dict[str, dict[str, Any]]]:
-    """Greets every node until the expected sites are here. Returns their nodes and what they declared.
-
-    Raises TacitError naming who is missing or refused. A run that is resumed goes on with whoever is here.
-    """
-    nodes: dict[str, int] = {}
-    facts: dict[str, dict[str, Any]] = {}
-    refusals: dict[int, str] = {}
-    greeted: set[int] = set()
-    ask = {"kind": "hello", "experiment": experiment.toml()}
-    ends = time.monotonic() + call.join_seconds
-    while len(nodes) < len(call.sites) and len(nodes) + len(refusals) < len(call.sites) and time.monotonic() < ends:
-        fresh = [node for node in grid.get_node_ids() if node not in greeted]
-        if not fresh:
-            time.sleep(LOOK_SECONDS)
-            continue
-        greeted |= set(fresh)
-        heard = gather(grid, dict.fromkeys(fresh, ask), b"", seconds=max(1.0, ends - time.monotonic()))
-        refusals |= heard.refusals
-        for node, (said, _) in heard.answers.items():
-            _welcome(said, node, nodes, facts, call.sites)
-    missing = [name for name in call.sites if name not in nodes]
-    if missing and (not call.resume or len(nodes) < experiment.train.min_clients):
-        why = "".join(f" A site refused: {text}" for text in refusals.values())
-        raise TacitError(f"{len(missing)} of {len(call.sites)} sites did not join ({', '.join(missing)}).{why}")
-    return nodes, facts
-
-
-def _welcome(
-    said: dict[str, Any], node: int, nodes: dict[str, int], facts: dict[str, dict[str, Any]], expected: Sequence[str]
-) -> None:
-    name = str(said.get("site"))
-    if name not in expected:
-        raise TacitError(f"A node calls itself {name}, which is none of the sites ({', '.join(expected)}).")
-    if name in nodes and nodes[name] != node:
-        raise TacitError(f"Two nodes call themselves {name}: give each site its own folder and key.")
-    if said.get("tacit") != tacit.__version__:
-        raise TacitError(
-            f"Site {name} runs Tacit {said.get('tacit')}, the server {tacit.__version__}: install the same."
-        )
-    nodes[name], facts[name] = node, said
 
 
 def _roster(experiment: Experiment, sites: Sequence[str], facts: dict[str, dict[str, Any]], folder: Folder) -> Roster:
@@ -244,7 +188,7 @@ def _agree(
     common = {"kind": "agree", "run": folder.run, "experiment": parts.experiment.toml(), "roster": roster.record()}
     common |= {"releases": releases}
     asks: Asks = {node: common | {"terms": asdict(terms[index])} for index, node in where.items()}
-    heard = gather(grid, asks, b"", seconds=call.join_seconds)
+    heard = gather(grid, asks, b"", seconds=call.join_seconds, again=AGAIN_SECONDS)
     names = {node: roster.names[index] for index, node in where.items()}
     for node in asks:
         if node not in heard.answers:

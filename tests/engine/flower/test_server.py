@@ -246,3 +246,24 @@ def test_a_run_is_resumed_while_the_server_before_it_is_on_its_way_out(federatio
         with pytest.raises(RunExists, match="Another process is running"):
             deployed.run(force=True)
         assert deployed.run(resume=True).summary["rounds"] == 3
+
+
+def test_a_question_that_was_lost_is_asked_again_before_half_the_time_is_over(federation, monkeypatch):
+    from tacit.engine.flower import muster, server
+
+    deployed = federation(train={"rounds": 1})
+    line, asked = deployed.grid(), []
+    real = line.push_messages
+
+    def loses_the_first_hello(messages):
+        asked.append(len(messages))
+        names = real(messages)
+        if len(asked) == 1:
+            line._replies.clear()
+        return names
+
+    line.push_messages = loses_the_first_hello
+    for module in (muster, server):
+        monkeypatch.setattr(module, "AGAIN_SECONDS", 0.3)
+    deployed.run(line, join_seconds=3600)  # half of that would outlast any test run
+    assert asked[:2] == [3, 3]
