@@ -106,9 +106,8 @@ def _ledger(folder: Path, parts: Parts, client: Client, run: str, values: dict[s
         return None
     experiment = parts.experiment
     own = experiment.data.name in OWN_FILES
-    population = (
-        f"{experiment.data.name}:{_data(folder, values)}" if own else population_id(experiment, parts.population)
-    )
+    # as site.toml has it, so that a site's folder can move with its ledger
+    population = f"{experiment.data.name}:{values.get('data')}" if own else population_id(experiment, parts.population)
     # what the released bits are a function of; see tacit.engine.simulate
     machine = f"{platform.node()}-{torch.backends.cpu.get_cpu_capability()}"
     same = "-".join((tacit.__version__, torch.__version__, machine, _mark(client)))

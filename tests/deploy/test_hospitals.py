@@ -93,6 +93,15 @@ def test_columns_in_another_order_are_the_same_rows(hospitals):
     assert same_model(deployed(federation, force=True).out, first.out.with_name("results.1"))
 
 
+def test_a_sites_folder_can_move_and_its_ledger_goes_on(hospitals):
+    federation = make("--trial", "--set", "train.rounds=2")
+    put_rows(federation)
+    deployed(federation)
+    Path("federation").rename("moved")
+    again = deployed(open_federation(Path("moved")), force=True)
+    assert (again.summary["stopped"], again.rounds) == ("budget", [])  # the sites know what they have spent
+
+
 def test_rows_that_are_not_there_yet_are_found_at_the_federation_and_at_the_site(hospitals):
     federation = make()
     missing = wrong(federation.folder)
