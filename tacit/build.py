@@ -40,6 +40,7 @@ from tacit.train.views import Shifts
 from tacit.types import Client
 
 IMAGE_DIMENSIONS = 3  # channels, height, width
+PIXELS_A_STEP = 14  # of an image's side, for each pixel that views are moved by: 2 of 28
 
 
 @dataclass(frozen=True, eq=False)
@@ -243,7 +244,7 @@ def _views(experiment: Experiment, population: Population) -> Shifts | None:
     if train.views is None:
         return None
     shape = tuple(population.x.shape[1:])
-    reach = 2 if train.shift is None else train.shift
+    reach = max(1, round(min(shape[1:]) / PIXELS_A_STEP)) if train.shift is None and shape[1:] else train.shift or 1
     if len(shape) != IMAGE_DIMENSIONS or min(shape[1:]) <= reach:
         raise BadInput(
             f"train.views moves images by up to {reach} pixels, and these examples have the shape {shape}: leave it out."

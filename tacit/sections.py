@@ -22,7 +22,7 @@ class TrainSection(Section):
 
     Unless said otherwise a client takes 10 local steps, on batches of 32 expected examples. `averaging` = 0.9 makes the result a
     running mean of the models of the last rounds, out of which single rounds' noise averages. `views` = 4 averages, before
-    clipping, a record's gradient over itself and 3 copies moved by up to `shift` (2) pixels; the price is the same.
+    clipping, a record's gradient over itself and 3 copies moved by up to `shift` pixels (2 of 28); the price is the same.
     """
 
     rounds: int = 30

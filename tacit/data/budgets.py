@@ -112,7 +112,10 @@ def _by_client(pairs: Sequence[tuple[str, object]], names: Sequence[str], *, whe
             f"{where} names {_some([name for name, times in often.items() if times > 1])} twice: keep one line each."
         )
     if unknown := sorted(set(found).difference(names)):
-        raise BadData(f"{where} names {_some(unknown)}, not among the clients of this data: remove {_them(unknown)}.")
+        few = f" ({', '.join(names)})" if len(names) <= NAMED_AT_MOST else ""
+        raise BadData(
+            f"{where} names {_some(unknown)}, not among the clients of this data{few}: remove or rename {_them(unknown)}."
+        )
     if absent := [name for name in names if name not in found]:
         raise BadData(f"{where} gives no epsilon for {_some(absent)}: add {_them(absent)}.")
     return [found[name] for name in names]

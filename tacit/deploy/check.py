@@ -49,6 +49,8 @@ def refuse_wrong(federation: Federation, *, resume: bool, force: bool) -> None:
             raise BadInput(
                 f"{federation.site(name)} is not here, so `up` cannot start {name}: README.md has the way without it."
             )
+    if taken(federation.port) and _running(federation):
+        raise BadInput(f"This federation's server is running already at {federation.address}: wait for it, or stop it.")
     for finding in findings(federation.folder):
         if finding.wrong:
             raise BadInput(finding.text)
@@ -57,6 +59,10 @@ def refuse_wrong(federation: Federation, *, resume: bool, force: bool) -> None:
             f"Port {federation.port} is in use: stop what listens there, or change port in federation.toml, "
             "flwr/config.toml and the sites' site.toml."
         )
+
+
+def _running(federation: Federation) -> bool:
+    return reach("127.0.0.1", federation.port, authority=federation.server / "ca.crt") is None
 
 
 def _versions() -> Iterator[Finding]:
@@ -113,7 +119,7 @@ def _keys(federation: Federation) -> Iterator[Finding]:
             yield Finding(f"The sites {seen[mark]} and {name} have one key: make a key for each.", wrong=True)
         seen.setdefault(mark, name)
     if len(seen) == len(federation.sites):
-        yield Finding(f"{len(seen)} sites with a key each")
+        yield Finding(f"{len(seen)} sites with a node key each")
 
 
 def _experiment(federation: Federation) -> Experiment | None:
@@ -141,7 +147,7 @@ def _port(federation: Federation) -> Iterator[Finding]:
     if taken(federation.port):
         why = reach("127.0.0.1", federation.port, authority=federation.server / "ca.crt")
         if why is None:
-            yield Finding(f"The server is up at {federation.address}")
+            yield Finding(f"The server is running at {federation.address}")
         else:
             yield Finding(f"Port {federation.port} is in use by something else ({why}).", wrong=True)
     else:

@@ -13,8 +13,10 @@ from tacit.deploy.finding import Finding
 from tacit.deploy.processes import reach
 from tacit.errors import BadInput, TacitError
 from tacit.experiment import Experiment
+from tacit.privacy.books import entries, spent
+from tacit.privacy.guarantee import shown
 from tacit.site.join import read_rows
-from tacit.site.limits import digest, read_limits, refuse_beyond
+from tacit.site.limits import Limits, digest, read_limits, refuse_beyond
 from tacit.site.make import PROPOSAL
 from tacit.site.rows import OWN_FILES
 from tacit.site.site import Site
@@ -40,6 +42,7 @@ def site_findings(folder: Path, *, experiment: Experiment | None) -> Iterator[Fi
         return
     accepted = f", accepts {digest(experiment)[:12]}" if experiment is not None else ""
     name, budget = settings["name"], f"epsilon {limits.epsilon:g}, delta {limits.delta:g} per {limits.unit}"
+    budget += _spent(folder, limits)
     yield Finding(f"{name}: {budget}{accepted}")
     if experiment is None or experiment.data.name not in OWN_FILES or "examples" in settings:
         return
@@ -50,6 +53,14 @@ def site_findings(folder: Path, *, experiment: Experiment | None) -> Iterator[Fi
         return
     notes = "".join(f"; {note}" for note in rows.notes)
     yield Finding(f"{name}: {len(rows.y)} rows in {settings['data']}{notes}")
+
+
+def _spent(folder: Path, limits: Limits) -> str:
+    path = folder / "ledger.db"
+    if not path.exists() or not path.stat().st_size:
+        return ""
+    found = spent(entries(path), delta=limits.delta)
+    return f" ({shown(max(found.values()))} spent)" if found else ""
 
 
 def server_findings(folder: Path) -> Iterator[Finding]:

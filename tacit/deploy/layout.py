@@ -75,9 +75,19 @@ def open_federation(folder: Path) -> Federation:
             folder.resolve(), values["name"], values["host"], int(values["port"]), sites, values["app_sha256"]
         )
     except FileNotFoundError:
-        raise BadInput(f"{folder} holds no federation: make one with `tacit deploy init {folder}`.") from None
+        raise BadInput(f"{folder} holds no federation{_instead(folder)}") from None
     except (OSError, tomllib.TOMLDecodeError, KeyError, ValueError) as error:
         raise BadInput(f"{path} cannot be used ({error}).") from None
+
+
+def _instead(folder: Path) -> str:
+    """What else may have been meant."""
+    if (folder / "site.toml").exists():
+        return f": it is one site's; the federation may be {folder.resolve().parents[1]}."
+    beside = sorted(path.parent.name for path in folder.parent.glob("*/site.toml"))
+    if beside and not folder.exists():
+        return f": the sites here are {', '.join(beside)}."
+    return f": make one with `tacit deploy init {folder}`."
 
 
 def app_digest(app: Path) -> str:

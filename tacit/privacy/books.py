@@ -19,7 +19,8 @@ def find(path: Path) -> Path:
     """The ledger file itself, or the one in a run's or a site's folder. Raises LedgerError."""
     file = path / "ledger.db" if path.is_dir() else path
     if not file.is_file():
-        raise LedgerError(f"There is no ledger at {file}.")
+        below = sorted(str(place.parent) for place in path.rglob("ledger.db")) if path.is_dir() else []
+        raise LedgerError(f"There is no ledger at {file}{': look at ' + ', '.join(below) if below else ''}.")
     return file
 
 

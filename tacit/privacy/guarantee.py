@@ -165,13 +165,22 @@ def sentence(guarantee: Guarantee | None, *, other_runs: int = 0) -> str:
         return "No privacy is promised: nothing proves that whoever sees the updates cannot learn about single records."
     g = guarantee
     counted = "this run" if not other_runs else f"this run and the {other_runs} others in its ledger together"
+    bound = f"the epsilon spent in {counted} is at most {shown(g.epsilon_max)} (smallest {shown(g.epsilon_min)}, median"
+    said = _meaning(g, whom="every client", bound=f"{bound} {shown(g.epsilon_median)} over the clients)")
+    return said + "".join(f" {_otherwise(other)}" for other in g.also)
+
+
+def agreed(guarantee: Guarantee, *, client: str, epsilon: float) -> str:
+    """What one client is promised before a run begins, for whoever signs for that client."""
+    return _meaning(guarantee, whom=client, bound=f"the epsilon of the whole run is at most {shown(epsilon)}")
+
+
+def _meaning(g: Guarantee, *, whom: str, bound: str) -> str:
     return (
-        f"For every client, {g.unit}-level differential privacy: to {g.relation} changes the probability of anything that"
+        f"For {whom}, {g.unit}-level differential privacy: to {g.relation} changes the probability of anything that"
         f" {g.adversary} can observe by at most a factor of e^epsilon, except with probability delta = {g.delta:g};"
-        f" the epsilon spent in {counted} is at most {shown(g.epsilon_max)} (smallest {shown(g.epsilon_min)}, median"
-        f" {shown(g.epsilon_median)} over the clients), computed by {g.accountant} for {g.sampler}, with noise drawn from"
-        f" {g.randomness}, provided that {', that '.join(g.assumes)}."
-        + "".join(f" {_otherwise(other)}" for other in g.also)
+        f" {bound}, computed by {g.accountant} for {g.sampler}, with noise drawn from {g.randomness}, provided that"
+        f" {', that '.join(g.assumes)}."
     )
 
 

@@ -80,6 +80,8 @@ def read(path: Path, *, secret: bool) -> dict[str, Any]:
             record = json.loads(stream.read())
     except IsADirectoryError as error:
         raise KeyRefused(f"{path} is a folder: name a key file in it, such as {path / 'public.json'}.") from error
+    except FileNotFoundError as error:
+        raise KeyRefused(f"{path} is missing: get it from whoever made the keys, or make new ones.") from error
     except OSError as error:
         raise KeyRefused(f"{path} cannot be read ({error.strerror}).") from error
     except ValueError as error:

@@ -22,6 +22,10 @@ def show_command(path: Place, delta: Delta = None) -> None:
     console = Console()
     console.print(ledgers.by_client(path, delta=delta))
     console.print(ledgers.by_charge(path))
+    for promise in sorted(path.glob("runs/*/promise.txt")):
+        console.print(
+            f"Promised in run {promise.parent.name[:8]}: {promise.read_text('utf-8').strip()}", highlight=False
+        )
 
 
 @app.command("export")

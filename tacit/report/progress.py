@@ -185,7 +185,7 @@ def promise_lines(promise: dict[str, Any], *, other_runs: int | None) -> list[tu
         ("for every client", f"{bound} at delta = {promise['delta']:g}, per {promise['unit']}"),
         ("spent in", counted if other_runs != 0 else "this run"),
         ("if one would", promise["relation"]),
-        ("against", promise["adversary"]),
+        ("against", promise["adversary"].rstrip(",")),
         ("by", f"{promise['accountant']}, for {promise['sampler']}"),
         ("noise from", promise["randomness"]),
         ("provided that", "; ".join(promise["assumes"])),

@@ -12,6 +12,7 @@ from tacit.engine.folder import replace
 from tacit.errors import Refused
 from tacit.privacy import price
 
+PROMISE = "promise.txt"
 RUN_NAME = re.compile(r"[0-9a-f]{32}")  # it becomes a folder's name
 
 
@@ -85,6 +86,12 @@ def write(folder: Path, agreement: Agreement) -> None:
     path = place(folder, agreement.run)
     path.mkdir(parents=True, exist_ok=True)
     replace(path / "agreement.json", json.dumps(asdict(agreement), indent=1).encode())
+
+
+def write_promise(folder: Path, run: str, text: str) -> str:
+    """Keeps what the site was promised, in words, beside the agreement, and returns it."""
+    replace(place(folder, run) / PROMISE, f"{text}\n".encode())
+    return text
 
 
 def read(folder: Path, run: str) -> Agreement | None:

@@ -74,6 +74,8 @@ def read_settings(folder: Path) -> dict[str, Any]:
     path = folder / "site.toml"
     try:
         values = tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise BadInput(f"{folder} is no site's folder, as it holds no site.toml: name one, as in sites/NAME.") from None
     except (OSError, tomllib.TOMLDecodeError) as error:
         raise BadInput(f"{path} cannot be read ({error}).") from None
     if not isinstance(values.get("name"), str):

@@ -22,8 +22,8 @@ most_rounds = {rounds}
 experiments = ["{digest}"]  # {name}
 # instead of digests, the settings an experiment may have:
 # [accept.settings]
-# "privacy.kind" = ["local"]
-# "model.name" = ["logr", "mlp"]
+# "privacy.kind" = ["{kind}"]
+# "model.name" = ["{model}"]
 # "train.rounds" = {{max = 50}}
 """
 
@@ -43,6 +43,8 @@ def make_site(folder: Path, experiment: Experiment, *, name: str, epsilon: float
         rounds=experiment.train.rounds,
         digest=digest(experiment),
         name=experiment.name,
+        kind=experiment.privacy.kind,
+        model=experiment.model.name,
     )
     (folder / NAME).write_text(text, "utf-8")
     (folder / PROPOSAL).write_text(experiment.toml(), "utf-8")

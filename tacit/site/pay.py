@@ -29,6 +29,16 @@ def pay(folder: Path, joined: Joined, round: int) -> None:
         raise BudgetExhausted(f"{_budget(joined.limits)} does not pay for round {round}.")
 
 
+def refuse_spent(joined: Joined) -> None:
+    """Refuses a new run where earlier ones have left nothing for a single round of it. Raises BudgetExhausted."""
+    ledger, event = joined.ledger, joined.parts.algorithm.cost(joined.client)
+    if ledger is None or event is None or not ledger.other_runs():
+        return
+    ledger.open_round(0)
+    if ledger.rounds_left(joined.client, event, hint=joined.agreement.terms.rounds) < 1:
+        raise BudgetExhausted(f"{_budget(joined.limits)} is used up: it does not pay for one round of this run.")
+
+
 def prepay(joined: Joined, releases: int) -> None:
     """Central DP: a site pays for every model of the run, asked or not, so it pays for all of them when it agrees.
 

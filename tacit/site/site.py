@@ -14,14 +14,14 @@ import tacit
 from tacit.engine.wire import unpack
 from tacit.errors import BudgetExhausted, Refused, TacitError
 from tacit.privacy.client_plan import CentralPlan
-from tacit.privacy.guarantee import shown
+from tacit.privacy.guarantee import agreed, promise, sentence, shown
 from tacit.site import agreement, outbox, sealed
 from tacit.site.agreement import Terms, refuse_other
 from tacit.site.foreign import Local
 from tacit.site.join import Joined, join, read_experiment, read_rows, read_settings
 from tacit.site.limits import read_limits, refuse_beyond
 from tacit.site.log import note
-from tacit.site.pay import pay, prepay, spent
+from tacit.site.pay import pay, prepay, refuse_spent, spent
 from tacit.site.roster import Roster
 from tacit.site.rows import shape
 from tacit.types import Message
@@ -97,13 +97,16 @@ class Site:
         agreement.refuse_changed(self.folder, run, text, roster.record())
         joined = self._join(run, text, roster)
         refuse_other(Terms(**ask["terms"]), joined.agreement.terms)
+        if agreement.read(self.folder, run) is None:
+            refuse_spent(joined)
         agreement.write(self.folder, joined.agreement)
+        promised = agreement.write_promise(self.folder, run, _promise(joined))
         if isinstance(joined.parts.plan, CentralPlan):
             prepay(joined, int(ask["releases"]))
         self._joined[joined.agreement.run] = joined
         terms = joined.agreement.terms
         said = f"Agreed: {terms.rounds} rounds, {terms.parameters} parameters, epsilon {terms.epsilon:g} in all"
-        return {"terms": asdict(terms)}, b"", f"{said}; a round costs {terms.event or 'nothing'}."
+        return {"terms": asdict(terms)}, b"", f"{said}; a round costs {terms.event or 'nothing'}. {promised}"
 
     def _train(self, ask: dict[str, Any], body: bytes) -> tuple[dict[str, Any], bytes, str]:
         """One round: check, pay, train, keep, answer."""
@@ -145,6 +148,15 @@ class Site:
         place.mkdir(exist_ok=True)
         outbox.keep(place, turn, body, raw)
         return {"again": False}, raw, f"Gave its part of opening the sum of round {turn}."
+
+
+def _promise(joined: Joined) -> str:
+    parts = joined.parts
+    if parts.plan is None:
+        return sentence(None)
+    return agreed(
+        promise(parts.experiment, parts.plan), client=joined.client.id, epsilon=joined.agreement.terms.epsilon
+    )
 
 
 def _refuse_shape(received: Message, terms: Terms) -> None:

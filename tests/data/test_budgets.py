@@ -103,7 +103,11 @@ def test_a_file_gives_each_client_its_own_in_any_order(tmp_path, suffix):
     ("name", "text", "sentence"),
     [
         ("a.csv", "client,epsilon\nann,1\n", "a.csv gives no epsilon for bob, cy: add them"),
-        ("a.csv", "client,epsilon\nann,1\nbob,1\ncy,1\ndi,1\n", "a.csv names di, not among the clients .* remove it"),
+        (
+            "a.csv",
+            "client,epsilon\nann,1\nbob,1\ncy,1\ndi,1\n",
+            "a.csv names di, not among the clients .* remove or rename it",
+        ),
         ("a.csv", "client,epsilon\nann,1\nbob,1\ncy,1\nann,2\n", "a.csv names ann twice"),
         ("a.csv", "client,epsilon\nann,1\nbob,x\ncy,1\n", "a.csv, line 3: expected a client and a number, got 'bob,x'"),
         ("a.csv", "client,epsilon\nann,1,2\n", "a.csv, line 2: expected a client and a number"),

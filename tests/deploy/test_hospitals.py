@@ -22,8 +22,10 @@ from tacit.engine.flower.say import ending, in_flowers_words, observer
 from tacit.engine.flower.server import Call, serve
 from tacit.errors import BadInput, RunExists, TacitError
 from tacit.experiment import Experiment
+from tacit.privacy.books import find
 from tacit.report.collect import run_page
 from tacit.report.files import read
+from tacit.site.join import read_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = ("north", "coast", "valley")
@@ -98,8 +100,41 @@ def test_a_sites_folder_can_move_and_its_ledger_goes_on(hospitals):
     put_rows(federation)
     deployed(federation)
     Path("federation").rename("moved")
-    again = deployed(open_federation(Path("moved")), force=True)
-    assert (again.summary["stopped"], again.rounds) == ("budget", [])  # the sites know what they have spent
+    moved = open_federation(Path("moved"))
+    with pytest.raises(TacitError, match=r"does not agree to the run: The site's budget .* is used up"):
+        deployed(moved, force=True)
+    texts = "\n".join(finding.text for finding in check.findings(moved.folder))
+    assert re.search(r"coast: epsilon 3, delta 1e-05 per record \((2\.9\d\d|3\.000) spent\)", texts), texts
+
+
+def test_the_site_keeps_its_own_promise_in_words(hospitals):
+    federation = make("--set", "train.rounds=1")
+    put_rows(federation)
+    deployed(federation)
+    (kept,) = federation.site("coast").glob("runs/*/promise.txt")
+    promise = kept.read_text()
+    assert promise.startswith("For coast, record-level differential privacy: to add or remove one record of one client")
+    assert "the server, the other clients and everybody who sees updates or models can observe" in promise
+    assert "the epsilon of the whole run is at most 3.000" in promise
+    assert any(promise.strip() in text for text in said(federation))
+    shown = CliRunner().invoke(app, ["ledger", "show", str(federation.site("coast"))])
+    assert "For coast, record-level differential privacy" in " ".join(shown.output.split())
+
+
+def test_a_wrong_folder_is_answered_with_the_right_ones(hospitals):
+    federation = make()
+    for place, words in (
+        ("federation/sites/cost", "the sites here are coast, north, valley"),
+        ("nowhere", "make one with `tacit deploy init nowhere`"),
+    ):
+        with pytest.raises(BadInput, match=words):
+            list(check.findings(Path(place)))
+    with pytest.raises(BadInput, match=r"it is one site's; the federation may be .*federation"):
+        open_federation(Path("federation/sites/coast"))
+    with pytest.raises(BadInput, match=r"is no site's folder, as it holds no site.toml"):
+        read_settings(federation.folder)
+    with pytest.raises(TacitError, match=r"There is no ledger at .*: look at .*coast, .*north, .*valley"):
+        find(federation.folder)
 
 
 def test_rows_that_are_not_there_yet_are_found_at_the_federation_and_at_the_site(hospitals):

@@ -64,7 +64,7 @@ def test_bad_input_is_one_sentence(command, tmp_path):
     assert "more than half" in refused(command("split", "k/secret.json", "--threshold", 1, "--of", 3, "--out", "s"))
     (tmp_path / "k" / "secret.json").chmod(0o644)
     assert "can be read by others" in refused(command("show", "k/secret.json"))
-    assert "cannot be read" in refused(command("show", "nowhere.json"))
+    assert "is missing" in refused(command("show", "nowhere.json"))
     assert "name" in refused(command("client", "m", "../x"))
     assert "does not hold a secret key" in refused(
         command("split", "k/public.json", "--threshold", 2, "--of", 3, "--out", "s")

@@ -203,11 +203,17 @@ def test_a_round_with_too_few_answers_stops_the_run_with_the_reason_and_resumes(
 
 
 def test_the_run_ends_by_budget_where_the_sites_cannot_pay(federation):
+    deployed = federation(privacy={"strategy": "same-noise", "noise_multiplier": 0.3})
+    history = deployed.run()
+    assert (history.summary["stopped"], history.summary["rounds"]) == ("budget", 0)
+    assert charges(deployed.site(0)) == []
+
+
+def test_sites_that_have_spent_their_budgets_do_not_agree_to_another_run(federation):
     deployed = federation()
     deployed.run()
-    history = deployed.run(out=deployed.folder / "second")
-    assert history.summary["stopped"] == "budget"
-    assert history.summary["rounds"] == 0
+    with pytest.raises(TacitError, match=r"Site client-0 does not agree to the run: The site's budget .* is used up"):
+        deployed.run(out=deployed.folder / "second")
     assert [round for round, _ in charges(deployed.site(0))] == [0, 1, 2]
 
 
