@@ -37,13 +37,13 @@ def site_findings(folder: Path, *, experiment: Experiment | None) -> Iterator[Fi
         limits, settings = read_limits(folder), Site(folder).settings
         if experiment is not None:
             refuse_beyond(limits, experiment)
+        paid = _spent(folder, limits)
     except TacitError as error:
         yield Finding(f"{folder.name}: {error}", wrong=True)
         return
     accepted = f", accepts {digest(experiment)[:12]}" if experiment is not None else ""
     name, budget = settings["name"], f"epsilon {limits.epsilon:g}, delta {limits.delta:g} per {limits.unit}"
-    budget += _spent(folder, limits)
-    yield Finding(f"{name}: {budget}{accepted}")
+    yield Finding(f"{name}: {budget}{paid}{accepted}")
     if experiment is None or experiment.data.name not in OWN_FILES or "examples" in settings:
         return
     try:
@@ -59,8 +59,8 @@ def _spent(folder: Path, limits: Limits) -> str:
     path = folder / "ledger.db"
     if not path.exists() or not path.stat().st_size:
         return ""
-    found = spent(entries(path), delta=limits.delta)
-    return f" ({shown(max(found.values()))} spent)" if found else ""
+    found = [epsilon for (_, unit), epsilon in spent(entries(path), delta=limits.delta).items() if unit == limits.unit]
+    return f" ({shown(max(found))} spent)" if found else ""
 
 
 def server_findings(folder: Path) -> Iterator[Finding]:

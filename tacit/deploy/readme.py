@@ -65,7 +65,7 @@ so the site trusts the server not to have changed it; with `tacit deploy site` i
 |---|---|---|
 | `server/` | the authority, the server's certificate, the sites' public keys, the SuperLink's database | the server |
 | `app/` | the Flower app: `experiment.toml` and two short files | the server |
-| `results/` | `experiment.toml`, `rounds.jsonl`, `ledger.db`, `model.safetensors`, `summary.json` | the server |
+| `results/` | `experiment.toml`, `rounds.jsonl`, `ledger.db`, `model.safetensors`, `summary.json`, `report.html` | the server |
 | `sites/NAME/` | `site.toml`, `proposal.toml`, `budget.toml`, `ledger.db`, `log.jsonl`, `node.key`, `ca.crt` | the site |
 """
 KEYS = """\

@@ -32,14 +32,14 @@ def trial(folder: Path, *, resume: bool, force: bool, console: Console) -> None:
         closing(done, federation.results, console)
         return
     refuse_wrong(federation, resume=resume, force=force)
-    rounds = Experiment.load(federation.app / "tacit_app" / "experiment.toml").train.rounds
+    experiment = Experiment.load(federation.app / "tacit_app" / "experiment.toml")
     started = time.monotonic()
 
     def said(text: str) -> None:
         console.print(f"[dim]{time.monotonic() - started:5.1f} s[/]  {text}", highlight=False)
 
     def observe(record: dict[str, Any]) -> None:
-        said(round_line(record, rounds))
+        said(round_line(record, experiment))
 
     try:
         summary = up(federation, resume=resume, force=force, said=said, observe=observe)
@@ -62,7 +62,8 @@ def closing(summary: dict[str, Any], results: Path, console: Console) -> None:
     for name, value in facts(summary).items():
         table.add_row(Text(name, style="dim"), value)
     for name, epsilon in summary["sites"]["epsilon"].items():
-        table.add_row(Text(f"ledger of {name}", style="dim"), f"epsilon {shown(epsilon)} over all its runs")
+        text = f"epsilon per {summary['guarantee']['unit']} {shown(epsilon)} over all its runs"
+        table.add_row(Text(f"ledger of {name}", style="dim"), text)
     console.print(table)
     show_promise(summary, console)
     console.print(Text(f"Files: {results}"))

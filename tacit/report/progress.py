@@ -14,6 +14,7 @@ from rich.text import Text
 
 from tacit.build import Parts
 from tacit.engine.simulate import History
+from tacit.experiment import Experiment
 from tacit.privacy.client_plan import CentralPlan
 from tacit.privacy.guarantee import shown
 
@@ -102,15 +103,16 @@ class Display:
         return facts
 
 
-def round_line(record: dict[str, Any], rounds: int) -> str:
+def round_line(record: dict[str, Any], experiment: Experiment) -> str:
     """A round of a deployment in one line.
 
-    >>> round_line({"round": 1, "accuracy": 0.5, "answered": 2, "cohort": 3}, 9)
+    >>> round_line({"round": 1, "accuracy": 0.5, "answered": 2, "cohort": 3}, Experiment(train={"rounds": 9}))
     'round 2/9  accuracy 0.500  2 of 3 sites'
     """
-    spent = ""
+    rounds, spent = experiment.train.rounds, ""
     if "epsilon_tightest" in record:
-        spent = f"  epsilon {shown(record['epsilon_tightest'])} to {shown(record['epsilon_loosest'])}"
+        ends = f"{shown(record['epsilon_tightest'])} to {shown(record['epsilon_loosest'])}"
+        spent = f"  epsilon per {experiment.privacy.unit_kept} {ends}"
     who = f"{record['answered']} of {record['cohort']} sites"
     return f"round {record['round'] + 1}/{rounds}  accuracy {record['accuracy']:.3f}{spent}  {who}"
 

@@ -127,7 +127,11 @@ class Site:
         ((raw, _),) = joined.train(body, round, [joined.client.index])
         outbox.keep(agreement.place(self.folder, run), round, body, raw)
         epsilon = spent(joined)
-        return {"again": False, "epsilon": epsilon}, raw, f"Trained; epsilon spent {shown(epsilon)}."
+        return (
+            {"again": False, "epsilon": epsilon},
+            raw,
+            f"Trained; epsilon spent {shown(epsilon)} per {joined.limits.unit}.",
+        )
 
     def _open(self, ask: dict[str, Any], body: bytes) -> tuple[dict[str, Any], bytes, str]:
         """Its part of opening the sum of a round's reports, which it checks and adds itself; once a round."""

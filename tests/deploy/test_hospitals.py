@@ -249,10 +249,12 @@ def test_a_site_whose_folder_was_given_away_stays_known_to_the_server(hospitals)
 def test_the_server_says_every_round_and_where_the_page_is(hospitals, capsys):
     federation = make("--set", "train.rounds=2")
     put_rows(federation)
-    observer(2)({"round": 0, "accuracy": 0.5, "answered": 2, "cohort": 3})
+    spent = {"epsilon_tightest": 0.25, "epsilon_loosest": 2.0}
+    chosen = Experiment.load(federation.app / "tacit_app" / "experiment.toml")
+    observer(chosen)({"round": 0, "accuracy": 0.5, "answered": 2, "cohort": 3} | spent)
     ending(deployed(federation))
     lines = capsys.readouterr().out
-    assert "round 1/2  accuracy 0.500  2 of 3 sites" in lines
+    assert "round 1/2  accuracy 0.500  epsilon per record 0.250 to 2.000  2 of 3 sites" in lines
     assert f"report: {federation.results / 'report.html'}" in lines
     assert "add or remove one record of one client" in lines
     found = run_page(read(federation.results))

@@ -5,13 +5,14 @@ from typing import Any
 
 from tacit.engine.simulate import History
 from tacit.errors import TacitError
+from tacit.experiment import Experiment
 from tacit.report.page import write_page
 from tacit.report.progress import facts, round_line
 
 
-def observer(rounds: int) -> Callable[[dict[str, Any]], None]:
+def observer(experiment: Experiment) -> Callable[[dict[str, Any]], None]:
     """Prints a line for every round."""
-    return lambda record: print(round_line(record, rounds), flush=True)
+    return lambda record: print(round_line(record, experiment), flush=True)
 
 
 def ending(history: History) -> None:

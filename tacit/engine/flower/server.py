@@ -55,7 +55,7 @@ def server_app(experiment: Path | Experiment) -> ServerApp:
             keys=Path(str(config.get("keys", "."))),
         )
         try:
-            ending(serve(grid, chosen, call, observer(chosen.train.rounds)))
+            ending(serve(grid, chosen, call, observer(chosen)))
         except TacitError as error:
             print(f"The run stopped: {in_flowers_words(error)}", flush=True)
             raise
