@@ -244,7 +244,7 @@ def _views(experiment: Experiment, population: Population) -> Shifts | None:
     if train.views is None:
         return None
     shape = tuple(population.x.shape[1:])
-    reach = max(1, round(min(shape[1:]) / PIXELS_A_STEP)) if train.shift is None and shape[1:] else train.shift or 1
+    reach = train.shift or max(1, round(min(shape[1:], default=0) / PIXELS_A_STEP))
     if len(shape) != IMAGE_DIMENSIONS or min(shape[1:]) <= reach:
         raise BadInput(
             f"train.views moves images by up to {reach} pixels, and these examples have the shape {shape}: leave it out."

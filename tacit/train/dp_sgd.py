@@ -35,8 +35,8 @@ def dp_sgd(
         if views is None:
             total, info = work.clipped_sum(x, y)  # sum of g_i min(1, C/|g_i|)
         else:
-            seen_as = views.of(x, views.offsets(stream, len(batch)))
-            total, info = work.viewed_sum(seen_as, labelled(y, views))
+            moved = views.of(x, views.offsets(stream, len(batch)))
+            total, info = work.viewed_sum(moved, labelled(y, views))
         noisy = mechanism.noise(stream, total)  # + N(0, (zC)^2 I)
         theta.add_(noisy.vector, alpha=-learning_rate / p_D)  # line 14
         for part in work.frozen:
