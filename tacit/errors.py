@@ -10,7 +10,17 @@ class BadInput(TacitError, ValueError):
 
 
 class BadData(BadInput):
-    """A data file that is missing, truncated, or holds what it must not hold."""
+    """A data file that is missing, truncated, or holds what it must not hold.
+
+    `cell` is what the message quotes of the data; `discreet` is the message without it, for logs.
+
+    >>> BadData("line 2 holds 'flu', which is no number", cell="flu").discreet
+    'line 2 holds a value that is not repeated here, which is no number'
+    """
+
+    def __init__(self, text: str, *, cell: str | None = None):
+        super().__init__(text)
+        self.discreet = text if cell is None else text.replace(repr(cell), "a value that is not repeated here")
 
 
 class ModelRefused(TacitError):

@@ -41,6 +41,18 @@ def build(name: str, *, input_shape: Shape, classes: int, seed: int) -> nn.Modul
     return model
 
 
+def size(name: str, *, input_shape: Shape, classes: int) -> int | None:
+    """How many parameters a built-in model would have, found without making it; None for somebody's own factory.
+
+    >>> size("mlp", input_shape=(1, 28, 28), classes=10)
+    159010
+    """
+    if ":" in name:
+        return None
+    with torch.device("meta"):  # shapes without memory
+        return sum(p.numel() for p in _named(name)(input_shape=tuple(input_shape), classes=classes).parameters())
+
+
 def check_output(model: nn.Module, x_example: torch.Tensor, classes: int) -> None:
     """Passes a batch (of one or more) through the model. Raises: ModelRefused unless it answers one score per class."""
     training = model.training

@@ -68,7 +68,9 @@ def feature_columns(path: Path, section: DataSection) -> tuple[str, ...]:
     }
     for key, columns in roles.items():
         for column in set(columns).difference(head):
-            raise BadData(f"{path} has no column {column!r}, which data.{key} names.{check.nearest(column, head)}")
+            near = check.nearest(column, head)
+            text = f"{path} has no column {column!r}, which data.{key} names.{near}"
+            raise BadData(text, cell=next((name for name in head if repr(name) in near), None))
     if section.columns is not None:
         return section.columns
     apart = {section.label, section.client_column, *section.ignore}
@@ -90,7 +92,9 @@ def read(
     rows = 0
     for table in tables(path, wanted, ignored=(*section.ignore, section.client_column)):
         rows += len(table.lines)
-        labels = names.coded(_present(table, section.label, marks=features.MISSING.difference(_declared(section))))
+        labels = names.coded(
+            _present(table, section.label, marks=features.MISSING.difference(declared_classes(section)))
+        )
         _refuse_unknown_label(table, labels, section)
         clients = names.coded([client] * len(table.lines)) if client else None
         if client_column:
@@ -118,7 +122,7 @@ def _present(table: Table, column: str, *, marks: frozenset[str]) -> Sequence[st
     return cells
 
 
-def _declared(section: DataSection) -> tuple[str, ...]:
+def declared_classes(section: DataSection) -> tuple[str, ...]:
     """The class names that are declared, if they are."""
     return () if section.classes is None or isinstance(section.classes, str) else names.declared(section.classes)
 
@@ -127,13 +131,15 @@ def _refuse_unknown_label(table: Table, labels: names.Coded, section: DataSectio
     """Refuses a label that is not declared, with its line."""
     if section.classes == FROM_DATA:
         return
-    known = frozenset(_declared(section))
+    known = frozenset(declared_classes(section))
     unknown = np.array([name not in known for name in labels[0]])[labels[1]]
     if unknown.any():
         row = int(np.argmax(unknown))
+        label = labels[0][labels[1][row]]
         raise BadData(
-            f"{table.path}, line {table.lines[row]} has the label {labels[0][labels[1][row]]!r}, "
-            "which data.classes does not declare: correct it or declare it."
+            f"{table.path}, line {table.lines[row]} has the label {label!r}, which data.classes does not declare: correct it or"
+            " declare it.",
+            cell=label,
         )
 
 

@@ -33,7 +33,8 @@ def tables(path: Path, wanted: Sequence[str], *, ignored: Sequence[str | None] =
             raise BadData(f"{path} has no column {absent[0]!r}: every file needs the same columns.")
         if extra := [column for column in head if column not in wanted and column not in ignored]:
             raise BadData(
-                f"{path} has a column {extra[0]!r} that is no feature of this experiment: remove it or name it in data.ignore."
+                f"{path} has a column {extra[0]!r} that is no feature of this experiment: remove it or name it in data.ignore.",
+                cell=extra[0],  # of a file without a first line of names it is a record's
             )
         rows, lines = [], []
         for row in filter(None, reader):
@@ -60,8 +61,10 @@ def _opened(path: Path) -> Iterator["Reader"]:
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             yield csv.reader(file, skipinitialspace=True, strict=True)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except (OSError, csv.Error) as error:
         raise BadData(f"{path} cannot be read as csv in UTF-8 ({error}): correct it.") from error
+    except UnicodeDecodeError as error:  # its own words quote a byte of the file
+        raise BadData(f"{path} cannot be read as csv in UTF-8 (byte {error.start} is none): correct it.") from None
 
 
 def _first_line(reader: "Reader", path: Path) -> list[str]:
@@ -72,7 +75,7 @@ def _first_line(reader: "Reader", path: Path) -> list[str]:
     if len(head) == 1 and any(mark in head[0] for mark in ";\t|"):
         raise BadData(f"{path} does not separate its cells by commas: write them as in {'a,b,c'!r}.")
     if twice := [name for name in head if head.count(name) > 1]:
-        raise BadData(f"{path} has two columns named {twice[0]!r}: rename one.")
+        raise BadData(f"{path} has two columns named {twice[0]!r}: rename one.", cell=twice[0])
     return head
 
 

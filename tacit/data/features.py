@@ -48,6 +48,11 @@ def encode(table: Table, columns: Sequence[str], section: DataSection) -> tuple[
     return np.concatenate(blocks, axis=1)[kept], kept, clamped
 
 
+def encoded_width(section: DataSection) -> int:
+    """How many features the declared columns become: a function of the declarations alone."""
+    return sum(len(_vocabulary(c, section)) if c in section.categorical else 1 for c in section.columns or ())
+
+
 def _absent(cells: Sequence[str], values: Sequence[str]) -> np.ndarray:
     """Which cells say that there is no value; a declared value such as "NA" is one."""
     marks = MISSING.difference(values)
@@ -65,7 +70,8 @@ def _numbers(table: Table, column: str, absent: np.ndarray, *, fill: float, rang
         row = next(row for row, cell in enumerate(cells) if not _is_number(cell))
         raise BadData(
             f"{_place(table, row, column)} is {cells[row]!r}, which is not a number: correct it, declare the column in "
-            "data.categorical, or name it in data.ignore."
+            "data.categorical, or name it in data.ignore.",
+            cell=cells[row],
         ) from None
     finite = np.isfinite(values)
     if not ranged:
@@ -73,7 +79,8 @@ def _numbers(table: Table, column: str, absent: np.ndarray, *, fill: float, rang
     if not finite.all():
         row = int(np.argmin(finite))
         raise BadData(
-            f"{_place(table, row, column)} is {cells[row]!r}, which is not a finite 32-bit number: correct it."
+            f"{_place(table, row, column)} is {cells[row]!r}, which is not a finite 32-bit number: correct it.",
+            cell=cells[row],
         )
     return values
 
@@ -89,7 +96,8 @@ def _categories(table: Table, column: str, absent: np.ndarray, section: DataSect
         row = int(np.argmin(codes))
         raise BadData(
             f"{_place(table, row, column)} is {cells[row]!r}, which data.categorical.{column} does not declare: add "
-            f'it, or declare the value "{OTHER}" to take every unknown one.'
+            f'it, or declare the value "{OTHER}" to take every unknown one.',
+            cell=cells[row],
         )
     out = np.zeros((len(cells), len(vocabulary)), np.float32)
     out[np.arange(len(cells)), codes] = 1

@@ -116,6 +116,7 @@ def _indices(labels: np.ndarray, class_names: tuple[str, ...], *, path: str) -> 
             row = int(np.argmax(codes == code))
             raise BadData(
                 f"{path} has the label {name!r} in row {row}, which data.classes does not declare: correct it or "
-                "declare it."
+                "declare it.",
+                cell=name,
             )
     return np.array([place[name] for name in known], np.int64)[codes]

@@ -11,10 +11,14 @@ from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 
+from tacit import parse
 from tacit.errors import BadInput, TrainingDiverged
 from tacit.types import Message
 
 LENGTH_BYTES = 8  # the little-endian length of the safetensors header
+MOST_HEAD = 1 << 24
+MOST_TENSORS = 100_000
+MOST_WORDS = 200
 
 
 def pack(message: Message) -> bytes:
@@ -30,13 +34,23 @@ def pack(message: Message) -> bytes:
 
 def unpack(raw: bytes) -> Message:
     """The message that `pack` wrote. Raises BadInput for bytes that are not one."""
+    what = f"A message of {len(raw)} bytes"
+    head = int.from_bytes(raw[:LENGTH_BYTES], "little")
+    if len(raw) < LENGTH_BYTES or head > min(MOST_HEAD, len(raw)):
+        raise BadInput(f"{what} could not be read (its head is cut short or too long).")
     try:
-        tensors = load_tensors(raw)
-        head = int.from_bytes(raw[:LENGTH_BYTES], "little")
-        record = json.loads(json.loads(raw[LENGTH_BYTES : LENGTH_BYTES + head])["__metadata__"]["tacit"])
-        return Message(record["sender"], tensors, record["facts"])
-    except (SafetensorError, ValueError, KeyError, TypeError) as error:
-        raise BadInput(f"A message of {len(raw)} bytes could not be read ({error}).") from error
+        text = raw[LENGTH_BYTES : LENGTH_BYTES + head].decode("utf-8")
+        # a tensor's entry has three brackets
+        parts = parse.json_object(text, what="Its head", most=MOST_HEAD, brackets=3 * MOST_TENSORS)
+        (own,) = parse.fields(parts.get("__metadata__"), "tacit", what="Its metadata")
+        sender, facts = parse.fields(
+            parse.json_object(own, what="Its metadata"), "sender", "facts", what="Its metadata"
+        )
+        if not isinstance(facts, dict):
+            raise BadInput("its facts are no table")
+        return Message(parse.text(sender, what="Its sender"), load_tensors(raw), facts)
+    except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:  # BadInput is a ValueError
+        raise BadInput(f"{what} could not be read ({str(error)[:MOST_WORDS]}).") from None
 
 
 def receive_any(raw: bytes) -> Message:

@@ -1,0 +1,107 @@
+"""Text and values from outside, read with limits: exact types, bounded sizes, bounded depth.
+
+Whatever arrives is crafted until it has passed here. Guarantee: every function returns what it says or raises BadInput in one
+sentence; nothing else is raised, imported or opened, and the time taken is linear in the size of the input.
+"""
+
+import json
+import math
+import tomllib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tacit.errors import BadInput
+
+MOST_TEXT = 1 << 20  # characters of one JSON or TOML text: a roster of 10,000 sites has about half of that
+MOST_BRACKETS = (
+    2_000  # depth is at most this; deeper still raises RecursionError, which is caught; honest texts have some dozens
+)
+MOST_NUMBER = 10**12
+MOST_NAME = 200
+LARGEST = 1e300
+SHOWN = 60  # characters of a foreign text that are ever repeated
+
+
+def json_object(
+    text: object, *, what: str = "A message", most: int = MOST_TEXT, brackets: int = MOST_BRACKETS
+) -> dict[str, Any]:
+    """The object of a JSON text. Raises BadInput.
+
+    >>> json_object('{"round": 3}')
+    {'round': 3}
+    """
+    found = _loaded(_bounded(text, what, most, brackets), json.loads, what, "JSON")
+    if not isinstance(found, dict):
+        raise BadInput(f"{what} is no JSON object.")
+    return found
+
+
+def toml_table(text: object, *, what: str = "A text", most: int = MOST_TEXT) -> dict[str, Any]:
+    """The table of a TOML text. Raises BadInput."""
+    return _loaded(_bounded(text, what, most), tomllib.loads, what, "TOML")
+
+
+def _bounded(text: object, what: str, most: int, brackets: int = MOST_BRACKETS) -> str:
+    if type(text) is not str:
+        raise BadInput(f"{what} is not a text.")
+    if len(text) > most:
+        raise BadInput(f"{what} has {len(text)} characters, and at most {most} are read.")
+    if text.count("[") + text.count("{") > brackets:
+        raise BadInput(f"{what} has more than {brackets} brackets.")
+    return text
+
+
+def _loaded(text: str, load: Any, what: str, form: str) -> Any:
+    try:
+        return load(text)
+    except (ValueError, RecursionError) as error:  # TOMLDecodeError and JSONDecodeError are ValueErrors
+        raise BadInput(f"{what} is not valid {form} ({str(error)[:SHOWN]}).") from None
+
+
+def fields(record: object, *names: str, what: str) -> list[Any]:
+    """The values of an object that has these keys and no others. Raises BadInput."""
+    if not isinstance(record, Mapping) or set(record) != set(names):
+        raise BadInput(f"{what} does not have exactly the parts {', '.join(names)}.")
+    return [record[name] for name in names]
+
+
+def text(value: object, *, what: str, most: int = MOST_NAME) -> str:
+    """A text of at most `most` characters, all of them printable. Raises BadInput."""
+    if type(value) is not str or len(value) > most or not value.isprintable():
+        raise BadInput(f"{what} is not a printable text of at most {most} characters.")
+    return value
+
+
+def whole(value: object, *, what: str, least: int = 0, most: int = MOST_NUMBER) -> int:
+    """A whole number within limits; 3.0, true and "3" are none. Raises BadInput."""
+    if type(value) is not int or not least <= value <= most:
+        raise BadInput(f"{what} is {shown(value)}, not a whole number from {least} to {most}.")
+    return value
+
+
+def number(value: object, *, what: str, infinite: bool = False) -> float:
+    """A number above zero; infinity only where it is allowed. Raises BadInput."""
+    if type(value) is int and 0 < value <= MOST_NUMBER:
+        return float(value)
+    if type(value) is float and 0 < value <= (math.inf if infinite else LARGEST):  # NaN compares with nothing
+        return value
+    raise BadInput(f"{what} is {shown(value)}, not a number above zero.")
+
+
+def several(value: object, *, what: str, most: int) -> Sequence[Any]:
+    """A list of at most `most` items. Raises BadInput."""
+    if not isinstance(value, list) or len(value) > most:
+        raise BadInput(f"{what} is not a list of at most {most}.")
+    return value
+
+
+def shown(value: object) -> str:
+    """A foreign value for a sentence: short, and without anything that a terminal would act on.
+
+    >>> shown(float("inf")), shown("a" * 100)[-4:]
+    ('inf', "aaa…")
+    """
+    if type(value) not in (int, float, str, bool, type(None)) or (type(value) is int and value.bit_length() > 256):
+        return f"a {type(value).__name__}"
+    words = repr(value)
+    return words if len(words) <= SHOWN else f"{words[: SHOWN - 1]}…"
