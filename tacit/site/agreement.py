@@ -8,9 +8,9 @@ from typing import Any
 
 from dp_accounting import DpEvent
 
-from tacit.engine.folder import replace
-from tacit.errors import Refused
+from tacit.errors import BadInput, Refused
 from tacit.privacy import price
+from tacit.site import store
 
 PROMISE = "promise.txt"
 RUN_NAME = re.compile(r"[0-9a-f]{32}")  # it becomes a folder's name
@@ -83,14 +83,13 @@ def write(folder: Path, agreement: Agreement) -> None:
     if known is not None:
         refuse_other(agreement.terms, known.terms)
         return
-    path = place(folder, agreement.run)
-    path.mkdir(parents=True, exist_ok=True)
-    replace(path / "agreement.json", json.dumps(asdict(agreement), indent=1).encode())
+    path = store.make_folder(place(folder, agreement.run))
+    store.write(path / "agreement.json", json.dumps(asdict(agreement), indent=1).encode())
 
 
 def write_promise(folder: Path, run: str, text: str) -> str:
     """Keeps what the site was promised, in words, beside the agreement, and returns it."""
-    replace(place(folder, run) / PROMISE, f"{text}\n".encode())
+    store.write(place(folder, run) / PROMISE, f"{text}\n".encode())
     return text
 
 
@@ -99,5 +98,21 @@ def read(folder: Path, run: str) -> Agreement | None:
     path = place(folder, run) / "agreement.json"
     if not path.exists():
         return None
-    record = json.loads(path.read_text("utf-8"))
-    return Agreement(record["run"], record["experiment"], record["roster"], Terms(**record["terms"]))
+    try:
+        record = json.loads(path.read_text("utf-8"))
+        return Agreement(record["run"], record["experiment"], record["roster"], Terms(**record["terms"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadInput(
+            f"{path} is damaged ({type(error).__name__}): restore it, or take no part in this run."
+        ) from None
+
+
+def runs(folder: Path) -> list[str]:
+    """The runs that the site has agreed to."""
+    return sorted(path.parent.name for path in (folder / "runs").glob("*/agreement.json"))
+
+
+def refuse_many(folder: Path, run: str, *, most: int) -> None:
+    """Refuses a new run where as many as the site allows have left a folder. Raises Refused."""
+    if len(runs(folder)) >= most and read(folder, run) is None:
+        raise Refused(f"The site has agreed to {most} runs, and its budget.toml allows no more (most_runs).")

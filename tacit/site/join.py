@@ -1,6 +1,7 @@
 """A site's own view of a run: its rows, its plan, its noise and its price, computed here and not taken from the server."""
 
 import hashlib
+import math
 import platform
 import tomllib
 import uuid
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 
 import tacit
+from tacit import models, parse
 from tacit.build import Parts, population_id
 from tacit.data.dataset import Dataset
 from tacit.errors import BadInput, Refused
@@ -20,13 +22,23 @@ from tacit.privacy.ledger import Ledger
 from tacit.site import agreement
 from tacit.site.agreement import Agreement, terms_of
 from tacit.site.foreign import Local, with_training
-from tacit.site.limits import Limits, read_limits, refuse_beyond
+from tacit.site.limits import Limits, read_limits, refuse_beyond, refuse_parameters, refuse_steps
 from tacit.site.roster import Roster
-from tacit.site.rows import OWN_FILES, own_rows, refuse_undeployable, refuse_unpinned, shape, unseen_rows
+from tacit.site.rows import (
+    OWN_FILES,
+    own_rows,
+    refuse_paths,
+    refuse_undeployable,
+    refuse_unpinned,
+    shape,
+    unseen_rows,
+)
 from tacit.site.sealed import assemble_sealed
 from tacit.train.cohort import Trainer, one_by_one, task
 from tacit.train.workspace import workspace
 from tacit.types import Client
+
+MOST_WORDS = 500  # of a refusal that repeats parts of an experiment
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,20 +54,27 @@ class Joined:
 
 
 def join(folder: Path, run: str, text: str, roster: Roster, *, local: Local | None = None) -> Joined:
-    """Builds this site's own view of the run: plan, noise and price are computed here, not taken from the server."""
+    """Builds this site's own view of the run: plan, noise and price are computed here, not taken from the server.
+
+    Everything that can be refused without building anything is refused first. Raises Refused.
+    """
     agreement.place(folder, run)
     experiment, limits, values = read_experiment(text), read_limits(folder), read_settings(folder)
     refuse_beyond(limits, experiment)
+    refuse_device(experiment, values)
+    refuse_crowd(limits, roster)
     name = values["name"]
     rows = read_rows(folder, experiment, values, local=local)
     index = _own_place(roster, name, rows=len(rows.y), limits=limits, experiment=experiment)
+    refuse_steps(limits, _steps(experiment, len(rows.y)))
+    known = models.size(experiment.model.name, input_shape=shape(rows), classes=rows.classes)
+    refuse_parameters(limits, known or 0)
     population = roster.population(shape(rows))
     parts = assemble_sealed(experiment, rows, population, folder=folder, run=run, site=name)
     parts = with_training(parts, local)
     client = Client(index, name, limits.budget, rows.x, rows.y)
     parameters, privacy = parts.params.numel(), experiment.privacy
-    if limits.most_parameters is not None and parameters > limits.most_parameters:
-        raise Refused(f"The server asks for {parameters} parameters; the site allows {limits.most_parameters}.")
+    refuse_parameters(limits, parameters)
     terms = terms_of(
         parts.algorithm.cost(client),
         epsilon=roster.epsilons[index],
@@ -67,6 +86,27 @@ def join(folder: Path, run: str, text: str, roster: Roster, *, local: Local | No
     train = one_by_one(task(parts.algorithm, work, {index: client}, parts.derive))
     agreed = Agreement(run, text, roster.record(), terms)
     return Joined(agreed, limits, parts, client, train, _ledger(folder, parts, client, run, values))
+
+
+def refuse_device(experiment: Experiment, values: dict[str, Any]) -> None:
+    """A site trains on its CPU, or on the device that its own site.toml names. Raises Refused."""
+    device = experiment.run.device
+    if device not in ("cpu", values.get("device")):
+        raise Refused(f"The experiment wants the device {device[:40]!r}, which the site's site.toml does not name.")
+
+
+def refuse_crowd(limits: Limits, roster: Roster) -> None:
+    """Raises Refused for more sites than the site allows in a run."""
+    if len(roster.names) > limits.most_clients:
+        raise Refused(f"The server names {len(roster.names)} sites; the site allows {limits.most_clients}.")
+
+
+def _steps(experiment: Experiment, rows: int) -> int:
+    """The local steps of one round on so many rows."""
+    train = experiment.train
+    if not train.local_epochs:
+        return train.steps
+    return math.ceil(train.local_epochs / (train.sampling_rate or min(1.0, train.batch / rows)))
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
@@ -86,12 +126,13 @@ def read_settings(folder: Path) -> dict[str, Any]:
 def read_experiment(text: str) -> Experiment:
     """The experiment that the server's text describes. Raises Refused."""
     try:
-        experiment = Experiment(**tomllib.loads(text))
+        experiment = Experiment(**parse.toml_table(text, what="Its text"))
+        refuse_paths(experiment)
         refuse_undeployable(experiment)
         refuse_unpinned(experiment)
         return experiment
-    except (tomllib.TOMLDecodeError, BadInput) as error:
-        raise Refused(f"The server's experiment cannot be used: {error}") from None
+    except (BadInput, TypeError) as error:  # TypeError: a key that is no name of an argument
+        raise Refused(f"The server's experiment cannot be used: {str(error)[:MOST_WORDS]}") from None
 
 
 def read_rows(folder: Path, experiment: Experiment, values: dict[str, Any], *, local: Local | None) -> Dataset:
@@ -100,7 +141,8 @@ def read_rows(folder: Path, experiment: Experiment, values: dict[str, Any], *, l
         return own_rows(experiment, name=values["name"], path=_data(folder, values))
     if local is None:
         raise Refused("This site's rows are declared in site.toml only, so its training must come through tacit_mod.")
-    return unseen_rows(experiment, examples=int(values["examples"]))
+    examples = parse.whole(values["examples"], what="examples in site.toml", least=1)
+    return unseen_rows(experiment, examples=examples, shape=values.get("shape"))
 
 
 def _ledger(folder: Path, parts: Parts, client: Client, run: str, values: dict[str, Any]) -> Ledger | None:

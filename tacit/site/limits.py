@@ -1,4 +1,8 @@
-"""`budget.toml`: what a site allows. It belongs to the site alone; the server never sees or changes it."""
+"""`budget.toml`: what a site allows. It belongs to the site alone; the server never sees or changes it.
+
+It is read and applied before every answer and every opening, so what its people change or withdraw counts from the next
+question on. Nothing that the server names is imported, opened or used as a device unless this file lists it.
+"""
 
 import getpass
 import hashlib
@@ -8,39 +12,55 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tacit.errors import BadInput, Refused
 from tacit.experiment import Experiment
+from tacit.site.code import refuse_unlisted
 from tacit.types import Budget, Unit
 
 NAME = "budget.toml"
-NOT_PART = {
-    "run": {"out", "workers", "device", "engine", "writers"},
-    "data": {"path", "test_path"},
-}  # where and how fast, not what
+HELD_ELSEWHERE = ("name", "privacy.epsilon", "privacy.delta")  # no effect, or held by the limits themselves
+MOST_NAME = 100  # characters of an experiment's name: it stands in logs
 
 
 class Accept(BaseModel):
-    """Which experiments may run: those of a digest, or those whose settings are among the allowed ones."""
+    """Which experiments may run: those of a digest, or those whose settings are among the allowed ones.
+
+    By settings, whatever is not named must have its default; rows are read in the ways of `data` (digests of `[data]`), because
+    whoever may choose how rows are read can ask about their values. `code` lists "package.module:name" = SHA-256 of its file.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     experiments: tuple[str, ...] = ()
     settings: dict[str, Any] = {}
+    data: tuple[str, ...] = ()
+    code: dict[str, str] = {}
 
 
 class Limits(BaseModel):
-    """What a site allows. `trial = true` also lets runs with seeded noise in, which protects nothing from the server."""
+    """What a site allows. `trial = true` also lets runs with seeded noise in, which protects nothing from the server.
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    The `most_` numbers are checked before anything is built. `answer_seconds` makes every answer to a round leave so many
+    seconds after its question came, if training was done by then.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
 
     epsilon: float
     delta: float
     unit: Unit = "record"
     trial: bool = False
-    most_rounds: int | None = None
-    most_parameters: int | None = None
+    most_rounds: int = Field(10_000, ge=1)
+    most_parameters: int = Field(20_000_000, ge=1)
+    most_steps: int = Field(100_000, ge=1)  # of local training in one round
+    most_batch: int = Field(65_536, ge=1)
+    most_views: int = Field(64, ge=1)
+    most_clients: int = Field(10_000, ge=1)
+    most_bytes: int = Field(1 << 31, ge=1)  # of one question
+    most_runs: int = Field(1_000, ge=1)  # that leave a folder here
+    answer_seconds: float = Field(0.0, ge=0, allow_inf_nan=False)
     accept: Accept = Accept()
 
     @property
@@ -72,19 +92,41 @@ def read_limits(folder: Path) -> Limits:
 
 
 def digest(experiment: Experiment) -> str:
-    """A hash of everything an experiment promises and does; where its files lie, and what it leaves unsaid, is left out.
+    """A hash of every key of an experiment; what it leaves unsaid is left out.
 
-    >>> digest(Experiment()) == digest(Experiment(run={"workers": 2})) != digest(Experiment(run={"seed": 2}))
+    >>> digest(Experiment()) == digest(Experiment(run={"seed": 0})) != digest(Experiment(run={"device": "cuda"}))
     True
     """
-    values = experiment.model_dump(mode="json", exclude=NOT_PART, exclude_none=True)  # pyright: ignore[reportArgumentType]
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+    return _hash(experiment.model_dump(mode="json", exclude_none=True))
+
+
+def data_digest(experiment: Experiment) -> str:
+    """A hash of the `[data]` table: how rows are read."""
+    return _hash(experiment.data.model_dump(mode="json", exclude_none=True))
+
+
+def departures(experiment: Experiment) -> dict[str, Any]:
+    """Every setting that is not the default, as {"section.key": value}; `[data]` is named as a whole, by its digest.
+
+    >>> departures(Experiment(train={"rounds": 3}, run={"seed": 1}))
+    {'train.rounds': 3, 'run.seed': 1}
+    """
+    values, usual = experiment.model_dump(mode="json"), Experiment().model_dump(mode="json")
+    places = {
+        f"{section}.{key}": value
+        for section, table in values.items()
+        if isinstance(table, dict) and section != "data"
+        for key, value in table.items()
+        if value != usual[section][key]
+    }
+    return {place: value for place, value in places.items() if place not in HELD_ELSEWHERE}
 
 
 def refuse_beyond(limits: Limits, experiment: Experiment) -> None:
-    """Refuses an experiment that the budget file does not allow. Raises Refused in one sentence."""
-    privacy, train = experiment.privacy, experiment.train
+    """Refuses an experiment that the budget file does not allow, before anything of it is used. Raises Refused."""
+    privacy = experiment.privacy
     _refuse_unknown(limits.accept, experiment)
+    refuse_unlisted(limits.accept.code, experiment)
     if privacy.kind == "none" and not limits.trial:
         raise Refused('This experiment promises no privacy (privacy.kind = "none") and the site gives nothing without.')
     if experiment.run.randomness == "seeded" and not limits.trial:
@@ -103,8 +145,36 @@ def refuse_beyond(limits: Limits, experiment: Experiment) -> None:
         raise Refused(f"The server asks for a budget per {privacy.unit_kept}; the site's is per {limits.unit}.")
     if privacy.delta > limits.delta:
         raise Refused(f"The server asks for delta {privacy.delta:g}; the site allows {limits.delta:g}.")
-    if limits.most_rounds is not None and train.rounds > limits.most_rounds:
-        raise Refused(f"The server asks for {train.rounds} rounds; the site allows {limits.most_rounds}.")
+    _refuse_large(limits, experiment)
+
+
+def _refuse_large(limits: Limits, experiment: Experiment) -> None:
+    """Numbers that would be work or memory: each has its limit before anything is built."""
+    train, data = experiment.train, experiment.data
+    for asked, most, what in (
+        (train.rounds, limits.most_rounds, "rounds"),
+        (train.local_steps, limits.most_steps, "local steps"),
+        (train.local_epochs, limits.most_steps, "local epochs"),
+        (train.batch_size, limits.most_batch, "examples in a batch"),
+        (train.physical_batch, limits.most_batch, "examples at a time"),
+        (train.views, limits.most_views, "views of a record"),
+        (train.shift, limits.most_batch, "pixels of shift"),
+        (data.clients, limits.most_clients, "clients"),
+    ):
+        if asked is not None and asked > most:
+            raise Refused(f"The server asks for {asked} {what}; the site allows {most}.")
+
+
+def refuse_steps(limits: Limits, steps: int) -> None:
+    """Local epochs are as many steps as there are batches in the site's rows. Raises Refused."""
+    if steps > limits.most_steps:
+        raise Refused(f"The server asks for {steps} local steps; the site allows {limits.most_steps}.")
+
+
+def refuse_parameters(limits: Limits, parameters: int) -> None:
+    """Raises Refused for a model that is larger than the site allows."""
+    if parameters > limits.most_parameters:
+        raise Refused(f"The server asks for {parameters} parameters; the site allows {limits.most_parameters}.")
 
 
 def _refuse_unknown(accept: Accept, experiment: Experiment) -> None:
@@ -114,7 +184,7 @@ def _refuse_unknown(accept: Accept, experiment: Experiment) -> None:
         return
     if not accept.settings:
         raise Refused(
-            f"The experiment {experiment.name} (digest {mark}) is not among those that the site's {NAME} accepts."
+            f"The experiment {_name(experiment)} (digest {mark}) is not among those that the site's {NAME} accepts."
         )
     values = experiment.model_dump(mode="json")
     for place, allowed in accept.settings.items():
@@ -123,6 +193,16 @@ def _refuse_unknown(accept: Accept, experiment: Experiment) -> None:
         found = found.get(key) if isinstance(found, Mapping) and key else found
         if not _within(found, allowed):
             raise Refused(f"The server asks for {place} = {found!r}; the site allows {_words(allowed)}.")
+    for place, value in departures(experiment).items():
+        if place not in accept.settings:
+            raise Refused(
+                f"The server sets {place} = {value!r}, which the site's {NAME} does not name in accept.settings."
+            )
+    if data_digest(experiment) not in accept.data:
+        raise Refused(
+            f"The experiment reads rows in a way (digest {data_digest(experiment)} of [data]) that the site's {NAME} does not"
+            " list in accept.data."
+        )
 
 
 def _within(value: Any, allowed: Any) -> bool:
@@ -138,3 +218,11 @@ def _words(allowed: Any) -> str:
             f"at {'least' if end == 'min' else 'most'} {number!r}" for end, number in sorted(allowed.items())
         )
     return " or ".join(repr(value) for value in allowed) if isinstance(allowed, list) else repr(allowed)
+
+
+def _name(experiment: Experiment) -> str:
+    return experiment.name if experiment.name.isprintable() and len(experiment.name) <= MOST_NAME else "without a name"
+
+
+def _hash(values: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()

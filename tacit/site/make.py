@@ -3,38 +3,42 @@
 from pathlib import Path
 
 from tacit.experiment import Experiment
-from tacit.site.limits import NAME, digest
+from tacit.site import store
+from tacit.site.limits import NAME, data_digest, departures, digest
 from tacit.site.rows import OWN_FILES
 from tacit.toml import dumps
 
 PROPOSAL = "proposal.toml"
 BUDGET = """\
-# What this site allows. It is read before every answer; nobody but the site changes it.
+# What this site allows. It is read and applied before every answer; nobody but the site changes it.
 # proposal.toml is the experiment that the server proposes, in full: read it before you accept its digest below.
 epsilon = {epsilon!r}
 delta = {delta!r}
 unit = "{unit}"            # one {unit} may come or go
 trial = {trial}           # true also lets in seeded noise, which protects nothing from a server that knows the seed
 most_rounds = {rounds}
-# most_parameters = 100000
+# most_parameters = 20000000   # and most_steps, most_batch, most_views, most_clients, most_bytes, most_runs
+# answer_seconds = 60          # every answer to a round leaves this long after its question: how long training took is not seen
 
 [accept]
 experiments = ["{digest}"]  # {name}
-# instead of digests, the settings an experiment may have:
+# Instead of digests, the settings an experiment may have. Whatever is not named must have its default, and rows are read in the
+# listed ways only:
+# data = ["{data}"]
 # [accept.settings]
-# "privacy.kind" = ["{kind}"]
-# "model.name" = ["{model}"]
-# "train.rounds" = {{max = 50}}
+{settings}
+# Code of your own that an experiment may name ("package.module:name"), with the SHA-256 of its file:
+# [accept.code]
 """
 
 
 def make_site(folder: Path, experiment: Experiment, *, name: str, epsilon: float) -> None:
     """Writes a site's folder for one experiment. The ledger is made by its first charge; an empty file is no charge."""
-    folder.mkdir(parents=True)
+    store.make_folder(folder)
     own = experiment.data.name in OWN_FILES
     settings = {"name": name} | ({"data": f"records.{experiment.data.name}"} if own else {})
     note = "# Who this site is, and where its rows are (relative to this folder).\n" if own else "# Who this site is.\n"
-    (folder / "site.toml").write_text(note + dumps(settings), "utf-8")
+    _write(folder / "site.toml", note + dumps(settings))
     text = BUDGET.format(
         epsilon=epsilon,
         delta=experiment.privacy.delta,
@@ -43,9 +47,18 @@ def make_site(folder: Path, experiment: Experiment, *, name: str, epsilon: float
         rounds=experiment.train.rounds,
         digest=digest(experiment),
         name=experiment.name,
-        kind=experiment.privacy.kind,
-        model=experiment.model.name,
+        data=data_digest(experiment),
+        settings="".join(f"# {line}\n" for line in _settings(experiment)).rstrip(),
     )
-    (folder / NAME).write_text(text, "utf-8")
-    (folder / PROPOSAL).write_text(experiment.toml(), "utf-8")
-    (folder / "ledger.db").touch(mode=0o600)
+    _write(folder / NAME, text)
+    _write(folder / PROPOSAL, experiment.toml())
+    store.create(folder / "ledger.db", b"")
+
+
+def _settings(experiment: Experiment) -> list[str]:
+    """The experiment's own settings as the lines that would accept them."""
+    return dumps({place: [value] for place, value in departures(experiment).items()}).splitlines()
+
+
+def _write(path: Path, text: str) -> None:
+    store.write(path, text.encode())

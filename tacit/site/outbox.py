@@ -1,41 +1,64 @@
-"""The last answer of a run, kept on disk before it is sent.
+"""One round, one question, one answer: this file is where a second vector for one charge is stopped.
 
-A question that comes again, because a line broke or the server was restarted, gets the very same bytes: nothing new is
-released and nothing is charged. Another question for a round that was answered would be a second release, and is refused.
+Before anything is charged or trained, the hash of the question is on disk as the round's own (`bind`); another question for it
+is refused, for ever. An answer is kept before it is sent, so a question that comes again (a broken line, a restarted server, a
+second server with the same run, a late message) gets the very same bytes and costs nothing. If the site was killed before it
+could keep an answer, the same question is a new attempt and is charged again, unless its noise is a function of it (seeded).
 """
 
 import hashlib
 from pathlib import Path
 
-from tacit.engine.folder import replace
 from tacit.errors import Refused
+from tacit.site import store
 
 MARK_BYTES = 32  # SHA-256 of the question, in front of the answer
 
 
+def mark(question: bytes) -> bytes:
+    """The hash that stands for a question."""
+    return hashlib.sha256(question).digest()
+
+
 def find(place: Path, round: int, question: bytes) -> bytes | None:
-    """The kept answer to this question, or None if the round is still open. Raises Refused for a second opening."""
-    last = _last(place)
+    """The kept answer to this question, or None if the round is still open. Raises Refused for a second question."""
+    last = _last(place, "answer")
+    newest = max((_round(path) for path in (last, _last(place, "question")) if path), default=-1)
+    if round < newest:
+        raise Refused(f"The server asks for round {round} again, but round {newest} has begun already.")
     if last is None or round > _round(last):
         return None
-    if round < _round(last):
-        raise Refused(f"The server asks for round {round} again, but round {_round(last)} was answered already.")
     content = last.read_bytes()
-    if content[:MARK_BYTES] != hashlib.sha256(question).digest():
+    if content[:MARK_BYTES] != mark(question):
         raise Refused(f"Round {round} was answered already: another answer to it would be a second release.")
     return content[MARK_BYTES:]
 
 
+def bind(place: Path, round: int, question: bytes) -> bool:
+    """Makes the question the round's own, on disk; whether it is so for the first time. Raises Refused if another one is."""
+    path = place / f"round-{round:07d}.question"
+    if store.create(path, mark(question)):
+        return True
+    if path.read_bytes() != mark(question):
+        raise Refused(f"Round {round} was asked with other parameters before: one round is one question.")
+    return False
+
+
 def keep(place: Path, round: int, question: bytes, answer: bytes) -> None:
-    """Puts the answer on disk, then lets the one before it go."""
-    last = _last(place)
-    replace(place / f"round-{round:06d}.answer", hashlib.sha256(question).digest() + answer)
-    if last is not None and _round(last) != round:
-        last.unlink()
+    """Puts the answer on disk, then lets what belongs to earlier rounds go."""
+    store.write(place / f"round-{round:07d}.answer", mark(question) + answer)
+    for path in place.glob("round-*"):
+        if _round(path) < round:
+            path.unlink(missing_ok=True)
 
 
-def _last(place: Path) -> Path | None:
-    return max(place.glob("round-*.answer"), default=None)
+def used(place: Path) -> bool:
+    """Whether anything was ever asked here that had to be paid for."""
+    return _last(place, "question") is not None or _last(place, "answer") is not None
+
+
+def _last(place: Path, kind: str) -> Path | None:
+    return max(place.glob(f"round-*.{kind}"), key=_round, default=None)
 
 
 def _round(path: Path) -> int:

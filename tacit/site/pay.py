@@ -5,15 +5,12 @@ from pathlib import Path
 from tacit.errors import BudgetExhausted, Refused
 from tacit.privacy.client_plan import CentralPlan
 from tacit.site.join import Joined
-from tacit.site.limits import Limits, read_limits
+from tacit.site.limits import Limits
 from tacit.site.log import note
 
 
-def pay(folder: Path, joined: Joined, round: int) -> None:
-    """Charges the site's ledger for one round. Raises BudgetExhausted, or Refused where the budget was lowered meanwhile."""
-    limits = read_limits(folder)
-    if limits.epsilon < joined.limits.epsilon:
-        raise Refused(f"The site's budget is now epsilon {limits.epsilon:g}; the run was agreed at more.")
+def pay(folder: Path, joined: Joined, round: int, question: bytes) -> None:
+    """Charges the site's ledger for one answer to one question. Raises BudgetExhausted, or Refused."""
     if joined.ledger is None:
         return
     if isinstance(joined.parts.plan, CentralPlan):

@@ -1,13 +1,20 @@
 """The clients of a deployment by name, size and budget: all that anybody but the site itself knows of them."""
 
+import hashlib
+import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
+from tacit import parse
+from tacit.errors import BadInput
 from tacit.population import Population
 from tacit.types import Unit
+
+MOST_SITES = 100_000
+MOST_ROWS = 10**9  # of one site
 
 
 @dataclass(frozen=True)
@@ -37,7 +44,22 @@ class Roster:
         return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
 
     @classmethod
-    def of(cls, record: dict[str, Any]) -> "Roster":
-        """The roster that `record` described."""
-        names, sizes = tuple(map(str, record["names"])), tuple(map(int, record["sizes"]))
-        return cls(names, sizes, tuple(map(float, record["epsilons"])), float(record["delta"]), record["unit"])
+    def of(cls, record: object) -> "Roster":
+        """The roster that `record` described. Raises BadInput for anything that is not one: it comes from outside."""
+        parts = parse.fields(record, "names", "sizes", "epsilons", "delta", "unit", what="The list of sites")
+        lists = [parse.several(part, what="A column of the list of sites", most=MOST_SITES) for part in parts[:3]]
+        if not lists[0] or len({len(column) for column in lists}) > 1:
+            raise BadInput("The list of sites is empty, or does not have one size and one epsilon for each name.")
+        names = tuple(parse.text(name, what="A site's name") for name in lists[0])
+        if len(set(names)) < len(names):
+            raise BadInput("The list of sites names one of them twice.")
+        sizes = tuple(parse.whole(size, what="A site's size", least=1, most=MOST_ROWS) for size in lists[1])
+        epsilons = tuple(parse.number(value, what="A site's epsilon", infinite=True) for value in lists[2])
+        delta, unit = parse.number(parts[3], what="The list's delta"), parts[4]
+        if unit not in ("record", "client") or delta >= 1:
+            raise BadInput("The list of sites has no unit (record or client), or a delta that is not below 1.")
+        return cls(names, sizes, epsilons, delta, unit)
+
+    def digest(self) -> str:
+        """A hash of every name, size and epsilon, for whatever must be about the same sites everywhere."""
+        return hashlib.sha256(json.dumps(self.record(), sort_keys=True).encode()).hexdigest()

@@ -1,18 +1,33 @@
 """Where a deployment's rows come from: a site reads its own, the server only the public test rows."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from tacit.build import clients
+from tacit.data.csv_files import declared_classes
 from tacit.data.dataset import Dataset
+from tacit.data.features import encoded_width
 from tacit.data.load import load
 from tacit.data.section import FROM_DATA
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
 
 OWN_FILES = ("csv", "npz")  # sources where every site has a file of its own; the others are shared out for a trial
+
+
+def refuse_paths(experiment: Experiment) -> None:
+    """Refuses what would make a site open a path that somebody else named. Raises BadInput.
+
+    Rows of a site's own are read from the path in its site.toml, whatever `data.path` says; `data.test_path` is the server's.
+    """
+    epsilon = experiment.privacy.epsilon
+    if isinstance(epsilon, dict) and set(epsilon) == {"file"} and isinstance(epsilon["file"], str):
+        raise BadInput("A site opens no file that the server names: write the epsilons into privacy.epsilon itself.")
+    if experiment.data.name not in OWN_FILES and experiment.data.path is not None:
+        raise BadInput("A site opens no folder that the server names: leave out data.path.")
 
 
 def refuse_undeployable(experiment: Experiment) -> None:
@@ -64,18 +79,26 @@ def own_rows(experiment: Experiment, *, name: str, path: str | None) -> Dataset:
         return _file(experiment, path)
     dataset, _, population = clients(experiment)
     if name not in population.names:
-        raise BadInput(
-            f"This experiment has no client {name}: its {len(population)} are {', '.join(population.names)}."
-        )
+        raise BadInput(f"This experiment has no client of the site's name among its {len(population)}.")
     client = population[population.names.index(name)]
     return replace(dataset, x=client.x, y=client.y, client=None)
 
 
-def unseen_rows(experiment: Experiment, *, examples: int) -> Dataset:
-    """Rows that only somebody else's code sees: their shape is the experiment's, and their number is declared."""
-    public = public_rows(experiment)
-    x, y = public.test_x[:1].expand(examples, *public.test_x.shape[1:]), public.test_y[:1].expand(examples)
-    return replace(public, x=x, y=y, client=None, client_names=None)
+def unseen_rows(experiment: Experiment, *, examples: int, shape: Sequence[int] | None) -> Dataset:
+    """Rows that only somebody else's code sees: their number is declared, and their shape is the site's or the experiment's."""
+    data = experiment.data
+    if data.name not in OWN_FILES:
+        public = load(data, seed=experiment.run.seed)
+        found, class_names = tuple(public.test_x.shape[1:]), public.class_names
+    elif data.name == "csv" and data.columns is not None:
+        found, class_names = (encoded_width(data),), declared_classes(data)
+    elif shape is not None:
+        found, class_names = tuple(int(side) for side in shape), declared_classes(data)
+    else:
+        raise BadInput("site.toml declares rows that Tacit never sees: add their shape, as in shape = [1, 28, 28].")
+    x, y = torch.zeros(1, *found).expand(examples, *found), torch.zeros(1, dtype=torch.int64).expand(examples)
+    one = torch.zeros(2, *found)
+    return Dataset(data.name, x, y, one, torch.zeros(2, dtype=torch.int64), class_names)
 
 
 def _file(experiment: Experiment, path: str) -> Dataset:

@@ -8,81 +8,13 @@ import sqlite3
 import pytest
 import torch
 
-import tacit
-from tacit.build import assemble, clients
+from redteam.lying_server import Server, accept, experiment
 from tacit.engine.wire import pack, unpack
 from tacit.errors import BudgetExhausted, Refused
 from tacit.site.limits import digest
 from tacit.site.make import make_site
-from tacit.site.roster import Roster
 from tacit.site.site import UNSAID, Site
 from tacit.types import Message
-
-RUN = "0" * 32
-EPSILONS = (1.0, 2.0)
-
-
-def experiment(**changes):
-    values = {
-        "data": {"clients": 2, "examples_per_client": 60},
-        "train": {"rounds": 3, "local_steps": 2, "sampling_rate": 0.5},
-        "privacy": {"kind": "local", "epsilon": list(EPSILONS)},
-        "run": {"randomness": "os"},
-    }
-    for section, change in changes.items():
-        values[section] = values.get(section, {}) | change
-    return tacit.Experiment(**values)
-
-
-class Server:
-    """The other end: it asks a site whatever a test wants."""
-
-    def __init__(self, folder, chosen):
-        self.folder, self.experiment = folder, chosen
-        make_site(folder, chosen, name="client-0", epsilon=EPSILONS[0])
-        self.restart()
-        _, _, population = clients(chosen)
-        sizes = tuple(population.sizes.tolist())
-        epsilons, privacy = tuple(population.epsilons.tolist()), chosen.privacy
-        self.roster = Roster(population.names, sizes, epsilons, privacy.delta, privacy.unit_kept)
-        self.parts = assemble(chosen, clients(chosen)[0], self.roster.population((1, 8, 8)))
-        event = self.parts.algorithm.cost(self.parts.population[0])
-        from tacit.privacy import price
-
-        self.terms = {
-            "event": price.to_text(event),
-            "epsilon": 1.0,
-            "rounds": 3,
-            "parameters": self.parts.params.numel(),
-        }
-
-    def restart(self):
-        self.site = Site(self.folder)
-
-    def hello(self, chosen=None):
-        return self.site.answer({"kind": "hello", "experiment": (chosen or self.experiment).toml()}, b"")[0]
-
-    def agree(self, *, terms=None, **changes):
-        ask = {"kind": "agree", "run": RUN, "experiment": self.experiment.toml(), "roster": self.roster.record()}
-        return self.site.answer(ask | {"terms": self.terms | (terms or {})} | changes, b"")[0]
-
-    def train(self, round=0, *, body=None, **terms):
-        ask = {"kind": "train", "run": RUN, "round": round, "terms": self.terms | terms}
-        return self.site.answer(ask, body or self.body())[1]
-
-    def body(self, params=None):
-        state = self.parts.algorithm.init(self.parts.params if params is None else params)
-        return pack(self.parts.algorithm.broadcast(state, [self.parts.population[0]]))
-
-    def charges(self):
-        with sqlite3.connect(self.folder / "ledger.db") as book:
-            try:
-                return [round for (round,) in book.execute("SELECT round FROM charges ORDER BY round")]
-            except sqlite3.OperationalError:
-                return []
-
-    def log(self):
-        return [json.loads(line) for line in (self.folder / "log.jsonl").read_text().splitlines()]
 
 
 @pytest.fixture
@@ -217,29 +149,25 @@ def test_an_experiment_that_was_not_accepted_is_refused(server, changes, words):
     refused(asking, words, asking.hello, experiment(**changes))
 
 
-def accept(asking, text):
-    path = asking.folder / "budget.toml"
-    kept = path.read_text().split("[accept]")[0].replace("most_rounds = 3", "most_rounds = 20")
-    path.write_text(f"{kept}\n[accept.settings]\n{text}\n")
-
-
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("changes", "words"),
     [
-        ('"model.name" = ["mlp"]', "asks for model.name = 'logr'; the site allows 'mlp'"),
-        ('"train.rounds" = {max = 2}', "asks for train.rounds = 3; the site allows at most 2"),
-        ('"privacy.kind" = "central"', "asks for privacy.kind = 'local'; the site allows 'central'"),
+        ({"model.name": ["mlp"]}, "asks for model.name = 'logr'; the site allows 'mlp'"),
+        ({"train.rounds": {"max": 2}}, "asks for train.rounds = 3; the site allows at most 2"),
+        ({"privacy.kind": "central"}, "asks for privacy.kind = 'local'; the site allows 'central'"),
+        ({"train.local_steps": None}, "sets train.local_steps = 2, which the site's budget.toml does not name"),
     ],
 )
-def test_settings_that_the_site_does_not_allow_are_refused(server, text, words):
+def test_settings_that_the_site_does_not_allow_are_refused(server, changes, words):
     asking = server()
-    accept(asking, text)
+    accept(asking, **changes)
     refused(asking, words, asking.hello)
 
 
 def test_allowed_settings_let_a_new_experiment_in_but_never_beyond_the_frame(server):
     asking = server()
-    accept(asking, '"privacy.kind" = ["local", "none", "distributed"]\n"train.rounds" = {max = 50}')
+    frame = {"privacy.kind": ["local", "none", "distributed"], "train.rounds": {"max": 50}}
+    accept(asking, **frame, **{"run.randomness": ["os", "seeded"]})
     assert asking.hello(experiment(train={"rounds": 5}))["site"] == "client-0"
     refused(asking, "asks for 21 rounds; the site allows 20", asking.hello, experiment(train={"rounds": 21}))
     refused(asking, "asks for delta 0.01; the site allows 1e-05", asking.hello, experiment(privacy={"delta": 0.01}))
@@ -272,12 +200,15 @@ def test_a_run_cannot_be_named_so_that_it_leaves_the_sites_folder(server, run):
 def test_what_goes_wrong_at_the_site_is_logged_there_and_not_told(server):
     asking = server()
     asking.agree()
-    with pytest.raises(Refused, match=UNSAID):
+    with pytest.raises(Refused, match="could not be read"):
         asking.train(0, body=b"not a message")
-    assert asking.log()[-1]["verdict"] == "failed"
-    assert "could not be read" in asking.log()[-1]["text"]
     with pytest.raises(Refused, match="nothing that a site does"):
         asking.site.answer({"kind": "dump"}, b"")
+    (asking.folder / "budget.toml").unlink()
+    with pytest.raises(Refused, match=UNSAID):
+        asking.train(0)
+    assert asking.log()[-1]["verdict"] == "failed"
+    assert "cannot be read by this site" in asking.log()[-1]["text"]
 
 
 def test_a_budget_file_that_cannot_be_read_or_understood_stops_everything(server):
@@ -344,9 +275,9 @@ def test_the_answer_is_what_the_simulator_would_have_sent(server):
     assert set(message.facts) == {"examples", "noise_std", "epsilon"}
 
 
-def test_a_digest_names_what_is_promised_and_not_where_it_runs():
-    assert digest(experiment()) == digest(experiment(run={"workers": 2, "out": "x"}))
-    assert digest(experiment()) != digest(experiment(privacy={"clip": 2.0}))
+def test_a_digest_covers_every_key():
+    changes = [{"run": {"workers": 2}}, {"run": {"device": "cuda"}}, {"run": {"out": "x"}}, {"privacy": {"clip": 2.0}}]
+    assert len({digest(experiment()), *(digest(experiment(**change)) for change in changes)}) == 5
 
 
 def test_a_site_reads_its_own_file(tmp_path):

@@ -13,7 +13,8 @@ from flwr.clientapp import ClientApp
 from tacit.engine.flower.plain import is_plain, respond_plain
 from tacit.engine.flower.records import UNPAID, answer, read, refusal
 from tacit.errors import BadInput, BudgetExhausted, Refused
-from tacit.site.site import Site
+from tacit.site.log import discreet, note
+from tacit.site.site import UNSAID, Site
 
 FOLDER = "tacit-site"  # the node config's key: the path of the site's folder
 
@@ -28,9 +29,8 @@ def client_app() -> ClientApp:
             return refusal(
                 f"This node has no {FOLDER} in its node config, so it has no limits and no ledger.", to=message
             )
-        if is_plain(message):
-            return respond_plain(_site(str(folder)), message, context)
-        return respond(_site(str(folder)), message)
+        site = _site(str(folder))
+        return respond_plain(site, message, context) if is_plain(message) else respond(site, message)
 
     app.train()(handle)
     app.query("hello")(handle)
@@ -40,14 +40,17 @@ def client_app() -> ClientApp:
 
 
 def respond(site: Site, message: Message) -> Message:
-    """The site's answer as a Flower message."""
+    """The site's answer as a Flower message. Whatever the message was, the answer is an answer or a refusal."""
     try:
         reply, body = site.answer(*read(message))
+        return answer(reply, body, to=message)
     except BudgetExhausted as error:
         return refusal(f"{UNPAID}{error}", to=message)
     except (Refused, BadInput) as error:
         return refusal(str(error), to=message)
-    return answer(reply, body, to=message)
+    except Exception as error:  # noqa: BLE001 - no message ends a site
+        note(site.folder, verdict="failed", text=discreet(error))
+        return refusal(UNSAID, to=message)
 
 
 @lru_cache(maxsize=64)

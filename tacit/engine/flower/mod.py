@@ -12,6 +12,7 @@ Tacit never sees the rows.
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
@@ -21,6 +22,7 @@ from tacit.engine.flower.client import FOLDER, respond
 from tacit.engine.flower.records import refusal
 from tacit.errors import BadInput
 from tacit.random import Stream
+from tacit.site.log import discreet, note
 from tacit.site.site import Site
 from tacit.train.flat import blocks
 from tacit.train.workspace import Trained, Workspace
@@ -65,10 +67,14 @@ def _train(
     config = ConfigRecord({"server-round": int(message.metadata.group_id or 0) + 1})
     asked = Message(RecordDict({"arrays": ArrayRecord(parts), "config": config}), reply_to=message)
     asked.metadata.__dict__.update(message.metadata.__dict__)
-    reply = call_next(asked, context)
-    if reply.has_error():
-        raise BadInput(f"The client's own training failed: {reply.error.reason}")
-    found = flat(reply.content.array_records["arrays"], work)
+    try:
+        reply = call_next(asked, context)
+        if reply.has_error():
+            raise BadInput(f"The client's own training failed: {reply.error.reason}")
+        found = flat(reply.content.array_records["arrays"], work)
+    except Exception as error:  # it may depend on the rows: the algorithm sends a zero, and only the log tells
+        note(Path(str(context.node_config[FOLDER])), verdict="failed", text=discreet(error))
+        raise BadInput("The client's own training failed.") from error
     return Trained(Raw(found - theta))
 
 

@@ -6,13 +6,15 @@ rounds and its budget. Every round is paid in the site's ledger before it trains
 
 import hashlib
 from dataclasses import asdict
+from typing import Any
 
 import torch
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 
+from tacit import parse
 from tacit.engine.flower.records import refusal
 from tacit.engine.wire import pack, unpack
-from tacit.errors import BudgetExhausted, Refused
+from tacit.errors import BadInput, BudgetExhausted, Refused
 from tacit.site.site import Site
 from tacit.types import Message as Wire
 
@@ -24,15 +26,13 @@ def is_plain(message: Message) -> bool:
 
 def respond_plain(site: Site, message: Message, context: Context) -> Message:
     """One round for a Flower strategy: the new arrays and `num-examples`."""
-    arrays = message.content.array_records["arrays"]
-    tensors = {name: torch.from_numpy(array.numpy().copy()) for name, array in arrays.items()}
-    theta = torch.cat([tensor.reshape(-1) for tensor in tensors.values()])
     try:
+        tensors, round = _read(message)
+        theta = torch.cat([tensor.reshape(-1) for tensor in tensors.values()])
         terms, run = site.alone(run=hashlib.sha256(f"flower {context.run_id}".encode()).hexdigest()[:32])
-        round = int(message.content.config_records["config"]["server-round"]) - 1  # type: ignore[arg-type]
         ask = {"kind": "train", "run": run, "round": round, "terms": asdict(terms)}
         _, raw = site.answer(ask, pack(Wire("server", {"params": theta})))
-    except (Refused, BudgetExhausted) as error:
+    except (Refused, BudgetExhausted, BadInput) as error:
         return refusal(str(error), to=message)
     answer = unpack(raw)
     if "update" not in answer.tensors:
@@ -40,6 +40,20 @@ def respond_plain(site: Site, message: Message, context: Context) -> Message:
     records: dict[str, ArrayRecord | MetricRecord] = {"arrays": _shaped(theta + answer.tensors["update"], tensors)}
     records["metrics"] = MetricRecord({"num-examples": int(answer.facts["examples"])})
     return Message(RecordDict(records), reply_to=message)  # pyright: ignore[reportArgumentType]
+
+
+def _read(message: Message) -> tuple[dict[str, torch.Tensor], int]:
+    """The arrays of a strategy's question, as float32 tensors, and its round. Raises BadInput for anything else."""
+    try:
+        arrays: Any = message.content["arrays"]
+        tensors = {name: torch.from_numpy(array.numpy().copy()) for name, array in arrays.items()}
+        config: Any = message.content["config"]
+        round = parse.whole(config["server-round"], what="Its server-round", least=1) - 1
+    except (KeyError, ValueError, TypeError, AttributeError, RuntimeError, EOFError) as error:
+        raise BadInput(f"A message of a Flower strategy cannot be read ({type(error).__name__}).") from None
+    if not tensors or any(tensor.dtype != torch.float32 for tensor in tensors.values()):
+        raise BadInput("A message of a Flower strategy does not hold the parameters as 32-bit numbers.")
+    return tensors, round
 
 
 def _shaped(theta: torch.Tensor, like: dict[str, torch.Tensor]) -> ArrayRecord:

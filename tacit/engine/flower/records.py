@@ -10,6 +10,7 @@ from typing import Any
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
 
+from tacit import parse
 from tacit.errors import BadInput
 
 KINDS = {
@@ -21,6 +22,7 @@ KINDS = {
 STYPE = "tacit.wire"
 HEAD, BODY, BYTES = "tacit", "body", "bytes"
 WHOLE_BYTES = 4 << 20  # up to here a body travels in one piece; Flower's pieces of an array have 5 MiB
+MOST_WORDS = 200
 UNPAID = "[out of budget] "  # in front of a refusal that ends a run as planned
 
 
@@ -45,14 +47,16 @@ def read(message: Message) -> tuple[dict[str, Any], bytes]:
     """What `question` or `answer` wrote. Raises BadInput for a message of somebody else."""
     try:
         content = message.content
-        head: dict[str, Any] = json.loads(str(content[HEAD]["json"]))
-        found: Any = content[BODY if BODY in content else HEAD].get(BYTES, b"")
+        record: Any = content[HEAD]
+        head = parse.json_object(record["json"], what="Its head")
+        place: Any = content.get(BODY, record)
+        found: Any = place.get(BYTES, b"")
         body = found.data if isinstance(found, Array) else found
-        if not isinstance(body, bytes):
+        if not isinstance(body, bytes | memoryview):
             raise TypeError(f"its body is {type(body).__name__}")
-    except (KeyError, ValueError, TypeError) as error:
-        raise BadInput(f"A Flower message is not one of Tacit's ({error}).") from error
-    return head, body
+    except (KeyError, ValueError, TypeError, AttributeError) as error:  # BadInput is a ValueError
+        raise BadInput(f"A Flower message is not one of Tacit's ({str(error)[:MOST_WORDS]}).") from None
+    return head, bytes(body)
 
 
 def _content(head: dict[str, Any], body: bytes) -> RecordDict:

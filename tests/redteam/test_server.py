@@ -1,0 +1,452 @@
+"""A server that lies to a site: what it asks, how often, and with which parameters."""
+
+import json
+import os
+import stat
+
+import pytest
+import torch
+from redteam.lying_server import RUN, Server, accept, experiment
+
+from tacit.engine.wire import pack, unpack
+from tacit.errors import BudgetExhausted, Refused
+from tacit.parse import shown
+from tacit.site import store
+from tacit.site.code import code_digest
+from tacit.site.make import make_site
+from tacit.site.site import UNSAID, Site
+from tacit.types import Message
+
+MARK = "patient-4711"
+
+
+def huge(asking, scale=3e38):
+    """Parameters whose scores overflow for some records and not for others."""
+    params = torch.zeros_like(asking.parts.params)
+    params[::7] = scale
+    params[3::11] = -scale
+    return params
+
+
+# --- the noiseless oracle ---
+
+
+@pytest.mark.parametrize("unit", ["record", "client"])
+def test_parameters_near_the_largest_float_are_answered_like_any_others(server, unit):
+    asking = server(privacy={"unit": unit}, train={"sampling_rate": 0.5 if unit == "record" else None})
+    asking.agree()
+    for round, scale in enumerate((3e38, 1e38, 3e37)):
+        message = unpack(asking.train(round, body=asking.parameters(huge(asking, scale))))
+        assert message.tensors["update"].isfinite().all()
+    assert asking.charges() == [0, 1, 2]
+
+
+def test_a_round_binds_one_question_although_its_answer_was_never_kept(server, monkeypatch):
+    asking = server()
+    asking.agree()
+
+    def dies(*args):
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr("tacit.site.outbox.keep", dies)
+        with pytest.raises(Refused, match=UNSAID):
+            asking.train(0)
+    spent = asking.charges()
+    for restart in (False, True):
+        if restart:
+            asking.restart()
+        with pytest.raises(Refused, match="one round is one question"):
+            asking.train(0, body=asking.body(params=asking.parts.params + 1))
+        assert asking.charges() == spent
+    asking.train(0)
+    assert len(asking.charges()) == len(spent) + 1, (
+        "the same question is a new attempt: its noise is new, so it is paid"
+    )
+
+
+def test_a_question_that_is_repeated_within_one_life_after_a_failure_is_paid_for_each_time(server, monkeypatch):
+    asking = server()
+    asking.agree()
+    real, calls = Site._join, []
+
+    def fails_first(*args, **options):
+        joined = real(*args, **options)
+        train = joined.train
+
+        def broken(*args):
+            calls.append(1)
+            answer = list(train(*args))
+            if len(calls) == 1:
+                raise MemoryError
+            return answer
+
+        object.__setattr__(joined, "train", broken)
+        return joined
+
+    monkeypatch.setattr(Site, "_join", fails_first)
+    asking.restart()
+    with pytest.raises(Refused, match=UNSAID):
+        asking.train(0)
+    asking.train(0)
+    assert asking.charges() == [0, 0]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_parameters_that_nobody_could_use_are_refused_whatever_the_rows_and_cost_nothing(server, value):
+    asking = server()
+    asking.agree()
+    with pytest.raises(Refused, match="not finite"):
+        asking.train(0, body=asking.parameters(torch.full_like(asking.parts.params, value)))
+    assert asking.charges() == []
+
+
+def test_a_second_server_with_the_same_run_gets_no_second_vector(server):
+    asking = server()
+    asking.agree()
+    first = asking.train(1)
+    other = Site(asking.folder)  # the site's other process, asked by the other server
+    ask = {"kind": "train", "run": RUN, "round": 1, "terms": asking.terms}
+    assert other.answer(ask, asking.body())[1] == first
+    with pytest.raises(Refused, match="second release"):
+        other.answer(ask, asking.body(params=asking.parts.params + 1))
+    with pytest.raises(Refused, match="round 0 again, but round 1 has begun"):
+        other.answer(ask | {"round": 0}, asking.body())
+    assert asking.charges() == [1]
+
+
+def test_every_word_on_a_round_leaves_a_fixed_time_after_its_question(server, monkeypatch):
+    asking = server()
+    asking.budget("[accept]", "[accept]")
+    asking.budget("most_rounds", "answer_seconds = 1000.0\nmost_rounds")
+    waited = []
+    monkeypatch.setattr("tacit.site.site.time.sleep", waited.append)
+    asking.agree()
+    assert waited == [], "an agreement says nothing about the rows"
+    asking.train(0)
+    asking.train(0)
+    with pytest.raises(Refused):
+        asking.train(7)
+    assert len(waited) == 3
+    assert all(0 < seconds <= 1000 for seconds in waited)
+
+
+# --- greetings ---
+
+
+def csv_site(folder, records, **data):
+    from sklearn.datasets import load_iris
+
+    x, y = load_iris(return_X_y=True)
+    lines = ["a,b,c,d,kind", *(",".join(map(str, [*row, label])) for row, label in zip(x, y, strict=True))]
+    folder.mkdir(exist_ok=True)
+    (folder / "test.csv").write_text("\n".join(lines[:1] + lines[1::3]) + "\n")
+    data = {"name": "csv", "path": "unused.csv", "partition": "natural", "label": "kind", "classes": 3} | data
+    data = {"columns": ["a", "b", "c", "d"], "clients": 20, "examples_per_client": None} | data
+    chosen = experiment(data=data | {"test_path": str(folder / "test.csv")})
+    if not (folder / "north").exists():
+        make_site(folder / "north", chosen, name="north", epsilon=1.0)
+        (folder / "north" / "records.csv").write_text("\n".join([*lines, *records]) + "\n")
+    return chosen
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        {"missing": "drop"},
+        {"missing": 0.0},
+        {"classes": ["0", "1"]},
+        {"classes": 4},
+        {"columns": ["a", "b"], "ignore": ["c", "d"]},
+        {"label": "a", "columns": ["b", "c", "d", "kind"], "classes": 9},
+        {"numeric": {"a": [0, 1]}},
+        {"categorical": {"a": ["5.1", "other"]}},
+    ],
+)
+def test_a_greeting_cannot_ask_about_values_by_asking_for_rows_to_be_read_in_another_way(tmp_path, question):
+    chosen = csv_site(tmp_path, [])
+    asking = Server.__new__(Server)
+    asking.folder, asking.experiment = tmp_path / "north", chosen
+    accept(asking)
+    site = Site(tmp_path / "north")
+    assert site.answer({"kind": "hello", "experiment": chosen.toml()}, b"")[0]["examples"] == 150
+    other = csv_site(tmp_path, [], **question)
+    with pytest.raises(Refused, match="reads rows in a way"):
+        site.answer({"kind": "hello", "experiment": other.toml()}, b"")
+
+
+def test_the_log_of_a_file_that_cannot_be_read_quotes_no_cell_of_it(tmp_path):
+    chosen = csv_site(tmp_path, [f"1,2,3,4,{MARK}"])
+    hello = {"kind": "hello", "experiment": chosen.toml()}
+    path, log = tmp_path / "north" / "records.csv", tmp_path / "north" / "log.jsonl"
+    whole = path.read_text()
+    for text in (
+        whole,
+        whole.replace(f"1,2,3,4,{MARK}", f"1,{MARK},3,4,0"),
+        whole.replace(f"1,2,3,4,{MARK}", f"{MARK}"),
+        whole.replace("a,b,c,d,kind", f"a,b,c,{MARK},kind"),
+        whole.replace("a,b,c,d,kind", f"a,b,c,d,kind,{MARK}"),
+        f"{MARK},{MARK},c,d,kind\n",
+    ):
+        path.write_text(text)
+        with pytest.raises(Refused, match=UNSAID) as told:
+            Site(tmp_path / "north").answer(hello, b"")
+        assert MARK not in str(told.value)
+    assert len(log.read_text().splitlines()) == 6
+    assert MARK not in log.read_text()
+
+
+# --- consent ---
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("experiments = [", "experiments = [] #", "not among those"),
+        ("most_rounds = 3", "most_rounds = 2", "asks for 3 rounds; the site allows 2"),
+        ("delta = 1e-05", "delta = 1e-06", "asks for delta 1e-05; the site allows 1e-06"),
+        ("# most_parameters = 20000000", "most_parameters = 100 #", "650 parameters; the site allows 100"),
+        ('unit = "record"', 'unit = "client"', "asks for a budget per record"),
+        ("epsilon = 1.0", "epsilon = 0.5", "now epsilon 0.5"),
+    ],
+)
+@pytest.mark.parametrize("restart", [False, True])
+def test_consent_that_is_withdrawn_in_mid_run_counts_from_the_next_question_on(server, old, new, words, restart):
+    asking = server()
+    asking.agree()
+    asking.train(0)
+    asking.budget(old, new)
+    if restart:
+        asking.restart()
+    for round in (0, 1):  # a kept answer, and a new one
+        with pytest.raises(Refused, match=words):
+            asking.train(round)
+    assert asking.charges() == [0]
+
+
+# --- nothing the server sends is code, a path or a device ---
+
+
+def changed(asking, **changes):
+    """An experiment that differs from the accepted one, under a site that accepts by settings as its file proposes."""
+    accept(asking)
+    return experiment(**changes)
+
+
+@pytest.mark.parametrize("name", ["http.server:test", "os:abort", "antigravity:fly", "tacit.rules.mean:mean"])
+@pytest.mark.parametrize("section", ["aggregate", "model"])
+def test_code_that_an_experiment_names_is_not_imported(server, name, section):
+    asking = server()
+    key = "rule" if section == "aggregate" else "name"
+    chosen = changed(asking, **{section: {key: name}})
+    accept(asking, **{f"{section}.{key}": [name]})  # even a setting that is allowed names no code
+    with pytest.raises(Refused, match="does not list in accept.code"):
+        asking.hello(chosen)
+    with pytest.raises(Refused, match="does not list in accept.code"):
+        asking.agree(experiment=chosen.toml())
+
+
+def test_listed_code_runs_only_while_its_file_is_the_listed_one(tmp_path, monkeypatch):
+    place = tmp_path / "ours" / "own_net.py"
+    place.parent.mkdir()
+    place.write_text(
+        "from tacit.models import logr\n\ndef net(*, input_shape, classes):\n    return logr(input_shape=input_shape, classes=classes)\n"
+    )
+    monkeypatch.syspath_prepend(str(place.parent))
+    asking = Server(tmp_path / "site", experiment(model={"name": "own_net:net"}))
+    path = asking.folder / "budget.toml"
+    path.write_text(f'{path.read_text()}\n[accept.code]\n"own_net:net" = "{code_digest("own_net:net")}"\n')
+    asking.agree()
+    asking.train(0)
+    place.write_text(place.read_text() + "# another\n")
+    with pytest.raises(Refused, match="is another than the one"):
+        asking.train(1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"run": {"device": "cuda:7"}}, "sets run.device|device 'cuda:7'"),
+        ({"run": {"device": "meta"}}, "sets run.device|device 'meta'"),
+        ({"data": {"name": "mnist", "path": "/etc"}}, "opens no folder"),
+        ({"data": {"name": "mnist"}}, "reads rows in a way|cannot take part"),
+        ({"privacy": {"epsilon": {"file": "/etc/passwd"}}}, "opens no file"),
+        ({"train": {"local_steps": 10**9}}, "asks for 1000000000 local steps"),
+        ({"train": {"local_steps": None, "local_epochs": 10**9}}, "asks for 1000000000 local epochs"),
+        ({"train": {"sampling_rate": None, "batch_size": 10**9}}, "examples in a batch"),
+        ({"train": {"physical_batch": 10**9}}, "examples at a time"),
+        ({"train": {"views": 10**6}}, "views"),
+        ({"train": {"rounds": 10**7}}, "rounds"),
+        ({"data": {"clients": 10**8}}, "clients|reads rows"),
+    ],
+)
+@pytest.mark.parametrize("trusting", [False, True])
+def test_what_costs_memory_opens_paths_or_uses_devices_is_refused_before_anything_is_built(
+    server, monkeypatch, changes, words, trusting
+):
+    asking = server()
+    chosen = experiment(**changes)
+    if trusting:  # the site's people let every setting in, without a thought
+        accept(asking, chosen=chosen, **{"run.device": None})
+
+    def built(*args, **options):
+        raise AssertionError("built")
+
+    monkeypatch.setattr("tacit.site.join.assemble_sealed", built)
+    with pytest.raises(Refused, match=f"{words}|is not among those"):
+        asking.agree(experiment=chosen.toml())
+
+
+def test_a_model_that_is_too_large_is_refused_before_it_is_made(server, monkeypatch):
+    asking = server(model={"name": "mlp"})
+    asking.budget("# most_parameters = 20000000", "most_parameters = 1000 #")
+    monkeypatch.setattr("tacit.models.build", lambda *args, **options: pytest.fail("it was made"))
+    with pytest.raises(Refused, match="parameters; the site allows 1000"):
+        asking.agree()
+
+
+@pytest.mark.parametrize(
+    "error", [SystemExit(3), MemoryError(), RecursionError(), GeneratorExit(), OverflowError(MARK)]
+)
+def test_whatever_goes_wrong_the_site_goes_on_and_says_nothing(server, monkeypatch, error):
+    asking = server()
+
+    def fails(*args, **options):
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr("tacit.site.site.join", fails)
+        with pytest.raises(Refused, match=UNSAID):
+            asking.agree()
+    assert asking.log()[-1]["verdict"] == "failed"
+    assert MARK not in asking.log()[-1]["text"]
+    asking.agree()
+
+
+# --- crafted messages ---
+
+NESTED = "[" * 100_000
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        {"kind": ["hello"]},
+        {"kind": {"a": 1}},
+        {"kind": 7},
+        {"kind": "hello", "experiment": 7},
+        {"kind": "hello", "experiment": None},
+        {"kind": "hello", "experiment": f"name = {NESTED}"},
+        {"kind": "hello", "experiment": f"a{'.a' * 20_000} = 1"},
+        {"kind": "hello", "experiment": "name = 1"},
+        {"kind": "hello", "experiment": "[run]\nself = 1"},
+        {"kind": "hello", "experiment": "self = 1"},
+        {"kind": "hello", "experiment": "[train]\nrounds = 1e400"},
+        {"kind": "hello", "experiment": f"[train]\nrounds = {'9' * 5000}"},
+        {"kind": "hello", "experiment": "[data]\nname = []"},
+        {"kind": "hello", "experiment": "[privacy]\nepsilon = nan\nkind = 'local'"},
+        {"kind": "hello", "experiment": "\x00"},
+        {"kind": "agree", "run": RUN},
+        {"kind": "agree", "run": RUN, "experiment": "", "roster": 7, "terms": 7},
+        {"kind": "agree", "run": 7, "experiment": "", "roster": {}, "terms": {}},
+        {"kind": "train", "run": RUN, "round": float("inf"), "terms": {}},
+        {"kind": "train", "run": RUN, "round": float("nan"), "terms": {}},
+        {"kind": "train", "run": RUN, "round": 10**400, "terms": {}},
+        {"kind": "train", "run": RUN, "round": True, "terms": {}},
+        {"kind": "train", "run": RUN, "round": "0", "terms": {}},
+        {"kind": "train", "run": ["a"], "round": 0, "terms": None},
+        {"kind": "open", "run": RUN, "round": 0, "group": {"a": []}},
+        {"kind": "open", "run": RUN, "round": -1, "group": "public"},
+    ],
+)
+def test_no_message_ends_a_site(server, ask):
+    asking = server()
+    for agreed in (False, True):
+        if agreed:
+            asking.agree()
+        with pytest.raises((Refused, BudgetExhausted)):
+            asking.ask(b"\xff" * 100, **ask)
+    assert asking.charges() == []
+    asking.train(0)
+
+
+@pytest.mark.parametrize("field", ["names", "sizes", "epsilons", "delta", "unit"])
+@pytest.mark.parametrize(
+    "value", [None, 7, "a", [], [[]], {}, [None, None], [1e400, 1], [-1, 0], ["x", "x"], float("nan")]
+)
+def test_a_crafted_roster_is_refused(server, field, value):
+    asking = server()
+    with pytest.raises(Refused):
+        asking.agree(roster=asking.roster.record() | {field: value})
+    assert asking.log()[-1]["verdict"] == "refused"
+
+
+@pytest.mark.parametrize("value", [None, "a", [], {}, float("nan"), -1, True, 10**400], ids=shown)
+@pytest.mark.parametrize("field", ["event", "epsilon", "rounds", "parameters"])
+def test_crafted_terms_are_refused(server, field, value):
+    asking = server()
+    asking.agree()
+    for ask in (lambda: asking.agree(terms={field: value}), lambda: asking.train(0, **{field: value})):
+        with pytest.raises(Refused):
+            ask()
+        assert asking.log()[-1]["verdict"] == "refused"
+    assert asking.charges() == []
+
+
+def crafted_bodies(params):
+    good = pack(Message("server", {"params": params}))
+    head = int.from_bytes(good[:8], "little")
+    yield b""
+    yield good[:-1]
+    yield good + b"\0"
+    yield b"\xff" * 8 + good[8:]
+    deep = json.dumps({"__metadata__": {"tacit": NESTED}}).encode()
+    yield len(deep).to_bytes(8, "little") + deep
+    for own in (NESTED, "7", "{}", '{"sender": 7, "facts": {}}', '{"sender": "s", "facts": []}', '{"sender": "s"}'):
+        record = json.loads(good[8 : 8 + head]) | {"__metadata__": {"tacit": own}}
+        text = json.dumps(record).encode()
+        yield len(text).to_bytes(8, "little") + text + good[8 + head :]
+    yield pack(Message("server", {"params": params.double()}))
+    yield pack(Message("server", {"params": params[:-1]}))
+    yield pack(Message("server", {"params": params.view(1, -1)}))
+    yield pack(Message("server", {"update": params}))
+
+
+def test_crafted_parameters_are_refused_and_cost_nothing(server):
+    asking = server()
+    asking.agree()
+    for body in crafted_bodies(asking.parts.params):
+        with pytest.raises(Refused):
+            asking.ask(body, kind="train", run=RUN, round=0, terms=asking.terms)
+        assert asking.log()[-1]["verdict"] == "refused"
+    assert asking.charges() == []
+
+
+# --- files ---
+
+
+def test_whatever_the_umask_nobody_else_can_read_a_sites_files(tmp_path):
+    old = os.umask(0)
+    try:
+        asking = Server(tmp_path / "site", experiment(privacy={"kind": "central", "epsilon": 1.0}))
+        (asking.folder / "left.txt").write_text("as it was")
+        asking.restart()
+        asking.agree(releases=3)
+        asking.train(0)
+    finally:
+        os.umask(old)
+    places = [asking.folder, *asking.folder.rglob("*")]
+    assert any(place.suffix == ".answer" for place in places)
+    for place in places:
+        assert stat.S_IMODE(place.stat().st_mode) & store.OTHERS == 0, place
+
+
+def test_a_server_cannot_fill_a_sites_disk_with_runs(server):
+    asking = server()
+    asking.budget("most_rounds = 3", "most_rounds = 3\nmost_runs = 2")
+    for number in range(2):
+        asking.agree(run=f"{number:032x}")
+    with pytest.raises(Refused, match="agreed to 2 runs"):
+        asking.agree(run=f"{2:032x}")
+    asking.agree(run=f"{1:032x}")
+    assert len(asking.site._joined) <= 2
