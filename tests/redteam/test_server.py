@@ -240,9 +240,9 @@ def test_code_that_an_experiment_names_is_not_imported(server, name, section):
     key = "rule" if section == "aggregate" else "name"
     chosen = changed(asking, **{section: {key: name}})
     accept(asking, **{f"{section}.{key}": [name]})  # even a setting that is allowed names no code
-    with pytest.raises(Refused, match="does not list in accept.code"):
+    with pytest.raises(Refused, match=r"does not list in accept\.code"):
         asking.hello(chosen)
-    with pytest.raises(Refused, match="does not list in accept.code"):
+    with pytest.raises(Refused, match=r"does not list in accept\.code"):
         asking.agree(experiment=chosen.toml())
 
 

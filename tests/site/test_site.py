@@ -7,8 +7,8 @@ import sqlite3
 
 import pytest
 import torch
-
 from redteam.lying_server import Server, accept, experiment
+
 from tacit.engine.wire import pack, unpack
 from tacit.errors import BudgetExhausted, Refused
 from tacit.site.limits import digest
