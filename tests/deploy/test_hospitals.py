@@ -29,6 +29,7 @@ from tacit.site.join import read_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = ("north", "coast", "valley")
+HIDDEN = "a value that is not repeated here"
 
 
 @pytest.fixture
@@ -173,6 +174,8 @@ def test_a_broken_file_is_named_at_the_site_and_never_to_the_server(hospitals, o
     with pytest.raises(TacitError, match=r"coast.*The site cannot take part; the reason is in its log.jsonl") as told:
         deployed(federation, join_seconds=2)
     assert words not in str(told.value)
+    for cell in ("'unsure'", "'age'"):  # a log quotes no cell, and of a file without names a column is one
+        words = words.replace(f"label {cell}", f"label {HIDDEN}").replace(f"column {cell}", f"column {HIDDEN}")
     assert any(words in text and str(path) in text for text in said(federation))
 
 

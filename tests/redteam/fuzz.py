@@ -92,7 +92,9 @@ def scrambled(raw, rng):
 
 def as_flower(head, body, kind, rng):
     """A Flower message that holds a head (a text, or anything) and a body."""
-    record = ConfigRecord({"json": head}) if isinstance(head, str) else ConfigRecord({"json": rng.choice((1, 1.5, b"x"))})
+    record = (
+        ConfigRecord({"json": head}) if isinstance(head, str) else ConfigRecord({"json": rng.choice((1, 1.5, b"x"))})
+    )
     records = {HEAD: record}
     if body:
         records[BODY] = ConfigRecord({BYTES: body})
@@ -121,7 +123,11 @@ def site_side(count, seed):
         for number in range(count):
             ask = rng.choice(asks)
             sent, raw = (mutated(ask, rng), body) if rng.random() < 0.6 else (ask, scrambled(body, rng))
-            head = json.dumps(sent) if rng.random() < 0.7 else scrambled(json.dumps(sent).encode("utf-8", "replace"), rng).decode("utf-8", "replace")
+            head = (
+                json.dumps(sent)
+                if rng.random() < 0.7
+                else scrambled(json.dumps(sent).encode("utf-8", "replace"), rng).decode("utf-8", "replace")
+            )
             reply = respond(asking.site, as_flower(head, raw, ask["kind"], rng))
             seen["refused" if reply.has_error() else "answered"] += 1
             if number % 5000 == 0:
