@@ -73,6 +73,14 @@ class ForeignKey(MessageRefused):
     """A message sealed for another public key."""
 
 
+class OtherRoster(MessageRefused):
+    """A message made for another experiment or another list of sites than this one; one server may have told two stories."""
+
+
+class BadProof(MessageRefused):
+    """A report whose sender has not shown that it knows what it sealed; its ciphertexts may be somebody else's."""
+
+
 class Truncated(MessageRefused):
     """A message that is cut short, too long, or lacks chunks."""
 

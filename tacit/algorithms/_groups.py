@@ -1,17 +1,23 @@
 """Clients that are summed together, and the way of a round's reports to one message for each group."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from tacit.errors import TacitError, TooFewReports
+from tacit.errors import BadCiphertext, GridOverflow, SumOverflow, TacitError, TooFewReports
 from tacit.privacy.distributed import SharedNoise
 from tacit.protect.grid import Grid
 from tacit.protect.seals import Collected, Seal
 from tacit.rules import stand_in
 from tacit.types import Message
+
+OUT_OF_RANGE = (
+    GridOverflow,
+    SumOverflow,
+    BadCiphertext,
+)  # of an opened sum: a sealed number that no honest client seals
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,18 +53,31 @@ def collect(
         try:
             found[group.name][1].accept(message)
         except TacitError as error:
-            refused[message.sender] = str(error)
+            refused.setdefault(message.sender, str(error))
     return found
 
 
 def means(
     found: Mapping[str, tuple[Group, Collected]], *, grid: Grid, turn: int, refused: dict[str, str]
-) -> Iterator[Message]:
-    """One message for each group with enough reports; a sum that cannot be opened is named in `refused`."""
+) -> list[Message]:
+    """One message for each group with enough reports; a sum that cannot be opened is named in `refused`.
+
+    A sum out of range is of no use and drops the round, all groups of it: one report did not keep to the grid, and nobody can
+    say whose without opening single reports.
+    """
+    opened: list[Message] = []
+    dropped = False
     for name, (group, reports) in found.items():
         try:
-            yield group.mean(reports, grid=grid, turn=turn)
+            opened.append(group.mean(reports, grid=grid, turn=turn))
         except TooFewReports as error:
             refused[f"the sum of group {name}"] = str(error)
+        except OUT_OF_RANGE:
+            dropped = True
+            refused[f"the sum of group {name}"] = (
+                f"the sum of round {turn} is out of range: a report did not keep to the grid; the round is dropped, one of"
+                f" {', '.join(reports.clients)}"
+            )
         if reports.opened:
             refused |= {f"the share of {who}": why for who, why in reports.opened.left_out.items()}
+    return [] if dropped else opened

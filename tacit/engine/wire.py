@@ -12,9 +12,11 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 
 from tacit.errors import BadInput, TrainingDiverged
+from tacit.protect import strict
 from tacit.types import Message
 
 LENGTH_BYTES = 8  # the little-endian length of the safetensors header
+MOST_FACTS = 1 << 20  # bytes; facts are a few numbers and names
 
 
 def pack(message: Message) -> bytes:
@@ -33,9 +35,13 @@ def unpack(raw: bytes) -> Message:
     try:
         tensors = load_tensors(raw)
         head = int.from_bytes(raw[:LENGTH_BYTES], "little")
-        record = json.loads(json.loads(raw[LENGTH_BYTES : LENGTH_BYTES + head])["__metadata__"]["tacit"])
-        return Message(record["sender"], tensors, record["facts"])
-    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        text = json.loads(raw[LENGTH_BYTES : LENGTH_BYTES + head])["__metadata__"]["tacit"]
+        record = strict.parsed(text, most_bytes=MOST_FACTS, finite=False)
+        sender, facts = record["sender"], record["facts"]
+        if type(sender) is not str or type(facts) is not dict:
+            raise TypeError("its sender or its facts are of another kind")
+        return Message(sender, tensors, facts)
+    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         raise BadInput(f"A message of {len(raw)} bytes could not be read ({error}).") from error
 
 
@@ -50,6 +56,10 @@ def receive_any(raw: bytes) -> Message:
 def receive(raw: bytes, *, round: int) -> Message:
     """Unpacks a client's message and refuses what must never reach the model. Raises TrainingDiverged by client and round."""
     message = unpack(raw)
+    if not message.tensors:
+        raise BadInput(
+            f"Client {message.sender} sent nothing that can be used in round {round} ({message.facts.get('failed')})."
+        )
     for name, tensor in message.tensors.items():
         if not bool(torch.isfinite(tensor).all()):
             text = f"Client {message.sender} sent a {name} that is not finite in round {round}"

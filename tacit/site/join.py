@@ -50,7 +50,8 @@ def join(folder: Path, run: str, text: str, roster: Roster, *, local: Local | No
     rows = read_rows(folder, experiment, values, local=local)
     index = _own_place(roster, name, rows=len(rows.y), limits=limits, experiment=experiment)
     population = roster.population(shape(rows))
-    parts = assemble_sealed(experiment, rows, population, folder=folder, run=run, site=name)
+    told = {"text": text, "roster": roster.record()}
+    parts = assemble_sealed(experiment, rows, population, folder=folder, run=run, site=name, **told)
     parts = with_training(parts, local)
     client = Client(index, name, limits.budget, rows.x, rows.y)
     parameters, privacy = parts.params.numel(), experiment.privacy

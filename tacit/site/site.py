@@ -122,7 +122,9 @@ class Site:
             return {"again": True}, kept, "Sent the kept answer again."
         joined = self._joined.get(run) or self._join(run, known.experiment, Roster.of(known.roster))
         self._joined[run] = joined
-        _refuse_shape(unpack(body), known.terms)
+        received = unpack(body)
+        _refuse_shape(received, known.terms)
+        sealed.refuse_other_turn(joined.parts, received, round)
         pay(self.folder, joined, round)
         ((raw, _),) = joined.train(body, round, [joined.client.index])
         outbox.keep(agreement.place(self.folder, run), round, body, raw)

@@ -60,7 +60,7 @@ class AtSite:
             why = heard.refusals.get(node) or heard.lost.get(node) or f"no answer in {trainer.seconds:g} s"
             raise TacitError(f"Round {place.round} could not be opened by {who} ({why}): {again}.")
         raw = heard.answers[node][1]
-        numbers = numbers_from_bytes(place.public, raw, count=sum(place.numbers))
+        numbers = numbers_from_bytes(place.public, raw, count=sum(place.numbers))  # BadCiphertext: the round is dropped
         return Opened(numbers, asked.inbox.complete(), asked.report_bytes, len(raw))
 
 

@@ -11,6 +11,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDic
 from flwr.common.constant import ErrorCode
 
 from tacit.errors import BadInput
+from tacit.protect import strict
 
 KINDS = {
     "hello": "query.hello",
@@ -21,6 +22,7 @@ KINDS = {
 STYPE = "tacit.wire"
 HEAD, BODY, BYTES = "tacit", "body", "bytes"
 WHOLE_BYTES = 4 << 20  # up to here a body travels in one piece; Flower's pieces of an array have 5 MiB
+MOST_HEAD = 4 << 20  # bytes: an experiment's text and a roster of thousands fit
 UNPAID = "[out of budget] "  # in front of a refusal that ends a run as planned
 
 
@@ -45,12 +47,14 @@ def read(message: Message) -> tuple[dict[str, Any], bytes]:
     """What `question` or `answer` wrote. Raises BadInput for a message of somebody else."""
     try:
         content = message.content
-        head: dict[str, Any] = json.loads(str(content[HEAD]["json"]))
+        head: dict[str, Any] = strict.parsed(str(content[HEAD]["json"]), most_bytes=MOST_HEAD, finite=False)
+        if not isinstance(head, dict):
+            raise TypeError(f"its head is {type(head).__name__}")
         found: Any = content[BODY if BODY in content else HEAD].get(BYTES, b"")
         body = found.data if isinstance(found, Array) else found
         if not isinstance(body, bytes):
             raise TypeError(f"its body is {type(body).__name__}")
-    except (KeyError, ValueError, TypeError) as error:
+    except (KeyError, ValueError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         raise BadInput(f"A Flower message is not one of Tacit's ({error}).") from error
     return head, body
 
