@@ -43,12 +43,12 @@ def refuse_public(n: mpz, *, shape: str, h_s: mpz | None) -> None:
         if shape == "short-exponent":
             raise KeyRefused("A short-exponent key needs its h_s: take the public key file that was made with it.")
         return
+    residue = 12 if shape == "safe-prime" else 4  # p = q = 3 modulo 4; a safe prime is 2 modulo 3 as well
+    if n % residue != 1:
+        raise KeyRefused(f"The key's n does not have the shape {shape!r}: {AGAIN}.")
     hides = 1 < h_s < n * n - 1 and gcd(h_s, n) == 1 and h_s % n not in (1, n - 1)
     if not hides or gmpy2.jacobi(h_s, n) != 1:  # h_s = (-x^2)^n, and -1 has Jacobi symbol 1
         raise KeyRefused(f"The key's h_s cannot hide a message: {AGAIN}.")
-    residue = {"safe-prime": 12}.get(shape, 4)  # p = q = 3 modulo 4; a safe prime is 2 modulo 3 as well
-    if n % residue != 1:
-        raise KeyRefused(f"The key's n does not have the shape {shape!r}: {AGAIN}.")
 
 
 def refuse_secret(n: mpz, p: mpz, q: mpz, *, shape: str, h_s: mpz | None, short: tuple[mpz, mpz] | None) -> None:

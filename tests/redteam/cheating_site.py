@@ -63,8 +63,9 @@ def ciphertexts_of(place: Place, messages: Sequence[bytes]) -> list[mpz]:
 
 def message(client: str, parts: Sequence[bytes]) -> Message:
     """A report as it crosses the wire."""
-    named = {
-        f"report-{i}" if i else "report": torch.frombuffer(bytearray(raw), dtype=torch.uint8)
-        for i, raw in enumerate(parts)
-    }
+    named = {f"report-{i}" if i else "report": _tensor(raw) for i, raw in enumerate(parts)}
     return Message(client, named)
+
+
+def _tensor(raw: bytes) -> torch.Tensor:
+    return torch.frombuffer(bytearray(raw), dtype=torch.uint8) if raw else torch.zeros(0, dtype=torch.uint8)
