@@ -89,6 +89,10 @@ class SumOverflow(TacitError):
     """An opened sum beyond the room that was left for it."""
 
 
+class BadOpening(TacitError):
+    """An answer to an opening that is no sum; names the site that gave it."""
+
+
 class TooFewReports(TacitError):
     """A sum of fewer reports than the noise was shared for; it is not opened."""
 

@@ -150,7 +150,7 @@ class SealedSum:
         return self.opened.clients if self.opened else self.inbox.complete()
 
     def accept(self, message: Message) -> None:
-        parts = [_bytes(tensor) for tensor in _tensors(message, len(self.inbox.place.numbers))]
+        parts = [report_bytes(tensor) for tensor in _tensors(message, len(self.inbox.place.numbers))]
         self.inbox.accept_report(message.sender, parts)
         self.taken += parts
 
@@ -175,7 +175,8 @@ def _tensors(message: Message, parts: int) -> list[torch.Tensor]:
     return [message.tensors[name] for name in names]
 
 
-def _bytes(tensor: torch.Tensor) -> bytes:
+def report_bytes(tensor: torch.Tensor) -> bytes:
+    """The bytes of one part of a report. Raises MessageRefused for numbers of another kind."""
     if tensor.dtype != torch.uint8 or tensor.dim() != 1:
         raise MessageRefused(f"its report is {tensor.dtype} of shape {list(tensor.shape)}, not bytes")
     return tensor.numpy().tobytes()

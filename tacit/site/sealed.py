@@ -24,7 +24,7 @@ from tacit.protect.lanes import Lanes
 from tacit.protect.opener import Opener
 from tacit.protect.paillier import PublicKey
 from tacit.protect.randomisers import Randomisers
-from tacit.protect.seals import Sealed
+from tacit.protect.seals import Sealed, report_bytes
 from tacit.site.key_files import FOLDER, Held, load_keys
 from tacit.types import Message
 
@@ -119,6 +119,6 @@ def open_reports(parts: Parts, word: str, turn: int, message: Message) -> bytes:
     seal = group_of(parts, word).seal
     if not isinstance(seal, Sealed) or seal.holder is None:
         raise Refused("This site holds no key.")
-    reports = [tensor.numpy().tobytes() for _, tensor in sorted(message.tensors.items())]
+    reports = [report_bytes(tensor) for _, tensor in sorted(message.tensors.items())]
     answer, _ = seal.holder.open(seal.place(turn), reports)
     return answer

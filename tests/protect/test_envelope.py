@@ -18,7 +18,7 @@ from tacit.errors import (
 )
 from tacit.protect.envelope import LENGTH_BYTES, PREFIX, Inbox, Place, check_header, parse, sizes, take_all, write
 from tacit.protect.paillier import PublicKey
-from tacit.protect.proofs import proof_bytes, prove
+from tacit.protect.proofs import prove
 from tacit.protect.randomisers import Randomisers
 from tacit.protect.signing import new_signer
 

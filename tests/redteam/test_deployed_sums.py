@@ -239,6 +239,9 @@ def test_a_site_that_opens_a_sum_with_no_sum_drops_the_round_only(federation):
 
     history = deployed.run(Line(deployed, answer=answer))
     assert [record["opened"] for record in history.rounds] == [0, 1]
+    opener = whose_turn(deployed.names, run=f"{agreed(deployed).run}-public", round=0)
+    text = f"the sum of round 0 is not known: {opener} opened it with something that is no sum; the round is dropped"
+    assert history.rounds[0]["refused"] == {"the sum of group public": text}
 
 
 @pytest.mark.parametrize("bad", [b"", b"\xff" * 4096, "nested header", "nested facts", "anothers name"])

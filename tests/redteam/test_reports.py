@@ -5,8 +5,11 @@ import json
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from redteam.cheating_site import CheatingSite, message
 
+from tacit.algorithms._groups import plain
 from tacit.engine.flower.inbound import named, spent_of
 from tacit.engine.wire import pack, receive_any
 from tacit.errors import BadSignature, MessageRefused
@@ -99,11 +102,14 @@ def wired(good):
 CRAFTED = crafted()
 
 
+SEAL = Sealed(Lanes(3, 10, 3, 30), KEY.public, "run", "told", MEMBERS, SIGNERS, site("north").source)
+REPORT = site("coast").report(NUMBERS)
+
+
 @pytest.fixture
 def found():
     """Where a server puts the reports of a round, with one whole report in it."""
-    seal = Sealed(Lanes(3, 10, 3, 30), KEY.public, "run", "told", MEMBERS, SIGNERS, site("north").source)
-    collected = SealedSum(seal, Inbox(PLACE))
+    collected = SealedSum(SEAL, Inbox(PLACE))
     collected.accept(message("north", site("north").report(NUMBERS)))
     return collected
 
@@ -170,3 +176,22 @@ def test_a_readable_report_of_another_kind_of_numbers_is_refused(kind):
 def test_what_a_site_says_of_its_ledger_is_a_number_or_nothing(facts):
     assert spent_of(facts) is None
     assert spent_of({"epsilon": 2}) == 2.0
+
+
+@settings(max_examples=300, deadline=None)
+@given(cuts=st.lists(st.tuples(st.integers(0, 5000), st.binary(max_size=8)), min_size=1, max_size=4))
+def test_a_mutated_message_is_refused_or_the_very_same_report(cuts):
+    raw = pack(message("coast", REPORT))
+    for at, other in cuts:
+        raw = raw[: at % len(raw)] + other + raw[at % len(raw) + len(other) :]
+    collected = SealedSum(SEAL, Inbox(PLACE))
+    try:
+        collected.accept(receive_any(named(raw, "coast")))
+    except MessageRefused:
+        assert collected.clients == collected.taken == []
+    else:
+        assert collected.taken == REPORT
+
+
+def test_what_is_written_down_of_a_refusal_is_short_and_printable():
+    assert plain("\x1b[2J" + "x" * 10**6) == "?[2J" + "x" * 496
