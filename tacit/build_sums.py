@@ -15,7 +15,7 @@ from tacit.experiment import Experiment
 from tacit.population import Population
 from tacit.privacy.distributed_plan import NAMES, DistributedPlan, distributed_plan
 from tacit.privacy.plan import planned_participations
-from tacit.protect import keys
+from tacit.protect import keys, proofs
 from tacit.protect.grid import Grid
 from tacit.protect.lanes import WIDEST, Lanes
 from tacit.protect.opened import Alone, Opens, Together
@@ -29,6 +29,7 @@ from tacit.rules import Rule
 from tacit.rules._split import threshold
 
 NOWHERE = ":memory:"  # one process is all parties of a simulation: that a sum was opened need not outlive it
+TOLD = "one process"  # in the place of `envelope.common_hash`: nobody is told anything by anybody
 
 
 def summing_rule(experiment: Experiment) -> Rule:
@@ -142,11 +143,12 @@ def _seal(
     expected = experiment.train.rounds * noise.most * lanes.numbers
     whole = None if shares else key  # where the key is split no client could use it to seal faster
     randomisers = Randomisers(key.public, secret=whole, expected=expected, workers=1)
-    randomisers.warm()  # before the client processes fork, so that they share the table
+    randomisers.warm()  # before the client processes fork, so that they share the tables
+    proofs.warm(key.public)
     members = {client: signer.public for client, signer in signers.items()}
     opener = _opener(key, shares, at_least=noise.fewest)
     run = f"{secrets.token_hex(8)}-{number}"
-    return Sealed(lanes, key.public, run, members, signers, randomisers, opener=opener)
+    return Sealed(lanes, key.public, run, TOLD, members, signers, randomisers, opener=opener)
 
 
 def _opener(key: SecretKey, shares: list[Share], *, at_least: int) -> Opens:

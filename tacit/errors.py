@@ -83,12 +83,24 @@ class ForeignKey(MessageRefused):
     """A message sealed for another public key."""
 
 
+class OtherRoster(MessageRefused):
+    """A message made for another experiment or another list of sites than this one; one server may have told two stories."""
+
+
+class BadProof(MessageRefused):
+    """A report whose sender has not shown that it knows what it sealed; its ciphertexts may be somebody else's."""
+
+
 class Truncated(MessageRefused):
     """A message that is cut short, too long, or lacks chunks."""
 
 
 class SumOverflow(TacitError):
     """An opened sum beyond the room that was left for it."""
+
+
+class BadOpening(TacitError):
+    """An answer to an opening that is no sum; names the site that gave it."""
 
 
 class TooFewReports(TacitError):

@@ -23,16 +23,36 @@ SHOWN = 60  # characters of a foreign text that are ever repeated
 
 
 def json_object(
-    text: object, *, what: str = "A message", most: int = MOST_TEXT, brackets: int = MOST_BRACKETS
+    text: object,
+    *,
+    what: str = "A message",
+    most: int = MOST_TEXT,
+    brackets: int = MOST_BRACKETS,
+    finite: bool = False,
 ) -> dict[str, Any]:
-    """The object of a JSON text. Raises BadInput.
+    """The object of a JSON text, one value to a name; `finite` refuses NaN and infinity, which are no JSON. Raises BadInput.
 
     >>> json_object('{"round": 3}')
     {'round': 3}
     """
-    found = _loaded(_bounded(text, what, most, brackets), json.loads, what, "JSON")
+
+    def load(text: str) -> Any:
+        return json.loads(text, parse_constant=_refuse if finite else None, object_pairs_hook=_object)
+
+    found = _loaded(_bounded(text, what, most, brackets), load, what, "JSON")
     if not isinstance(found, dict):
         raise BadInput(f"{what} is no JSON object.")
+    return found
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"it holds {constant}")
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("it names one thing twice")
     return found
 
 

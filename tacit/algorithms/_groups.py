@@ -1,17 +1,24 @@
 """Clients that are summed together, and the way of a round's reports to one message for each group."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from tacit.errors import TacitError, TooFewReports
+from tacit.errors import BadCiphertext, BadOpening, GridOverflow, SumOverflow, TacitError, TooFewReports
 from tacit.privacy.distributed import SharedNoise
 from tacit.protect.grid import Grid
 from tacit.protect.seals import Collected, Seal
 from tacit.rules import stand_in
 from tacit.types import Message
+
+MOST_TEXT = 500  # signs of a refusal
+OUT_OF_RANGE = (
+    GridOverflow,
+    SumOverflow,
+    BadCiphertext,
+)  # of an opened sum: a sealed number that no honest client seals
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,25 +47,52 @@ def collect(
     for message in messages:
         group = groups.get(message.sender)
         if group is None:
-            refused[message.sender] = "it is no client of this run"
+            refused[plain(message.sender)] = "it is no client of this run"
             continue
         if group.name not in found:
             found[group.name] = (group, group.seal.collect(round=turn))
         try:
             found[group.name][1].accept(message)
         except TacitError as error:
-            refused[message.sender] = str(error)
+            refused.setdefault(message.sender, plain(str(error)))
+        except Exception as error:  # noqa: BLE001 - whatever a client has sent, the round goes on without it
+            refused.setdefault(message.sender, f"its message cannot be used ({type(error).__name__})")
     return found
+
+
+def plain(text: str) -> str:
+    """A text that may quote a client's message, for a terminal and a log: printable, and not long.
+
+    >>> plain("a\\x1b[2Jb")
+    'a?[2Jb'
+    """
+    return "".join(sign if sign.isprintable() else "?" for sign in text[:MOST_TEXT])
 
 
 def means(
     found: Mapping[str, tuple[Group, Collected]], *, grid: Grid, turn: int, refused: dict[str, str]
-) -> Iterator[Message]:
-    """One message for each group with enough reports; a sum that cannot be opened is named in `refused`."""
+) -> list[Message]:
+    """One message for each group with enough reports; a sum that cannot be opened is named in `refused`.
+
+    A sum out of range is of no use and drops the round, all groups of it: one report did not keep to the grid, and nobody can
+    say whose without opening single reports.
+    """
+    opened: list[Message] = []
+    dropped = False
     for name, (group, reports) in found.items():
         try:
-            yield group.mean(reports, grid=grid, turn=turn)
+            opened.append(group.mean(reports, grid=grid, turn=turn))
         except TooFewReports as error:
             refused[f"the sum of group {name}"] = str(error)
+        except BadOpening as error:
+            dropped = True
+            refused[f"the sum of group {name}"] = f"the sum of round {turn} is not known: {error}; the round is dropped"
+        except OUT_OF_RANGE:
+            dropped = True
+            refused[f"the sum of group {name}"] = (
+                f"the sum of round {turn} is out of range: a report did not keep to the grid; the round is dropped, one of"
+                f" {', '.join(reports.clients)}"
+            )
         if reports.opened:
             refused |= {f"the share of {who}": why for who, why in reports.opened.left_out.items()}
+    return [] if dropped else opened

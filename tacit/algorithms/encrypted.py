@@ -3,7 +3,9 @@
 Differences, each for a reason in docs/papers.md: integers instead of floats, shares of noise sized for the fewest reports,
 division after opening. Guarantee: client level, on the opened sum, for whoever cannot read single reports (the server
 holds no key); who can is left with each client's own share. A report that cannot be used is refused by name; a sum of too few
-is not opened, and the model stays as it is. Choosing clients at random earns nothing: the server knows who reports.
+is not opened, one that is out of range is dropped, and the model stays as it is: what one client can do is stop a sum. Choosing
+clients at random earns nothing: the server knows who reports. `turn` is the round's number; a site compares it with the round
+it was asked for (`site.sealed.refuse_other_turn`).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -71,7 +73,7 @@ class Encrypted:
         memory, refused = dict(state.memory), dict[str, str]()
         turn = int(memory.pop("turn"))
         found = collect(self.groups, messages, turn=turn, refused=refused)  # Σ HE(Δ)
-        opened = list(means(found, grid=self.grid, turn=turn, refused=refused))  # the clients' part: open, divide by K
+        opened = means(found, grid=self.grid, turn=turn, refused=refused)  # the clients' part: open, divide by K
         asked = [reports.opened for _, reports in found.values() if reports.opened]
         info: dict[str, Any] = {"opened": len(opened), "refused": refused}
         info |= {name: sum(getattr(one, name) for one in asked) for name in ("asked_bytes", "answered_bytes")}

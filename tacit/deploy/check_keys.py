@@ -47,6 +47,10 @@ def own_keys(folder: Path) -> Iterator[Finding]:
         yield Finding(str(error), wrong=True)
 
 
+def _raw(held: Held) -> dict[str, bytes]:
+    return {name: key.public_bytes_raw() for name, key in held.members.items()}
+
+
 def _words(held: Held) -> str:
     whole = held.verification
     return f"A share of the key: {whole.threshold} of {whole.of} sites open" if whole else "The whole key of all sites"
@@ -60,6 +64,8 @@ def _at_a_site(place: Path, name: str, server: Held, *, threshold: int, sites: t
         return
     if (held.public, held.verification) != (server.public, server.verification):
         yield Finding(f"{name}: {place} holds keys of another federation: ask for your own.", wrong=True)
+    if _raw(held) != _raw(server):
+        yield Finding(f"{name}: {place} holds other members' keys than the server's folder: compare them.", wrong=True)
     if threshold > 1 and (place / keys.SECRET_FILE).exists():
         text = "is the whole key, with which one site opens everything: destroy it"
         yield Finding(f"{name}: {place / keys.SECRET_FILE} {text}.", wrong=True)

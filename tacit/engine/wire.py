@@ -64,6 +64,10 @@ def receive_any(raw: bytes) -> Message:
 def receive(raw: bytes, *, round: int) -> Message:
     """Unpacks a client's message and refuses what must never reach the model. Raises TrainingDiverged by client and round."""
     message = unpack(raw)
+    if not message.tensors:
+        raise BadInput(
+            f"Client {message.sender} sent nothing that can be used in round {round} ({message.facts.get('failed')})."
+        )
     for name, tensor in message.tensors.items():
         if not bool(torch.isfinite(tensor).all()):
             text = f"Client {message.sender} sent a {name} that is not finite in round {round}"

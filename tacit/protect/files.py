@@ -15,8 +15,10 @@ from typing import Any
 from gmpy2 import mpz
 
 from tacit.errors import BadInput, KeyRefused
+from tacit.parse import json_object
 
 SECRET, PUBLIC = 0o600, 0o644
+MOST_BYTES = 1 << 20  # the verification keys of 100 shares of 4096 bits take 140 kB
 
 
 def to_text(number: int) -> str:
@@ -40,7 +42,9 @@ def bytes_to_text(raw: bytes) -> str:
 
 
 def bytes_from_text(text: str) -> bytes:
-    """What `bytes_to_text` wrote."""
+    """What `bytes_to_text` wrote. Raises ValueError or TypeError for anything else."""
+    if not isinstance(text, str):
+        raise TypeError(f"{type(text).__name__} in the place of base64url")
     return urlsafe_b64decode(text + "=" * (-len(text) % 4))
 
 
@@ -77,7 +81,7 @@ def read(path: Path, *, secret: bool) -> dict[str, Any]:
                 raise KeyRefused(f"{path} can be read by others: make a new key, or `chmod 600` it if nobody else did.")
             if secret and state.st_uid not in (os.getuid(), 0):
                 raise KeyRefused(f"{path} belongs to another user: make a key of your own.")
-            record = json.loads(stream.read())
+            return json_object(stream.read(MOST_BYTES + 1).decode("utf-8"), most=MOST_BYTES, finite=True)
     except IsADirectoryError as error:
         raise KeyRefused(f"{path} is a folder: name a key file in it, such as {path / 'public.json'}.") from error
     except FileNotFoundError as error:
@@ -85,7 +89,4 @@ def read(path: Path, *, secret: bool) -> dict[str, Any]:
     except OSError as error:
         raise KeyRefused(f"{path} cannot be read ({error.strerror}).") from error
     except ValueError as error:
-        raise KeyRefused(f"{path} is not a key file: it is not JSON.") from error
-    if not isinstance(record, dict):
-        raise KeyRefused(f"{path} is not a key file: it holds no object.")
-    return record
+        raise KeyRefused(f"{path} is not a key file: it is not a JSON object such as Tacit writes.") from error

@@ -55,7 +55,7 @@ def load(path: Path) -> Key:
         record = files.read(path, secret=True)
     try:
         return _parse(record)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise KeyRefused(f"{path} is not a key file of Tacit or pheutil: it lacks or garbles {error}.") from error
 
 
@@ -117,8 +117,14 @@ def _parse(record: dict[str, Any]) -> Key:
         pair = (from_text(short[0]), from_text(short[1])) if short else None
         return SecretKey(public, from_text(record["p"]), from_text(record["q"]), pair)
     keys = tuple(from_text(text) for text in record["keys"])
-    whole = Verification(public, int(record["threshold"]), from_text(record["v"]), keys)
-    return Share(whole, int(record["index"]), from_text(record["share"])) if "share" in record else whole
+    whole = Verification(public, _whole(record["threshold"]), from_text(record["v"]), keys)
+    return Share(whole, _whole(record["index"]), from_text(record["share"])) if "share" in record else whole
+
+
+def _whole(number: Any) -> int:
+    if type(number) is not int:
+        raise TypeError(f"{number!r:.40} in the place of a whole number")
+    return number
 
 
 def _public(record: dict[str, Any]) -> PublicKey:

@@ -2,8 +2,9 @@
 
 A secret key opens single updates as well as sums, so what stands between a server and one client's update is this file.
 It opens a total only after it has
-- checked the signatures of at least `at_least` distinct members' whole reports for this round, run and key;
-- multiplied the ciphertexts of these reports itself (`open`), or been told to trust the server's product (`open_sum`);
+- checked the signatures of at least `at_least` distinct members' whole reports for this round, run, key and roster, and each
+  sender's proof that it knows what it sealed;
+- multiplied the ciphertexts of these reports itself: a server's word for a product is never taken;
 - written to disk, synchronously, which sum of the round is opened: another one is refused, after a restart as well. The same
   ciphertexts again say nothing new, so a holder that was killed while it opened them can be asked again.
 
@@ -22,8 +23,8 @@ from typing import Generic, TypeVar
 from gmpy2 import mpz
 
 from tacit import check
-from tacit.errors import BadInput, Duplicate, OpeningRefused
-from tacit.protect.envelope import Evidence, Inbox, Place, check_header, refuse_few
+from tacit.errors import BadInput, OpeningRefused
+from tacit.protect.envelope import Inbox, Place
 
 T = TypeVar("T")
 SCHEMA = """
@@ -82,25 +83,6 @@ class Opener(Generic[T]):
         for raw in messages:
             inbox.accept(raw)
         total, clients = inbox.total(at_least=self.at_least), inbox.complete()
-        return self._open(place, total, clients), clients
-
-    def open_sum(self, place: Place, total: list[mpz], evidence: Sequence[Evidence]) -> tuple[T, list[str]]:
-        """Opens a total that the server says is the product of the reports whose signed headers it shows.
-
-        Nothing here shows that it is: only for a server that is curious but follows the protocol.
-        """
-        seen: dict[str, set[int]] = {}
-        for item in evidence:
-            check_header(place, item)
-            chunks = seen.setdefault(item.header.client, set())
-            if item.header.chunk in chunks:
-                raise Duplicate(f"The report of {item.header.client!r} is shown twice: the sum is not opened.")
-            chunks.add(item.header.chunk)
-        clients = sorted(client for client, chunks in seen.items() if len(chunks) == len(place.numbers))
-        refuse_few(clients, at_least=self.at_least)
-        if len(total) != sum(place.numbers):
-            raise OpeningRefused(f"A sum of {len(total)} ciphertexts was shown where {sum(place.numbers)} belong.")
-        place.public.validate(total)
         return self._open(place, total, clients), clients
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ Ciphertexts are malleable on purpose and an opener is an oracle: nothing here au
 
 import hashlib
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from math import gcd
@@ -28,14 +28,13 @@ from gmpy2 import mpz
 
 from tacit import check
 from tacit.errors import BadCiphertext, BadInput, KeyRefused, SumOverflow
-from tacit.protect import cores, primes
+from tacit.protect import cores, primes, weak
 
 Shape = Literal["ordinary", "short-exponent", "safe-prime"]
 SHAPES: tuple[Shape, ...] = ("ordinary", "short-exponent", "safe-prime")
 SIZES = (2048, 3072, 4096)  # 112, 128 and about 150 bits of security (NIST SP 800-57 part 1, table 2)
 LEAST_BITS = SIZES[0]
 SPARE_BITS = 2  # a plaintext is below n / 2, so a sum that ran over is seen and never wraps in silence
-CLOSENESS_BITS = 100  # |p - q| > 2^(bits/2 - 100), FIPS 186-5, A.1.1
 
 
 class Source(Protocol):
@@ -43,6 +42,10 @@ class Source(Protocol):
 
     def take(self, count: int) -> list[mpz]:
         """`count` randomisers that nobody has had before."""
+        ...
+
+    def take_known(self, count: int) -> list[tuple[mpz, mpz]]:
+        """The same, each with the number it was made from: r with rho = h_s^r, or rho = r^n under a key without h_s."""
         ...
 
 
@@ -68,13 +71,7 @@ class PublicKey:
         check.one_of(SHAPES, shape=self.shape)
         if self.bits < self.least_bits:
             raise KeyRefused(f"A key of {self.bits} bits can be broken: make one of at least {self.least_bits} bits.")
-        if self.n % 2 == 0 or gmpy2.is_prime(self.n) or gmpy2.is_power(self.n):
-            raise KeyRefused("The key's n is not a product of two odd primes: make a new key.")
-        if self.h_s is None:
-            if self.shape == "short-exponent":
-                raise KeyRefused("A short-exponent key needs its h_s: take the public key file that was made with it.")
-        elif not 1 < self.h_s < self.n_squared - 1 or gcd(self.h_s, self.n) != 1:
-            raise KeyRefused("The key's h_s cannot hide a message: make a new key.")
+        weak.refuse_public(self.n, shape=self.shape, h_s=self.h_s)
 
     @property
     def bits(self) -> int:
@@ -109,6 +106,10 @@ class PublicKey:
 
     def seal(self, messages: Sequence[int], randomisers: Source) -> list[mpz]:
         """A ciphertext per message. Raises BadInput for a message that is negative or too large."""
+        return self.seal_with(messages, randomisers.take(len(messages)))
+
+    def seal_with(self, messages: Sequence[int], values: Sequence[mpz]) -> list[mpz]:
+        """The same, with randomisers that were taken before and are used nowhere else."""
         n, n_squared, limit = self.n, self.n_squared, 1 << self.plaintext_bits
         try:
             numbers = [mpz(index(m)) for m in messages]  # a float, even a whole one, is not a message
@@ -116,7 +117,7 @@ class PublicKey:
             raise BadInput(f"Expected whole numbers to seal ({error}).") from error
         if any(not 0 <= m < limit for m in numbers):
             raise BadInput(f"A message is outside 0 to 2^{self.plaintext_bits} - 1: pack it for this key.")
-        return [(1 + m * n) * rho % n_squared for m, rho in zip(numbers, randomisers.take(len(numbers)), strict=True)]
+        return [(1 + m * n) * rho % n_squared for m, rho in zip(numbers, values, strict=True)]
 
     def add(self, rows: Iterable[Sequence[mpz]]) -> list[mpz]:
         """Ciphertexts of the sums of equally long rows, place by place. Raises BadInput if they are not."""
@@ -159,12 +160,8 @@ class SecretKey:
     short: tuple[mpz, mpz] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        if self.p * self.q != self.public.n or self.p == self.q or not (_prime(self.p) and _prime(self.q)):
-            raise KeyRefused("The secret key does not belong to its public key: take both from the same file.")
-        if (self.short is not None) != (self.public.shape == "short-exponent"):
-            raise KeyRefused(f"The secret key does not have the shape {self.public.shape!r} of its public key.")
-        if self.short and ((self.p - 1) % self.short[0] or (self.q - 1) % self.short[1]):
-            raise KeyRefused("The short primes do not belong to the secret key: take both from the same file.")
+        public = self.public
+        weak.refuse_secret(public.n, self.p, self.q, shape=public.shape, h_s=public.h_s, short=self.short)
 
     @cached_property
     def _halves(self) -> tuple[tuple[mpz, mpz, mpz, mpz], ...]:
@@ -194,16 +191,31 @@ class SecretKey:
 
     def open(self, ciphertexts: Sequence[mpz], *, workers: int | None = None) -> list[mpz]:
         """The messages, on all cores. Raises BadCiphertext, or SumOverflow if one is not below 2^plaintext_bits."""
-        self.public.validate(ciphertexts)
-        width = (self.public.bits + 7) // 8
-        found = cores.compute(
-            lambda start, stop: (self.decrypt(c) for c in ciphertexts[start:stop]),
-            len(ciphertexts),
-            width=width,
-            workers=workers,
-        )
+        found = self._messages(self.decrypt, ciphertexts, workers)
         refuse_overflow(self.public, found)
         return found
+
+    def open_any(self, ciphertexts: Sequence[mpz], *, workers: int | None = None) -> list[mpz]:
+        """The messages modulo n, out of range or not, and n itself, which is no message, where there is none.
+
+        For a holder that answers whoever asks: what a sum out of range means is decided there, by `refuse_overflow`.
+        """
+        return self._messages(self._decrypt_any, ciphertexts, workers)
+
+    def _messages(self, decrypt: Callable[[mpz], mpz], ciphertexts: Sequence[mpz], workers: int | None) -> list[mpz]:
+        self.public.validate(ciphertexts)
+        return cores.compute(
+            lambda start, stop: (decrypt(c) for c in ciphertexts[start:stop]),
+            len(ciphertexts),
+            width=(self.public.bits + 7) // 8,
+            workers=workers,
+        )
+
+    def _decrypt_any(self, c: mpz) -> mpz:
+        try:
+            return self.decrypt(c)
+        except BadCiphertext:
+            return self.public.n
 
 
 def refuse_overflow(public: PublicKey, opened: Sequence[mpz]) -> None:
@@ -221,7 +233,7 @@ def generate(*, bits: int = 3072, shape: Shape = "ordinary", least_bits: int = L
         (p, short_p), (q, short_q) = (_new_prime(bits // 2, shape, bits) for _ in range(2))
         n = p * q
         if (
-            abs(p - q).bit_length() > bits // 2 - CLOSENESS_BITS
+            abs(p - q).bit_length() > bits // 2 - weak.CLOSENESS_BITS
             and gcd(p - 1, q - 1) == 2
             and gcd(n, (p - 1) * (q - 1)) == 1
         ):
@@ -244,7 +256,3 @@ def _unit(n: mpz) -> mpz:
         x = mpz(secrets.randbelow(int(n)))
         if gcd(x, n) == 1:
             return x
-
-
-def _prime(number: mpz) -> bool:
-    return number > 2 and gmpy2.is_prime(number)

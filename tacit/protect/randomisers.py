@@ -5,14 +5,15 @@ by a table of the powers of h_s: `bits / window` multiplications instead of a wh
 McCurley and Wilson 1992). A key without h_s gets the textbook's r^n.
 
 Two ciphertexts with one randomiser give away the difference of their messages. So a randomiser leaves the stock before
-it is handed out, a stock cannot be copied or pickled, and a forked process finds an empty one.
+it is handed out, a stock cannot be copied or pickled, and a forked process finds an empty one. With it goes the number it was
+made from, which its owner needs once, to prove that it knows what it sealed (`proofs`).
 """
 
 import os
 import secrets
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Sequence
 from math import ceil
 
 import gmpy2
@@ -42,7 +43,7 @@ class FixedBase:
             self.table.append(row)
             base = row[-1] * base % modulus
 
-    def power(self, exponent: int) -> mpz:
+    def power(self, exponent: int | mpz) -> mpz:
         """base^exponent for an exponent of at most `bits` bits."""
         mask, window, modulus, product = (1 << self.window) - 1, self.window, self.modulus, mpz(1)
         for row in self.table:
@@ -63,7 +64,7 @@ class SplitBase:
         self.halves = [FixedBase(base % m, m, bits=bits, window=window) for m in (p_squared, q_squared)]
         self.inverse = gmpy2.invert(p_squared, q_squared)
 
-    def power(self, exponent: int) -> mpz:
+    def power(self, exponent: int | mpz) -> mpz:
         """base^exponent for an exponent of at most `bits` bits."""
         a, b = (half.power(exponent) for half in self.halves)
         p_squared, q_squared = (half.modulus for half in self.halves)
@@ -120,42 +121,51 @@ class Randomisers:
         self._own()
         self.warm()
         if count and hasattr(os, "fork"):
-            width = self.public.ciphertext_bytes
-            batch = cores.Batch(self._make, count, width=width, workers=min(self.workers, count))
+            secret, width = self._draw(count), self.public.ciphertext_bytes
+            batch = cores.Batch(self._make(secret), count, width=width, workers=min(self.workers, count))
             with self._lock:
-                self._batches.append(batch)
+                self._batches.append((batch, secret))
 
     def take(self, count: int) -> list[mpz]:
         """`count` randomisers that nobody has had before; what is not ready is made now."""
+        return [value for value, _ in self.take_known(count)]
+
+    def take_known(self, count: int) -> list[tuple[mpz, mpz]]:
+        """The same, each with the exponent (or root) it was made from, which is kept nowhere once it is handed out."""
         self._own()
         self.warm()
         with self._lock:
             while len(self._stock) < count and self._batches:
-                self._stock.extend(self._batches.popleft().result())
+                batch, secret = self._batches.popleft()
+                self._stock.extend(zip(batch.result(), secret, strict=True))
             missing = count - len(self._stock)
             if missing > 0:
-                width = self.public.ciphertext_bytes
-                self._stock.extend(cores.compute(self._make, missing, width=width, workers=self.workers))
+                secret, width = self._draw(missing), self.public.ciphertext_bytes
+                values = cores.compute(self._make(secret), missing, width=width, workers=self.workers)
+                self._stock.extend(zip(values, secret, strict=True))
             return [self._stock.popleft() for _ in range(count)]
 
     def close(self) -> None:
         """Ends background work and forgets the stock."""
         self._own()
-        for batch in self._batches:
+        for batch, _ in self._batches:
             batch.close()
         self._empty()
 
     def __reduce__(self):
         raise TypeError("a stock of randomisers is never copied: make a new one from the public key")
 
-    def _make(self, start: int, stop: int) -> Iterator[mpz]:
-        """`secrets` asks the operating system every time, so forked processes never draw alike."""
+    def _draw(self, count: int) -> list[mpz]:
+        """The secret numbers of `count` randomisers, from the operating system."""
+        if self.public.h_s is not None:
+            return [mpz(secrets.randbits(self.public.exponent_bits)) for _ in range(count)]
+        return [mpz(secrets.randbelow(int(self.public.n) - 1) + 1) for _ in range(count)]
+
+    def _make(self, secret: Sequence[mpz]) -> cores.Compute:
+        """The randomisers of these numbers."""
         table, n, n_squared = self._table, self.public.n, self.public.n_squared
-        for _ in range(start, stop):
-            if table:
-                yield table.power(secrets.randbits(self.public.exponent_bits))
-            else:
-                yield gmpy2.powmod(secrets.randbelow(int(n) - 1) + 1, n, n_squared)
+        power = table.power if table else lambda r: gmpy2.powmod(r, n, n_squared)
+        return lambda start, stop: (power(r) for r in secret[start:stop])
 
     def _own(self) -> None:
         if os.getpid() != self._owner:  # a fork: what is in stock belongs to the parent
@@ -163,5 +173,5 @@ class Randomisers:
 
     def _empty(self) -> None:
         self._owner, self._lock = os.getpid(), threading.Lock()
-        self._stock: deque[mpz] = deque()
-        self._batches: deque[cores.Batch] = deque()
+        self._stock: deque[tuple[mpz, mpz]] = deque()
+        self._batches: deque[tuple[cores.Batch, list[mpz]]] = deque()

@@ -13,12 +13,13 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from tacit.errors import BadInput, Duplicate, GridOverflow, OpeningRefused, TooFewReports
+from tacit.errors import BadInput, Duplicate, GridOverflow, MessageRefused, OpeningRefused, TooFewReports, Truncated
 from tacit.protect.envelope import Inbox, Place, sizes, write
 from tacit.protect.lanes import Lanes
 from tacit.protect.opened import Opened, Opens
 from tacit.protect.opener import Opener
 from tacit.protect.paillier import PublicKey, Source
+from tacit.protect.proofs import prove
 from tacit.protect.signing import Members, Signer
 from tacit.protect.threshold import Verification
 from tacit.types import Message, Shared
@@ -65,8 +66,13 @@ class Plain:
     lanes: Lanes
     fewest: int
 
+    @property
+    def kind(self) -> torch.dtype:
+        """Of a report's integers."""
+        return torch.int32 if self.lanes.reach < 2**31 else torch.int64
+
     def report(self, shared: Shared, *, client: str, round: int) -> dict[str, torch.Tensor]:
-        return {"report": shared.vector.to(torch.int32 if self.lanes.reach < 2**31 else torch.int64)}
+        return {"report": shared.vector.to(self.kind)}
 
     def collect(self, *, round: int) -> "PlainSum":
         return PlainSum(self)
@@ -82,13 +88,13 @@ class PlainSum:
     opened: Opened | None = None  # the server reads it itself
 
     def accept(self, message: Message) -> None:
-        report, lanes = _part(message, 0), self.seal.lanes
+        (report,), lanes = _tensors(message, 1), self.seal.lanes
         if message.sender in self.clients:
             raise Duplicate("a second report: the first counts")
-        if report.shape != (lanes.count,) or report.is_floating_point():
-            raise BadInput(f"its report is not {lanes.count} integers")
+        if report.shape != (lanes.count,) or report.dtype != self.seal.kind:
+            raise BadInput(f"its report is not {lanes.count} integers of {self.seal.kind}")
         values = report.numpy().astype(np.int64)
-        if max(values.max(), -values.min()) > lanes.reach:
+        if values.max() > lanes.reach or values.min() < -lanes.reach:
             raise GridOverflow("its report is beyond the grid")
         self.total = values if self.total is None else self.total + values
         self.clients.append(message.sender)
@@ -107,6 +113,7 @@ class Sealed:
     lanes: Lanes
     public: PublicKey
     run: str
+    roster: str  # `common_hash` of what all sites were told
     members: Members = field(repr=False)
     signers: Mapping[str, Signer] = field(repr=False)
     randomisers: Source = field(repr=False)
@@ -116,11 +123,13 @@ class Sealed:
 
     def place(self, round: int) -> Place:
         """What a report of this round is bound to."""
-        return Place(self.run, round, self.public, sizes(self.lanes.numbers), self.members)
+        return Place(self.run, round, self.public, self.roster, sizes(self.lanes.numbers), self.members)
 
     def report(self, shared: Shared, *, client: str, round: int) -> dict[str, torch.Tensor]:
-        sealed = self.public.seal(self.lanes.pack(shared.vector.numpy()), self.randomisers)
-        parts = write(self.place(round), self.signers[client], sealed)
+        numbers, place = self.lanes.pack(shared.vector.numpy()), self.place(round)
+        values, secret = zip(*self.randomisers.take_known(len(numbers)), strict=True)
+        sealed = self.public.seal_with(numbers, values)
+        parts = write(place, self.signers[client], sealed, prove(place.claim(client, sealed), numbers, secret))
         return {_name(i): torch.frombuffer(bytearray(raw), dtype=torch.uint8) for i, raw in enumerate(parts)}
 
     def collect(self, *, round: int) -> "SealedSum":
@@ -141,10 +150,9 @@ class SealedSum:
         return self.opened.clients if self.opened else self.inbox.complete()
 
     def accept(self, message: Message) -> None:
-        for part in range(len(self.inbox.place.numbers)):
-            raw = _part(message, part).numpy().tobytes()
-            self.inbox.accept(raw)
-            self.taken.append(raw)
+        parts = [report_bytes(tensor) for tensor in _tensors(message, len(self.inbox.place.numbers))]
+        self.inbox.accept_report(message.sender, parts)
+        self.taken += parts
 
     def open(self) -> np.ndarray:
         if self.seal.opener is None:
@@ -157,8 +165,18 @@ def _name(part: int) -> str:
     return f"report-{part}" if part else "report"
 
 
-def _part(message: Message, part: int) -> torch.Tensor:
-    found = message.tensors.get(_name(part))
-    if found is None:
-        raise BadInput(f"it sent no report: {message.facts.get('failed', 'there was none in its message')}")
-    return found
+def _tensors(message: Message, parts: int) -> list[torch.Tensor]:
+    """The parts of a report, and nothing else. Raises MessageRefused."""
+    names = [_name(part) for part in range(parts)]
+    if not message.tensors:
+        raise MessageRefused(f"it sent no report: {message.facts.get('failed', 'there was none in its message')}")
+    if sorted(message.tensors) != sorted(names):
+        raise Truncated(f"its message holds {len(message.tensors)} tensors that are not the {parts} parts of a report")
+    return [message.tensors[name] for name in names]
+
+
+def report_bytes(tensor: torch.Tensor) -> bytes:
+    """The bytes of one part of a report. Raises MessageRefused for numbers of another kind."""
+    if tensor.dtype != torch.uint8 or tensor.dim() != 1:
+        raise MessageRefused(f"its report is {tensor.dtype} of shape {list(tensor.shape)}, not bytes")
+    return tensor.numpy().tobytes()

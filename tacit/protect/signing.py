@@ -40,7 +40,7 @@ class Signer:
 
 def new_signer(client: str) -> Signer:
     """A new signing key, from the operating system's entropy."""
-    if not client or not all(sign.isalnum() or sign in "-_." for sign in client) or client.startswith("."):
+    if not _usable(client):
         raise BadInput(f"Expected a client's name of letters, digits, '-', '_' and '.', got {client!r}.")
     return Signer(client, Ed25519PrivateKey.generate())
 
@@ -63,7 +63,10 @@ def load_signer(path: Path) -> Signer:
     """A signing key. Raises KeyRefused if others can read it."""
     record = files.read(path, secret=True)
     try:
-        return Signer(str(record["kid"]), Ed25519PrivateKey.from_private_bytes(bytes_from_text(record["d"])))
+        signer = Signer(_kid(record), Ed25519PrivateKey.from_private_bytes(bytes_from_text(record["d"])))
+        if bytes_from_text(record["x"]) != signer.public.public_bytes_raw():
+            raise ValueError("x, which is not the public half of d")
+        return signer
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise KeyRefused(f"{path} is not a signing key: it lacks or garbles {error}.") from error
 
@@ -99,9 +102,22 @@ def load_members(folder: Path) -> dict[str, Ed25519PublicKey]:
 
 def _member(path: Path, record: dict[str, Any]) -> tuple[str, Ed25519PublicKey]:
     try:
-        return str(record["kid"]), Ed25519PublicKey.from_public_bytes(bytes_from_text(record["x"]))
+        return _kid(record), Ed25519PublicKey.from_public_bytes(bytes_from_text(record["x"]))
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise KeyRefused(f"{path} is not a member's key: it lacks or garbles {error}.") from error
+
+
+def _usable(name: str) -> bool:
+    """Whether a name can be a file's."""
+    return bool(name) and all(sign.isalnum() or sign in "-_." for sign in name) and not name.startswith(".")
+
+
+def _kid(record: dict[str, Any]) -> str:
+    """The name in a key file. Raises ValueError for what is no client's name."""
+    name = record["kid"]
+    if not isinstance(name, str) or not _usable(name):
+        raise ValueError("kid, which is no client's name")
+    return name
 
 
 def verified(members: Members, client: str, content: bytes, signature: bytes) -> bool:

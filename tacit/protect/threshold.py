@@ -44,6 +44,15 @@ class Verification:
 
     def __post_init__(self) -> None:
         _check_numbers(self.threshold, self.of)
+        n = self.public.n
+        known = (self.v, *self.keys)
+        if (
+            any(not 1 < x < self.public.n_squared or gmpy2.gcd(x, n) != 1 for x in known)
+            or gmpy2.jacobi(self.v, n) != 1
+        ):
+            raise KeyRefused(
+                "The verification key is not one of a split key: take the file that was made with the shares."
+            )
 
     @property
     def of(self) -> int:
@@ -97,6 +106,8 @@ class Share:
     def genuine(self) -> bool:
         """Whether it is what its verification key was made from."""
         whole = self.verification
+        if not 0 <= self.value < whole.public.n_squared:  # it is below n p'q'
+            return False
         raised = gmpy2.powmod(whole.v, whole.delta * self.value, whole.public.n_squared)
         return 1 <= self.index <= whole.of and raised == whole.keys[self.index - 1]
 

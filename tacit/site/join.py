@@ -70,7 +70,8 @@ def join(folder: Path, run: str, text: str, roster: Roster, *, local: Local | No
     known = models.size(experiment.model.name, input_shape=shape(rows), classes=rows.classes)
     refuse_parameters(limits, known or 0)
     population = roster.population(shape(rows))
-    parts = assemble_sealed(experiment, rows, population, folder=folder, run=run, site=name)
+    told = {"text": text, "roster": roster.record()}
+    parts = assemble_sealed(experiment, rows, population, folder=folder, run=run, site=name, **told)
     parts = with_training(parts, local)
     client = Client(index, name, limits.budget, rows.x, rows.y)
     parameters, privacy = parts.params.numel(), experiment.privacy

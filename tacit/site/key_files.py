@@ -39,7 +39,7 @@ class Held:
         secret, public = self.secret, self.public
         if isinstance(secret, Share):
             return lambda total: secret.verification.to_bytes(secret.open(total))
-        return None if secret is None else lambda total: numbers_to_bytes(public, secret.open(total))
+        return None if secret is None else lambda total: numbers_to_bytes(public, secret.open_any(total))
 
 
 def make_keys(experiment: Experiment, server: Path, sites: dict[str, Path]) -> None:
@@ -73,14 +73,25 @@ def share_number(sites: Iterable[str], name: str) -> int:
 
 
 def load_keys(folder: Path, *, threshold: int, sites: Iterable[str], site: str | None) -> Held:
-    """What a site, or the server (site None), has in `folder`. Raises KeyRefused for what is missing or another's."""
+    """What a site, or the server (site None), has in `folder`. Raises KeyRefused for what is missing or another's.
+
+    The members on disk must be exactly `sites`: whoever could add or leave out a name would choose whose reports are summed.
+    """
+    sites = list(sites)
     public, members = keys.load_public(folder / keys.PUBLIC_FILE), signing.load_members(folder)
-    whole = _verification(folder, public, threshold=threshold, of=len(list(sites))) if threshold > 1 else None
+    if sorted(sites) != sorted(members):
+        listed = (
+            f"the sites {', '.join(sorted(sites)[:20])} and the members in {folder} {', '.join(sorted(members)[:20])}"
+        )
+        raise KeyRefused(
+            f"Encrypted sums need one list of sites everywhere, and there are {listed}: make them the same."
+        )
+    whole = _verification(folder, public, threshold=threshold, of=len(sites)) if threshold > 1 else None
     if site is None:
         return Held(public, whole, members)
-    signer = signing.load_signer(folder / f"{site}{signing.SIGNING}")
+    signer = _own_signer(folder, site, members)
     if whole is None:
-        return Held(public, None, members, signer, keys.load_secret(folder / keys.SECRET_FILE))
+        return Held(public, None, members, signer, _own_secret(folder, public))
     path, number = folder / keys.SHARE_FILE, share_number(sites, site)
     share = keys.load_share(path)
     if share.verification != whole:
@@ -88,6 +99,23 @@ def load_keys(folder: Path, *, threshold: int, sites: Iterable[str], site: str |
     if share.index != number:
         raise KeyRefused(f"{path} is share {share.index}, and {site} has share {number}: ask for your own.")
     return Held(public, whole, members, signer, share)
+
+
+def _own_signer(folder: Path, site: str, members: Members) -> Signer:
+    path = folder / f"{site}{signing.SIGNING}"
+    signer = signing.load_signer(path)
+    known = members.get(site)
+    if signer.client != site or known is None or known.public_bytes_raw() != signer.public.public_bytes_raw():
+        raise KeyRefused(f"{path} does not belong to {folder / f'{site}{signing.MEMBER}'}: take both from one maker.")
+    return signer
+
+
+def _own_secret(folder: Path, public: PublicKey) -> SecretKey:
+    path = folder / keys.SECRET_FILE
+    secret = keys.load_secret(path)
+    if secret.public != public:
+        raise KeyRefused(f"{path} belongs to another key than {folder / keys.PUBLIC_FILE}: take both from one maker.")
+    return secret
 
 
 def _verification(folder: Path, public: PublicKey, *, threshold: int, of: int) -> Verification:

@@ -6,9 +6,10 @@ opening one sum per round, of reports that it has checked and added itself. With
 whole key, only the one whose turn it is by a hash.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from tacit.algorithms._groups import Group
 from tacit.algorithms.encrypted import Encrypted
@@ -18,33 +19,48 @@ from tacit.errors import Refused
 from tacit.experiment import Experiment
 from tacit.population import Population
 from tacit.privacy.distributed_plan import DistributedPlan
+from tacit.protect.envelope import common_hash
 from tacit.protect.lanes import Lanes
 from tacit.protect.opener import Opener
 from tacit.protect.paillier import PublicKey
 from tacit.protect.randomisers import Randomisers
-from tacit.protect.seals import Sealed
+from tacit.protect.seals import Sealed, report_bytes
 from tacit.site.key_files import FOLDER, Held, load_keys
 from tacit.types import Message
 
 
 def assemble_sealed(
-    experiment: Experiment, dataset: Dataset, population: Population, *, folder: Path, run: str, site: str | None
+    experiment: Experiment,
+    dataset: Dataset,
+    population: Population,
+    *,
+    folder: Path,
+    run: str,
+    site: str | None,
+    text: str,
+    roster: Mapping[str, Any],
 ) -> Parts:
-    """The parts of a run whose seals come from `folder`; a site can sign and open, the server (site None) neither."""
+    """The parts of a run whose seals come from `folder`; a site can sign and open, the server (site None) neither.
+
+    `text` and `roster` are the experiment and the sites as they were told: their hash with the run's name is signed with every
+    report, so that reports are added only where every site was told the same.
+    """
     if experiment.protect.kind != "paillier":
         return assemble(experiment, dataset, population)
     bare = {"kind": "none", "bits": experiment.protect.bits, "rotation": experiment.protect.rotation}
     open_ = experiment.model_copy(update={"protect": experiment.protect.model_copy(update=bare | {"key_bits": None})})
     parts = assemble(open_, dataset, population)
-    return replace(parts, experiment=experiment, algorithm=with_seals(parts, folder / FOLDER, run=run, site=site))
+    parts, told = replace(parts, experiment=experiment), common_hash(run, text, roster)
+    algorithm = with_seals(parts, folder / FOLDER, run=run, site=site, sites=roster["names"], told=told)
+    return replace(parts, algorithm=algorithm)
 
 
-def with_seals(parts: Parts, folder: Path, *, run: str, site: str | None) -> Encrypted:
-    """The algorithm with sealed reports in the place of readable ones."""
+def with_seals(parts: Parts, folder: Path, *, run: str, site: str | None, sites: Sequence[str], told: str) -> Encrypted:
+    """The algorithm with sealed reports in the place of readable ones. Raises KeyRefused where `sites` are not the members."""
     algorithm, plan = parts.algorithm, parts.plan
     if not isinstance(algorithm, Encrypted) or not isinstance(plan, DistributedPlan):
         raise TypeError("only distributed DP has seals")
-    held = load_keys(folder, threshold=parts.experiment.protect.threshold or 1, sites=algorithm.groups, site=site)
+    held = load_keys(folder, threshold=parts.experiment.protect.threshold or 1, sites=sites, site=site)
     signers = {held.signer.client: held.signer} if held.signer else {}
     made: dict[str, Group] = {}
     for group in {group.name: group for group in algorithm.groups.values()}.values():
@@ -53,6 +69,7 @@ def with_seals(parts: Parts, folder: Path, *, run: str, site: str | None) -> Enc
             lanes,
             held.public,
             f"{run}-{group.name}",
+            told,
             held.members,
             signers,
             _randomisers(held.public, lanes, site),
@@ -81,6 +98,13 @@ def _holder(folder: Path, held: Held, group: Group, groups: Mapping[str, Group])
     return Opener(path, held.answer, at_least=group.noise.fewest, name=held.signer.client, turns=turns)
 
 
+def refuse_other_turn(parts: Parts, received: Message, round: int) -> None:
+    """Refuses a message whose `turn`, under which a report is sealed, is not the round that was asked. Raises Refused."""
+    turn = received.facts.get("turn")
+    if isinstance(parts.algorithm, Encrypted) and (type(turn) is not int or turn != round):
+        raise Refused(f"The server asks for round {round} and sent the turn {turn!r:.40}: they must be the same.")
+
+
 def group_of(parts: Parts, word: str) -> Group:
     """The group of that name. Raises Refused where this run has none, or its sums are not sealed."""
     groups = parts.algorithm.groups.values() if isinstance(parts.algorithm, Encrypted) else ()
@@ -95,6 +119,6 @@ def open_reports(parts: Parts, word: str, turn: int, message: Message) -> bytes:
     seal = group_of(parts, word).seal
     if not isinstance(seal, Sealed) or seal.holder is None:
         raise Refused("This site holds no key.")
-    reports = [tensor.numpy().tobytes() for _, tensor in sorted(message.tensors.items())]
+    reports = [report_bytes(tensor) for _, tensor in sorted(message.tensors.items())]
     answer, _ = seal.holder.open(seal.place(turn), reports)
     return answer

@@ -147,8 +147,9 @@ class Site:
         kept = outbox.find(place, asked.round, body)
         if kept is not None:
             return {"again": True}, kept, "Sent the kept answer again."
-        refuse_unusable(body, known.terms)
+        received = refuse_unusable(body, known.terms)
         joined = self._loaded(known)
+        sealed.refuse_other_turn(joined.parts, received, asked.round)
         outbox.bind(place, asked.round, body)
         pay(self.folder, joined, asked.round, body)
         ((raw, _),) = joined.train(body, asked.round, [joined.client.index])
@@ -230,10 +231,10 @@ def _promise(joined: Joined) -> str:
     )
 
 
-def refuse_unusable(body: bytes, terms: Terms) -> None:
-    """Refuses parameters that are unusable whatever the rows: other shapes, or not finite. Raises Refused."""
+def refuse_unusable(body: bytes, terms: Terms) -> Message:
+    """What the server sent. Raises Refused for parameters that are unusable whatever the rows: other shapes, or not finite."""
     try:
-        received: Message = unpack(body)
+        received = unpack(body)
     except BadInput as error:
         raise Refused(f"The server's parameters cannot be read: {error}") from None
     params = received.tensors.get("params")
@@ -242,3 +243,4 @@ def refuse_unusable(body: bytes, terms: Terms) -> None:
         raise Refused(f"The server sent other parameters ({found}) than the {terms.parameters} that were agreed.")
     if not bool(torch.isfinite(params).all()):
         raise Refused("The server sent parameters that are not finite.")
+    return received

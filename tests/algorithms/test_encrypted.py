@@ -6,13 +6,13 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from redteam.cheating_site import CheatingSite, message
 from statistical import has_std
 
 from tacit.algorithms._groups import Group
 from tacit.algorithms.encrypted import Encrypted
-from tacit.errors import GridOverflow, TrainingDiverged
+from tacit.errors import TrainingDiverged
 from tacit.privacy.distributed import even
-from tacit.protect.envelope import write
 from tacit.protect.grid import Grid
 from tacit.protect.lanes import Lanes
 from tacit.protect.opened import Alone
@@ -45,7 +45,9 @@ def algorithm(*, seal="plain", z=1.0, rotation="none", weights=None, update=None
         signers = {name: new_signer(name) for name in NAMES}
         members = {name: signer.public for name, signer in signers.items()}
         opener = Alone(Opener(":memory:", partial(KEY.open, workers=1), at_least=fewest))
-        made = Sealed(lanes, KEY.public, run, members, signers, Randomisers(KEY.public, workers=1), opener=opener)
+        made = Sealed(
+            lanes, KEY.public, run, "told", members, signers, Randomisers(KEY.public, workers=1), opener=opener
+        )
     facts = {name: {"examples": 10, "epsilon": 8.0, "noise_std": 1.0} for name in NAMES}
     group = Group("public", noise, made, facts, weights or dict.fromkeys(NAMES, 1.0))
     local = (lambda work, theta, client, stream: Trained(Raw(update(client)))) if update else None
@@ -208,19 +210,27 @@ def test_a_round_is_opened_once():
         served(made, sent[:-1])  # the difference of two sums would be one client's update
 
 
-def test_a_plain_report_beyond_the_grid_is_refused_and_a_sealed_one_stops_the_sum():
+def test_a_plain_report_beyond_the_grid_is_refused_by_name():
     made = algorithm(update=lambda c: of_norm(0.1))
-    sent = reports(made)
-    sent[0].tensors["report"][0] = 2**31 - 1
-    assert "beyond the grid" in served(made, sent)[1]["refused"]["c0"]
-    sealed = algorithm(seal="paillier", update=lambda c: of_norm(0.1))
-    sent, seal = reports(sealed), sealed.groups["c0"].seal
+    for bad in (2**31 - 1, -(2**31)):
+        sent = reports(made)
+        sent[0].tensors["report"][0] = bad
+        assert "beyond the grid" in served(made, sent)[1]["refused"]["c0"]
+
+
+def test_a_sealed_report_beyond_the_grid_drops_the_round_and_says_who_may_have_sent_it():
+    made = algorithm(seal="paillier", update=lambda c: of_norm(0.1))
+    sent, seal = reports(made), made.groups["c0"].seal
+    cheat = CheatingSite(seal.place(0), seal.signers["c0"])
     number = (1 << (seal.lanes.width * seal.lanes.per_number)) - 1  # every lane full: it carries into its neighbours
-    forged = KEY.public.seal([number] * seal.lanes.numbers, seal.randomisers)
-    (raw,) = write(seal.place(0), seal.signers["c0"], forged)
-    sent[0] = Message("c0", {"report": torch.frombuffer(bytearray(raw), dtype=torch.uint8)})
-    with pytest.raises(GridOverflow):
-        served(sealed, sent)
+    sent[0] = message("c0", cheat.report([number] * seal.lanes.numbers))
+    state, info = served(made, sent)
+    assert torch.equal(state.params, torch.zeros(SIZE))
+    assert info["opened"] == 0
+    text = "the sum of round 0 is out of range: a report did not keep to the grid; the round is dropped, one of"
+    assert info["refused"] == {"the sum of group public": f"{text} {', '.join(NAMES)}"}
+    state, info = served(made, reports(made, state=state), state)
+    assert (info["opened"], info["refused"]) == (1, {})
 
 
 def test_what_crosses_the_wire_is_as_long_whatever_the_update():

@@ -18,6 +18,8 @@ from tacit.errors import (
 )
 from tacit.protect.envelope import LENGTH_BYTES, PREFIX, Inbox, Place, check_header, parse, sizes, take_all, write
 from tacit.protect.paillier import PublicKey
+from tacit.protect.proofs import prove
+from tacit.protect.randomisers import Randomisers
 from tacit.protect.signing import new_signer
 
 NAMES, MESSAGES = ("coast", "north", "valley"), (5, 6, 7, 8, 9)
@@ -31,7 +33,7 @@ def signers():
 @pytest.fixture
 def place(ordinary, signers):
     members = {name: signer.public for name, signer in signers.items()}
-    return Place("run-1", 3, ordinary.public, sizes(len(MESSAGES), chunk=2), members)
+    return Place("run-1", 3, ordinary.public, "told", sizes(len(MESSAGES), chunk=2), members)
 
 
 @pytest.fixture
@@ -39,7 +41,11 @@ def report(ordinary, place, signers, stock):
     """The messages of one client's report."""
 
     def make(name="north", *, where=None, messages=MESSAGES):
-        return list(write(where or place, signers[name], ordinary.public.seal(list(messages), stock(ordinary))))
+        place_ = where or place
+        source = stock(ordinary) if place_.public == ordinary.public else Randomisers(place_.public, workers=1)
+        values, secret = zip(*source.take_known(len(messages)), strict=True)
+        sealed = place_.public.seal_with(list(messages), values)
+        return list(write(place_, signers[name], sealed, prove(place_.claim(name, sealed), messages, secret)))
 
     return make
 

@@ -137,14 +137,14 @@ def test_threads_never_share_one(ordinary, stock):
 def test_a_process_that_dies_is_made_up_for(ordinary, stock):
     stock = stock(ordinary, workers=2)
     stock.prepare(400)
-    os.kill(stock._batches[0]._parts[0][0], 9)
+    os.kill(stock._batches[0][0]._parts[0][0], 9)
     assert len(set(stock.take(400))) == 400
 
 
 def test_closing_ends_background_work(ordinary, stock):
     stock = stock(ordinary, workers=2)
     stock.prepare(200_000)
-    pids = [pid for pid, _, _ in stock._batches[0]._parts]
+    pids = [pid for pid, _, _ in stock._batches[0][0]._parts]
     stock.close()
     for pid in pids:
         with pytest.raises(ChildProcessError):

@@ -19,7 +19,7 @@ from tacit.engine.flower import kept
 from tacit.engine.flower.gather import gather
 from tacit.engine.flower.trainer import OverGrid
 from tacit.engine.wire import pack, unpack
-from tacit.errors import TacitError, WrongShare
+from tacit.errors import BadCiphertext, BadOpening, TacitError, WrongShare
 from tacit.protect.envelope import Inbox, Place, refuse_few
 from tacit.protect.opened import Opened, Opens, numbers_from_bytes, taken, total_bytes
 from tacit.protect.opener import whose_turn
@@ -48,7 +48,7 @@ class AtSite:
     at_least: int
 
     def open(self, place: Place, messages: Sequence[bytes]) -> Opened:
-        """Asks for the sum of the reports. Raises TooFewReports, or TacitError with the site's reason."""
+        """Asks for the sum of the reports. Raises TooFewReports, BadOpening, or TacitError with the site's reason."""
         trainer, asked = self.trainer, question(self, place, messages)
         who = whose_turn(trainer.names, run=place.run, round=place.round)
         node = trainer.nodes.get(list(trainer.names).index(who))
@@ -60,7 +60,10 @@ class AtSite:
             why = heard.refusals.get(node) or heard.lost.get(node) or f"no answer in {trainer.seconds:g} s"
             raise TacitError(f"Round {place.round} could not be opened by {who} ({why}): {again}.")
         raw = heard.answers[node][1]
-        numbers = numbers_from_bytes(place.public, raw, count=sum(place.numbers))
+        try:
+            numbers = numbers_from_bytes(place.public, raw, count=sum(place.numbers))
+        except BadCiphertext as error:
+            raise BadOpening(f"{who} opened it with something that is no sum") from error
         return Opened(numbers, asked.inbox.complete(), asked.report_bytes, len(raw))
 
 

@@ -100,7 +100,8 @@ def _serve(grid: Grid, experiment: Experiment, call: Call, folder: Folder, obser
     nodes, facts = muster(grid, experiment, call)
     roster = _roster(experiment, call.sites, facts, folder)
     population = roster.population(shape(rows))
-    parts = assemble_sealed(experiment, rows, population, folder=call.keys, run=folder.run, site=None)
+    told = {"text": experiment.toml(), "roster": roster.record()}
+    parts = assemble_sealed(experiment, rows, population, folder=call.keys, run=folder.run, site=None, **told)
     folder.write("experiment.toml", with_rule(parts).toml().encode())
     terms = _terms(parts)
     places = {name: index for index, name in enumerate(roster.names)}

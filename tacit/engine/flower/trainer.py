@@ -11,6 +11,7 @@ from flwr.serverapp import Grid
 
 from tacit.engine.flower import kept
 from tacit.engine.flower.gather import Heard, gather
+from tacit.engine.flower.inbound import named, spent_of
 from tacit.engine.folder import Folder
 from tacit.errors import BudgetExhausted, TacitError
 from tacit.site.agreement import Terms
@@ -42,9 +43,10 @@ class OverGrid:
         for index in cohort:
             if self._came(index, heard):
                 facts, raw = heard.answers[self.nodes[index]]
-                if facts.get("epsilon") is not None:
-                    self.spent[self.names[index]] = float(facts["epsilon"])
-                yield raw, {}
+                spent = spent_of(facts)
+                if spent is not None:
+                    self.spent[self.names[index]] = spent
+                yield named(raw, self.names[index]), {}
 
     def _ask(self, round: int, index: int) -> dict:
         return {"kind": "train", "run": self.folder.run, "round": round, "terms": asdict(self.terms[index])}

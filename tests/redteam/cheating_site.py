@@ -1,0 +1,71 @@
+"""A site that cheats: it has its own signing key and the public key, and signs whatever it likes."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import gmpy2
+import torch
+from gmpy2 import mpz
+
+from tacit.protect.envelope import LENGTH_BYTES, PREFIX, Place, parse, write
+from tacit.protect.proofs import proof_bytes, prove
+from tacit.protect.randomisers import Randomisers
+from tacit.protect.signing import Signer
+from tacit.types import Message
+
+
+class CheatingSite:
+    """Reports on a round that no honest client would send, every one of them signed."""
+
+    def __init__(self, place: Place, signer: Signer):
+        self.place, self.signer = place, signer
+        self.source = Randomisers(place.public, expected=10, workers=1)
+
+    def sealed(self, numbers: Sequence[int]) -> tuple[list[mpz], tuple[mpz, ...]]:
+        """Ciphertexts of these numbers, and the secret numbers behind their randomisers."""
+        values, secret = zip(*self.source.take_known(len(numbers)), strict=True)
+        return self.place.public.seal_with(numbers, values), secret
+
+    def report(self, numbers: Sequence[int], *, proved_for: Place | None = None, proved_as: str | None = None):
+        """A report on any numbers below n / 2, on the grid or not; its proof may be for somewhere or somebody else."""
+        ciphertexts, secret = self.sealed(numbers)
+        claim = (proved_for or self.place).claim(proved_as or self.signer.client, ciphertexts)
+        return self.signed(ciphertexts, prove(claim, numbers, secret))
+
+    def borrowed(self, theirs: Sequence[mpz], *, times: int, offset: int = 0):
+        """c^k Enc(offset) for somebody's ciphertexts c, with the best proof that it can make: the one for its offset."""
+        n_squared = self.place.public.n_squared
+        own, secret = self.sealed([offset] * len(theirs))
+        mixed = [gmpy2.powmod(c, times, n_squared) * mine % n_squared for c, mine in zip(theirs, own, strict=True)]
+        return self.signed(mixed, prove(self.place.claim(self.signer.client, mixed), [offset] * len(own), secret))
+
+    def signed(self, ciphertexts: Sequence[mpz], proof: bytes | None = None) -> list[bytes]:
+        """Signs ciphertexts and a proof, of zeros where none is given."""
+        return list(write(self.place, self.signer, ciphertexts, proof or bytes(proof_bytes(self.place.public))))
+
+    def resigned(self, raw: bytes, **changes) -> bytes:
+        """A message with another header, signed by this site."""
+        evidence, body = parse(raw)
+        return self.framed(replace(evidence.header, **changes).raw(), body)
+
+    def framed(self, head: bytes, body: bytes = b"") -> bytes:
+        """Any header at all, signed by this site."""
+        return len(head).to_bytes(LENGTH_BYTES, "big") + head + self.signer.sign(PREFIX + head) + body
+
+
+def ciphertexts_of(place: Place, messages: Sequence[bytes]) -> list[mpz]:
+    """The ciphertexts of a report, as anybody who sees it can read them."""
+    found = []
+    for number, raw in zip(place.numbers, messages, strict=True):
+        found += place.public.from_bytes(parse(raw)[1][: number * place.public.ciphertext_bytes])
+    return found
+
+
+def message(client: str, parts: Sequence[bytes]) -> Message:
+    """A report as it crosses the wire."""
+    named = {f"report-{i}" if i else "report": _tensor(raw) for i, raw in enumerate(parts)}
+    return Message(client, named)
+
+
+def _tensor(raw: bytes) -> torch.Tensor:
+    return torch.frombuffer(bytearray(raw), dtype=torch.uint8) if raw else torch.zeros(0, dtype=torch.uint8)

@@ -1,0 +1,173 @@
+"""Encrypted sums against a site that cheats and a server that lies, without a deployment around them."""
+
+from dataclasses import replace
+from functools import partial
+
+import gmpy2
+import pytest
+from redteam.cheating_site import CheatingSite, ciphertexts_of
+
+from tacit.errors import BadProof, MessageRefused, OtherRoster, TooFewReports
+from tacit.protect import proofs
+from tacit.protect.envelope import Inbox, Place, common_hash, parse, sizes
+from tacit.protect.opener import Opener
+from tacit.protect.paillier import PublicKey, generate
+from tacit.protect.proofs import holds, proof_bytes
+from tacit.protect.signing import new_signer
+
+NAMES, NUMBERS = ("coast", "north", "valley"), (11, 22, 33)
+ROSTER = {"names": list(NAMES), "sizes": [10, 20, 30], "epsilons": [1.0, 2.0, 3.0], "delta": 1e-5, "unit": "client"}
+SIGNERS = {name: new_signer(name) for name in NAMES}
+MEMBERS = {name: signer.public for name, signer in SIGNERS.items()}
+
+
+@pytest.fixture(scope="module", params=["ordinary", "short-exponent", "safe-prime", "from elsewhere"])
+def key(request):
+    """A key of every shape, and one without h_s, as python-paillier makes them."""
+    shape = "ordinary" if request.param == "from elsewhere" else request.param
+    made = generate(bits=512, shape=shape, least_bits=512)
+    return made if shape == request.param else replace(made, public=PublicKey(made.public.n, least_bits=512))
+
+
+@pytest.fixture(scope="module")
+def ordinary():
+    return generate(bits=512, least_bits=512)
+
+
+def place_of(key, *, round=1, run="run", told="told"):
+    return Place(run, round, key.public, told, sizes(len(NUMBERS), chunk=2), MEMBERS)
+
+
+def site(name, place):
+    return CheatingSite(place, SIGNERS[name])
+
+
+def refused(place, parts):
+    """Why the server does not take a report and a holder does not open a sum with it: the same reason, the sender named."""
+    (_, client), said = parts, []
+    inbox, holder = Inbox(place), Opener(":memory:", lambda total: pytest.fail("it was opened"), at_least=2)
+    others = [raw for name in NAMES if name != client for raw in site(name, place).report(NUMBERS)]
+    with pytest.raises(MessageRefused) as caught:
+        inbox.accept_report(client, parts[0])
+    said.append(caught.value)
+    assert inbox.complete() == []
+    with pytest.raises(MessageRefused) as caught:
+        holder.open(place, [*others, *parts[0]])
+    said.append(caught.value)
+    assert type(said[0]) is type(said[1])
+    assert all(repr(client) in str(one) for one in said)
+    return said[0]
+
+
+def test_honest_reports_pass_and_the_sum_is_what_it_was(key):
+    place = place_of(key)
+    reports = [raw for name in NAMES for raw in site(name, place).report(NUMBERS)]
+    holder = Opener(":memory:", partial(key.open, workers=1), at_least=3)
+    assert holder.open(place, reports) == ([3 * m for m in NUMBERS], sorted(NAMES))
+
+
+@pytest.mark.parametrize(("times", "offset"), [(1, 0), (1, 7), (1 << 40, 0), (1 << 40, 1 << 60)])
+def test_a_site_that_signs_anothers_earlier_ciphertexts_as_its_own_is_refused_by_server_and_holders(key, times, offset):
+    earlier, now = place_of(key, round=0), place_of(key)
+    theirs = ciphertexts_of(earlier, site("north", earlier).report(NUMBERS))
+    said = refused(now, (site("coast", now).borrowed(theirs, times=times, offset=offset), "coast"))
+    assert type(said) is BadProof
+    assert "knows what it sealed" in str(said)
+
+
+def test_one_borrowed_ciphertext_among_many_is_refused(ordinary):
+    place = place_of(ordinary)
+    theirs, cheat = ciphertexts_of(place, site("north", place).report(NUMBERS)), site("coast", place)
+    own, secret = cheat.sealed(NUMBERS)
+    mixed = [own[0], theirs[1], own[2]]
+    proof = proofs.prove(place.claim("coast", mixed), NUMBERS, secret)
+    assert type(refused(place, (cheat.signed(mixed, proof), "coast"))) is BadProof
+
+
+def test_borrowed_ciphertexts_that_cancel_each_other_are_refused(ordinary):
+    place = place_of(ordinary)
+    theirs, cheat = ciphertexts_of(place, site("north", place).report(NUMBERS))[0], site("coast", place)
+    own, secret = cheat.sealed(NUMBERS)
+    n_squared = ordinary.public.n_squared
+    mixed = [own[0] * theirs % n_squared, own[1] * gmpy2.invert(theirs, n_squared) % n_squared, own[2]]
+    proof = proofs.prove(place.claim("coast", mixed), NUMBERS, secret)
+    assert type(refused(place, (cheat.signed(mixed, proof), "coast"))) is BadProof
+
+
+def test_a_report_copied_with_its_proof_is_refused(key):
+    place = place_of(key)
+    report = site("north", place).report(NUMBERS)
+    proof = parse(report[-1])[1][-proof_bytes(key.public) :]
+    assert holds(place.claim("north", ciphertexts_of(place, report)), proof)
+    copied = site("coast", place).signed(ciphertexts_of(place, report), proof)
+    assert type(refused(place, (copied, "coast"))) is BadProof
+
+
+@pytest.mark.parametrize(
+    "other", [{"round": 0}, {"run": "another"}, {"roster": "other"}, {"client": "north"}, {"key": 1}]
+)
+def test_a_proof_for_another_round_run_roster_client_or_key_is_refused(ordinary, other):
+    place, cheat = place_of(ordinary), site("coast", place_of(ordinary))
+    if "key" in other:
+        public = ordinary.public
+        other = {"public": PublicKey(public.n, "ordinary", public.h_s * 4 % public.n_squared, 512)}
+    elsewhere = replace(place, **{name: value for name, value in other.items() if name != "client"})
+    parts = cheat.report(NUMBERS, proved_for=elsewhere, proved_as=other.get("client"))
+    assert type(refused(place, (parts, "coast"))) is BadProof
+
+
+def test_an_altered_proof_or_none_is_refused(key):
+    place, cheat = place_of(key), site("coast", place_of(key))
+    own, secret = cheat.sealed(NUMBERS)
+    proof = proofs.prove(place.claim("coast", own), NUMBERS, secret)
+    assert holds(place.claim("coast", own), proof)
+    public = key.public
+    z1 = slice(32, 32 + (public.bits + 7) // 8)
+    larger = int.from_bytes(proof[z1], "big") + int(public.n)
+    longer = [] if larger >> 512 else [proof[: z1.start] + larger.to_bytes(64, "big") + proof[z1.stop :]]
+    flipped = [
+        proof[:at] + bytes([proof[at] ^ 1]) + proof[at + 1 :]
+        for at in (0, 31, 32, z1.stop - 1, z1.stop, -1 % len(proof))
+    ]
+    for bad in (*flipped, *longer, bytes(len(proof)), b"\xff" * len(proof)):
+        assert type(refused(place, (cheat.signed(own, bad), "coast"))) is BadProof
+
+
+def test_a_client_without_a_proof_does_not_count(ordinary):
+    place = place_of(ordinary)
+    inbox, report = Inbox(place), site("coast", place).report(NUMBERS)
+    inbox.accept(report[0])
+    assert inbox.complete() == []  # the proof comes with the last chunk
+    with pytest.raises(TooFewReports):
+        inbox.total(at_least=1)
+
+
+def test_a_proof_that_held_does_not_vouch_for_other_ciphertexts(ordinary):
+    place, cheat = place_of(ordinary), site("coast", place_of(ordinary))
+    good = cheat.report(NUMBERS)
+    Inbox(place).accept_report("coast", good)  # its proof is remembered in this process
+    proof = parse(good[-1])[1][-proof_bytes(ordinary.public) :]
+    assert type(refused(place, (cheat.signed(cheat.sealed(NUMBERS)[0], proof), "coast"))) is BadProof
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"epsilons": [1.0, 2.0, 30.0]},  # a server that shrinks the noise of the others
+        {"sizes": [10, 20, 3000]},
+        {"names": ["coast", "north", "hill"]},
+        {"names": ["coast", "north"]},
+        {"delta": 1e-3},
+    ],
+)
+def test_reports_of_sites_that_were_told_different_rosters_are_not_added(ordinary, change):
+    here, there = (common_hash("run", "text", one) for one in (ROSTER, ROSTER | change))
+    place = place_of(ordinary, told=here)
+    said = refused(place, (site("coast", replace(place, roster=there)).report(NUMBERS), "coast"))
+    assert type(said) is OtherRoster
+    assert "told of another experiment, other sites or other budgets" in str(said)
+
+
+def test_the_hash_that_is_signed_covers_run_and_experiment_too():
+    found = {common_hash(run, text, ROSTER) for run in ("a", "b") for text in ("x = 1", "x = 2")}
+    assert len(found) == 4
