@@ -18,6 +18,7 @@ from tacit.types import Message
 LENGTH_BYTES = 8  # the little-endian length of the safetensors header
 MOST_HEAD = 1 << 24
 MOST_TENSORS = 100_000
+MOST_FACTS = 64  # brackets: facts are a flat table
 MOST_WORDS = 200
 
 
@@ -44,7 +45,7 @@ def unpack(raw: bytes) -> Message:
         parts = parse.json_object(text, what="Its head", most=MOST_HEAD, brackets=3 * MOST_TENSORS)
         (own,) = parse.fields(parts.get("__metadata__"), "tacit", what="Its metadata")
         sender, facts = parse.fields(
-            parse.json_object(own, what="Its metadata"), "sender", "facts", what="Its metadata"
+            parse.json_object(own, what="Its metadata", brackets=MOST_FACTS), "sender", "facts", what="Its metadata"
         )
         if not isinstance(facts, dict):
             raise BadInput("its facts are no table")

@@ -1,7 +1,7 @@
 """What arrives from a site, held against what an honest one would send: only the values of its tensors may differ.
 
-Names, shapes, types and facts (examples, epsilon, noise, group) follow from the roster and the round, which the server knows. So whoever
-answers in another's name, claims another weight, or sends what no rule can add is named and left out, and the round goes on.
+Names, shapes, types and facts (examples, epsilon, noise, group) follow from the roster and the round, which the server knows.
+So whoever claims another weight, or sends what no rule can add, is named and left out, and the round goes on.
 """
 
 import math
