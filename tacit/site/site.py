@@ -65,7 +65,7 @@ class Site:
             size, privacy = len(read_rows(self.folder, experiment, values, local=self._local).y), experiment.privacy
             if privacy.kind == "central":
                 raise Refused("The server does not speak Tacit, so it adds no noise: only local DP protects the site.")
-            roster = Roster((values["name"],), (size,), (limits.epsilon,), privacy.delta, privacy.unit_kept)
+            roster = Roster((values["name"],), (size,), (limits.epsilon,), privacy.run_delta, privacy.unit_kept)
             agreement.refuse_changed(self.folder, run, text, roster.record())
             self._joined[run] = self._join(run, text, roster)
             agreement.write(self.folder, self._joined[run].agreement)
@@ -123,7 +123,7 @@ class Site:
         joined = self._joined.get(run) or self._join(run, known.experiment, Roster.of(known.roster))
         self._joined[run] = joined
         _refuse_shape(unpack(body), known.terms)
-        pay(self.folder, joined, round)
+        pay(self.folder, joined, round, body)
         ((raw, _),) = joined.train(body, round, [joined.client.index])
         outbox.keep(agreement.place(self.folder, run), round, body, raw)
         epsilon = spent(joined)
