@@ -138,16 +138,23 @@ def clients(experiment: Experiment, *, progress: Progress | None = None) -> tupl
 def population_id(experiment: Experiment, parts: Parts) -> str:
     """What a ledger belongs to: the same records in the same hands, run after run.
 
-    Where the data itself names the clients, a record stays with its client whatever the seed. Where Tacit deals the rows out,
-    other settings would put a record into other hands, and the charges of two clients would have to be added.
+    Where the data itself names the clients, rows may come and go, and who holds which is looked at row by row
+    (tacit/privacy/holdings.py); that needs the same way of reading them, of naming their clients and of holding some out. Where
+    Tacit deals the rows out, other settings or other rows would put a record into other hands, and the charges of two clients
+    would have to be added. Where the files lie never matters.
     """
-    data = experiment.data
+    data, seed = experiment.data, experiment.run.seed
+    settings = data.model_dump(exclude={"path", "test_path"})
     if data.partition == "natural":
-        held_out = "" if data.test_path else f":test rows by seed {experiment.run.seed}"  # the others are protected
-        return f"{data.name}:{data.path}{held_out}"
+        unused = ("clients", "alpha", "min_size", "shards_per_client", "examples_per_client")
+        settings = {key: value for key, value in settings.items() if key not in unused}
+        held_out = {"test_path": True, "test_share": None} if data.test_path else {"seed": seed}
+        mark = hashlib.blake2b(repr(sorted((settings | held_out).items())).encode(), digest_size=8)
+        return f"{data.name}:natural:{mark.hexdigest()}"
     mark = hashlib.blake2b(parts.population.offsets.tobytes(), digest_size=8)
-    settings = data.model_dump(exclude={"path", "test_path"}) | {"seed": experiment.run.seed}
-    mark.update(repr(sorted(settings.items())).encode())
+    mark.update(repr(sorted((settings | {"seed": seed}).items())).encode())
+    if not parts.elsewhere:
+        mark.update(parts.population.digest().encode())
     return f"{data.name}:{mark.hexdigest()}"
 
 

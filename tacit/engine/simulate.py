@@ -28,7 +28,8 @@ from tacit.errors import LedgerError
 from tacit.experiment import Experiment
 from tacit.privacy.client_plan import CentralPlan
 from tacit.privacy.guarantee import promise, seen_alone, sentence, spent_by
-from tacit.privacy.conditions import Draws
+from tacit.privacy.conditions import Condition, Draws
+from tacit.privacy.holdings import holdings
 from tacit.privacy.ledger import Ledger
 from tacit.privacy.witness import NAME as MARK
 from tacit.release import STACKED
@@ -147,6 +148,9 @@ def open_ledger(parts: Parts, folder: Folder) -> Ledger | None:
     shared = experiment.privacy.ledger
     path = Path(shared) if shared else folder.path / "ledger.db"
     draws = isinstance(parts.plan, CentralPlan) and experiment.run.randomness == "seeded" and not parts.elsewhere
+    conditions: list[Condition] = [Draws(releases.server_key, releases.digest)] if draws else []
+    if experiment.data.partition == "natural" and not parts.elsewhere:
+        conditions.append(holdings(parts.population, parts.dataset))
     ledger = Ledger(
         path,
         population=population_id(experiment, parts),
@@ -155,7 +159,7 @@ def open_ledger(parts: Parts, folder: Folder) -> Ledger | None:
         rounds=experiment.train.rounds,
         accountant=experiment.privacy.accountant,
         marks=(folder.path / MARK, *([path.with_name(f"{path.name}.mark")] if shared else [])),
-        conditions=[Draws(releases.server_key, releases.digest)] if draws else [],
+        conditions=conditions,
     )
     refuse_unknown(folder, ledger)
     return ledger

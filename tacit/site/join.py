@@ -55,7 +55,7 @@ def join(folder: Path, run: str, text: str, roster: Roster, *, local: Local | No
     index = _own_place(roster, name, rows=len(rows.y), limits=limits, experiment=experiment)
     population = roster.population(shape(rows))
     parts = assemble_sealed(experiment, rows, population, folder=folder, run=run, site=name)
-    parts = with_training(parts, local)
+    parts = replace(with_training(parts, local), elsewhere=True)
     if local is not None and not parts.nonce:
         parts = replace(parts, nonce=uuid.uuid4().hex)  # nobody knows whether another's training repeats itself
     budget = Budget(limits.epsilon, experiment.privacy.run_delta, limits.unit)
