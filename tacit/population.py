@@ -14,7 +14,6 @@ from tacit.data.dataset import Dataset
 from tacit.data.shares import Shares
 from tacit.types import Budget, Client, Unit
 
-
 MARK_BYTES = 16
 
 

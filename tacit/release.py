@@ -11,9 +11,9 @@ Where a run's files lie and how fast it goes is left out. Partition, initial wei
 """
 
 import hashlib
-import inspect
 import json
 import platform
+import sys
 import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -102,7 +102,8 @@ class Releases:
         run, p = self.experiment.run, self.population
         sizes, epsilons = (np.ascontiguousarray(part).tobytes() for part in (p.offsets, p.epsilons))
         clients = mark(json.dumps(p.names), sizes, epsilons, repr((p.delta, p.unit)))
-        code = mark(package(), tacit.__version__, torch.__version__, np.__version__, *own_code(self.model, self.rule))
+        own = (repr(self.model), *own_code(self.experiment, self.model, self.rule))
+        code = mark(package(), tacit.__version__, torch.__version__, np.__version__, *own)
         settings = experiment_text(self.experiment)
         return mark(FORMAT, str(run.seed), settings, clients, code, arithmetic(run.device), self.nonce)
 
@@ -172,12 +173,16 @@ def package() -> str:
     return mark(*(part for file in files for part in (file.relative_to(home).as_posix(), file.read_bytes())))
 
 
-def own_code(model: nn.Module, rule: object) -> Iterable[bytes]:
-    """The files of whatever classes a model and a rule are made of, beside those of torch and Tacit."""
-    kinds = {type(part) for part in model.modules()} | {type(rule)}
-    files = {
-        inspect.getfile(kind) for kind in kinds if not kind.__module__.startswith(("torch.", "tacit.", "builtins"))
-    }
+def own_code(experiment: Experiment, model: nn.Module, rule: object) -> Iterable[bytes]:
+    """The files that an experiment names code in, and those of whatever classes its model and its rule are made of.
+
+    Torch and Tacit are known by their versions. What such files import in turn is not looked at: docs/sharp-edges.md.
+    """
+    named = [name for name in (experiment.model.name, experiment.aggregate.rule) if name and ":" in name]
+    modules = {name.partition(":")[0] for name in named}
+    modules |= {type(part).__module__ for part in (*model.modules(), rule)}
+    known = [sys.modules[name] for name in modules if name.partition(".")[0] not in ("torch", "tacit", "builtins")]
+    files = {file for module in known if (file := getattr(module, "__file__", None))}
     return [Path(file).read_bytes() for file in sorted(files)]
 
 

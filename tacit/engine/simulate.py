@@ -27,8 +27,8 @@ from tacit.engine.wire import pack
 from tacit.errors import LedgerError
 from tacit.experiment import Experiment
 from tacit.privacy.client_plan import CentralPlan
-from tacit.privacy.guarantee import promise, seen_alone, sentence, spent_by
 from tacit.privacy.conditions import Condition, Draws
+from tacit.privacy.guarantee import promise, seen_alone, sentence, spent_by
 from tacit.privacy.holdings import holdings
 from tacit.privacy.ledger import Ledger
 from tacit.privacy.witness import NAME as MARK

@@ -56,7 +56,7 @@ def accounts(path: Path) -> list[Account]:
     with _open(path) as book:
         if "seals" not in _names(book):
             return []
-        paid = f"SELECT client, run, event FROM charges UNION ALL SELECT '', run, event FROM everybody"
+        paid = "SELECT client, run, event FROM charges UNION ALL SELECT '', run, event FROM everybody"
         rows = book.execute(
             "SELECT seals.client, seals.run, unit, delta, epsilon, text, COUNT(paid.run), most FROM seals"
             f" JOIN events ON events.id = seals.event LEFT JOIN ({paid}) AS paid"

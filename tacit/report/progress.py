@@ -200,7 +200,9 @@ def promise_lines(promise: dict[str, Any], *, other_runs: int | None) -> list[tu
 
 
 def _others(record: dict[str, Any]) -> Others:
-    return Others(**record | {"epsilon": float("inf") if record["epsilon"] is None else record["epsilon"]})
+    values = dict(record)
+    values["epsilon"] = math.inf if record["epsilon"] is None else record["epsilon"]
+    return Others(**values)
 
 
 def facts(summary: dict[str, Any]) -> dict[str, str]:

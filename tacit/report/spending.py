@@ -141,7 +141,8 @@ def groups(
         own = _most(charges, [names[i] for i in members], last, every)
         base, before = list(charges.past(names[members[0]]).items()), charges.before(names[members[0]])
         spent = [
-            before + charges.epsilon([*base, *((event, until[m]) for event, until in own.items())]) for m in range(last + 1)
+            before + charges.epsilon([*base, *((event, until[m]) for event, until in own.items())])
+            for m in range(last + 1)
         ]
         at = [min(done, (mark + 1) * every * charges.step) for mark in range(last + 1)]
         found.append({"rounds": at, "epsilon": spent, "limit": limits[members[0]], **_label(stand_for, names, limits)})

@@ -119,17 +119,27 @@ def test_a_lost_checkpoint_of_an_unchanged_run_costs_nothing_and_repeats_the_bit
     assert torch.equal(*researcher.seen["run", 0, "client-0"])
 
 
-MODEL = "from torch import nn\n\n\nclass Own(nn.Linear):\n    pass\n\n\ndef make(input_shape, classes):\n    return nn.Sequential(nn.Flatten(), Own(64, classes))\n"
+MODEL = """
+from torch import nn
+
+class Own(nn.Linear):
+    pass
+
+def make(input_shape, classes):
+    return nn.Sequential(nn.Flatten(), Own(64, classes))
+"""
 
 
 def test_a_model_whose_code_was_edited_between_two_starts_is_another_attempt(researcher, monkeypatch):
     monkeypatch.syspath_prepend(str(researcher.place))
     digests = []
-    for text in (MODEL, MODEL, MODEL.replace("    pass", "    scale = 2.0")):
+    texts = (MODEL, MODEL, MODEL.replace("    pass", "    scale = 2.0"), MODEL.replace("Own(64", "nn.Linear(64"))
+    for text in texts:
         (researcher.place / "own_model.py").write_text(text)
         sys.modules.pop("own_model", None)
         digests.append(build(researcher.experiment(model={"name": "own_model:make"})).releases.attempt("a state"))
-    assert digests[0] == digests[1] != digests[2]
+    assert digests[0] == digests[1]
+    assert len(set(digests)) == 3
 
 
 def test_a_record_level_run_after_a_client_level_one_says_that_it_is_not_included(researcher):
@@ -143,7 +153,13 @@ def test_a_record_level_run_after_a_client_level_one_says_that_it_is_not_include
 
 
 ROWS = [
-    {"a": f"{np.sin(7 * i):.6f}", "b": f"{np.cos(3 * i):.6f}", "ward": f"w{i % 4}", "house": f"h{i % 3}", "label": i % 2}
+    {
+        "a": f"{np.sin(7 * i):.6f}",
+        "b": f"{np.cos(3 * i):.6f}",
+        "ward": f"w{i % 4}",
+        "house": f"h{i % 3}",
+        "label": i % 2,
+    }
     for i in range(60)
 ]
 
@@ -156,7 +172,12 @@ def hospital(researcher, **changes):
 
 @pytest.mark.parametrize(
     "change",
-    [{"client_column": "ward", "ignore": ["house"]}, {"test_share": 0.4}, {"test_share": 0.1}, {"label": "label", "columns": ["a"], "ignore": ["ward", "b"]}],
+    [
+        {"client_column": "ward", "ignore": ["house"]},
+        {"test_share": 0.4},
+        {"test_share": 0.1},
+        {"label": "label", "columns": ["a"], "ignore": ["ward", "b"]},
+    ],
 )
 def test_other_clients_or_other_test_rows_on_the_same_ledger_are_refused(researcher, change):
     csv_rows(researcher.place / "rows.csv", ROWS)
@@ -238,7 +259,9 @@ def test_a_run_chosen_after_seeing_another_cannot_use_what_only_a_joint_price_wo
     greedy = researcher.run("greedy", privacy=privacy | {"noise_multiplier": 0.8})
     assert greedy.rounds == []  # one round of it fits a joint price, and not beside the sealed one
     second = researcher.run("two", privacy=privacy | {"noise_multiplier": 2.0})
-    events = [(price.from_text(entry["event"]), 1) for entry in second.ledger.entries() if entry["client"] == "client-0"]
+    events = [
+        (price.from_text(entry["event"]), 1) for entry in second.ledger.entries() if entry["client"] == "client-0"
+    ]
     together, joint = second.guarantee.others, price.epsilon(price.compose(events), delta=8e-6)
     assert len(second.rounds) == 3
     assert joint < together.epsilon <= 6.0
@@ -290,7 +313,11 @@ def test_an_older_copy_of_the_ledger_is_noticed(researcher, shared):
 def test_the_same_seed_does_not_draw_the_same_secret_cohorts_for_other_rows(researcher):
     arrays = natural_rows(researcher.place / "rows.npz", clients=6)
     central = {"kind": "central", "noise_multiplier": 4.0}
-    settings = {"data": natural(researcher), "train": {"clients_per_round": 2}, "privacy": researcher.shared() | central}
+    settings = {
+        "data": natural(researcher),
+        "train": {"clients_per_round": 2},
+        "privacy": researcher.shared() | central,
+    }
     researcher.run("one", **settings)
     researcher.run("two", **settings)  # the very same run may be repeated: it gives the very same bits
     arrays["x"][arrays["client"] == 1] += 1.0

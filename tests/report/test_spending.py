@@ -74,7 +74,9 @@ def test_other_runs_in_the_ledger_count_from_the_start(tmp_path):
     (curve,) = spending.groups(charges, ["a"], [None], planned=2, done=2)
     assert curve["epsilon"] == [slow(book, "a", 1), slow(book, "a", 2)]
     assert charges.rounds("a") == 2
-    sealed = price.epsilon(price.compose([(SampledGaussian(2.0, 1.0, 0.1).event(), ROUNDS + ROUNDS // 10 + 2)]), delta=1e-5)
+    sealed = price.epsilon(
+        price.compose([(SampledGaussian(2.0, 1.0, 0.1).event(), ROUNDS + ROUNDS // 10 + 2)]), delta=1e-5
+    )
     assert charges.before("a") == sealed < curve["epsilon"][0]
 
 
