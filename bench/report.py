@@ -65,7 +65,7 @@ def _record(rng: np.random.Generator, r: int, rounds: int, clients: int) -> dict
 
 
 def _charge(path: Path, names: list[str], limits: np.ndarray, *, rounds: int) -> None:
-    Ledger(path, population="bench", run="bench", attempt="a").close()
+    Ledger(path, population="bench", run="bench").close()
     zs = {limit: SampledGaussian(12.0 / float(limit), 1.0, 0.01) for limit in set(limits.tolist())}
     texts = {limit: price.to_text(mechanism.event()) for limit, mechanism in zs.items()}
     with sqlite3.connect(path) as db:

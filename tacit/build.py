@@ -3,8 +3,9 @@ together.
 """
 
 import hashlib
+import uuid
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 import torch
@@ -30,7 +31,8 @@ from tacit.privacy.client_mechanism import QuantileClip
 from tacit.privacy.client_plan import CentralPlan, central_plan
 from tacit.privacy.distributed_plan import DistributedPlan
 from tacit.privacy.plan import Plan, pfa_code_noise, planned_participations, same_noise, sampling_rates, spread
-from tacit.random import Derive, from_os, seeded
+from tacit.random import seeded
+from tacit.release import ClientDerive, Releases
 from tacit.server_optimizer import Adam, Momentum, ServerOptimizer, Sgd
 from tacit.train.dp_sgd import DpSgd
 from tacit.train.flat import blocks, flatten
@@ -60,8 +62,21 @@ class Parts:
     params: torch.Tensor = field(repr=False)
     plan: Plan | CentralPlan | DistributedPlan | None
     algorithm: Algorithm
-    derive: Derive = field(repr=False)
+    nonce: str = ""  # not empty where a start cannot repeat the one before it bit for bit
+    elsewhere: bool = False  # whether the clients' rows are at sites of their own
     threads: int = field(default_factory=torch.get_num_threads)  # what this process was given
+
+    @cached_property
+    def releases(self) -> Releases:
+        """What every release of this start is a function of."""
+        rule = getattr(self.algorithm, "rule", None)
+        parts = (self.population, self.plan, self.model, rule, self.nonce, self.elsewhere)
+        return Releases(with_rule(self), *parts)
+
+    @cached_property
+    def derive(self) -> ClientDerive:
+        """The clients' randomness, where they train one by one."""
+        return self.releases.streams()
 
     @property
     def cohort(self) -> int:
@@ -95,8 +110,12 @@ def assemble(experiment: Experiment, dataset: Dataset, population: Population, s
     if experiment.run.device != "cpu":
         population = population.to(device)
     algorithm = _algorithm(experiment, population, model, plan)
-    noise = derive if experiment.run.randomness == "seeded" else from_os()
-    return Parts(experiment, dataset, shares, population, model, theta, theta.cpu().clone(), plan, algorithm, noise)
+    # other devices do not repeat their sums bit for bit, and the operating system does not repeat its noise
+    repeats = experiment.run.device == "cpu" and experiment.run.randomness == "seeded"
+    nonce = "" if repeats else uuid.uuid4().hex
+    return Parts(
+        experiment, dataset, shares, population, model, theta, theta.cpu().clone(), plan, algorithm, nonce=nonce
+    )
 
 
 def clients(experiment: Experiment, *, progress: Progress | None = None) -> tuple[Dataset, Shares, Population]:
@@ -112,23 +131,30 @@ def clients(experiment: Experiment, *, progress: Progress | None = None) -> tupl
     return (
         dataset,
         shares,
-        populate(dataset, shares, names=names, epsilons=epsilons, delta=privacy.delta, unit=privacy.unit_kept),
+        populate(dataset, shares, names=names, epsilons=epsilons, delta=privacy.run_delta, unit=privacy.unit_kept),
     )
 
 
-def population_id(experiment: Experiment, population: Population) -> str:
+def population_id(experiment: Experiment, parts: Parts) -> str:
     """What a ledger belongs to: the same records in the same hands, run after run.
 
-    Where the data itself names the clients, a record stays with its client whatever the seed. Where Tacit deals the rows out,
-    other settings would put a record into other hands, and the charges of two clients would have to be added.
+    Where the data itself names the clients, rows may come and go, and who holds which is looked at row by row
+    (tacit/privacy/holdings.py); that needs the same way of reading them, of naming their clients and of holding some out. Where
+    Tacit deals the rows out, other settings or other rows would put a record into other hands, and the charges of two clients
+    would have to be added. Where the files lie never matters.
     """
-    data = experiment.data
+    data, seed = experiment.data, experiment.run.seed
+    settings = data.model_dump(exclude={"path", "test_path"})
     if data.partition == "natural":
-        held_out = "" if data.test_path else f":test rows by seed {experiment.run.seed}"  # the others are protected
-        return f"{data.name}:{data.path}{held_out}"
-    mark = hashlib.blake2b(population.offsets.tobytes(), digest_size=8)
-    settings = data.model_dump(exclude={"path", "test_path"}) | {"seed": experiment.run.seed}
-    mark.update(repr(sorted(settings.items())).encode())
+        unused = ("clients", "alpha", "min_size", "shards_per_client", "examples_per_client")
+        settings = {key: value for key, value in settings.items() if key not in unused}
+        held_out = {"test_path": True, "test_share": None} if data.test_path else {"seed": seed}
+        mark = hashlib.blake2b(repr(sorted((settings | held_out).items())).encode(), digest_size=8)
+        return f"{data.name}:natural:{mark.hexdigest()}"
+    mark = hashlib.blake2b(parts.population.offsets.tobytes(), digest_size=8)
+    mark.update(repr(sorted((settings | {"seed": seed}).items())).encode())
+    if not parts.elsewhere:
+        mark.update(parts.population.digest().encode())
     return f"{data.name}:{mark.hexdigest()}"
 
 

@@ -1,8 +1,9 @@
-"""Randomness derived from (seed, round, client, purpose), or taken from the operating system.
+"""Randomness derived from a seed or a digest and the place it is used, or taken from the operating system.
 
 A `Stream` is AES-256 in counter mode (NIST SP 800-38A) under a key. The key is either a hash of the run's seed and the
-place it is used (experiments: a resumed run equals an uninterrupted one, bit for bit) or 32 bytes of the operating
-system's entropy (deployments: nobody can draw the noise again). The same code follows, so what is tested seeded is what
+place it is used (partition, initial weights), or of a digest of the whole release (tacit/release.py: a resumed run equals
+an uninterrupted one, bit for bit, and no other release has the same noise), or 32 bytes of the operating system's entropy
+(deployments: nobody can draw the noise again). The same code follows, so what is tested seeded is what
 is deployed.
 
 Normals are Box-Muller pairs in float32. A 31-bit uniform would cut the tail at 6.6 sigma; the smallest 2^-16 of the
@@ -98,10 +99,20 @@ def seeded(seed: int) -> Derive:
     return derive
 
 
+def keyed(key: bytes) -> Derive:
+    """Streams that are a function of a secret or public key and of the place they are used."""
+
+    def derive(*place: int | str) -> Stream:
+        text = repr(place).encode()
+        return Stream(hashlib.blake2b(text, digest_size=KEY_BYTES, key=key, person=b"tacit-stream").digest())
+
+    return derive
+
+
 def from_os() -> Derive:
     """Streams keyed by the operating system's entropy, whatever the place: never the same twice."""
 
-    def derive(*place: int | str) -> Stream:
+    def derive(*place: object) -> Stream:
         del place
         return Stream(os.urandom(KEY_BYTES))
 

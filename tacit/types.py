@@ -7,7 +7,7 @@ not run.
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -46,6 +46,7 @@ class Client:
     budget: Budget
     x: torch.Tensor = field(repr=False)
     y: torch.Tensor = field(repr=False)
+    mark: bytes = field(default=b"", repr=False)  # of its rows, where no population knows it
 
     @property
     def size(self) -> int:
@@ -110,10 +111,25 @@ class State:
 
 
 @dataclass(frozen=True)
+class Others:
+    """What a run and the others of its ledger promise together, by the rule that is named.
+
+    `runs` promise the same unit and are counted; `apart` promise the other one and are not. `epsilon` is that of the client that
+    has spent most, at `delta`.
+    """
+
+    runs: int
+    apart: int
+    epsilon: float
+    delta: float
+    rule: str
+
+
+@dataclass(frozen=True)
 class Guarantee:
     """An epsilon with everything that makes it a statement: for whom, against whom, under which change.
 
-    `epsilon` is what was really spent by each client: the smallest, the median and the largest.
+    `epsilon` is what was really spent by each client in this run: the smallest, the median and the largest.
     """
 
     unit: Unit
@@ -128,6 +144,7 @@ class Guarantee:
     randomness: str
     assumes: tuple[str, ...] = ()
     also: tuple["Guarantee", ...] = ()  # what holds against somebody who can see more
+    others: Others | None = None  # where the ledger holds other runs
 
     def __post_init__(self) -> None:
         if not 0 <= self.epsilon_min <= self.epsilon_median <= self.epsilon_max:
@@ -146,5 +163,12 @@ class Guarantee:
             "epsilon": {name: value if math.isfinite(value) else None for name, value in spent.items()},
             "randomness": self.randomness,
             "assumes": list(self.assumes),
+            **({"others": _finite(asdict(self.others))} if self.others else {}),
             **({"also": [other.record() for other in self.also]} if self.also else {}),
         }
+
+
+def _finite(values: dict[str, Any]) -> dict[str, Any]:
+    return {
+        key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in values.items()
+    }

@@ -20,7 +20,7 @@ EXPERIMENT = {
     "data": {"examples_per_client": 450},
     # a round is long enough to be hit in the middle, and the budget lasts for several runs
     "train": {"rounds": 3, "local_steps": 100, "sampling_rate": 1.0},
-    "privacy": {"kind": "local", "epsilon": 9.0, "noise_multiplier": 60.0, "accountant": "rdp"},
+    "privacy": {"kind": "local", "epsilon": 9.0, "noise_multiplier": 60.0, "accountant": "rdp", "delta_share": 0.1},
 }
 PATIENCE = 600.0  # nothing waits so long unless it hangs: a loaded machine must not look like a fault
 

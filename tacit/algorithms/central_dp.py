@@ -17,6 +17,7 @@ from tacit.algorithms._usable import usable
 from tacit.errors import BadInput, TrainingDiverged
 from tacit.privacy.client_mechanism import CohortGaussian, QuantileClip
 from tacit.random import Derive, Stream
+from tacit.release import mark, tensor_bytes
 from tacit.server_optimizer import ServerOptimizer, apart
 from tacit.train.workspace import Trained, Workspace
 from tacit.types import Bounded, Client, Message, Raw, State
@@ -71,9 +72,11 @@ class CentralDP:
         for message, update in usable(messages, **checks):
             total.add_(update.vector, alpha=self.weights[message.sender])
             within.append(bool(message.facts.get("unclipped")))
-        noised = mechanism.noise(derive("noise"), Bounded(total, mechanism.sensitivity))
+        # keyed by the sum itself: another sum, of other answers or other rows, never meets the same noise
+        noised = mechanism.noise(derive("noise", mark(tensor_bytes(total))), Bounded(total, mechanism.sensitivity))
         moved = self.optimizer.step(state.params, remembered, noised.vector / self.expected_weight)
-        clip = self.adapt.next(mechanism, within, derive("count")) if self.adapt else mechanism.clip
+        count = derive("count", sum(within), len(within))
+        clip = self.adapt.next(mechanism, within, count) if self.adapt else mechanism.clip
         memory = moved.memory | {"clip": torch.tensor(clip, dtype=torch.float64)}
         info = {"clip": mechanism.clip, "noise_std": noised.noise_std / self.expected_weight, "refused": refused}
         info |= {"noised_norm": float(noised.vector.norm()) / self.expected_weight}

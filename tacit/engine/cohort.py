@@ -10,18 +10,21 @@ from tacit.engine.meter import Meter
 from tacit.privacy.client_plan import CentralPlan
 from tacit.privacy.distributed_plan import DistributedPlan
 from tacit.privacy.ledger import Ledger
+from tacit.random import Derive
 from tacit.types import Client
 
 
-def gather(parts: Parts, ledger: Ledger | None, meter: Meter, round: int) -> list[Client] | None:
-    """The clients of a round, paid for; None where too few (or, if all must pay together, not all) can pay."""
+def gather(parts: Parts, ledger: Ledger | None, meter: Meter, round: int, derive: Derive) -> list[Client] | None:
+    """The clients of a round, paid for; None where too few (or, if all must pay together, not all) can pay.
+
+    `derive` is the server's randomness in the state that the round starts from.
+    """
     if isinstance(parts.plan, CentralPlan):
         mechanism = parts.plan.mechanism
-        search = {"most": meter.most, "hint": meter.hint}
-        if ledger is None or not ledger.admit_everybody(meter.budget, mechanism.event(), **search):
+        if ledger is None or not ledger.admit_everybody(meter.budget, mechanism.event(), hint=meter.hint):
             return None
-        return [parts.population[int(index)] for index in mechanism.sample(parts.derive(round, "cohort"))]
-    cohort, fewest = sample(parts, meter, round), parts.experiment.train.min_clients
+        return [parts.population[int(index)] for index in mechanism.sample(derive(round, "cohort"))]
+    cohort, fewest = sample(parts, meter, round, derive), parts.experiment.train.min_clients
     if isinstance(parts.plan, DistributedPlan):
         fewest = max(fewest, parts.plan.fewest)  # with less, no sum would be opened
     if len(cohort) >= fewest and ledger is not None:
@@ -29,10 +32,10 @@ def gather(parts: Parts, ledger: Ledger | None, meter: Meter, round: int) -> lis
     return cohort if len(cohort) >= fewest else None
 
 
-def sample(parts: Parts, meter: Meter, round: int) -> list[Client]:
+def sample(parts: Parts, meter: Meter, round: int, derive: Derive) -> list[Client]:
     """The clients of a round: a uniform choice among those who can still pay, at a cost that does not depend on the others."""
     everybody, size = len(parts.population), parts.cohort
-    rng = parts.derive(round, "cohort").generator()
+    rng = derive(round, "cohort").generator()
     if size >= everybody:
         return meter.affording(range(everybody), everybody)
     first = rng.choice(everybody, size=min(everybody, 2 * size + 16), replace=False)

@@ -62,6 +62,12 @@ class Folder:
         replace(place, "".join(f"{line}\n" for line in kept).encode())
         return [json.loads(line) for line in kept]
 
+    def logged(self) -> set[int]:
+        """The rounds that the log holds."""
+        place = self.path / "rounds.jsonl"
+        lines = place.read_text("utf-8").splitlines() if place.exists() else []
+        return {int(json.loads(line)["round"]) for line in lines if _complete(line)}
+
     def log(self, record: dict[str, Any]) -> None:
         """Adds a line to the round log."""
         with (self.path / "rounds.jsonl").open("a", encoding="utf-8") as file:

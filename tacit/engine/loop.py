@@ -15,6 +15,7 @@ from tacit.engine.watch import STAGES, Traffic, Watch
 from tacit.engine.wire import pack, receive, receive_any
 from tacit.errors import TrainingDiverged
 from tacit.privacy.ledger import Ledger
+from tacit.release import state_mark
 from tacit.train.cohort import Trainer
 from tacit.types import Client, Message, State
 
@@ -29,19 +30,21 @@ def loop(parts: Parts, ledger: Ledger | None, folder: Folder, trainer: Trainer, 
     state, first = folder.restore() or (algorithm.init(parts.params), 0)
     folder.rounds(before=first)
     if ledger is not None:
-        ledger.open_round(first)
+        ledger.open_round(first, parts.releases.attempt(state_mark(state)))
     meter, watch = Meter(parts, ledger, first_round=first), Watch()
     for r in range(first, train.rounds):
+        begins = state_mark(state)
         if ledger is not None:
-            ledger.open_round(r)
-        cohort = gather(parts, ledger, meter, r)  # pays first; who cannot pay stays out
+            ledger.open_round(r, parts.releases.attempt(begins))
+        derive = parts.releases.server(begins)
+        cohort = gather(parts, ledger, meter, r, derive)  # pays first; who cannot pay stays out
         if cohort is None:
             return state, "budget"
         received, traffic = pack(algorithm.broadcast(state, cohort)), Traffic()
         watch.lap("admit")
         replies = trainer(received, r, [client.index for client in cohort])
         messages = _wire(replies, traffic, r, watch, forgiving=algorithm.forgiving)
-        before, (state, info) = state, algorithm.server(state, messages, partial(parts.derive, "server", r))
+        before, (state, info) = state, algorithm.server(state, messages, partial(derive, "server", r))
         state = averaged(state, before, rate=train.averaging, round=r)
         watch.lap("server")
         accuracy, loss = evaluate(parts, state.result)

@@ -23,9 +23,6 @@ class Meter:
     def __init__(self, parts: Parts, ledger: Ledger | None, *, first_round: int = 0):
         self._parts, self._ledger = parts, ledger
         self.hint = parts.plan.participations if parts.plan else 1
-        self.most = (
-            parts.experiment.train.rounds + 1
-        )  # that all rounds and one more are paid for is all one has to know
         self._out: set[int] = set()
         self._together = isinstance(parts.plan, CentralPlan)  # everybody pays for every round, drawn or not
         if ledger is not None:
@@ -79,7 +76,7 @@ class Meter:
     def _outside(self, cohort: Sequence[Client]) -> int:
         if self._together and self._ledger is not None:
             event = self.cost(self._ends[0])
-            left = self._ledger.rounds_left_to_all(self.budget, event, most=self.most, hint=self.hint)
+            left = self._ledger.rounds_left_to_all(self.budget, event, hint=self.hint)
             return 0 if left >= 1 else len(self._parts.population)
         self._out |= {client.index for client in cohort if not self._pays(client)}
         return len(self._out)
@@ -90,11 +87,14 @@ class Meter:
     def _at_most(self, client: Client, ledger: Ledger) -> float:
         """An upper bound on what the client has spent: as if it had taken part up to the next mark."""
         event = self.cost(client)
-        spent = ledger.composition(client.id, client.budget.unit)
+        before, spent = (
+            ledger.before(client.id, client.budget.unit).epsilon,
+            ledger.composition(client.id, client.budget.unit),
+        )
         ((step, each),) = price.compose([(event, 1)])
         ahead = -(dict(spent).get(step, 0) // each) % self._stride if spent else 0
-        bound = self._epsilon(client, price.compose([*spent, (event, ahead)]))
-        return bound if bound <= client.budget.epsilon else self._epsilon(client, spent)
+        bound = before + self._epsilon(client, price.compose([*spent, (event, ahead)]))
+        return bound if bound <= client.budget.epsilon else before + self._epsilon(client, spent)
 
     def _epsilon(self, client: Client, composition: price.Composition) -> float:
         accountant = self._parts.experiment.privacy.accountant

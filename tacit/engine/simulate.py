@@ -4,9 +4,7 @@ import copy
 import datetime
 import json
 import os
-import platform
 import sys
-import uuid
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -26,10 +24,15 @@ from tacit.engine.folder import Folder, first_free, open_folder, refuse_taken
 from tacit.engine.loop import Observer, loop
 from tacit.engine.records import clients_record, csv_text, flat_records
 from tacit.engine.wire import pack
+from tacit.errors import LedgerError
 from tacit.experiment import Experiment
 from tacit.privacy.client_plan import CentralPlan
+from tacit.privacy.conditions import Condition, Draws
 from tacit.privacy.guarantee import promise, seen_alone, sentence, spent_by
+from tacit.privacy.holdings import holdings
 from tacit.privacy.ledger import Ledger
+from tacit.privacy.witness import NAME as MARK
+from tacit.release import STACKED
 from tacit.report.writers import load_writers, open_writers
 from tacit.train.cohort import SideBySide, Trainer, one_by_one, task
 from tacit.train.flat import blocks
@@ -54,7 +57,7 @@ class History:
     @property
     def sentence(self) -> str:
         """The guarantee as a privacy officer reads it."""
-        return sentence(self.guarantee, other_runs=self.ledger.other_runs() if self.ledger else 0)
+        return sentence(self.guarantee)
 
     def records(self) -> list[dict[str, Any]]:
         """A flat dict of scalars per round, as in rounds.csv: `pandas.DataFrame(history.records())`."""
@@ -121,7 +124,7 @@ def _trainer(parts: Parts, stack: ExitStack) -> Trainer:
     work = workspace(copy.deepcopy(parts.model), clip=clip, physical_batch=experiment.train.physical_batch)
     algorithm = parts.algorithm
     if work.theta.is_cuda and isinstance(algorithm, LocalDP) and stackable(algorithm, work, parts.population):
-        return stacked(algorithm, work, parts.population, parts.derive)
+        return stacked(algorithm, work, parts.population, parts.releases.streams(trainer=STACKED))
     train = task(algorithm, work, parts.population, parts.derive)
     workers = (
         min(experiment.run.workers or len(os.sched_getaffinity(0)), parts.cohort) if sys.platform == "linux" else 1
@@ -137,23 +140,40 @@ def _trainer(parts: Parts, stack: ExitStack) -> Trainer:
     return pool
 
 
-def open_ledger(parts: Parts, folder: Folder, *, attempt: str | None = None) -> Ledger | None:
-    """The ledger of a run, or None where nothing is charged. `attempt` is given where a repeated round is the same release."""
+def open_ledger(parts: Parts, folder: Folder) -> Ledger | None:
+    """The ledger of a run, or None where nothing is charged. Raises LedgerError where it lacks what the folder's run released."""
     if parts.plan is None or not parts.plan.priced:
         return None
-    experiment = parts.experiment
-    # what the released bits are a function of: if any of it changes, a repeated round is a new release and is paid again
-    seeded = experiment.run.randomness == "seeded"
-    machine = f"{platform.node()}-{torch.backends.cpu.get_cpu_capability()}"  # other arithmetic gives other bits
-    same = "-".join((tacit.__version__, torch.__version__, machine, parts.population.digest()))
-    attempt = attempt or (same if seeded else uuid.uuid4().hex)
-    return Ledger(
-        experiment.privacy.ledger or folder.path / "ledger.db",
-        population=population_id(experiment, parts.population),
+    experiment, releases = parts.experiment, parts.releases
+    shared = experiment.privacy.ledger
+    path = Path(shared) if shared else folder.path / "ledger.db"
+    draws = isinstance(parts.plan, CentralPlan) and experiment.run.randomness == "seeded" and not parts.elsewhere
+    conditions: list[Condition] = [Draws(releases.server_key, releases.digest)] if draws else []
+    if experiment.data.partition == "natural" and not parts.elsewhere:
+        conditions.append(holdings(parts.population, parts.dataset))
+    ledger = Ledger(
+        path,
+        population=population_id(experiment, parts),
         run=folder.run,
-        attempt=attempt,
+        delta=experiment.privacy.delta,
+        rounds=experiment.train.rounds,
         accountant=experiment.privacy.accountant,
+        marks=(folder.path / MARK, *([path.with_name(f"{path.name}.mark")] if shared else [])),
+        conditions=conditions,
     )
+    refuse_unknown(folder, ledger)
+    return ledger
+
+
+def refuse_unknown(folder: Folder, ledger: Ledger) -> None:
+    """Refuses to go on where the folder holds rounds that its ledger was never charged for. Raises LedgerError."""
+    _, first = folder.restore() or (None, 0)
+    for round in {*range(first), *folder.logged()}:
+        if not ledger.knows(round):
+            raise LedgerError(
+                f"{folder.path} holds round {round}, and its ledger {ledger.path} knows no charge for it: restore the ledger"
+                " that was charged; nothing was released."
+            )
 
 
 def note_clients(parts: Parts, ledger: Ledger | None, folder: Folder, *, simulated: bool = True) -> None:
@@ -188,8 +208,8 @@ def finish(parts: Parts, ledger: Ledger | None, folder: Folder, params: torch.Te
         "noise_multiplier": _range(parts.plan.multipliers) if parts.plan else None,
         "out_of_budget": rounds[-1]["out_of_budget"] if rounds else None,
         "guarantee": guarantee.record() if guarantee else None,
-        "other_runs": ledger.other_runs() if ledger else 0,
-        "sentence": sentence(guarantee, other_runs=ledger.other_runs() if ledger else 0),
+        "other_runs": guarantee.others.runs if guarantee and guarantee.others else 0,
+        "sentence": sentence(guarantee),
         "notes": list(parts.dataset.notes),
         "version": tacit.__version__,
         "run": folder.run,

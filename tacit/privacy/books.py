@@ -3,6 +3,7 @@
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from tacit.privacy.ledger import EVERYBODY, FORMAT
 
 NAMES: tuple[str, ...] = ("run", "round", "attempt", "client", "unit", "event", "time")
 UNITS = ("record", "client")
-READ = ("1", FORMAT)
+READ = ("1", "2", FORMAT)
 
 
 def find(path: Path) -> Path:
@@ -36,10 +37,61 @@ def entries(path: Path) -> list[dict[str, Any]]:
         return [dict(zip(NAMES, row, strict=True)) for row in book.execute(query)] if found else []
 
 
-def spent(charges: list[dict[str, Any]], *, delta: float) -> dict[tuple[str, str], float]:
-    """The epsilon of everything charged, by client and unit; what everybody was charged for counts for each.
+@dataclass(frozen=True)
+class Account:
+    """One client in one run: what was sealed for it beforehand, and what it has used of that."""
 
-    Priced by PLD, or by RDP where cohorts had a fixed size.
+    client: str
+    run: str
+    unit: str
+    delta: float
+    sealed: float
+    used: float
+    releases: int
+    most: int
+
+
+def accounts(path: Path) -> list[Account]:
+    """Every client of every run; what everybody was charged for stands under EVERYBODY. Older ledgers sealed nothing."""
+    with _open(path) as book:
+        if "seals" not in _names(book):
+            return []
+        paid = "SELECT client, run, event FROM charges UNION ALL SELECT '', run, event FROM everybody"
+        rows = book.execute(
+            "SELECT seals.client, seals.run, unit, delta, epsilon, text, COUNT(paid.run), most FROM seals"
+            f" JOIN events ON events.id = seals.event LEFT JOIN ({paid}) AS paid"
+            " ON paid.client = seals.client AND paid.run = seals.run GROUP BY seals.client, seals.run ORDER BY seals.time"
+        ).fetchall()
+    return [
+        Account(client or EVERYBODY, run, unit, delta, sealed, _price(text, count, delta), count, most)
+        for client, run, unit, delta, sealed, text, count, most in rows
+    ]
+
+
+def totals(accounts: list[Account]) -> dict[tuple[str, str], tuple[float, float]]:
+    """(epsilon, delta) by client and unit: the sums of what was sealed, by basic composition (tacit/privacy/seals.py)."""
+    found: dict[tuple[str, str], tuple[float, float]] = {}
+    for each in accounts:
+        epsilon, delta = found.get((each.client, each.unit), (0.0, 0.0))
+        found[each.client, each.unit] = (epsilon + each.sealed, delta + each.delta)
+    shared = {unit: sums for (client, unit), sums in found.items() if client == EVERYBODY}
+    for (client, unit), (epsilon, delta) in found.items():
+        more = shared.get(unit, (0.0, 0.0)) if client != EVERYBODY else (0.0, 0.0)
+        found[client, unit] = (epsilon + more[0], delta + more[1])
+    return found
+
+
+def _price(text: str, count: int, delta: float) -> float:
+    composition = price.compose([(price.from_text(text), count)])
+    accountant = "rdp" if any(price.replaces_one(event) for event, _ in composition) else "pld"
+    return price.epsilon(composition, delta=delta, accountant=accountant)
+
+
+def spent(charges: list[dict[str, Any]], *, delta: float) -> dict[tuple[str, str], float]:
+    """The joint price of everything charged, by client and unit; what everybody was charged for counts for each.
+
+    Priced by PLD, or by RDP where cohorts had a fixed size. Over several runs this is no bound where a later one was chosen
+    after seeing an earlier one: `totals` is.
     """
     groups: dict[tuple[str, str], list[Any]] = {}
     for entry in charges:
@@ -88,8 +140,12 @@ def _entry_faults(entry: dict[str, Any]) -> Iterator[str]:
 
 def _tables(book: sqlite3.Connection) -> list[str]:
     """Where charges are: an empty file has none, and the first format has no charges for everybody."""
-    names = {name for (name,) in book.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    names = _names(book)
     return [name for name in ("charges", "everybody") if name in names]
+
+
+def _names(book: sqlite3.Connection) -> set[str]:
+    return {name for (name,) in book.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
 
 
 @contextmanager

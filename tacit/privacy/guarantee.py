@@ -1,6 +1,7 @@
 """The promise of a run in words and numbers: what a privacy officer signs."""
 
 import math
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -13,10 +14,11 @@ from tacit.privacy import price
 from tacit.privacy.client_mechanism import CohortGaussian
 from tacit.privacy.client_plan import CentralPlan
 from tacit.privacy.distributed_plan import DistributedPlan
-from tacit.privacy.ledger import Ledger
+from tacit.privacy.ledger import ALL, Ledger
 from tacit.privacy.plan import Plan
 from tacit.privacy.renyi import IntegerSumDpEvent
-from tacit.types import Guarantee, Unit
+from tacit.privacy.seals import RULE
+from tacit.types import Guarantee, Others, Unit
 
 SEEDED = "a seed (an experiment: whoever knows the seed can remove the noise)"
 FROM_OS = "the operating system's entropy"
@@ -53,7 +55,7 @@ def promise(experiment: Experiment, plan: Plan | CentralPlan | DistributedPlan) 
         relation=words["relation"],
         sampler=words["sampler"],
         accountant=accountant,
-        delta=privacy.delta,
+        delta=privacy.run_delta,
         epsilon_min=0.0,
         epsilon_median=0.0,
         epsilon_max=0.0,
@@ -134,20 +136,43 @@ def _central_words(mechanism: CohortGaussian) -> dict[str, str]:
     return {"adversary": MODELS_ONLY, "relation": "add or remove one client", "sampler": sampler}
 
 
-def spent_by(
-    guarantee: Guarantee, ledger: Ledger, population: Population, *, seen: Callable[[DpEvent], DpEvent] = lambda e: e
-) -> Guarantee:
-    """The statement with what the ledger says was spent, over all clients; who was never charged spent nothing.
+def _itself(event: DpEvent) -> DpEvent:
+    return event
 
-    `seen` is what an event is to whom the statement is about.
+
+def spent_by(
+    guarantee: Guarantee, ledger: Ledger, population: Population, *, seen: Callable[[DpEvent], DpEvent] = _itself
+) -> Guarantee:
+    """The statement with what this run spent, over all clients, and what it comes to with the other runs of its ledger.
+
+    Who was never charged spent nothing. `seen` is what an event is to whom the statement is about.
     """
-    spent = np.zeros(len(population))
-    compositions, shared = ledger.compositions(guarantee.unit), ledger.composition(None, guarantee.unit)
+    unit, spent = guarantee.unit, np.zeros(len(population))
+    compositions, shared = ledger.compositions(unit), ledger.composition(None, unit)
     for index, name in enumerate(population.names):
         composition = price.compose((seen(event), count) for event, count in compositions.get(name, shared))
         spent[index] = price.epsilon(composition, delta=guarantee.delta, accountant=ledger.accountant)
     low, middle, high = (float(value) for value in (spent.min(), np.median(spent), spent.max()))
-    return replace(guarantee, epsilon_min=low, epsilon_median=middle, epsilon_max=high)
+    others = _others(guarantee, ledger, dict(zip(population.names, spent.tolist(), strict=True)), seen)
+    return replace(guarantee, epsilon_min=low, epsilon_median=middle, epsilon_max=high, others=others)
+
+
+def _others(
+    guarantee: Guarantee, ledger: Ledger, alone: dict[str, float], seen: Callable[[DpEvent], DpEvent]
+) -> Others | None:
+    """What the client that has spent most has spent in all runs of the ledger, by basic composition of sealed prices."""
+    unit = guarantee.unit
+    runs, apart = ledger.other_runs(unit), ledger.other_runs(unit, apart=True)
+    if not runs and not apart:
+        return None
+    epsilons, deltas = defaultdict(float), defaultdict(float)
+    for client, event, most, delta, epsilon in ledger.sealed_elsewhere(unit):
+        composition = price.compose([(seen(event), most)])
+        epsilons[client] += epsilon if seen is _itself else price.epsilon(composition, delta=delta)
+        deltas[client] += delta
+    total = max(spent + epsilons.get(name, 0.0) for name, spent in alone.items()) + epsilons.get(ALL, 0.0)
+    most_delta = max((delta for name, delta in deltas.items() if name != ALL), default=0.0) + deltas.get(ALL, 0.0)
+    return Others(runs, apart, total, guarantee.delta + most_delta, RULE)
 
 
 def shown(epsilon: float | None) -> str:
@@ -159,15 +184,36 @@ def shown(epsilon: float | None) -> str:
     return "inf" if epsilon is None or math.isinf(epsilon) else f"{math.ceil(epsilon * 1000 - 1e-9) / 1000:.3f}"
 
 
-def sentence(guarantee: Guarantee | None, *, other_runs: int = 0) -> str:
+def sentence(guarantee: Guarantee | None) -> str:
     """The guarantee in one sentence that a privacy officer can read."""
     if guarantee is None:
         return "No privacy is promised: nothing proves that whoever sees the updates cannot learn about single records."
     g = guarantee
-    counted = "this run" if not other_runs else f"this run and the {other_runs} others in its ledger together"
-    bound = f"the epsilon spent in {counted} is at most {shown(g.epsilon_max)} (smallest {shown(g.epsilon_min)}, median"
+    bound = f"the epsilon spent in this run is at most {shown(g.epsilon_max)} (smallest {shown(g.epsilon_min)}, median"
     said = _meaning(g, whom="every client", bound=f"{bound} {shown(g.epsilon_median)} over the clients)")
+    said += f" {with_others(g.others, g.unit)}" if g.others else ""
     return said + "".join(f" {_otherwise(other)}" for other in g.also)
+
+
+def with_others(others: Others, unit: Unit) -> str:
+    """What the runs of one ledger come to together, and which of them are not included."""
+    said = ""
+    if others.runs:
+        said = (
+            f"Together with the {_runs(others.runs, 'other ')} of its ledger that promise{'s' * (others.runs == 1)} this per"
+            f" {unit}, the epsilon is at most {shown(others.epsilon)} at delta = {others.delta:g} ({others.rule})."
+        )
+    if others.apart:
+        word = "client" if unit == "record" else "record"
+        verb = "is" if others.apart == 1 else "are"
+        said += (
+            f"{' ' * bool(said)}Not included {verb} {_runs(others.apart, '')} of its ledger that promised per {word}."
+        )
+    return said
+
+
+def _runs(count: int, word: str) -> str:
+    return f"{count} {word}run{'s' * (count != 1)}"
 
 
 def agreed(guarantee: Guarantee, *, client: str, epsilon: float) -> str:

@@ -18,6 +18,8 @@ class PrivacySection(Section):
 
     `epsilon` is a number, a list, a table by client, a distribution's name or {file = "..."}; inf sets no limit. `level` gives
     every client the smallest or the largest of the budgets instead of its own: the bounds of a comparison.
+    `delta` is for all runs of a ledger together; `delta_share` is this run's part of it, said beforehand: all of it where the run
+    has a ledger of its own, and a must where `ledger` names one that runs share.
     `noise_formula = "pfa-code"` reproduces a published rule of thumb; it has no proof, so nothing is promised.
     `clip_quantile` makes the clip of central DP follow that quantile of the updates' norms, from `clip` (0.1) on.
     Distributed DP adds shares of integer `noise`, sized for `fewest_reports` of which `colluding` may be known; `share = "seed"`
@@ -28,6 +30,7 @@ class PrivacySection(Section):
     unit: Literal["record", "client"] | None = None
     epsilon: Epsilon | None = None
     delta: float = 1e-5
+    delta_share: float | None = None
     clip: float = 1.0
     level: Literal["own", "minimum", "maximum"] = "own"
     strategy: Literal["spread", "same-noise"] | None = None
@@ -56,6 +59,12 @@ class PrivacySection(Section):
     def possible(self) -> None:
         self._possible_client_level()
         check.probability(**{"privacy.delta": self.delta})
+        if self.ledger is not None and self.delta_share is None:
+            raise BadInput(
+                "privacy.ledger is for several runs, and each has its part of delta, said beforehand: set privacy.delta_share,"
+                " for instance 0.1."
+            )
+        check.rate(**{"privacy.delta_share": 1.0 if self.delta_share is None else self.delta_share})
         check.positive(**{"privacy.clip": self.clip})
         self.refuse_both("privacy", "noise_multiplier", "noise_on_mean")
         for key in ("noise_multiplier", "noise_on_mean"):
@@ -102,6 +111,11 @@ class PrivacySection(Section):
                 raise BadInput(f'privacy.{key} belongs to privacy.kind = "distributed": leave it out.')
         check.at_least(1, **{"privacy.fewest_reports": 1 if self.fewest_reports is None else self.fewest_reports})
         check.at_least(0, **{"privacy.colluding": self.colluding or 0})
+
+    @property
+    def run_delta(self) -> float:
+        """The delta that this run is calibrated and priced at: its part of all."""
+        return self.delta * (1.0 if self.delta_share is None else self.delta_share)
 
     @property
     def unit_kept(self) -> Literal["record", "client"]:

@@ -156,7 +156,7 @@ def _privacy(
         curve["epsilon"] = [short(value, up=True) for value in curve["epsilon"]]
     spent, last = _spent(files, charges, names, live=live), {name: charges.last_round(name) for name in names}
     if files.summary is None and spent:
-        ends = sorted(spent)
+        ends = sorted(total - charges.before(name) for total, name in zip(spent, names, strict=True))
         promise = promise | {"epsilon": {"min": ends[0], "median": ends[len(ends) // 2], "max": ends[-1]}}
     return promise, curves, _clients(known, spent, [charges.rounds(name) for name in names]), last
 

@@ -21,6 +21,7 @@ def show_command(path: Place, delta: Delta = None) -> None:
 
     console = Console()
     console.print(ledgers.by_client(path, delta=delta))
+    console.print(ledgers.by_run(path))
     console.print(ledgers.by_charge(path))
     for promise in sorted(path.glob("runs/*/promise.txt")):
         console.print(

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,15 @@ from rich.table import Table
 from tacit.errors import TacitError
 from tacit.privacy import books
 from tacit.privacy.guarantee import shown
+from tacit.privacy.seals import ROUNDING
 from tacit.site.limits import NAME, Limits, read_limits
 
 MOST_ROWS = 40
+CAPTION = (
+    "spent and sealed: runs added by basic composition (arXiv:1605.08294), where what is sealed counts; joint PLD: one price of"
+    " all charges at delta {delta:g}, no bound where a run was chosen after seeing another; add or remove one, or replace one"
+    " where cohorts had a fixed size"
+)
 
 
 def by_client(path: Path, *, delta: float | None) -> Table:
@@ -22,14 +29,36 @@ def by_client(path: Path, *, delta: float | None) -> Table:
     file = books.find(path)
     charges = books.entries(file)
     delta, limits = _delta(file, delta), _limits(file)
-    table = Table("client", "per", "charges", "runs", "last (UTC)", "epsilon spent", title=str(file))
-    table.caption = f"delta {delta:g}; add or remove one, or replace one where cohorts had a fixed size"
-    for (client, unit), epsilon in sorted(books.spent(charges, delta=delta).items()):
+    accounts = books.accounts(file)
+    sealed, used = books.totals(accounts), books.totals([replace(a, sealed=a.used) for a in accounts])
+    names = ("client", "per", "charges", "runs", "last (UTC)", "epsilon spent", "sealed", "at delta", "joint PLD")
+    table = Table(*names, title=str(file), caption=CAPTION.format(delta=delta))
+    table.columns[names.index("epsilon spent")].no_wrap = True
+    for (client, unit), joint in sorted(books.spent(charges, delta=delta).items()):
         mine = [entry for entry in charges if (entry["client"], entry["unit"]) == (client, unit)]
         limit = f" of {limits.epsilon:g}" if limits and limits.unit == unit else ""
-        runs = len({entry["run"] for entry in mine})
         last = mine[-1]["time"][:16].replace("T", " ")
-        table.add_row(client, unit, str(len(mine)), str(runs), last, f"{shown(epsilon)}{limit}")
+        counts = [str(len(mine)), str(len({entry["run"] for entry in mine})), last]
+        if (client, unit) not in sealed:  # a ledger of an earlier format
+            table.add_row(client, unit, *counts, f"{shown(joint)}{limit}", "", f"{delta:g}", "")
+            continue
+        epsilon, at = sealed[client, unit]
+        spent = shown(used[client, unit][0])
+        table.add_row(client, unit, *counts, spent, f"{shown(epsilon)}{limit}", f"{at:g}", shown(joint))
+    return table
+
+
+def by_run(path: Path) -> Table:
+    """A row per run: what it sealed when it began, what it has used of that, and at which delta; the largest over clients."""
+    table = Table("run", "per", "clients", "releases", "sealed", "used", "at delta", box=None)
+    runs: dict[tuple[str, str], list[books.Account]] = {}
+    for account in books.accounts(books.find(path)):
+        runs.setdefault((account.run, account.unit), []).append(account)
+    for (run, unit), members in runs.items():
+        who = "all" if members[0].client == books.EVERYBODY else str(len(members))
+        releases = f"{max(m.releases for m in members)} of {max(m.most for m in members)}"
+        prices = shown(max(m.sealed for m in members)), shown(max(m.used for m in members))
+        table.add_row(run[:8], unit, who, releases, *prices, f"{max(m.delta for m in members):g}")
     return table
 
 
@@ -78,8 +107,9 @@ def verify(path: Path, *, delta: float | None) -> Iterator[str]:
         return
     charges, limits = books.entries(file), _limits(file)
     if limits is not None:
-        for (client, unit), epsilon in books.spent(charges, delta=_delta(file, delta)).items():
-            if unit == limits.unit and epsilon > limits.epsilon:
+        sums = {key: epsilon for key, (epsilon, _) in books.totals(books.accounts(file)).items()}
+        for (client, unit), epsilon in (sums or books.spent(charges, delta=_delta(file, delta))).items():
+            if unit == limits.unit and epsilon > limits.epsilon * (1 + ROUNDING):
                 yield f"{client} spent epsilon {shown(epsilon)}, more than the {limits.epsilon:g} of {NAME}"
     paid = {(entry["run"], entry["round"]) for entry in charges}
     for answer in sorted(file.parent.glob("runs/*/round-*.answer")):

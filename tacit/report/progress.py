@@ -16,7 +16,8 @@ from tacit.build import Parts
 from tacit.engine.simulate import History
 from tacit.experiment import Experiment
 from tacit.privacy.client_plan import CentralPlan
-from tacit.privacy.guarantee import shown
+from tacit.privacy.guarantee import shown, with_others
+from tacit.types import Others
 
 LINES = 10  # how many lines a run prints where there is no terminal
 EVERY_SECONDS = 30.0  # ... and at least one in so much time
@@ -176,27 +177,32 @@ def show_promise(summary: dict[str, Any], console: Console) -> None:
 def promise_lines(promise: dict[str, Any], *, other_runs: int | None) -> list[tuple[str, str]]:
     """What is promised to whom, against whom, and on which conditions: nothing that qualifies an epsilon is left out.
 
-    `other_runs` is how many share the ledger, None where that was not written down.
+    `other_runs` is how many share the ledger, None where that was not written down: earlier versions then added them in.
     """
-    spent = promise["epsilon"]
-    counted = (
-        "all runs in its ledger together" if other_runs is None else f"this run and {other_runs} others in its ledger"
-    )
+    spent, others = promise["epsilon"], promise.get("others")
+    counted = "this run" if others or other_runs == 0 else "all runs in its ledger together"
     bound = f"epsilon at most {shown(spent['max'])} (smallest {shown(spent['min'])}, median {shown(spent['median'])})"
     lines = [
         ("for every client", f"{bound} at delta = {promise['delta']:g}, per {promise['unit']}"),
-        ("spent in", counted if other_runs != 0 else "this run"),
+        ("spent in", counted),
+        *([("with other runs", with_others(_others(others), promise["unit"]))] if others else []),
         ("if one would", promise["relation"]),
         ("against", promise["adversary"].rstrip(",")),
         ("by", f"{promise['accountant']}, for {promise['sampler']}"),
         ("noise from", promise["randomness"]),
         ("provided that", "; ".join(promise["assumes"])),
     ]
-    others = [
+    more = [
         (f"against {other['adversary']}", f"epsilon {shown(other['epsilon']['max'])} ({other['sampler']})")
         for other in promise.get("also", [])
     ]
-    return [*lines, *others]
+    return [*lines, *more]
+
+
+def _others(record: dict[str, Any]) -> Others:
+    values = dict(record)
+    values["epsilon"] = math.inf if record["epsilon"] is None else record["epsilon"]
+    return Others(**values)
 
 
 def facts(summary: dict[str, Any]) -> dict[str, str]:

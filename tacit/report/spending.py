@@ -1,6 +1,6 @@
 """Epsilon by round from the ledger, for every client or for groups of them: exact at marks, an upper bound in between.
 
-Charges of other runs in the same ledger count from the start, so a curve never shows less than what was spent. Clients
+What other runs of the same ledger have sealed counts from the start, so a curve never shows less than what was spent. Clients
 with the same limit that pay the same event are one group, and its curve is that of a member that took part most often:
 composition is monotone, so this bounds all of them.
 """
@@ -38,7 +38,8 @@ class Charges:
     """
 
     own: dict[str | None, Buckets]
-    others: dict[str | None, dict[int, int]]
+    sealed: dict[str | None, float]  # the epsilon that other runs have sealed
+    others: dict[str | None, dict[int, int]]  # their charges, in ledgers that sealed nothing yet
     last: dict[str | None, int]  # the last round that each was charged for
     events: dict[int, Any]
     step: int
@@ -58,8 +59,12 @@ class Charges:
             return alone or shared
         return {e: _summed(shared.get(e, {}), alone.get(e, {})) for e in sorted({*shared, *alone})}
 
+    def before(self, name: str) -> float:
+        """The epsilon that other runs have sealed for the client: it counts, used or not."""
+        return self.sealed.get(EVERYBODY, 0.0) + self.sealed.get(name, 0.0)
+
     def past(self, name: str) -> dict[int, int]:
-        """What the client was charged for in other runs."""
+        """What the client was charged for in other runs, where nothing was sealed."""
         return _summed(self.others.get(EVERYBODY, {}), self.others.get(name, {}))
 
     def rounds(self, name: str) -> int:
@@ -84,9 +89,7 @@ def read(path: Path, *, run: str, unit: str, planned: int, delta: float, account
                 f"SELECT client, event, round / ?, COUNT(*), MAX(round) FROM {paid} WHERE run = ? AND unit = ? GROUP BY 1, 2, 3",
                 (step, run, unit),
             ).fetchall()
-            rest = db.execute(
-                f"SELECT client, event, COUNT(*) FROM {paid} WHERE run != ? AND unit = ? GROUP BY 1, 2", (run, unit)
-            ).fetchall()
+            rest, seals = _other_runs(db, paid, run=run, unit=unit)
             total = db.execute(f"SELECT COUNT(*) FROM {paid}").fetchone()[0]
     except sqlite3.Error as error:
         raise BadInput(f"The ledger {path} cannot be read ({error}).") from None
@@ -99,7 +102,18 @@ def read(path: Path, *, run: str, unit: str, planned: int, delta: float, account
     for client, event, count in rest:
         others[client][event] = count
     events = {key: price.from_text(text) for key, text in texts}
-    return Charges(own, others, last, events, step, total, delta, accountant)
+    return Charges(own, seals, others, last, events, step, total, delta, accountant)
+
+
+def _other_runs(
+    db: sqlite3.Connection, paid: str, *, run: str, unit: str
+) -> tuple[list[tuple[str | None, int, int]], dict[str | None, float]]:
+    """What other runs sealed; in ledgers of earlier formats, what they were charged for."""
+    if db.execute("SELECT COUNT(*) FROM sqlite_master WHERE name = 'seals'").fetchone()[0]:
+        query = "SELECT NULLIF(client, ''), TOTAL(epsilon) FROM seals WHERE run != ? AND unit = ? GROUP BY 1"
+        return [], dict(db.execute(query, (run, unit)).fetchall())
+    query = f"SELECT client, event, COUNT(*) FROM {paid} WHERE run != ? AND unit = ? GROUP BY 1, 2"
+    return db.execute(query, (run, unit)).fetchall(), {}
 
 
 def stride(planned: int, curves: int) -> int:
@@ -125,9 +139,10 @@ def groups(
     last = (done - 1) // (every * charges.step)
     for members, stand_for in chosen:
         own = _most(charges, [names[i] for i in members], last, every)
-        base = list(charges.past(names[members[0]]).items())
+        base, before = list(charges.past(names[members[0]]).items()), charges.before(names[members[0]])
         spent = [
-            charges.epsilon([*base, *((event, until[m]) for event, until in own.items())]) for m in range(last + 1)
+            before + charges.epsilon([*base, *((event, until[m]) for event, until in own.items())])
+            for m in range(last + 1)
         ]
         at = [min(done, (mark + 1) * every * charges.step) for mark in range(last + 1)]
         found.append({"rounds": at, "epsilon": spent, "limit": limits[members[0]], **_label(stand_for, names, limits)})
@@ -140,7 +155,7 @@ def spent_by_all(charges: Charges, names: list[str], *, most: int | None = None)
     if most is not None and len(set(kinds)) > most:
         return None
     prices = {kind: charges.epsilon(kind) for kind in set(kinds)}
-    return [prices[kind] for kind in kinds]
+    return [charges.before(name) + prices[kind] for name, kind in zip(names, kinds, strict=True)]
 
 
 def _summed(one: dict[int, int], other: dict[int, int]) -> dict[int, int]:
@@ -156,7 +171,7 @@ def _kinds(charges: Charges, names: list[str], limits: list[float | None]) -> tu
     """Clients with equal limit, events and past, by ascending limit, and these limits."""
     kinds: dict[Any, list[int]] = defaultdict(list)
     for index, name in enumerate(names):
-        past = tuple(sorted(charges.past(name).items()))
+        past = (charges.before(name), *sorted(charges.past(name).items()))
         limit = limits[index]
         kinds[(np.inf if limit is None else limit, tuple(sorted(charges.mine(name))), past)].append(index)
     order = sorted(kinds)

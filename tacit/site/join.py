@@ -1,25 +1,23 @@
 """A site's own view of a run: its rows, its plan, its noise and its price, computed here and not taken from the server."""
 
-import hashlib
 import math
-import platform
 import tomllib
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
-import tacit
 from tacit import models, parse
 from tacit.build import Parts, population_id
 from tacit.data.dataset import Dataset
-from tacit.errors import BadInput, Refused
+from tacit.errors import BadInput, LedgerError, Refused
 from tacit.experiment import Experiment
+from tacit.population import rows_mark
+from tacit.privacy import witness
 from tacit.privacy.client_plan import CentralPlan
 from tacit.privacy.ledger import Ledger
-from tacit.site import agreement
+from tacit.release import mark, question_mark
+from tacit.site import agreement, outbox
 from tacit.site.agreement import Agreement, terms_of
 from tacit.site.foreign import Local, with_training
 from tacit.site.limits import Limits, read_limits, refuse_beyond, refuse_parameters, refuse_steps
@@ -36,7 +34,7 @@ from tacit.site.rows import (
 from tacit.site.sealed import assemble_sealed
 from tacit.train.cohort import Trainer, one_by_one, task
 from tacit.train.workspace import workspace
-from tacit.types import Client
+from tacit.types import Budget, Client
 
 MOST_WORDS = 500  # of a refusal that repeats parts of an experiment
 
@@ -51,6 +49,13 @@ class Joined:
     client: Client = field(repr=False)
     train: Trainer = field(repr=False)
     ledger: Ledger | None = field(repr=False)
+
+    def attempt(self, question: bytes) -> str:
+        """The name of the release that answers a question: the same name is the same bits, and is paid once."""
+        if isinstance(self.parts.plan, CentralPlan):
+            return "agreed"
+        fresh = uuid.uuid4().hex if self.parts.nonce else ""  # what cannot be repeated is another release every time
+        return mark("site", self.parts.releases.client(self.client), question_mark(question), fresh)
 
 
 def join(folder: Path, run: str, text: str, roster: Roster, *, local: Local | None = None) -> Joined:
@@ -72,8 +77,11 @@ def join(folder: Path, run: str, text: str, roster: Roster, *, local: Local | No
     population = roster.population(shape(rows))
     told = {"text": text, "roster": roster.record()}
     parts = assemble_sealed(experiment, rows, population, folder=folder, run=run, site=name, **told)
-    parts = with_training(parts, local)
-    client = Client(index, name, limits.budget, rows.x, rows.y)
+    parts = replace(with_training(parts, local), elsewhere=True)
+    if local is not None and not parts.nonce:
+        parts = replace(parts, nonce=uuid.uuid4().hex)  # nobody knows whether another's training repeats itself
+    budget = Budget(limits.epsilon, experiment.privacy.run_delta, limits.unit)
+    client = Client(index, name, budget, rows.x, rows.y, rows_mark(rows.x, rows.y))
     parameters, privacy = parts.params.numel(), experiment.privacy
     refuse_parameters(limits, parameters)
     terms = terms_of(
@@ -86,7 +94,7 @@ def join(folder: Path, run: str, text: str, roster: Roster, *, local: Local | No
     work = workspace(parts.model, clip=clip, physical_batch=experiment.train.physical_batch)
     train = one_by_one(task(parts.algorithm, work, {index: client}, parts.derive))
     agreed = Agreement(run, text, roster.record(), terms)
-    return Joined(agreed, limits, parts, client, train, _ledger(folder, parts, client, run, values))
+    return Joined(agreed, limits, parts, client, train, _ledger(folder, parts, limits, run, values))
 
 
 def refuse_device(experiment: Experiment, values: dict[str, Any]) -> None:
@@ -146,20 +154,35 @@ def read_rows(folder: Path, experiment: Experiment, values: dict[str, Any], *, l
     return unseen_rows(experiment, examples=examples, shape=values.get("shape"))
 
 
-def _ledger(folder: Path, parts: Parts, client: Client, run: str, values: dict[str, Any]) -> Ledger | None:
+def _ledger(folder: Path, parts: Parts, limits: Limits, run: str, values: dict[str, Any]) -> Ledger | None:
     if parts.plan is None:
         return None
     experiment = parts.experiment
+    refuse_forgotten(folder)
     own = experiment.data.name in OWN_FILES
     # as site.toml has it, so that a site's folder can move with its ledger
-    population = f"{experiment.data.name}:{values.get('data')}" if own else population_id(experiment, parts.population)
-    # what the released bits are a function of; see tacit.engine.simulate
-    machine = f"{platform.node()}-{torch.backends.cpu.get_cpu_capability()}"
-    same = "-".join((tacit.__version__, torch.__version__, machine, _mark(client)))
-    attempt = same if experiment.run.randomness == "seeded" else uuid.uuid4().hex
-    attempt = "agreed" if isinstance(parts.plan, CentralPlan) else attempt
-    path = folder / "ledger.db"
-    return Ledger(path, population=population, run=run, attempt=attempt, accountant=experiment.privacy.accountant)
+    return Ledger(
+        folder / "ledger.db",
+        population=f"{experiment.data.name}:{values.get('data')}" if own else population_id(experiment, parts),
+        run=run,
+        delta=limits.delta,
+        rounds=experiment.train.rounds,
+        accountant=experiment.privacy.accountant,
+        marks=(folder / witness.NAME,),
+    )
+
+
+def refuse_forgotten(folder: Path) -> None:
+    """Refuses to begin a ledger beside answers that were paid for in another one. Raises LedgerError."""
+    if (folder / witness.NAME).exists():
+        return  # then the ledger itself says what it lacks
+    for run in agreement.runs(folder):
+        known = agreement.read(folder, run)
+        if known is not None and known.terms.event and outbox.used(agreement.place(folder, run)):
+            raise LedgerError(
+                f"{folder} holds answers of run {run} that were paid for, and neither the ledger's mark nor perhaps the ledger"
+                " that knows them: restore ledger.db and ledger.mark; nothing was released."
+            )
 
 
 def _data(folder: Path, values: dict[str, Any]) -> str | None:
@@ -169,7 +192,7 @@ def _data(folder: Path, values: dict[str, Any]) -> str | None:
 
 def _own_place(roster: Roster, name: str, *, rows: int, limits: Limits, experiment: Experiment) -> int:
     """The site's index in a roster that tells the truth about it. Raises Refused."""
-    if roster.names.count(name) != 1 or roster.delta != experiment.privacy.delta:
+    if roster.names.count(name) != 1 or roster.delta != experiment.privacy.run_delta:
         raise Refused(f"The server's list of sites does not hold {name} once, under the experiment's delta.")
     index = roster.names.index(name)
     if roster.epsilons[index] > limits.epsilon:
@@ -177,11 +200,3 @@ def _own_place(roster: Roster, name: str, *, rows: int, limits: Limits, experime
     if roster.sizes[index] != rows or roster.unit != experiment.privacy.unit_kept:
         raise Refused(f"The server's list of sites has another size or unit for {name} than the site declared.")
     return index
-
-
-def _mark(client: Client) -> str:
-    mark = hashlib.blake2b(digest_size=16)
-    for part in (client.x, client.y):
-        mark.update(repr((tuple(part.shape), str(part.dtype))).encode())
-        mark.update(part.contiguous().numpy().data)
-    return mark.hexdigest()

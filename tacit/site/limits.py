@@ -20,7 +20,12 @@ from tacit.site.code import refuse_unlisted
 from tacit.types import Budget, Unit
 
 NAME = "budget.toml"
-HELD_ELSEWHERE = ("name", "privacy.epsilon", "privacy.delta")  # no effect, or held by the limits themselves
+HELD_ELSEWHERE = (
+    "name",
+    "privacy.epsilon",
+    "privacy.delta",
+    "privacy.delta_share",
+)  # no effect, or held by the limits themselves
 MOST_NAME = 100  # characters of an experiment's name: it stands in logs
 
 
@@ -143,8 +148,8 @@ def refuse_beyond(limits: Limits, experiment: Experiment) -> None:
         )
     if privacy.unit_kept != limits.unit:
         raise Refused(f"The server asks for a budget per {privacy.unit_kept}; the site's is per {limits.unit}.")
-    if privacy.delta > limits.delta:
-        raise Refused(f"The server asks for delta {privacy.delta:g}; the site allows {limits.delta:g}.")
+    if privacy.run_delta > limits.delta:
+        raise Refused(f"The server asks for delta {privacy.run_delta:g}; the site allows {limits.delta:g}.")
     _refuse_large(limits, experiment)
 
 

@@ -17,21 +17,22 @@ def pay(folder: Path, joined: Joined, round: int, question: bytes) -> None:
         if joined.ledger.charged_rounds() <= round:
             raise Refused(f"Round {round} was not paid for when the run was agreed.")
         return
-    if joined.ledger.charged_before(round):
+    attempt = joined.attempt(question)
+    if joined.ledger.charged_before(round, attempt):
         text = f"Round {round} was charged before and its answer lost; it is charged again, and the first is spent."
         note(folder, verdict="lost", text=text, run=joined.agreement.run, round=round)
-    joined.ledger.open_round(round)
+    joined.ledger.open_round(round, attempt)
     event = joined.parts.algorithm.cost(joined.client)
-    if event is None or not joined.ledger.admit([joined.client], lambda client: event):
+    hint = joined.agreement.terms.rounds
+    if event is None or not joined.ledger.admit([joined.client], lambda client: event, hint=hint):
         raise BudgetExhausted(f"{_budget(joined.limits)} does not pay for round {round}.")
 
 
 def refuse_spent(joined: Joined) -> None:
     """Refuses a new run where earlier ones have left nothing for a single round of it. Raises BudgetExhausted."""
     ledger, event = joined.ledger, joined.parts.algorithm.cost(joined.client)
-    if ledger is None or event is None or not ledger.other_runs():
+    if ledger is None or event is None or not ledger.other_runs(joined.limits.unit):
         return
-    ledger.open_round(0)
     if ledger.rounds_left(joined.client, event, hint=joined.agreement.terms.rounds) < 1:
         raise BudgetExhausted(f"{_budget(joined.limits)} is used up: it does not pay for one round of this run.")
 
@@ -46,11 +47,10 @@ def prepay(joined: Joined, releases: int) -> None:
         return
     paid = ledger.charged_rounds()
     missing = max(releases, joined.agreement.terms.rounds) - paid
-    ledger.open_round(paid)
     if missing > 0 and ledger.rounds_left(joined.client, event, hint=missing) < missing:
         raise BudgetExhausted(f"{_budget(joined.limits)} does not pay for {missing} more rounds.")
     for round in range(paid, paid + missing):
-        ledger.open_round(round)
+        ledger.open_round(round, joined.attempt(b""))
         ledger.admit([joined.client], lambda client: event)
 
 

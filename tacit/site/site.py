@@ -133,7 +133,7 @@ class Site:
         size, privacy = len(read_rows(self.folder, experiment, values, local=self._local).y), experiment.privacy
         if privacy.kind == "central":
             raise Refused("The server does not speak Tacit, so it adds no noise: only local DP protects the site.")
-        roster = Roster((values["name"],), (size,), (limits.epsilon,), privacy.delta, privacy.unit_kept)
+        roster = Roster((values["name"],), (size,), (limits.epsilon,), privacy.run_delta, privacy.unit_kept)
         agreement.refuse_changed(self.folder, run, text, roster.record())
         joined = self._hold(self._join(run, text, roster))
         agreement.write(self.folder, joined.agreement)

@@ -1,7 +1,7 @@
 """The one seam for speed: how the clients of a round are trained.
 
 `one_by_one` is the slow twin. `SideBySide` runs clients in parallel, one process per core, each with one thread, and
-yields the same bytes in the same order: every client's randomness is derived from its place, so where and when it
+yields the same bytes in the same order: every client's randomness is a function of what it releases, so where and when it
 trains does not matter. Data is shared with the workers by fork, without copies; parameters and updates cross by shared
 memory.
 """
@@ -13,6 +13,7 @@ import signal
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -22,25 +23,25 @@ from tacit.algorithms import Algorithm
 from tacit.engine.wire import pack, unpack
 from tacit.errors import TacitError, TrainingDiverged
 from tacit.population import Population
-from tacit.random import Derive
+from tacit.release import ClientDerive, question_mark
 from tacit.train.workspace import Workspace
 from tacit.types import Client, Message
 
 Reply = tuple[bytes, dict[str, float]]
-Task = Callable[[Message, int, int], Reply]  # (what was broadcast, round, client) -> message and info
+Task = Callable[[Message, str, int, int], Reply]  # (what was broadcast, its mark, round, client) -> message and info
 Trainer = Callable[[bytes, int, Sequence[int]], Iterator[Reply]]
 ROOM = 8 << 20  # bytes of address space beyond a message's expected size; untouched pages cost nothing
 SLOTS_PER_WORKER = 3  # replies that may wait for their turn
 
 
-def task(algorithm: Algorithm, work: Workspace, population: Population | Mapping[int, Client], derive: Derive) -> Task:
-    """Trains one client for one round and packs what it releases."""
+def task(
+    algorithm: Algorithm, work: Workspace, population: Population | Mapping[int, Client], derive: ClientDerive
+) -> Task:
+    """Trains one client for one round and packs what it releases. `derive` is the clients' randomness: see tacit/release.py."""
 
-    def train(received: Message, round: int, index: int) -> Reply:
+    def train(received: Message, question: str, round: int, index: int) -> Reply:
         client = population[index]
-
-        def place(purpose: str) -> Any:
-            return derive(round, client.id, purpose)
+        place = partial(derive, question, round, client)
 
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(place("dropout").torch_seed())
@@ -60,11 +61,11 @@ def one_by_one(train: Task) -> Trainer:
     """Trains the cohort in this process, one client after the other."""
 
     def trainer(received: bytes, round: int, cohort: Sequence[int]) -> Iterator[Reply]:
-        message, threads = unpack(received), torch.get_num_threads()
+        message, question, threads = unpack(received), question_mark(received), torch.get_num_threads()
         torch.set_num_threads(1)
         try:
             for index in cohort:
-                yield train(message, round, index)
+                yield train(message, question, round, index)
         finally:
             torch.set_num_threads(threads)
 
@@ -91,6 +92,7 @@ class SideBySide:
 
     def __call__(self, received: bytes, round: int, cohort: Sequence[int]) -> Iterator[Reply]:
         self._broadcast[: len(received)] = received
+        question = question_mark(received)
         waiting, free = deque(range(len(cohort))), list(range(len(self._slots)))
         idle: list[Any] = list(self._lines)
         running: dict[Any, tuple[int, int]] = {}
@@ -100,7 +102,7 @@ class SideBySide:
                 while waiting and free and idle:
                     line, position, slot = idle.pop(), waiting.popleft(), free.pop()
                     running[line] = (position, slot)
-                    self._send(line, (len(received), round, cohort[position], slot))
+                    self._send(line, (len(received), question, round, cohort[position], slot))
                 for line in wait(list(running)):
                     position, slot = running.pop(line)
                     done[position] = (slot, *self._hear(line))
@@ -120,7 +122,7 @@ class SideBySide:
                 process.kill()
                 process.join()
 
-    def _send(self, line: Connection, job: tuple[int, int, int, int]) -> None:
+    def _send(self, line: Connection, job: tuple[int, str, int, int, int]) -> None:
         try:
             line.send(job)
         except OSError as error:
@@ -149,21 +151,21 @@ def _work(
     for other in others:
         other.close()
     torch.set_num_threads(1)
-    heard: dict[int, Message] = {}
+    heard: dict[str, Message] = {}
     while True:
         try:
-            length, round, index, slot = line.recv()
-            if round not in heard:
-                heard = {round: unpack(broadcast[:length])}
-            line.send(_answer(train, heard[round], round, index, slots[slot]))
+            length, question, round, index, slot = line.recv()
+            if question not in heard:
+                heard = {question: unpack(broadcast[:length])}
+            line.send(_answer(partial(train, heard[question], question, round, index), slots[slot]))
         except (EOFError, OSError):
             os._exit(0)
 
 
-def _answer(train: Task, received: Message, round: int, index: int, slot: mmap.mmap) -> tuple[Any, ...]:
+def _answer(train: Callable[[], Reply], slot: mmap.mmap) -> tuple[Any, ...]:
     """Trains one client and leaves its message in the slot; a failure is told, not raised."""
     try:
-        reply, info = train(received, round, index)
+        reply, info = train()
         if len(reply) > len(slot):
             raise TacitError(f"A message of {len(reply)} bytes does not fit the {len(slot)} reserved for it.")
         slot[: len(reply)] = reply

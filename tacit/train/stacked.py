@@ -17,7 +17,8 @@ from tacit.engine.wire import pack, unpack
 from tacit.errors import TrainingDiverged
 from tacit.population import Population
 from tacit.privacy.mechanism import SampledGaussian
-from tacit.random import Derive, Stream
+from tacit.random import Stream
+from tacit.release import ClientDerive, question_mark
 from tacit.train.clipping import refuse_coarse_products
 from tacit.train.cohort import Reply, Trainer
 from tacit.train.dp_sgd import DpSgd
@@ -42,21 +43,22 @@ def stackable(algorithm: LocalDP, work: Workspace, population: Population) -> bo
     return settle(_model(work, views), ("vmap", "loop"), x, y)[0] == "vmap"
 
 
-def stacked(algorithm: LocalDP, work: Workspace, population: Population, derive: Derive) -> Trainer:
+def stacked(algorithm: LocalDP, work: Workspace, population: Population, derive: ClientDerive) -> Trainer:
     """Trains the cohort in one go; clients with other numbers of local steps go after each other."""
     if not isinstance(algorithm.local, DpSgd):
         raise TypeError("only clients that run DP-SGD can be stacked")
     local = algorithm.local
 
     def trainer(received: bytes, round: int, cohort: Sequence[int]) -> Iterator[Reply]:
-        message, clients = unpack(received), [population[index] for index in cohort]
+        message, question = unpack(received), question_mark(received)
+        clients = [population[index] for index in cohort]
         steps = [algorithm.mechanism(client).steps for client in clients]
         done: dict[int, Trained] = {}
         for count in sorted(set(steps)):
             group = [client for client, own in zip(clients, steps, strict=True) if own == count]
-            streams = [derive(round, client.id, "train") for client in group]
+            streams = [derive(question, round, client, "train") for client in group]
             with torch.random.fork_rng(devices=[work.theta.device] if work.theta.is_cuda else []):
-                torch.manual_seed(derive(round, "dropout").torch_seed())
+                torch.manual_seed(derive(question, round, group[0], "dropout").torch_seed())
                 theta_0 = message.tensors["params"]
                 trained = dp_sgd_stacked(work, theta_0, group, algorithm, streams, local=local, round=round)
             done |= {client.index: one for client, one in zip(group, trained, strict=True)}

@@ -81,7 +81,8 @@ def test_the_cohorts_of_a_run_are_the_poisson_samples_that_were_priced():
 
     meter = Meter(parts, None)
     meter._ends = (parts.population[0],)
-    cohorts = [[client.index for client in gather(parts, Paid(), meter, r)] for r in range(2000)]
+    derive = parts.releases.server("a state")
+    cohorts = [[client.index for client in gather(parts, Paid(), meter, r, derive)] for r in range(2000)]
     assert is_poisson_sampling(cohorts, size=30, rate=0.2)
 
 
@@ -159,10 +160,10 @@ def test_side_by_side_gives_the_same_bits_as_one_by_one(tmp_path):
 def test_a_repeated_round_with_new_randomness_is_paid_again(tmp_path):
     experiment = central(run={"randomness": "os"}, privacy={"epsilon": math.inf, "noise_multiplier": 1.0})
     with pytest.raises(Stop):
-        tacit.run(experiment, out=tmp_path, observe=stop_after(4))
+        tacit.run(experiment, out=tmp_path, observe=stop_after(1))
     (tmp_path / CHECKPOINT).unlink()
     again = tacit.run(experiment, out=tmp_path, resume=True)
-    assert len(list(again.ledger.entries())) == 10
+    assert len(list(again.ledger.entries())) == 7
     assert "operating system" in again.guarantee.randomness
 
 
@@ -186,7 +187,7 @@ def test_the_noise_that_reaches_the_model_is_the_noise_that_was_priced(tmp_path)
 
 
 def test_without_noise_or_clipping_central_dp_is_fedavg(tmp_path):
-    everybody = {"clients_per_round": None}
+    everybody = {"clients_per_round": None, "batch_size": 30}  # whole batches, so that their order does not matter
     quiet = {"clip": 1e4, "noise_multiplier": 1e-12, "epsilon": math.inf}
     tacit.run(central(train=everybody, privacy=quiet), out=tmp_path / "central")
     tacit.run(central(train=everybody, privacy={"kind": "none"}), out=tmp_path / "plain")
@@ -268,24 +269,27 @@ def test_an_adaptive_clip_starts_at_a_tenth_moves_and_is_told(tmp_path):
 
 
 def test_client_level_charges_of_other_runs_count_and_record_level_ones_do_not(tmp_path):
-    shared = {"ledger": str(tmp_path / "shared.db")}
-    local = {"kind": "local", "unit": "client", **shared, "noise_multiplier": 2.0, "epsilon": math.inf}
+    shared = {"ledger": str(tmp_path / "shared.db"), "delta_share": 0.3}
+    local = {"kind": "local", "unit": "client", **shared, "noise_multiplier": 12.0, "epsilon": math.inf}
     first = tacit.run(central(privacy=local, train={"rounds": 1}), out=tmp_path / "local")
     same = {"noise_multiplier": 2.0, "epsilon": 3.0}
     alone = tacit.run(central(privacy=same, train={"rounds": 40}), out=tmp_path / "alone")
     after = tacit.run(central(privacy=same | shared, train={"rounds": 40}), out=tmp_path / "after")
     assert 0 < len(after.rounds) < len(alone.rounds)  # those who took part in the local run have less left
-    assert after.guarantee.epsilon_max <= 3.0
-    assert after.guarantee.epsilon_min < after.guarantee.epsilon_max
+    assert after.guarantee.epsilon_max < after.guarantee.others.epsilon <= 3.0
+    assert (after.guarantee.others.runs, after.guarantee.others.apart) == (1, 0)
     assert first.guarantee.epsilon_min == 0.0
     record = {"kind": "local", "noise_multiplier": 1.0, "epsilon": math.inf, **shared}
     other = tacit.run(central(privacy=record, train={"rounds": 1}), out=tmp_path / "record")
     assert other.guarantee.unit == "record"
     assert other.guarantee.epsilon_min == 0.0  # nothing of the client-level charges is added
+    assert (other.guarantee.others.runs, other.guarantee.others.apart) == (0, 2)
+    assert other.guarantee.others.epsilon == other.guarantee.epsilon_max
+    assert "Not included are 2 runs of its ledger that promised per client." in other.sentence
 
 
 def test_cohorts_of_both_kinds_do_not_share_a_ledger(tmp_path):
-    shared = {"ledger": str(tmp_path / "shared.db"), "accountant": "rdp"}
+    shared = {"ledger": str(tmp_path / "shared.db"), "accountant": "rdp", "delta_share": 0.1}
     tacit.run(central(privacy=shared), out=tmp_path / "poisson")
     with pytest.raises(BadInput, match=r"use another privacy\.ledger"):
         tacit.run(central(privacy=shared, train={"sampler": "fixed"}), out=tmp_path / "fixed")

@@ -13,6 +13,7 @@ from tacit.engine import simulate
 from tacit.engine.cohort import sample
 from tacit.engine.folder import CHECKPOINT
 from tacit.errors import BadInput, LedgerError, RunExists, TrainingDiverged
+from tacit.random import seeded
 
 FILES = (
     "experiment.toml", "rounds.jsonl", "rounds.csv", "ledger.db", "clients.json", "model.safetensors", "summary.json",
@@ -127,11 +128,12 @@ def test_a_round_repeated_with_new_randomness_is_paid_again(small, tmp_path):
     experiment = small(run={"randomness": "os"}, privacy={"epsilon": float("inf"), "noise_multiplier": 1.0})
     whole = tacit.run(experiment, out=tmp_path / "whole")
     with pytest.raises(Stop):
-        tacit.run(experiment, out=tmp_path / "parts", observe=stop_after(3))
+        tacit.run(experiment, out=tmp_path / "parts", observe=stop_after(1))
     (tmp_path / "parts" / CHECKPOINT).unlink()  # as if the crash had come before the first checkpoint
     again = tacit.run(experiment, out=tmp_path / "parts", resume=True)
     assert again.guarantee.epsilon_min > whole.guarantee.epsilon_max
-    assert len(list(again.ledger.entries())) == 2 * len(list(whole.ledger.entries()))
+    assert len(list(again.ledger.entries())) == 6 * 6
+    assert len(list(whole.ledger.entries())) == 6 * 4
 
 
 def test_the_charge_is_on_disk_before_anybody_trains(small, tmp_path, monkeypatch):
@@ -197,16 +199,17 @@ def test_a_budget_too_small_for_one_round_ends_before_anything_is_charged(small,
 
 
 def test_two_runs_in_one_ledger_share_one_budget(small, tmp_path):
-    shared = {"ledger": str(tmp_path / "shared.db")}
+    shared = {"ledger": str(tmp_path / "shared.db"), "delta_share": 0.5}
     first = tacit.run(small(privacy=shared), out=tmp_path / "a")
     second = tacit.run(small(privacy=shared), out=tmp_path / "b")
     assert second.rounds == []
-    assert second.guarantee.epsilon_max == first.guarantee.epsilon_max
+    assert second.guarantee.others.epsilon == pytest.approx(first.guarantee.epsilon_max)
+    assert second.guarantee.epsilon_max == 0
     assert tacit.run(small(), out=tmp_path / "c").rounds
 
 
 def test_a_shared_ledger_refuses_another_partition_of_the_data(small, tmp_path):
-    shared = {"ledger": str(tmp_path / "shared.db")}
+    shared = {"ledger": str(tmp_path / "shared.db"), "delta_share": 0.5}
     tacit.run(small(privacy=shared), out=tmp_path / "a")
     with pytest.raises(LedgerError, match="other data"):
         tacit.run(small(privacy=shared, run={"seed": 9}), out=tmp_path / "b")
@@ -321,7 +324,7 @@ def test_cohorts_are_uniform_over_the_clients_that_can_pay(small, tmp_path):
     meter = loop_module.Meter(parts, None)
     counts = np.zeros(6)
     for r in range(3000):
-        for client in sample(parts, meter, r):
+        for client in sample(parts, meter, r, seeded(1)):
             counts[client.index] += 1
     assert counts.sum() == 6000
     assert abs(counts - 1000).max() < 5 * np.sqrt(3000 * (1 / 3) * (2 / 3))
@@ -333,7 +336,7 @@ def test_a_natural_partition_with_another_test_split_is_other_data_for_a_ledger(
     values = {
         "data": {"name": "npz", "path": str(tmp_path / "a.npz"), "partition": "natural", "classes": 2},
         "train": {"rounds": 2},
-        "privacy": {"kind": "local", "epsilon": 3.0, "ledger": str(tmp_path / "shared.db")},
+        "privacy": {"kind": "local", "epsilon": 3.0, "ledger": str(tmp_path / "shared.db"), "delta_share": 0.1},
     }
     tacit.run(tacit.Experiment(**values), out=tmp_path / "one")
     with pytest.raises(LedgerError, match="other data"):
@@ -341,11 +344,12 @@ def test_a_natural_partition_with_another_test_split_is_other_data_for_a_ledger(
 
 
 def test_a_run_that_could_pay_nothing_says_whose_spending_it_reports(small, tmp_path):
-    shared = {"ledger": str(tmp_path / "shared.db")}
+    shared = {"ledger": str(tmp_path / "shared.db"), "delta_share": 0.5}
     tacit.run(small(privacy=shared), out=tmp_path / "a")
     second = tacit.run(small(privacy=shared), out=tmp_path / "b")
     assert second.rounds == []
-    assert "this run and the 1 others in its ledger" in second.sentence
+    assert "the epsilon spent in this run is at most 0.000" in second.sentence
+    assert "Together with the 1 other run of its ledger that promises this per record" in second.sentence
 
 
 def test_a_start_that_fails_leaves_its_folder_free(small, tmp_path):

@@ -8,6 +8,7 @@ from rich.console import Console
 import tacit
 from tacit.privacy.guarantee import sentence
 from tacit.report.progress import Display, closing, promise_lines
+from tacit.types import Others
 
 
 @pytest.fixture(scope="module")
@@ -33,14 +34,23 @@ def test_who_was_refused_and_why_is_shown_as_it_is_written():
 
 
 def test_the_short_lines_say_all_that_the_sentence_says(ended):
+    others = Others(runs=2, apart=1, epsilon=4.5, delta=3e-5, rule="a rule")
     g = replace(
-        ended.guarantee, also=(replace(ended.guarantee, adversary="somebody who sees more", sampler="one report"),)
+        ended.guarantee,
+        others=others,
+        also=(replace(ended.guarantee, adversary="somebody who sees more", sampler="one report"),),
     )
     lines = " ".join(f"{name} {words}" for name, words in promise_lines(g.record(), other_runs=2))
     for words in (g.unit, g.adversary, g.relation, g.sampler, g.accountant, g.randomness, *g.assumes, f"{g.delta:g}"):
         assert words in sentence(g)
         assert words in lines
-    assert "this run and 2 others in its ledger" in lines
+    together = "Together with the 2 other runs of its ledger that promise this per record, the epsilon is at most 4.500"
+    for words in (
+        f"{together} at delta = 3e-05 (a rule).",
+        "Not included is 1 run of its ledger that promised per client.",
+    ):
+        assert words in sentence(g)
+        assert words in lines
     assert "somebody who sees more" in lines
 
 

@@ -102,11 +102,12 @@ def _serve(grid: Grid, experiment: Experiment, call: Call, folder: Folder, obser
     population = roster.population(shape(rows))
     told = {"text": experiment.toml(), "roster": roster.record()}
     parts = assemble_sealed(experiment, rows, population, folder=call.keys, run=folder.run, site=None, **told)
+    parts = replace(parts, elsewhere=True)
     folder.write("experiment.toml", with_rule(parts).toml().encode())
     terms = _terms(parts)
     places = {name: index for index, name in enumerate(roster.names)}
     where = {places[name]: node for name, node in nodes.items()}
-    ledger = _ledger(parts, folder)
+    ledger = open_ledger(parts, folder)
     note_clients(parts, ledger, folder, simulated=False)
     _agree(grid, parts, roster, where, terms, folder, call, releases=_releases(parts, ledger, folder))
     least = 1 if parts.algorithm.forgiving else experiment.train.min_clients
@@ -138,7 +139,7 @@ def _roster(experiment: Experiment, sites: Sequence[str], facts: dict[str, dict[
     if privacy.level == "minimum":
         epsilons = [min(epsilons)] * len(epsilons)
     sizes = tuple(int(said["examples"]) for said in present)
-    roster = Roster(tuple(sites), sizes, tuple(epsilons), privacy.delta, privacy.unit_kept)
+    roster = Roster(tuple(sites), sizes, tuple(epsilons), privacy.run_delta, privacy.unit_kept)
     write_file(path, json.dumps(roster.record(), indent=1).encode())
     return roster
 
@@ -154,24 +155,14 @@ def _terms(parts: Parts) -> dict[int, Terms]:
     }
 
 
-def _ledger(parts: Parts, folder: Folder) -> Ledger | None:
-    # a site answers a round once and keeps the answer, so a round that is asked again is the same release of the site;
-    # noise that the server draws is another one
-    return open_ledger(parts, folder, attempt=None if isinstance(parts.plan, CentralPlan) else "deployment")
-
-
 def _releases(parts: Parts, ledger: Ledger | None, folder: Folder) -> int:
     """How many models a run of central DP will have released at most: those charged so far and those that can follow."""
     rounds = parts.experiment.train.rounds
     if ledger is None or not isinstance(parts.plan, CentralPlan):
         return rounds
     _, first = folder.restore() or (None, 0)
-    ledger.open_round(first)
     left = ledger.rounds_left_to_all(Meter(parts, ledger).budget, parts.plan.mechanism.event(), hint=rounds)
-    mine = (ledger.run, ledger.attempt)
-    before = [e for e in ledger.entries() if (e["run"], e["attempt"]) != mine and e["run"] == ledger.run]
-    own = [e for e in ledger.entries() if (e["run"], e["attempt"]) == mine and e["round"] < first]
-    return len(before) + len(own) + min(rounds - first, left)
+    return ledger.charged_rounds() + min(rounds - first, left)
 
 
 def _agree(

@@ -37,7 +37,12 @@ class OnRay:
         self._jobs: queue.Queue[Any] = queue.Queue()
         self._done: queue.Queue[Any] = queue.Queue()
         workers = parts.experiment.run.workers or len(os.sched_getaffinity(0))
-        arguments = (client_app(parts.experiment.toml()), self._server(), min(workers, parts.cohort), workers)
+        arguments = (
+            client_app(parts.experiment.toml(), parts.releases.digest),
+            self._server(),
+            min(workers, parts.cohort),
+            workers,
+        )
         self._thread = threading.Thread(target=_simulate, args=(*arguments, self._done), daemon=True)
         self._thread.start()
 
@@ -97,15 +102,15 @@ def _round(grid: Grid, received: bytes, round: int, cohort: list[int]) -> list[R
     return [found[index] for index in cohort]
 
 
-def client_app(text: str) -> ClientApp:
-    """A ClientApp that trains the clients it is dealt; it holds nothing but the experiment's text."""
+def client_app(text: str, digest: str) -> ClientApp:
+    """A ClientApp that trains the clients it is dealt; it holds nothing but the experiment's text, and what was paid for."""
     app = ClientApp()
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
         del context
         ask, body = read(message)
-        replies = list(_trainer(text)(body, int(ask["round"]), ask["cohort"]))
+        replies = list(_trainer(text, digest)(body, int(ask["round"]), ask["cohort"]))
         head = {"lengths": [len(raw) for raw, _ in replies], "info": [info for _, info in replies]}
         return answer(head, b"".join(raw for raw, _ in replies), to=message)
 
@@ -113,14 +118,16 @@ def client_app(text: str) -> ClientApp:
 
 
 @lru_cache(maxsize=1)
-def _trainer(text: str) -> Trainer:
-    """Built once in every worker."""
+def _trainer(text: str, digest: str) -> Trainer:
+    """Built once in every worker, from the same rows and code as in the process that pays. Raises BadInput for others."""
     import tomllib
 
     from tacit.build import build
     from tacit.experiment import Experiment
 
     parts = build(Experiment(**tomllib.loads(text)))
+    if not parts.nonce and parts.releases.digest != digest:
+        raise BadInput("A worker found other rows, code or budgets than the run was paid for: start it again.")
     clip = parts.experiment.privacy.clip if parts.plan else None
     work = workspace(parts.model, clip=clip, physical_batch=parts.experiment.train.physical_batch)
     return one_by_one(task(parts.algorithm, work, parts.population, parts.derive))
