@@ -69,7 +69,7 @@ class Clipper:
     keep examples apart and every trainable parameter belongs to a layer with a rule, else "vmap", else "loop"; it is chosen on
     synthetic rows of the first data's shape and type, and `reason` says why a faster one was not taken. Frozen parameters have
     zeros in the sum; what is frozen, and on "book-keeping" what the model computes, is read once. The model stays as it is:
-    parameters may be changed in place between calls.
+    parameters may be changed in place between calls. `keeps_rows=False` saves a copy: x is then written into.
 
     Guarantee: the vector changes by at most `clip` when an example comes or goes, up to float32 rounding, whatever the example and
     the parameters: a gradient without a finite norm counts as zero. Nothing that is raised depends on values in x and y.
@@ -82,13 +82,22 @@ class Clipper:
     (1.0, 5, 'book-keeping')
     """
 
-    def __init__(self, model: nn.Module, *, clip: float, physical_batch: int = 256, path: str | None = None):
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        clip: float,
+        physical_batch: int = 256,
+        path: str | None = None,
+        keeps_rows: bool = True,
+    ):
         check.positive(clip=clip)
         check.at_least(1, physical_batch=physical_batch)
         if path is not None:
             check.one_of(PATHS, path=path)
         refuse(model)
         self.model, self.clip, self.physical_batch = model, float(clip), int(physical_batch)
+        self.keeps_rows = keeps_rows
         self.path: str | None = None
         self.reason = ""
         self._names = tuple(PATHS) if path is None else (path,)
@@ -103,7 +112,7 @@ class Clipper:
         with full_precision(x.device):
             path = self._path(x, y)
             try:
-                return self._sum(path, x, y)
+                return self._sum(path, x.clone() if self.keeps_rows else x, y)
             except OUT_OF_MEMORY:
                 raise
             except Exception:  # noqa: BLE001 - rows of this shape went through, so that it depends on values: no word about it
@@ -121,10 +130,12 @@ class Clipper:
     def _sum(self, path: Path, x: torch.Tensor, y: torch.Tensor) -> tuple[Bounded, NotPrivate]:
         """The sum over physical batches."""
         vector = torch.zeros(self._size, device=self._first.device)
+        if 0 < len(y) <= self.physical_batch:
+            return Bounded(vector, self.clip), NotPrivate(*path(x, y, clip=self.clip, out=vector), self.clip)
         found = [
             path(x[i : i + self.physical_batch], y[i : i + self.physical_batch], clip=self.clip, out=vector)
             for i in range(0, len(y), self.physical_batch)
         ]
         nothing = (vector.new_zeros(0), vector.new_zeros(0))
-        norms, losses = found[0] if len(found) == 1 else map(torch.cat, zip(nothing, *found, strict=True))
+        norms, losses = map(torch.cat, zip(nothing, *found, strict=True))
         return Bounded(vector, self.clip), NotPrivate(norms, losses, self.clip)

@@ -13,6 +13,7 @@ from torch import nn
 
 from tacit.errors import ModelRefused
 
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 MUTABLE = (list, dict, set, bytearray, deque, torch.Tensor)
 
 
@@ -24,6 +25,11 @@ def fresh(model: nn.Module) -> nn.Module:
 def twin(model: nn.Module) -> nn.Module:
     """A copy that shares nothing: not even what is written into a parameter stays."""
     return _copied(model, {})
+
+
+def hooked(module: nn.Module) -> bool:
+    """Whether other code than its class's forward pass runs when the module is called."""
+    return any(getattr(module, hooks) for hooks in HOOKS) or "forward" in vars(module)
 
 
 def _copied(model: nn.Module, memo: dict[int, object]) -> nn.Module:

@@ -3,7 +3,8 @@
 Source: Li et al. 2022 (ghost norms, arXiv:2110.05679v6, sec. 4.1) and Bu et al. 2023 (book-keeping,
 arXiv:2210.00038v3). Each form answers two questions: the squared norm of every example's gradient, and the sum of the
 gradients under given weights. An example without a finite norm has weight 0; since 0 times infinity is no number, what is not
-finite is replaced by what is (`nan_to_num`: a selection, entry by entry) before it meets its weight.
+finite is replaced by what is (`nan_to_num`: a selection, entry by entry) before it meets its weight. That is done in place:
+forms own their factors, and the norms are asked before the sums.
 """
 
 from collections.abc import Callable
@@ -18,7 +19,9 @@ KEEP_FLOATS = 1 << 20  # 4 MiB: gradients this small are kept whatever the activ
 KEEP_RATIO = 2  # otherwise kept gradients take at most twice the memory of their factors
 PART_FLOATS = 1 << 23  # 32 MiB: more than this is never unfolded at once
 ROUNDING = 2.0**-21  # 8 units in the last place: what the sum of a Gram product may lose
-LOST = 2.0**-63  # an entry this small has a square below float32's smallest, which counts as zero in a norm
+LOST = (
+    2.0**-53
+)  # 2^10 times the largest entry whose square float32 flushes to zero: above, that loses a norm 2^-21 at most
 
 Rows = Callable[[slice], tuple[torch.Tensor, torch.Tensor]]
 Arranged = Callable[[torch.Tensor], torch.Tensor]
@@ -46,7 +49,7 @@ class Dense:
         return vector_norm(self.gradients, dim=1).square()
 
     def add_weighted(self, weights: torch.Tensor, out: torch.Tensor) -> None:
-        out.view(-1).addmv_(nan_to_num(self.gradients).t(), weights)
+        out.view(-1).addmv_(cleaned(self.gradients).t(), weights)
 
 
 class Outer:
@@ -59,7 +62,7 @@ class Outer:
         return (factor_norms(self.a) * factor_norms(self.d)).square_()
 
     def add_weighted(self, weights: torch.Tensor, out: torch.Tensor) -> None:
-        out.addmm_((nan_to_num(self.d) * weights[:, None]).t(), nan_to_num(self.a))
+        out.addmm_((cleaned(self.d) * weights[:, None]).t(), cleaned(self.a))
 
 
 class Table:
@@ -78,7 +81,7 @@ class Table:
         return norms.new_zeros(self.batch).index_add_(0, self.owner, norms)
 
     def add_weighted(self, weights: torch.Tensor, out: torch.Tensor) -> None:
-        out.index_add_(0, self.place, nan_to_num(self.merged) * weights[self.owner][:, None])
+        out.index_add_(0, self.place, cleaned(self.merged) * weights[self.owner][:, None])
 
 
 class Product:
@@ -104,11 +107,11 @@ class Product:
 
     def add_weighted(self, weights: torch.Tensor, out: torch.Tensor) -> None:
         if self.kept is not None:
-            out.add_(self.arranged(torch.mv(self.kept.nan_to_num_().t(), weights)))
+            out.add_(self.arranged(torch.mv(cleaned(self.kept).t(), weights)))
             return
         for part in self._parts():
             a, d = self.rows(part)
-            out.add_(self.arranged(weighted(nan_to_num(a), nan_to_num(d) * weights[part, None, None, None])))
+            out.add_(self.arranged(weighted(cleaned(a), cleaned(d) * weights[part, None, None, None])))
 
     def _gram_cost(self) -> int:
         return 2 * self.time**2 * (self.p + self.q + FLOAT_COST)
@@ -124,9 +127,14 @@ class Product:
         return [slice(start, start + step) for start in range(0, self.batch, step)]
 
 
+def cleaned(rows: torch.Tensor) -> torch.Tensor:
+    """`nan_to_num`, in place where that can be: a copy would cost more than the selection, and nobody needs the rows again."""
+    return rows.nan_to_num_() if rows.is_contiguous() else nan_to_num(rows)
+
+
 def factor_norms(rows: torch.Tensor) -> torch.Tensor:
-    """Norms along the last dimension, rounded up by what squares below float32 lose: the other factor may be huge."""
-    return vector_norm(rows, dim=-1).add_(LOST * rows.shape[-1] ** 0.5)
+    """Norms along the last dimension, at least what squares below float32 may have lost: the other factor may be huge."""
+    return vector_norm(rows, dim=-1).clamp_min_(LOST * rows.shape[-1] ** 0.5)
 
 
 def multiplied(a: torch.Tensor, d: torch.Tensor) -> torch.Tensor:

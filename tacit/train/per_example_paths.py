@@ -51,7 +51,7 @@ def example_gradient(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> tupl
 
 def clip_weights(norms: torch.Tensor, clip: float) -> torch.Tensor:
     """min(1, C / |g_i|), and 0 where the norm is infinite or no number."""
-    return (clip / norms).clamp_(max=1.0).nan_to_num_(nan=0.0)
+    return norms.reciprocal().mul_(clip).clamp_(max=1.0).nan_to_num_(nan=0.0)
 
 
 class BookKeeping:
@@ -78,10 +78,11 @@ class BookKeeping:
         )
         with torch.no_grad():
             forms = self._forms(tape, found, len(y))
-            norms = sum((form.squared_norms() for _, form in forms), start=out.new_zeros(len(y))).sqrt_()
+            squares = [form.squared_norms() for _, form in forms] or [out.new_zeros(len(y))]
+            norms = sum(squares[1:], start=squares[0]).sqrt_()
             weights = clip_weights(norms, clip)
             for block, form in forms:
-                form.add_weighted(weights, out[block.start : block.stop].view(block.shape))
+                form.add_weighted(weights, block.of(out))
         return norms, losses.detach()
 
     def _forms(self, tape: "Tape", found: tuple[torch.Tensor | None, ...], batch: int) -> list[tuple[Block, Form]]:
@@ -161,7 +162,7 @@ class Vmapped:
         norms = torch.stack([torch.linalg.vector_norm(row, dim=1) for row in rows]).square().sum(0).sqrt()
         weights = clip_weights(norms, clip)
         for view, row in zip(views(out, self.layout), rows, strict=True):
-            view.view(-1).addmv_(row.nan_to_num_().t(), weights)
+            view.view(-1).addmv_(torch.nan_to_num(row).t(), weights)
         return norms, losses
 
 

@@ -5,8 +5,6 @@ the clip, because the norm and the sum come from different products. Convolution
 set back afterwards; matrix products and autocast, which a user has chosen, are refused.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -25,29 +23,31 @@ def _places(backend: Any) -> list[Any]:
 CUDNN, ONEDNN = _places(torch.backends.cudnn), _places(torch.backends.mkldnn)
 
 
-@contextmanager
-def full_precision(device: torch.device) -> Iterator[None]:
-    """Convolutions on this device in full float32; the user's settings are back afterwards, whatever happens.
+class full_precision:
+    """Convolutions on this device in full float32 within the block; the user's settings are back afterwards, whatever happens.
 
     Raises: BadInput where torch may round the factors of matrix products.
     """
-    refuse_coarse_products()
-    places = CUDNN if device.type == "cuda" else ONEDNN
-    before = [place.fp32_precision for place in places]
-    old = device.type == "cuda" and _allowed()
-    try:
-        if old:
+
+    def __init__(self, device: torch.device):
+        self.places = CUDNN if device.type == "cuda" else ONEDNN
+        self.cuda = device.type == "cuda"
+
+    def __enter__(self) -> None:
+        refuse_coarse_products()
+        found = [(place, place.fp32_precision) for place in self.places]
+        self.coarse = [(place, precision) for place, precision in found if precision not in FULL]
+        self.older = self.cuda and _allowed()
+        if self.older:
             torch.backends.cudnn.allow_tf32 = False
-        for place, found in zip(places, before, strict=True):
-            if found not in FULL:
-                place.fp32_precision = "ieee"
-        yield
-    finally:
-        if old:
+        for place, _ in self.coarse:
+            place.fp32_precision = "ieee"
+
+    def __exit__(self, *error: object) -> None:
+        if self.older:
             torch.backends.cudnn.allow_tf32 = True
-        for place, found in zip(places, before, strict=True):
-            if found not in FULL:
-                place.fp32_precision = found
+        for place, precision in self.coarse:
+            place.fp32_precision = precision
 
 
 def refuse_coarse_products() -> None:

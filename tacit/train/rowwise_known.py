@@ -42,8 +42,9 @@ ELEMENTWISE = _words(
     cos cosh detach div dropout dropout1d dropout2d dropout3d elu eq erf erfc exp expand_as expm1 float floor floor_divide fmod
     feature_alpha_dropout ge gelu gt hardshrink hardsigmoid hardswish hardtanh int isfinite isinf isnan le leaky_relu lerp log log10
     log1p log2 logaddexp logical_and logical_not logical_or logsigmoid long lt masked_fill maximum minimum mish mul multiply
-    nan_to_num ne neg negative ones_like pow reciprocal relu relu6 remainder rsqrt rsub selu sigmoid sign silu sin sinh softplus softshrink
-    softsign sqrt square sub subtract tan tanh tanhshrink threshold to true_divide trunc type_as xlogy zeros_like full_like
+    nan_to_num ne neg negative ones_like pow reciprocal relu relu6 remainder rsqrt rsub selu sigmoid sign silu sin sinh softplus
+    softshrink softsign sqrt square sub subtract tan tanh tanhshrink threshold to true_divide trunc type_as xlogy zeros_like
+    full_like
     """
 )
 ALONG: dict[str, Rule] = {

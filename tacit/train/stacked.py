@@ -153,7 +153,7 @@ def _clipped_sums(
         norms = torch.stack([torch.linalg.vector_norm(row, dim=2) for row in rows]).square().sum(0).sqrt()
         weights = clip_weights(norms, clip) * m
         for block, row in zip(layout, rows, strict=True):
-            total[:, block.start : block.stop] += torch.bmm(weights[:, None], row.nan_to_num_())[:, 0]
+            total[:, block.start : block.stop] += torch.bmm(weights[:, None], torch.nan_to_num(row))[:, 0]
         seen += torch.stack([losses.nan_to_num(0.0, 0.0, 0.0) * m, m, (norms > clip) * m]).sum(2)
     return total
 

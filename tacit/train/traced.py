@@ -11,11 +11,10 @@ from typing import Any, Protocol
 import torch
 from torch import fx, nn
 
-from tacit.train.fresh import fresh
+from tacit.train.fresh import fresh, hooked
 from tacit.train.rowwise import LARGE, SMALL, Rule, Unsupported, Value, inside, is_rows
 from tacit.train.rowwise_known import FUNCTIONS, METHODS, MODULES, SHAPED
 
-HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 FACTS = ("dtype", "device", "ndim", "is_cuda", "itemsize")  # of a tensor, the same for every batch
 
 
@@ -84,7 +83,7 @@ def told(root: nn.Module, graph: fx.Graph, numbers: dict[str, int]) -> Forward:
 def refuse_hooks(model: nn.Module) -> None:
     """Raises: Unsupported for code that would run beside the forward pass that was read."""
     for name, module in model.named_modules():
-        if any(getattr(module, hooks) for hooks in HOOKS) or "forward" in vars(module):
+        if hooked(module):
             raise Unsupported(f"{name or type(module).__name__!r} carries a hook or a forward pass of its own")
     if torch.nn.modules.module._has_any_global_hook():
         raise Unsupported("torch's modules carry a hook")
