@@ -19,9 +19,7 @@ KEEP_FLOATS = 1 << 20  # 4 MiB: gradients this small are kept whatever the activ
 KEEP_RATIO = 2  # otherwise kept gradients take at most twice the memory of their factors
 PART_FLOATS = 1 << 23  # 32 MiB: more than this is never unfolded at once
 ROUNDING = 2.0**-21  # 8 units in the last place: what the sum of a Gram product may lose
-LOST = (
-    2.0**-53
-)  # 2^10 times the largest entry whose square float32 flushes to zero: above, that loses a norm 2^-21 at most
+LOST = 2.0**-63  # the square of a smaller entry is flushed to zero, and is missing from its norm
 
 Rows = Callable[[slice], tuple[torch.Tensor, torch.Tensor]]
 Arranged = Callable[[torch.Tensor], torch.Tensor]
@@ -133,8 +131,8 @@ def cleaned(rows: torch.Tensor) -> torch.Tensor:
 
 
 def factor_norms(rows: torch.Tensor) -> torch.Tensor:
-    """Norms along the last dimension, at least what squares below float32 may have lost: the other factor may be huge."""
-    return vector_norm(rows, dim=-1).clamp_min_(LOST * rows.shape[-1] ** 0.5)
+    """Norms along the last dimension, rounded up by what squares below float32 may have lost: the other factor may be huge."""
+    return vector_norm(rows, dim=-1).add_(LOST * rows.shape[-1] ** 0.5)
 
 
 def multiplied(a: torch.Tensor, d: torch.Tensor) -> torch.Tensor:

@@ -89,8 +89,12 @@ def alone(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     for i in range(len(y)):
         used = twin(model)
         before = _state(used)
-        with same_chance(x.device), Watched():
-            gradients.append(example_gradient(used, x[i : i + 1], y[i : i + 1])[0])
+        try:
+            with same_chance(x.device), Watched():
+                gradients.append(example_gradient(used, x[i : i + 1], y[i : i + 1])[0])
+        except Exception as error:
+            text = str(error).partition("\n")[0] or type(error).__name__
+            raise ModelRefused(f"The model cannot be trained on single examples: {text}") from error
         for name, state in _state(used).items():
             if before.get(name) != state or not _equal(used, model, name):
                 raise ModelRefused(f"The forward pass writes into {name!r}, which would carry records past the noise.")
