@@ -36,7 +36,9 @@ def noised(update, mechanism=MECHANISM, seed=0):
     def sgd(work, theta, client, stream):
         return Trained(Raw(update))
 
-    return noised_update(None, torch.zeros_like(update), CLIENT, mechanism, sgd=sgd, stream=seeded(seed)("train")).update
+    return noised_update(
+        None, torch.zeros_like(update), CLIENT, mechanism, sgd=sgd, stream=seeded(seed)("train")
+    ).update
 
 
 def test_noise_has_the_stated_std_and_not_two_thirds_or_three_halves():
