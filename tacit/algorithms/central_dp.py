@@ -2,11 +2,12 @@
 central half of Naseri, Hayes, De Cristofaro 2022 (arXiv:2009.03561). Adaptive clip: Andrew et al. 2021 (arXiv:1905.03871).
 
 Guarantee: client level, against everybody who sees the models. The server is trusted: it sees clipped updates and who
-sent them. It clips again, since a client may not have; who does not answer, or sends what cannot be used, counts as a zero
-update; the divisor is the expected cohort. So nothing depends on who was drawn, who answered, or what one client sent.
+sent them. It clips again, since a client may not have; whose training fails or diverges sends a zero update, and who does not
+answer, or sends what cannot be used, counts as one; the divisor is the expected cohort. So nothing depends on who was drawn,
+who answered, or what one client sent.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -14,15 +15,13 @@ import torch
 from dp_accounting import DpEvent
 
 from tacit.algorithms._usable import usable
-from tacit.errors import BadInput, TrainingDiverged
 from tacit.privacy.client_mechanism import CohortGaussian, QuantileClip
-from tacit.random import Derive, Stream
+from tacit.random import Derive
 from tacit.release import mark, tensor_bytes
 from tacit.server_optimizer import ServerOptimizer, apart
+from tacit.train.attempt import Local, attempt
 from tacit.train.workspace import Trained, Workspace
-from tacit.types import Bounded, Client, Message, Raw, State
-
-Local = Callable[[Workspace, torch.Tensor, Client, Stream], Trained]
+from tacit.types import Bounded, Client, Message, State
 
 
 @dataclass(frozen=True)
@@ -49,18 +48,13 @@ class CentralDP:
         return self.mechanism.event()
 
     def train(self, work: Workspace, received: Message, client: Client, derive: Derive) -> Trained:
-        try:
-            trained = self.local(work, received.tensors["params"], client, derive("train"))
-        except TrainingDiverged:  # that the run stops would tell everybody: this client sends nothing instead
-            return Trained(Raw(torch.full_like(received.tensors["params"], torch.nan)))
+        # that it sends nothing, or that the run stops, would tell everybody: whoever fails sends a zero update
+        trained = attempt(self.local, work, received.tensors["params"], client, derive("train"))
         clipped = float(trained.update.vector.norm()) > float(received.tensors["clip"])
         return Trained(trained.update, trained.info | {"clipped": float(clipped)})
 
     def release(self, trained: Trained, client: Client, received: Message) -> Message:
-        try:
-            bounded = self.mechanism.at(float(received.tensors["clip"])).bound(trained.update.vector)
-        except BadInput as error:
-            return Message(client.id, {}, {"failed": str(error)})
+        bounded = self.mechanism.at(float(received.tensors["clip"])).bound(trained.update.vector)
         unclipped = bounded.vector is trained.update.vector
         return Message(client.id, {"update": bounded.vector}, {"unclipped": unclipped})
 

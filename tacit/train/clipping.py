@@ -12,14 +12,16 @@ import torch.nn.functional as F
 from torch import nn
 
 from tacit import check
-from tacit.errors import BadInput, ModelRefused
+from tacit.errors import BadInput
 from tacit.train.flat import blocks
 from tacit.train.per_example_check import refuse, settle
-from tacit.train.per_example_paths import PATHS, Looped, Path, Unsupported
+from tacit.train.per_example_paths import OUT_OF_MEMORY, PATHS, Looped, Path
+from tacit.train.precision import full_precision
 from tacit.types import Bounded
 
-CHECKED = 3  # examples that a path is checked on
-SHOWS_MIXING = 2  # fewer examples cannot show that a model mixes them
+PROBED = 32  # examples that a path without a proof is tried with at once, where a physical batch holds so many
+
+Public = tuple[torch.Size, torch.dtype, torch.Size, torch.dtype, bool]  # what a choice may depend on
 
 
 def clipped_sum_slow(model: nn.Module, x: torch.Tensor, y: torch.Tensor, *, clip: float) -> torch.Tensor:
@@ -31,14 +33,9 @@ def clipped_sum_slow(model: nn.Module, x: torch.Tensor, y: torch.Tensor, *, clip
         loss = F.cross_entropy(model(x[i : i + 1]), y[i : i + 1])
         parts = torch.autograd.grad(loss, trainable, materialize_grads=True)
         gradient = torch.cat([part.reshape(-1) for part in parts])
-        total[places] += gradient * min(1.0, clip / gradient.norm())
+        norm = gradient.norm()
+        total[places] += torch.where(norm.isfinite(), gradient * (clip / norm).clamp(max=1.0), 0.0)
     return total
-
-
-def refuse_coarse_products() -> None:
-    """Raises: BadInput where torch may round the factors of a product: a sum of clipped gradients could exceed the clip."""
-    if torch.get_float32_matmul_precision() != "highest":
-        raise BadInput("Call torch.set_float32_matmul_precision('highest'): coarser products can exceed the clip.")
 
 
 @dataclass(frozen=True)
@@ -61,22 +58,23 @@ class NotPrivate:
 
     @property
     def loss_sum(self) -> float:
-        """The cross-entropy, summed over the examples."""
-        return float(self.losses.sum())
+        """The cross-entropy, summed over the examples that have one."""
+        return float(self.losses.nan_to_num(0.0, 0.0, 0.0).sum())
 
 
 class Clipper:
     """Sums the clipped per-example gradients of a model's cross-entropy.
 
-    `physical_batch` bounds how many examples are in memory at once. The `path` is "book-keeping" where every trainable
-    parameter belongs to a layer with a rule, else "vmap", else "loop"; it is chosen on the first data, where the choice is
-    checked against single examples, and `reason` says why a faster one was not taken. Frozen parameters have zeros in the
-    sum; what is frozen is read once, here. The model stays as it is: parameters may be changed in place between calls.
+    `physical_batch` bounds how many examples are in memory at once. The `path` is "book-keeping" where every operation is known to
+    keep examples apart and every trainable parameter belongs to a layer with a rule, else "vmap", else "loop"; it is chosen on
+    synthetic rows of the first data's shape and type, and `reason` says why a faster one was not taken. Frozen parameters have
+    zeros in the sum; what is frozen, and on "book-keeping" what the model computes, is read once. The model stays as it is:
+    parameters may be changed in place between calls. `keeps_rows=False` saves a copy: x is then written into.
 
-    Guarantee: the vector changes by at most `clip` when an example comes or goes, up to float32 rounding.
+    Guarantee: the vector changes by at most `clip` when an example comes or goes, up to float32 rounding, whatever the example and
+    the parameters: a gradient without a finite norm counts as zero. Nothing that is raised depends on values in x and y.
 
-    Raises: ModelRefused for a model that mixes or remembers examples; BadInput; TrainingDiverged for a gradient without a
-    finite norm (an event that depends on the data, so it must not be shown to others).
+    Raises: ModelRefused for a model that mixes or remembers examples; BadInput.
 
     >>> clipper = Clipper(nn.Linear(3, 2), clip=1.0)
     >>> bounded, not_private = clipper(torch.randn(5, 3), torch.zeros(5, dtype=torch.long))
@@ -84,61 +82,60 @@ class Clipper:
     (1.0, 5, 'book-keeping')
     """
 
-    def __init__(self, model: nn.Module, *, clip: float, physical_batch: int = 256, path: str | None = None):
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        clip: float,
+        physical_batch: int = 256,
+        path: str | None = None,
+        keeps_rows: bool = True,
+    ):
         check.positive(clip=clip)
         check.at_least(1, physical_batch=physical_batch)
         if path is not None:
             check.one_of(PATHS, path=path)
         refuse(model)
         self.model, self.clip, self.physical_batch = model, float(clip), int(physical_batch)
+        self.keeps_rows = keeps_rows
         self.path: str | None = None
         self.reason = ""
         self._names = tuple(PATHS) if path is None else (path,)
         self._first = next(model.parameters(), torch.zeros(0))
         self._size = sum(block.stop - block.start for block in blocks(model))
-        self._run: Path = Looped(model)
-        self._seen = 0
-        self._known: set[tuple[int, ...]] = set()
+        self._settled: dict[Public, tuple[str, Path, str]] = {}
 
     def __call__(self, x: torch.Tensor, y: torch.Tensor) -> tuple[Bounded, NotPrivate]:
         """The clipped sum over a batch, and what must not be released about it."""
         if len(x) != len(y):
             raise BadInput(f"Expected as many labels as examples, got {len(y)} for {len(x)}.")
-        refuse_coarse_products()
-        if self._seen < min(len(y), SHOWS_MIXING):
-            self._settle(x, y)
-        try:
-            result = self._sum(x, y)
-        except Unsupported as error:
-            self.reason = f"{self.path}: {error}"
-            self._names = self._names[1:]
-            if not self._names:
-                raise ModelRefused(f"Do not ask for a path: the model cannot take this one ({self.reason}).") from error
-            self._settle(x, y)
-            return self(x, y)
-        if self._run.orders <= self._known:
-            return result
-        before = self.path
-        self._settle(x, y)
-        return result if self.path == before else self(x, y)
+        with full_precision(x.device):
+            path = self._path(x, y)
+            try:
+                return self._sum(path, x.clone() if self.keeps_rows else x, y)
+            except OUT_OF_MEMORY:
+                raise
+            except Exception:  # noqa: BLE001 - rows of this shape went through, so that it depends on values: no word about it
+                return self._sum(Looped(self.model, x), x, y)
 
-    def _settle(self, x: torch.Tensor, y: torch.Tensor) -> None:
-        """Chooses the path on these examples, never a faster one than before."""
-        orders = self._run.orders
-        self.path, self._run, reason = settle(self.model, self._names, x[:CHECKED], y[:CHECKED])
-        self._names = self._names[self._names.index(self.path) :]
-        self.reason = "; ".join(filter(None, (self.reason, reason)))
-        self._run.orders |= orders
-        self._known = set(self._run.orders)
-        self._seen = max(self._seen, min(len(y), CHECKED))
+    def _path(self, x: torch.Tensor, y: torch.Tensor) -> Path:
+        """The path for such examples, chosen once from what is public about them."""
+        public = (x.shape[1:], x.dtype, y.shape[1:], y.dtype, self.model.training)
+        if public not in self._settled:
+            most = min(self.physical_batch, PROBED)
+            self._settled[public] = settle(self.model, self._names, x, y, most=most)
+        self.path, path, self.reason = self._settled[public]
+        return path
 
-    def _sum(self, x: torch.Tensor, y: torch.Tensor) -> tuple[Bounded, NotPrivate]:
+    def _sum(self, path: Path, x: torch.Tensor, y: torch.Tensor) -> tuple[Bounded, NotPrivate]:
         """The sum over physical batches."""
         vector = torch.zeros(self._size, device=self._first.device)
+        if 0 < len(y) <= self.physical_batch:
+            return Bounded(vector, self.clip), NotPrivate(*path(x, y, clip=self.clip, out=vector), self.clip)
         found = [
-            self._run(x[i : i + self.physical_batch], y[i : i + self.physical_batch], clip=self.clip, out=vector)
+            path(x[i : i + self.physical_batch], y[i : i + self.physical_batch], clip=self.clip, out=vector)
             for i in range(0, len(y), self.physical_batch)
         ]
         nothing = (vector.new_zeros(0), vector.new_zeros(0))
-        norms, losses = found[0] if len(found) == 1 else map(torch.cat, zip(nothing, *found, strict=True))
+        norms, losses = map(torch.cat, zip(nothing, *found, strict=True))
         return Bounded(vector, self.clip), NotPrivate(norms, losses, self.clip)

@@ -2,7 +2,8 @@
 
 Guarantee: that of the mechanism it is given (record level, add or remove one), for whoever sees the update. The batch
 is sampled, the sum noised and the bill written by that one object. An empty batch still adds noise; the divisor is the
-expected batch.
+expected batch. Whatever theta_0 is, there is an answer: gradients without a finite norm count as zero, and an update that is not
+finite in the end, noise and all, is sent as zeros.
 """
 
 from dataclasses import dataclass
@@ -45,9 +46,13 @@ def dp_sgd(
         clipped += info.fraction_clipped * info.examples
     noise_std = learning_rate / p_D * mechanism.noise_std * mechanism.steps**0.5
     seen = max(seen, 1)
-    return Trained(
-        Private(theta - theta_0.to(theta.device), noise_std), {"loss": loss / seen, "clipped": clipped / seen}
-    )
+    update = finite(theta - theta_0.to(theta.device))
+    return Trained(Private(update, noise_std), {"loss": loss / seen, "clipped": clipped / seen})
+
+
+def finite(update: torch.Tensor) -> torch.Tensor:
+    """The update, or zeros in its place where it left float32: it carries its noise, so that this releases nothing more."""
+    return torch.where(update.isfinite().all(), update, torch.zeros((), device=update.device))
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,10 @@ class Block:
     start: int
     stop: int
 
+    def of(self, vector: torch.Tensor) -> torch.Tensor:
+        """The parameter's part of a flat vector, in its shape, sharing its memory."""
+        return vector[self.start : self.stop].view(self.shape)
+
 
 def blocks(model: nn.Module) -> tuple[Block, ...]:
     """The layout of the flat vector.
@@ -64,7 +68,7 @@ def flatten(model: nn.Module) -> torch.Tensor:
 
 def views(vector: torch.Tensor, layout: tuple[Block, ...]) -> list[torch.Tensor]:
     """The blocks of a flat vector in their shapes, sharing its memory."""
-    return [vector[block.start : block.stop].view(block.shape) for block in layout]
+    return [block.of(vector) for block in layout]
 
 
 def assign(theta: torch.Tensor, vector: torch.Tensor) -> None:

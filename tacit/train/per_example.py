@@ -2,13 +2,16 @@
 
 Source: Li et al. 2022 (ghost norms, arXiv:2110.05679v6, sec. 4.1) and Bu et al. 2023 (book-keeping,
 arXiv:2210.00038v3). Each form answers two questions: the squared norm of every example's gradient, and the sum of the
-gradients under given weights.
+gradients under given weights. An example without a finite norm has weight 0; since 0 times infinity is no number, what is not
+finite is replaced by what is (`nan_to_num`: a selection, entry by entry) before it meets its weight. That is done in place:
+forms own their factors, and the norms are asked before the sums.
 """
 
 from collections.abc import Callable
 from typing import Protocol
 
 import torch
+from torch import nan_to_num
 from torch.linalg import vector_norm
 
 FLOAT_COST = 16  # products that one core does while it writes a float to memory and reads it back
@@ -16,6 +19,7 @@ KEEP_FLOATS = 1 << 20  # 4 MiB: gradients this small are kept whatever the activ
 KEEP_RATIO = 2  # otherwise kept gradients take at most twice the memory of their factors
 PART_FLOATS = 1 << 23  # 32 MiB: more than this is never unfolded at once
 ROUNDING = 2.0**-21  # 8 units in the last place: what the sum of a Gram product may lose
+LOST = 2.0**-63  # the square of a smaller entry is flushed to zero, and is missing from its norm
 
 Rows = Callable[[slice], tuple[torch.Tensor, torch.Tensor]]
 Arranged = Callable[[torch.Tensor], torch.Tensor]
@@ -29,7 +33,7 @@ class Form(Protocol):
         ...
 
     def add_weighted(self, weights: torch.Tensor, out: torch.Tensor) -> None:
-        """out += sum_i weights_i g_i, where `out` has the parameter's shape."""
+        """out += sum_i weights_i g_i, where `out` has the parameter's shape; weight 0 takes out whatever g_i is."""
         ...
 
 
@@ -43,7 +47,7 @@ class Dense:
         return vector_norm(self.gradients, dim=1).square()
 
     def add_weighted(self, weights: torch.Tensor, out: torch.Tensor) -> None:
-        out.view(-1).addmv_(self.gradients.t(), weights)
+        out.view(-1).addmv_(cleaned(self.gradients).t(), weights)
 
 
 class Outer:
@@ -53,10 +57,10 @@ class Outer:
         self.a, self.d = a, d
 
     def squared_norms(self) -> torch.Tensor:
-        return (vector_norm(self.a, dim=1) * vector_norm(self.d, dim=1)).square_()
+        return (factor_norms(self.a) * factor_norms(self.d)).square_()
 
     def add_weighted(self, weights: torch.Tensor, out: torch.Tensor) -> None:
-        out.addmm_((self.d * weights[:, None]).t(), self.a)
+        out.addmm_((cleaned(self.d) * weights[:, None]).t(), cleaned(self.a))
 
 
 class Table:
@@ -75,7 +79,7 @@ class Table:
         return norms.new_zeros(self.batch).index_add_(0, self.owner, norms)
 
     def add_weighted(self, weights: torch.Tensor, out: torch.Tensor) -> None:
-        out.index_add_(0, self.place, self.merged * weights[self.owner][:, None])
+        out.index_add_(0, self.place, cleaned(self.merged) * weights[self.owner][:, None])
 
 
 class Product:
@@ -101,11 +105,11 @@ class Product:
 
     def add_weighted(self, weights: torch.Tensor, out: torch.Tensor) -> None:
         if self.kept is not None:
-            out.add_(self.arranged(torch.mv(self.kept.t(), weights)))
+            out.add_(self.arranged(torch.mv(cleaned(self.kept).t(), weights)))
             return
         for part in self._parts():
             a, d = self.rows(part)
-            out.add_(self.arranged(weighted(a, d * weights[part, None, None, None])))
+            out.add_(self.arranged(weighted(cleaned(a), cleaned(d) * weights[part, None, None, None])))
 
     def _gram_cost(self) -> int:
         return 2 * self.time**2 * (self.p + self.q + FLOAT_COST)
@@ -119,6 +123,16 @@ class Product:
         each = self.groups * (self.time * (self.p + self.q) + min(2 * self.time**2, self.p * self.q))
         step = max(1, PART_FLOATS // each)
         return [slice(start, start + step) for start in range(0, self.batch, step)]
+
+
+def cleaned(rows: torch.Tensor) -> torch.Tensor:
+    """`nan_to_num`, in place where that can be: a copy would cost more than the selection, and nobody needs the rows again."""
+    return rows.nan_to_num_() if rows.is_contiguous() else nan_to_num(rows)
+
+
+def factor_norms(rows: torch.Tensor) -> torch.Tensor:
+    """Norms along the last dimension, rounded up by what squares below float32 may have lost: the other factor may be huge."""
+    return vector_norm(rows, dim=-1).add_(LOST * rows.shape[-1] ** 0.5)
 
 
 def multiplied(a: torch.Tensor, d: torch.Tensor) -> torch.Tensor:
@@ -144,5 +158,9 @@ def gram_norms(a: torch.Tensor, d: torch.Tensor) -> torch.Tensor:
     """Squared norms sum_tu (a_t.a_u)(d_t.d_u), rounded up: where the sum cancels, rounding may only clip more, never less."""
     a, d = a.transpose(1, 2), d.transpose(1, 2)
     sums = ((a @ a.mT) * (d @ d.mT)).sum((1, 2, 3))
-    reach = (vector_norm(a, dim=-1) * vector_norm(d, dim=-1)).sum(-1)  # sum_t |a_t||d_t| >= |g|
-    return sums + ROUNDING * reach.square().sum(-1)
+    a_norms, d_norms = factor_norms(a), factor_norms(d)
+    reach = (a_norms * d_norms).sum(-1)  # sum_t |a_t||d_t| >= |g|
+    lost = LOST * (a.shape[-1] ** 0.5 * d_norms + d.shape[-1] ** 0.5 * a_norms).sum(
+        -1
+    )  # products of what a square loses
+    return sums + (ROUNDING * reach.square() + lost.square()).sum(-1)

@@ -1,13 +1,12 @@
-"""What is refused before training, and the check on data that a fast path computes per-example gradients.
+"""What is refused before training, and how a path is chosen: on synthetic rows, never on private ones.
 
-The check compares norms and sum with the gradients of single examples, at randomly moved parameters: a layer whose
-weights start at zero would otherwise hide everything below it. It sees parameters used behind a layer's back, modules
-that mix the examples of a batch, and batch dimensions in unexpected places. A forward pass that reads values into
-Python, as `if x.sum() > 0` does, is not trusted with a batch, because three examples may not show what it decides. What
-the check cannot see: tensor operations that mix examples only at values these three do not have, such as experts with a
-limited capacity.
+A path must agree with single examples, in norms and sum, at parameters drawn at random: a layer whose weights start at zero would
+otherwise hide everything below it. That no path can mix or remember examples is by construction; the check finds what breaks the
+arithmetic, such as a parameter used behind its layer's back, and a memory outside the model (a global, a closure), which shows when
+examples come in another order.
 """
 
+import operator
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,32 +18,20 @@ from torch import nn
 from torch.linalg import vector_norm
 from torch.overrides import TorchFunctionMode
 
-from tacit.errors import ModelRefused, TrainingDiverged
+from tacit.errors import ModelRefused
 from tacit.train.flat import blocks, views
+from tacit.train.fresh import twin
 from tacit.train.per_example_paths import PATHS, Path, clip_weights, example_gradient
+from tacit.train.rowwise import LARGE, SMALL
+from tacit.train.synthetic import same_chance, synthetic
 
 TOLERANCE = 1e-3  # relative, of norms: float32 products agree to 1e-5, mixed examples differ by more than 1e-2
 BLOCK_TOLERANCE = 1e-2  # relative, of one parameter's part of the sum
 BLOCK_FLOOR = 1e-4  # of the whole sum's norm: a parameter whose gradient cancels holds nothing but rounding
-BIAS_MOVE = 0.1  # how far biases and scales are moved for the check
+VECTORS = (0.4, 0.6)  # biases and scales for the check: far from zero, and not all the same
 DROPOUTS = {F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout, torch.dropout}
-READERS = [
-    "item",
-    "tolist",
-    "numpy",
-    "equal",
-    "allclose",
-    "is_nonzero",
-    "__bool__",
-    "__float__",
-    "__int__",
-    "__index__",
-    "__array__",
-]
-READS = {getattr(torch.Tensor, name) for name in READERS} | {torch.equal, torch.allclose, torch.is_nonzero}
 DROPOUT_PLACE = 4  # of dropout_p among the arguments of scaled_dot_product_attention
-# What stops a fast path: single examples went through before it, so that it is not the model that fails.
-STOPS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError, TrainingDiverged)
+ALONE = SMALL + LARGE  # examples that are compared one by one
 
 
 def refuse(model: nn.Module) -> None:
@@ -67,42 +54,79 @@ def refuse(model: nn.Module) -> None:
 
 
 def settle(
-    model: nn.Module, names: Sequence[str], x: torch.Tensor, y: torch.Tensor, *, move: float = 1.0
+    model: nn.Module, names: Sequence[str], x: torch.Tensor, y: torch.Tensor, *, most: int = ALONE
 ) -> tuple[str, Path, str]:
     """The first of the named paths that agrees with single examples: its name, itself, and why those before it do not.
 
-    Raises: ModelRefused when none agrees, or when the forward pass writes into the model.
+    Of x and y only shape and type are used. `most` is how many examples a path will be given at once. Raises: ModelRefused when no
+    path agrees, or when the forward pass writes into the model or remembers elsewhere.
     """
-    devices = [x.device] if x.device.type == "cuda" else []
-    reasons = []
-    with torch.random.fork_rng(devices), moved(model, move), Watched() as watched:
-        gradients = alone(model, x, y)
-        decides, finite = watched.decides, bool(gradients.isfinite().all())  # the second reads a value itself
-        for name in names if finite else ():
+    rows, labels = synthetic(model, x, y, count=max(most, ALONE) + 1)
+    few, reasons = (rows[:ALONE], labels[:ALONE]), []
+    with same_chance(x.device), drawn(model):
+        gradients = alone(model, *few)
+        for name in names:
             try:
-                path = PATHS[name](model)
-                reason = "" if name == "loop" else difference(model, path, gradients, x, y)
-                if name == "book-keeping" and decides:
-                    reason = "the forward pass decides by the values of its batch"
-                if not reason:
-                    return name, path, "; ".join(reasons)
-            except STOPS as error:
+                path = PATHS[name](model, few[0])
+                reason = "" if name == "loop" else difference(model, path, gradients, *few)
+                if name == "vmap" and not reason:
+                    reason = disorder(path, rows, labels, size=len(gradients[0]))
+            except ModelRefused:
+                raise
+            except Exception as error:  # noqa: BLE001 - single examples went through: this path cannot take the model
                 reason = str(error).partition("\n")[0] or type(error).__name__
+            if not reason:
+                if name != "book-keeping":
+                    refuse_memory(model, gradients, *few)
+                return name, path, "; ".join(reasons)
             reasons.append(f"{name}: {reason}")
-    if not finite and move:
-        return settle(model, names, x, y, move=0.0)
-    clip_weights(vector_norm(gradients, dim=1), 1.0)
     raise ModelRefused(f"Do not ask for a path: the model cannot take this one ({'; '.join(reasons)}).")
 
 
 def alone(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """The gradients of single examples. Raises: ModelRefused when computing them changes the model."""
-    before = _state(model)
-    gradients = torch.stack([example_gradient(model, x[i : i + 1], y[i : i + 1])[0] for i in range(len(y))])
-    for name, state in _state(model).items():
-        if before.get(name) != state:
-            raise ModelRefused(f"The forward pass writes into {name!r}, which would carry records past the noise.")
-    return gradients
+    gradients = []
+    for i in range(len(y)):
+        used = twin(model)
+        before = _state(used)
+        try:
+            with same_chance(x.device), Watched():
+                gradients.append(example_gradient(used, x[i : i + 1], y[i : i + 1])[0])
+        except Exception as error:
+            text = str(error).partition("\n")[0] or type(error).__name__
+            raise ModelRefused(f"The model cannot be trained on single examples: {text}") from error
+        for name, state in _state(used).items():
+            if before.get(name) != state or not _equal(used, model, name):
+                raise ModelRefused(f"The forward pass writes into {name!r}, which would carry records past the noise.")
+    return torch.stack(gradients)
+
+
+def refuse_memory(model: nn.Module, gradients: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> None:
+    """Raises: ModelRefused where an example's gradient depends on the examples before it, although the model was copied."""
+    again = alone(model, x.flip(0), y.flip(0)).flip(0)
+    if not torch.allclose(
+        again, gradients, rtol=TOLERANCE, atol=BLOCK_FLOOR * float(gradients.abs().max()), equal_nan=True
+    ):
+        raise ModelRefused(
+            "The model remembers examples outside itself, in a global or a closure: keep what it needs in its attributes."
+        )
+
+
+def disorder(path: Path, x: torch.Tensor, y: torch.Tensor, *, size: int) -> str:
+    """How a path's answer for a whole batch differs from that for its parts in another order, or nothing."""
+    sums = x.new_zeros(2, size, dtype=torch.float32)
+    order = torch.randperm(len(y), generator=torch.Generator().manual_seed(0)).to(y.device)
+    with Watched():
+        whole, _ = path(x, y, clip=1.0, out=sums[0])
+        parts = [path(x[part], y[part], clip=1.0, out=sums[1])[0] for part in order.chunk(3)]
+    again = torch.empty_like(whole)
+    again[order] = torch.cat(parts)
+    floor = BLOCK_FLOOR * float(whole.nan_to_num().max())
+    if not torch.allclose(whole, again, rtol=TOLERANCE, atol=floor, equal_nan=True):
+        return "an example's norm depends on its batch"
+    if not float(vector_norm(sums[0] - sums[1])) <= TOLERANCE * len(y):
+        return "its sum depends on the order of the examples"
+    return ""
 
 
 def difference(model: nn.Module, path: Path, gradients: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> str:
@@ -110,7 +134,7 @@ def difference(model: nn.Module, path: Path, gradients: torch.Tensor, x: torch.T
     norms = vector_norm(gradients, dim=1)
     clip = float(norms.min() / 2) or 1.0  # unequal weights, so that examples cannot be exchanged unseen
     expected, sums = clip_weights(norms, clip) @ gradients, torch.zeros_like(gradients[0])
-    with warnings.catch_warnings(record=True) as raised:
+    with warnings.catch_warnings(record=True) as raised, Watched():
         warnings.simplefilter("always")
         found, _ = path(x, y, clip=clip, out=sums)
     for warning in raised:
@@ -127,16 +151,19 @@ def difference(model: nn.Module, path: Path, gradients: torch.Tensor, x: torch.T
 
 
 @contextmanager
-def moved(model: nn.Module, scale: float) -> Iterator[None]:
-    """Moves the parameters at random, the same way every time, and brings them back to the last bit."""
+def drawn(model: nn.Module) -> Iterator[None]:
+    """Draws the parameters at random, the same way every time, and brings them back to the last bit."""
     generator = torch.Generator().manual_seed(0)
     parameters = [parameter.detach() for parameter in model.parameters()]
     kept = [parameter.clone() for parameter in parameters]
     try:
         for parameter in parameters:
-            width = parameter[0].numel() ** -0.5 if parameter.dim() > 1 else BIAS_MOVE
-            move = torch.empty(parameter.shape).uniform_(-width, width, generator=generator)
-            parameter.add_(move.to(parameter.device), alpha=scale)
+            if parameter.dim() > 1:
+                width = (3 / max(1, parameter[0].numel())) ** 0.5  # a layer's answers are about as large as its inputs
+                values = torch.empty(parameter.shape).uniform_(-width, width, generator=generator)
+            else:
+                values = torch.empty(parameter.shape).uniform_(*VECTORS, generator=generator)
+            parameter.copy_(values)
         yield
     finally:
         for parameter, old in zip(parameters, kept, strict=True):
@@ -144,17 +171,13 @@ def moved(model: nn.Module, scale: float) -> Iterator[None]:
 
 
 class Watched(TorchFunctionMode):
-    """Turns dropout off, leaving the model in training mode, and notes whether Python reads values out of tensors."""
-
-    decides = False
+    """Turns dropout off, leaving the model in training mode."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
         if func in DROPOUTS:
             return kwargs["input"] if "input" in kwargs else args[0]
-        if func in READS:
-            self.decides = True
-        elif func is F.scaled_dot_product_attention and len(args) > DROPOUT_PLACE:
+        if func is F.scaled_dot_product_attention and len(args) > DROPOUT_PLACE:
             args = (*args[:DROPOUT_PLACE], 0.0, *args[DROPOUT_PLACE + 1 :])
         elif func is F.scaled_dot_product_attention:
             kwargs["dropout_p"] = 0.0
@@ -167,3 +190,9 @@ def _state(model: nn.Module) -> dict[str, tuple[int, int]]:
     """Identity and version of everything the model holds."""
     tensors = [*model.named_parameters(), *model.named_buffers()]
     return {name: (id(tensor), tensor._version) for name, tensor in tensors}
+
+
+def _equal(used: nn.Module, model: nn.Module, name: str) -> bool:
+    """Whether a parameter or buffer of the copy still has the model's values; `.data` leaves no other trace."""
+    found, first = operator.attrgetter(name)(used), operator.attrgetter(name)(model)
+    return torch.equal(found.detach().nan_to_num(), first.detach().nan_to_num())

@@ -1,11 +1,10 @@
 """Three ways to add up clipped per-example gradients: book-keeping, vmap, and a loop over examples.
 
-Each is called with a batch and adds sum_i min(1, C / |g_i|) g_i to `out`. The last two take the gradient of one example
-at a time by construction, whatever the model does; the first is right for models whose every parameter is used by a
-layer with a rule, which `per_example_check.py` verifies on data.
+Each is called with a batch and adds sum_i min(1, C / |g_i|) g_i to `out`, where a gradient without a finite norm counts as zero.
+None can mix examples or remember them: the first runs a graph of operations that keep them apart (`traced.py`), the others take the
+gradient of one example at a time, of a model that is copied before each use (`fresh.py`).
 """
 
-import math
 from collections.abc import Callable
 from typing import Protocol
 
@@ -15,22 +14,19 @@ from torch import nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from tacit.errors import TrainingDiverged
 from tacit.train.flat import Block, blocks, views
+from tacit.train.fresh import fresh, twin
 from tacit.train.layers import RULES
 from tacit.train.per_example import PART_FLOATS, Form
+from tacit.train.rowwise import Unsupported
+from tacit.train.traced import Forward, traced
 
 Result = tuple[torch.Tensor, torch.Tensor]  # norms and losses, one per example
-
-
-class Unsupported(RuntimeError):
-    """Says why a path cannot take this model; the next one is tried."""
+OUT_OF_MEMORY = (MemoryError, torch.OutOfMemoryError)  # of the machine, not of an example
 
 
 class Path(Protocol):
-    """A way to the sum of clipped gradients. `orders` are the sequences of layer calls it has seen, where that matters."""
-
-    orders: set[tuple[int, ...]]
+    """A way to the sum of clipped gradients."""
 
     def __call__(self, x: torch.Tensor, y: torch.Tensor, *, clip: float, out: torch.Tensor) -> Result: ...
 
@@ -54,22 +50,19 @@ def example_gradient(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> tupl
 
 
 def clip_weights(norms: torch.Tensor, clip: float) -> torch.Tensor:
-    """min(1, C / |g_i|). Raises: TrainingDiverged when a norm is not finite, before anything is added."""
-    if not math.isfinite(norms.sum().item()):
-        count = int((~norms.isfinite()).sum())
-        raise TrainingDiverged(f"{count} of {len(norms)} examples have a gradient without a finite norm.")
-    return (clip / norms).clamp_(max=1.0)
+    """min(1, C / |g_i|), and 0 where the norm is infinite or no number."""
+    return norms.reciprocal().mul_(clip).clamp_(max=1.0).nan_to_num_(nan=0.0)
 
 
 class BookKeeping:
     """One forward pass, one backward pass to the outputs of the layers, one product per parameter."""
 
-    def __init__(self, model: nn.Module):
+    def __init__(self, model: nn.Module, like: torch.Tensor):
         reason = unsupported(model)
         if reason:
             raise Unsupported(reason)
-        self.model, self.orders = model, set[tuple[int, ...]]()
         self.layers = [module for module in model.modules() if _trainable(module)]
+        self.forward = traced(model, self.layers, like)
         place = {id(parameter): block for parameter, block in zip(model.parameters(), blocks(model), strict=True)}
         self.places = [
             {name: place[id(p)] for name, p in layer.named_parameters(recurse=False) if p.requires_grad}
@@ -79,17 +72,17 @@ class BookKeeping:
     def __call__(self, x: torch.Tensor, y: torch.Tensor, *, clip: float, out: torch.Tensor) -> Result:
         tape = Tape()
         with torch.enable_grad():
-            losses = example_losses(tape.run(self.model, self.layers, x, batch=len(y)), y)
-        self.orders.add((self.model.training, *tape.order))
+            losses = example_losses(tape.run(self.forward, x), y)
         found = (
             torch.autograd.grad(losses, tape.edges, torch.ones_like(losses), allow_unused=True) if tape.edges else ()
         )
         with torch.no_grad():
             forms = self._forms(tape, found, len(y))
-            norms = sum((form.squared_norms() for _, form in forms), start=out.new_zeros(len(y))).sqrt_()
+            squares = [form.squared_norms() for _, form in forms] or [out.new_zeros(len(y))]
+            norms = sum(squares[1:], start=squares[0]).sqrt_()
             weights = clip_weights(norms, clip)
             for block, form in forms:
-                form.add_weighted(weights, out[block.start : block.stop].view(block.shape))
+                form.add_weighted(weights, block.of(out))
         return norms, losses.detach()
 
     def _forms(self, tape: "Tape", found: tuple[torch.Tensor | None, ...], batch: int) -> list[tuple[Block, Form]]:
@@ -119,47 +112,30 @@ class Tape:
         self.versions: list[int] = []
         self.edges: list[GradientEdge] = []
 
-    def run(self, model: nn.Module, layers: list[nn.Module], x: torch.Tensor, *, batch: int) -> torch.Tensor:
-        """The model's output. Hooks live for this call only: the model can be copied, saved and evaluated as ever."""
-        hooks = [
-            layer.register_forward_hook(self._record(index, batch), prepend=True) for index, layer in enumerate(layers)
-        ]
-        try:
-            logits = model(x)
-        finally:
-            for hook in hooks:
-                hook.remove()
+    def run(self, forward: Forward, x: torch.Tensor) -> torch.Tensor:
+        """The model's output."""
+        logits = forward(x, self)
         if any(a._version != version for a, version in zip(self.inputs, self.versions, strict=True)):
             raise Unsupported("an operation overwrites in place what a layer has read")
         return logits
 
-    def _record(self, index: int, batch: int) -> Callable[[nn.Module, tuple, torch.Tensor], None]:
-        def record(module: nn.Module, args: tuple, output: torch.Tensor) -> None:
-            if not output.requires_grad:
-                return
-            if len(args) != 1 or args[0].dim() == 0 or args[0].shape[0] % batch or output.shape[0] % batch:
-                raise Unsupported(f"a {type(module).__name__} is not called with one batch of examples")
+    def record(self, index: int, a: torch.Tensor, output: torch.Tensor) -> None:
+        """Notes one use of a layer."""
+        if output.requires_grad:
             self.order.append(index)
-            self.inputs.append(args[0])
-            self.versions.append(args[0]._version)
+            self.inputs.append(a)
+            self.versions.append(a._version)
             self.edges.append(get_gradient_edge(output))
-
-        return record
 
 
 class Vmapped:
     """One gradient per example at once, by `torch.func`; as many examples at a time as memory allows."""
 
-    def __init__(self, model: nn.Module):
-        self.model, self.orders = model, set[tuple[int, ...]]()
+    def __init__(self, model: nn.Module, like: torch.Tensor):
+        self.model = model
         layout = blocks(model)
         self.layout = tuple(b for b, p in zip(layout, model.parameters(), strict=True) if p.requires_grad)
         self.step = max(1, PART_FLOATS // max(1, sum(block.stop - block.start for block in self.layout)))
-        per_example = torch.func.grad_and_value(self._loss)
-        self.gradients = torch.func.vmap(per_example, in_dims=(None, 0, 0), randomness="different")
-
-    def _loss(self, parameters: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return example_losses(torch.func.functional_call(self.model, parameters, (x[None],)), y[None]).sum()
 
     def __call__(self, x: torch.Tensor, y: torch.Tensor, *, clip: float, out: torch.Tensor) -> Result:
         named = dict(self.model.named_parameters())
@@ -174,33 +150,52 @@ class Vmapped:
     def _part(
         self, parameters: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor, clip: float, out: torch.Tensor
     ) -> Result:
+        model = fresh(self.model)
+
+        def loss(own: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return example_losses(torch.func.functional_call(model, own, (x[None],)), y[None]).sum()
+
+        gradients = torch.func.vmap(torch.func.grad_and_value(loss), in_dims=(None, 0, 0), randomness="different")
         with sdpa_kernel(SDPBackend.MATH):  # the fused kernels have no batching rule
-            found, losses = self.gradients(parameters, x, y)
+            found, losses = gradients(parameters, x, y)
         rows = [found[block.name].flatten(1) for block in self.layout]
         norms = torch.stack([torch.linalg.vector_norm(row, dim=1) for row in rows]).square().sum(0).sqrt()
         weights = clip_weights(norms, clip)
         for view, row in zip(views(out, self.layout), rows, strict=True):
-            view.view(-1).addmv_(row.t(), weights)
+            view.view(-1).addmv_(torch.nan_to_num(row).t(), weights)
         return norms, losses
 
 
 class Looped:
-    """One example after the other: always right, for models that nothing else can take."""
+    """One example after the other: always right, for models that nothing else can take.
 
-    def __init__(self, model: nn.Module):
-        self.model, self.orders = model, set[tuple[int, ...]]()
+    An example that the model's code refuses to read, with whatever error, counts as zero too: an error would tell about it.
+    """
+
+    def __init__(self, model: nn.Module, like: torch.Tensor):
+        self.model = model
 
     def __call__(self, x: torch.Tensor, y: torch.Tensor, *, clip: float, out: torch.Tensor) -> Result:
         norms, losses = [], []
         for i in range(len(y)):
-            gradient, loss = example_gradient(self.model, x[i : i + 1], y[i : i + 1])
+            model = twin(self.model)
+            try:
+                gradient, loss = example_gradient(model, x[i : i + 1], y[i : i + 1])
+            except OUT_OF_MEMORY:
+                raise
+            except Exception:  # noqa: BLE001 - whatever it was, it depends on this example
+                gradient, loss = torch.full_like(out, torch.nan), out.new_tensor(torch.nan)
             norms.append(torch.linalg.vector_norm(gradient))
             losses.append(loss)
-            out.add_(gradient * clip_weights(norms[-1][None], clip))
+            out.add_(torch.nan_to_num(gradient) * clip_weights(norms[-1][None], clip))
         return torch.stack(norms), torch.stack(losses)
 
 
-PATHS: dict[str, Callable[[nn.Module], Path]] = {"book-keeping": BookKeeping, "vmap": Vmapped, "loop": Looped}
+PATHS: dict[str, Callable[[nn.Module, torch.Tensor], Path]] = {
+    "book-keeping": BookKeeping,
+    "vmap": Vmapped,
+    "loop": Looped,
+}
 
 
 def unsupported(model: nn.Module) -> str:

@@ -38,15 +38,14 @@ def sgd(
     stream: Stream,
 ) -> Trained:
     """Runs `steps` steps on shuffled batches from theta_0 and returns the difference; a new shuffle every epoch."""
-    work.forget()
-    theta = work.theta.copy_(theta_0)
-    params = [p for p in work.model.parameters() if p.requires_grad]
+    model, theta = work.forgetful(), work.theta.copy_(theta_0)
+    params = [p for p in model.parameters() if p.requires_grad]
     rng, order, loss = stream.generator(), [], torch.zeros(())
     for _ in range(steps):
         if not order:
             order = list(torch.from_numpy(rng.permutation(client.size)).split(batch_size))[::-1]
         batch = order.pop()
-        loss = cross_entropy(work.model(client.x[batch]), client.y[batch])
+        loss = cross_entropy(model(client.x[batch]), client.y[batch])
         for parameter, gradient in zip(params, torch.autograd.grad(loss, params), strict=True):
             parameter.data.add_(gradient, alpha=-learning_rate)
     if not math.isfinite(last := float(loss.detach())):

@@ -14,17 +14,17 @@ from torch.func import functional_call, grad_and_value, vmap
 
 from tacit.algorithms.local_dp import LocalDP
 from tacit.engine.wire import pack, unpack
-from tacit.errors import TrainingDiverged
 from tacit.population import Population
 from tacit.privacy.mechanism import SampledGaussian
 from tacit.random import Stream
 from tacit.release import ClientDerive, question_mark
-from tacit.train.clipping import refuse_coarse_products
 from tacit.train.cohort import Reply, Trainer
-from tacit.train.dp_sgd import DpSgd
+from tacit.train.dp_sgd import DpSgd, finite
 from tacit.train.flat import blocks
+from tacit.train.fresh import fresh
 from tacit.train.per_example_check import refuse, settle
-from tacit.train.per_example_paths import example_losses
+from tacit.train.per_example_paths import clip_weights, example_losses
+from tacit.train.precision import full_precision
 from tacit.train.views import Shifts, Viewed, labelled
 from tacit.train.workspace import Trained, Workspace
 from tacit.types import Bounded, Client, Private
@@ -33,7 +33,7 @@ MOST_FLOATS = 1 << 29  # 2 GiB of per-example gradients at once
 
 
 def stackable(algorithm: LocalDP, work: Workspace, population: Population) -> bool:
-    """Whether the model's gradients can be taken for many clients at once; checked on data like every fast path."""
+    """Whether the model's gradients can be taken for many clients at once; tried on synthetic rows like every fast path."""
     if not isinstance(algorithm.local, DpSgd):
         return False
     refuse(work.model)
@@ -60,7 +60,7 @@ def stacked(algorithm: LocalDP, work: Workspace, population: Population, derive:
             with torch.random.fork_rng(devices=[work.theta.device] if work.theta.is_cuda else []):
                 torch.manual_seed(derive(question, round, group[0], "dropout").torch_seed())
                 theta_0 = message.tensors["params"]
-                trained = dp_sgd_stacked(work, theta_0, group, algorithm, streams, local=local, round=round)
+                trained = dp_sgd_stacked(work, theta_0, group, algorithm, streams, local=local)
             done |= {client.index: one for client, one in zip(group, trained, strict=True)}
         for client in clients:
             yield pack(algorithm.release(done[client.index], client, message)), done[client.index].info
@@ -76,20 +76,19 @@ def dp_sgd_stacked(
     streams: Sequence[Stream],
     *,
     local: DpSgd,
-    round: int,
 ) -> list[Trained]:
     """Runs every client's steps from theta_0, all clients in step, and returns the differences."""
-    refuse_coarse_products()
     mechanisms = [algorithm.mechanism(client) for client in clients]
     start = theta_0.to(work.theta.device)
     theta = start.repeat(len(clients), 1)
     p_D = torch.tensor([m.sampling_rate * c.size for m, c in zip(mechanisms, clients, strict=True)])
     model = _model(work, local.views)
     rates = (-local.learning_rate / p_D).to(start.device)
-    seen = torch.zeros(4, len(clients), device=start.device)  # loss, examples, clipped, gradients without a finite norm
+    seen = torch.zeros(3, len(clients), device=start.device)  # loss, examples, clipped
     for _ in range(mechanisms[0].steps):
         x, y, mask = _batches(clients, mechanisms, streams, local.views)  # line 11: each record with probability p
-        total = _clipped_sums(model, work, theta, x, y, mask, seen)
+        with full_precision(x.device):
+            total = _clipped_sums(model, work, theta, x, y, mask, seen)
         noisy = [
             mechanism.noise(stream, Bounded(row, mechanism.clip)).vector  # + N(0, (zC)^2 I)
             for mechanism, stream, row in zip(mechanisms, streams, total, strict=True)
@@ -97,7 +96,7 @@ def dp_sgd_stacked(
         theta.add_(torch.stack(noisy) * rates[:, None])  # line 14
         for part in work.frozen:
             theta[:, part] = start[part]
-    return list(_results(clients, mechanisms, theta - start, rates.tolist(), seen.cpu(), round))
+    return list(_results(mechanisms, theta - start, rates.tolist(), seen.cpu()))
 
 
 def _model(work: Workspace, views: Shifts | None) -> nn.Module:
@@ -144,35 +143,28 @@ def _clipped_sums(
     params = {b.name: theta[:, b.start : b.stop].unflatten(1, b.shape) for b in layout}
 
     def loss(own: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return example_losses(functional_call(model, own, (x[None],)), y[None]).sum()
+        return example_losses(functional_call(copied, own, (x[None],)), y[None]).sum()
 
     per_example = vmap(grad_and_value(loss), in_dims=(None, 0, 0), randomness="different")
     per_client = vmap(per_example, randomness="different")
     part = max(1, MOST_FLOATS // theta.numel())
     for x_part, y_part, m in zip(x.split(part, 1), y.split(part, 1), mask.split(part, 1), strict=True):
+        copied = fresh(model)  # remembers nothing of the part before
         found, losses = per_client(params, x_part, y_part)
         rows = [found[b.name].flatten(2) for b in layout]
         norms = torch.stack([torch.linalg.vector_norm(row, dim=2) for row in rows]).square().sum(0).sqrt()
-        weights = (clip / norms).clamp(max=1.0) * m
+        weights = clip_weights(norms, clip) * m
         for block, row in zip(layout, rows, strict=True):
-            total[:, block.start : block.stop] += torch.bmm(weights[:, None], row)[:, 0]
-        seen += torch.stack([losses * m, m, (norms > clip) * m, ~norms.isfinite() * m]).sum(2)
+            total[:, block.start : block.stop] += torch.bmm(weights[:, None], torch.nan_to_num(row))[:, 0]
+        seen += torch.stack([losses.nan_to_num(0.0, 0.0, 0.0) * m, m, (norms > clip) * m]).sum(2)
     return total
 
 
 def _results(
-    clients: Sequence[Client],
-    mechanisms: Sequence[SampledGaussian],
-    updates: torch.Tensor,
-    rates: list[float],
-    seen: torch.Tensor,
-    round: int,
+    mechanisms: Sequence[SampledGaussian], updates: torch.Tensor, rates: list[float], seen: torch.Tensor
 ) -> Iterator[Trained]:
-    for client, mechanism, update, rate, column in zip(clients, mechanisms, updates, rates, seen.T, strict=True):
-        loss, examples, clipped, bad = column.tolist()
-        if bad or not bool(update.isfinite().all()):
-            text = f"A gradient without a finite norm at client {client.id} in round {round}"
-            raise TrainingDiverged(f"{text}: lower train.learning_rate; the last good checkpoint is kept.")
+    for mechanism, update, rate, column in zip(mechanisms, updates, rates, seen.T, strict=True):
+        loss, examples, clipped = column.tolist()
         noise_std = -rate * mechanism.noise_std * mechanism.steps**0.5
         info = {"loss": loss / max(examples, 1), "clipped": clipped / max(examples, 1)}
-        yield Trained(Private(update, noise_std), info)
+        yield Trained(Private(finite(update), noise_std), info)

@@ -8,8 +8,11 @@ from torch import nn
 
 from tacit.train.clipping import Clipper
 from tacit.train.flat import blocks, flatten
+from tacit.train.fresh import fresh, hooked
 from tacit.train.views import Viewed
 from tacit.types import Private, Raw, Shared
+
+OWN_CODE = ("torch.nn.modules.", "tacit.models")  # modules that remember in their buffers at most
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,6 +30,16 @@ class Workspace:
         for buffer, first in zip(self.model.buffers(), self.buffers, strict=True):
             buffer.copy_(first)
 
+    def forgetful(self) -> nn.Module:
+        """The model with these parameters, remembering no client: where its own code could, a copy of it that nobody has used."""
+        self.forget()
+        return fresh(self.model) if self._could_remember else self.model
+
+    @cached_property
+    def _could_remember(self) -> bool:
+        """Whether code runs in the model that is neither torch's nor Tacit's: it may keep anything in Python attributes."""
+        return any(hooked(m) or not type(m).__module__.startswith(OWN_CODE) for m in self.model.modules())
+
     @cached_property
     def frozen(self) -> list[slice]:
         """Where parameters lie that do not train: a mechanism's noise is taken off there again, which releases less."""
@@ -35,7 +48,7 @@ class Workspace:
 
     @cached_property
     def clipped_sum(self) -> Clipper:
-        """Sums of clipped per-example gradients; the path is chosen once, on the first data."""
+        """Sums of clipped per-example gradients; the path is chosen once, on synthetic rows. It writes into those it is given."""
         return self._sums(self.model)
 
     @cached_property
@@ -46,7 +59,7 @@ class Workspace:
     def _sums(self, model: nn.Module) -> Clipper:
         if self.clip is None:
             raise ValueError("this workspace was made for training without clipping")
-        return Clipper(model, clip=self.clip, physical_batch=self.physical_batch)
+        return Clipper(model, clip=self.clip, physical_batch=self.physical_batch, keeps_rows=False)
 
 
 def workspace(model: nn.Module, *, clip: float | None, physical_batch: int) -> Workspace:

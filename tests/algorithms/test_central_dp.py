@@ -9,7 +9,7 @@ import torch
 from statistical import has_std
 
 from tacit.algorithms.central_dp import CentralDP
-from tacit.errors import TrainingDiverged
+from tacit.errors import BadInput, TrainingDiverged
 from tacit.privacy.client_mechanism import CohortGaussian, QuantileClip
 from tacit.random import seeded
 from tacit.server_optimizer import Sgd
@@ -128,17 +128,20 @@ def test_zero_updates_are_answers_like_any_other():
     assert float(released(quiet(), torch.zeros(SIZE)).tensors["update"].norm()) == 0
 
 
-def test_a_client_whose_training_diverges_sends_nothing_and_the_run_goes_on():
-    def diverges(work, theta, client, stream):
-        raise TrainingDiverged("The loss became nan")
+@pytest.mark.parametrize("error", [TrainingDiverged("The loss became nan"), BadInput("other shapes"), IndexError("row 7")])
+def test_a_client_whose_training_fails_sends_a_zero_update_and_says_nothing(error):
+    def fails(work, theta, client, stream):
+        raise error
 
-    made = algorithm(local=diverges)
+    made = algorithm(local=fails)
     received = made.broadcast(made.init(torch.zeros(SIZE)), [client()])
     trained = made.train(None, received, client(), lambda purpose: seeded(0)(purpose))
     sent = made.release(trained, client(), received)
-    assert sent.tensors == {}
+    assert torch.equal(sent.tensors["update"], torch.zeros(SIZE))
+    assert sent.facts == {"unclipped": True}
+    assert trained.info["diverged"] == 1.0
     _, info = served(made, [sent])
-    assert info["refused"] == {"c0": "it sent no update: the update is not finite"}
+    assert info["refused"] == {}
 
 
 def test_capped_weights_bound_what_one_client_moves_and_are_the_servers_own():

@@ -1,0 +1,70 @@
+"""Float32 products at full precision, for the time in which gradients are clipped.
+
+A product whose factors were rounded (TF32 in cuDNN's convolutions, which is torch's default; bfloat16 in oneDNN's) can exceed
+the clip, because the norm and the sum come from different products. Convolutions and recurrent layers are set right here and
+set back afterwards; matrix products and autocast, which a user has chosen, are refused.
+"""
+
+from typing import Any
+
+import torch
+
+from tacit.errors import BadInput
+
+FULL = ("ieee", "none")  # "none": nothing is set, here or above, and float32 is float32
+LAYERS = ("conv", "rnn")  # together: cuDNN's older setting `allow_tf32`, the only one before torch 2.9, stands for both
+
+
+def _places(backend: Any) -> list[Any]:
+    """Where torch lets one choose the precision of a backend's convolutions."""
+    return [getattr(backend, layer) for layer in LAYERS if hasattr(backend, layer)]
+
+
+CUDNN, ONEDNN = _places(torch.backends.cudnn), _places(torch.backends.mkldnn)
+
+
+class full_precision:
+    """Convolutions on this device in full float32 within the block; the user's settings are back afterwards, whatever happens.
+
+    Raises: BadInput where torch may round the factors of matrix products.
+    """
+
+    def __init__(self, device: torch.device):
+        self.places = CUDNN if device.type == "cuda" else ONEDNN
+        self.cuda = device.type == "cuda"
+
+    def __enter__(self) -> None:
+        refuse_coarse_products()
+        found = [(place, place.fp32_precision) for place in self.places]
+        self.coarse = [(place, precision) for place, precision in found if precision not in FULL]
+        self.older = self.cuda and _allowed()
+        if self.older:
+            torch.backends.cudnn.allow_tf32 = False
+        for place, _ in self.coarse:
+            place.fp32_precision = "ieee"
+
+    def __exit__(self, *error: object) -> None:
+        if self.older:
+            torch.backends.cudnn.allow_tf32 = True
+        for place, precision in self.coarse:
+            place.fp32_precision = precision
+
+
+def refuse_coarse_products() -> None:
+    """Raises: BadInput where torch may round the factors of a product: a sum of clipped gradients could exceed the clip."""
+    try:
+        precision = torch.get_float32_matmul_precision()
+    except RuntimeError:  # set by the newer settings of single backends, which the older question cannot answer
+        precision = "mixed"
+    if precision != "highest":
+        raise BadInput("Call torch.set_float32_matmul_precision('highest'): coarser products can exceed the clip.")
+    if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
+        raise BadInput("Clip gradients outside torch.autocast: products of half precision can exceed the clip.")
+
+
+def _allowed() -> bool:
+    """Torch's older setting; False where it has no answer, because the newer ones were used."""
+    try:
+        return torch.backends.cudnn.allow_tf32
+    except RuntimeError:
+        return False
