@@ -14,6 +14,7 @@ from tacit.errors import BadInput, KeyRefused, NeedsRows
 from tacit.privacy import price
 from tacit.protect import keys
 from tacit.protect.paillier import generate
+from tacit.protect.proofs import proof_bytes
 from tacit.report import plans
 
 PAILLIER = {"kind": "paillier", "key_bits": 2048}
@@ -303,7 +304,8 @@ def test_the_traffic_is_that_of_the_ciphertexts(summed, tmp_path):
     history = tacit.run(experiment, out=tmp_path)
     seal = tacit.build.build(experiment).algorithm.groups["client-0"].seal
     ciphertexts = 6 * seal.lanes.numbers * 512
-    assert ciphertexts < history.rounds[0]["uplink_bytes"] < ciphertexts + 6 * 1000
+    around = 6 * (1000 + proof_bytes(seal.public))  # headers, signatures and proofs
+    assert ciphertexts < history.rounds[0]["uplink_bytes"] < ciphertexts + around
 
 
 def test_noise_from_the_operating_system_gives_another_model_every_time(summed, tmp_path):

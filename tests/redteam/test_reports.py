@@ -171,6 +171,7 @@ def test_a_readable_report_of_another_kind_of_numbers_is_refused(kind):
         {"epsilon": float("nan")},
         {"epsilon": [1]},
         {"epsilon": -1},
+        {"epsilon": 10**400},
     ],
 )
 def test_what_a_site_says_of_its_ledger_is_a_number_or_nothing(facts):

@@ -1,11 +1,12 @@
 """What a site answers, as the server takes it: in the name of the node it came from, whatever it says of itself."""
 
-import math
 from typing import Any
 
 from tacit.engine.wire import pack, unpack
 from tacit.errors import BadInput
 from tacit.types import Message
+
+MOST_EPSILON = 1e9  # more is no budget; and a whole number of a thousand digits is no float
 
 
 def named(raw: bytes, site: str) -> bytes:
@@ -25,7 +26,6 @@ def named(raw: bytes, site: str) -> bytes:
 
 def spent_of(facts: Any) -> float | None:
     """The epsilon that a site says its ledger holds, if it says a number."""
-    said = facts.get("epsilon") if isinstance(facts, dict) else None
-    if type(said) not in (int, float) or not math.isfinite(said) or said < 0:
-        return None
-    return float(said)
+    said: Any = facts.get("epsilon") if isinstance(facts, dict) else None
+    known = type(said) in (int, float) and 0 <= said < MOST_EPSILON
+    return float(said) if known else None
