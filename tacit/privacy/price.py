@@ -16,6 +16,7 @@ from functools import lru_cache
 from numbers import Integral
 
 import dp_accounting
+import numpy as np
 from dp_accounting import DpEvent
 
 from tacit import check
@@ -90,7 +91,7 @@ def _sampled(composition: Composition, delta: float) -> tuple[float, str]:
         return unsampled
     if whole:  # they are one Gaussian release
         drawn.append((1.0, (1 - 1e-15) / gdp.mu_of((z, count) for _, z, count in whole), 1))
-    curve = sum(count * sampled_rdp.poisson_whole(rate, z) for rate, z, count in drawn)
+    curve = np.sum([count * sampled_rdp.poisson_whole(rate, z) for rate, z, count in drawn], axis=0)
     return min(
         (composed.epsilon(tuple(drawn), delta), "PLD (connect the dots, numerical error bounded)"),
         (sampled_rdp.epsilon(sampled_rdp.WHOLE, curve, delta), "RDP (rounded up)"),
@@ -99,7 +100,7 @@ def _sampled(composition: Composition, delta: float) -> tuple[float, str]:
 
 
 def _rdp(composition: Composition, delta: float) -> tuple[float, str]:
-    curve = sum(count * sampled_rdp.curve(event) for event, count in composition)
+    curve = np.sum([count * sampled_rdp.curve(event) for event, count in composition], axis=0)
     return sampled_rdp.epsilon(sampled_rdp.ORDERS, curve, delta), "RDP (rounded up)"
 
 
@@ -136,15 +137,31 @@ def to_text(event: DpEvent) -> str:
 
 @lru_cache(maxsize=100_000)
 def from_text(text: str) -> DpEvent:
-    """The event that `to_text` wrote, exactly: floats are written so that they read back the same."""
-    record = json.loads(text)
-    if record.get("event") == renyi.KIND:
-        return renyi.from_record(record)
-    if record.get("event") not in ("sampled-gaussian", "fixed-cohort-gaussian"):
-        raise BadInput(f"This ledger holds an event of kind {record.get('event')!r} that this version cannot price.")
+    """The event that `to_text` wrote, exactly: floats are written so that they read back the same.
+
+    Raises BadInput for anything else, a negative or broken number of steps included: it would pay charges back.
+    """
+    try:
+        record = json.loads(text)
+        kind = record.get("event")
+        if kind not in ("sampled-gaussian", "fixed-cohort-gaussian", renyi.KIND):
+            raise BadInput(f"This ledger holds an event of kind {kind!r} that this version cannot price.")
+        if _whole(record["steps"]) == 0:
+            raise BadInput("This ledger holds an event of no steps at all.")
+        return renyi.from_record(record) if kind == renyi.KIND else _from_record(record)
+    except BadInput:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise BadInput(f"This ledger holds an event that cannot be read: {str(text)[:80]!r}.") from error
+
+
+def _from_record(record: dict) -> DpEvent:
     one: DpEvent = dp_accounting.GaussianDpEvent(record["noise_multiplier"])
     if record["event"] == "fixed-cohort-gaussian":
         one = dp_accounting.SampledWithoutReplacementDpEvent(record["population"], record["cohort"], one)
-    elif record["sampling_rate"] < 1:
-        one = dp_accounting.PoissonSampledDpEvent(record["sampling_rate"], one)
+        sampled_rdp.cohort(one)
+    else:
+        check.rate(sampling_rate=record["sampling_rate"])
+        one = dp_accounting.PoissonSampledDpEvent(record["sampling_rate"], one) if record["sampling_rate"] < 1 else one
+        sampled_gaussian(one)
     return dp_accounting.SelfComposedDpEvent(one, record["steps"])

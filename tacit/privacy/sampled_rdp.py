@@ -9,6 +9,7 @@ chord is a bound; dp-accounting's series for any order (0.6.0) is a closer one w
 (dp-accounting's own sums for whole orders round to less than the truth, even below 0, where q/z is small.)
 """
 
+import itertools
 import math
 from collections.abc import Callable
 from functools import lru_cache
@@ -59,10 +60,18 @@ def sampled_gaussian(event: DpEvent) -> tuple[float, float]:
 def curve(event: DpEvent) -> np.ndarray:
     """The Rényi divergence at ORDERS of one Gaussian release: of everything, a Poisson sample, or a sample of fixed size."""
     if isinstance(event, dp_accounting.SampledWithoutReplacementDpEvent):
-        check.at_least(1, cohort=event.sample_size)
-        check.at_least(event.sample_size, population=event.source_dataset_size)
-        return without_replacement(event.sample_size / event.source_dataset_size, sampled_gaussian(event.event)[1])
+        return without_replacement(*cohort(event))
     return poisson(*sampled_gaussian(event))
+
+
+def cohort(event: dp_accounting.SampledWithoutReplacementDpEvent) -> tuple[float, float]:
+    """(share drawn, z) of a Gaussian release of a cohort of fixed size. Raises BadInput for what has no such price."""
+    check.at_least(1, cohort=event.sample_size)
+    check.at_least(event.sample_size, population=event.source_dataset_size)
+    rate, z = sampled_gaussian(event.event)
+    if rate < 1:
+        raise BadInput("No price is known here for a cohort of fixed size that is sampled again.")
+    return event.sample_size / event.source_dataset_size, z
 
 
 @lru_cache(maxsize=1024)
@@ -79,7 +88,7 @@ def poisson(rate: float, z: float) -> np.ndarray:
         return bound
     # a smaller rate or more noise costs no more
     event = dp_accounting.PoissonSampledDpEvent(max(rate, lowest), dp_accounting.GaussianDpEvent(min(z, SERIES_TO)))
-    series = RdpAccountant(ORDERS).compose(event).rdp
+    series = RdpAccountant().compose(event).rdp
     return np.where(ORDERS % 1 == 0, bound, np.fmin(bound, series + SERIES / (ORDERS - 1)))
 
 
@@ -131,12 +140,14 @@ def _without_replacement(rate: float, z: float, order: int) -> float:
 @lru_cache(maxsize=64)
 def _log_moments(z: float) -> np.ndarray:
     """log of Theorem 27's 2n-th finite difference, E(p/q - 1)^2n, at index n."""
-    lost = DIFFERENCES * (2 + max(0, math.ceil(math.log2(z))))  # bits: the difference of order l is about z^-l of its terms
+    lost = DIFFERENCES * (
+        2 + max(0, math.ceil(math.log2(z)))
+    )  # bits: the difference of order l is about z^-l of its terms
     with gmpy2.context(precision=128 + lost):
         values = [gmpy2.exp(gmpy2.mpfr(k * (k - 1)) / 2 / gmpy2.mpfr(z) ** 2) for k in range(DIFFERENCES + 1)]
         found = [0.0]
         for order in range(1, DIFFERENCES + 1):
-            values = [after - before for before, after in zip(values, values[1:], strict=False)]
+            values = [after - before for before, after in itertools.pairwise(values)]
             if order % 2 == 0:
                 found.append(float(gmpy2.log(values[0])))
     return np.array(found)
