@@ -13,7 +13,9 @@ from tacit.privacy import gdp
 def exact(epsilon, mu):
     with gmpy2.context(precision=2000):
         epsilon, mu = gmpy2.mpfr(float(epsilon)), gmpy2.mpfr(float(mu))
-        upper, lower = (gmpy2.erfc(t / gmpy2.sqrt(gmpy2.mpfr(2))) / 2 for t in (epsilon / mu - mu / 2, epsilon / mu + mu / 2))
+        upper, lower = (
+            gmpy2.erfc(t / gmpy2.sqrt(gmpy2.mpfr(2))) / 2 for t in (epsilon / mu - mu / 2, epsilon / mu + mu / 2)
+        )
         return upper - gmpy2.exp(epsilon) * lower
 
 
@@ -42,7 +44,10 @@ def test_the_special_functions_are_ten_times_better_than_assumed():
             t = gmpy2.mpfr(float(point))
             truth = gmpy2.exp(t * t) * gmpy2.erfc(t)
             assert abs(float(special.erfcx(point) / truth - 1)) < gdp.SPECIAL / 10
-            assert abs(float(special.ndtr(point) / (1 - gmpy2.erfc(t / gmpy2.sqrt(gmpy2.mpfr(2))) / 2) - 1)) < gdp.SPECIAL / 10
+            assert (
+                abs(float(special.ndtr(point) / (1 - gmpy2.erfc(t / gmpy2.sqrt(gmpy2.mpfr(2))) / 2) - 1))
+                < gdp.SPECIAL / 10
+            )
 
 
 def test_releases_compose_by_their_squares():

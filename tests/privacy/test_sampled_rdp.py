@@ -1,5 +1,6 @@
 """Rényi curves held against 200 bits and more."""
 
+import itertools
 import math
 
 import dp_accounting
@@ -33,22 +34,24 @@ def test_the_curve_at_whole_orders_is_the_exact_one_rounded_up(rate, z):
             assert truth <= found[index] <= truth * (1 + 1e-9)
 
 
-@pytest.mark.parametrize(("rate", "z"), [(0.05, 1.0), (0.01, 0.5), (0.3, 3.0), (1e-3, 20.0)])
+@pytest.mark.parametrize(("rate", "z"), [(0.05, 1.0), (0.01, 0.7), (0.3, 3.0), (1e-3, 20.0)])
 def test_between_whole_orders_the_curve_is_above_the_integral(rate, z):
-    x = np.linspace(-14 * z, 14 * z + 60, 400_001)
+    x = np.linspace(-14 * z, 14 * z + 11, 400_001)
     for order in (1.5, 2.5, 5.7, 10.9):
         ratio = np.log1p(rate * np.expm1((2 * x - 1) / (2 * z * z)))
         lifted = np.expm1(order * ratio) - order * np.expm1(ratio)  # the mean of the ratio is 1, taken out exactly
         density = np.exp(-x * x / (2 * z * z)) / (z * math.sqrt(2 * math.pi))
         truth = math.log1p(float((lifted * density).sum() * (x[1] - x[0]))) / (order - 1)
         index = int(np.argmin(np.abs(ORDERS - order)))
-        assert truth * (1 - 1e-10) <= sampled_rdp.poisson(rate, z)[index] <= truth * 1.4  # a chord, where the series fails
+        assert (
+            truth * (1 - 1e-10) <= sampled_rdp.poisson(rate, z)[index] <= truth * 1.4
+        )  # a chord, where the series fails
 
 
 def test_more_noise_never_has_a_higher_curve_across_the_edges_of_the_series():
     for rate in (1e-10, 0.05, 1 - 1e-10):
         curves = [sampled_rdp.poisson(rate, z) for z in (0.29, 0.2999, 0.3, 0.31, 9.9e3, 1.01e4, 2e4)]
-        for less, more in zip(curves, curves[1:], strict=False):
+        for less, more in itertools.pairwise(curves):
             assert (more <= less * (1 + 1e-9) + sampled_rdp.SERIES).all()
 
 

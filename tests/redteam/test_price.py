@@ -32,7 +32,12 @@ def true_delta(epsilon, mu):
 
 @pytest.mark.parametrize(
     ("z", "delta", "exact"),
-    [(10_000.0, 1e-12, 0.6470081), (1_000.0, 1e-12, 7.2384944), (10_000.0, 1e-10, 0.5746403), (3_000.0, 1e-10, 2.0181070)],
+    [
+        (10_000.0, 1e-12, 0.6470081),
+        (1_000.0, 1e-12, 7.2384944),
+        (10_000.0, 1e-10, 0.5746403),
+        (3_000.0, 1e-10, 2.0181070),
+    ],
 )
 def test_a_million_steps_at_a_tiny_delta_print_the_truth_not_the_rounding_of_a_transform(z, delta, exact):
     found = price.epsilon(((gaussian(z), 10**6),), delta=delta)
@@ -102,8 +107,8 @@ def test_a_sample_larger_than_everybody_is_refused_and_not_priced(rate):
     for accountant in price.ACCOUNTANTS:
         with pytest.raises(BadInput, match="sampling_rate"):
             price.epsilon(((poisson(rate, 1.0), 1),), delta=1e-5, accountant=accountant)
+    event = dp_accounting.SampledWithoutReplacementDpEvent(10, 20, gaussian(1.0))
     with pytest.raises(BadInput, match="population"):
-        event = dp_accounting.SampledWithoutReplacementDpEvent(10, 20, gaussian(1.0))
         price.epsilon(((event, 1),), delta=1e-5, accountant="rdp")
 
 
