@@ -50,7 +50,9 @@ def noise_multipliers(
 ) -> np.ndarray:
     """`noise_multiplier` for each of many budgets. Guarantee: price(z_i) <= epsilon_i for every i."""
     targets, inverse = np.unique(np.asarray(epsilons, dtype=float), return_inverse=True)
-    for target in targets[:1]:
+    for target in (
+        targets[[0, -1]] if len(targets) else ()
+    ):  # the least, and the last: where NaN and infinity are sorted to
         check.positive(epsilon=float(target))
     if len(targets) <= FEW:
         settings = {"delta": delta, "sampling_rate": sampling_rate, "steps": steps, "accountant": accountant}
@@ -114,6 +116,8 @@ def _on_grid(cost: Callable[[float], float], targets: np.ndarray) -> np.ndarray:
 
     first = math.floor(math.log(_solve_down(cost, float(targets[-1]))) / GRID) - 1
     last = math.ceil(math.log(_solve_down(cost, float(targets[0]))) / GRID) + 1
+    while cost(node(last)) > targets[0]:  # the grid's last node keeps every target because it was priced, too
+        last += 1
     found = np.full(len(targets), last)
     # each entry: nodes low < high, and the targets t with cost(high) <= t < cost(low)
     work = [(first, last, 0, len(targets))]

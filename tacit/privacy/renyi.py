@@ -17,9 +17,9 @@ from functools import lru_cache
 
 import numpy as np
 from dp_accounting import DpEvent, SelfComposedDpEvent
-from dp_accounting.rdp import RdpAccountant, compute_epsilon
 
 from tacit import check
+from tacit.privacy import sampled_rdp
 
 KIND = "integer-sum"
 RESERVES = (1e-6, 1e-3, 0.5)  # shares of delta that may be set aside for slack; the first that suffices is used
@@ -93,17 +93,16 @@ def curve(event: IntegerSumDpEvent, orders: np.ndarray) -> np.ndarray:
 
 
 def epsilon(composition: Iterable[tuple[DpEvent, int]], *, delta: float) -> float:
-    """The epsilon at `delta` of integer sums and whatever else dp-accounting has a Rényi curve for; inf where slack eats delta."""
-    others, slack = RdpAccountant(), 0.0
-    orders, total = others.orders, np.zeros(len(others.orders))
+    """The epsilon at `delta` of integer sums and Gaussian releases, sampled or not; inf where slack eats delta."""
+    total, slack = np.zeros(len(sampled_rdp.ORDERS)), 0.0
     for event, count in composition:
         if isinstance(event, IntegerSumDpEvent):
-            total += count * _default_curve(event)
+            total = total + count * _default_curve(event)
             slack += count * (event.slack + event.cut)
         else:
-            others.compose(event, count)
+            total = total + count * sampled_rdp.curve(event)
     for reserve in RESERVES:
-        found = float(compute_epsilon(orders.tolist(), (total + others.rdp).tolist(), delta * (1 - reserve))[0])
+        found = sampled_rdp.epsilon(sampled_rdp.ORDERS, total, delta * (1 - reserve))
         if slack == 0 or found + math.log1p(math.exp(-found)) + math.log(slack) <= math.log(delta * reserve):
             return found
     return math.inf
@@ -111,7 +110,7 @@ def epsilon(composition: Iterable[tuple[DpEvent, int]], *, delta: float) -> floa
 
 @lru_cache(maxsize=1024)
 def _default_curve(event: IntegerSumDpEvent) -> np.ndarray:
-    return curve(event, RdpAccountant().orders)
+    return curve(event, sampled_rdp.ORDERS)
 
 
 def to_text(event: IntegerSumDpEvent, steps: int = 1) -> str:

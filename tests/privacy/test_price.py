@@ -1,6 +1,11 @@
+import math
+
 import dp_accounting
+import numpy as np
 import pytest
 from dp_accounting.pld.pld_privacy_accountant import PLDAccountant
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tacit.errors import BadInput
 from tacit.privacy import price
@@ -76,3 +81,63 @@ def test_an_event_without_a_price_is_refused():
 def test_a_delta_outside_its_range_is_refused(delta):
     with pytest.raises(BadInput, match="delta"):
         price.epsilon(((poisson(0.1, 1.0), 1),), delta=delta)
+
+
+GRID_TOLERANCE = 2e-3  # two neighbouring grids may place the same loss differently: the documented 0.1 %, twice
+
+releases = st.tuples(
+    st.floats(-6, -1e-3).map(lambda power: 10**power),
+    st.floats(-1.5, 4).map(lambda power: 10**power),
+    st.integers(1, 10**4),
+)
+deltas = st.floats(-14, -1).map(lambda power: 10**power)
+
+
+@settings(max_examples=25, deadline=None)
+@given(release=releases, delta=deltas, more=st.floats(1.0001, 2.0), accountant=st.sampled_from(price.ACCOUNTANTS))
+def test_more_noise_more_delta_or_fewer_steps_never_cost_more(release, delta, more, accountant):
+    rate, z, steps = release
+
+    def cost(z=z, steps=steps, delta=delta):
+        return price.epsilon(((poisson(rate, z), steps),), delta=delta, accountant=accountant)
+
+    now = cost()
+    assert 0 <= now < math.inf
+    assert cost(z=z * more) <= now * (1 + GRID_TOLERANCE)
+    assert cost(steps=math.ceil(steps * more)) >= now * (1 - 1e-6)
+    assert cost(delta=delta / more) >= now * (1 - 1e-6)
+
+
+@settings(max_examples=25, deadline=None)
+@given(release=releases, delta=deltas)
+def test_every_price_is_between_its_neighbours_in_kind(release, delta):
+    rate, z, steps = release
+    unsampled = price.epsilon(((dp_accounting.GaussianDpEvent(z), steps),), delta=delta)
+    sampled = price.epsilon(((poisson(rate, z), steps),), delta=delta)
+    assert sampled <= unsampled
+    assert price.epsilon(((poisson(rate, z), steps),), delta=delta, accountant="rdp") >= sampled * (1 - 0.2)
+
+
+def test_the_price_names_what_priced_it():
+    def name(event, steps, delta=1e-5, accountant="pld"):
+        return price.method(((event, steps),), delta=delta, accountant=accountant)
+
+    assert name(dp_accounting.GaussianDpEvent(1.0), 3) == "GDP (closed form)"
+    assert name(poisson(0.05, 1.0), 150) == "PLD (connect the dots, numerical error bounded)"
+    assert name(poisson(0.05, 1.0), 150, accountant="rdp") == "RDP (rounded up)"
+    assert name(poisson(0.5, 1000.0), 10**6, delta=1e-14) == "RDP (rounded up)"
+    assert price.method((), delta=1e-5) == "nothing released"
+
+
+def test_gaussians_among_sampled_releases_are_one_gaussian():
+    sampled = (poisson(0.05, 1.0), 100)
+    many = [(dp_accounting.GaussianDpEvent(20.0), 50), (dp_accounting.GaussianDpEvent(40.0), 200)]
+    one = (dp_accounting.GaussianDpEvent(2.0), 1)  # 50/400 + 200/1600 = 1/4
+    found = price.epsilon(price.compose([sampled, *many]), delta=1e-5)
+    assert found == pytest.approx(price.epsilon(price.compose([sampled, one]), delta=1e-5), rel=1e-9)
+    parts = [price.epsilon((part,), delta=1e-5) for part in (sampled, one)]
+    assert max(parts) < found < sum(parts)
+
+
+def test_counts_of_numpy_are_counts():
+    assert price.compose([(poisson(0.05, 1.0), np.int64(3))]) == ((poisson(0.05, 1.0), 3),)
