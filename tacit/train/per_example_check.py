@@ -31,7 +31,7 @@ BLOCK_FLOOR = 1e-4  # of the whole sum's norm: a parameter whose gradient cancel
 VECTORS = (0.4, 0.6)  # biases and scales for the check: far from zero, and not all the same
 DROPOUTS = {F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout, torch.dropout}
 DROPOUT_PLACE = 4  # of dropout_p among the arguments of scaled_dot_product_attention
-ALONE = SMALL + LARGE  # examples that are compared one by one
+ALONE = 3  # examples that are compared one by one
 
 
 def refuse(model: nn.Module) -> None:
@@ -61,21 +61,22 @@ def settle(
     Of x and y only shape and type are used. `most` is how many examples a path will be given at once. Raises: ModelRefused when no
     path agrees, or when the forward pass writes into the model or remembers elsewhere.
     """
-    rows, labels = synthetic(model, x, y, count=max(most, ALONE) + 1)
+    rows, labels = synthetic(model, x, y, count=SMALL + LARGE)
     few, reasons = (rows[:ALONE], labels[:ALONE]), []
     with same_chance(x.device), drawn(model):
         gradients = alone(model, *few)
         for name in names:
+            path: Path | None = None
             try:
-                path = PATHS[name](model, few[0])
+                path = PATHS[name](model, rows)
                 reason = "" if name == "loop" else difference(model, path, gradients, *few)
                 if name == "vmap" and not reason:
-                    reason = disorder(path, rows, labels, size=len(gradients[0]))
+                    reason = disorder(path, *synthetic(model, x, y, count=most + 1), size=len(gradients[0]))
             except ModelRefused:
                 raise
             except Exception as error:  # noqa: BLE001 - single examples went through: this path cannot take the model
                 reason = str(error).partition("\n")[0] or type(error).__name__
-            if not reason:
+            if path and not reason:
                 if name != "book-keeping":
                     refuse_memory(model, gradients, *few)
                 return name, path, "; ".join(reasons)

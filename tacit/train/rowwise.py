@@ -134,8 +134,7 @@ def refuse_leading(dims: Any, rank: int) -> None:
 def permuted(args: tuple, kwargs: dict) -> None:
     """The leading dimension stays where it is."""
     apart()(args, kwargs)
-    dims = args[1:] or (kwargs.get("dims"),)
-    order = dims[0] if isinstance(dims[0], list | tuple) else dims
+    order = _listed((args[0], kwargs["dims"]) if "dims" in kwargs else args)
     if order[0] != 0 or any(type(dim) is not int for dim in order):
         raise Unsupported("it moves the batch from its place")
 
@@ -200,7 +199,7 @@ def attention(args: tuple, kwargs: dict) -> None:
 def normalised(args: tuple, kwargs: dict) -> None:
     """Normalisation over the last dimensions, of which there are fewer than the input has."""
     apart()(args, kwargs)
-    shape = args[1] if len(args) > 1 else kwargs["normalized_shape"]
+    shape = [*args[1:2], kwargs.get("normalized_shape")][0]
     shape = shape.small if isinstance(shape, Value) else shape
     if len(shape if isinstance(shape, list | tuple) else (shape,)) >= args[0].rank:
         raise Unsupported("it normalises over the batch")
@@ -209,7 +208,7 @@ def normalised(args: tuple, kwargs: dict) -> None:
 def padded(args: tuple, kwargs: dict) -> None:
     """Padding of later dimensions."""
     apart()(args, kwargs)
-    widths = args[1] if len(args) > 1 else kwargs["pad"]
+    widths = [*args[1:2], kwargs.get("pad")][0]
     if isinstance(widths, Value) or len(widths) // 2 >= args[0].rank:
         raise Unsupported("it pads the batch")
 
@@ -217,17 +216,20 @@ def padded(args: tuple, kwargs: dict) -> None:
 def expanded(args: tuple, kwargs: dict) -> None:
     """No new leading dimension for examples; a constant may be repeated for each of them."""
     refuse_kinds(list(inside(*args, kwargs)), "weight")
-    sizes = args[1] if len(args) == 2 and isinstance(args[1], list | tuple) else args[1:]
-    if args[0].kind == "rows" and (kwargs or len(sizes) != args[0].rank):
+    if args[0].kind == "rows" and (kwargs or len(_listed(args)) != args[0].rank):
         raise Unsupported("it repeats the batch")
 
 
 def repeated(args: tuple, kwargs: dict) -> None:
     """As `expanded`, once along the batch."""
     expanded(args, kwargs)
-    sizes = args[1] if len(args) == 2 and isinstance(args[1], list | tuple) else args[1:]
-    if args[0].kind == "rows" and sizes[0] != 1:
+    if args[0].kind == "rows" and _listed(args)[0] != 1:
         raise Unsupported("it repeats the batch")
+
+
+def _listed(args: tuple) -> list[Any]:
+    """Sizes or dimensions after the tensor, given one by one or as one list."""
+    return list(args[1] if len(args) == 2 and isinstance(args[1], list | tuple) else args[1:])
 
 
 def filled(args: tuple, kwargs: dict) -> None:

@@ -107,7 +107,8 @@ class Analysis:
                     self.values[node] = self._judged(node)
 
     def _judged(self, node: fx.Node) -> Value:
-        args, kwargs = fx.map_arg((node.args, node.kwargs), self.values.__getitem__)
+        known: Any = self.values.__getitem__
+        args, kwargs = fx.map_arg((node.args, node.kwargs), known)
         try:
             return self._value(node, args, kwargs)
         except Unsupported as error:

@@ -85,7 +85,7 @@ def tokens():
 OVERFLOWING = {
     "logr": (lambda: build_model("logr", input_shape=(1, 8, 8), classes=CLASSES, seed=1), scaled_rows(1, 8, 8), 1e37),
     "mlp": (lambda: build_model("mlp", input_shape=(1, 8, 8), classes=CLASSES, seed=1), scaled_rows(1, 8, 8), 1e18),
-    "convolutions": (convolutions, scaled_rows(1, 8, 8), 1e12),
+    "convolutions": (convolutions, scaled_rows(1, 8, 8), 1e8),
     "group norm": (
         lambda: nn.Sequential(nn.Linear(6, 6), nn.GroupNorm(2, 6), nn.ReLU(), nn.Linear(6, CLASSES)),
         scaled_rows(6),
@@ -305,7 +305,7 @@ MIXES = [batch_mean, large_batch_mean, later_batch_mean, transposed, paired_by_b
 @pytest.mark.parametrize("between", MIXES)
 def test_a_model_that_mixes_its_batch_cannot_hide_that_from_the_clipper(between):
     x, y = rows(6, examples=34)
-    x[:3] = x[0]  # three equal rows, which mixing leaves as they are
+    x[:3], y[:3] = x[0], y[0]  # three equal rows, which mixing leaves as they are
     clipper = Clipper(Mixes(between), clip=CLIP)
 
     def total(x, y):
@@ -320,7 +320,8 @@ def test_a_model_that_mixes_is_not_taken_by_book_keeping_or_not_with_the_mixing(
     x, y = rows(6, examples=20)
     clipper = Clipper(Mixes(between), clip=CLIP)
     whole = clipper(x, y)[0].vector
-    alone = sum(Clipper(Mixes(between), clip=CLIP)(x[i : i + 1], y[i : i + 1])[0].vector for i in range(20))
+    single = Clipper(Mixes(between), clip=CLIP)
+    alone = sum(single(x[i : i + 1], y[i : i + 1])[0].vector for i in range(20))
     torch.testing.assert_close(whole, alone, rtol=1e-3, atol=1e-5)
 
 
@@ -378,16 +379,14 @@ def test_a_model_that_remembers_is_given_nothing_to_remember_with(between):
     for before in (x, other):
         Shares.shared.clear()
         clipper = Clipper(Shares(between), clip=CLIP)
-        try:
-            clipper(before, y)
-            found.append(clipper(x, y)[0].vector)
-        except ModelRefused as error:
-            assert "writes into" in str(error)  # found on synthetic rows, the same for every client
-            found.append(torch.zeros(1))
+        if between is in_a_parameter:  # refused on synthetic rows, the same for every client
+            with pytest.raises(ModelRefused, match=r"writes into 'last\.bias'"):
+                clipper(before, y)
             continue
-
+        clipper(before, y)
+        found.append(clipper(x, y)[0].vector)
         assert moves(lambda x, y, clipper=clipper: clipper(x, y)[0].vector, x, y) <= CLIP * (1 + 1e-4)
-    assert torch.equal(*found)
+    assert not found or torch.equal(*found)
 
 
 SEEN = []
@@ -469,9 +468,16 @@ def test_tf32_is_off_for_convolutions_on_a_gpu_and_back_afterwards():
 
     cudnn = torch.backends.cudnn
     assert cudnn.allow_tf32  # torch's default
-    with pytest.raises(KeyError), full_precision(torch.device("cuda")):
-        assert not cudnn.allow_tf32
-        raise KeyError
+
+    def fails():
+        with full_precision(torch.device("cuda")):
+            seen.append(cudnn.allow_tf32)
+            raise KeyError
+
+    seen = []
+    with pytest.raises(KeyError):
+        fails()
+    assert seen == [False]
     assert cudnn.allow_tf32
     assert not hasattr(cudnn, "conv") or settings_of(cudnn) == ["tf32", "tf32"]
 
@@ -492,6 +498,6 @@ def test_sums_on_a_convolution_are_those_of_the_slow_twin_in_double_precision(de
 
 
 def test_half_precision_around_the_clipper_is_refused():
-    with torch.autocast("cpu"), pytest.raises(tacit.errors.BadInput, match="outside torch.autocast"):
+    with torch.autocast("cpu"), pytest.raises(tacit.errors.BadInput, match=r"outside torch\.autocast"):
         Clipper(nn.Linear(6, CLASSES), clip=CLIP)(*rows(6))
     assert F.linear(torch.ones(1), torch.ones(1, 1)).dtype == torch.float32

@@ -359,7 +359,7 @@ def test_a_model_that_single_examples_cannot_train_is_refused_with_the_reason():
             h.mul_(2)
             return logits
 
-    with pytest.raises(ModelRefused, match="single examples.*modified by an inplace operation"):
+    with pytest.raises(ModelRefused, match=r"single examples.*modified by an inplace operation"):
         Clipper(Overwrites(), clip=1.0)(*batch(6))
 
 
