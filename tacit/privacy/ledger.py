@@ -66,6 +66,7 @@ class Ledger:
         self._used: dict[str, int] = {}
         self._before: dict[tuple[str, str], Spent] = {}
         self._events: dict[str, int] = {}
+        self._relations: dict[str, set[bool]] = {}
         for mark in self._marks:
             witness.refuse_lost(self.path, mark)
         self._db = connect(self.path, population=population)
@@ -240,13 +241,15 @@ class Ledger:
 
     def _refuse_other_relation(self, unit: str, event: DpEvent) -> None:
         """Replacing one unit and adding or removing one are different promises, and their epsilons do not add up."""
-        query = "SELECT DISTINCT text FROM events JOIN seals ON events.id = seals.event WHERE unit = ? AND run != ?"
-        for (text,) in self._db.execute(query, (unit, self.run)):
-            if price.replaces_one(_inner(price.from_text(text))) != price.replaces_one(_inner(event)):
-                raise BadInput(
-                    "Fixed-size cohorts (replace one) and other releases (add or remove one) have no common price:"
-                    " use another privacy.ledger."
-                )
+        if unit not in self._relations:
+            query = "SELECT DISTINCT text FROM events JOIN seals ON events.id = seals.event WHERE unit = ? AND run != ?"
+            texts = self._db.execute(query, (unit, self.run)).fetchall()
+            self._relations[unit] = {price.replaces_one(_inner(price.from_text(text))) for (text,) in texts}
+        if self._relations[unit] - {price.replaces_one(_inner(event))}:
+            raise BadInput(
+                "Fixed-size cohorts (replace one) and other releases (add or remove one) have no common price:"
+                " use another privacy.ledger."
+            )
 
     def _seal_of(self, name: str) -> Seal | None:
         if name not in self._seals:
@@ -344,7 +347,7 @@ class Ledger:
         return names
 
     def _event(self, event: DpEvent) -> int:
-        text = price.to_text(event)
+        text = seals.text_of(event)
         if text not in self._events:
             row = self._db.execute("SELECT id FROM events WHERE text = ?", (text,)).fetchone()
             self._events[text] = row[0]
@@ -395,6 +398,7 @@ class Ledger:
         self._seals.clear()
         self._used.clear()
         self._events.clear()
+        self._relations.clear()
 
     def _data_version(self) -> int:
         return self._db.execute("PRAGMA data_version").fetchone()[0]

@@ -10,6 +10,7 @@ on side by side change nothing (Haney et al. 2023, arXiv:2309.05901v2).
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 from dp_accounting import DpEvent
 
@@ -20,6 +21,7 @@ from tacit.types import Budget
 
 RULE = "basic composition of prices sealed when each run began, arXiv:1605.08294"
 SPARE_SHARE, SPARE = 10, 2  # repeated rounds are paid again: a tenth of the planned ones and two more are sealed too
+text_of = lru_cache(maxsize=100_000)(price.to_text)
 ROUNDING = 1e-9  # of a delta: shares like 0.1 do not add up to 1 in binary
 
 
@@ -71,12 +73,12 @@ def seal(budget: Budget, event: DpEvent, *, most: int, accountant: str) -> Seal:
     """The price of `most` releases, before the first of them."""
     composition = price.compose([(event, most)])
     epsilon = price.epsilon(composition, delta=budget.delta, accountant=accountant)
-    return Seal(budget.unit, price.to_text(event), budget.delta, most, epsilon)
+    return Seal(budget.unit, text_of(event), budget.delta, most, epsilon)
 
 
 def refuse_other(known: Seal, budget: Budget, event: DpEvent, *, who: str, path: object) -> None:
     """Refuses a charge that is not the one a run was sealed with. Raises LedgerError."""
-    asked = (budget.unit, price.to_text(event), budget.delta)
+    asked = (budget.unit, text_of(event), budget.delta)
     if asked != (known.unit, known.event, known.delta):
         raise LedgerError(
             f"The ledger {path} has sealed this run for {who} with {known.event} per {known.unit} at delta"
