@@ -13,7 +13,8 @@ import pytest
 import tacit
 from tacit.deploy.init import init
 from tacit.deploy.processes import Processes, free_port
-from tacit.deploy.up import register, start_site, start_superlink, submit
+from tacit.deploy.serve import register, start_server
+from tacit.deploy.up import start_site, submit
 
 EXPERIMENT = {
     "name": "faults",
@@ -49,7 +50,7 @@ class Running:
         self.names, self.epsilon = self.federation.sites, experiment.privacy.epsilon
 
     def start(self, *, sites=None):
-        start_superlink(self.federation, self.processes)
+        start_server(self.federation, self.processes)
         register(self.federation, self.processes)
         for name in self.names if sites is None else sites:
             self.start_site(name)

@@ -9,7 +9,7 @@ from pathlib import Path
 import tacit
 from tacit.deploy.certificates import signed_by
 from tacit.deploy.check_keys import own_keys, who_opens
-from tacit.deploy.check_site import lasting, proposal, server_findings, site_findings
+from tacit.deploy.check_site import control_findings, lasting, proposal, server_findings, site_findings
 from tacit.deploy.finding import Finding
 from tacit.deploy.layout import Federation, app_digest, open_federation
 from tacit.deploy.processes import reach, taken
@@ -54,11 +54,6 @@ def refuse_wrong(federation: Federation, *, resume: bool, force: bool) -> None:
     for finding in findings(federation.folder):
         if finding.wrong:
             raise BadInput(finding.text)
-    if taken(federation.port):
-        raise BadInput(
-            f"Port {federation.port} is in use: stop what listens there, or change port in federation.toml, "
-            "flwr/config.toml and the sites' site.toml."
-        )
 
 
 def _running(federation: Federation) -> bool:
@@ -148,6 +143,7 @@ def _port(federation: Federation) -> Iterator[Finding]:
         why = reach("127.0.0.1", federation.port, authority=federation.server / "ca.crt")
         if why is None:
             yield Finding(f"The server is running at {federation.address}")
+            yield from control_findings("127.0.0.1", federation.port, authority=federation.server / "ca.crt")
         else:
             yield Finding(f"Port {federation.port} is in use by something else ({why}).", wrong=True)
     else:

@@ -12,6 +12,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from tacit.build import Parts, with_rule
+from tacit.deploy.serve import PLACE
 from tacit.engine.flower.gather import AGAIN_SECONDS, Asks, gather
 from tacit.engine.flower.muster import LOOK_SECONDS, Call, muster
 from tacit.engine.flower.opening import opened_by_sites
@@ -46,13 +47,13 @@ def server_app(experiment: Path | Experiment) -> ServerApp:
         config = context.run_config
         chosen = experiment if isinstance(experiment, Experiment) else Experiment.load(experiment)
         call = Call(
-            out=Path(str(config["out"])),
+            out=_place(config.get("out"), "results"),
             sites=tuple(str(config["sites"]).split(",")),
             resume=bool(config.get("resume", False)),
             force=bool(config.get("force", False)),
             join_seconds=float(config.get("join-seconds", Call.join_seconds)),
             round_seconds=float(config.get("round-seconds", Call.round_seconds)),
-            keys=Path(str(config.get("keys", "."))),
+            keys=_place(config.get("keys"), "server"),
         )
         try:
             ending(serve(grid, chosen, call, observer(chosen)))
@@ -61,6 +62,16 @@ def server_app(experiment: Path | Experiment) -> ServerApp:
             raise
 
     return app
+
+
+def _place(chosen: Any, name: str) -> Path:
+    """A folder of the run config, or the one of the federation that `tacit deploy server` serves. Raises BadInput."""
+    home = os.environ.get(PLACE)
+    if chosen:
+        return Path(str(chosen))
+    if home is None:
+        raise BadInput("Nothing says where the federation lies: start the server with `tacit deploy server FOLDER`.")
+    return Path(home) / name
 
 
 def serve(grid: Grid, experiment: Experiment, call: Call, observe: Observer | None = None) -> History:
