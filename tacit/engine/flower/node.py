@@ -40,6 +40,7 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
+from tacit.deploy.private import closed
 from tacit.errors import BadInput
 
 RETRY_SECONDS = (1.0, 20.0)  # after an error, longer every time
@@ -70,7 +71,7 @@ class FleetNode:
         if not isinstance(key, ec.EllipticCurvePrivateKey):
             raise BadInput(f"{folder / 'node.key'} is not a key as `tacit deploy init` makes them.")
         proofs = [RuntimeVersionHttpInterceptor("SuperNode"), NodeAuthHttpInterceptor(key, key.public_key())]
-        self._client = FleetHttpClient.from_server_address(server, False, str(folder / "ca.crt"), proofs)
+        self._client = FleetHttpClient.from_server_address(server, False, (folder / "ca.crt").read_bytes(), proofs)
         self._key, self._kept = public_key_to_bytes(key.public_key()), folder / ".node"
         self.node = Node()
 
@@ -91,7 +92,8 @@ class FleetNode:
                 raise
             raise NotLetIn(error.response.text) from None
         self.node = Node(node_id=found.node_id)
-        self._kept.write_text(str(found.node_id))
+        with closed():
+            self._kept.write_text(str(found.node_id))
 
     def leave(self) -> None:
         """Tells the server that the node goes."""

@@ -4,7 +4,7 @@ import json
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from tacit.build import Parts, with_rule
 from tacit.deploy.serve import PLACE
-from tacit.engine.flower.gather import AGAIN_SECONDS, Asks, gather
+from tacit.engine.flower.door import Door
 from tacit.engine.flower.muster import LOOK_SECONDS, Call, muster
 from tacit.engine.flower.opening import opened_by_sites
 from tacit.engine.flower.parent import GRACE_SECONDS, end_with_parent
@@ -118,9 +118,12 @@ def _serve(grid: Grid, experiment: Experiment, call: Call, folder: Folder, obser
     where = {places[name]: node for name, node in nodes.items()}
     ledger = _ledger(parts, folder)
     note_clients(parts, ledger, folder, simulated=False)
-    _agree(grid, parts, roster, where, terms, folder, call, releases=_releases(parts, ledger, folder))
+    common = {"kind": "agree", "run": folder.run, "experiment": parts.experiment.toml(), "roster": roster.record()}
+    common |= {"releases": _releases(parts, ledger, folder)}
+    door = Door(grid, roster.names, terms, common, call.join_seconds)
+    door.agree(where)
     least = 1 if parts.algorithm.forgiving else experiment.train.min_clients
-    trainer = OverGrid(grid, folder, where, roster.names, terms, call.round_seconds, least)
+    trainer = OverGrid(grid, folder, where, roster.names, terms, call.round_seconds, least, door)
     parts = opened_by_sites(parts, trainer)
     _status(folder, "running", f"{len(where)} of {len(roster.names)} sites are here")
     try:
@@ -182,29 +185,6 @@ def _releases(parts: Parts, ledger: Ledger | None, folder: Folder) -> int:
     before = [e for e in ledger.entries() if (e["run"], e["attempt"]) != mine and e["run"] == ledger.run]
     own = [e for e in ledger.entries() if (e["run"], e["attempt"]) == mine and e["round"] < first]
     return len(before) + len(own) + min(rounds - first, left)
-
-
-def _agree(
-    grid: Grid,
-    parts: Parts,
-    roster: Roster,
-    where: dict[int, int],
-    terms: dict[int, Terms],
-    folder: Folder,
-    call: Call,
-    *,
-    releases: int,
-) -> None:
-    """Every site computes its own noise and price and compares. Raises TacitError naming who does not agree."""
-    common = {"kind": "agree", "run": folder.run, "experiment": parts.experiment.toml(), "roster": roster.record()}
-    common |= {"releases": releases}
-    asks: Asks = {node: common | {"terms": asdict(terms[index])} for index, node in where.items()}
-    heard = gather(grid, asks, b"", seconds=call.join_seconds, again=AGAIN_SECONDS)
-    names = {node: roster.names[index] for index, node in where.items()}
-    for node in asks:
-        if node not in heard.answers:
-            why = heard.refusals.get(node) or heard.lost.get(node) or f"no answer in {call.join_seconds:g} s"
-            raise TacitError(f"Site {names[node]} does not agree to the run: {why}")
 
 
 def _with_sites(history: History, trainer: OverGrid, folder: Folder) -> History:

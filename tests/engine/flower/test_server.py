@@ -255,7 +255,7 @@ def test_a_run_is_resumed_while_the_server_before_it_is_on_its_way_out(federatio
 
 
 def test_a_question_that_was_lost_is_asked_again_before_half_the_time_is_over(federation, monkeypatch):
-    from tacit.engine.flower import muster, server
+    from tacit.engine.flower import door, muster
 
     deployed = federation(train={"rounds": 1})
     line, asked = deployed.grid(), []
@@ -269,7 +269,7 @@ def test_a_question_that_was_lost_is_asked_again_before_half_the_time_is_over(fe
         return names
 
     line.push_messages = loses_the_first_hello
-    for module in (muster, server):
+    for module in (muster, door):
         monkeypatch.setattr(module, "AGAIN_SECONDS", 0.3)
     deployed.run(line, join_seconds=3600)  # half of that would outlast any test run
     assert asked[:2] == [3, 3]
