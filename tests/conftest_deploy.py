@@ -12,7 +12,7 @@ import pytest
 
 import tacit
 from tacit.deploy.init import init
-from tacit.deploy.processes import Processes, free_port
+from tacit.deploy.processes import Processes, free_port, program
 from tacit.deploy.serve import register, start_server
 from tacit.deploy.up import start_site, submit
 
@@ -49,14 +49,35 @@ class Running:
         self.processes = Processes(home=self.federation.home)
         self.names, self.epsilon = self.federation.sites, experiment.privacy.epsilon
 
-    def start(self, *, sites=None):
+    def start(self, *, supernodes=0):
+        """Starts server and sites; the last so many of them as Flower's own SuperNode, with the app that the server sends."""
         start_server(self.federation, self.processes)
         register(self.federation, self.processes)
-        for name in self.names if sites is None else sites:
-            self.start_site(name)
+        for place, name in enumerate(self.names):
+            (self.start_supernode if place >= len(self.names) - supernodes else self.start_site)(name)
 
     def start_site(self, name):
         return start_site(self.federation, name, self.processes)
+
+    def start_supernode(self, name):
+        folder = self.federation.site(name)
+        command = [program("flower-supernode"), "--root-certificates", folder / "ca.crt", "--port", str(free_port())]
+        command += ["--superlink", self.federation.address, "--auth-supernode-private-key", folder / "node.key"]
+        command += ["--host", "127.0.0.1", "--node-config", f'tacit-site="{folder}"']
+        return self.processes.start(f"SuperNode {name}", command, log=folder / "site.log", cwd=folder)
+
+    def supernode_again(self, name):
+        """Starts a killed SuperNode again, until the SuperLink has forgotten the one before it."""
+
+        def stays():
+            if self.processes.ended(f"SuperNode {name}"):
+                self.processes.stop(f"SuperNode {name}")
+                self.start_supernode(name)
+            return self.said(name).count("SuperNode ID: ") > before
+
+        before = self.said(name).count("SuperNode ID: ")
+        self.start_supernode(name)
+        until(stays, what=f"the SuperNode of {name} to be let in")
 
     def kill(self, name):
         self.processes.signal(name, signal.SIGKILL)
@@ -127,9 +148,9 @@ class Running:
         return [entry for entry in map(json.loads, lines) if entry.get("run") == self.run()]
 
     def said(self, name):
-        """Everything that a site's programs said."""
-        files = [self.federation.site(name) / file for file in ("site.log", "supernode.log")]
-        return "".join(file.read_text() for file in files if file.exists())
+        """Everything that a site said."""
+        file = self.federation.site(name) / "site.log"
+        return file.read_text() if file.exists() else ""
 
     def trained(self, name):
         """The rounds that a site has trained and answered, or is about to."""
@@ -162,11 +183,11 @@ def federation_of(tmp_path):
     """Starts a federation of an experiment with changes, and ends it with everything it started."""
     with contextlib.ExitStack() as stack:
 
-        def start(*, sites=2, **changes):
+        def start(*, sites=2, supernodes=0, **changes):
             up = Running(tmp_path / "federation", sites=sites, **changes)
             stack.callback(ended, up.federation.folder)
             stack.enter_context(up.processes)
-            up.start()
+            up.start(supernodes=supernodes)
             return up
 
         yield start

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -19,7 +20,8 @@ from tacit.experiment import Experiment
 
 
 def findings(folder: Path) -> Iterator[Finding]:
-    """Everything that was looked at; a folder with `site.toml` is one site's."""
+    """Everything that was looked at; a folder with `site.toml` is one site's. Raises BadInput for another user's folder."""
+    _refuse_closed(folder)
     if (folder / "site.toml").exists():
         yield from _versions()
         yield from site_findings(folder, experiment=proposal(folder))
@@ -39,6 +41,14 @@ def findings(folder: Path) -> Iterator[Finding]:
             yield Finding(f"{name}: its folder is not here; its own people run `tacit deploy check` on it")
     yield from _results(federation)
     yield from _port(federation)
+
+
+def _refuse_closed(folder: Path) -> None:
+    try:
+        (folder / "site.toml").exists()
+    except PermissionError:
+        text = f"{folder} is closed to user {os.geteuid()}: a federation's files are for their owner, so run this as the owner"
+        raise BadInput(f"{text}.") from None
 
 
 def refuse_wrong(federation: Federation, *, resume: bool, force: bool) -> None:

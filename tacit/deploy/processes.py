@@ -103,6 +103,10 @@ class Processes:
                 words = _last_words(self._logs[name].read_text("utf-8", "replace"), lines)
                 raise TacitError(f"{name} ended with code {process.returncode}: {words} (more in {self._logs[name]})")
 
+    def pid(self, name: str) -> int:
+        """A program's process."""
+        return self._running[name].pid
+
     def ended(self, name: str) -> bool:
         """Whether a program has ended."""
         return self._running[name].poll() is not None

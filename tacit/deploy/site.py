@@ -18,6 +18,7 @@ FORGET_SECONDS = (
     90.0  # a SuperLink takes a killed node for online until its heartbeats are missed: every 30 s, two may be
 )
 AGAIN_SECONDS = 3.0
+JOINED = "joined the server"
 
 
 def run_site(folder: Path) -> None:
@@ -49,7 +50,7 @@ def _serve(folder: Path, name: str, server: str, *, died: bool) -> None:
             try:
                 node.join(died=died)
                 died, refused = True, None  # from here on, the node that the server knows is this one
-                SPOKEN.info("joined")
+                SPOKEN.info(JOINED)
                 answer_for(folder, node)
             except NotLetIn:
                 refused = refused or time.monotonic()

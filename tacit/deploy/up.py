@@ -10,8 +10,11 @@ from typing import Any
 from tacit.deploy.layout import CONNECTION, Federation
 from tacit.deploy.processes import Processes, alive, program
 from tacit.deploy.serve import LOOK_SECONDS, START_SECONDS, register, start_server
+from tacit.deploy.site import JOINED
 from tacit.errors import TacitError
 
+STARTING = 4  # sites that start at the same time
+JOIN_SECONDS = 120.0  # for so many of them to join
 ASK_SECONDS = 10.0  # between two questions to Flower about a run that has not said anything yet
 
 Said = Callable[[str], None]
@@ -28,12 +31,32 @@ def up(federation: Federation, *, resume: bool, force: bool, said: Said, observe
         start_server(federation, processes)
         said(f"server at {federation.address} (TLS, node authentication)")
         register(federation, processes)
-        for name in federation.sites:
-            start_site(federation, name, processes)
+        start_sites(federation, processes)
         said(f"{len(federation.sites)} sites start: {', '.join(federation.sites)}")
-        submit(federation, processes, resume=resume, force=force)
+        patience = JOIN_SECONDS * max(1.0, len(federation.sites) / STARTING)
+        submit(federation, processes, resume=resume, force=force, **{"join-seconds": patience})
         said("the run is submitted; waiting for the sites to join")
         return follow(federation, processes, since=started, observe=observe)
+
+
+def start_sites(federation: Federation, processes: Processes) -> None:
+    """Starts all sites, a few at a time: each needs seconds of a core to start, and forty at once would starve the server."""
+    starting: list[tuple[str, int]] = []  # and the length of what its log held before
+    for name in federation.sites:
+        while len(starting) >= STARTING:
+            processes.refuse_ended()
+            starting = [(other, past) for other, past in starting if not _joined(federation.site(other), past)]
+            time.sleep(LOOK_SECONDS)
+        log = federation.site(name) / "site.log"
+        starting.append((name, log.stat().st_size if log.exists() else 0))
+        start_site(federation, name, processes)
+
+
+def _joined(folder: Path, past: int) -> bool:
+    """Whether a site has said so, after what its log held before."""
+    with (folder / "site.log").open("rb") as file:
+        file.seek(past)
+        return JOINED.encode() in file.read()
 
 
 def start_site(federation: Federation, name: str, processes: Processes) -> int:
