@@ -66,19 +66,6 @@ class Running:
         command += ["--host", "127.0.0.1", "--node-config", f'tacit-site="{folder}"']
         return self.processes.start(f"SuperNode {name}", command, log=folder / "site.log", cwd=folder)
 
-    def supernode_again(self, name):
-        """Starts a killed SuperNode again, until the SuperLink has forgotten the one before it."""
-
-        def stays():
-            if self.processes.ended(f"SuperNode {name}"):
-                self.processes.stop(f"SuperNode {name}")
-                self.start_supernode(name)
-            return self.said(name).count("SuperNode ID: ") > before
-
-        before = self.said(name).count("SuperNode ID: ")
-        self.start_supernode(name)
-        until(stays, what=f"the SuperNode of {name} to be let in")
-
     def kill(self, name):
         self.processes.signal(name, signal.SIGKILL)
         self.processes.stop(name)

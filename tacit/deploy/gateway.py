@@ -66,8 +66,8 @@ class Gateway:
         except BadHead as error:
             self.log(peer, f"refused ({error.status}): {error}")
             await _refuse(reader, writer, error.status)
-        except (OSError, EOFError, TimeoutError, ssl.SSLError):
-            pass  # the connection has gone, or was too slow
+        except (OSError, EOFError, TimeoutError, ssl.SSLError, asyncio.CancelledError):
+            pass  # the connection has gone, or was too slow, or the gateway ends
         finally:
             self._lines[peer] -= 1
             if not self._lines[peer]:
