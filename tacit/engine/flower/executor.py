@@ -60,14 +60,20 @@ def answer(node: FleetNode, reply: Reply, *, stopped: Callable[[], bool] = lambd
             if found:
                 threading.Thread(target=_fetch, args=(node, *found, here), daemon=True).start()
                 last = time.monotonic()
-            pause = LOOK_SECONDS[time.monotonic() - last > AWAKE_SECONDS]
+            pause = _pause(time.monotonic() - began, idle=time.monotonic() - last)
             with contextlib.suppress(Empty):
-                _answer(node, reply, here.get(timeout=max(pause, BUSY * (time.monotonic() - began))))
+                _answer(node, reply, here.get(timeout=pause))
                 last = time.monotonic()
         if heart.unknown:
             raise NotLetIn("the server does not know the node any more")
     finally:
         heart.stop()
+
+
+def _pause(took: float, *, idle: float) -> float:
+    """How long to wait after a look that took so long, when nothing has come for `idle` seconds."""
+    least, most = LOOK_SECONDS
+    return most if idle > AWAKE_SECONDS else min(max(least, BUSY * took), most)
 
 
 def _endure(error: httpx.HTTPError, failures: int) -> int:
@@ -123,10 +129,14 @@ class _Heart(threading.Thread):
                 return
             except httpx.HTTPStatusError as error:
                 self.unknown = error.response.status_code == httpx.codes.UNAUTHORIZED
-                pause = RETRY_SECONDS[0]
+                pause = self._sooner(pause)
             except Exception as error:  # noqa: BLE001 - a heart that stops would take the node offline
                 LOG.info("a heartbeat failed: %s: %s", type(error).__name__, error)
-                pause = RETRY_SECONDS[0]
+                pause = self._sooner(pause)
+
+    def _sooner(self, pause: float) -> float:
+        """After an error: soon at first, then less and less, as an error may say that the server has too much to do."""
+        return RETRY_SECONDS[0] if pause == BEAT_SECONDS else min(2 * pause, RETRY_SECONDS[1] - 1)
 
     def stop(self) -> None:
         self._ended.set()

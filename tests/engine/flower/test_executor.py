@@ -110,3 +110,10 @@ def test_a_question_is_asked_again_while_the_server_fails_and_not_when_it_refuse
     said = [failed(403), "never"]
     with pytest.raises(httpx.HTTPStatusError):
         node.patient(call, "ask")
+
+
+def test_a_busy_server_is_asked_less_often_but_never_forgotten(monkeypatch):
+    monkeypatch.setattr(executor, "LOOK_SECONDS", (0.25, 3.0))
+    pauses = [executor._pause(took, idle=0.0) for took in (0.001, 0.02, 0.04, 60.0)]
+    assert pauses == [0.25, 1.0, 2.0, 3.0]
+    assert executor._pause(0.001, idle=1000.0) == 3.0
