@@ -44,6 +44,7 @@ bench: setup
 	$(BIN)/python bench/encrypted.py
 	$(BIN)/python bench/report.py
 	$(BIN)/python bench/flower.py
+	$(BIN)/python bench/sites.py
 
 clean:
 	rm -rf $(VENV) runs build *.egg-info

@@ -30,7 +30,8 @@ import tacit
 from tacit.deploy.init import init
 from tacit.deploy.layout import Federation
 from tacit.deploy.processes import Processes, free_port
-from tacit.deploy.up import follow, register, start_site, start_superlink, submit
+from tacit.deploy.serve import register, start_server
+from tacit.deploy.up import follow, start_site, submit
 from tacit.engine.flower.gather import POLL_SECONDS
 
 NAMES, ROWS, STEPS, BATCH = ("north", "coast", "valley"), 600, 12, 50
@@ -119,7 +120,7 @@ def deployed(model: str, rounds: int, privacy: dict[str, Any]) -> Iterator[tuple
             place / "f", sites=",".join(NAMES), experiment=chosen, host="127.0.0.1", port=free_port(), trial=trial
         )
         with Processes(home=federation.home) as processes:
-            start_superlink(federation, processes)
+            start_server(federation, processes)
             register(federation, processes)
             yield place, federation, processes
 

@@ -12,8 +12,9 @@ import pytest
 
 import tacit
 from tacit.deploy.init import init
-from tacit.deploy.processes import Processes, free_port
-from tacit.deploy.up import register, start_site, start_superlink, submit
+from tacit.deploy.processes import Processes, free_port, program
+from tacit.deploy.serve import register, start_server
+from tacit.deploy.up import start_site, submit
 
 EXPERIMENT = {
     "name": "faults",
@@ -48,14 +49,22 @@ class Running:
         self.processes = Processes(home=self.federation.home)
         self.names, self.epsilon = self.federation.sites, experiment.privacy.epsilon
 
-    def start(self, *, sites=None):
-        start_superlink(self.federation, self.processes)
+    def start(self, *, supernodes=0):
+        """Starts server and sites; the last so many of them as Flower's own SuperNode, with the app that the server sends."""
+        start_server(self.federation, self.processes)
         register(self.federation, self.processes)
-        for name in self.names if sites is None else sites:
-            self.start_site(name)
+        for place, name in enumerate(self.names):
+            (self.start_supernode if place >= len(self.names) - supernodes else self.start_site)(name)
 
     def start_site(self, name):
         return start_site(self.federation, name, self.processes)
+
+    def start_supernode(self, name):
+        folder = self.federation.site(name)
+        command = [program("flower-supernode"), "--root-certificates", folder / "ca.crt", "--port", str(free_port())]
+        command += ["--superlink", self.federation.address, "--auth-supernode-private-key", folder / "node.key"]
+        command += ["--host", "127.0.0.1", "--node-config", f'tacit-site="{folder}"']
+        return self.processes.start(f"SuperNode {name}", command, log=folder / "site.log", cwd=folder)
 
     def kill(self, name):
         self.processes.signal(name, signal.SIGKILL)
@@ -126,9 +135,9 @@ class Running:
         return [entry for entry in map(json.loads, lines) if entry.get("run") == self.run()]
 
     def said(self, name):
-        """Everything that a site's programs said."""
-        files = [self.federation.site(name) / file for file in ("site.log", "supernode.log")]
-        return "".join(file.read_text() for file in files if file.exists())
+        """Everything that a site said."""
+        file = self.federation.site(name) / "site.log"
+        return file.read_text() if file.exists() else ""
 
     def trained(self, name):
         """The rounds that a site has trained and answered, or is about to."""
@@ -161,11 +170,11 @@ def federation_of(tmp_path):
     """Starts a federation of an experiment with changes, and ends it with everything it started."""
     with contextlib.ExitStack() as stack:
 
-        def start(*, sites=2, **changes):
+        def start(*, sites=2, supernodes=0, **changes):
             up = Running(tmp_path / "federation", sites=sites, **changes)
             stack.callback(ended, up.federation.folder)
             stack.enter_context(up.processes)
-            up.start()
+            up.start(supernodes=supernodes)
             return up
 
         yield start

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import tacit
 from tacit.deploy.certificates import signed_by
 from tacit.deploy.check_keys import own_keys, who_opens
-from tacit.deploy.check_site import lasting, proposal, server_findings, site_findings
+from tacit.deploy.check_site import control_findings, lasting, proposal, server_findings, site_findings
 from tacit.deploy.finding import Finding
 from tacit.deploy.layout import Federation, app_digest, open_federation
 from tacit.deploy.processes import reach, taken
@@ -19,7 +20,8 @@ from tacit.experiment import Experiment
 
 
 def findings(folder: Path) -> Iterator[Finding]:
-    """Everything that was looked at; a folder with `site.toml` is one site's."""
+    """Everything that was looked at; a folder with `site.toml` is one site's. Raises BadInput for another user's folder."""
+    _refuse_closed(folder)
     if (folder / "site.toml").exists():
         yield from _versions()
         yield from site_findings(folder, experiment=proposal(folder))
@@ -41,6 +43,14 @@ def findings(folder: Path) -> Iterator[Finding]:
     yield from _port(federation)
 
 
+def _refuse_closed(folder: Path) -> None:
+    try:
+        (folder / "site.toml").exists()
+    except PermissionError:
+        text = f"{folder} is closed to user {os.geteuid()}: a federation's files are for their owner, so run this as the owner"
+        raise BadInput(f"{text}.") from None
+
+
 def refuse_wrong(federation: Federation, *, resume: bool, force: bool) -> None:
     """Raises BadInput with the first thing that is wrong, before any process is started."""
     refuse_taken(federation.results, resume=resume, force=force)
@@ -54,11 +64,6 @@ def refuse_wrong(federation: Federation, *, resume: bool, force: bool) -> None:
     for finding in findings(federation.folder):
         if finding.wrong:
             raise BadInput(finding.text)
-    if taken(federation.port):
-        raise BadInput(
-            f"Port {federation.port} is in use: stop what listens there, or change port in federation.toml, "
-            "flwr/config.toml and the sites' site.toml."
-        )
 
 
 def _running(federation: Federation) -> bool:
@@ -148,6 +153,7 @@ def _port(federation: Federation) -> Iterator[Finding]:
         why = reach("127.0.0.1", federation.port, authority=federation.server / "ca.crt")
         if why is None:
             yield Finding(f"The server is running at {federation.address}")
+            yield from control_findings("127.0.0.1", federation.port, authority=federation.server / "ca.crt")
         else:
             yield Finding(f"Port {federation.port} is in use by something else ({why}).", wrong=True)
     else:

@@ -5,8 +5,8 @@ import time
 from collections.abc import Iterator
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from urllib.error import URLError
-from urllib.request import HTTPSHandler, ProxyHandler, build_opener
+from urllib.error import HTTPError, URLError
+from urllib.request import HTTPSHandler, OpenerDirector, ProxyHandler, Request, build_opener
 
 from tacit.deploy.certificates import days_left
 from tacit.deploy.finding import Finding
@@ -22,6 +22,7 @@ from tacit.site.rows import OWN_FILES
 from tacit.site.site import Site
 
 SOON_DAYS = 14.0
+REFUSED = (401, 403, 404)
 CLOCK_SECONDS = 60.0  # Flower refuses signed requests whose time is further off
 
 
@@ -72,12 +73,32 @@ def server_findings(folder: Path) -> Iterator[Finding]:
     if why is not None:
         yield Finding(f"The server {address} cannot be reached: {why}.", wrong=True)
         return
+    yield from control_findings(host, int(port), authority=folder / "ca.crt")
     off = clock_offset(f"https://{address}/health", folder / "ca.crt")
     if off is None:
         yield Finding(f"The server {address} is reached; it does not say its time")
     else:
         text = f"The server {address} is reached; its clock differs by {abs(off):.0f} s"
         yield Finding(f"{text}: set the clocks." if abs(off) > CLOCK_SECONDS else text, wrong=abs(off) > CLOCK_SECONDS)
+
+
+def control_findings(host: str, port: int, *, authority: Path) -> Iterator[Finding]:
+    """Asks a server, as anybody could, for the list of its runs, which it must refuse."""
+    address, request = f"{host}:{port}", Request(f"https://{host}:{port}/v1/control/list-runs", data=b"", method="POST")
+    request.add_header("Content-Type", "application/protobuf")
+    try:
+        with _opener(authority).open(request, timeout=5):
+            status = 200
+    except HTTPError as error:
+        status = error.code
+    except (URLError, OSError) as error:
+        yield Finding(f"Whether strangers can control the server {address} could not be seen: {error}.", wrong=True)
+        return
+    if status in REFUSED:
+        yield Finding(f"The server {address} lets nobody but sites in")
+        return
+    text = "whoever reaches it can start programs on it. Start it with `tacit deploy server`"
+    yield Finding(f"The server {address} answers Flower's Control API ({status}): {text}.", wrong=True)
 
 
 def lasting(path: Path) -> Finding:
@@ -93,10 +114,13 @@ def lasting(path: Path) -> Finding:
 
 def clock_offset(url: str, authority: Path) -> float | None:
     """Seconds by which a server's clock is ahead of ours, from the Date of its answer."""
-    opener = build_opener(ProxyHandler({}), HTTPSHandler(context=ssl.create_default_context(cafile=str(authority))))
     try:
-        with opener.open(url, timeout=5) as answer:
+        with _opener(authority).open(url, timeout=5) as answer:
             said = answer.headers.get("Date")
     except (URLError, OSError):
         return None
     return None if said is None else parsedate_to_datetime(said).timestamp() - time.time()
+
+
+def _opener(authority: Path) -> OpenerDirector:
+    return build_opener(ProxyHandler({}), HTTPSHandler(context=ssl.create_default_context(cafile=str(authority))))

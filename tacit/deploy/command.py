@@ -83,6 +83,20 @@ def check_command(folder: Folder) -> None:
         raise typer.Exit(2)
 
 
+@app.command("server")
+def server_command(
+    folder: Folder,
+    listen: Annotated[
+        str | None,
+        typer.Option(help="The address to listen on; all of this machine's if left out.", show_default=False),
+    ] = None,
+) -> None:
+    """Start the server that sites reach, and serve until stopped. Only sites' requests pass; runs are started from here."""
+    from tacit.deploy.serve import run_server
+
+    run_server(folder, listen=listen, said=lambda text: Console().print(text, highlight=False, soft_wrap=True))
+
+
 @app.command("site")
 def site_command(
     folder: Annotated[Path, typer.Argument(metavar="SITE", help="The site's folder.", show_default=False)],

@@ -9,7 +9,9 @@ from tacit.build_sums import refuse_threshold
 from tacit.data.budgets import budgets
 from tacit.data.csv_files import pinned_columns
 from tacit.deploy.certificates import make_authority, make_node_key, make_server
-from tacit.deploy.layout import CONNECTION, Federation, app_digest
+from tacit.deploy.layout import Federation, app_digest
+from tacit.deploy.private import close, closed
+from tacit.deploy.processes import free_port
 from tacit.deploy.readme import readme
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
@@ -42,9 +44,7 @@ serverapp = "tacit_app.server_app:app"
 clientapp = "tacit_app.client_app:app"
 
 [tool.flwr.app.config]
-out = "{out}"
 sites = "{sites}"
-keys = "{keys}"
 resume = false
 force = false
 join-seconds = 120
@@ -71,10 +71,11 @@ def init(folder: Path, *, sites: str, experiment: Experiment, host: str, port: i
     experiment = deployable(experiment, sites, trial=trial)
     limits = site_budgets(experiment, sites)
     server = folder / "server"
-    server.mkdir(parents=True)
+    with closed():
+        server.mkdir(parents=True)
     make_authority(server, name=experiment.name)
     make_server(server, hosts=tuple(dict.fromkeys((host, "127.0.0.1", "localhost"))))
-    federation = Federation(folder.resolve(), experiment.name, host, port, tuple(limits), "")
+    federation = Federation(folder.resolve(), experiment.name, host, port, free_port(), tuple(limits), "")
     for name, epsilon in limits.items():
         make_site(federation.site(name), experiment, name=name, epsilon=epsilon)
         _connect(federation, name)
@@ -83,8 +84,9 @@ def init(folder: Path, *, sites: str, experiment: Experiment, host: str, port: i
     _write_app(federation, experiment)
     federation = replace(federation, digest=app_digest(federation.app))
     federation.write()
-    _write_flower(federation)
+    federation.write_flower()
     (folder / "README.md").write_text(readme(federation, experiment), "utf-8")
+    close(folder)
     return federation
 
 
@@ -157,17 +159,9 @@ def _write_app(federation: Federation, experiment: Experiment) -> None:
     package = federation.app / "tacit_app"
     package.mkdir(parents=True)
     words = {"version": tacit.__version__, "name": federation.name}
-    text = PYPROJECT.format(out=federation.results, keys=federation.server, sites=",".join(federation.sites), **words)
+    text = PYPROJECT.format(sites=",".join(federation.sites), **words)
     (federation.app / "pyproject.toml").write_text(text, "utf-8")
     (package / "__init__.py").write_text(f'"""{federation.name}, by Tacit."""\n', "utf-8")
     (package / "server_app.py").write_text(SERVER, "utf-8")
     (package / "client_app.py").write_text(CLIENT, "utf-8")
     (package / "experiment.toml").write_text(experiment.toml(), "utf-8")
-
-
-def _write_flower(federation: Federation) -> None:
-    """Flower's own configuration, so that `flwr run` finds the SuperLink."""
-    federation.home.mkdir()
-    certificate = federation.server / "ca.crt"
-    text = f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\naddress = "{federation.address}"\n'
-    (federation.home / "config.toml").write_text(f'{text}root-certificates = "{certificate}"\n', "utf-8")

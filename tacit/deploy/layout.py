@@ -21,14 +21,20 @@ class Federation:
     folder: Path
     name: str
     host: str
-    port: int
+    port: int  # the gateway's, which sites reach
+    inner: int  # the SuperLink's own, on loopback
     sites: tuple[str, ...]
     digest: str
 
     @property
     def address(self) -> str:
-        """Where the SuperLink listens."""
+        """Where sites reach the server: its gateway."""
         return f"{self.host}:{self.port}"
+
+    @property
+    def control(self) -> str:
+        """Where the server's own people reach the SuperLink, on the server's machine."""
+        return f"127.0.0.1:{self.inner}"
 
     @property
     def server(self) -> Path:
@@ -58,10 +64,21 @@ class Federation:
         """The server's copy of a site's public key: the site's folder goes to the site."""
         return self.server / "nodes" / f"{name}.pub"
 
+    def key(self, name: str) -> Path:
+        """A site's public key: the site's own where its folder is here, else the server's copy."""
+        mine = self.site(name) / "node.pub"
+        return mine if mine.is_file() else self.public_key(name)
+
+    def write_flower(self) -> None:
+        """Flower's own configuration for this machine, so that `flwr run` finds the SuperLink wherever the folder lies."""
+        self.home.mkdir(mode=0o700, exist_ok=True)
+        text = f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\naddress = "{self.control}"\n'
+        (self.home / "config.toml").write_text(f'{text}root-certificates = "{self.server / "ca.crt"}"\n', "utf-8")
+
     def write(self) -> None:
         """Writes `federation.toml`."""
         values: dict[str, Any] = {"name": self.name, "host": self.host, "port": self.port}
-        values |= {"sites": list(self.sites), "app_sha256": self.digest}
+        values |= {"inner_port": self.inner, "sites": list(self.sites), "app_sha256": self.digest}
         (self.folder / "federation.toml").write_text(dumps(values), "utf-8")
 
 
@@ -70,10 +87,9 @@ def open_federation(folder: Path) -> Federation:
     path = folder / "federation.toml"
     try:
         values = tomllib.loads(path.read_text("utf-8"))
-        sites = tuple(map(str, values["sites"]))
-        return Federation(
-            folder.resolve(), values["name"], values["host"], int(values["port"]), sites, values["app_sha256"]
-        )
+        sites, port = tuple(map(str, values["sites"])), int(values["port"])
+        inner = int(values.get("inner_port", port + 1))  # a folder of before there was a gateway
+        return Federation(folder.resolve(), values["name"], values["host"], port, inner, sites, values["app_sha256"])
     except FileNotFoundError:
         raise BadInput(f"{folder} holds no federation{_instead(folder)}") from None
     except (OSError, tomllib.TOMLDecodeError, KeyError, ValueError) as error:
@@ -91,7 +107,7 @@ def _instead(folder: Path) -> str:
 
 
 def app_digest(app: Path) -> str:
-    """A hash over the app's files, in which only the place of the results may change. Raises BadInput for other files."""
+    """A hash over the app's files, which name no place: a copied folder has the same. Raises BadInput for other files."""
     found = {str(path.relative_to(app)) for path in app.rglob("*") if path.is_file()}
     found = {name for name in found if "__pycache__" not in name}
     for name in sorted(found ^ set(APP_FILES)):

@@ -17,6 +17,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from tacit.deploy.private import MASK, closed
 from tacit.errors import BadInput, TacitError
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -65,14 +66,18 @@ class Processes:
         self.stop()
 
     def start(
-        self, name: str, command: Sequence[str | Path], *, log: Path, cwd: Path | None = None, session: bool = True
-    ) -> int:
-        """Starts a program, in a session of its own unless it shares ours; what it says goes to `log`."""
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("ab") as file:
+        self, name: str, command: Sequence[str | Path], *, log: Path, cwd: Path | None = None,
+        environment: dict[str, str] | None = None,
+    ) -> int:  # fmt: skip
+        """Starts a program in a session of its own; what it says goes to `log`, which is for its owner only."""
+        with closed():
+            log.parent.mkdir(parents=True, exist_ok=True)
+            file = log.open("ab")
+        with file:
             self._running[name] = subprocess.Popen(
-                [str(part) for part in command], env=self._environment, cwd=cwd, start_new_session=session,
-                stdout=file, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, preexec_fn=_end_with_parent,
+                [str(part) for part in command], env=self._environment | (environment or {}), cwd=cwd, umask=MASK,
+                start_new_session=True, stdout=file, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+                preexec_fn=_end_with_parent,
             )  # fmt: skip
         self._logs[name] = log
         return self._running[name].pid
@@ -83,7 +88,7 @@ class Processes:
         try:
             done = subprocess.run(
                 [str(part) for part in command], env=self._environment, cwd=cwd, capture_output=True, text=True,
-                timeout=seconds, check=False,
+                timeout=seconds, check=False, umask=MASK,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             raise TacitError(f"{name} did not end in {seconds:g} s: look at the server's log and try again.") from None
@@ -97,6 +102,10 @@ class Processes:
             if process.poll() is not None:
                 words = _last_words(self._logs[name].read_text("utf-8", "replace"), lines)
                 raise TacitError(f"{name} ended with code {process.returncode}: {words} (more in {self._logs[name]})")
+
+    def pid(self, name: str) -> int:
+        """A program's process."""
+        return self._running[name].pid
 
     def ended(self, name: str) -> bool:
         """Whether a program has ended."""
@@ -121,6 +130,20 @@ class Processes:
             process.wait()
         for pid in family:  # Flower's own children lead sessions of theirs, and may be busy
             _send(pid, signal.SIGKILL)
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs. One that has ended, and that nobody has asked how (a zombie), does not."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return not Path("/proc/self").exists()  # gone in between; or a machine that does not tell
 
 
 def descendants(pid: int) -> list[int]:
@@ -151,6 +174,15 @@ def _end_with_parent() -> None:
     """Asks Linux to end this program when the one that started it is gone, even if that was killed."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def stop_on_term() -> None:
+    """Lets SIGTERM end this process as Ctrl-C does, so that what it started ends with it."""
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, stop)
 
 
 def free_port() -> int:

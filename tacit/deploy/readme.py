@@ -26,15 +26,12 @@ can sign new certificates: keep it offline.{data}
 
 **2. Start the server** (the machine that sites reach as {address}), in one terminal:
 
-    cd {folder}
-    export FLWR_HOME=$PWD/flwr FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1
-    flower-superlink --host 0.0.0.0 --port {port} --ssl-ca-certfile server/ca.crt --ssl-certfile server/server.pem \\
-        --ssl-keyfile server/server.key --enable-supernode-auth --disable-runtime-dependency-installation \\
-        --database server/superlink.db
+    tacit deploy server {folder}
 
-and tell it the sites' public keys, once, in another (same `cd`, same `export`):
-
-{register}
+It starts Flower's SuperLink on 127.0.0.1:{inner} and a gateway on port {port}, and tells the SuperLink the sites' public keys.
+Open port {port} to the sites, and no other: the gateway passes on what sites ask, each proved by its key, and refuses
+everything else, above all Flower's Control API, with which anybody could start programs here. That one answers only this
+machine, and under Linux only the user who started the server. Run `tacit deploy check {folder}` meanwhile: it tries the door.
 
 **3. Every site reads `proposal.toml` and `budget.toml`, and decides.** The first is the experiment; the second holds the epsilon
 that the site allows over all runs, and the digest of the one experiment it accepts. Then, each on its own machine:
@@ -44,8 +41,10 @@ that the site allows over all runs, and the digest of the one experiment it acce
 `check` says what is wrong with the folder, the rows or the way to the server; `site` joins the server and answers until Ctrl-C.
 `tacit ledger show FOLDER` prints who was charged what, when and for what; `log.jsonl` says what was asked and refused.
 
-**4. Run** (in the server's second terminal):
+**4. Run** (on the server, in another terminal):
 
+    cd {folder}
+    export FLWR_HOME=$PWD/flwr FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1
     flwr run app {connection} --stream
 
 To go on after a failure: `flwr run app {connection} --stream --run-config 'resume=true'`; to set the run aside and start anew,
@@ -54,7 +53,8 @@ To go on after a failure: `flwr run app {connection} --stream --run-config 'resu
 {keys}## With Flower's own SuperNode
 
 A site may also run `flower-supernode` itself, as any Flower user does. The app that the server sends is then executed at the site,
-so the site trusts the server not to have changed it; with `tacit deploy site` it does not need to.
+so the site trusts the server not to have changed it; with `tacit deploy site`, which is a node of its own and never fetches
+that app, it does not need to.
 
     flower-supernode --root-certificates ca.crt --superlink {address} --auth-supernode-private-key node.key \\
         --node-config 'tacit-site="/path/to/this/folder"'
@@ -63,7 +63,7 @@ so the site trusts the server not to have changed it; with `tacit deploy site` i
 
 | path | what | who |
 |---|---|---|
-| `server/` | the authority, the server's certificate, the sites' public keys, the SuperLink's database | the server |
+| `server/` | the authority, the server's certificate, the sites' public keys, the SuperLink's database and both logs | the server |
 | `app/` | the Flower app: `experiment.toml` and two short files | the server |
 | `results/` | `experiment.toml`, `rounds.jsonl`, `ledger.db`, `model.safetensors`, `summary.json`, `report.html` | the server |
 | `sites/NAME/` | `site.toml`, `proposal.toml`, `budget.toml`, `ledger.db`, `log.jsonl`, `node.key`, `ca.crt` | the site |
@@ -100,14 +100,12 @@ def readme(federation: Federation, experiment: Experiment) -> str:
         folder=federation.folder,
         address=federation.address,
         port=federation.port,
+        inner=federation.inner,
         connection=CONNECTION,
         keys=_keys(experiment, len(federation.sites)) if experiment.protect.kind == "paillier" else "",
         data=OWN.format(kind=kind) if kind in OWN_FILES else "",
         sites="\n".join(
             f"    tacit deploy check sites/{name} && tacit deploy site sites/{name}" for name in federation.sites
-        ),
-        register="\n".join(
-            f"    flwr supernode register server/nodes/{name}.pub {CONNECTION}" for name in federation.sites
         ),
     )
 

@@ -1,7 +1,6 @@
 """`tacit deploy up`: a whole federation on this machine, for a trial, over TLS and with node authentication."""
 
 import json
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -9,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from tacit.deploy.layout import CONNECTION, Federation
-from tacit.deploy.processes import Processes, program, reach
+from tacit.deploy.processes import Processes, alive, program
+from tacit.deploy.serve import LOOK_SECONDS, START_SECONDS, register, start_server
+from tacit.deploy.site import JOINED
 from tacit.errors import TacitError
 
-START_SECONDS = 300.0  # for a program of Flower's on a busy machine; one that fails is noticed at once
-LOOK_SECONDS = 0.25
+STARTING = 4  # sites that start at the same time
+JOIN_SECONDS = 120.0  # for so many of them to join
 ASK_SECONDS = 10.0  # between two questions to Flower about a run that has not said anything yet
 
 Said = Callable[[str], None]
@@ -27,38 +28,35 @@ def up(federation: Federation, *, resume: bool, force: bool, said: Said, observe
     """
     with Processes(home=federation.home) as processes:
         started = time.monotonic()
-        start_superlink(federation, processes)
+        start_server(federation, processes)
         said(f"server at {federation.address} (TLS, node authentication)")
         register(federation, processes)
-        for name in federation.sites:
-            start_site(federation, name, processes)
+        start_sites(federation, processes)
         said(f"{len(federation.sites)} sites start: {', '.join(federation.sites)}")
-        submit(federation, processes, resume=resume, force=force)
+        patience = JOIN_SECONDS * max(1.0, len(federation.sites) / STARTING)
+        submit(federation, processes, resume=resume, force=force, **{"join-seconds": patience})
         said("the run is submitted; waiting for the sites to join")
         return follow(federation, processes, since=started, observe=observe)
 
 
-def start_superlink(federation: Federation, processes: Processes) -> None:
-    """Starts the server and waits until it listens."""
-    server = federation.server
-    command = [program("flower-superlink"), "--host", "127.0.0.1", "--port", str(federation.port)]
-    command += ["--ssl-ca-certfile", str(server / "ca.crt"), "--ssl-certfile", str(server / "server.pem")]
-    command += ["--ssl-keyfile", str(server / "server.key"), "--enable-supernode-auth"]
-    command += ["--disable-runtime-dependency-installation", "--database", str(server / "superlink.db")]
-    processes.start("SuperLink", command, log=server / "superlink.log", cwd=server)
-    ends = time.monotonic() + START_SECONDS
-    while (why := reach("127.0.0.1", federation.port, authority=server / "ca.crt")) is not None:
-        processes.refuse_ended()
-        if time.monotonic() > ends or "certificate" in why:
-            raise TacitError(f"The server at {federation.address} cannot be reached: {why}.")
-        time.sleep(LOOK_SECONDS)
+def start_sites(federation: Federation, processes: Processes) -> None:
+    """Starts all sites, a few at a time: each needs seconds of a core to start, and forty at once would starve the server."""
+    starting: list[tuple[str, int]] = []  # and the length of what its log held before
+    for name in federation.sites:
+        while len(starting) >= STARTING:
+            processes.refuse_ended()
+            starting = [(other, past) for other, past in starting if not _joined(federation.site(other), past)]
+            time.sleep(LOOK_SECONDS)
+        log = federation.site(name) / "site.log"
+        starting.append((name, log.stat().st_size if log.exists() else 0))
+        start_site(federation, name, processes)
 
 
-def register(federation: Federation, processes: Processes) -> None:
-    """Tells the server the sites' keys."""
-    keys = [federation.site(name) / "node.pub" for name in federation.sites]
-    command = [sys.executable, "-m", "tacit.engine.flower.register", CONNECTION, *keys]
-    processes.call(command, seconds=START_SECONDS, cwd=federation.folder)
+def _joined(folder: Path, past: int) -> bool:
+    """Whether a site has said so, after what its log held before."""
+    with (folder / "site.log").open("rb") as file:
+        file.seek(past)
+        return JOINED.encode() in file.read()
 
 
 def start_site(federation: Federation, name: str, processes: Processes) -> int:
@@ -70,7 +68,7 @@ def start_site(federation: Federation, name: str, processes: Processes) -> int:
 
 def submit(federation: Federation, processes: Processes, *, resume: bool, force: bool, **config: float) -> None:
     """`flwr run`."""
-    flags = {"resume": str(resume).lower(), "force": str(force).lower(), "out": json.dumps(str(federation.results))}
+    flags = {"resume": str(resume).lower(), "force": str(force).lower()}
     text = " ".join(f"{key}={value}" for key, value in (flags | config).items())
     command = [program("flwr"), "run", federation.app, CONNECTION, "--run-config", text]
     processes.call(command, seconds=START_SECONDS, cwd=federation.folder)
@@ -90,7 +88,7 @@ def follow(federation: Federation, processes: Processes, *, since: float, observ
             return json.loads((federation.results / "summary.json").read_text("utf-8"))
         if status.get("state") == "failed":
             raise TacitError(f"The run stopped: {status['text']} Once that is mended, go on with --resume.")
-        if status and not _alive(int(status["pid"])):
+        if status and not alive(int(status["pid"])):
             raise TacitError("The server's process ended in the middle of the run: go on with --resume.")
         processes.refuse_ended()
         if not status and time.monotonic() > look:
@@ -117,11 +115,3 @@ def _rounds(results: Path) -> list[dict[str, Any]]:
     path = results / "rounds.jsonl"
     lines = path.read_text("utf-8").split("\n") if path.exists() else []
     return [json.loads(line) for line in lines[:-1]]  # the last one may be half written
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True

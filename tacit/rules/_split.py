@@ -8,8 +8,6 @@ largest. Equal epsilons make everybody public. At least one client always is.
 import warnings
 
 import numpy as np
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.mixture import GaussianMixture
 
 
 def threshold(epsilons: np.ndarray, *, how: str, share: float) -> float:
@@ -38,6 +36,9 @@ def _two_means(values: np.ndarray) -> float:
 
 
 def _two_gaussians(values: np.ndarray) -> float:
+    from sklearn.exceptions import ConvergenceWarning  # 20 MB and half a second, and only this split needs it
+    from sklearn.mixture import GaussianMixture
+
     start = np.array([[values[0]], [values[-1]]])
     mixture = GaussianMixture(2, means_init=start, random_state=0)
     with warnings.catch_warnings():

@@ -14,6 +14,7 @@ import pytest
 from conftest_deploy import until
 
 from tacit.deploy.certificates import make_authority, make_node_key
+from tacit.engine.flower.gather import ASK_SECONDS
 from tacit.errors import TacitError
 
 pytestmark = pytest.mark.faults
@@ -51,11 +52,10 @@ def test_a_late_answer_is_not_used(running):
 
 def test_an_answer_to_a_question_that_came_twice_counts_once(running):
     _, second = running.names
-    patience = 40
-    began = running.submit(seconds=patience)
+    began = running.submit(seconds=3 * ASK_SECONDS)
     running.charged(second, 0)
     os.kill(running.pid(second), signal.SIGSTOP)
-    time.sleep(patience / 2 + 1)  # the silent are asked again when half the patience is over
+    time.sleep(ASK_SECONDS + 1)  # then the silent are asked again
     os.kill(running.pid(second), signal.SIGCONT)
     running.finished(began)
     running.never_under_reported()
@@ -79,7 +79,7 @@ def test_a_server_that_dies_after_the_charge_goes_on_with_the_same_answers(runni
 
 
 def test_a_superlink_that_is_killed_comes_back_and_the_run_is_resumed(running):
-    from tacit.deploy.up import start_superlink
+    from tacit.deploy.serve import start_superlink
 
     first, _ = running.names
     running.submit()

@@ -73,9 +73,9 @@ def test_a_deployment_takes_its_noise_from_the_operating_system_unless_it_is_a_t
 def test_the_readme_names_the_exact_commands(federation):
     text = (federation.folder / "README.md").read_text()
     for words in (
-        f"--port {federation.port}",
+        f"tacit deploy server {federation.folder}",
+        f"Open port {federation.port} to the sites, and no other",
         "tacit deploy site sites/client-2",
-        "register server/nodes/client-2.pub",
         "flwr run app federation --stream",
     ):
         assert words in text
@@ -203,11 +203,16 @@ def let_through(folder):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become a user who may not read the file")
 def test_a_budget_file_that_the_user_cannot_read_is_found(federation, tmp_path):
-    (federation.site("client-1") / "budget.toml").chmod(0o600)
-    for name in federation.sites:
-        let_through(federation.site(name))
+    let_through(tmp_path)
     os.seteuid(65534)
     try:
+        with pytest.raises(BadInput, match=r"is closed to user 65534: .* run this as the owner"):
+            wrong(federation)
+        os.seteuid(0)
+        for path in (federation.folder, *federation.folder.rglob("*")):
+            path.chmod(0o755 if path.is_dir() else 0o644)
+        (federation.site("client-1") / "budget.toml").chmod(0o600)
+        os.seteuid(65534)
         assert any("cannot be read by user" in text for text in wrong(federation))
     finally:
         os.seteuid(0)

@@ -14,7 +14,8 @@ from tacit.errors import BadInput
 
 POLL_SECONDS = 0.2
 AGAIN_SECONDS = 20.0  # for short questions; one that was lost with a killed node is not missed for long
-ASKS = 2  # within the patience of a round: a site that was restarted has lost the first question
+ASK_SECONDS = 30.0  # for a round's questions, which are long
+LOOK_SECONDS = 2.0  # between two looks at who is connected
 
 Asks = dict[int, dict[str, Any]]  # by node
 
@@ -54,20 +55,51 @@ def gather(
 ) -> Heard:
     """Asks every node its own question and waits until all have answered, or `enough` of them, or the time is over.
 
-    After `again` seconds (half the time) the silent ones are asked again, which costs them nothing: a site gives one answer
-    to one question.
+    Who is silent is asked again, which costs a site nothing, as it gives one answer to one question: at once when its node
+    was gone and is back, else after `again` seconds, and then after twice as long every time.
     """
     heard, ids, ends = Heard(), dict[str, int](), time.monotonic() + seconds
+    turns = Turns(grid, again or ASK_SECONDS)
     while True:
-        ids |= _send(grid, asks, heard.open(asks), body, seconds=seconds)
-        pause = time.monotonic() + (again or seconds / ASKS)
-        while True:  # at least one look, however long the sending took
-            _collect(grid, ids, heard)
-            if not heard.open(asks) or len(heard.answers) >= (enough or len(asks)) or time.monotonic() >= ends:
-                return heard
-            if time.monotonic() >= pause:
-                break
-            time.sleep(POLL_SECONDS)
+        due, left = turns.due(heard.open(asks)), ends - time.monotonic()
+        ids |= _send(grid, asks, due, body, seconds=max(left, 1.0)) if due else {}
+        _collect(grid, ids, heard)  # at least one look, however long the sending took
+        if not heard.open(asks) or len(heard.answers) >= (enough or len(asks)) or time.monotonic() >= ends:
+            return heard
+        time.sleep(POLL_SECONDS)
+
+
+class Turns:
+    """When each node is to be asked (again)."""
+
+    def __init__(self, grid: Grid, again: float):
+        self._grid, self._again, self._look = grid, again, time.monotonic() + LOOK_SECONDS
+        self._next: dict[int, tuple[float, float]] = {}  # node: when it is asked next, and the pause after that
+        self._away: set[int] = set()
+
+    def due(self, nodes: Sequence[int]) -> list[int]:
+        """Which of these nodes are to be asked now."""
+        now, back = time.monotonic(), self._back(nodes)
+        found = [node for node in nodes if node not in self._next or node in back or self._late(node, now)]
+        for node in found:
+            _, pause = self._next.get(node, (0.0, self._again))
+            self._next[node] = (now + pause, 2 * pause)
+        return found
+
+    def _late(self, node: int, now: float) -> bool:
+        return (
+            now >= self._next[node][0] and node not in self._away
+        )  # what was sent to a node that is away waits for it
+
+    def _back(self, nodes: Sequence[int]) -> set[int]:
+        """The nodes that were gone at the last look and are here now."""
+        if time.monotonic() < self._look:
+            return set()
+        here = set(self._grid.get_node_ids())
+        back = self._away & here
+        self._away = set(nodes) - here
+        self._look = time.monotonic() + LOOK_SECONDS
+        return back
 
 
 def _send(grid: Grid, asks: Asks, nodes: Sequence[int], body: bytes, *, seconds: float) -> dict[str, int]:

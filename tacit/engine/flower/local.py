@@ -6,6 +6,7 @@ from typing import Any
 
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
@@ -17,7 +18,9 @@ class LocalGrid(Grid):
 
     def __init__(self, app: ClientApp, folders: Iterable[Path]):
         self._app = app
-        self._contexts = {node: _context(node, folder) for node, folder in enumerate(folders, start=1)}
+        places = dict(enumerate(folders, start=1))
+        self._names = {node: folder.name for node, folder in places.items()}
+        self._contexts = {node: _context(node, folder) for node, folder in places.items()}
         self._replies: dict[str, Message] = {}
         self._count = 0
         TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1  # a Message asks who makes it
@@ -49,7 +52,7 @@ class LocalGrid(Grid):
         return None
 
     def get_nodes(self) -> Any:
-        return list(self._contexts)
+        return [NodeInfo(node_id=node, name=self._names[node]) for node in self.get_node_ids()]
 
     def create_message(self, *args: Any, **options: Any) -> Message:
         return Message(*args, **options)

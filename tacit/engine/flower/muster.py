@@ -49,8 +49,10 @@ def muster(grid: Grid, experiment: Experiment, call: Call) -> tuple[dict[str, in
         seconds = max(1.0, ends - time.monotonic())
         heard = gather(grid, dict.fromkeys(fresh, ask), b"", seconds=seconds, again=AGAIN_SECONDS)
         refusals |= heard.refusals
+        known = registered(grid)
         for node, (said, _) in heard.answers.items():
             _welcome(said, node, nodes, facts, call.sites)
+            refuse_other_name(known.get(node), str(said["site"]))
     missing = [name for name in call.sites if name not in nodes]
     if missing and (not call.resume or len(nodes) < experiment.train.min_clients):
         why = "".join(f" A site refused: {text}" for text in refusals.values())
@@ -71,3 +73,16 @@ def _welcome(
             f"Site {name} runs Tacit {said.get('tacit')}, the server {tacit.__version__}: install the same."
         )
     nodes[name], facts[name] = node, said
+
+
+def registered(grid: Grid) -> dict[int, str]:
+    """The names under which the server's people registered the keys of the nodes that are here, where they gave names."""
+    return {node.node_id: node.name for node in grid.get_nodes() if node.name}
+
+
+def refuse_other_name(known: str | None, said: str) -> None:
+    """Raises TacitError for a node that takes another site's name."""
+    if known and known != said:
+        raise TacitError(
+            f"The node that was registered as {known} calls itself {said}: one of them has the other's folder."
+        )

@@ -4,7 +4,7 @@ import json
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,8 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from tacit.build import Parts, with_rule
-from tacit.engine.flower.gather import AGAIN_SECONDS, Asks, gather
+from tacit.deploy.serve import PLACE
+from tacit.engine.flower.door import Door
 from tacit.engine.flower.muster import LOOK_SECONDS, Call, muster
 from tacit.engine.flower.opening import opened_by_sites
 from tacit.engine.flower.parent import GRACE_SECONDS, end_with_parent
@@ -46,13 +47,13 @@ def server_app(experiment: Path | Experiment) -> ServerApp:
         config = context.run_config
         chosen = experiment if isinstance(experiment, Experiment) else Experiment.load(experiment)
         call = Call(
-            out=Path(str(config["out"])),
+            out=_place(config.get("out"), "results"),
             sites=tuple(str(config["sites"]).split(",")),
             resume=bool(config.get("resume", False)),
             force=bool(config.get("force", False)),
             join_seconds=float(config.get("join-seconds", Call.join_seconds)),
             round_seconds=float(config.get("round-seconds", Call.round_seconds)),
-            keys=Path(str(config.get("keys", "."))),
+            keys=_place(config.get("keys"), "server"),
         )
         try:
             ending(serve(grid, chosen, call, observer(chosen)))
@@ -61,6 +62,16 @@ def server_app(experiment: Path | Experiment) -> ServerApp:
             raise
 
     return app
+
+
+def _place(chosen: Any, name: str) -> Path:
+    """A folder of the run config, or the one of the federation that `tacit deploy server` serves. Raises BadInput."""
+    home = os.environ.get(PLACE)
+    if chosen:
+        return Path(str(chosen))
+    if home is None:
+        raise BadInput("Nothing says where the federation lies: start the server with `tacit deploy server FOLDER`.")
+    return Path(home) / name
 
 
 def serve(grid: Grid, experiment: Experiment, call: Call, observe: Observer | None = None) -> History:
@@ -109,9 +120,12 @@ def _serve(grid: Grid, experiment: Experiment, call: Call, folder: Folder, obser
     where = {places[name]: node for name, node in nodes.items()}
     ledger = open_ledger(parts, folder)
     note_clients(parts, ledger, folder, simulated=False)
-    _agree(grid, parts, roster, where, terms, folder, call, releases=_releases(parts, ledger, folder))
+    common = {"kind": "agree", "run": folder.run, "experiment": parts.experiment.toml(), "roster": roster.record()}
+    common |= {"releases": _releases(parts, ledger, folder)}
+    door = Door(grid, roster.names, terms, common, call.join_seconds)
+    door.agree(where)
     least = 1 if parts.algorithm.forgiving else experiment.train.min_clients
-    trainer = OverGrid(grid, folder, where, roster.names, terms, call.round_seconds, least)
+    trainer = OverGrid(grid, folder, where, roster.names, terms, call.round_seconds, least, door)
     parts = opened_by_sites(parts, trainer)
     _status(folder, "running", f"{len(where)} of {len(roster.names)} sites are here")
     try:
@@ -163,29 +177,6 @@ def _releases(parts: Parts, ledger: Ledger | None, folder: Folder) -> int:
     _, first = folder.restore() or (None, 0)
     left = ledger.rounds_left_to_all(Meter(parts, ledger).budget, parts.plan.mechanism.event(), hint=rounds)
     return ledger.charged_rounds() + min(rounds - first, left)
-
-
-def _agree(
-    grid: Grid,
-    parts: Parts,
-    roster: Roster,
-    where: dict[int, int],
-    terms: dict[int, Terms],
-    folder: Folder,
-    call: Call,
-    *,
-    releases: int,
-) -> None:
-    """Every site computes its own noise and price and compares. Raises TacitError naming who does not agree."""
-    common = {"kind": "agree", "run": folder.run, "experiment": parts.experiment.toml(), "roster": roster.record()}
-    common |= {"releases": releases}
-    asks: Asks = {node: common | {"terms": asdict(terms[index])} for index, node in where.items()}
-    heard = gather(grid, asks, b"", seconds=call.join_seconds, again=AGAIN_SECONDS)
-    names = {node: roster.names[index] for index, node in where.items()}
-    for node in asks:
-        if node not in heard.answers:
-            why = heard.refusals.get(node) or heard.lost.get(node) or f"no answer in {call.join_seconds:g} s"
-            raise TacitError(f"Site {names[node]} does not agree to the run: {why}")
 
 
 def _with_sites(history: History, trainer: OverGrid, folder: Folder) -> History:

@@ -87,7 +87,7 @@ def _round(grid: Grid, received: bytes, round: int, cohort: list[int]) -> list[R
         time.sleep(POLL_SECONDS)
     hands = {node: cohort[place :: len(nodes)] for place, node in enumerate(nodes)}
     asks = {node: {"kind": "train", "round": round, "cohort": hand} for node, hand in hands.items() if hand}
-    heard = gather(grid, asks, received, seconds=SECONDS)
+    heard = gather(grid, asks, received, seconds=SECONDS, again=SECONDS)  # a worker would train again
     lost = heard.refusals | heard.lost
     if lost or len(heard.answers) < len(asks):
         raise TacitError(

@@ -1,7 +1,8 @@
 """The loop's trainer over Flower: the cohort's questions go out, its answers come back in the cohort's order.
 
-A site that is silent or refuses is left out of the round; the run stops, by name and reason, where fewer than
-`train.min_clients` are left. What a site had charged for an answer that never came is spent.
+A site that is silent or refuses is left out of the round, and one that was away is let in before the next; the run
+stops, by name and reason, where fewer than `train.min_clients` are left. What a site had charged for an answer that never
+came is spent.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from flwr.serverapp import Grid
 
 from tacit.engine.flower import kept
+from tacit.engine.flower.door import Door
 from tacit.engine.flower.gather import Heard, gather
 from tacit.engine.flower.inbound import named, spent_of
 from tacit.engine.folder import Folder
@@ -31,10 +33,13 @@ class OverGrid:
     terms: dict[int, Terms]
     seconds: float
     min_clients: int
+    door: Door | None = None  # lets in who was away when the run began
     spent: dict[str, float] = field(default_factory=dict)
     absent: dict[str, str] = field(default_factory=dict)  # of the last round, with the reason
 
     def __call__(self, received: bytes, round: int, cohort: Sequence[int]) -> Iterator[Reply]:
+        if self.door is not None:
+            self.nodes |= self.door.newcomers(self.nodes)
         body = kept.find(self.folder, ASKED, round) or kept.keep(self.folder, ASKED, round, received)
         asks = {self.nodes[index]: self._ask(round, index) for index in cohort if index in self.nodes}
         heard = gather(self.grid, asks, body, seconds=self.seconds)

@@ -255,7 +255,7 @@ def test_a_run_is_resumed_while_the_server_before_it_is_on_its_way_out(federatio
 
 
 def test_a_question_that_was_lost_is_asked_again_before_half_the_time_is_over(federation, monkeypatch):
-    from tacit.engine.flower import muster, server
+    from tacit.engine.flower import door, muster
 
     deployed = federation(train={"rounds": 1})
     line, asked = deployed.grid(), []
@@ -269,7 +269,103 @@ def test_a_question_that_was_lost_is_asked_again_before_half_the_time_is_over(fe
         return names
 
     line.push_messages = loses_the_first_hello
-    for module in (muster, server):
+    for module in (muster, door):
         monkeypatch.setattr(module, "AGAIN_SECONDS", 0.3)
     deployed.run(line, join_seconds=3600)  # half of that would outlast any test run
     assert asked[:2] == [3, 3]
+
+
+class Away(LocalGrid):
+    """A grid on which one node is gone for some looks at who is here."""
+
+    def __init__(self, *args, node, looks):
+        super().__init__(*args)
+        self.node, self.looks = node, looks
+
+    def get_node_ids(self):
+        self.looks -= 1
+        return [node for node in super().get_node_ids() if node != self.node or self.looks < 0]
+
+
+def test_a_site_that_was_away_when_a_run_was_resumed_is_let_in_before_the_next_round(federation, monkeypatch, capsys):
+    deployed = federation(train={"rounds": 5})
+    with pytest.raises(Stop):
+        deployed.run(observe=stop_after(0))
+    folders, seen = [deployed.site(index) for index in range(3)], []
+    grid = Away(client_app(), folders, node=2, looks=10**6)
+
+    def comes_back(record):
+        seen.append(record["answered"])
+        grid.looks = 0 if record["round"] == 2 else grid.looks
+
+    deployed.run(grid, resume=True, join_seconds=1.5, observe=comes_back)
+    assert seen == [2, 2, 3, 3]
+    assert "client-1 is here again" in capsys.readouterr().out
+    assert [round for round, _ in charges(deployed.site(1))] == [0, 3, 4]
+
+
+def test_a_site_is_not_let_in_under_the_name_of_another_that_is_away(federation, capsys):
+    deployed = federation(train={"rounds": 4})
+    with pytest.raises(Stop):
+        deployed.run(observe=stop_after(0))
+    for place in (deployed.site(1), deployed.site(2)):  # the third comes as the second, which is away
+        (place / "site.toml").write_text('name = "client-1"\n')
+    folders = [deployed.site(index) for index in range(3)]
+    grid = Away(client_app(), [folders[0], folders[2]], node=2, looks=10**6)
+
+    def comes(record):
+        grid.looks = 0
+
+    history = deployed.run(grid, resume=True, join_seconds=1.5, observe=comes)
+    assert [record["answered"] for record in history.rounds][1:] == [1, 1, 1]
+    assert "The node that was registered as client-2 calls itself client-1" in capsys.readouterr().out
+
+
+def test_two_sites_that_swapped_their_names_are_refused(federation):
+    deployed = federation()
+    for index, name in ((0, "client-1"), (1, "client-0")):
+        (deployed.site(index) / "site.toml").write_text(f'name = "{name}"\n')
+    with pytest.raises(TacitError, match="The node that was registered as client-0 calls itself client-1"):
+        deployed.run()
+
+
+class Restarted(Away):
+    """A grid on which one node loses its first question of a round, goes, and is back a little later."""
+
+    lost = 0
+
+    def push_messages(self, messages):
+        names = super().push_messages(messages := list(messages))
+        for name, message in zip(names, messages, strict=True):
+            if message.metadata.dst_node_id == self.node and message.metadata.message_type == "train" and not self.lost:
+                self.lost, self.looks = 1, 3
+                self._replies.pop(name)
+        return names
+
+
+def test_a_question_that_was_lost_with_its_site_is_asked_again_as_soon_as_the_site_is_back(federation, monkeypatch):
+    from tacit.engine.flower import gather
+
+    monkeypatch.setattr(gather, "LOOK_SECONDS", 0.05)
+    deployed = federation(train={"rounds": 1})
+    grid = Restarted(client_app(), [deployed.site(index) for index in range(3)], node=2, looks=0)
+    history = deployed.run(grid, round_seconds=3600)  # the next turn would be after half a minute
+    assert grid.lost
+    assert [record["answered"] for record in history.rounds] == [3]
+
+
+def test_the_silent_are_asked_again_ever_more_seldom(monkeypatch):
+    from tacit.engine.flower import gather
+
+    now = [0.0]
+    monkeypatch.setattr(gather.time, "monotonic", lambda: now[0])
+
+    class Here:
+        def get_node_ids(self):
+            return [7]
+
+    turns, asked = gather.Turns(Here(), 30.0), []  # type: ignore[arg-type]
+    for _ in range(600):
+        asked += [now[0]] if turns.due([7]) else []
+        now[0] += 1.0
+    assert asked == [0, 30, 90, 210, 450]
