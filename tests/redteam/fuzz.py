@@ -1,7 +1,7 @@
 """Mutated messages to a site or to a server: `python -m redteam.fuzz site --count 100000` (`make fuzz` runs both).
 
-Every message goes through the code that a real one goes through. What must hold after each: an answer or a refusal came, never a foreign
-exception; nothing left that was not paid for; the site still answers an honest question.
+Every message goes through the code that a real one goes through. What must hold after each: an answer or a refusal came, never
+a foreign exception; nothing left that was not paid for; the site still answers an honest question.
 """
 
 import argparse
@@ -22,8 +22,8 @@ from tacit.engine.flower.client import respond
 from tacit.engine.flower.records import BODY, BYTES, HEAD, KINDS
 
 ODD = [
-    None, True, False, 0, -1, 1, 2**31, 2**63, 10**30, 10**400, 0.5, -0.0, 1e308, float("inf"), float("-inf"), float("nan"), "", "a", "\x00",
-    "\ud800", "0", "../..", "é" * 300, [], [[]], [None], {}, {"a": 1}, {"kind": "train"}, [1, 2, 3], "x" * 100_000,
+    None, True, False, 0, -1, 1, 2**31, 2**63, 10**30, 10**400, 0.5, -0.0, 1e308, float("inf"), float("-inf"), float("nan"),
+    "", "a", "\x00", "\ud800", "0", "../..", "é" * 300, [], [[]], [None], {}, {"a": 1}, {"kind": "train"}, [1, 2, 3], "x" * 100_000,
 ]  # fmt: skip
 
 
