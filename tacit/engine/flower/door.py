@@ -9,6 +9,7 @@ from flwr.serverapp import Grid
 
 import tacit
 from tacit.engine.flower.gather import AGAIN_SECONDS, gather
+from tacit.engine.flower.inbound import declared
 from tacit.engine.flower.muster import refuse_other_name, registered
 from tacit.errors import TacitError
 from tacit.site.agreement import Terms
@@ -51,9 +52,9 @@ class Door:
         known, found = registered(self.grid), dict[int, int]()
         for node in fresh:
             self.away[node] = time.monotonic()
-            said = heard.answers.get(node, ({}, b""))[0]
-            name = str(said.get("site"))
             try:
+                said = declared(heard.answers.get(node, ({}, b""))[0])
+                name = said["site"]
                 refuse_other_name(known.get(node), name)
             except TacitError as error:
                 print(error, flush=True)

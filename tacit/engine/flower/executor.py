@@ -27,9 +27,8 @@ LOG = logging.getLogger("tacit.site")
 BEAT_SECONDS = 20.0  # Flower takes a node for gone when two of its intervals of 30 s have passed
 LOOK_SECONDS = (0.25, 3.0)  # between two looks for a message: while a run goes on, and when nothing has come for long
 AWAKE_SECONDS = 30.0
-BUSY = (
-    10.0  # a look is followed by a pause ten times as long: where many sites keep a server busy, they look less often
-)
+# a look is followed by a pause fifty times as long: where many sites keep a server busy, they look less often
+BUSY = 50.0
 
 Reply = Callable[[Message], Message]
 

@@ -10,7 +10,8 @@ from flwr.serverapp import Grid
 
 import tacit
 from tacit.engine.flower.gather import AGAIN_SECONDS, gather
-from tacit.errors import TacitError
+from tacit.engine.flower.inbound import declared
+from tacit.errors import BadInput, TacitError
 from tacit.experiment import Experiment
 
 LOOK_SECONDS = 1.0  # between two looks at who has connected
@@ -50,9 +51,16 @@ def muster(grid: Grid, experiment: Experiment, call: Call) -> tuple[dict[str, in
         heard = gather(grid, dict.fromkeys(fresh, ask), b"", seconds=seconds, again=AGAIN_SECONDS)
         refusals |= heard.refusals
         known = registered(grid)
-        for node, (said, _) in heard.answers.items():
+        for node, (head, _) in heard.answers.items():
+            try:
+                said = declared(head)
+            except (
+                BadInput
+            ) as error:  # crafted, or of another version: like a refusal, in the name it was registered under
+                refusals[node] = f"{known.get(node) or 'a node'} declares what cannot be read ({error})"
+                continue
             _welcome(said, node, nodes, facts, call.sites)
-            refuse_other_name(known.get(node), str(said["site"]))
+            refuse_other_name(known.get(node), said["site"])
     missing = [name for name in call.sites if name not in nodes]
     if missing and (not call.resume or len(nodes) < experiment.train.min_clients):
         why = "".join(f" A site refused: {text}" for text in refusals.values())

@@ -5,7 +5,7 @@ stops, by name and reason, where fewer than `train.min_clients` are left. What a
 came is spent.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 
 from flwr.serverapp import Grid
@@ -15,11 +15,14 @@ from tacit.engine.flower.door import Door
 from tacit.engine.flower.gather import Heard, gather
 from tacit.engine.flower.inbound import named, spent_of
 from tacit.engine.folder import Folder
+from tacit.engine.wire import unpack
 from tacit.errors import BudgetExhausted, TacitError
 from tacit.site.agreement import Terms
 from tacit.train.cohort import Reply
+from tacit.types import Message
 
 ASKED = "asked.bin"
+NOBODY = -1  # no node has this number
 
 
 @dataclass
@@ -34,6 +37,7 @@ class OverGrid:
     seconds: float
     min_clients: int
     door: Door | None = None  # lets in who was away when the run began
+    odd: Callable[[Message, int, bytes], str] = lambda received, index, raw: ""  # what is wrong with an answer
     spent: dict[str, float] = field(default_factory=dict)
     absent: dict[str, str] = field(default_factory=dict)  # of the last round, with the reason
 
@@ -43,6 +47,7 @@ class OverGrid:
         body = kept.find(self.folder, ASKED, round) or kept.keep(self.folder, ASKED, round, received)
         asks = {self.nodes[index]: self._ask(round, index) for index in cohort if index in self.nodes}
         heard = gather(self.grid, asks, body, seconds=self.seconds)
+        self._refuse_odd(heard, unpack(body), cohort)
         self.absent = {self.names[index]: self._why(index, heard) for index in cohort if not self._came(index, heard)}
         self._refuse_too_few(round, cohort, heard)
         for index in cohort:
@@ -52,6 +57,15 @@ class OverGrid:
                 if spent is not None:
                     self.spent[self.names[index]] = spent
                 yield named(raw, self.names[index]), {}
+
+    def _refuse_odd(self, heard: Heard, received: Message, cohort: Sequence[int]) -> None:
+        """Who answers what no honest site could is left out, by name, like one that refused."""
+        for index in cohort:
+            node = self.nodes.get(index, NOBODY)
+            why = self.odd(received, index, heard.answers[node][1]) if node in heard.answers else ""
+            if why:
+                del heard.answers[node]
+                heard.refusals[node] = f"its answer cannot be used: {why}"
 
     def _ask(self, round: int, index: int) -> dict:
         return {"kind": "train", "run": self.folder.run, "round": round, "terms": asdict(self.terms[index])}
