@@ -15,12 +15,13 @@ from typing import Any
 import torch
 
 SMALL, LARGE = 2, 3  # examples in the two batches that shapes are read from
-NAMED = frozenset(  # what operations along a dimension may be told by name: "axis" would be another name for `dim`
-    """
+_NAMES = """
     input dim dim0 dim1 dims keepdim dtype descending stable largest sorted p k eps shifts start length index correction unbiased
     chunks split_size sections indices_or_sections split_size_or_sections
-    """.split()
-)
+"""
+NAMED = frozenset(
+    _NAMES.split()
+)  # what operations along a dimension may be told by name: `axis` is another word for `dim`
 
 
 class Unsupported(RuntimeError):
