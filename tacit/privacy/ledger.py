@@ -200,6 +200,10 @@ class Ledger:
         """Whether any attempt at a round of this run was charged."""
         return self._db.execute(BATCHES.format("1", "="), (self.run, round)).fetchone() is not None
 
+    def sealed(self, run: str) -> bool:
+        """Whether a run, this or another, has sealed a price here."""
+        return self._db.execute("SELECT 1 FROM seals WHERE run = ?", (run,)).fetchone() is not None
+
     def charged_rounds(self) -> int:
         """How many releases of this run are on disk, over all attempts."""
         rows = "SELECT run, round, attempt FROM charges UNION SELECT run, round, attempt FROM everybody"

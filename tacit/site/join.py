@@ -158,10 +158,9 @@ def _ledger(folder: Path, parts: Parts, limits: Limits, run: str, values: dict[s
     if parts.plan is None:
         return None
     experiment = parts.experiment
-    refuse_forgotten(folder)
     own = experiment.data.name in OWN_FILES
     # as site.toml has it, so that a site's folder can move with its ledger
-    return Ledger(
+    ledger = Ledger(
         folder / "ledger.db",
         population=f"{experiment.data.name}:{values.get('data')}" if own else population_id(experiment, parts),
         run=run,
@@ -170,18 +169,19 @@ def _ledger(folder: Path, parts: Parts, limits: Limits, run: str, values: dict[s
         accountant=experiment.privacy.accountant,
         marks=(folder / witness.NAME,),
     )
+    refuse_forgotten(folder, ledger)
+    return ledger
 
 
-def refuse_forgotten(folder: Path) -> None:
-    """Refuses to begin a ledger beside answers that were paid for in another one. Raises LedgerError."""
-    if (folder / witness.NAME).exists():
-        return  # then the ledger itself says what it lacks
+def refuse_forgotten(folder: Path, ledger: Ledger) -> None:
+    """Refuses a ledger beside answers that were paid for in another one. Raises LedgerError."""
     for run in agreement.runs(folder):
         known = agreement.read(folder, run)
-        if known is not None and known.terms.event and outbox.used(agreement.place(folder, run)):
+        paid = known is not None and known.terms.event and outbox.used(agreement.place(folder, run))
+        if paid and not ledger.sealed(run):
             raise LedgerError(
-                f"{folder} holds answers of run {run} that were paid for, and neither the ledger's mark nor perhaps the ledger"
-                " that knows them: restore ledger.db and ledger.mark; nothing was released."
+                f"{folder} holds answers of run {run} that were paid for, and its ledger does not know them: restore ledger.db;"
+                " nothing was released."
             )
 
 

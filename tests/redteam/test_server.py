@@ -228,6 +228,20 @@ def test_consent_that_is_withdrawn_in_mid_run_counts_from_the_next_question_on(s
     assert asking.charges() == [0]
 
 
+def test_the_settings_that_a_budget_file_proposes_accept_its_own_experiment_and_no_other(server):
+    asking = server(train={"views": None})
+    path = asking.folder / "budget.toml"
+    lines = path.read_text().splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("experiments = ["))
+    proposed = [
+        line.removeprefix("# ") for line in lines[start + 1 :] if " = [" in line or line == "# [accept.settings]"
+    ]
+    path.write_text("\n".join([*lines[:start], *proposed]) + "\n")
+    asking.agree()
+    with pytest.raises(Refused, match=r"asks for train\.local_steps = 3"):
+        asking.hello(experiment(train={"local_steps": 3}))
+
+
 # --- nothing the server sends is code, a path or a device ---
 
 

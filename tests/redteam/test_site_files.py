@@ -73,3 +73,11 @@ def test_an_agreement_that_was_edited_between_two_starts_gets_no_answer_beyond_i
         with pytest.raises(Refused):
             asking.train(3)
     assert asking.charges() == [0]
+
+
+def test_a_ledger_that_knows_what_was_released_goes_on_without_its_mark(server):
+    asking = trained(server())
+    (asking.folder / "ledger.mark").unlink()
+    asking.restart()
+    asking.train(1)
+    assert asking.charges() == [0, 1]
