@@ -92,7 +92,8 @@ def join(folder: Path, run: str, text: str, roster: Roster, *, local: Local | No
     )
     clip = privacy.clip if parts.plan else None
     work = workspace(parts.model, clip=clip, physical_batch=experiment.train.physical_batch)
-    train = one_by_one(task(parts.algorithm, work, {index: client}, parts.derive))
+    told = replace(client, budget=replace(budget, epsilon=roster.epsilons[index]))  # what everybody knows of it
+    train = one_by_one(task(parts.algorithm, work, {index: told}, parts.derive))
     agreed = Agreement(run, text, roster.record(), terms)
     return Joined(agreed, limits, parts, client, train, _ledger(folder, parts, limits, agreed, values))
 

@@ -24,7 +24,6 @@ def test_a_server_that_proposes_less_than_the_budget_gets_no_more_than_it_propos
     asking.agree()
     assert "at most 0.200" in (asking.folder / "runs" / RUN / "promise.txt").read_text()
     with pytest.raises(BudgetExhausted):
-        for round in range(ROUNDS):
-            asking.train(round)
+        list(map(asking.train, range(ROUNDS)))
     (account,) = books.accounts(asking.folder / "ledger.db")
     assert 0 < account.used <= account.sealed <= 0.2

@@ -33,11 +33,11 @@ def honest(parts: Parts, client: Client, received: Message) -> Message | None:
 
 def refuse_odd(raw: bytes, *, sender: str, like: Message | None) -> None:
     """Raises BadInput, in words that begin with "it", for an answer that no honest site of this name could give."""
+    if like is None:
+        return
     message = unpack(raw)
     if message.sender != sender:
         raise BadInput("it answered in another's name")
-    if like is None:
-        return
     if _shapes(message) != _shapes(like):
         raise BadInput(f"it sent {_words(message)} where {_words(like)} belongs")
     for name, tensor in message.tensors.items():

@@ -125,7 +125,7 @@ def _serve(grid: Grid, experiment: Experiment, call: Call, folder: Folder, obser
     door = Door(grid, roster.names, terms, common, call.join_seconds)
     door.agree(where)
     least = 1 if parts.algorithm.forgiving else experiment.train.min_clients
-    trainer = OverGrid(grid, folder, where, roster.names, terms, call.round_seconds, least, door)
+    trainer = OverGrid(grid, folder, where, roster.names, terms, call.round_seconds, least, parts, door)
     parts = opened_by_sites(parts, trainer)
     _status(folder, "running", f"{len(where)} of {len(roster.names)} sites are here")
     try:
