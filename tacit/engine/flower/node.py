@@ -157,7 +157,7 @@ def understood(call: Callable[[], T]) -> T:
         return call()
     except httpx.HTTPError:
         raise
-    except Exception as error:  # noqa: BLE001 - a lying server answers anything
+    except Exception as error:  # a lying server answers anything
         raise httpx.RemoteProtocolError(f"its answer cannot be read ({type(error).__name__})") from error
 
 
