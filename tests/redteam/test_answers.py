@@ -1,13 +1,20 @@
 """What a cheating site can do to a server, and to the run of all others, by what it says of itself and by what it sends."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from engine.conftest import SMALL
 from engine.flower.conftest import THREE, Federation
+from flwr.app import Error
+from flwr.common.constant import ErrorCode
 from redteam.test_deployed_sums import Line
 
 import tacit
+from tacit.engine.flower.gather import Heard
+from tacit.engine.flower.records import _content, read
 from tacit.engine.wire import pack, unpack
+from tacit.errors import TacitError
 from tacit.types import Message
 
 
@@ -73,3 +80,52 @@ def test_an_honest_answer_is_what_the_server_expects_under_every_rule(federation
 def test_an_honest_site_states_the_budget_that_everybody_knows_not_its_own_limit(federation, changes):
     history = federation(train={"rounds": 2}, **changes).run()
     assert [record["answered"] for record in history.rounds] == [3, 3]
+
+
+LIES = {
+    "nothing": lambda said: {},
+    "no shape": lambda said: {key: value for key, value in said.items() if key != "shape"},
+    "no number": lambda said: said | {"epsilon": "inf"},
+    "no epsilon": lambda said: said | {"epsilon": -1.0},
+    "not a number": lambda said: said | {"epsilon": float("nan")},
+    "too many rows": lambda said: said | {"examples": 2**62},
+    "fewer rows than none": lambda said: said | {"examples": -60},
+    "rows of rows": lambda said: said | {"examples": [60]},
+    "a list for a name": lambda said: said | {"site": ["client-0"]},
+    "a name for a terminal": lambda said: said | {"site": "\x1b[2J\nThe run finished."},
+    "a nested shape": lambda said: said | {"shape": [[1], 8, 8]},
+}
+
+
+class Greeted(Line):
+    """A federation whose first site answers the greeting with a lie."""
+
+    def __init__(self, deployed, lie):
+        super().__init__(deployed)
+        self.lie = lie
+
+    def push_messages(self, messages):
+        names = []
+        for sent in messages:
+            names += super().push_messages([sent])
+            if read(sent)[0]["kind"] == "hello" and sent.metadata.dst_node_id == 1:
+                self._replies[names[-1]].content = _content(self.lie(read(self._replies[names[-1]])[0]), b"")
+        return names
+
+
+@pytest.mark.parametrize("why", LIES)
+def test_a_site_that_lies_about_itself_in_a_greeting_is_refused_by_the_name_of_its_key(federation, why):
+    deployed = federation(train={"rounds": 1})
+    with pytest.raises(
+        TacitError, match=r"did not join \(client-0\)\. A site refused: client-0 says of itself"
+    ) as caught:
+        deployed.run(Greeted(deployed, LIES[why]), join_seconds=2)
+    assert str(caught.value).isprintable()
+
+
+def test_a_refusal_cannot_write_to_the_servers_terminal():
+    heard = Heard()
+    error = Error(ErrorCode.MOD_FAILED_PRECONDITION, "\x1b[2J\n" + "The run finished. " * 10_000)
+    heard.take(1, SimpleNamespace(has_error=lambda: True, error=error))
+    assert heard.refusals[1].isprintable()
+    assert len(heard.refusals[1]) <= 500
