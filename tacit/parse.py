@@ -6,6 +6,7 @@ sentence; nothing else is raised, imported or opened, and the time taken is line
 
 import json
 import math
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,6 +20,15 @@ MOST_BRACKETS = (
 MOST_NUMBER = 10**12
 MOST_NAME = 200
 LARGEST = 1e300
+MOST_PARTS = 32  # of a dotted key: tomllib takes the square of them in time and memory
+ENDS = "\n=,[]{}"
+TOML_SIGNS = re.compile(  # every alternative takes all that it has looked at, closed or not: the search is linear
+    r'''"""(?:\\.?|[^\\])*?(?:"{3,5}|\Z)'''  # texts of several lines
+    r"|'''.*?(?:'{3,5}|\Z)"
+    r"""|"(?:\\[^\n]?|[^"\\\n])*+"?|'[^'\n]*+'?"""  # of one line
+    r"|#[^\n]*+|[.\n=,\[\]{}]",
+    re.DOTALL,
+)
 SHOWN = 60  # characters of a foreign text that are ever repeated
 
 
@@ -58,7 +68,18 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def toml_table(text: object, *, what: str = "A text", most: int = MOST_TEXT) -> dict[str, Any]:
     """The table of a TOML text. Raises BadInput."""
-    return _loaded(_bounded(text, what, most), tomllib.loads, what, "TOML")
+    found = _bounded(text, what, most)
+    _refuse_long_keys(found, what)
+    return _loaded(found, tomllib.loads, what, "TOML")
+
+
+def _refuse_long_keys(text: str, what: str) -> None:
+    """Counts the dots outside of texts and comments, from one end of a key or value to the next."""
+    dots = 0
+    for sign in TOML_SIGNS.finditer(text):
+        dots = dots + 1 if sign[0] == "." else 0 if sign[0] in ENDS else dots
+        if dots >= MOST_PARTS:
+            raise BadInput(f"{what} has a key of more than {MOST_PARTS} parts.")
 
 
 def _bounded(text: object, what: str, most: int, brackets: int = MOST_BRACKETS) -> str:

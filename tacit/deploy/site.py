@@ -11,7 +11,7 @@ from tacit.deploy.private import MASK, close
 from tacit.deploy.processes import stop_on_term
 from tacit.errors import BadInput, TacitError
 from tacit.site.limits import read_limits
-from tacit.site.log import NAME, SPOKEN
+from tacit.site.log import NAME, SPOKEN, Plain
 from tacit.site.site import Site
 
 FORGET_SECONDS = (
@@ -71,7 +71,7 @@ def _serve(folder: Path, name: str, server: str, *, died: bool) -> None:
 def _speak(first: str) -> None:
     """Says on standard output what the site is asked and answers, for whoever started it."""
     voice = logging.StreamHandler(sys.stdout)
-    voice.setFormatter(logging.Formatter("%(asctime)s  %(message)s", "%H:%M:%S"))
+    voice.setFormatter(Plain("%(asctime)s  %(message)s", "%H:%M:%S"))
     SPOKEN.handlers, SPOKEN.propagate = [voice], False
     SPOKEN.setLevel(logging.INFO)
     SPOKEN.info(first)

@@ -14,6 +14,7 @@ every round, drawn or not: one row in the table `everybody`, and one seal whose 
 """
 
 import datetime
+import math
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -40,7 +41,8 @@ Cost = Callable[[Client], DpEvent]
 class Ledger:
     """A ledger file, opened for one start of one run, which may spend `delta` in all and plans so many `rounds`.
 
-    A client's budget holds the run's own share of delta; without `delta` the run has all of it. Guarantee: after `admit`
+    A client's budget holds the run's own share of delta; without `delta` the run has all of it. `most_epsilon` is what the run
+    may cost a client by itself, where less was promised than the budget has left. Guarantee: after `admit`
     returns, what it charged is on disk; `spent` never reports less than what was charged. `marks` are files that say how
     far the ledger has come; `conditions` are what the ledger must not contradict, noted there with the first charge.
     """
@@ -53,12 +55,14 @@ class Ledger:
         run: str,
         delta: float | None = None,
         rounds: int = 10**6,
+        most_epsilon: float = math.inf,
         accountant: str = "pld",
         marks: Sequence[Path] = (),
         conditions: Sequence[Condition] = (),
     ):
         self.path, self.run, self.accountant = Path(path), run, accountant
         self._delta, self._rounds, self._marks = delta, rounds, tuple(marks)
+        self._most_epsilon = most_epsilon
         self._round, self._attempt = 0, ""
         self._ahead = False  # whether rounds after the open one are on disk: those of a run that lost its checkpoint
         self._again = False  # whether the open round is on disk
@@ -233,7 +237,7 @@ class Ledger:
             return self._affordable(budget, event, before, hint)
         seals.refuse_other(known, budget, event, who=name or EVERYBODY, path=self.path)
         most = known.most
-        if not seals.stands(known, budget, before=before):
+        if not seals.stands(known, budget, before=before, most_epsilon=self._most_epsilon):
             most = min(most, self._affordable(budget, event, before, hint))
         return most - self._used_by(name) + self._repeated(name)
 
@@ -241,6 +245,7 @@ class Ledger:
         self._refuse_other_relation(budget.unit, event)
         total = budget.delta if self._delta is None else self._delta
         limits = {"before": before, "total_delta": total, "rounds": self._rounds, "accountant": self.accountant}
+        limits["most_epsilon"] = self._most_epsilon
         return seals.most_releases(budget, event, **limits, hint=hint)
 
     def _refuse_other_relation(self, unit: str, event: DpEvent) -> None:

@@ -54,15 +54,23 @@ def with_spare(rounds: int) -> int:
 
 
 def most_releases(
-    budget: Budget, event: DpEvent, *, before: Spent, total_delta: float, rounds: int, accountant: str, hint: int
+    budget: Budget,
+    event: DpEvent,
+    *,
+    before: Spent,
+    total_delta: float,
+    rounds: int,
+    accountant: str,
+    hint: int,
+    most_epsilon: float = math.inf,
 ) -> int:
     """How many releases of the event may be sealed, after what other runs have sealed; 0 where none can.
 
-    `budget.delta` is the run's own share of `total_delta`.
+    `budget.delta` is the run's own share of `total_delta`; `most_epsilon` is what this run was promised to cost at most.
     """
     if before.delta + budget.delta > total_delta * (1 + ROUNDING):
         return 0
-    left = math.inf if budget.epsilon == math.inf else budget.epsilon - before.epsilon
+    left = min(most_epsilon, math.inf if budget.epsilon == math.inf else budget.epsilon - before.epsilon)
     if left <= 0:
         return 0
     most = with_spare(rounds)
@@ -87,6 +95,8 @@ def refuse_other(known: Seal, budget: Budget, event: DpEvent, *, who: str, path:
         )
 
 
-def stands(known: Seal, budget: Budget, *, before: Spent) -> bool:
+def stands(known: Seal, budget: Budget, *, before: Spent, most_epsilon: float = math.inf) -> bool:
     """Whether all that was sealed is still within the budget: it is not where the budget was lowered since."""
+    if known.epsilon > most_epsilon * (1 + ROUNDING):
+        return False
     return budget.epsilon == math.inf or before.epsilon + known.epsilon <= budget.epsilon * (1 + ROUNDING)

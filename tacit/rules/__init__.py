@@ -53,6 +53,9 @@ class Rule:
         """What the round's clients are told beside the model; the cohort's epsilons are known to the server."""
         return Message("server", {})
 
+    def refuse(self, told: Message, *, size: int) -> None:
+        """Raises BadInput for what `tell` cannot have said to clients of a model of `size` parameters: it may be crafted."""
+
     def send(
         self, update: torch.Tensor, facts: dict[str, Any], told: Message
     ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from tacit import check
+from tacit.errors import BadInput
 from tacit.rules import Applied, Crowd, Layout, Memory, Rule, weighted_sum
 from tacit.rules._split import threshold
 from tacit.rules._subspace import Subspace, subspace
@@ -63,6 +64,10 @@ class pfa(Rule):
             else threshold(epsilons, how=str(self.split), share=self.share)
         )
         return Message("server", {}, {"threshold": cut})
+
+    def refuse(self, told: Message, *, size: int) -> None:
+        if type(told.facts.get("threshold")) not in (int, float):
+            raise BadInput("The rule pfa needs to be told the threshold, a number.")
 
     def send(
         self, update: torch.Tensor, facts: dict[str, Any], told: Message

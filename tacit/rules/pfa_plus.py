@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from tacit.errors import BadInput
 from tacit.rules import Applied, Memory, weighted_sum
 from tacit.rules.pfa import combine, divide, pfa
 from tacit.types import Message
@@ -27,6 +28,21 @@ class pfa_plus(pfa):
         told = super().tell(memory, epsilons)
         basis = {name: memory[name] for name in ("basis", "centre") if name in memory}
         return Message("server", basis, {**told.facts, "layout": self._marks(memory)} if basis else told.facts)
+
+    def refuse(self, told: Message, *, size: int) -> None:
+        super().refuse(told, size=size)
+        if "basis" not in told.tensors:
+            return
+        basis, marks, centre = told.tensors["basis"], told.facts.get("layout"), told.tensors.get("centre")
+        fits = basis.dtype == torch.float32 and basis.dim() == 2 and basis.shape[0] == size
+        if not fits or not 1 <= basis.shape[1] <= self.rank:
+            raise BadInput(f"The basis is not at most {self.rank} vectors of {size} numbers.")
+        if centre is not None and (centre.dtype, centre.shape) != (torch.float32, (size,)):
+            raise BadInput(f"The centre is not one vector of {size} numbers.")
+        if not isinstance(marks, list) or not all(type(mark) is int for mark in marks):
+            raise BadInput("The layout is not a list of whole numbers.")
+        if marks[:1] != [0] or marks[-1] != size or any(stop <= start for start, stop in pairwise(marks)):
+            raise BadInput(f"The layout does not cut {size} numbers into blocks.")
 
     def send(
         self, update: torch.Tensor, facts: dict[str, Any], told: Message

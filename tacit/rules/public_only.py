@@ -30,6 +30,9 @@ class public_only(Rule):
     def tell(self, memory: Memory, epsilons: np.ndarray) -> Message:
         return self._pfa().tell(memory, epsilons)
 
+    def refuse(self, told: Message, *, size: int) -> None:
+        self._pfa().refuse(told, size=size)
+
     def send(
         self, update: torch.Tensor, facts: dict[str, Any], told: Message
     ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:

@@ -92,9 +92,10 @@ def join(folder: Path, run: str, text: str, roster: Roster, *, local: Local | No
     )
     clip = privacy.clip if parts.plan else None
     work = workspace(parts.model, clip=clip, physical_batch=experiment.train.physical_batch)
-    train = one_by_one(task(parts.algorithm, work, {index: client}, parts.derive))
+    told = replace(client, budget=replace(budget, epsilon=roster.epsilons[index]))  # what everybody knows of it
+    train = one_by_one(task(parts.algorithm, work, {index: told}, parts.derive))
     agreed = Agreement(run, text, roster.record(), terms)
-    return Joined(agreed, limits, parts, client, train, _ledger(folder, parts, limits, run, values))
+    return Joined(agreed, limits, parts, client, train, _ledger(folder, parts, limits, agreed, values))
 
 
 def refuse_device(experiment: Experiment, values: dict[str, Any]) -> None:
@@ -154,7 +155,7 @@ def read_rows(folder: Path, experiment: Experiment, values: dict[str, Any], *, l
     return unseen_rows(experiment, examples=examples, shape=values.get("shape"))
 
 
-def _ledger(folder: Path, parts: Parts, limits: Limits, run: str, values: dict[str, Any]) -> Ledger | None:
+def _ledger(folder: Path, parts: Parts, limits: Limits, agreed: Agreement, values: dict[str, Any]) -> Ledger | None:
     if parts.plan is None:
         return None
     experiment = parts.experiment
@@ -163,9 +164,10 @@ def _ledger(folder: Path, parts: Parts, limits: Limits, run: str, values: dict[s
     ledger = Ledger(
         folder / "ledger.db",
         population=f"{experiment.data.name}:{values.get('data')}" if own else population_id(experiment, parts),
-        run=run,
+        run=agreed.run,
         delta=limits.delta,
         rounds=experiment.train.rounds,
+        most_epsilon=agreed.terms.epsilon,  # what the site was promised, be it less than its people allow
         accountant=experiment.privacy.accountant,
         marks=(folder / witness.NAME,),
     )

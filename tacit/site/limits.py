@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from tacit.errors import BadInput, Refused
 from tacit.experiment import Experiment
@@ -42,6 +42,16 @@ class Accept(BaseModel):
     settings: dict[str, Any] = {}
     data: tuple[str, ...] = ()
     code: dict[str, str] = {}
+
+    @field_validator("settings")
+    @classmethod
+    def _understood(cls, settings: dict[str, Any]) -> dict[str, Any]:
+        """A limit that is not understood would be none."""
+        for place, allowed in settings.items():
+            numbers = isinstance(allowed, dict) and all(type(end) in (int, float) for end in allowed.values())
+            if isinstance(allowed, dict) and not (numbers and allowed and set(allowed) <= {"min", "max"}):
+                raise ValueError(f"{place} wants a value, a list of values, or {{min = ..., max = ...}}")
+        return settings
 
 
 class Limits(BaseModel):

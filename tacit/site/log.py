@@ -20,7 +20,7 @@ SPOKEN = logging.getLogger("tacit.site")  # silent unless somebody listens, as `
 def note(folder: Path, *, verdict: str, text: str, **facts: Any) -> None:
     """Adds a line. A log that cannot be written is said on standard error and stops nothing: the ledger does that."""
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
-    words = "".join(sign if sign.isprintable() else "�" for sign in text[:MOST])
+    words = plain(text)
     line = json.dumps({"time": now, "verdict": verdict, **facts, "text": words})
     place = f" round {facts['round']}" if "round" in facts else ""
     SPOKEN.info("%s%s: %s", verdict, place, words)
@@ -29,6 +29,18 @@ def note(folder: Path, *, verdict: str, text: str, **facts: Any) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):  # the same disk may hold what standard error goes to
             print(f"{line} (not in the log: {error})", file=sys.stderr)
+
+
+def plain(text: str) -> str:
+    """A text that may quote what was sent, without anything that a terminal would act on, and not long."""
+    return "".join(sign if sign.isprintable() else "�" for sign in text[:MOST])
+
+
+class Plain(logging.Formatter):
+    """One line for one record, whatever a server has put into it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return plain(super().format(record))
 
 
 def discreet(error: BaseException) -> str:

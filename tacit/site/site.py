@@ -149,6 +149,7 @@ class Site:
             return {"again": True}, kept, "Sent the kept answer again."
         received = refuse_unusable(body, known.terms)
         joined = self._loaded(known)
+        refuse_odd_word(joined, received)
         sealed.refuse_other_turn(joined.parts, received, asked.round)
         outbox.bind(place, asked.round, body)
         pay(self.folder, joined, asked.round, body)
@@ -229,6 +230,16 @@ def _promise(joined: Joined) -> str:
     return agreed(
         promise(parts.experiment, parts.plan), client=joined.client.id, epsilon=joined.agreement.terms.epsilon
     )
+
+
+def refuse_odd_word(joined: Joined, received: Message) -> None:
+    """Refuses, before anything is charged, what the run's rule cannot have told its clients. Raises Refused."""
+    rule = getattr(joined.parts.algorithm, "rule", None)
+    try:
+        if rule is not None:
+            rule.refuse(received, size=joined.agreement.terms.parameters)
+    except BadInput as error:
+        raise Refused(f"The server's word beside the parameters cannot be used: {error}") from None
 
 
 def refuse_unusable(body: bytes, terms: Terms) -> Message:

@@ -25,7 +25,8 @@ from tacit.build import build
 from tacit.engine.flower.client import respond
 from tacit.engine.flower.frame import honest, oddity
 from tacit.engine.flower.gather import Heard
-from tacit.engine.flower.inbound import declared, named, spent_of
+from tacit.engine.flower.inbound import named, spent_of
+from tacit.engine.flower.muster import declaration
 from tacit.engine.flower.records import BODY, BYTES, HEAD, KINDS
 from tacit.engine.wire import pack, receive, receive_any, unpack
 from tacit.errors import BadInput, TacitError
@@ -205,7 +206,7 @@ class Greeting:
 
     def take(self, head, body):
         try:
-            return bool(declared(head))
+            return bool(declaration(head))
         except BadInput:
             return False
 

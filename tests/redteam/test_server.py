@@ -138,7 +138,7 @@ def test_every_word_on_a_round_leaves_a_fixed_time_after_its_question(server, mo
 # --- greetings ---
 
 
-def csv_site(folder, records, **data):
+def csv_site(folder, records, *, model=None, **data):
     from sklearn.datasets import load_iris
 
     x, y = load_iris(return_X_y=True)
@@ -147,7 +147,7 @@ def csv_site(folder, records, **data):
     (folder / "test.csv").write_text("\n".join(lines[:1] + lines[1::3]) + "\n")
     data = {"name": "csv", "path": "unused.csv", "partition": "natural", "label": "kind", "classes": 3} | data
     data = {"columns": ["a", "b", "c", "d"], "clients": 20, "examples_per_client": None} | data
-    chosen = experiment(data=data | {"test_path": str(folder / "test.csv")})
+    chosen = experiment(data=data | {"test_path": str(folder / "test.csv")}, model=model or {})
     if not (folder / "north").exists():
         make_site(folder / "north", chosen, name="north", epsilon=1.0)
         (folder / "north" / "records.csv").write_text("\n".join([*lines, *records]) + "\n")

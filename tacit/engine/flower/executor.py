@@ -27,6 +27,7 @@ LOG = logging.getLogger("tacit.site")
 BEAT_SECONDS = 20.0  # Flower takes a node for gone when two of its intervals of 30 s have passed
 LOOK_SECONDS = (0.25, 3.0)  # between two looks for a message: while a run goes on, and when nothing has come for long
 AWAKE_SECONDS = 30.0
+MOST_FETCHES = 16  # messages whose content is awaited at once
 # a look is followed by a pause fifty times as long: where many sites keep a server busy, they look less often
 BUSY = 50.0
 
@@ -47,17 +48,18 @@ def answer(node: FleetNode, reply: Reply, *, stopped: Callable[[], bool] = lambd
     """
     heart, here = _Heart(node), SimpleQueue[Task]()
     heart.start()
-    last, failures = time.monotonic(), 0
+    last, failures, fetching = time.monotonic(), 0, list[threading.Thread]()
     try:
         while not stopped() and not heart.unknown:
-            began = time.monotonic()
+            began, fetching = time.monotonic(), [thread for thread in fetching if thread.is_alive()]
             try:
-                found, failures = node.look(), 0
+                found, failures = node.look() if len(fetching) < MOST_FETCHES else None, 0
             except httpx.HTTPError as error:
                 failures = _endure(error, failures)
                 continue
             if found:
-                threading.Thread(target=_fetch, args=(node, *found, here), daemon=True).start()
+                fetching.append(threading.Thread(target=_fetch, args=(node, *found, here), daemon=True))
+                fetching[-1].start()
                 last = time.monotonic()
             pause = _pause(time.monotonic() - began, idle=time.monotonic() - last)
             with contextlib.suppress(Empty):

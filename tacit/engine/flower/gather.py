@@ -9,6 +9,7 @@ from flwr.app import Message
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
+from tacit.algorithms._groups import plain
 from tacit.engine.flower.records import UNPAID, question, read
 from tacit.errors import BadInput
 
@@ -39,7 +40,7 @@ class Heard:
             return
         if message.has_error():
             ours = message.error.code == ErrorCode.MOD_FAILED_PRECONDITION
-            reason = message.error.reason or f"error {message.error.code}"
+            reason = plain(message.error.reason or f"error {message.error.code}")
             (self.refusals if ours else self.lost)[node] = reason.removeprefix(UNPAID)
             if ours and reason.startswith(UNPAID):
                 self.unpaid.add(node)
@@ -47,7 +48,7 @@ class Heard:
         try:
             self.answers[node] = read(message)
         except BadInput as error:
-            self.refusals[node] = str(error)
+            self.refusals[node] = plain(str(error))
 
 
 def gather(

@@ -42,11 +42,14 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from tacit.deploy.private import closed
 from tacit.errors import BadInput
+from tacit.site.limits import read_limits
 
 RETRY_SECONDS = (1.0, 20.0)  # after an error, longer every time
 CONTENT_SECONDS = 60.0  # for the content of a message that the server has announced
 PUSH_SECONDS = 120.0  # for an answer to get through; after that the server asks again, and gets the same bytes
 MOST_OBJECTS = 4096  # in one message; Flower cuts an array into pieces of 5 MiB
+ROOM_BYTES = 1 << 20  # for what is around a question's body
+MOST_NAME = 80
 
 T = TypeVar("T")
 
@@ -72,6 +75,7 @@ class FleetNode:
             raise BadInput(f"{folder / 'node.key'} is not a key as `tacit deploy init` makes them.")
         proofs = [RuntimeVersionHttpInterceptor("SuperNode"), NodeAuthHttpInterceptor(key, key.public_key())]
         self._client = FleetHttpClient.from_server_address(server, False, (folder / "ca.crt").read_bytes(), proofs)
+        self._folder = folder
         self._key, self._kept = public_key_to_bytes(key.public_key()), folder / ".node"
         self.node = Node()
 
@@ -86,7 +90,7 @@ class FleetNode:
                 self._client.DeactivateNode(DeactivateNodeRequest(node_id=int(self._kept.read_text())))
         ask = ActivateNodeRequest(public_key=self._key, heartbeat_interval=HEARTBEAT_DEFAULT_INTERVAL)
         try:
-            found = self._client.ActivateNode(ask)
+            found = understood(lambda: self._client.ActivateNode(ask))
         except httpx.HTTPStatusError as error:
             if error.response.status_code >= 500:
                 raise
@@ -109,23 +113,26 @@ class FleetNode:
 
     def look(self) -> tuple[int, ObjectTree] | None:
         """The run and the name of the next message, if there is one."""
-        found = self._client.PullMessages(PullMessagesRequest(node=self.node))
-        return (found.messages_list[0].metadata.run_id, found.message_object_trees[0]) if found.messages_list else None
+        found = understood(lambda: self._client.PullMessages(PullMessagesRequest(node=self.node)))
+        if not found.messages_list:
+            return None
+        return understood(lambda: (found.messages_list[0].metadata.run_id, found.message_object_trees[0]))
 
     def fetch(self, run: int, tree: ObjectTree) -> Task:
-        """A message's content."""
+        """A message's content. Raises ValueError for one that is larger than a question may be."""
         if sum(1 for _ in iterate_object_tree(tree)) > MOST_OBJECTS:
             raise ValueError(f"it has more than {MOST_OBJECTS} parts")
-        client = self._client
+        client, most = self._client, read_limits(self._folder).most_bytes + ROOM_BYTES
+        pull = make_pull_object_fn_protobuf(lambda ask: patient(client.PullObject, ask), self.node, run)
         message = pull_and_inflate_object_from_tree(
             tree,
-            make_pull_object_fn_protobuf(lambda ask: patient(client.PullObject, ask), self.node, run),
+            counted(pull, most=most),
             make_confirm_message_received_fn_protobuf(lambda ask: patient(client.ConfirmMessageReceived, ask), self.node, run),
             return_type=Message,
             max_time=CONTENT_SECONDS,
         )  # fmt: skip
         message.metadata.__dict__["_message_id"] = tree.object_id
-        return Task(message, f"{message.metadata.message_type} {message.metadata.group_id}".strip())
+        return Task(message, f"{message.metadata.message_type} {message.metadata.group_id}".strip()[:MOST_NAME])
 
     def push(self, message: Message) -> None:
         """Sends an answer."""
@@ -142,6 +149,31 @@ class FleetNode:
                 lambda piece: patient(self._client.PushObject, piece), self.node, run, said.session_id
             )
             push_objects(get_all_nested_objects(message), push, object_ids_to_push=set(said.objects_to_push))
+
+
+def understood(call: Callable[[], T]) -> T:
+    """What a call returns. Raises httpx.HTTPError, also for an answer that is none: whatever came, it may pass."""
+    try:
+        return call()
+    except httpx.HTTPError:
+        raise
+    except Exception as error:  # a lying server answers anything
+        raise httpx.RemoteProtocolError(f"its answer cannot be read ({type(error).__name__})") from error
+
+
+def counted(pull: Callable[[str], bytes], *, most: int) -> Callable[[str], bytes]:
+    """`pull`, until more than `most` bytes have come. Raises ValueError from then on."""
+    total = 0
+
+    def pulled(name: str) -> bytes:
+        nonlocal total
+        found = pull(name) if total <= most else b""
+        total += len(found)
+        if total > most:
+            raise ValueError(f"it has more than {most} bytes")
+        return found
+
+    return pulled
 
 
 def patient(call: Callable[..., T], ask: object) -> T:

@@ -1,0 +1,82 @@
+"""What a lying server answers below the questions: where it is not a question that is crafted, but the line it comes on."""
+
+import logging
+import time
+from types import SimpleNamespace
+
+import httpx
+import pytest
+from engine.flower.test_executor import Line, answered
+from flwr.proto.fleet_pb2 import PullMessagesResponse
+from flwr.proto.message_pb2 import Message, ObjectTree, PullObjectResponse
+
+from tacit.engine.flower import executor, node
+from tacit.engine.flower.node import FleetNode
+from tacit.site.log import Plain
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(executor, "LOOK_SECONDS", (0.01, 0.01))
+    monkeypatch.setattr(executor, "RETRY_SECONDS", (0.01, 0.02))
+
+
+@pytest.fixture
+def line(tmp_path):
+    """A node whose server answers what a test wants."""
+    made = FleetNode.__new__(FleetNode)
+    made._folder, made.node = tmp_path, node.Node(node_id=1)
+    (tmp_path / "budget.toml").write_text("epsilon = 1.0\ndelta = 1e-5\nmost_bytes = 1000\n")
+    return made
+
+
+def raising(error):
+    def call(ask):
+        raise error
+
+    return call
+
+
+@pytest.mark.parametrize(
+    "pull",
+    [
+        raising(ValueError("Invalid protobuf response payload")),
+        raising(RecursionError()),
+        lambda ask: PullMessagesResponse(messages_list=[Message()]),
+    ],
+    ids=["no message", "too deep", "a message without its tree"],
+)
+def test_an_answer_that_is_none_of_flowers_does_not_end_a_site(line, pull):
+    line._client = SimpleNamespace(PullMessages=pull)
+    with pytest.raises(httpx.HTTPError) as caught:
+        line.look()
+    assert answered(Line(caught.value, "later"), 1) == ["answer to later"]
+
+
+def test_a_message_of_many_pieces_is_dropped_when_it_has_more_bytes_than_the_site_allows(line):
+    pulled = []
+
+    def pull(ask):
+        pulled.append(ask.object_id)
+        return PullObjectResponse(object_found=True, object_available=True, object_content=bytes(1 << 19))
+
+    line._client = SimpleNamespace(PullObject=pull, ConfirmMessageReceived=lambda ask: None)
+    tree = ObjectTree(object_id="0", children=[ObjectTree(object_id=str(i)) for i in range(1, 1000)])
+    with pytest.raises(ValueError, match="more than 1049576 bytes"):
+        line.fetch(1, tree)
+    assert len(pulled) < 100
+
+
+def test_a_server_that_announces_what_never_comes_does_not_fill_a_site_with_threads():
+    stuck = Line(*["stuck"] * 200)
+    ends = time.monotonic() + 1.0
+    executor.answer(stuck, lambda message: message, stopped=lambda: time.monotonic() > ends)  # type: ignore[arg-type]
+    left = len(stuck.looks)
+    stuck.forever.set()
+    assert left == 200 - executor.MOST_FETCHES
+
+
+def test_what_a_server_sends_cannot_write_lines_into_a_sites_log():
+    record = logging.makeLogRecord({"msg": "asked: %s", "args": ("train\n12:00:00  joined\x1b[2J",)})
+    words = Plain("%(message)s").format(record)
+    assert words.isprintable()
