@@ -162,7 +162,7 @@ def _ledger(folder: Path, parts: Parts, limits: Limits, agreed: Agreement, value
     refuse_forgotten(folder)
     own = experiment.data.name in OWN_FILES
     # as site.toml has it, so that a site's folder can move with its ledger
-    return Ledger(
+    ledger = Ledger(
         folder / "ledger.db",
         population=f"{experiment.data.name}:{values.get('data')}" if own else population_id(experiment, parts),
         run=agreed.run,
@@ -172,6 +172,22 @@ def _ledger(folder: Path, parts: Parts, limits: Limits, agreed: Agreement, value
         accountant=experiment.privacy.accountant,
         marks=(folder / witness.NAME,),
     )
+    refuse_unknown(folder, ledger)
+    return ledger
+
+
+def refuse_unknown(folder: Path, ledger: Ledger) -> None:
+    """Refuses a ledger that went back, with its mark, behind answers that lie beside it. Raises LedgerError."""
+    for run in agreement.runs(folder):
+        last = outbox.answered(agreement.place(folder, run))
+        if last is None or ledger.knows(last, run=run):
+            continue
+        known = agreement.read(folder, run)
+        if known is not None and known.terms.event:
+            raise LedgerError(
+                f"{folder} holds the answer to round {last} of run {run}, and {ledger.path} knows no charge for it: restore the"
+                f" newest copy of the ledger and of {witness.NAME}; nothing was released."
+            )
 
 
 def refuse_forgotten(folder: Path) -> None:

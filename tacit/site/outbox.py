@@ -57,6 +57,12 @@ def used(place: Path) -> bool:
     return _last(place, "question") is not None or _last(place, "answer") is not None
 
 
+def answered(place: Path) -> int | None:
+    """The last round that was answered here, and so paid for before; None where there is none."""
+    last = _last(place, "answer")
+    return None if last is None else _round(last)
+
+
 def _last(place: Path, kind: str) -> Path | None:
     return max(place.glob(f"round-*.{kind}"), key=_round, default=None)
 
