@@ -93,8 +93,18 @@ def build(experiment: Experiment, *, progress: Progress | None = None) -> Parts:
     return assemble(experiment, replace(dataset, x=population.x, y=population.y, client=None), population, shares)
 
 
-def assemble(experiment: Experiment, dataset: Dataset, population: Population, shares: Shares | None = None) -> Parts:
-    """The parts for clients that are known already: of a deployment's, only names, sizes and budgets need to be."""
+def assemble(
+    experiment: Experiment,
+    dataset: Dataset,
+    population: Population,
+    shares: Shares | None = None,
+    *,
+    own: int | None = None,
+) -> Parts:
+    """The parts for clients that are known already: of a deployment's, only names, sizes and budgets need to be.
+
+    A site names itself (`own`), and the noise of others may then be unknown.
+    """
     train = experiment.train
     if train.clients_per_round and train.clients_per_round > len(population):
         raise BadInput(f"Expected train.clients_per_round <= {len(population)} clients, got {train.clients_per_round}.")
@@ -109,7 +119,7 @@ def assemble(experiment: Experiment, dataset: Dataset, population: Population, s
     models.check_output(model, dataset.test_x[:2], dataset.classes)
     device = _device(experiment.run.device)
     theta = flatten(model.to(device))
-    plan = make_plan(experiment, population, size=theta.numel())
+    plan = make_plan(experiment, population, size=theta.numel(), own=own)
     if experiment.run.device != "cpu":
         population = population.to(device)
     algorithm = _algorithm(experiment, population, model, plan)
@@ -161,7 +171,7 @@ def population_id(experiment: Experiment, parts: Parts) -> str:
 
 
 def make_plan(
-    experiment: Experiment, population: Population, *, size: int
+    experiment: Experiment, population: Population, *, size: int, own: int | None = None
 ) -> Plan | CentralPlan | DistributedPlan | None:
     """The mechanism of every client, or of the server, or None where nothing is promised. `size` is the model's."""
     privacy, train = experiment.privacy, experiment.train
@@ -178,7 +188,7 @@ def make_plan(
     if privacy.noise_formula:
         multipliers = pfa_code_noise(population, rates=rates)
     elif privacy.rule == "spread":
-        multipliers = spread(population, **common)
+        multipliers = spread(population, **common, own=own)
     else:
         given = {"clip": privacy.clip, "multiplier": privacy.noise_multiplier, "noise_on_mean": privacy.noise_on_mean}
         multipliers = same_noise(population, **common, **given)

@@ -200,13 +200,9 @@ class Ledger:
         found = {name for (name,) in self._db.execute(BATCHES.format("attempt", "="), (self.run, round))}
         return bool(found - {attempt})
 
-    def knows(self, round: int) -> bool:
-        """Whether any attempt at a round of this run was charged."""
-        return self._db.execute(BATCHES.format("1", "="), (self.run, round)).fetchone() is not None
-
-    def sealed(self, run: str) -> bool:
-        """Whether a run, this or another, has sealed a price here."""
-        return self._db.execute("SELECT 1 FROM seals WHERE run = ?", (run,)).fetchone() is not None
+    def knows(self, round: int, *, run: str | None = None) -> bool:
+        """Whether any attempt at a round of this run, or of another one, was charged."""
+        return self._db.execute(BATCHES.format("1", "="), (run or self.run, round)).fetchone() is not None
 
     def charged_rounds(self) -> int:
         """How many releases of this run are on disk, over all attempts."""

@@ -70,18 +70,29 @@ def sampling_rates(sizes: np.ndarray, *, batch_size: int, sampling_rate: float |
 
 
 def spread(
-    population: Population, *, rates: np.ndarray, steps: np.ndarray, participations: int, accountant: str
+    population: Population,
+    *,
+    rates: np.ndarray,
+    steps: np.ndarray,
+    participations: int,
+    accountant: str,
+    own: int | None = None,
 ) -> np.ndarray:
-    """Each client's multiplier, so that `participations` rounds cost at most its epsilon."""
+    """Each client's multiplier, so that `participations` rounds cost at most its epsilon.
+
+    Whoever is one client (`own`) needs no other's, and a list of 10,000 sizes is hours of work: those stay NaN.
+    """
     for index in np.flatnonzero(np.isinf(population.epsilons))[:1]:
         name = population.names[int(index)]
         raise BadInput(
             f"Client {name} sets no limit (epsilon = inf), so strategy = spread has no noise to give it: name a finite epsilon."
         )
-    multipliers = np.empty(len(population))
+    multipliers = np.full(len(population), np.nan)
     kinds, inverse = np.unique(np.column_stack([rates, steps]), axis=0, return_inverse=True)
     for kind, (rate, count) in enumerate(kinds):
         mine = np.flatnonzero(inverse.ravel() == kind)
+        if own is not None and own not in mine:
+            continue
         multipliers[mine] = noise_multipliers(
             population.epsilons[mine],
             delta=population.delta,

@@ -171,19 +171,21 @@ def _ledger(folder: Path, parts: Parts, limits: Limits, agreed: Agreement, value
         accountant=experiment.privacy.accountant,
         marks=(folder / witness.NAME,),
     )
-    refuse_forgotten(folder, ledger)
+    refuse_unknown(folder, ledger)
     return ledger
 
 
-def refuse_forgotten(folder: Path, ledger: Ledger) -> None:
-    """Refuses a ledger beside answers that were paid for in another one. Raises LedgerError."""
+def refuse_unknown(folder: Path, ledger: Ledger) -> None:
+    """Refuses a ledger that went back, with its mark, behind answers that lie beside it. Raises LedgerError."""
     for run in agreement.runs(folder):
+        last = outbox.answered(agreement.place(folder, run))
+        if last is None or ledger.knows(last, run=run):
+            continue
         known = agreement.read(folder, run)
-        paid = known is not None and known.terms.event and outbox.used(agreement.place(folder, run))
-        if paid and not ledger.sealed(run):
+        if known is not None and known.terms.event:
             raise LedgerError(
-                f"{folder} holds answers of run {run} that were paid for, and its ledger does not know them: restore ledger.db;"
-                " nothing was released."
+                f"{folder} holds the answer to round {last} of run {run}, and {ledger.path} knows no charge for it: restore the"
+                f" newest copy of the ledger and of {witness.NAME}; nothing was released."
             )
 
 

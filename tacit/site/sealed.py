@@ -46,7 +46,7 @@ def assemble_sealed(
     report, so that reports are added only where every site was told the same.
     """
     if experiment.protect.kind != "paillier":
-        return assemble(experiment, dataset, population)
+        return assemble(experiment, dataset, population, own=population.names.index(site) if site else None)
     bare = {"kind": "none", "bits": experiment.protect.bits, "rotation": experiment.protect.rotation}
     open_ = experiment.model_copy(update={"protect": experiment.protect.model_copy(update=bare | {"key_bits": None})})
     parts = assemble(open_, dataset, population)

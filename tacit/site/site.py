@@ -146,6 +146,7 @@ class Site:
         place = agreement.place(self.folder, asked.run)
         kept = outbox.find(place, asked.round, body)
         if kept is not None:
+            self._loaded(known)  # raises where the ledger does not know the answer
             return {"again": True}, kept, "Sent the kept answer again."
         received = refuse_unusable(body, known.terms)
         joined = self._loaded(known)

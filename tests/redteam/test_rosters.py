@@ -6,8 +6,9 @@ import pytest
 from redteam.lying_server import RUN
 
 from tacit.build import assemble, clients
-from tacit.errors import BudgetExhausted
-from tacit.privacy import books, price
+from tacit.errors import BudgetExhausted, Refused
+from tacit.privacy import books, plan, price
+from tacit.site.roster import Roster
 
 ROUNDS = 12
 
@@ -27,3 +28,23 @@ def test_a_server_that_proposes_less_than_the_budget_gets_no_more_than_it_propos
         list(map(asking.train, range(ROUNDS)))
     (account,) = books.accounts(asking.folder / "ledger.db")
     assert 0 < account.used <= account.sealed <= 0.2
+
+
+def test_a_list_of_a_thousand_sizes_has_a_site_price_its_own_only(server, monkeypatch):
+    """A size is a price of its own: at a tenth of a second each, a list of 10,000 kept a site from answering for an hour."""
+    asking = server(train={"sampling_rate": None, "batch_size": 30})
+    count = 1000
+    roster = Roster(
+        ("client-0", *(f"x{i}" for i in range(count - 1))), (60, *range(100, 99 + count)), (1.0,) * count, 1e-5
+    )
+    priced = set()
+    solve = plan.noise_multipliers
+
+    def counted(epsilons, **settings):
+        priced.add(settings["sampling_rate"])
+        return solve(epsilons, **settings)
+
+    monkeypatch.setattr(plan, "noise_multipliers", counted)
+    with pytest.raises(Refused, match="noise"):
+        asking.agree(roster=roster.record(), terms={"event": ""})
+    assert priced == {0.5}

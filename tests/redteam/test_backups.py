@@ -1,0 +1,51 @@
+"""A ledger restored from a backup, and the answers beside it that it does not know."""
+
+import shutil
+
+import pytest
+
+from tacit.errors import Refused
+
+FILES = ("ledger.db", "ledger.mark")
+
+
+@pytest.fixture
+def restored(server):
+    """A site whose ledger and mark went back to the end of round 0 after two more rounds."""
+    asking = server()
+    asking.agree()
+    asking.train(0)
+    for name in FILES:
+        shutil.copy(asking.folder / name, asking.folder.parent / name)
+    last = [asking.train(round) for round in (1, 2)][-1]
+    for name in FILES:
+        shutil.copy(asking.folder / name, asking.folder.parent / f"newest-{name}")
+        shutil.copy(asking.folder.parent / name, asking.folder / name)
+    asking.restart()
+    return asking, last
+
+
+def test_a_backup_of_ledger_and_mark_does_not_let_a_run_go_on_whose_answers_it_does_not_know(restored):
+    asking, _ = restored
+    assert asking.charges() == [0]
+    with pytest.raises(Refused):
+        asking.agree()
+    assert "restore" in asking.log()[-1]["text"]
+
+
+def test_a_backup_of_ledger_and_mark_does_not_begin_another_run_either(restored):
+    """The run that it has forgotten in part would count for less than was released."""
+    asking, _ = restored
+    with pytest.raises(Refused):
+        asking.agree(run="1" * 32)
+    assert "restore" in asking.log()[-1]["text"]
+
+
+def test_a_kept_answer_that_the_ledger_does_not_know_is_not_sent(restored):
+    asking, last = restored
+    with pytest.raises(Refused):
+        asking.train(2)
+    for name in FILES:
+        shutil.copy(asking.folder.parent / f"newest-{name}", asking.folder / name)
+    asking.restart()
+    assert asking.train(2) == last
