@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: setup demo test test-faults check bench clean
+.PHONY: setup demo test test-faults fuzz check bench clean
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
@@ -27,6 +27,11 @@ test-faults: setup  # federations of real processes that are killed, stopped and
 		echo "turn $$turn of $(TIMES)"; \
 		OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m faults -n 4 tests/deploy tests/engine/flower || exit 1; \
 	done
+
+MESSAGES ?= 100000
+fuzz: setup  # mutated messages to a site and to a server
+	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python -m redteam.fuzz site --count $(MESSAGES)
+	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python -m redteam.fuzz server --count $(MESSAGES)
 
 check: setup
 	$(BIN)/ruff format --check .

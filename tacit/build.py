@@ -26,6 +26,7 @@ from tacit.data.partition import client_names, share_out
 from tacit.data.shares import Shares
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
+from tacit.held import held
 from tacit.population import Population, populate
 from tacit.privacy.client_mechanism import QuantileClip
 from tacit.privacy.client_plan import CentralPlan, central_plan
@@ -62,6 +63,7 @@ class Parts:
     params: torch.Tensor = field(repr=False)
     plan: Plan | CentralPlan | DistributedPlan | None
     algorithm: Algorithm
+    made: str = ""  # what the model was before anybody used it
     nonce: str = ""  # not empty where a start cannot repeat the one before it bit for bit
     elsewhere: bool = False  # whether the clients' rows are at sites of their own
     threads: int = field(default_factory=torch.get_num_threads)  # what this process was given
@@ -70,7 +72,7 @@ class Parts:
     def releases(self) -> Releases:
         """What every release of this start is a function of."""
         rule = getattr(self.algorithm, "rule", None)
-        parts = (self.population, self.plan, self.model, rule, self.nonce, self.elsewhere)
+        parts = (self.population, self.plan, self.model, rule, self.made, self.nonce, self.elsewhere)
         return Releases(with_rule(self), *parts)
 
     @cached_property
@@ -113,6 +115,7 @@ def assemble(
     model = models.build(
         experiment.model.name, input_shape=tuple(dataset.x.shape[1:]), classes=dataset.classes, seed=seed
     )
+    made = held(model)
     models.check_output(model, dataset.test_x[:2], dataset.classes)
     device = _device(experiment.run.device)
     theta = flatten(model.to(device))
@@ -123,9 +126,8 @@ def assemble(
     # other devices do not repeat their sums bit for bit, and the operating system does not repeat its noise
     repeats = experiment.run.device == "cpu" and experiment.run.randomness == "seeded"
     nonce = "" if repeats else uuid.uuid4().hex
-    return Parts(
-        experiment, dataset, shares, population, model, theta, theta.cpu().clone(), plan, algorithm, nonce=nonce
-    )
+    params = theta.cpu().clone()
+    return Parts(experiment, dataset, shares, population, model, theta, params, plan, algorithm, made=made, nonce=nonce)
 
 
 def clients(experiment: Experiment, *, progress: Progress | None = None) -> tuple[Dataset, Shares, Population]:

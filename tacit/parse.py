@@ -140,7 +140,7 @@ def shown(value: object) -> str:
     """A foreign value for a sentence: short, and without anything that a terminal would act on.
 
     >>> shown(float("inf")), shown("a" * 100)[-4:]
-    ('inf', "aaa…")
+    ('inf', 'aaa…')
     """
     if type(value) not in (int, float, str, bool, type(None)) or (type(value) is int and value.bit_length() > 256):
         return f"a {type(value).__name__}"

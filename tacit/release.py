@@ -12,10 +12,11 @@ Where a run's files lie and how fast it goes is left out. Partition, initial wei
 
 import hashlib
 import json
+import os
 import platform
 import sys
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -26,6 +27,7 @@ from torch import nn
 
 import tacit
 from tacit.experiment import Experiment
+from tacit.held import held
 from tacit.population import Population
 from tacit.privacy.client_plan import CentralPlan
 from tacit.privacy.distributed_plan import DistributedPlan
@@ -41,6 +43,7 @@ WHERE = {  # where, how fast and under which seal, not what: a sealed run releas
     "protect": {"kind", "key_bits", "key_shape", "key", "threshold"},
 }
 MARK_BYTES = 16
+KERNELS = ("MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "MKL_DEBUG_CPU_TYPE", "ONEDNN_", "DNNL_", "OPENBLAS_CORETYPE")
 ONE_BY_ONE, STACKED = "one by one", "stacked"  # trainers that give other bits
 
 ClientDerive = Callable[[str, int, Client, str], Stream]  # (question, round, client, purpose)
@@ -92,6 +95,7 @@ class Releases:
     plan: Plan | CentralPlan | DistributedPlan | None
     model: nn.Module = field(repr=False)
     rule: object
+    made: str = ""  # what the model was when it was made: `held`
     nonce: str = ""
     elsewhere: bool = False
     start: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -102,7 +106,7 @@ class Releases:
         run, p = self.experiment.run, self.population
         sizes, epsilons = (np.ascontiguousarray(part).tobytes() for part in (p.offsets, p.epsilons))
         clients = mark(json.dumps(p.names), sizes, epsilons, repr((p.delta, p.unit)))
-        own = (repr(self.model), *own_code(self.experiment, self.model, self.rule))
+        own = (repr(self.model), self.made, held(self.rule, *named_code(self.experiment)))
         code = mark(package(), tacit.__version__, torch.__version__, np.__version__, *own)
         settings = experiment_text(self.experiment)
         return mark(FORMAT, str(run.seed), settings, clients, code, arithmetic(run.device), self.nonce)
@@ -159,10 +163,13 @@ def experiment_text(experiment: Experiment) -> str:
     return json.dumps(values, sort_keys=True)
 
 
-@lru_cache(maxsize=8)
 def arithmetic(device: str) -> str:
     """The machine as far as it decides about the last bits: equal machines agree, whatever their names."""
-    return "-".join((device.partition(":")[0], _cpu(), torch.backends.cpu.get_cpu_capability()))
+    told = sorted(f"{name}={value}" for name, value in os.environ.items() if name.startswith(KERNELS))
+    flags = repr(
+        (torch.backends.mkldnn.enabled, torch.get_default_dtype(), torch.are_deterministic_algorithms_enabled())
+    )
+    return "-".join((device.partition(":")[0], _cpu(), torch.backends.cpu.get_cpu_capability(), flags, *told))
 
 
 @lru_cache(maxsize=1)
@@ -173,17 +180,10 @@ def package() -> str:
     return mark(*(part for file in files for part in (file.relative_to(home).as_posix(), file.read_bytes())))
 
 
-def own_code(experiment: Experiment, model: nn.Module, rule: object) -> Iterable[bytes]:
-    """The files that an experiment names code in, and those of whatever classes its model and its rule are made of.
-
-    Torch and Tacit are known by their versions. What such files import in turn is not looked at: docs/sharp-edges.md.
-    """
-    named = [name for name in (experiment.model.name, experiment.aggregate.rule) if name and ":" in name]
-    modules = {name.partition(":")[0] for name in named}
-    modules |= {type(part).__module__ for part in (*model.modules(), rule)}
-    known = [sys.modules[name] for name in modules if name.partition(".")[0] not in ("torch", "tacit", "builtins")]
-    files = {file for module in known if (file := getattr(module, "__file__", None))}
-    return [Path(file).read_bytes() for file in sorted(files)]
+def named_code(experiment: Experiment) -> list[object]:
+    """The functions that an experiment names for its model and its rule."""
+    named = [name.partition(":") for name in (experiment.model.name, experiment.aggregate.rule) if name and ":" in name]
+    return [getattr(sys.modules.get(module), name, None) for module, _, name in named]
 
 
 @lru_cache(maxsize=1)

@@ -138,7 +138,7 @@ def seconds_per_round(bare: Bare, start: Start, *, poll: float | None, model: st
     for name in bare.names:  # new keys: the SuperLink may take the sites' own for online for another minute
         (bare.place / name).mkdir()
         make_node_key(bare.place / name)
-    keys = [bare.place / name / "node.pub" for name in bare.names]
+    keys = [f"bare-{name}={bare.place / name / 'node.pub'}" for name in bare.names]
     bare.processes.call([sys.executable, "-m", "tacit.engine.flower.register", CONNECTION, *keys], seconds=300)
     for name in bare.names:
         start(bare, name)
@@ -161,8 +161,7 @@ def _node(bare: Bare, name: str, port: int) -> list[str | Path]:
 def main(port: str, app: str) -> None:
     sys.path.insert(0, app)
     from bare import client  # pyright: ignore[reportMissingImports]
-
-    from tacit.engine.flower.executor import answer_with
+    from executor import answer_with  # pyright: ignore[reportMissingImports]
 
     answer_with(client, address=f"127.0.0.1:{port}", alive=lambda: True)
 

@@ -1,15 +1,9 @@
-"""What answers at a site: it takes the messages of the site's SuperNode and hands them to the site's own Tacit.
-
-Flower would install and run the app that the server sent. Here that app is never loaded: the code that decides is the one
-the site installed, so a tampered app cannot reach the rows or pass by the ledger. One process serves all messages, which
-also saves Flower's start of a fresh process for each.
-"""
+"""One process that answers all messages of a SuperNode, as a ClientApp would: Flower's own way starts a process for each."""
 
 import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any
@@ -26,19 +20,10 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.runtime.tracing import RuntimeTracingInterceptor
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
-from tacit.engine.flower.client import respond
-from tacit.site.site import Site
-
 LOOK_SECONDS = 0.1
 LOG = logging.getLogger("tacit.site")
 
 Reply = Callable[[Message, Context], Message]
-
-
-def answer_for(folder: Path, *, address: str, alive: Callable[[], bool]) -> None:
-    """Answers the SuperNode at `address` for the site in `folder` as long as `alive()`."""
-    site = Site(folder)
-    answer_with(lambda message, _: respond(site, message), address=address, alive=alive)
 
 
 def answer_with(reply: Reply, *, address: str, alive: Callable[[], bool]) -> None:

@@ -13,6 +13,7 @@ from tacit.deploy.finding import Finding
 from tacit.deploy.processes import reach
 from tacit.errors import BadInput, TacitError
 from tacit.experiment import Experiment
+from tacit.privacy import witness
 from tacit.privacy.books import entries, spent
 from tacit.privacy.guarantee import shown
 from tacit.site.join import read_rows
@@ -58,6 +59,7 @@ def site_findings(folder: Path, *, experiment: Experiment | None) -> Iterator[Fi
 
 def _spent(folder: Path, limits: Limits) -> str:
     path = folder / "ledger.db"
+    witness.refuse_lost(path, folder / witness.NAME)
     if not path.exists() or not path.stat().st_size:
         return ""
     found = [epsilon for (_, unit), epsilon in spent(entries(path), delta=limits.delta).items() if unit == limits.unit]

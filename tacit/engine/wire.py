@@ -19,6 +19,7 @@ LENGTH_BYTES = 8  # the little-endian length of the safetensors header
 MOST_HEAD = 1 << 24
 MOST_TENSORS = 100_000
 MOST_FACTS = 64  # brackets: facts are a flat table
+MOST_NAME = 1_000  # of a client, which may have any letters in a simulation
 MOST_WORDS = 200
 
 
@@ -47,9 +48,9 @@ def unpack(raw: bytes) -> Message:
         sender, facts = parse.fields(
             parse.json_object(own, what="Its metadata", brackets=MOST_FACTS), "sender", "facts", what="Its metadata"
         )
-        if not isinstance(facts, dict):
-            raise BadInput("its facts are no table")
-        return Message(parse.text(sender, what="Its sender"), load_tensors(raw), facts)
+        if not isinstance(facts, dict) or type(sender) is not str or len(sender) > MOST_NAME:
+            raise BadInput("its facts are no table, or its sender has no name")
+        return Message(sender, load_tensors(raw), facts)
     except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:  # BadInput is a ValueError
         raise BadInput(f"{what} could not be read ({str(error)[:MOST_WORDS]}).") from None
 

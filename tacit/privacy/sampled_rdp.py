@@ -10,6 +10,7 @@ chord is a bound; dp-accounting's series for any order (0.6.0) is a closer one w
 """
 
 import itertools
+import logging
 import math
 from collections.abc import Callable
 from functools import lru_cache
@@ -24,6 +25,9 @@ from scipy import special
 from tacit import check
 from tacit.errors import BadInput
 
+logging.getLogger("absl").setLevel(
+    logging.ERROR
+)  # its series says at every order where it gives up: then the chord counts
 ORDERS = RdpAccountant().orders
 WHOLE = np.unique([*range(2, 64), *(2**n for n in range(6, 13)), *(3 * 2**n for n in range(5, 11))])
 SERIES = 2e-12  # what dp-accounting's series may miss of (order - 1) D: 20 times what was measured against 30 digits

@@ -159,7 +159,6 @@ def _ledger(folder: Path, parts: Parts, limits: Limits, agreed: Agreement, value
     if parts.plan is None:
         return None
     experiment = parts.experiment
-    refuse_forgotten(folder)
     own = experiment.data.name in OWN_FILES
     # as site.toml has it, so that a site's folder can move with its ledger
     ledger = Ledger(
@@ -172,12 +171,15 @@ def _ledger(folder: Path, parts: Parts, limits: Limits, agreed: Agreement, value
         accountant=experiment.privacy.accountant,
         marks=(folder / witness.NAME,),
     )
-    refuse_unknown(folder, ledger)
+    refuse_forgotten(folder, ledger)
     return ledger
 
 
-def refuse_unknown(folder: Path, ledger: Ledger) -> None:
-    """Refuses a ledger that went back, with its mark, behind answers that lie beside it. Raises LedgerError."""
+def refuse_forgotten(folder: Path, ledger: Ledger) -> None:
+    """Refuses a ledger beside answers that it knows no charge for: another one, or one that went back. Raises LedgerError.
+
+    A question without an answer is nothing to know: it may have been refused for want of budget.
+    """
     for run in agreement.runs(folder):
         last = outbox.answered(agreement.place(folder, run))
         if last is None or ledger.knows(last, run=run):
@@ -185,21 +187,8 @@ def refuse_unknown(folder: Path, ledger: Ledger) -> None:
         known = agreement.read(folder, run)
         if known is not None and known.terms.event:
             raise LedgerError(
-                f"{folder} holds the answer to round {last} of run {run}, and {ledger.path} knows no charge for it: restore the"
-                f" newest copy of the ledger and of {witness.NAME}; nothing was released."
-            )
-
-
-def refuse_forgotten(folder: Path) -> None:
-    """Refuses to begin a ledger beside answers that were paid for in another one. Raises LedgerError."""
-    if (folder / witness.NAME).exists():
-        return  # then the ledger itself says what it lacks
-    for run in agreement.runs(folder):
-        known = agreement.read(folder, run)
-        if known is not None and known.terms.event and outbox.used(agreement.place(folder, run)):
-            raise LedgerError(
-                f"{folder} holds answers of run {run} that were paid for, and neither the ledger's mark nor perhaps the ledger"
-                " that knows them: restore ledger.db and ledger.mark; nothing was released."
+                f"{folder} holds the answer to round {last} of run {run}, which was paid for, and its ledger does not know it:"
+                f" restore the newest ledger.db and {witness.NAME}; nothing was released."
             )
 
 

@@ -57,7 +57,8 @@ def make_site(folder: Path, experiment: Experiment, *, name: str, epsilon: float
 
 def _settings(experiment: Experiment) -> list[str]:
     """The experiment's own settings as the lines that would accept them."""
-    return dumps({place: [value] for place, value in departures(experiment).items()}).splitlines()
+    table = {"accept.settings": {place: [value] for place, value in departures(experiment).items()}}
+    return [line for line in dumps(table).splitlines() if " = " in line]
 
 
 def _write(path: Path, text: str) -> None:

@@ -52,11 +52,6 @@ def keep(place: Path, round: int, question: bytes, answer: bytes) -> None:
             path.unlink(missing_ok=True)
 
 
-def used(place: Path) -> bool:
-    """Whether anything was ever asked here that had to be paid for."""
-    return _last(place, "question") is not None or _last(place, "answer") is not None
-
-
 def answered(place: Path) -> int | None:
     """The last round that was answered here, and so paid for before; None where there is none."""
     last = _last(place, "answer")

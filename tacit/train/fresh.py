@@ -28,8 +28,9 @@ def twin(model: nn.Module) -> nn.Module:
 
 
 def hooked(module: nn.Module) -> bool:
-    """Whether other code than its class's forward pass runs when the module is called."""
-    return any(getattr(module, hooks) for hooks in HOOKS) or "forward" in vars(module)
+    """Whether other code than its class's runs when the module is called: a hook, or a method of its own in a class's place."""
+    replaced = any(callable(getattr(type(module), name, None)) for name in vars(module))
+    return replaced or any(getattr(module, hooks) for hooks in HOOKS)
 
 
 def _copied(model: nn.Module, memo: dict[int, object]) -> nn.Module:

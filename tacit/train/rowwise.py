@@ -15,6 +15,13 @@ from typing import Any
 import torch
 
 SMALL, LARGE = 2, 3  # examples in the two batches that shapes are read from
+_NAMES = """
+    input dim dim0 dim1 dims keepdim dtype descending stable largest sorted p k eps shifts start length index correction unbiased
+    chunks split_size sections indices_or_sections split_size_or_sections
+"""
+NAMED = frozenset(
+    _NAMES.split()
+)  # what operations along a dimension may be told by name: `axis` is another word for `dim`
 
 
 class Unsupported(RuntimeError):
@@ -114,6 +121,8 @@ def along(place: int, name: str = "dim", default: Any = None, *, more: int = 0, 
 
     def rule(args: tuple, kwargs: dict) -> None:
         apart()(args, kwargs)
+        if not NAMED.issuperset(kwargs):
+            raise Unsupported("it is told by another name along what it works")
         rank = args[0].rank + new
         given = [*args[place : place + 1 + more]] or [kwargs.get(name, default)]
         given += [kwargs[other] for other in ("dim0", "dim1") if other in kwargs]
@@ -233,8 +242,18 @@ def _listed(args: tuple) -> list[Any]:
 
 
 def filled(args: tuple, kwargs: dict) -> None:
-    """A new tensor of one number."""
+    """A new tensor of zeros or ones."""
     refuse_kinds(list(inside(*args[1:], kwargs)), "rows", "weight")
+
+
+def filled_with(place: int) -> Rule:
+    """A new tensor of one number, which is not the size of the batch: that stands in the shape alone."""
+
+    def rule(args: tuple, kwargs: dict) -> None:
+        filled(args, kwargs)
+        refuse_kinds(list(inside(args[place:], kwargs.get("fill_value"))), "size", "rows")
+
+    return rule
 
 
 def refuse_kinds(values: list[Value], *kinds: str) -> None:

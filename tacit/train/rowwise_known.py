@@ -20,6 +20,7 @@ from tacit.train.rowwise import (
     elementwise,
     expanded,
     filled,
+    filled_with,
     indexed,
     joined,
     linear,
@@ -69,7 +70,9 @@ ALONG: dict[str, Rule] = {
 }
 SHAPES: dict[str, Rule] = {
     **dict.fromkeys(_words("flatten reshape unflatten view"), reshaped),
-    **dict.fromkeys(_words("zeros ones full new_zeros new_ones new_full"), filled),
+    **dict.fromkeys(_words("zeros ones new_zeros new_ones"), filled),
+    "full": filled_with(1),
+    "new_full": filled_with(2),
     "where": chosen,
     "expand": expanded,
     "repeat": repeated,

@@ -6,6 +6,7 @@ would do at another size of batch, in a later call, or with what it remembers, c
 
 import operator
 from collections.abc import Callable
+from types import BuiltinFunctionType
 from typing import Any, Protocol
 
 import torch
@@ -133,6 +134,8 @@ class Analysis:
                 return found
             return _called(METHODS.get(str(node.target)), _method(str(node.target)), args, kwargs)
         function: Any = node.target
+        if not _of_torch(function):
+            raise Unsupported("it is code that may remember how often it was called")
         if function in (operator.mul, operator.getitem) and args[0].__class__ is Value:
             found = _of_sizes(function, *args)
             if found:
@@ -222,6 +225,14 @@ def _of_sizes(function: Any, first: Value, second: Any) -> Value | None:
             raise Unsupported("it squares the size of the batch")
         return Value("const" if const else "size", small, large)
     return None
+
+
+def _of_torch(function: Any) -> bool:
+    """Whether a function is torch's own or Python's: what a model's author has wrapped runs whenever the graph does."""
+    return isinstance(function, BuiltinFunctionType) or str(function.__module__).partition(".")[0] in (
+        "torch",
+        "_operator",
+    )
 
 
 def _method(name: str) -> Callable[..., Any]:

@@ -128,7 +128,9 @@ def test_zero_updates_are_answers_like_any_other():
     assert float(released(quiet(), torch.zeros(SIZE)).tensors["update"].norm()) == 0
 
 
-@pytest.mark.parametrize("error", [TrainingDiverged("The loss became nan"), BadInput("other shapes"), IndexError("row 7")])
+@pytest.mark.parametrize(
+    "error", [TrainingDiverged("The loss became nan"), BadInput("other shapes"), IndexError("row 7")]
+)
 def test_a_client_whose_training_fails_sends_a_zero_update_and_says_nothing(error):
     def fails(work, theta, client, stream):
         raise error

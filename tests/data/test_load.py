@@ -34,3 +34,10 @@ def test_each_name_reaches_its_source(real):
     assert digit.y[:5].tolist() == [5, 0, 4, 1, 9]
     assert abs(float(digit.x.mean()) - 0.1307) < 1e-4  # the mean that everyone publishes
     assert abs(float(clothes.x.mean()) - 0.2860) < 1e-4
+
+
+def test_the_digits_file_is_read_as_scikit_learn_reads_it():
+    from tacit.data.digits import _rows
+
+    for ours, theirs in zip(_rows(), load_digits(return_X_y=True), strict=True):
+        assert ours.tolist() == theirs.tolist()

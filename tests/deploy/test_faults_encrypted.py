@@ -25,18 +25,6 @@ def resumed_until_it_ends(running, began):
     assert [record["round"] for record in running.rounds()] == [0, 1, 2]
 
 
-def test_a_site_that_is_killed_in_mid_round_under_encryption(federation_of):
-    running = federation_of(sites=3, **ENCRYPTED)
-    hit = running.names[1]
-    began = running.submit(seconds=30)
-    running.charged(hit, 1)
-    running.kill(f"site {hit}")
-    running.start_site(hit)
-    resumed_until_it_ends(running, began)
-    assert set(running.charges(hit)) >= {0, 1}  # the round it was hit in is spent
-    assert all(record["answered"] >= 2 for record in running.rounds())
-
-
 def test_sites_that_are_killed_between_their_report_and_its_opening(federation_of):
     running = federation_of(sites=3, **ENCRYPTED)
     *hit, last = running.names

@@ -106,7 +106,7 @@ def test_names_for_data_that_tacit_deals_out_are_told_the_number(tmp_path):
     ("changes", "words"),
     [
         ({"privacy": {"level": "maximum"}}, "its own budget"),
-        ({"privacy": {"ledger": "x.db"}}, "its own ledger"),
+        ({"privacy": {"ledger": "x.db", "delta_share": 0.1}}, "its own ledger"),
         ({"data": {"name": "csv", "path": "x.csv", "classes": 2}}, 'data.partition = "natural"'),
         ({"data": {"name": "csv", "path": "x", "classes": 2, "partition": "natural"}}, "data.test_path"),
         (

@@ -12,14 +12,30 @@ import sqlite3
 import string
 import sys
 import tempfile
+import typing
 from pathlib import Path
 
+import torch
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 from redteam.lying_server import RUN, Server, experiment
 
+from tacit.build import build
 from tacit.engine.flower.client import respond
+from tacit.engine.flower.frame import honest, oddity
+from tacit.engine.flower.gather import Heard
+from tacit.engine.flower.inbound import declared, named, spent_of
 from tacit.engine.flower.records import BODY, BYTES, HEAD, KINDS
+from tacit.engine.wire import pack, receive, receive_any, unpack
+from tacit.errors import BadInput, TacitError
+from tacit.protect.lanes import Lanes
+from tacit.protect.paillier import generate
+from tacit.protect.randomisers import Randomisers
+from tacit.protect.seals import Sealed
+from tacit.protect.signing import Signer
+from tacit.types import Message as Wire
+from tacit.types import Shared
 
 ODD = [
     None, True, False, 0, -1, 1, 2**31, 2**63, 10**30, 10**400, 0.5, -0.0, 1e308, float("inf"), float("-inf"), float("nan"),
@@ -108,7 +124,10 @@ def site_side(count, seed):
     rng = random.Random(seed)
     TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
     with tempfile.TemporaryDirectory() as folder:
-        asking = Server(Path(folder) / "site", experiment(privacy={"epsilon": [9.0, 9.0], "noise_multiplier": 300.0}))
+        asking = Server(
+            Path(folder) / "site",
+            experiment(privacy={"epsilon": [9.0, 9.0], "noise_multiplier": 300.0, "accountant": "rdp"}),
+        )
         asking.budget("epsilon = 1.0", "epsilon = 9.0")
         asking.terms["epsilon"] = 9.0
         asking.agree()
@@ -147,13 +166,103 @@ def paid(asking):
     assert kept <= charged, f"{kept - charged} were answered and never charged"
 
 
+def server_side(count, seed):
+    """Answers a real server with mutated greetings, updates and sealed reports."""
+    rng = random.Random(seed)
+    TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
+    kinds = [Greeting(), Update(), Report()]
+    seen = {type(kind).__name__: {"taken": 0, "refused": 0} for kind in kinds}
+    for number in range(count):
+        kind = rng.choice(kinds)
+        head, body = mutated(kind.head, rng) if rng.random() < kind.heads else kind.head, kind.body
+        body = body if rng.random() < kind.heads else scrambled(body, rng)
+        text = (
+            json.dumps(head)
+            if rng.random() < 0.8
+            else scrambled(json.dumps(head).encode("utf-8", "replace"), rng).decode("utf-8", "replace")
+        )
+        heard = Heard()
+        heard.take(1, as_flower(text, body, "train", rng))
+        taken = 1 in heard.answers and kind.take(*heard.answers[1])
+        seen[type(kind).__name__]["taken" if taken else "refused"] += 1
+        if number % 5000 == 0:
+            print(f"{number} {seen}", file=sys.stderr, flush=True)
+    return seen
+
+
+class Greeting:
+    """What a site declares."""
+
+    heads, body = 1.0, b""
+    head: typing.ClassVar = {
+        "site": "client-0",
+        "examples": 60,
+        "shape": [1, 8, 8],
+        "classes": 10,
+        "epsilon": 1.0,
+        "unit": "record",
+    } | dict.fromkeys(("tacit", "torch"), "0")
+
+    def take(self, head, body):
+        try:
+            return bool(declared(head))
+        except BadInput:
+            return False
+
+
+class Update:
+    """A noised update under local DP, on its way into the model."""
+
+    heads, head = 0.3, {"again": False, "epsilon": 1.0}
+
+    def __init__(self):
+        self.parts = build(experiment())
+        self.state = self.parts.algorithm.init(self.parts.params)
+        client = self.parts.population[0]
+        self.received = self.parts.algorithm.broadcast(self.state, [client])
+        self.body = pack(honest(self.parts, client, self.received))
+
+    def take(self, head, body):
+        spent_of(head)
+        if oddity(self.parts, self.received, 0, body):
+            return False
+        moved, _ = self.parts.algorithm.server(self.state, [receive(body, round=0)], lambda *place: None)
+        assert bool(moved.params.isfinite().all()), "a number that is none reached the model"
+        return True
+
+
+class Report:
+    """A sealed report, on its way into a sum."""
+
+    heads, head = 0.2, {"again": False, "epsilon": 1.0}
+
+    def __init__(self):
+        key, lanes = generate(bits=2048), Lanes(50, 100, 3, 2046)
+        signer = Signer("client-0", Ed25519PrivateKey.generate())
+        stock = Randomisers(key.public, expected=10, workers=1)
+        self.seal = Sealed(lanes, key.public, "run", "roster", {"client-0": signer.public}, {"client-0": signer}, stock)
+        self.sent = Shared(torch.arange(50))
+        self.body = pack(Wire("client-0", self.seal.report(self.sent, client="client-0", round=0)))
+        self.key, self.honest = key, unpack(self.body)
+
+    def take(self, head, body):
+        message, sums = receive_any(named(body, "client-0")), self.seal.collect(round=0)
+        try:
+            sums.accept(message)
+        except TacitError:
+            return False
+        same = all(torch.equal(self.honest.tensors[name], tensor) for name, tensor in message.tensors.items())
+        assert same, "a report that nobody signed is in the sum"
+        return True
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("side", choices=("site", "server"))
     parser.add_argument("--count", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=0)
     chosen = parser.parse_args()
-    sides = {"site": site_side}
+    sides = {"site": site_side, "server": server_side}
     print(chosen.side, chosen.count, sides[chosen.side](chosen.count, chosen.seed))
 
 

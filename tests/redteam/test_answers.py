@@ -67,7 +67,7 @@ def test_a_site_that_says_or_sends_what_no_honest_one_could_is_left_out_by_name_
     deployed = federation(train={"rounds": 2})
     history = deployed.run(Line(deployed, answer=cheating(ODD[why])))
     assert [record["answered"] for record in history.rounds] == [2, 2]
-    assert history.summary["sites"]["absent"]["client-0"].startswith("it ")
+    assert history.summary["sites"]["absent"]["client-0"].startswith("its answer cannot be used: it")
 
 
 @pytest.mark.parametrize("rule", ["mean", "random-effects", "pfa", "pfa-plus", "public-only", "inverse-variance"])
@@ -117,7 +117,7 @@ class Greeted(Line):
 def test_a_site_that_lies_about_itself_in_a_greeting_is_refused_by_the_name_of_its_key(federation, why):
     deployed = federation(train={"rounds": 1})
     with pytest.raises(
-        TacitError, match=r"did not join \(client-0\)\. A site refused: client-0 says of itself"
+        TacitError, match=r"did not join \(client-0\)\. A site refused: client-0 declares what"
     ) as caught:
         deployed.run(Greeted(deployed, LIES[why]), join_seconds=2)
     assert str(caught.value).isprintable()

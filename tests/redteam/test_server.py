@@ -6,8 +6,12 @@ import stat
 
 import pytest
 import torch
+from flwr.app import ConfigRecord, RecordDict
+from flwr.app import Message as FlowerMessage
+from flwr.supercore.task_identity import TaskIdentity
 from redteam.lying_server import RUN, Server, accept, experiment
 
+from tacit.engine.flower.client import respond
 from tacit.engine.wire import pack, unpack
 from tacit.errors import BudgetExhausted, Refused
 from tacit.parse import shown
@@ -224,6 +228,20 @@ def test_consent_that_is_withdrawn_in_mid_run_counts_from_the_next_question_on(s
     assert asking.charges() == [0]
 
 
+def test_the_settings_that_a_budget_file_proposes_accept_its_own_experiment_and_no_other(server):
+    asking = server(train={"views": None})
+    path = asking.folder / "budget.toml"
+    lines = path.read_text().splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("experiments = ["))
+    proposed = [
+        line.removeprefix("# ") for line in lines[start + 1 :] if " = [" in line or line == "# [accept.settings]"
+    ]
+    path.write_text("\n".join([*lines[:start], *proposed]) + "\n")
+    asking.agree()
+    with pytest.raises(Refused, match=r"asks for train\.local_steps = 3"):
+        asking.hello(experiment(train={"local_steps": 3}))
+
+
 # --- nothing the server sends is code, a path or a device ---
 
 
@@ -418,6 +436,17 @@ def test_crafted_parameters_are_refused_and_cost_nothing(server):
             asking.ask(body, kind="train", run=RUN, round=0, terms=asking.terms)
         assert asking.log()[-1]["verdict"] == "refused"
     assert asking.charges() == []
+
+
+def test_a_message_of_somebody_else_is_refused_and_logged(server):
+    asking = server()
+    TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
+    for records in ({}, {"tacit": ConfigRecord({"json": 7})}, {"tacit": ConfigRecord({"json": NESTED})}):
+        before = len(asking.log()) if (asking.folder / "log.jsonl").exists() else 0
+        message = FlowerMessage(RecordDict(records), 1, "train", ttl=10)
+        message.metadata.__dict__["_message_id"] = "1"
+        assert respond(asking.site, message).has_error()
+        assert asking.log()[before]["verdict"] == "refused"
 
 
 # --- files ---

@@ -151,8 +151,11 @@ def test_a_model_that_vmap_cannot_take_is_not_stacked():
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_a_run_on_a_gpu_reaches_the_model_of_the_cpu(tmp_path):
-    settings = {"data": {"clients": 5}, "train": {"rounds": 3}, "privacy": {"kind": "local", "epsilon": 3.0}}
-    cpu, gpu = (tacit.run(tacit.Experiment(**settings, run={"device": d}), out=tmp_path / d) for d in ("cpu", "cuda"))
+def test_a_run_on_a_gpu_reaches_the_model_of_the_cpu_but_for_its_own_noise(tmp_path):
+    settings = {"data": {"clients": 5}, "train": {"rounds": 3, "sampling_rate": 1.0}}
+    settings |= {"privacy": {"kind": "local", "epsilon": float("inf"), "noise_multiplier": 0.01}}
+    runs = [{"device": "cuda"}, {"device": "cpu", "workers": 1}]  # a process that has used a GPU does not fork
+    gpu, cpu = (tacit.run(tacit.Experiment(**settings, run=r), out=tmp_path / r["device"]) for r in runs)
     for a, b in zip(cpu.model.parameters(), gpu.model.parameters(), strict=True):
-        assert torch.allclose(a, b.cpu(), atol=1e-4)
+        assert torch.allclose(a, b.cpu(), atol=5e-3)
+        assert not torch.equal(a, b.cpu())

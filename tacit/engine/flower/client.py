@@ -42,11 +42,16 @@ def client_app() -> ClientApp:
 def respond(site: Site, message: Message) -> Message:
     """The site's answer as a Flower message. Whatever the message was, the answer is an answer or a refusal."""
     try:
-        reply, body = site.answer(*read(message))
+        ask, raw = read(message)
+    except BadInput as error:  # somebody else's message: the site's people want to know of it too
+        note(site.folder, verdict="refused", text=str(error))
+        return refusal(str(error), to=message)
+    try:
+        reply, body = site.answer(ask, raw)
         return answer(reply, body, to=message)
     except BudgetExhausted as error:
         return refusal(f"{UNPAID}{error}", to=message)
-    except (Refused, BadInput) as error:
+    except Refused as error:
         return refusal(str(error), to=message)
     except Exception as error:  # noqa: BLE001 - no message ends a site
         note(site.folder, verdict="failed", text=discreet(error))

@@ -9,7 +9,8 @@ from flwr.serverapp import Grid
 
 import tacit
 from tacit.engine.flower.gather import AGAIN_SECONDS, gather
-from tacit.engine.flower.muster import declaration, refuse_other_name, registered
+from tacit.engine.flower.inbound import declared
+from tacit.engine.flower.muster import refuse_other_name, registered
 from tacit.errors import TacitError
 from tacit.site.agreement import Terms
 
@@ -51,16 +52,14 @@ class Door:
         known, found = registered(self.grid), dict[int, int]()
         for node in fresh:
             self.away[node] = time.monotonic()
-            if node not in heard.answers:
-                continue
             try:
-                said = declaration(heard.answers[node][0])
+                said = declared(heard.answers.get(node, ({}, b""))[0])
                 name = said["site"]
                 refuse_other_name(known.get(node), name)
             except TacitError as error:
                 print(error, flush=True)
                 continue
-            if name in empty and said["tacit"] == tacit.__version__ and empty[name] not in found:
+            if name in empty and said.get("tacit") == tacit.__version__ and empty[name] not in found:
                 found[empty[name]] = node
         return self._agreed(found)
 

@@ -28,9 +28,8 @@ BEAT_SECONDS = 20.0  # Flower takes a node for gone when two of its intervals of
 LOOK_SECONDS = (0.25, 3.0)  # between two looks for a message: while a run goes on, and when nothing has come for long
 AWAKE_SECONDS = 30.0
 MOST_FETCHES = 16  # messages whose content is awaited at once
-BUSY = (
-    10.0  # a look is followed by a pause ten times as long: where many sites keep a server busy, they look less often
-)
+# a look is followed by a pause fifty times as long: where many sites keep a server busy, they look less often
+BUSY = 50.0
 
 Reply = Callable[[Message], Message]
 

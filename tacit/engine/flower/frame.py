@@ -18,6 +18,8 @@ from tacit.train.workspace import Trained
 from tacit.types import Client, Message, Private, Raw
 
 CLOSE = 1e-6  # relative: one formula on two machines
+END = 11.0  # standard deviations: where the tails of tacit/random.py end
+LARGEST = 1e25  # beyond, weights could take a sum out of float32
 
 
 def honest(parts: Parts, client: Client, received: Message) -> Message | None:
@@ -31,10 +33,35 @@ def honest(parts: Parts, client: Client, received: Message) -> Message | None:
     return algorithm.release(Trained(Private(zeros, float(noises[client.index]))), client, received)
 
 
-def refuse_odd(raw: bytes, *, sender: str, like: Message | None) -> None:
-    """Raises BadInput, in words that begin with "it", for an answer that no honest site of this name could give."""
+def oddity(parts: Parts, received: Message, index: int, raw: bytes) -> str:
+    """What no honest site would have sent in an answer, in words that begin with "it"; nothing where all is in order.
+
+    Where the algorithm judges every message itself, nothing is odd here.
+    """
+    client = parts.population[index]
+    like = honest(parts, client, received)
     if like is None:
-        return
+        return ""
+    try:
+        refuse_odd(raw, sender=client.id, like=like, most=longest(parts, index))
+    except BadInput as error:
+        return str(error)
+    return ""
+
+
+def longest(parts: Parts, index: int) -> float:
+    """No number of an honest answer is larger: every step moves by at most eta C / q, and normals end at 10.8 sigma."""
+    plan, root = parts.plan, math.sqrt(parts.params.numel())
+    if not isinstance(plan, Plan):
+        return LARGEST
+    k, rate = index, parts.experiment.train.learning_rate
+    noise = float(plan.update_noise(parts.population.sizes, learning_rate=rate)[k])
+    steps, moved = int(plan.steps[k]), plan.clip if plan.unit == "client" else plan.clip * rate / float(plan.rates[k])
+    return min(LARGEST, (steps * moved + END * math.sqrt(steps) * noise) * root * (1 + CLOSE))
+
+
+def refuse_odd(raw: bytes, *, sender: str, like: Message, most: float) -> None:
+    """Raises BadInput for an answer that no honest site of this name could give."""
     message = unpack(raw)
     if message.sender != sender:
         raise BadInput("it answered in another's name")
@@ -43,6 +70,8 @@ def refuse_odd(raw: bytes, *, sender: str, like: Message | None) -> None:
     for name, tensor in message.tensors.items():
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             raise BadInput(f"it sent a {name} that is not finite")
+        if tensor.is_floating_point() and tensor.numel() and float(tensor.abs().max()) > most:
+            raise BadInput(f"it sent a {name} that is larger than any honest one")
     if set(message.facts) != set(like.facts) or not all(_same(message.facts[k], like.facts[k]) for k in like.facts):
         raise BadInput("it states other facts about itself than were agreed")
 

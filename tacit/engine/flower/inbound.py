@@ -2,8 +2,10 @@
 
 from typing import Any
 
+from tacit import parse
 from tacit.engine.wire import pack, unpack
 from tacit.errors import BadInput
+from tacit.site.roster import MOST_ROWS
 from tacit.types import Message
 
 MOST_EPSILON = 1e9  # more is no budget; and a whole number of a thousand digits is no float
@@ -22,6 +24,24 @@ def named(raw: bytes, site: str) -> bytes:
     except BadInput as error:
         why = str(error)
     return pack(Message(site, {}, {"failed": why}))
+
+
+def declared(said: Any) -> dict[str, Any]:
+    """What a site declares of itself in its answer to a greeting. Raises BadInput for anything else."""
+    names = ("site", "examples", "shape", "classes", "epsilon", "unit", "tacit", "torch")
+    site, examples, shape, classes, epsilon, unit, *versions = parse.fields(said, *names, what="Its declaration")
+    sides = [parse.whole(side, what="Its rows' shape", least=1) for side in parse.several(shape, what="It", most=8)]
+    if unit not in ("record", "client"):
+        raise BadInput("Its declaration names no unit.")
+    return {
+        "site": parse.text(site, what="Its name"),
+        "examples": parse.whole(examples, what="Its number of records", least=1, most=MOST_ROWS),
+        "shape": sides,
+        "classes": parse.whole(classes, what="Its number of classes", least=2),
+        "epsilon": parse.number(epsilon, what="Its epsilon", infinite=True),
+        "unit": unit,
+        **{key: parse.text(word, what="Its version") for key, word in zip(names[-2:], versions, strict=True)},
+    }
 
 
 def spent_of(facts: Any) -> float | None:

@@ -9,14 +9,11 @@ from typing import Any
 from flwr.serverapp import Grid
 
 import tacit
-from tacit import parse
 from tacit.engine.flower.gather import AGAIN_SECONDS, gather
+from tacit.engine.flower.inbound import declared
 from tacit.errors import BadInput, TacitError
 from tacit.experiment import Experiment
-from tacit.site.roster import MOST_ROWS
 
-DECLARED = ("site", "examples", "shape", "classes", "epsilon", "unit", "tacit", "torch")
-MOST_SIDES = 16  # of a row
 LOOK_SECONDS = 1.0  # between two looks at who has connected
 
 
@@ -52,45 +49,23 @@ def muster(grid: Grid, experiment: Experiment, call: Call) -> tuple[dict[str, in
         greeted |= set(fresh)
         seconds = max(1.0, ends - time.monotonic())
         heard = gather(grid, dict.fromkeys(fresh, ask), b"", seconds=seconds, again=AGAIN_SECONDS)
-        known = registered(grid)
-        for node, (said, _) in heard.answers.items():
-            try:
-                declared = declaration(said)
-            except BadInput as error:
-                heard.refusals[node] = f"{known.get(node, f'node {node}')} says of itself what cannot be used: {error}"
-                continue
-            _welcome(declared, node, nodes, facts, call.sites)
-            refuse_other_name(known.get(node), declared["site"])
         refusals |= heard.refusals
+        known = registered(grid)
+        for node, (head, _) in heard.answers.items():
+            try:
+                said = declared(head)
+            except (
+                BadInput
+            ) as error:  # crafted, or of another version: like a refusal, in the name it was registered under
+                refusals[node] = f"{known.get(node) or 'a node'} declares what cannot be read ({error})"
+                continue
+            _welcome(said, node, nodes, facts, call.sites)
+            refuse_other_name(known.get(node), said["site"])
     missing = [name for name in call.sites if name not in nodes]
     if missing and (not call.resume or len(nodes) < experiment.train.min_clients):
         why = "".join(f" A site refused: {text}" for text in refusals.values())
         raise TacitError(f"{len(missing)} of {len(call.sites)} sites did not join ({', '.join(missing)}).{why}")
     return nodes, facts
-
-
-def declaration(said: object) -> dict[str, Any]:
-    """What a site says of itself, as it may be used in a roster. Raises BadInput for anything else.
-
-    >>> said = {"site": "a", "examples": 3, "shape": [8], "classes": 2, "epsilon": 1.0, "unit": "record"}
-    >>> declaration(said | {"tacit": "1", "torch": "2"})["examples"]
-    3
-    """
-    site, examples, shape, classes, epsilon, unit, mine, torch = parse.fields(
-        said, *DECLARED, what="A greeting's answer"
-    )
-    return {
-        "site": parse.text(site, what="Its name"),
-        "examples": parse.whole(examples, what="Its number of examples", least=1, most=MOST_ROWS),
-        "shape": [
-            parse.whole(side, what="Its shape") for side in parse.several(shape, what="Its shape", most=MOST_SIDES)
-        ],
-        "classes": parse.whole(classes, what="Its number of classes"),
-        "epsilon": parse.number(epsilon, what="Its epsilon", infinite=True),
-        "unit": parse.text(unit, what="Its unit"),
-        "tacit": parse.text(mine, what="Its version"),
-        "torch": parse.text(torch, what="Its version"),
-    }
 
 
 def _welcome(

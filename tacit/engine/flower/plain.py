@@ -15,6 +15,7 @@ from tacit import parse
 from tacit.engine.flower.records import refusal
 from tacit.engine.wire import pack, unpack
 from tacit.errors import BadInput, BudgetExhausted, Refused
+from tacit.site.log import note
 from tacit.site.site import Site
 from tacit.types import Message as Wire
 
@@ -28,11 +29,15 @@ def respond_plain(site: Site, message: Message, context: Context) -> Message:
     """One round for a Flower strategy: the new arrays and `num-examples`."""
     try:
         tensors, round = _read(message)
+    except BadInput as error:
+        note(site.folder, verdict="refused", text=str(error))
+        return refusal(str(error), to=message)
+    try:
         theta = torch.cat([tensor.reshape(-1) for tensor in tensors.values()])
         terms, run = site.alone(run=hashlib.sha256(f"flower {context.run_id}".encode()).hexdigest()[:32])
         ask = {"kind": "train", "run": run, "round": round, "terms": asdict(terms)}
         _, raw = site.answer(ask, pack(Wire("server", {"params": theta})))
-    except (Refused, BudgetExhausted, BadInput) as error:
+    except (Refused, BudgetExhausted) as error:
         return refusal(str(error), to=message)
     answer = unpack(raw)
     if "update" not in answer.tensors:

@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from flwr.serverapp import Grid, ServerApp
 from tacit.build import Parts, with_rule
 from tacit.deploy.serve import PLACE
 from tacit.engine.flower.door import Door
+from tacit.engine.flower.frame import oddity
 from tacit.engine.flower.muster import LOOK_SECONDS, Call, muster
 from tacit.engine.flower.opening import opened_by_sites
 from tacit.engine.flower.parent import GRACE_SECONDS, end_with_parent
@@ -125,7 +127,8 @@ def _serve(grid: Grid, experiment: Experiment, call: Call, folder: Folder, obser
     door = Door(grid, roster.names, terms, common, call.join_seconds)
     door.agree(where)
     least = 1 if parts.algorithm.forgiving else experiment.train.min_clients
-    trainer = OverGrid(grid, folder, where, roster.names, terms, call.round_seconds, least, parts, door)
+    patience, odd = call.round_seconds, partial(oddity, parts)
+    trainer = OverGrid(grid, folder, where, roster.names, terms, patience, least, door, odd)
     parts = opened_by_sites(parts, trainer)
     _status(folder, "running", f"{len(where)} of {len(roster.names)} sites are here")
     try:

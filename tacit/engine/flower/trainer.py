@@ -1,28 +1,28 @@
 """The loop's trainer over Flower: the cohort's questions go out, its answers come back in the cohort's order.
 
-A site that is silent or refuses, or answers what no honest one could, is left out of the round, and one that was away is
-let in before the next; the run stops, by name and reason, where fewer than `train.min_clients` are left. What a site had
-charged for an answer that never came is spent.
+A site that is silent or refuses is left out of the round, and one that was away is let in before the next; the run
+stops, by name and reason, where fewer than `train.min_clients` are left. What a site had charged for an answer that never
+came is spent.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 
 from flwr.serverapp import Grid
 
-from tacit.build import Parts
 from tacit.engine.flower import kept
 from tacit.engine.flower.door import Door
-from tacit.engine.flower.frame import honest, refuse_odd
 from tacit.engine.flower.gather import Heard, gather
 from tacit.engine.flower.inbound import named, spent_of
 from tacit.engine.folder import Folder
 from tacit.engine.wire import unpack
-from tacit.errors import BadInput, BudgetExhausted, TacitError
+from tacit.errors import BudgetExhausted, TacitError
 from tacit.site.agreement import Terms
 from tacit.train.cohort import Reply
+from tacit.types import Message
 
 ASKED = "asked.bin"
+NOBODY = -1  # no node has this number
 
 
 @dataclass
@@ -36,8 +36,8 @@ class OverGrid:
     terms: dict[int, Terms]
     seconds: float
     min_clients: int
-    parts: Parts = field(repr=False)  # what an honest answer looks like
     door: Door | None = None  # lets in who was away when the run began
+    odd: Callable[[Message, int, bytes], str] = lambda received, index, raw: ""  # what is wrong with an answer
     spent: dict[str, float] = field(default_factory=dict)
     absent: dict[str, str] = field(default_factory=dict)  # of the last round, with the reason
 
@@ -47,7 +47,7 @@ class OverGrid:
         body = kept.find(self.folder, ASKED, round) or kept.keep(self.folder, ASKED, round, received)
         asks = {self.nodes[index]: self._ask(round, index) for index in cohort if index in self.nodes}
         heard = gather(self.grid, asks, body, seconds=self.seconds)
-        self._refuse_odd(body, cohort, heard)
+        self._refuse_odd(heard, unpack(body), cohort)
         self.absent = {self.names[index]: self._why(index, heard) for index in cohort if not self._came(index, heard)}
         self._refuse_too_few(round, cohort, heard)
         for index in cohort:
@@ -58,18 +58,14 @@ class OverGrid:
                     self.spent[self.names[index]] = spent
                 yield named(raw, self.names[index]), {}
 
-    def _refuse_odd(self, body: bytes, cohort: Sequence[int], heard: Heard) -> None:
-        """Takes for a refusal what no honest site could answer: a kept answer comes again, and would stop every resume."""
-        received = unpack(body)
+    def _refuse_odd(self, heard: Heard, received: Message, cohort: Sequence[int]) -> None:
+        """Who answers what no honest site could is left out, by name, like one that refused."""
         for index in cohort:
-            if self._came(index, heard):
-                node = self.nodes[index]
-                like = honest(self.parts, self.parts.population[index], received)
-                try:
-                    refuse_odd(heard.answers[node][1], sender=self.names[index], like=like)
-                except BadInput as error:
-                    del heard.answers[node]
-                    heard.refusals[node] = str(error)
+            node = self.nodes.get(index, NOBODY)
+            why = self.odd(received, index, heard.answers[node][1]) if node in heard.answers else ""
+            if why:
+                del heard.answers[node]
+                heard.refusals[node] = f"its answer cannot be used: {why}"
 
     def _ask(self, round: int, index: int) -> dict:
         return {"kind": "train", "run": self.folder.run, "round": round, "terms": asdict(self.terms[index])}

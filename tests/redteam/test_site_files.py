@@ -1,0 +1,83 @@
+"""A site whose files were lost, copied or edited between two starts: what was released stays paid for."""
+
+import shutil
+
+import pytest
+
+from tacit.errors import BudgetExhausted, Refused
+from tacit.site.site import UNSAID
+
+
+def trained(asking, rounds=1):
+    asking.agree()
+    for round in range(rounds):
+        asking.train(round)
+    return asking
+
+
+@pytest.mark.parametrize("gone", [("ledger.db",), ("ledger.db", "ledger.mark")])
+def test_a_site_whose_ledger_was_lost_answers_nothing_more(server, gone):
+    asking = trained(server())
+    for name in gone:
+        (asking.folder / name).unlink()
+    for restart in (asking.restart, lambda: (asking.folder / "ledger.db").touch()):
+        restart()
+        asking.restart()
+        with pytest.raises(Refused, match=UNSAID):
+            asking.train(1)
+        with pytest.raises(Refused, match=UNSAID):
+            asking.agree(run="1" * 32)
+    assert "restore" in asking.log()[-1]["text"]
+
+
+def test_an_older_copy_of_a_sites_ledger_is_noticed(server):
+    asking = trained(server())
+    shutil.copy(asking.folder / "ledger.db", asking.folder / "backup.db")
+    asking.train(1)
+    shutil.copy(asking.folder / "backup.db", asking.folder / "ledger.db")
+    asking.restart()
+    with pytest.raises(Refused, match=UNSAID):
+        asking.train(2)
+    assert "older copy" in asking.log()[-1]["text"]
+
+
+def test_a_kept_answer_that_was_lost_is_paid_for_again(server):
+    asking = trained(server())
+    for path in asking.folder.glob("runs/*/round-*.answer"):
+        path.unlink()
+    asking.restart()
+    asking.train(0)
+    assert asking.charges() == [0, 0]
+
+
+def test_runs_of_one_site_share_its_delta_and_not_only_its_epsilon(server):
+    asking = server(privacy={"noise_multiplier": 30.0})
+    asking.agree()
+    asking.train(0)
+    other = "1" * 32
+    with pytest.raises(BudgetExhausted, match="used up"):
+        asking.agree(run=other)
+    asking.budget("delta = 1e-05", "delta = 2e-05")
+    asking.agree(run=other)
+    asking.train(0, run=other)
+    assert asking.charges() == [0, 0]
+
+
+def test_an_agreement_that_was_edited_between_two_starts_gets_no_answer_beyond_it(server):
+    asking = trained(server())
+    path = next(asking.folder.glob("runs/*/agreement.json"))
+    text = path.read_text()
+    for old, new in (('"rounds": 3', '"rounds": 300'), ('"event":', '"other":'), ("{", "[")):
+        path.write_text(text.replace(old, new))
+        asking.restart()
+        with pytest.raises(Refused):
+            asking.train(3)
+    assert asking.charges() == [0]
+
+
+def test_a_ledger_that_knows_what_was_released_goes_on_without_its_mark(server):
+    asking = trained(server())
+    (asking.folder / "ledger.mark").unlink()
+    asking.restart()
+    asking.train(1)
+    assert asking.charges() == [0, 1]
