@@ -171,12 +171,15 @@ def _ledger(folder: Path, parts: Parts, limits: Limits, agreed: Agreement, value
         accountant=experiment.privacy.accountant,
         marks=(folder / witness.NAME,),
     )
-    refuse_unknown(folder, ledger)
+    refuse_forgotten(folder, ledger)
     return ledger
 
 
-def refuse_unknown(folder: Path, ledger: Ledger) -> None:
-    """Refuses a ledger that went back, with its mark, behind answers that lie beside it. Raises LedgerError."""
+def refuse_forgotten(folder: Path, ledger: Ledger) -> None:
+    """Refuses a ledger beside answers that it knows no charge for: another one, or one that went back. Raises LedgerError.
+
+    A question without an answer is nothing to know: it may have been refused for want of budget.
+    """
     for run in agreement.runs(folder):
         last = outbox.answered(agreement.place(folder, run))
         if last is None or ledger.knows(last, run=run):

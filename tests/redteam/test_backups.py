@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from tacit.errors import Refused
+from tacit.errors import BudgetExhausted, Refused
 
 FILES = ("ledger.db", "ledger.mark")
 
@@ -49,3 +49,17 @@ def test_a_kept_answer_that_the_ledger_does_not_know_is_not_sent(restored):
         shutil.copy(asking.folder.parent / f"newest-{name}", asking.folder / name)
     asking.restart()
     assert asking.train(2) == last
+
+
+def test_a_round_that_could_not_be_paid_for_does_not_end_the_sites_other_runs(server):
+    """Its question is on disk, and no ledger will ever know it."""
+    asking = server()
+    other = "1" * 32
+    asking.agree()
+    asking.agree(run=other)
+    asking.train(0)
+    with pytest.raises(BudgetExhausted):
+        asking.train(0, run=other)
+    asking.restart()
+    asking.train(1)
+    assert asking.charges() == [0, 1]

@@ -1,5 +1,6 @@
 """What a lying server answers below the questions: where it is not a question that is crafted, but the line it comes on."""
 
+import gzip
 import logging
 import time
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ from engine.flower.test_executor import Line, answered
 from flwr.proto.fleet_pb2 import PullMessagesResponse
 from flwr.proto.message_pb2 import Message, ObjectTree, PullObjectResponse
 
+from tacit.deploy.certificates import make_authority, make_node_key
 from tacit.engine.flower import executor, node
 from tacit.engine.flower.node import FleetNode
 from tacit.site.log import Plain
@@ -80,3 +82,44 @@ def test_what_a_server_sends_cannot_write_lines_into_a_sites_log():
     record = logging.makeLogRecord({"msg": "asked: %s", "args": ("train\n12:00:00  joined\x1b[2J",)})
     words = Plain("%(message)s").format(record)
     assert words.isprintable()
+
+
+@pytest.fixture
+def joined(tmp_path):
+    """A node with its key, and a server that answers as `answers` says; everything in between is the real line."""
+    make_authority(tmp_path, name="them")
+    make_node_key(tmp_path)
+
+    def make(answers):
+        made = FleetNode(tmp_path, server="server:9092")
+        made._client._client._transport = httpx.MockTransport(answers)
+        return made
+
+    return make
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+def test_a_server_cannot_send_a_sites_answers_on_to_an_address_in_the_sites_own_network(joined, status):
+    asked = []
+
+    def answers(request):
+        asked.append(request.url.host)
+        return httpx.Response(status, headers={"location": "http://10.0.0.7/admin"})
+
+    with pytest.raises(httpx.HTTPError):
+        joined(answers).look()
+    assert asked == ["server"]
+
+
+def test_an_answer_that_grows_when_it_is_unpacked_is_not_unpacked(joined):
+    packed = gzip.compress(bytes(1 << 20))
+
+    def answers(request):
+        return httpx.Response(200, headers={"content-encoding": "gzip"}, stream=httpx.ByteStream(packed))
+
+    with pytest.raises(httpx.RemoteProtocolError, match="packed"):
+        joined(answers).look()
+
+
+def test_an_honest_answer_passes(joined):
+    assert joined(lambda request: httpx.Response(200, content=b"")).look() is None

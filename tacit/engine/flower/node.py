@@ -48,6 +48,7 @@ RETRY_SECONDS = (1.0, 20.0)  # after an error, longer every time
 CONTENT_SECONDS = 60.0  # for the content of a message that the server has announced
 PUSH_SECONDS = 120.0  # for an answer to get through; after that the server asks again, and gets the same bytes
 MOST_OBJECTS = 4096  # in one message; Flower cuts an array into pieces of 5 MiB
+MOST_ANSWER = 64 << 20  # bytes of one answer: a piece has 5 MiB
 ROOM_BYTES = 1 << 20  # for what is around a question's body
 MOST_NAME = 80
 
@@ -75,6 +76,7 @@ class FleetNode:
             raise BadInput(f"{folder / 'node.key'} is not a key as `tacit deploy init` makes them.")
         proofs = [RuntimeVersionHttpInterceptor("SuperNode"), NodeAuthHttpInterceptor(key, key.public_key())]
         self._client = FleetHttpClient.from_server_address(server, False, (folder / "ca.crt").read_bytes(), proofs)
+        guard(self._client._client)
         self._folder = folder
         self._key, self._kept = public_key_to_bytes(key.public_key()), folder / ".node"
         self.node = Node()
@@ -149,6 +151,21 @@ class FleetNode:
                 lambda piece: patient(self._client.PushObject, piece), self.node, run, said.session_id
             )
             push_objects(get_all_nested_objects(message), push, object_ids_to_push=set(said.objects_to_push))
+
+
+def guard(line: httpx.Client) -> None:
+    """Has a line go to its server and nowhere else, and answers that are larger than they look refused.
+
+    Followed, a redirection would carry an answer, and whatever it holds, to any address within the site's own network.
+    """
+    line.follow_redirects = False
+    line.event_hooks = {"response": [_refuse_packed]}
+
+
+def _refuse_packed(response: httpx.Response) -> None:
+    length = response.headers.get("content-length", "0")
+    if "content-encoding" in response.headers or not length.isdecimal() or int(length[:20]) > MOST_ANSWER:
+        raise httpx.RemoteProtocolError("its answer is packed, or too long")
 
 
 def understood(call: Callable[[], T]) -> T:

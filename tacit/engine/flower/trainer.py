@@ -1,8 +1,8 @@
 """The loop's trainer over Flower: the cohort's questions go out, its answers come back in the cohort's order.
 
-A site that is silent or refuses, or answers what no honest one could, is left out of the round, and one that was away is
-let in before the next; the run stops, by name and reason, where fewer than `train.min_clients` are left. What a site had
-charged for an answer that never came is spent.
+A site that is silent or refuses is left out of the round, and one that was away is let in before the next; the run
+stops, by name and reason, where fewer than `train.min_clients` are left. What a site had charged for an answer that never
+came is spent.
 """
 
 from collections.abc import Callable, Iterator, Sequence
