@@ -76,8 +76,8 @@ class Stream:
         return torch.from_numpy(out[:count])
 
     def bernoulli(self, count: int, rate: float) -> np.ndarray:
-        """The places of the successes among `count` independent trials."""
-        return np.flatnonzero(self.uniform(count) < rate)
+        """The places of the successes among `count` independent trials; their rate is within 2^-53 of this one, never above."""
+        return np.flatnonzero(self.uniform(count) < math.floor(rate * 2.0**53) * 2.0**-53)
 
     def generator(self) -> np.random.Generator:
         """A NumPy generator seeded from this stream, for what needs no secrecy (partitions, cohorts, batches of plain SGD)."""

@@ -28,6 +28,7 @@ ROW = 512
 ROUNDING = 2.0**-15  # twice the relative error of a row's norm: (512 / 2 + 1) units of 2^-24, doubled
 MARGIN = 2.0**-14  # scaled a little shorter, so that a second look finds it within C
 SMALLEST = 1e-12  # below, squares leave float32
+LEAST_CLIP, MOST_CLIP = 1e-9, 1e9  # how far a clip adapts: beyond, the noise that goes with it leaves float32
 Sampler = Literal["poisson", "fixed"]
 
 
@@ -179,4 +180,5 @@ class QuantileClip:
     def next(self, mechanism: CohortGaussian, within: Sequence[bool], stream: Stream) -> float:
         """The clip of the next round; that of this round is the mechanism's."""
         b = mechanism.noised_share(stream, sum(within), len(within))
-        return mechanism.clip * math.exp(-self.learning_rate * (b - self.quantile))
+        moved = mechanism.clip * math.exp(-self.learning_rate * (b - self.quantile))
+        return min(max(moved, LEAST_CLIP), MOST_CLIP)

@@ -10,6 +10,7 @@ from tacit.errors import BadInput
 from tacit.section import Section
 
 ADAPTIVE_START = 0.1  # the first clip of arXiv:1905.03871, from which it grows
+SMALLEST_CLIP = 1e-12  # below, norms and noise leave float32, and a clip means nothing (tacit/train/clipping.py)
 Epsilon = float | tuple[float, ...] | str | dict[str, float] | dict[str, str]
 
 
@@ -66,6 +67,8 @@ class PrivacySection(Section):
             )
         check.rate(**{"privacy.delta_share": 1.0 if self.delta_share is None else self.delta_share})
         check.positive(**{"privacy.clip": self.clip})
+        if self.kind != "none":
+            check.at_least(SMALLEST_CLIP, **{"privacy.clip": self.clip})
         self.refuse_both("privacy", "noise_multiplier", "noise_on_mean")
         for key in ("noise_multiplier", "noise_on_mean"):
             if getattr(self, key) is not None:

@@ -7,6 +7,7 @@ finite in the end, noise and all, is sent as zeros.
 """
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -32,12 +33,13 @@ def dp_sgd(
     loss, seen, clipped = 0.0, 0, 0.0
     for _ in range(mechanism.steps):
         batch = torch.from_numpy(mechanism.sample(stream, client.size))  # line 11: each record with probability p
-        x, y = client.x[batch], client.y[batch]
+        y, rows = client.y[batch], partial(client.x.__getitem__, batch)
         if views is None:
-            total, info = work.clipped_sum(x, y)  # sum of g_i min(1, C/|g_i|)
+            total, info = work.clipped_sum(rows(), y, again=rows)  # sum of g_i min(1, C/|g_i|)
         else:
-            moved = views.of(x, views.offsets(stream, len(batch)))
-            total, info = work.viewed_sum(moved, labelled(y, views))
+            offsets = views.offsets(stream, len(batch))
+            moved = partial(lambda rows, offsets: views.of(rows(), offsets), rows, offsets)
+            total, info = work.viewed_sum(moved(), labelled(y, views), again=moved)
         noisy = mechanism.noise(stream, total)  # + N(0, (zC)^2 I)
         theta.add_(noisy.vector, alpha=-learning_rate / p_D)  # line 14
         for part in work.frozen:

@@ -48,7 +48,7 @@ class Workspace:
 
     @cached_property
     def clipped_sum(self) -> Clipper:
-        """Sums of clipped per-example gradients; the path is chosen once, on synthetic rows. It writes into those it is given."""
+        """Sums of clipped per-example gradients; the path is chosen once, on synthetic rows."""
         return self._sums(self.model)
 
     @cached_property
@@ -59,7 +59,7 @@ class Workspace:
     def _sums(self, model: nn.Module) -> Clipper:
         if self.clip is None:
             raise ValueError("this workspace was made for training without clipping")
-        return Clipper(model, clip=self.clip, physical_batch=self.physical_batch, keeps_rows=False)
+        return Clipper(model, clip=self.clip, physical_batch=self.physical_batch)
 
 
 def workspace(model: nn.Module, *, clip: float | None, physical_batch: int) -> Workspace:

@@ -56,9 +56,9 @@ def test_batches_are_sampled_as_the_accountant_is_told(monkeypatch):
     marked = Client(0, "a", client.budget, order.expand(SIZE, 64) / 100, client.y)
     batches, real = [], work.clipped_sum
 
-    def spy(x, y):
+    def spy(x, y, **given):
         batches.append((x[:, 0] * 100).round().int().numpy())
-        return real(x, y)
+        return real(x, y, **given)
 
     monkeypatch.setitem(work.__dict__, "clipped_sum", spy)
     train(work, theta, marked, rate=0.1, steps=1500)
