@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from tacit.train.clipping import Clipper, clipped_sum_slow
+from tacit.train.clipping import SMALLEST, Clipper, clipped_sum_slow
 from tacit.train.per_example import Product, gram_norms, multiplied, multiplied_norms, weighted
 
 CLASSES, BATCH = 3, 5
@@ -48,7 +48,7 @@ def agrees(model: nn.Module, x: torch.Tensor, path: str = "book-keeping") -> Non
         nn.init.normal_(parameter, std=0.5)
     y = torch.arange(len(x)) % CLASSES
     norms = norms_of(model, x, y)
-    for clip in (float(norms.min()) / 2, float(norms.median()), 2 * float(norms.max())):
+    for clip in (max(float(norms.min()) / 2, SMALLEST), float(norms.median()), 2 * float(norms.max())):
         clipper = Clipper(model, clip=clip)
         bounded, not_private = clipper(x, y)
         assert (clipper.path, clipper.reason) == (path, clipper.reason if path != "book-keeping" else "")
