@@ -17,6 +17,7 @@ from scipy.special import stdtrit
 
 from tacit.compare.grid import Cell
 from tacit.compare.place import Task
+from tacit.privacy.guarantee import shown_delta
 
 LAST_ROUNDS = 10
 FEWEST_SEEDS = 3  # of two, the interval is 9 times their distance, which says nothing
@@ -146,7 +147,7 @@ def statement(guarantee: dict[str, Any]) -> str:
     """For whom, against whom, under which change of the data an epsilon holds; without the number."""
     return (
         f"per {guarantee['unit']} ({guarantee['relation']}), against {guarantee['adversary']},"
-        f" delta = {guarantee['delta']:g}"
+        f" delta = {shown_delta(guarantee['delta'])}"
     )
 
 

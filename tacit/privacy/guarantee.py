@@ -4,6 +4,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
+from decimal import ROUND_CEILING, Context, Decimal
 
 import numpy as np
 from dp_accounting import DpEvent
@@ -41,7 +42,7 @@ WHO = {
 def promise(experiment: Experiment, plan: Plan | CentralPlan | DistributedPlan) -> Guarantee:
     """The statement of a run before anything is spent: for whom, against whom, under which change."""
     privacy, assumes = experiment.privacy, FLOATS
-    accountant = {"pld": "PLD (dp-accounting)", "rdp": "RDP (dp-accounting)"}[privacy.accountant]
+    accountant = {"pld": "the least of PLD, RDP and the closed form for Gaussians", "rdp": "RDP"}[privacy.accountant]
     if isinstance(plan, DistributedPlan):
         words, assumes = _distributed_words(experiment, plan), _distributed_assumptions(experiment, plan)
         accountant = "RDP (arXiv:2110.04995, arXiv:2102.06387)"
@@ -145,16 +146,21 @@ def spent_by(
 ) -> Guarantee:
     """The statement with what this run spent, over all clients, and what it comes to with the other runs of its ledger.
 
-    Who was never charged spent nothing. `seen` is what an event is to whom the statement is about.
+    Who was never charged spent nothing. `seen` is what an event is to whom the statement is about. The accountant that is named is
+    the one whose bound was taken.
     """
-    unit, spent = guarantee.unit, np.zeros(len(population))
+    unit, spent, bounds = guarantee.unit, np.zeros(len(population)), set[str]()
     compositions, shared = ledger.compositions(unit), ledger.composition(None, unit)
     for index, name in enumerate(population.names):
         composition = price.compose((seen(event), count) for event, count in compositions.get(name, shared))
         spent[index] = price.epsilon(composition, delta=guarantee.delta, accountant=ledger.accountant)
+        if composition:
+            bounds.add(price.method(composition, delta=guarantee.delta, accountant=ledger.accountant))
     low, middle, high = (float(value) for value in (spent.min(), np.median(spent), spent.max()))
     others = _others(guarantee, ledger, dict(zip(population.names, spent.tolist(), strict=True)), seen)
-    return replace(guarantee, epsilon_min=low, epsilon_median=middle, epsilon_max=high, others=others)
+    accountant = " and ".join(sorted(bounds - {price.INTEGER_SUMS})) or guarantee.accountant
+    ends = {"epsilon_min": low, "epsilon_median": middle, "epsilon_max": high}
+    return replace(guarantee, accountant=accountant, **ends, others=others)
 
 
 def _others(
@@ -170,18 +176,31 @@ def _others(
         composition = price.compose([(seen(event), most)])
         epsilons[client] += epsilon if seen is _itself else price.epsilon(composition, delta=delta)
         deltas[client] += delta
-    total = max(spent + epsilons.get(name, 0.0) for name, spent in alone.items()) + epsilons.get(ALL, 0.0)
+    everybody = {*alone, *epsilons} - {ALL}  # a client that is not here any more has spent what it has spent
+    total = max(alone.get(name, 0.0) + epsilons.get(name, 0.0) for name in everybody) + epsilons.get(ALL, 0.0)
     most_delta = max((delta for name, delta in deltas.items() if name != ALL), default=0.0) + deltas.get(ALL, 0.0)
     return Others(runs, apart, total, guarantee.delta + most_delta, RULE)
 
 
-def shown(epsilon: float | None) -> str:
+def shown(epsilon: float | None, *, digits: int = 3) -> str:
     """An epsilon for print, rounded up: a promise is never rounded in our favour. None is no bound, as in JSON.
 
-    >>> shown(2.0921), shown(float("inf"))
-    ('2.093', 'inf')
+    >>> shown(2.0921), shown(1e-15), shown(float("inf"))
+    ('2.093', '0.001', 'inf')
     """
-    return "inf" if epsilon is None or math.isinf(epsilon) else f"{math.ceil(epsilon * 1000 - 1e-9) / 1000:.3f}"
+    if epsilon is None or math.isinf(epsilon):
+        return "inf"
+    return str(Decimal(repr(float(epsilon))).quantize(Decimal(1).scaleb(-digits), ROUND_CEILING, Context(prec=400)))
+
+
+def shown_delta(delta: float) -> str:
+    """A delta for print, rounded up to six digits; what binary fractions add in the thirteenth is not counted.
+
+    >>> shown_delta(1e-5 * 0.1), shown_delta(1e-5 / 3)
+    ('1e-06', '3.33334e-06')
+    """
+    exact = Context(prec=12).create_decimal(repr(float(delta)))
+    return f"{float(Context(prec=6, rounding=ROUND_CEILING).plus(exact)):g}"
 
 
 def sentence(guarantee: Guarantee | None) -> str:
@@ -201,7 +220,7 @@ def with_others(others: Others, unit: Unit) -> str:
     if others.runs:
         said = (
             f"Together with the {_runs(others.runs, 'other ')} of its ledger that promise{'s' * (others.runs == 1)} this per"
-            f" {unit}, the epsilon is at most {shown(others.epsilon)} at delta = {others.delta:g} ({others.rule})."
+            f" {unit}, the epsilon is at most {shown(others.epsilon)} at delta = {shown_delta(others.delta)} ({others.rule})."
         )
     if others.apart:
         word = "client" if unit == "record" else "record"
@@ -224,7 +243,7 @@ def agreed(guarantee: Guarantee, *, client: str, epsilon: float) -> str:
 def _meaning(g: Guarantee, *, whom: str, bound: str) -> str:
     return (
         f"For {whom}, {g.unit}-level differential privacy: to {g.relation} changes the probability of anything that"
-        f" {g.adversary} can observe by at most a factor of e^epsilon, except with probability delta = {g.delta:g};"
+        f" {g.adversary} can observe by at most a factor of e^epsilon, except with probability delta = {shown_delta(g.delta)};"
         f" {bound}, computed by {g.accountant} for {g.sampler}, with noise drawn from {g.randomness}, provided that"
         f" {', that '.join(g.assumes)}."
     )

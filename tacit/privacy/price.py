@@ -25,6 +25,7 @@ from tacit.privacy import composed, gdp, renyi, sampled_rdp
 from tacit.privacy.sampled_rdp import sampled_gaussian
 
 ACCOUNTANTS = ("pld", "rdp")
+INTEGER_SUMS = "RDP (integer sums)"
 MOST_RELEASES = 2**53  # counts up to here are exact as floats
 
 Composition = tuple[tuple[DpEvent, int], ...]
@@ -77,7 +78,7 @@ def _priced(composition: Composition, *, delta: float, accountant: str) -> tuple
     if any(replaces_one(event) for event, _ in composition):
         return _replace_one(composition, delta, accountant)
     if any(isinstance(event, renyi.IntegerSumDpEvent) for event, _ in composition):  # their price is a Rényi curve
-        return renyi.epsilon(composition, delta=delta), "RDP (integer sums)"
+        return renyi.epsilon(composition, delta=delta), INTEGER_SUMS
     if accountant == "rdp":
         return _rdp(composition, delta)
     return _sampled(composition, delta)

@@ -12,7 +12,7 @@ from typing import Any
 
 from tacit.engine.watch import STAGES
 from tacit.experiment import Experiment
-from tacit.privacy.guarantee import sentence
+from tacit.privacy.guarantee import sentence, shown
 from tacit.report import spending
 from tacit.report.files import RunFiles
 from tacit.report.progress import facts
@@ -99,7 +99,7 @@ def short(value: Any, *, up: bool = False) -> Any:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     if up:
-        return math.ceil(value * 1e4 - 1e-9) / 1e4
+        return float(shown(value, digits=4))
     return value if isinstance(value, int) else float(f"{value:.5g}")
 
 

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from tacit.errors import TacitError
 from tacit.privacy import books
-from tacit.privacy.guarantee import shown
+from tacit.privacy.guarantee import shown, shown_delta
 from tacit.privacy.seals import ROUNDING
 from tacit.site.limits import NAME, Limits, read_limits
 
@@ -40,11 +40,11 @@ def by_client(path: Path, *, delta: float | None) -> Table:
         last = mine[-1]["time"][:16].replace("T", " ")
         counts = [str(len(mine)), str(len({entry["run"] for entry in mine})), last]
         if (client, unit) not in sealed:  # a ledger of an earlier format
-            table.add_row(client, unit, *counts, f"{shown(joint)}{limit}", "", f"{delta:g}", "")
+            table.add_row(client, unit, *counts, f"{shown(joint)}{limit}", "", shown_delta(delta), "")
             continue
         epsilon, at = sealed[client, unit]
         spent = shown(used[client, unit][0])
-        table.add_row(client, unit, *counts, spent, f"{shown(epsilon)}{limit}", f"{at:g}", shown(joint))
+        table.add_row(client, unit, *counts, spent, f"{shown(epsilon)}{limit}", shown_delta(at), shown(joint))
     return table
 
 
@@ -58,7 +58,7 @@ def by_run(path: Path) -> Table:
         who = "all" if members[0].client == books.EVERYBODY else str(len(members))
         releases = f"{max(m.releases for m in members)} of {max(m.most for m in members)}"
         prices = shown(max(m.sealed for m in members)), shown(max(m.used for m in members))
-        table.add_row(run[:8], unit, who, releases, *prices, f"{max(m.delta for m in members):g}")
+        table.add_row(run[:8], unit, who, releases, *prices, shown_delta(max(m.delta for m in members)))
     return table
 
 

@@ -1,5 +1,6 @@
 """`tacit plan`: what noise costs and what a budget buys, before anything runs."""
 
+from decimal import ROUND_CEILING, Context
 from typing import Any
 
 import dp_accounting
@@ -17,6 +18,7 @@ from tacit.privacy.calibrate import affordable
 from tacit.privacy.calibrate import noise_multiplier as solve
 from tacit.privacy.client_plan import CentralPlan
 from tacit.privacy.distributed_plan import DistributedPlan
+from tacit.privacy.guarantee import shown_delta
 
 GROUPS = 12  # distinct budgets beyond this are shown in so many groups of similar epsilon
 RELATION = "record level, add or remove one, Poisson-sampled Gaussian"
@@ -168,15 +170,14 @@ def table(answer: dict[str, Any] | list[dict[str, Any]]) -> Table:
         for name, value in answer.items():
             if name != "computed" and value is not None:
                 mark = " (computed)" if name == answer["computed"] else ""
-                shown.add_row(
-                    name.replace("_", " "), f"{value:.6g}{mark}" if isinstance(value, int | float) else str(value)
-                )
+                number = isinstance(value, int | float)
+                shown.add_row(name.replace("_", " "), f"{_rounded(name, value, 6)}{mark}" if number else str(value))
         return shown
     names = [name for name in answer[0] if name not in ("delta", "accountant", "guarantee")]
-    caption = f"{answer[0]['guarantee']}; delta {answer[0]['delta']:g}; {answer[0]['accountant'].upper()}"
+    caption = f"{answer[0]['guarantee']}; delta {shown_delta(answer[0]['delta'])}; {answer[0]['accountant'].upper()}"
     shown = Table(*(name.replace("_", " ") for name in names), caption=caption)
     for row in answer:
-        shown.add_row(*(_span(row[name]) for name in names))
+        shown.add_row(*(_span(name, row[name]) for name in names))
     return shown
 
 
@@ -184,11 +185,20 @@ def _equal(order: np.ndarray, epsilons: np.ndarray) -> list[np.ndarray]:
     return np.split(order, np.flatnonzero(np.diff(epsilons[order])) + 1)
 
 
-def _span(value: Any) -> str:
-    if not isinstance(value, list):
-        return f"{value:.4g}"
-    low, high = (f"{end:.4g}" for end in value)
+def _span(name: str, value: Any) -> str:
+    low, high = (_rounded(name, end, 4) for end in (value if isinstance(value, list) else [value, value]))
     return low if low == high else f"{low} to {high}"
+
+
+def _rounded(name: str, value: float, digits: int) -> str:
+    """A number for print. What is spent, and the noise that keeps a budget, are rounded up: what is read must hold.
+
+    >>> _rounded("epsilon", 2.00001, 4), _rounded("steps", 100.0, 4)
+    ('2.001', '100')
+    """
+    up = "epsilon" in name or "multiplier" in name or name == "delta"
+    exact = Context(prec=12).create_decimal(repr(float(value)))
+    return f"{float(Context(prec=digits, rounding=ROUND_CEILING).plus(exact)) if up else value:.{digits}g}"
 
 
 def _event(z: float, rate: float) -> DpEvent:

@@ -16,7 +16,7 @@ from tacit.build import Parts
 from tacit.engine.simulate import History
 from tacit.experiment import Experiment
 from tacit.privacy.client_plan import CentralPlan
-from tacit.privacy.guarantee import shown, with_others
+from tacit.privacy.guarantee import shown, shown_delta, with_others
 from tacit.types import Others
 
 LINES = 10  # how many lines a run prints where there is no terminal
@@ -127,7 +127,7 @@ def spent_of(spent: float, limit: float) -> str:
     text = shown(spent)
     if float(text) <= limit:
         return f"{text} of {limit:.4g}" if float(text) <= float(f"{limit:.4g}") else f"{text} of {limit:.3f}"
-    return f"{math.ceil(spent * 10_000 - 1e-9) / 10_000:.4f} of {limit:.4f}"
+    return f"{shown(spent, digits=4)} of {limit:.4f}"
 
 
 def _promise(parts: Parts, limits: tuple[float, float]) -> str:
@@ -183,7 +183,7 @@ def promise_lines(promise: dict[str, Any], *, other_runs: int | None) -> list[tu
     counted = "this run" if others or other_runs == 0 else "all runs in its ledger together"
     bound = f"epsilon at most {shown(spent['max'])} (smallest {shown(spent['min'])}, median {shown(spent['median'])})"
     lines = [
-        ("for every client", f"{bound} at delta = {promise['delta']:g}, per {promise['unit']}"),
+        ("for every client", f"{bound} at delta = {shown_delta(promise['delta'])}, per {promise['unit']}"),
         ("spent in", counted),
         *([("with other runs", with_others(_others(others), promise["unit"]))] if others else []),
         ("if one would", promise["relation"]),
@@ -218,7 +218,7 @@ def facts(summary: dict[str, Any]) -> dict[str, str]:
         spent, z = summary["guarantee"]["epsilon"], summary["noise_multiplier"]
         of = f"(min / median / max of {summary['clients']} clients)"
         rows["epsilon spent"] = f"{shown(spent['min'])} / {shown(spent['median'])} / {shown(spent['max'])} {of}"
-        rows["unit, delta"] = f"{summary['guarantee']['unit']}, {summary['guarantee']['delta']:g}"
+        rows["unit, delta"] = f"{summary['guarantee']['unit']}, {shown_delta(summary['guarantee']['delta'])}"
         rows["noise multiplier z"] = f"{z['min']:.3f} / {z['median']:.3f} / {z['max']:.3f}"
     rows["traffic"] = f"{size(summary['uplink_bytes'])} up, {size(summary['downlink_bytes'])} down"
     rows["time"] = f"{summary['seconds']:.1f} s"
