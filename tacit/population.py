@@ -12,9 +12,13 @@ import torch
 
 from tacit.data.dataset import Dataset
 from tacit.data.shares import Shares
+from tacit.errors import BadData
 from tacit.types import Budget, Client, Unit
 
 MARK_BYTES = 16
+NOBODY = frozenset(
+    {"", "every client"}
+)  # in a ledger the empty name is everybody, and among its rows the public test set
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +32,12 @@ class Population:
     epsilons: np.ndarray = field(repr=False)
     delta: float
     unit: Unit
+
+    def __post_init__(self) -> None:
+        if len(set(self.names)) < len(self.names) or not NOBODY.isdisjoint(self.names):
+            raise BadData(
+                f"Every client needs a name of its own, and none of {', '.join(map(repr, sorted(NOBODY)))}: rename it."
+            )
 
     def __len__(self) -> int:
         return len(self.offsets) - 1

@@ -5,6 +5,7 @@ that chains all batches until then. A ledger that lacks that batch, or has anoth
 charged. Restoring a backup: see docs/how-to-deploy.md.
 """
 
+import fcntl
 import hashlib
 import json
 import os
@@ -27,15 +28,20 @@ def chain(before: str, *parts: object) -> str:
 
 
 def write(path: Path, number: int, link: str) -> None:
-    """Notes how far a ledger has come; a mark that is further stays. A kill leaves the old mark or the new one."""
-    known = read(path)
-    if known is not None and known[0] > number:
-        return
-    temporary = path.with_name(f".{path.name}.new")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        json.dump({"batch": number, "chain": link}, file)
-    temporary.replace(path)
+    """Notes how far a ledger has come; a mark that is further stays. A kill leaves the old mark or the new one.
+
+    Runs that share a ledger take turns: one that overtook another would set the mark back, or write into the other's file.
+    """
+    with path.with_name(f".{path.name}.lock").open("w") as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        known = read(path)
+        if known is not None and known[0] > number:
+            return
+        temporary = path.with_name(f".{path.name}.new")
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump({"batch": number, "chain": link}, file)
+        temporary.replace(path)
 
 
 def read(path: Path) -> tuple[int, str] | None:
