@@ -139,10 +139,8 @@ class Clipper:
         vector = torch.zeros(self._size, device=self._first.device)
         if 0 < len(y) <= self.physical_batch:
             return Bounded(vector, self.clip), NotPrivate(*path(x, y, clip=self.clip, out=vector), self.clip)
-        found, total = (
-            [],
-            vector.double(),
-        )  # many physical batches: float32 would round a sum by more than an example weighs
+        # of many batches float32 would round the sum by nearly what an example weighs; MPS has nothing else
+        found, total = [], vector.clone() if vector.device.type == "mps" or not len(y) else vector.double()
         for i in range(0, len(y), self.physical_batch):
             part = slice(i, i + self.physical_batch)
             found.append(path(x[part], y[part], clip=self.clip, out=vector.zero_()))
