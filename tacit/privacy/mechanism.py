@@ -46,11 +46,12 @@ class SampledGaussian:
         return stream.bernoulli(size, self.sampling_rate)
 
     def noise(self, stream: Stream, bounded: Bounded) -> Private:
-        """Adds N(0, (zC)^2 I) to a sum whose sensitivity is C. Raises BadInput for any other sensitivity."""
+        """Adds N(0, (zC)^2 I) to a sum whose sensitivity is C; float32 from then on. Raises BadInput for any other sensitivity."""
         if bounded.sensitivity != self.clip:
             raise BadInput(f"This noise is made for sensitivity {self.clip}, got a vector of {bounded.sensitivity}.")
         noise = stream.normal(bounded.vector.numel()).to(bounded.vector.device)
-        return Private(bounded.vector.add(noise.view_as(bounded.vector), alpha=self.noise_std), self.noise_std)
+        noisy = bounded.vector.add(noise.view_as(bounded.vector), alpha=self.noise_std)
+        return Private(noisy.float(), self.noise_std)
 
     def event(self) -> DpEvent:
         """The price of all steps, as dp-accounting describes it."""

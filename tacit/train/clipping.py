@@ -135,14 +135,16 @@ class Clipper:
         return path
 
     def _sum(self, path: Path, x: torch.Tensor, y: torch.Tensor) -> tuple[Bounded, NotPrivate]:
-        """The sum over physical batches."""
+        """The sum over physical batches; of more than one in float64, which the noise makes float32 again."""
         vector = torch.zeros(self._size, device=self._first.device)
         if 0 < len(y) <= self.physical_batch:
             return Bounded(vector, self.clip), NotPrivate(*path(x, y, clip=self.clip, out=vector), self.clip)
-        found = [
-            path(x[i : i + self.physical_batch], y[i : i + self.physical_batch], clip=self.clip, out=vector)
-            for i in range(0, len(y), self.physical_batch)
-        ]
+        # of many batches float32 would round the sum by nearly what an example weighs; MPS has nothing else
+        found, total = [], vector.clone() if vector.device.type == "mps" or not len(y) else vector.double()
+        for i in range(0, len(y), self.physical_batch):
+            part = slice(i, i + self.physical_batch)
+            found.append(path(x[part], y[part], clip=self.clip, out=vector.zero_()))
+            total.add_(vector)
         nothing = (vector.new_zeros(0), vector.new_zeros(0))
         norms, losses = map(torch.cat, zip(nothing, *found, strict=True))
-        return Bounded(vector, self.clip), NotPrivate(norms, losses, self.clip)
+        return Bounded(total, self.clip), NotPrivate(norms, losses, self.clip)

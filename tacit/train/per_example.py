@@ -19,6 +19,7 @@ KEEP_FLOATS = 1 << 20  # 4 MiB: gradients this small are kept whatever the activ
 KEEP_RATIO = 2  # otherwise kept gradients take at most twice the memory of their factors
 PART_FLOATS = 1 << 23  # 32 MiB: more than this is never unfolded at once
 ROUNDING = 2.0**-21  # 8 units in the last place: what the sum of a Gram product may lose
+PIECE, LONGEST = 512, 4096  # entries whose squares are added up at once
 LOST = 2.0**-63  # the square of a smaller entry is flushed to zero, and is missing from its norm
 
 Rows = Callable[[slice], tuple[torch.Tensor, torch.Tensor]]
@@ -44,7 +45,7 @@ class Dense:
         self.gradients = gradients
 
     def squared_norms(self) -> torch.Tensor:
-        return vector_norm(self.gradients, dim=1).square()
+        return row_norms(self.gradients).square()
 
     def add_weighted(self, weights: torch.Tensor, out: torch.Tensor) -> None:
         out.view(-1).addmv_(cleaned(self.gradients).t(), weights)
@@ -75,7 +76,7 @@ class Table:
         self.merged = merged.index_add_(0, where.view(-1), gradients.reshape(batch * time, width))
 
     def squared_norms(self) -> torch.Tensor:
-        norms = vector_norm(self.merged, dim=1).square()
+        norms = row_norms(self.merged).square()
         return norms.new_zeros(self.batch).index_add_(0, self.owner, norms)
 
     def add_weighted(self, weights: torch.Tensor, out: torch.Tensor) -> None:
@@ -98,7 +99,7 @@ class Product:
     def squared_norms(self) -> torch.Tensor:
         if self._keeps() and self._gram_cost() >= FLOAT_COST * self.p * self.q:
             self.kept = multiplied(*self.rows(slice(None)))
-            return vector_norm(self.kept, dim=1).square()
+            return row_norms(self.kept).square()
         again = (FLOAT_COST + 2 * self.time) * self.p * self.q
         norms = gram_norms if self._gram_cost() < again else multiplied_norms
         return torch.cat([norms(*self.rows(part)) for part in self._parts()])
@@ -130,9 +131,22 @@ def cleaned(rows: torch.Tensor) -> torch.Tensor:
     return rows.nan_to_num_() if rows.is_contiguous() else nan_to_num(rows)
 
 
+def row_norms(rows: torch.Tensor) -> torch.Tensor:
+    """Norms along the last dimension, of long rows piece by piece: a long sum in float32 loses what is small beside its first part.
+
+    (Of 10^7 entries it lost 2 % of the norm.) A piece and every level above it lose at most 512 units in the last place.
+    """
+    size = rows.shape[-1]
+    if size <= LONGEST:
+        return vector_norm(rows, dim=-1)
+    whole = size // PIECE * PIECE
+    parts = vector_norm(rows[..., :whole].unflatten(-1, (-1, PIECE)), dim=-1)
+    return row_norms(torch.cat([parts, rows[..., whole:]], dim=-1))
+
+
 def factor_norms(rows: torch.Tensor) -> torch.Tensor:
     """Norms along the last dimension, rounded up by what squares below float32 may have lost: the other factor may be huge."""
-    return vector_norm(rows, dim=-1).add_(LOST * rows.shape[-1] ** 0.5)
+    return row_norms(rows).add_(LOST * rows.shape[-1] ** 0.5)
 
 
 def multiplied(a: torch.Tensor, d: torch.Tensor) -> torch.Tensor:
@@ -151,7 +165,7 @@ def weighted(a: torch.Tensor, d: torch.Tensor) -> torch.Tensor:
 
 def multiplied_norms(a: torch.Tensor, d: torch.Tensor) -> torch.Tensor:
     """Squared norms from the gradients, which are thrown away."""
-    return vector_norm(multiplied(a, d), dim=1).square()
+    return row_norms(multiplied(a, d)).square()
 
 
 def gram_norms(a: torch.Tensor, d: torch.Tensor) -> torch.Tensor:

@@ -17,7 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from tacit.train.flat import Block, blocks, views
 from tacit.train.fresh import fresh, twin
 from tacit.train.layers import RULES
-from tacit.train.per_example import PART_FLOATS, Form
+from tacit.train.per_example import PART_FLOATS, Form, row_norms
 from tacit.train.rowwise import Unsupported
 from tacit.train.traced import Forward, traced
 
@@ -158,7 +158,7 @@ class Vmapped:
         with sdpa_kernel(SDPBackend.MATH):  # the fused kernels have no batching rule
             found, losses = gradients(parameters, x, y)
         rows = [found[block.name].flatten(1) for block in self.layout]
-        norms = torch.stack([torch.linalg.vector_norm(row, dim=1) for row in rows]).square().sum(0).sqrt()
+        norms = torch.stack([row_norms(row) for row in rows]).square().sum(0).sqrt()
         weights = clip_weights(norms, clip)
         for view, row in zip(views(out, self.layout), rows, strict=True):
             view.view(-1).addmv_(torch.nan_to_num(row).t(), weights)
@@ -184,7 +184,7 @@ class Looped:
                 raise
             except Exception:  # noqa: BLE001 - whatever it was, it depends on this example
                 gradient, loss = torch.full_like(out, torch.nan), out.new_tensor(torch.nan)
-            norms.append(torch.linalg.vector_norm(gradient))
+            norms.append(row_norms(gradient))
             losses.append(loss)
             out.add_(torch.nan_to_num(gradient) * clip_weights(norms[-1][None], clip))
         return torch.stack(norms), torch.stack(losses)

@@ -22,6 +22,7 @@ from tacit.train.cohort import Reply, Trainer
 from tacit.train.dp_sgd import DpSgd, finite
 from tacit.train.flat import blocks
 from tacit.train.fresh import fresh
+from tacit.train.per_example import row_norms
 from tacit.train.per_example_check import refuse, settle
 from tacit.train.per_example_paths import clip_weights, example_losses
 from tacit.train.precision import full_precision
@@ -152,7 +153,7 @@ def _clipped_sums(
         copied = fresh(model)  # remembers nothing of the part before
         found, losses = per_client(params, x_part, y_part)
         rows = [found[b.name].flatten(2) for b in layout]
-        norms = torch.stack([torch.linalg.vector_norm(row, dim=2) for row in rows]).square().sum(0).sqrt()
+        norms = torch.stack([row_norms(row) for row in rows]).square().sum(0).sqrt()
         weights = clip_weights(norms, clip) * m
         for block, row in zip(layout, rows, strict=True):
             total[:, block.start : block.stop] += torch.bmm(weights[:, None], torch.nan_to_num(row))[:, 0]
