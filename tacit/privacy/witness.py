@@ -32,7 +32,8 @@ def write(path: Path, number: int, link: str) -> None:
 
     Runs that share a ledger take turns: one that overtook another would set the mark back, or write into the other's file.
     """
-    with path.with_name(f".{path.name}.lock").open("w") as turn:
+    lock = os.open(path.with_name(f".{path.name}.lock"), os.O_WRONLY | os.O_CREAT, 0o600)
+    with os.fdopen(lock, "w") as turn:
         fcntl.flock(turn, fcntl.LOCK_EX)
         known = read(path)
         if known is not None and known[0] > number:

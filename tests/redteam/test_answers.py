@@ -122,7 +122,7 @@ class Greeted(Line):
 def test_a_site_that_lies_about_itself_in_a_greeting_is_refused_by_the_name_of_its_key(federation, why):
     deployed = federation(train={"rounds": 1})
     with pytest.raises(
-        TacitError, match=r"did not join \(client-0\)\. A site refused: client-0 declares what"
+        TacitError, match=r"did not join \(client-0\)\. A site refused: client-0 says of itself"
     ) as caught:
         deployed.run(Greeted(deployed, LIES[why]), join_seconds=2)
     assert str(caught.value).isprintable()

@@ -288,7 +288,9 @@ def test_the_path_is_chosen_before_any_example_is_there():
     for examples in (0, 1, 6):
         bounded, _ = clipper(x[:examples], y[:examples])
         assert clipper.path == "vmap"
-        torch.testing.assert_close(bounded.vector.float(), clipped_sum_slow(model, x[:examples], y[:examples], clip=0.1))
+        torch.testing.assert_close(
+            bounded.vector.float(), clipped_sum_slow(model, x[:examples], y[:examples], clip=0.1)
+        )
     model.eval()
     clipper(x, y)
     assert clipper.path == "book-keeping"
