@@ -3,6 +3,7 @@
 import ssl
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from urllib.error import HTTPError, URLError
@@ -11,10 +12,10 @@ from urllib.request import HTTPSHandler, OpenerDirector, ProxyHandler, Request, 
 from tacit.deploy.certificates import days_left
 from tacit.deploy.finding import Finding
 from tacit.deploy.processes import reach
-from tacit.errors import BadInput, TacitError
+from tacit.errors import BadInput, LedgerError, TacitError
 from tacit.experiment import Experiment
 from tacit.privacy import witness
-from tacit.privacy.books import entries, spent
+from tacit.privacy.books import accounts, marked, totals
 from tacit.privacy.guarantee import shown
 from tacit.site.join import read_rows
 from tacit.site.limits import Limits, digest, read_limits, refuse_beyond
@@ -62,8 +63,13 @@ def _spent(folder: Path, limits: Limits) -> str:
     witness.refuse_lost(path, folder / witness.NAME)
     if not path.exists() or not path.stat().st_size:
         return ""
-    found = [epsilon for (_, unit), epsilon in spent(entries(path), delta=limits.delta).items() if unit == limits.unit]
-    return f" ({shown(max(found))} spent)" if found else ""
+    wrong = next(marked(path, folder / witness.NAME), None)
+    if wrong:
+        raise LedgerError(f"{path}: {wrong}")
+    held = accounts(path)
+    sealed, used = (totals(each) for each in (held, [replace(one, sealed=one.used) for one in held]))
+    mine = [(used[key][0], sealed[key][0]) for key in sealed if key[1] == limits.unit]
+    return f" ({shown(max(mine)[0])} spent, {shown(max(mine)[1])} sealed)" if mine else ""
 
 
 def server_findings(folder: Path) -> Iterator[Finding]:

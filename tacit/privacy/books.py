@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tacit.errors import LedgerError
-from tacit.privacy import price
+from tacit.privacy import price, witness
 from tacit.privacy.ledger import EVERYBODY, FORMAT
 
 NAMES: tuple[str, ...] = ("run", "round", "attempt", "client", "unit", "event", "time")
@@ -103,6 +103,18 @@ def spent(charges: list[dict[str, Any]], *, delta: float) -> dict[tuple[str, str
         accountant = "rdp" if any(price.replaces_one(event) for event, _ in composition) else "pld"
         found[client, unit] = price.epsilon(composition, delta=delta, accountant=accountant)
     return found
+
+
+def marked(path: Path, mark: Path) -> Iterator[str]:
+    """Whether a ledger has come as far as the mark beside it says; a ledger without a mark is taken as it is."""
+    known = witness.read(mark)
+    if known is None:
+        return
+    with _open(path) as book:
+        query = "SELECT chain FROM batches WHERE number = ?"
+        row = book.execute(query, (known[0],)).fetchone() if "batches" in _names(book) else None
+    if row is None or row[0] != known[1]:
+        yield f"it is an older copy, or another ledger, than the one {mark} was written for: restore the newest copy"
 
 
 def faults(path: Path) -> Iterator[str]:

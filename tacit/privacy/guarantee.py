@@ -179,7 +179,8 @@ def _others(
     everybody = {*alone, *epsilons} - {ALL}  # a client that is not here any more has spent what it has spent
     total = max(alone.get(name, 0.0) + epsilons.get(name, 0.0) for name in everybody) + epsilons.get(ALL, 0.0)
     most_delta = max((delta for name, delta in deltas.items() if name != ALL), default=0.0) + deltas.get(ALL, 0.0)
-    return Others(runs, apart, total, guarantee.delta + most_delta, RULE)
+    own = guarantee.delta if any(alone.values()) else 0.0  # a run that has released nothing has taken none of it
+    return Others(runs, apart, total, own + most_delta, RULE)
 
 
 def shown(epsilon: float | None, *, digits: int = 3) -> str:

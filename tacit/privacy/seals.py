@@ -19,7 +19,7 @@ from tacit.privacy import price
 from tacit.privacy.calibrate import affordable
 from tacit.types import Budget
 
-RULE = "basic composition of prices sealed when each run began, arXiv:1605.08294"
+RULE = "basic composition of what the others sealed when they began and this one has used, arXiv:1605.08294"
 SPARE_SHARE, SPARE = 10, 2  # repeated rounds are paid again: a tenth of the planned ones and two more are sealed too
 text_of = lru_cache(maxsize=100_000)(price.to_text)
 ROUNDING = 1e-9  # of a delta: shares like 0.1 do not add up to 1 in binary

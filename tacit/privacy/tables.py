@@ -70,4 +70,7 @@ def _fact(db: sqlite3.Connection, path: Path, name: str, value: str, otherwise: 
     db.execute("INSERT OR IGNORE INTO facts VALUES (?, ?)", (name, value))
     found = db.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()[0]
     if found != value:
-        raise LedgerError(f"The ledger {path} {otherwise} ({name} {found}, here {value}); name another privacy.ledger.")
+        raise LedgerError(
+            f"The ledger {path} {otherwise} ({name} {found}, here {value}): go back to the data and settings that it began with."
+            " Another privacy.ledger would know nothing of what the same people have spent here; divide their budget first."
+        )

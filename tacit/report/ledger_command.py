@@ -11,6 +11,7 @@ app = typer.Typer(help="Who was charged what, when and for what.", no_args_is_he
 Place = Annotated[
     Path, typer.Argument(metavar="PATH", help="A ledger, or the folder of a run or a site.", show_default=False)
 ]
+WIDE = 130
 Delta = Annotated[float | None, typer.Option(help="The delta at which epsilon is stated, where nothing else says it.")]
 
 
@@ -20,6 +21,7 @@ def show_command(path: Place, delta: Delta = None) -> None:
     from tacit.report import ledgers
 
     console = Console()
+    console.width = max(console.width, WIDE)  # rather a wrapped line than half a number
     console.print(ledgers.by_client(path, delta=delta))
     console.print(ledgers.by_run(path))
     console.print(ledgers.by_charge(path))

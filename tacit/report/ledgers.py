@@ -11,7 +11,7 @@ from typing import Any
 from rich.table import Table
 
 from tacit.errors import TacitError
-from tacit.privacy import books
+from tacit.privacy import books, witness
 from tacit.privacy.guarantee import shown, shown_delta
 from tacit.privacy.seals import ROUNDING
 from tacit.site.limits import NAME, Limits, read_limits
@@ -101,7 +101,8 @@ def as_json(path: Path) -> str:
 def verify(path: Path, *, delta: float | None) -> Iterator[str]:
     """Whatever is wrong: with the file, with the budget, or with an answer that nobody was charged for."""
     file = books.find(path)
-    found = list(books.faults(file))
+    marks = (file.parent / witness.NAME, file.with_name(f"{file.name}.mark"))
+    found = [*books.faults(file), *(text for mark in marks for text in books.marked(file, mark))]
     yield from found
     if found:
         return
@@ -110,7 +111,8 @@ def verify(path: Path, *, delta: float | None) -> Iterator[str]:
         sums = {key: epsilon for key, (epsilon, _) in books.totals(books.accounts(file)).items()}
         for (client, unit), epsilon in (sums or books.spent(charges, delta=_delta(file, delta))).items():
             if unit == limits.unit and epsilon > limits.epsilon * (1 + ROUNDING):
-                yield f"{client} spent epsilon {shown(epsilon)}, more than the {limits.epsilon:g} of {NAME}"
+                text = f"the runs of {client} have sealed epsilon {shown(epsilon)} per {unit}, more than the {limits.epsilon:g} of"
+                yield f"{text} {NAME}: nothing more will be charged"
     paid = {(entry["run"], entry["round"]) for entry in charges}
     for answer in sorted(file.parent.glob("runs/*/round-*.answer")):
         run, round = answer.parent.name, int(answer.stem.removeprefix("round-"))

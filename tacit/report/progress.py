@@ -155,7 +155,11 @@ def closing(history: History, console: Console) -> None:
     if history.ledger and history.ledger.path.parent == history.out:
         kept.insert(4, "ledger.db")
     if not history.rounds:
-        console.print("No round could be paid for, so the model is untrained: the budgets are used up.")
+        console.print(
+            "No round could be paid for, so the model is untrained: the budgets are used up, or what other runs of the ledger have"
+            " left of epsilon or delta pays for none. A spread budget is sized for all of privacy.epsilon: where runs share a"
+            " ledger, set privacy.noise_multiplier."
+        )
     console.print(Text(f"Files: {history.out} ({', '.join(kept)})"))
     if history.ledger and history.ledger.path.parent != history.out:
         console.print(Text(f"Ledger: {history.ledger.path}"))

@@ -54,6 +54,19 @@ def prepay(joined: Joined, releases: int) -> None:
         ledger.admit([joined.client], lambda client: event)
 
 
+def sealed_before(joined: Joined) -> float:
+    """The epsilon that other runs of the site have sealed."""
+    return 0.0 if joined.ledger is None else joined.ledger.before(joined.client.id, joined.limits.unit).epsilon
+
+
+def payable(joined: Joined) -> int:
+    """How many of the agreed rounds the site can pay for."""
+    ledger, event, rounds = joined.ledger, joined.parts.algorithm.cost(joined.client), joined.agreement.terms.rounds
+    if ledger is None or event is None or isinstance(joined.parts.plan, CentralPlan):
+        return rounds
+    return min(rounds, ledger.rounds_left(joined.client, event, hint=rounds))
+
+
 def spent(joined: Joined) -> float | None:
     """The epsilon that the site's ledger holds, over all its runs."""
     return None if joined.ledger is None else joined.ledger.spent(joined.client)

@@ -5,6 +5,7 @@ answer (`outbox`). The budget file is read and applied before every answer. What
 a refusal in words that say nothing about the rows, and the site goes on.
 """
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -16,6 +17,7 @@ import torch
 import tacit
 from tacit.engine.wire import unpack
 from tacit.errors import BadInput, BudgetExhausted, Refused, TacitError
+from tacit.experiment import Experiment
 from tacit.privacy.client_plan import CentralPlan
 from tacit.privacy.guarantee import agreed, promise, sentence, shown
 from tacit.site import agreement, outbox, sealed, store
@@ -25,7 +27,7 @@ from tacit.site.foreign import Local
 from tacit.site.join import Joined, join, read_experiment, read_rows, read_settings, refuse_crowd, refuse_device
 from tacit.site.limits import Limits, read_limits, refuse_beyond, refuse_parameters
 from tacit.site.log import discreet, note
-from tacit.site.pay import pay, prepay, refuse_spent, spent
+from tacit.site.pay import pay, payable, prepay, refuse_spent, sealed_before, spent
 from tacit.site.roster import Roster
 from tacit.site.rows import shape
 from tacit.types import Message
@@ -33,6 +35,7 @@ from tacit.types import Message
 Answer = tuple[dict[str, Any], bytes]
 Said = tuple[dict[str, Any], bytes, str]
 UNSAID = "The site cannot take part; the reason is in its log.jsonl."  # an error's text may quote private rows
+DEALT = "client-"  # how clients are named that rows are dealt out to
 LOADED = 2  # runs whose rows and model are held at a time
 
 
@@ -97,7 +100,12 @@ class Site:
         refuse_device(experiment, values)
         rows = read_rows(self.folder, experiment, values, local=self._local)
         found = {"site": values["name"], "examples": len(rows.y), "shape": list(shape(rows)), "classes": rows.classes}
-        mine = {"epsilon": limits.epsilon, "unit": limits.unit, "tacit": tacit.__version__, "torch": torch.__version__}
+        mine = {
+            "epsilon": min(limits.epsilon, proposed(experiment, values["name"])),
+            "unit": limits.unit,
+            "tacit": tacit.__version__,
+            "torch": torch.__version__,
+        }
         notes = "".join(f" Note: {note}." for note in rows.notes)
         return found | mine, b"", f"Takes part in {experiment.name} with {len(rows.y)} rows.{notes}"
 
@@ -117,7 +125,11 @@ class Site:
         self._hold(joined)
         terms = joined.agreement.terms
         said = f"Agreed: {terms.rounds} rounds, {terms.parameters} parameters, epsilon {terms.epsilon:g} in all"
-        return {"terms": asdict(terms)}, b"", f"{said}; a round costs {terms.event or 'nothing'}. {promised}"
+        left = payable(joined)
+        few = (
+            f" What is left of the budget pays for {left} of the {terms.rounds} rounds." if left < terms.rounds else ""
+        )
+        return {"terms": asdict(terms)}, b"", f"{said}; a round costs {terms.event or 'nothing'}.{few} {promised}"
 
     def _agree_alone(self, run: str) -> Agreement:
         path = self.folder / "experiment.toml"
@@ -224,13 +236,34 @@ class Site:
             note(self.folder, verdict="late", text=text, **known)
 
 
+def proposed(experiment: Experiment, name: str) -> float:
+    """The epsilon that an experiment itself names for a site; inf where it leaves that to the site's budget file.
+
+    >>> proposed(Experiment(privacy={"kind": "local", "epsilon": {"north": 1.0, "coast": 3.0}}), "coast")
+    3.0
+    """
+    said = experiment.privacy.epsilon
+    if isinstance(said, dict):
+        found = said.get(name)
+    elif isinstance(said, tuple) and name.startswith(DEALT) and name.removeprefix(DEALT).isdecimal():
+        place = int(name.removeprefix(DEALT))
+        found = said[place] if place < len(said) else None
+    else:
+        found = said
+    return float(found) if isinstance(found, int | float) else math.inf
+
+
 def _promise(joined: Joined) -> str:
     parts = joined.parts
     if parts.plan is None:
         return sentence(None)
-    return agreed(
-        promise(parts.experiment, parts.plan), client=joined.client.id, epsilon=joined.agreement.terms.epsilon
-    )
+    known = promise(parts.experiment, parts.plan)
+    epsilon, before = joined.agreement.terms.epsilon, sealed_before(joined)
+    said = agreed(known, client=joined.client.id, epsilon=min(epsilon, max(0.0, joined.limits.epsilon - before)))
+    if not before:
+        return said
+    earlier = f" Earlier runs of this site have sealed {shown(before)}, which this run's number does not include;"
+    return f"{said}{earlier} all runs together stay within epsilon {joined.limits.epsilon:g} of its budget.toml."
 
 
 def refuse_odd_word(joined: Joined, received: Message) -> None:

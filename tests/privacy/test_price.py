@@ -115,7 +115,8 @@ def test_every_price_is_between_its_neighbours_in_kind(release, delta):
     unsampled = price.epsilon(((dp_accounting.GaussianDpEvent(z), steps),), delta=delta)
     sampled = price.epsilon(((poisson(rate, z), steps),), delta=delta)
     assert sampled <= unsampled
-    assert price.epsilon(((poisson(rate, z), steps),), delta=delta, accountant="rdp") >= sampled * (1 - 0.2)
+    if price.method(((poisson(rate, z), steps),), delta=delta, accountant="pld").startswith("PLD"):  # else it gave up its grid
+        assert price.epsilon(((poisson(rate, z), steps),), delta=delta, accountant="rdp") >= sampled * (1 - 0.2)
 
 
 def test_the_price_names_what_priced_it():
