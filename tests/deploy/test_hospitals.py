@@ -108,7 +108,9 @@ def test_a_sites_folder_can_move_and_its_ledger_goes_on(hospitals):
     with pytest.raises(TacitError, match=r"does not agree to the run: The site's budget .* is used up"):
         deployed(moved, force=True)
     texts = "\n".join(finding.text for finding in check.findings(moved.folder))
-    assert re.search(r"coast: epsilon 3, delta 1e-05 per record \((2\.9\d\d|3\.000) spent, (2\.9\d\d|3\.000) sealed\)", texts), texts
+    assert re.search(
+        r"coast: epsilon 3, delta 1e-05 per record \((2\.9\d\d|3\.000) spent, (2\.9\d\d|3\.000) sealed\)", texts
+    ), texts
 
 
 def test_the_site_keeps_its_own_promise_in_words(hospitals):
