@@ -21,25 +21,24 @@ from tacit.privacy import gdp
 
 LONG = np.longdouble
 ROUNDING = float(np.finfo(LONG).eps) / 2  # 2^-64 on x86; where long doubles are doubles every bound below grows with it
-TAIL = 10.0  # standard deviations of the noise on the grid; what lies beyond, below 1e-23, is an infinite loss
+TAIL = 10.0  # standard deviations of the noise that are on the grid at least; what lies beyond is an infinite loss
 OUTWARD = 1 - 16 * gdp.ROUNDING  # of a grid point and its image: eight roundings at most, twice covered
 TINY = 1e-300  # more than what underflow can take away
 
 
 @dataclass(frozen=True)
 class Losses:
-    """Masses on the losses (first + i) * interval and at infinity. Guarantee: the true curve is nowhere more than `error` above."""
+    """Masses on the losses (first + i) * interval and at infinity. Guarantee: the true curve is nowhere above theirs."""
 
     first: int
     masses: np.ndarray
     infinite: float
-    error: float
 
 
 @lru_cache(maxsize=64)
-def sampled_gaussian(rate: float, z: float, interval: float) -> tuple[Losses, Losses]:
-    """The losses of removing and of adding one unit."""
-    first, last = _ends(rate, z, interval)
+def sampled_gaussian(rate: float, z: float, interval: float, tail: float = TAIL) -> tuple[Losses, Losses]:
+    """The losses of removing and of adding one unit, `tail` standard deviations of them on the grid."""
+    first, last = _ends(rate, z, interval, tail)
     losses = np.arange(first, last + 1) * interval
     excess = _excess(losses, rate=rate, mu=gdp.mu_of([(z, 1)])).astype(LONG)
     grown, growth = np.exp(LONG(interval)), np.expm1(LONG(interval))
@@ -50,17 +49,15 @@ def sampled_gaussian(rate: float, z: float, interval: float) -> tuple[Losses, Lo
     masses[-first] += 1  # where the loss is 0: the curve of releasing nothing
     # each mass comes of five roundings of numbers this large
     rounded = 5 * ROUNDING * ((np.abs(after) + grown * np.abs(before)) / growth + np.abs(masses) + excess)
-    masses = np.maximum(masses, 0)
+    masses = np.maximum(masses, 0) + rounded  # more mass is a higher curve
     weights = np.exp(-np.arange(first, last + 1).astype(LONG) * LONG(interval))
-    turned = masses * weights
-    back = ROUNDING * (8 + 2 * np.abs(losses)) * turned + rounded * weights
-    remove = Losses(first, masses, float(excess[-1]) + TINY, 2 * float(rounded.sum()) + TINY)
+    turned = masses * weights * (1 + ROUNDING * (8 + 2 * np.abs(losses)))
     beyond = 2 * float(excess[0] * weights[0]) + TINY
-    return remove, Losses(-last, np.flip(turned), beyond, 2 * float(back.sum()) + TINY)
+    return Losses(first, masses, float(excess[-1]) + TINY), Losses(-last, np.flip(turned), beyond)
 
 
-def _ends(rate: float, z: float, interval: float) -> tuple[int, int]:
-    widest = 0.5 / z / z + TAIL / z
+def _ends(rate: float, z: float, interval: float, tail: float) -> tuple[int, int]:
+    widest = 0.5 / z / z + tail / z
     high = float(np.logaddexp(math.log1p(-rate), math.log(rate) + widest)) if rate < 1 else widest
     low = math.log1p(rate * math.expm1(-widest)) if rate < 1 else -widest
     return math.floor(low / interval) - 1, math.ceil(high / interval) + 1

@@ -3,13 +3,14 @@
 What is printed is never below the truth, for every input that is accepted: every bound below holds with its rounding.
 - Gaussian releases without sampling compose in closed form (tacit/privacy/gdp.py).
 - With sampling, the least of three bounds on the same composition: privacy loss distributions with a proven bound on every
-  rounding (tacit/privacy/composed.py), Rényi curves (tacit/privacy/sampled_rdp.py; these take over where delta is so small
-  and the steps are so many that rounding could matter), and the closed form of the same releases without sampling.
+  rounding (tacit/privacy/composed.py), Rényi curves (tacit/privacy/sampled_rdp.py; they take over where the losses are too
+  large for a grid), and the closed form of the same releases without sampling.
   A coarser grid makes a distribution faster and its epsilon larger, never smaller; the grid costs about 0.1 %.
 - Fixed-size cohorts, integer sums, and everything on request (`accountant="rdp"`): Rényi curves alone.
 """
 
 import json
+import math
 from collections import Counter
 from collections.abc import Iterable
 from functools import lru_cache
@@ -92,12 +93,16 @@ def _sampled(composition: Composition, delta: float) -> tuple[float, str]:
         return unsampled
     if whole:  # they are one Gaussian release
         drawn.append((1.0, (1 - 1e-15) / gdp.mu_of((z, count) for _, z, count in whole), 1))
+    drawn = tuple(drawn)
+    by_losses = composed.epsilon(drawn, delta), "PLD (connect the dots, numerical error bounded)"
+    if math.isinf(by_losses[0]):
+        return min(_rdp(composition, delta), _whole_orders(drawn, delta), unsampled)
+    return min(by_losses, _whole_orders(drawn, delta), unsampled)
+
+
+def _whole_orders(drawn: composed.Parts, delta: float) -> tuple[float, str]:
     curve = np.sum([count * sampled_rdp.poisson_whole(rate, z) for rate, z, count in drawn], axis=0)
-    return min(
-        (composed.epsilon(tuple(drawn), delta), "PLD (connect the dots, numerical error bounded)"),
-        (sampled_rdp.epsilon(sampled_rdp.WHOLE, curve, delta), "RDP (rounded up)"),
-        unsampled,
-    )
+    return sampled_rdp.epsilon(sampled_rdp.WHOLE, curve, delta), "RDP (rounded up)"
 
 
 def _rdp(composition: Composition, delta: float) -> tuple[float, str]:

@@ -83,8 +83,6 @@ def test_a_delta_outside_its_range_is_refused(delta):
         price.epsilon(((poisson(0.1, 1.0), 1),), delta=delta)
 
 
-# below, what the tails and the rounding take is near delta itself: every bound holds, but the least of them can jump
-SMALL_DELTA, SMALL_DELTA_SLACK = 1e-12, 0.3
 GRID_TOLERANCE = 2e-3  # two neighbouring grids may place the same loss differently: the documented 0.1 %, twice
 
 releases = st.tuples(
@@ -103,11 +101,11 @@ def test_more_noise_more_delta_or_fewer_steps_never_cost_more(release, delta, mo
     def cost(z=z, steps=steps, delta=delta):
         return price.epsilon(((poisson(rate, z), steps),), delta=delta, accountant=accountant)
 
-    now, slack = cost(), SMALL_DELTA_SLACK if delta < SMALL_DELTA else 1e-6
+    now = cost()
     assert 0 <= now < math.inf
-    assert cost(z=z * more) <= now * (1 + max(GRID_TOLERANCE, slack))
-    assert cost(steps=math.ceil(steps * more)) >= now * (1 - slack)
-    assert cost(delta=delta / more) >= now * (1 - slack)
+    assert cost(z=z * more) <= now * (1 + GRID_TOLERANCE)
+    assert cost(steps=math.ceil(steps * more)) >= now * (1 - 1e-6)
+    assert cost(delta=delta / more) >= now * (1 - 1e-6)
 
 
 @settings(max_examples=25, deadline=None)
@@ -117,10 +115,7 @@ def test_every_price_is_between_its_neighbours_in_kind(release, delta):
     unsampled = price.epsilon(((dp_accounting.GaussianDpEvent(z), steps),), delta=delta)
     sampled = price.epsilon(((poisson(rate, z), steps),), delta=delta)
     assert sampled <= unsampled
-    if price.method(((poisson(rate, z), steps),), delta=delta, accountant="pld").startswith(
-        "PLD"
-    ):  # else it gave up its grid
-        assert price.epsilon(((poisson(rate, z), steps),), delta=delta, accountant="rdp") >= sampled * (1 - 0.2)
+    assert price.epsilon(((poisson(rate, z), steps),), delta=delta, accountant="rdp") >= sampled * (1 - GRID_TOLERANCE)
 
 
 def test_the_price_names_what_priced_it():
@@ -130,7 +125,7 @@ def test_the_price_names_what_priced_it():
     assert name(dp_accounting.GaussianDpEvent(1.0), 3) == "GDP (closed form)"
     assert name(poisson(0.05, 1.0), 150) == "PLD (connect the dots, numerical error bounded)"
     assert name(poisson(0.05, 1.0), 150, accountant="rdp") == "RDP (rounded up)"
-    assert name(poisson(0.5, 1000.0), 10**6, delta=1e-14) == "RDP (rounded up)"
+    assert name(poisson(0.3, 0.3), 20_000) == "RDP (rounded up)"
     assert price.method((), delta=1e-5) == "nothing released"
 
 
