@@ -87,7 +87,7 @@ class Running:
     def status(self, began):
         path = self.federation.results / "status.json"
         status = json.loads(path.read_text()) if path.exists() else {}
-        return status if status.get("time", 0) > began else {}
+        return status if status.get("began", 0) > began else {}
 
     def finish(self, began):
         """Waits for the end of a run and returns its status."""

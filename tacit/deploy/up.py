@@ -108,7 +108,7 @@ def _refuse_failed(processes: Processes, *, unless: Callable[[], bool]) -> None:
 def _status(results: Path, began: float) -> dict[str, Any]:
     path = results / "status.json"
     status = json.loads(path.read_text("utf-8")) if path.exists() else {}
-    return status if status.get("time", 0) >= began else {}
+    return status if status.get("began", 0) >= began else {}
 
 
 def _rounds(results: Path) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ import ssl
 import stat
 import subprocess
 import time
+from threading import Timer
 
 import httpx
 import pytest
@@ -218,11 +219,29 @@ def test_a_serverapp_that_died_and_that_nobody_has_waited_for_is_found_and_said(
         time.sleep(0.01)
     os.kill(zombie.pid, 0)  # the kernel still has it
     federation.results.mkdir()
-    status = {"state": "running", "text": "", "pid": zombie.pid, "time": time.time() + 1}
+    status = {"state": "running", "text": "", "pid": zombie.pid, "began": time.time() + 1}
     (federation.results / "status.json").write_text(json.dumps(status))
     with pytest.raises(TacitError, match="The server's process ended in the middle of the run: go on with --resume"):
         follow(federation, Processes(home=federation.home), since=time.monotonic(), observe=lambda record: None)
     zombie.wait()
+
+
+def test_the_last_word_of_a_server_on_its_way_out_is_not_taken_for_the_new_servers(tmp_path):
+    federation = make(tmp_path / "federation")
+    federation.results.mkdir()
+    late = {"state": "failed", "text": "gone", "pid": os.getpid(), "began": time.time() - 60, "time": time.time() + 60}
+    fresh = {
+        "state": "finished",
+        "text": "rounds",
+        "pid": os.getpid(),
+        "began": time.time() + 1,
+        "time": time.time() + 61,
+    }
+    (federation.results / "summary.json").write_text('{"stopped": "rounds"}')
+    (federation.results / "status.json").write_text(json.dumps(late))
+    Timer(0.3, lambda: (federation.results / "status.json").write_text(json.dumps(fresh))).start()
+    told = follow(federation, Processes(home=federation.home), since=time.monotonic(), observe=lambda record: None)
+    assert told == {"stopped": "rounds"}
 
 
 def test_a_copied_folder_is_as_it_was_made_and_names_no_place_of_the_one_it_was_copied_from(tmp_path):

@@ -4,7 +4,7 @@ import json
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -76,6 +76,17 @@ def _place(chosen: Any, name: str) -> Path:
     return Path(home) / name
 
 
+@dataclass(frozen=True)
+class Status:
+    """What a server says of itself in status.json: `began` tells its word from that of one before it, on its way out."""
+
+    began: float
+
+    def write(self, folder: Folder, state: str, text: str) -> None:
+        record = {"state": state, "text": text, "pid": os.getpid(), "began": self.began, "time": time.time()}
+        write_file(folder.path / STATUS, json.dumps(record).encode())
+
+
 def serve(grid: Grid, experiment: Experiment, call: Call, observe: Observer | None = None) -> History:
     """Runs the experiment with the sites that answer through `grid`; the files are in `call.out`, as of a simulation.
 
@@ -83,14 +94,15 @@ def serve(grid: Grid, experiment: Experiment, call: Call, observe: Observer | No
     """
     refuse_undeployable(experiment)
     refuse_unpinned(experiment)
+    status = Status(time.time())
     folder = _open(experiment, call)
     try:
-        _status(folder, "waiting", f"for {', '.join(call.sites)}")
-        history = _serve(grid, experiment, call, folder, observe or (lambda record: None))
-        _status(folder, "finished", history.summary["stopped"])
+        status.write(folder, "waiting", f"for {', '.join(call.sites)}")
+        history = _serve(grid, experiment, call, folder, status, observe or (lambda record: None))
+        status.write(folder, "finished", history.summary["stopped"])
         return history
     except BaseException as error:
-        _status(folder, "failed", str(error) or type(error).__name__)
+        status.write(folder, "failed", in_words(error))
         raise
     finally:
         folder.close()
@@ -108,7 +120,9 @@ def _open(experiment: Experiment, call: Call) -> Folder:
             time.sleep(LOOK_SECONDS)
 
 
-def _serve(grid: Grid, experiment: Experiment, call: Call, folder: Folder, observe: Observer) -> History:
+def _serve(
+    grid: Grid, experiment: Experiment, call: Call, folder: Folder, status: Status, observe: Observer
+) -> History:
     rows = public_rows(experiment)
     nodes, facts = muster(grid, experiment, call)
     roster = _roster(experiment, call.sites, facts, folder)
@@ -130,7 +144,7 @@ def _serve(grid: Grid, experiment: Experiment, call: Call, folder: Folder, obser
     patience, odd = call.round_seconds, partial(oddity, parts)
     trainer = OverGrid(grid, folder, where, roster.names, terms, patience, least, door, odd)
     parts = opened_by_sites(parts, trainer)
-    _status(folder, "running", f"{len(where)} of {len(roster.names)} sites are here")
+    status.write(folder, "running", f"{len(where)} of {len(roster.names)} sites are here")
     try:
         state, stopped = loop(parts, ledger, folder, trainer, observe)
     except BudgetExhausted:
@@ -189,6 +203,8 @@ def _with_sites(history: History, trainer: OverGrid, folder: Folder) -> History:
     return replace(history, summary=summary)
 
 
-def _status(folder: Folder, state: str, text: str) -> None:
-    record = {"state": state, "text": text, "pid": os.getpid(), "time": time.time()}
-    write_file(folder.path / STATUS, json.dumps(record).encode())
+def in_words(error: BaseException) -> str:
+    """Why a run ended; Flower ends a server whose SuperLink is gone by SystemExit."""
+    if isinstance(error, SystemExit | KeyboardInterrupt):
+        return "The server was told to stop, or its SuperLink is gone."
+    return str(error) or type(error).__name__
