@@ -67,9 +67,9 @@ def in_turns(rounds: int, repeats: int) -> dict[str, list[dict[str, Any]]]:
 
 def stages() -> dict[str, float]:
     """Seconds of each step between a trained update and its seal, and back."""
-    from tacit.privacy.distributed import even
-    from tacit.protect.grid import Grid
+    from tacit.privacy.distributed.mechanism import even
     from tacit.protect.lanes import Lanes
+    from tacit.protect.quantise import Grid
     from tacit.random import seeded
 
     grid = Grid(SIZE, 1.0, BITS)

@@ -9,15 +9,15 @@ from dp_accounting import DpEvent
 from rich.table import Table
 
 from tacit import check
-from tacit.build import build, clients, make_plan
+from tacit.build.parts import build, clients, make_plan
+from tacit.data.population import Population
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
-from tacit.population import Population
-from tacit.privacy import price
-from tacit.privacy.calibrate import affordable
-from tacit.privacy.calibrate import noise_multiplier as solve
-from tacit.privacy.client_plan import CentralPlan
-from tacit.privacy.distributed_plan import DistributedPlan
+from tacit.privacy.accounting import price
+from tacit.privacy.accounting.calibrate import affordable
+from tacit.privacy.accounting.calibrate import noise_multiplier as solve
+from tacit.privacy.central.plan import CentralPlan
+from tacit.privacy.distributed.plan import DistributedPlan
 from tacit.privacy.guarantee import shown_delta
 
 GROUPS = 12  # distinct budgets beyond this are shown in so many groups of similar epsilon

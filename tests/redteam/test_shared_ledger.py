@@ -7,7 +7,7 @@ import pytest
 from redteam.careless_researcher import Researcher, natural_rows
 
 from tacit.errors import BadData
-from tacit.privacy import witness
+from tacit.privacy.ledger import witness
 
 WRITERS, TIMES = 4, 150
 
