@@ -3,7 +3,7 @@
 import math
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Context, Decimal
 
 import numpy as np
@@ -12,24 +12,18 @@ from dp_accounting import DpEvent
 from tacit.data.population import Population
 from tacit.experiment import Experiment
 from tacit.privacy.accounting import price
-from tacit.privacy.central.mechanism import CohortGaussian
-from tacit.privacy.central.plan import CentralPlan
-from tacit.privacy.distributed.plan import DistributedPlan
-from tacit.privacy.integers.renyi import IntegerSumDpEvent
 from tacit.privacy.ledger.filter import RULE
 from tacit.privacy.ledger.ledger import ALL, Ledger
-from tacit.privacy.local.plan import Plan
 from tacit.types import Guarantee, Others, Unit
 
 SEEDED = "a seed (an experiment: whoever knows the seed can remove the noise)"
 FROM_OS = "the operating system's entropy"
 
 
-SIGHT = "the server, the other clients and everybody who sees updates or models"
-MODELS_ONLY = "everybody who sees the models (the server is trusted, and who took part in which round stays secret)"
 PUBLIC = ("the test set and all settings, their tuning included, are public",)
 FLOATS = ("floating-point noise stands for real-valued noise",)
 EMPTIED = "empty one client (its update is then zero)"
+ACCOUNTANTS = {"pld": "the least of PLD, RDP and the closed form for Gaussians", "rdp": "RDP"}
 WHO = {
     "record": ("a record belongs to one client only", "each client's number of records is public"),
     "client": (
@@ -39,102 +33,33 @@ WHO = {
 }
 
 
-def promise(experiment: Experiment, plan: Plan | CentralPlan | DistributedPlan) -> Guarantee:
+@dataclass(frozen=True)
+class Words:
+    """What a kind of privacy says of itself; where `accountant` is empty it is the experiment's."""
+
+    adversary: str
+    relation: str
+    sampler: str
+    accountant: str = ""
+    assumes: tuple[str, ...] = FLOATS
+
+
+def promise(experiment: Experiment, words: Words) -> Guarantee:
     """The statement of a run before anything is spent: for whom, against whom, under which change."""
-    privacy, assumes = experiment.privacy, FLOATS
-    accountant = {"pld": "the least of PLD, RDP and the closed form for Gaussians", "rdp": "RDP"}[privacy.accountant]
-    if isinstance(plan, DistributedPlan):
-        words, assumes = _distributed_words(experiment, plan), _distributed_assumptions(experiment, plan)
-        accountant = "RDP (arXiv:2110.04995, arXiv:2102.06387)"
-    elif isinstance(plan, CentralPlan):
-        words = _central_words(plan.mechanism)
-    else:
-        words = _local_words(privacy.unit_kept)
+    privacy = experiment.privacy
     return Guarantee(
         unit=privacy.unit_kept,
-        adversary=words["adversary"],
-        relation=words["relation"],
-        sampler=words["sampler"],
-        accountant=accountant,
+        adversary=words.adversary,
+        relation=words.relation,
+        sampler=words.sampler,
+        accountant=words.accountant or ACCOUNTANTS[privacy.accountant],
         delta=privacy.run_delta,
         epsilon_min=0.0,
         epsilon_median=0.0,
         epsilon_max=0.0,
         randomness=SEEDED if experiment.run.randomness == "seeded" else FROM_OS,
-        assumes=(*WHO[privacy.unit_kept], *PUBLIC, *assumes),
+        assumes=(*WHO[privacy.unit_kept], *PUBLIC, *words.assumes),
     )
-
-
-def _distributed_words(experiment: Experiment, plan: DistributedPlan) -> dict[str, str]:
-    known = plan.noises[0].colluding
-    what = "noise and the shares of the key" if experiment.protect.split else "shares"
-    helped = f", even with the {what} of {known} other client{'s' if known > 1 else ''}," if known else ""
-    sealed = "the server, which holds no key, and everybody who sees the sums or the models"
-    trusted = "everybody who sees the sums or the models (the server is trusted to add reports and not to look at one)"
-    sums = " or ".join(str(noise.fewest) for noise in plan.noises)
-    shares = f"sums of at least {sums} reports with {plan.noises[0].law} shares"
-    return {
-        "adversary": (sealed if experiment.protect.kind == "paillier" else trusted) + helped,
-        "relation": EMPTIED,
-        "sampler": f"{shares} (nothing is claimed for choosing clients at random)",
-    }
-
-
-def _distributed_assumptions(experiment: Experiment, plan: DistributedPlan) -> tuple[str, ...]:
-    who = f"of the reports in a sum at most {plan.noises[0].colluding} come from clients that give away or leave out their noise"
-    own = () if plan.noises[0].colluding else ("a client does not use that it knows its own share",)
-    paillier = ("Paillier keeps its assumption", _keys_kept(experiment, clients=len(plan.groups)))
-    return (who, *own, *(paillier if experiment.protect.kind == "paillier" else ()))
-
-
-def _keys_kept(experiment: Experiment, *, clients: int) -> str:
-    """How many clients may give their key away. Two sums of one round need 2t answers, so of n honest holders 2t - n refuse."""
-    t = experiment.protect.threshold or 1
-    if t == 1:
-        return "the server gets no client's key"
-    few = f"fewer than {t} of the {clients} clients give the server their share of the key"
-    spare = 2 * t - clients - 1
-    if spare == t - 1:  # every client is needed
-        return few
-    return f"{few} ({f'at most {spare}' if spare else 'none'}, if it asks for more than one sum of a round)"
-
-
-def seen_alone(guarantee: Guarantee, experiment: Experiment, ledger: Ledger, population: Population) -> Guarantee:
-    """What is left against somebody who can read single reports: each is protected by its own share of the noise alone."""
-    protect = experiment.protect
-    reader = f"{protect.threshold} clients' shares of the key" if protect.split else "a client's key"
-    sealed = f"the server once it has {reader}"
-    other = replace(
-        guarantee,
-        adversary=sealed if protect.kind == "paillier" else "a server that looks at single reports",
-        sampler="single reports, each with its own share of the noise",
-        assumes=(*WHO["client"], *PUBLIC),
-    )
-
-    def alone(event: DpEvent) -> DpEvent:
-        return event.alone() if isinstance(event, IntegerSumDpEvent) else event
-
-    return spent_by(other, ledger, population, seen=alone)
-
-
-def _local_words(unit: Unit) -> dict[str, str]:
-    if unit == "client":
-        return {
-            "adversary": SIGHT,
-            "relation": EMPTIED,
-            "sampler": "whole updates (nothing is claimed for choosing clients at random)",
-        }
-    sampler = "Poisson batches within a client (nothing is claimed for choosing clients at random)"
-    return {"adversary": SIGHT, "relation": "add or remove one record of one client", "sampler": sampler}
-
-
-def _central_words(mechanism: CohortGaussian) -> dict[str, str]:
-    m = mechanism
-    if m.sampler == "fixed":
-        sampler = f"cohorts of {m.cohort} of {m.population} clients, without replacement"
-        return {"adversary": MODELS_ONLY, "relation": "replace one client by another", "sampler": sampler}
-    sampler = f"Poisson cohorts, each of {m.population} clients with probability {m.rate:.4g} in every round"
-    return {"adversary": MODELS_ONLY, "relation": "add or remove one client", "sampler": sampler}
 
 
 def _itself(event: DpEvent) -> DpEvent:

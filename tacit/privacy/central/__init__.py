@@ -1,0 +1,1 @@
+"""Central DP: a trusted server clips every update and noises their sum."""

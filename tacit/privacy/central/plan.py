@@ -3,27 +3,49 @@
 One noise protects everybody alike, so the clients have one budget; the run ends before the round that would overspend it.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
 import numpy as np
 
+from tacit.algorithms import Algorithm
+from tacit.algorithms.central_dp import CentralDP
 from tacit.data.population import Population
+from tacit.digest import mark
 from tacit.errors import BadInput
+from tacit.experiment import Experiment
 from tacit.privacy.accounting import price
 from tacit.privacy.accounting.calibrate import smallest
-from tacit.privacy.central.mechanism import CohortGaussian, Sampler
+from tacit.privacy.central import words
+from tacit.privacy.central.mechanism import CohortGaussian, QuantileClip, Sampler
+from tacit.privacy.guarantee import Words
+from tacit.privacy.plan import Plan
+from tacit.privacy.wiring import Wiring
+from tacit.random import Stream
+from tacit.types import Client
 
+CLIP_RATE = 0.2  # eta_C: section 3.1 of arXiv:1905.03871
 COUNT_SHARE = 20  # sigma_b = m / 20: section 3.1 of arXiv:1905.03871
 
 
 @dataclass(frozen=True, eq=False)
-class CentralPlan:
+class CentralPlan(Plan):
     """What the server runs in every round, the rounds it is made to last, and every client's weight (at most 1)."""
+
+    together: ClassVar[bool] = True
+    trusts_server: ClassVar[bool] = True
+    own_training: ClassVar[bool] = False
 
     mechanism: CohortGaussian
     participations: int
     weights: np.ndarray = field(repr=False)
     priced: bool = True
+
+    @property
+    def clip(self) -> float:
+        """C of the first round."""
+        return self.mechanism.clip
 
     @property
     def multipliers(self) -> np.ndarray:
@@ -34,6 +56,37 @@ class CentralPlan:
     def expected_weight(self) -> float:
         """q times the sum of all weights: what a sum is divided by, whoever was drawn and whoever answered."""
         return self.mechanism.rate * float(self.weights.sum())
+
+    def drawn(self, stream: Stream) -> Sequence[int]:
+        return [int(index) for index in self.mechanism.sample(stream)]
+
+    def key(self, client: Client) -> str:
+        return repr((self.mechanism, float(self.weights[client.index]), self.expected_weight))
+
+    def server_key(self) -> str:
+        return repr(self.mechanism)
+
+    def digest(self) -> str:
+        return mark(repr(self.mechanism), self.weights.tobytes())
+
+    def rule(self, experiment: Experiment, population: Population) -> None:
+        """None: the server releases one noised sum."""
+
+    def algorithm(self, wiring: Wiring) -> Algorithm:
+        """CentralDP, with a clip that follows a quantile where the experiment names one."""
+        weights = dict(zip(wiring.population.names, self.weights.tolist(), strict=True))
+        privacy = wiring.experiment.privacy
+        adapt = QuantileClip(privacy.clip_quantile, privacy.clip_learning_rate or CLIP_RATE) if privacy.clip_quantile else None
+        return CentralDP(self.mechanism, weights, self.expected_weight, wiring.training, wiring.optimizer, adapt)
+
+    def words(self, experiment: Experiment) -> Words:
+        return words.promised(self.mechanism)
+
+    def title(self, experiment: Experiment) -> str:
+        return f"central DP ({self.mechanism.sampler.capitalize()} cohorts)"
+
+    def rows(self, experiment: Experiment, population: Population) -> list[dict[str, Any]]:
+        return [words.row(self, experiment, population)]
 
 
 def capped_weights(sizes: np.ndarray, cap: int | None) -> np.ndarray:

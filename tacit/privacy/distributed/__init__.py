@@ -1,0 +1,1 @@
+"""Distributed DP: every client adds an integer share of the noise, and only sums are opened."""

@@ -7,28 +7,44 @@ PFA splits them) have a sum and a noise each; a client is in one of them and pay
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import numpy as np
 
+from tacit import rules
+from tacit.algorithms import Algorithm
+from tacit.algorithms.encrypted import Encrypted
 from tacit.data.population import Population
+from tacit.digest import mark
 from tacit.errors import BadInput
+from tacit.experiment import Experiment
 from tacit.privacy.accounting import price
 from tacit.privacy.distributed.mechanism import SHARES, SharedNoise, calibrate
+from tacit.privacy.distributed import words
+from tacit.privacy.distributed.groups import groups
+from tacit.privacy.guarantee import Words
+from tacit.privacy.ledger.ledger import Ledger
+from tacit.privacy.plan import Plan
+from tacit.privacy.wiring import Wiring
 from tacit.protect.quantise import Grid
-from tacit.types import Client
-
-NAMES = {1: ("public",), 2: ("private", "public")}  # the words of PFA; whoever is alone is public
-
+from tacit.types import Client, Guarantee
 
 @dataclass(frozen=True, eq=False)
-class DistributedPlan:
+class DistributedPlan(Plan):
     """`noises[g]` is the share of the clients k with `groups[k] == g`; `participations` the rounds it is made to last."""
+
+    own_training: ClassVar[bool] = False
 
     grid: Grid
     noises: tuple[SharedNoise, ...]
     groups: np.ndarray = field(repr=False)
     participations: int
     priced: bool = True
+
+    @property
+    def clip(self) -> float:
+        """C, the norm of a whole update."""
+        return self.grid.clip
 
     @property
     def multipliers(self) -> np.ndarray:
@@ -48,6 +64,34 @@ class DistributedPlan:
     def mechanism(self, client: Client) -> SharedNoise:
         """The share that the client adds in one round, and what the sum costs it."""
         return self.noises[self.groups[client.index]]
+
+    def key(self, client: Client) -> str:
+        return repr((self.mechanism(client), self.participations, self.priced))
+
+    def digest(self) -> str:
+        return mark(repr((self.grid, self.noises)), self.groups.tobytes())
+
+    def algorithm(self, wiring: Wiring) -> Algorithm:
+        """Encrypted: each group with its noise and its seal."""
+        population = wiring.population
+        rule = wiring.rule(self.rule(wiring.experiment, population) or "mean")
+        members, crowd = groups(self, rule, wiring), rules.Crowd(population.epsilons, self.report_noise)
+        return Encrypted(members, self.grid, rule, wiring.layout, crowd, wiring.training, wiring.optimizer)
+
+    def words(self, experiment: Experiment) -> Words:
+        return words.promised(self.noises, experiment, clients=len(self.groups))
+
+    def also(
+        self, guarantee: Guarantee, experiment: Experiment, ledger: Ledger, population: Population
+    ) -> tuple[Guarantee, ...]:
+        """What is left against somebody who can read single reports."""
+        return (words.seen_alone(guarantee, experiment, ledger, population),)
+
+    def title(self, experiment: Experiment) -> str:
+        return f"distributed DP ({experiment.privacy.rule})"
+
+    def rows(self, experiment: Experiment, population: Population) -> list[dict[str, Any]]:
+        return words.rows(self, experiment, population)
 
 
 def distributed_plan(

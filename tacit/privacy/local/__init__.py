@@ -1,0 +1,1 @@
+"""Local DP: each client adds its own noise before anything leaves it."""

@@ -1,35 +1,49 @@
-"""Who adds how much noise: from every client's budget to the mechanism it runs in each round.
-
-Two strategies (Liu et al., PVLDB 15(4), section 4.2): *spread* gives each client the noise that makes its budget last
-the planned rounds; *same-noise* gives all the same multiplier, and a client drops out when the ledger says it cannot
-pay another round.
-"""
+"""The plan of local DP: the mechanism of every client, and who pays for it."""
 
 import math
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import numpy as np
 
+from tacit import rules
+from tacit.algorithms import Algorithm
+from tacit.algorithms.local_dp import LocalDP
 from tacit.data.population import Population
-from tacit.errors import BadInput
-from tacit.privacy.accounting.calibrate import noise_multiplier, noise_multipliers
-from tacit.privacy.local.mechanism import SampledGaussian, multiplier_from_noise_on_mean
+from tacit.digest import mark
+from tacit.experiment import Experiment
+from tacit.privacy.guarantee import Words
+from tacit.privacy.local import words
+from tacit.privacy.local.mechanism import SampledGaussian
+from tacit.privacy.plan import Plan
+from tacit.privacy.wiring import Wiring
+from tacit.train.dp_sgd import DpSgd
+from tacit.train.noised_update import noised_update
 from tacit.types import Client, Unit
 
-RATE_DIGITS = 3  # rates of clients with nearly equal sizes are made equal, so that they share one price
+END = 11.0  # standard deviations: where the tails of tacit/random.py end
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
-    """The mechanism of every client. `participations` is how many rounds a spread budget is made to last."""
+class LocalPlan(Plan):
+    """The mechanism of every client. `participations` is how many rounds a spread budget is made to last.
 
-    clip: float
+    `priced` is False for a published rule of thumb that has no proof: then nothing is charged or promised.
+    """
+
+    clip: float  # pyright: ignore[reportIncompatibleMethodOverride]
     participations: int
     rates: np.ndarray = field(repr=False)
     steps: np.ndarray = field(repr=False)
-    multipliers: np.ndarray = field(repr=False)
-    priced: bool = True  # False for a published rule of thumb that has no proof: then nothing is charged or promised
+    multipliers: np.ndarray = field(repr=False)  # pyright: ignore[reportIncompatibleMethodOverride]
+    priced: bool = True
     unit: Unit = "record"
+
+    def mechanism(self, client: Client) -> SampledGaussian:
+        """What the client runs in one round, and what that costs."""
+        k = client.index
+        return SampledGaussian(float(self.multipliers[k]), self.clip, float(self.rates[k]), int(self.steps[k]))
 
     def update_noise(self, sizes: np.ndarray, *, learning_rate: float) -> np.ndarray:
         """The noise per coordinate of every client's update, as `dp_sgd` states it: eta z C sqrt(steps) / (q n).
@@ -40,107 +54,45 @@ class Plan:
             return self.multipliers * self.clip
         return learning_rate * self.multipliers * self.clip * np.sqrt(self.steps) / (self.rates * sizes)
 
-    def mechanism(self, client: Client) -> SampledGaussian:
-        """What the client runs in one round, and what that costs."""
+    def longest(self, client: Client, *, learning_rate: float, parameters: int) -> float:
+        """Every step moves by at most eta C / q, and normals end at 10.8 sigma."""
         k = client.index
-        return SampledGaussian(float(self.multipliers[k]), self.clip, float(self.rates[k]), int(self.steps[k]))
+        noise = float(self.update_noise(np.full(len(self.rates), client.size), learning_rate=learning_rate)[k])
+        moved = self.clip if self.unit == "client" else self.clip * learning_rate / float(self.rates[k])
+        steps = int(self.steps[k])
+        return (steps * moved + END * math.sqrt(steps) * noise) * math.sqrt(parameters)
 
+    def key(self, client: Client) -> str:
+        return repr((self.mechanism(client), self.participations, self.priced))
 
-def planned_participations(*, rounds: int, share: float) -> int:
-    """Rounds a client is made to afford: all of them if all take part, else mean + 2 std of a Binomial(rounds, share).
+    def digest(self) -> str:
+        arrays = (np.ascontiguousarray(part).tobytes() for part in (self.rates, self.steps, self.multipliers))
+        return mark(repr((self.clip, self.participations, self.priced, self.unit)), *arrays)
 
-    A client drawn more often than that runs out early and stays out; one drawn less often keeps what is left.
+    def rule(self, experiment: Experiment, population: Population) -> str:
+        """The rule that was asked for; else the mean where all clients bring the same noise, `random-effects` where they do not.
 
-    >>> planned_participations(rounds=100, share=1.0), planned_participations(rounds=100, share=0.1)
-    (100, 16)
-    """
-    if share >= 1:
-        return rounds
-    mean = rounds * share
-    return max(1, min(rounds, math.ceil(mean + 2 * math.sqrt(mean * (1 - share)))))
+        docs/results.md says why: it is the one rule that stays near the best whatever the budgets and however the data differ.
+        """
+        if experiment.aggregate.rule is not None:
+            return experiment.aggregate.rule
+        differ = len(np.unique(population.epsilons)) > 1 and experiment.privacy.rule == "spread"
+        return "random-effects" if differ else "mean"
 
+    def algorithm(self, wiring: Wiring) -> Algorithm:
+        """LocalDP: DP-SGD in every step (record level), or noise on the whole clipped update (client level)."""
+        population, rate = wiring.population, wiring.experiment.train.learning_rate
+        rule = wiring.rule(self.rule(wiring.experiment, population))
+        crowd = rules.Crowd(population.epsilons, self.update_noise(population.sizes, learning_rate=rate))
+        whole = partial(noised_update, sgd=wiring.training)
+        local = DpSgd(rate, wiring.views) if self.unit == "record" else whole
+        return LocalDP(self.mechanism, rule, wiring.layout, crowd, local, wiring.optimizer)
 
-def sampling_rates(sizes: np.ndarray, *, batch_size: int, sampling_rate: float | None) -> np.ndarray:
-    """The Poisson rate of each client: the given one, or the one that makes `batch_size` the expected batch."""
-    if sampling_rate is not None:
-        return np.full(len(sizes), sampling_rate)
-    distinct, inverse = np.unique(sizes, return_inverse=True)
-    rates = [min(1.0, float(f"{batch_size / n:.{RATE_DIGITS}g}")) for n in distinct]
-    return np.array(rates)[inverse]
+    def words(self, experiment: Experiment) -> Words:
+        return words.promised(self.unit)
 
+    def title(self, experiment: Experiment) -> str:
+        return f"local DP ({experiment.privacy.rule})"
 
-def spread(
-    population: Population,
-    *,
-    rates: np.ndarray,
-    steps: np.ndarray,
-    participations: int,
-    accountant: str,
-    own: int | None = None,
-) -> np.ndarray:
-    """Each client's multiplier, so that `participations` rounds cost at most its epsilon.
-
-    Whoever is one client (`own`) needs no other's, and a list of 10,000 sizes is hours of work: those stay NaN.
-    """
-    for index in np.flatnonzero(np.isinf(population.epsilons))[:1]:
-        name = population.names[int(index)]
-        raise BadInput(
-            f"Client {name} sets no limit (epsilon = inf), so strategy = spread has no noise to give it: name a finite epsilon."
-        )
-    multipliers = np.full(len(population), np.nan)
-    kinds, inverse = np.unique(np.column_stack([rates, steps]), axis=0, return_inverse=True)
-    for kind, (rate, count) in enumerate(kinds):
-        mine = np.flatnonzero(inverse.ravel() == kind)
-        if own is not None and own not in mine:
-            continue
-        multipliers[mine] = noise_multipliers(
-            population.epsilons[mine],
-            delta=population.delta,
-            sampling_rate=float(rate),
-            steps=int(count) * participations,
-            accountant=accountant,
-        )
-    return multipliers
-
-
-def same_noise(
-    population: Population,
-    *,
-    rates: np.ndarray,
-    steps: np.ndarray,
-    participations: int,
-    accountant: str,
-    clip: float,
-    multiplier: float | None,
-    noise_on_mean: float | None,
-) -> np.ndarray:
-    """One multiplier for all: the given one, or the one that lets the largest finite budget last the planned rounds."""
-    if multiplier is not None:
-        return np.full(len(population), multiplier)
-    if noise_on_mean is not None:
-        batches, inverse = np.unique(rates * population.sizes, return_inverse=True)
-        z = [
-            multiplier_from_noise_on_mean(noise_on_mean=noise_on_mean, clip=clip, expected_batch=float(b))
-            for b in batches
-        ]
-        return np.array(z)[inverse]
-    finite = np.where(np.isinf(population.epsilons), -1.0, population.epsilons)
-    most = int(np.argmax(finite))
-    if finite[most] < 0:
-        raise BadInput("No client sets a limit, so there is no noise to derive: set privacy.noise_multiplier.")
-    z = noise_multiplier(
-        epsilon=float(finite[most]),
-        delta=population.delta,
-        sampling_rate=float(rates[most]),
-        steps=int(steps[most]) * participations,
-        accountant=accountant,
-    )
-    return np.full(len(population), z)
-
-
-PFA_CODE_STEPS = 8000  # T* in the released code of PFA, whatever the number of steps that are run
-
-
-def pfa_code_noise(population: Population, *, rates: np.ndarray) -> np.ndarray:
-    """z = 10 q sqrt(T* (-log10 delta)) / epsilon: the rule of thumb in PFA's released code. It is no guarantee of any kind."""
-    return 10 * rates * math.sqrt(PFA_CODE_STEPS * -math.log10(population.delta)) / population.epsilons
+    def rows(self, experiment: Experiment, population: Population) -> list[dict[str, Any]]:
+        return words.rows(self, experiment, population)

@@ -1,0 +1,32 @@
+"""Central DP: the server is trusted, clips every update and noises the sum; secret cohorts make the noise count for more."""
+
+from tacit.data.population import Population
+from tacit.experiment import Experiment
+from tacit.privacy.central.plan import central_plan
+from tacit.privacy.plan import Plan
+
+
+class Central:
+    """The kind `central`."""
+
+    def plan(self, experiment: Experiment, population: Population, *, size: int, own: int | None = None) -> Plan:
+        """One noise for all clients, from their one budget."""
+        privacy, train = experiment.privacy, experiment.train
+        return central_plan(
+            population,
+            cohort=train.clients_per_round or len(population),
+            sampler=train.sampler or "poisson",
+            rounds=train.rounds,
+            clip=privacy.clip,
+            multiplier=privacy.noise_multiplier,
+            adaptive=privacy.clip_quantile is not None,
+            count_noise=privacy.count_noise,
+            weight_cap=privacy.weight_cap,
+            accountant=privacy.accountant,
+        )
+
+    def refuse_at_site(self, experiment: Experiment) -> None:
+        """Nothing: that the server is trusted is what the kind says, and a site accepts it by accepting the experiment."""
+
+
+KIND = Central()

@@ -1,0 +1,47 @@
+"""Local DP: each client noises what it sends, and is protected from everybody who sees it."""
+
+import numpy as np
+
+from tacit.data.population import Population
+from tacit.experiment import Experiment
+from tacit.privacy.local.plan import LocalPlan
+from tacit.privacy.local.strategies import pfa_code_noise, same_noise, sampling_rates, spread
+from tacit.privacy.plan import Plan, planned_participations
+
+
+class Local:
+    """The kind `local`."""
+
+    def plan(self, experiment: Experiment, population: Population, *, size: int, own: int | None = None) -> Plan:
+        """Every client's noise, by the strategy that the experiment names."""
+        privacy, train = experiment.privacy, experiment.train
+        cohort = train.clients_per_round or len(population)
+        rates, steps = record_steps(experiment, population)
+        participations = planned_participations(rounds=train.rounds, share=cohort / len(population))
+        common = {"rates": rates, "steps": steps, "participations": participations, "accountant": privacy.accountant}
+        if privacy.noise_formula:
+            multipliers = pfa_code_noise(population, rates=rates)
+        elif privacy.rule == "spread":
+            multipliers = spread(population, **common, own=own)
+        else:
+            given = {"multiplier": privacy.noise_multiplier, "noise_on_mean": privacy.noise_on_mean}
+            multipliers = same_noise(population, **common, **given, clip=privacy.clip)
+        kept = {"priced": privacy.noise_formula is None, "unit": privacy.unit_kept}
+        return LocalPlan(privacy.clip, participations, rates, steps, multipliers, **kept)
+
+    def refuse_at_site(self, experiment: Experiment) -> None:
+        """Nothing: the site's own noise protects it from every server."""
+
+
+def record_steps(experiment: Experiment, population: Population) -> tuple[np.ndarray, np.ndarray]:
+    """The sampling rate and the noised steps of each client's round; a noised whole update is one step without sampling."""
+    train, everybody = experiment.train, len(population)
+    if experiment.privacy.unit_kept == "client":
+        return np.ones(everybody), np.ones(everybody, dtype=int)
+    rates = sampling_rates(population.sizes, batch_size=train.batch, sampling_rate=train.sampling_rate)
+    if train.local_epochs:
+        return rates, np.ceil(train.local_epochs / rates).astype(int)
+    return rates, np.full(everybody, train.steps)
+
+
+KIND = Local()

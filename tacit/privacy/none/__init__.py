@@ -1,0 +1,1 @@
+"""No privacy: nothing is promised, charged or noised."""

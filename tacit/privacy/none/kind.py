@@ -1,0 +1,61 @@
+"""No privacy: FedAvg, and a sentence that says that nothing is promised."""
+
+from typing import Any
+
+import numpy as np
+
+from tacit import rules
+from tacit.algorithms import Algorithm
+from tacit.algorithms.fedavg import FedAvg
+from tacit.data.population import Population
+from tacit.errors import BadInput, Refused
+from tacit.experiment import Experiment
+from tacit.privacy.guarantee import Words
+from tacit.privacy.plan import Plan
+from tacit.privacy.wiring import Wiring
+from tacit.types import Client
+
+
+class NoPlan(Plan):
+    """Nothing is promised."""
+
+    priced = False
+
+    def key(self, client: Client) -> str:
+        return "none"
+
+    def digest(self) -> str:
+        return "none"
+
+    def algorithm(self, wiring: Wiring) -> Algorithm:
+        """FedAvg. Raises BadInput for a rule that weighs clients by their privacy."""
+        name, population = self.rule(wiring.experiment, wiring.population) or "mean", wiring.population
+        rule = wiring.rule(name)
+        if rule.needs:
+            text = f'The rule {name} weighs clients by their privacy: with privacy.kind = "none"'
+            able = ", ".join(name for name in rules.names() if not rules.load(name).needs)
+            raise BadInput(f"{text} use one of {able}.")
+        crowd = rules.Crowd(population.epsilons, np.zeros(len(population)))
+        return FedAvg(rule, wiring.layout, crowd, wiring.training, wiring.optimizer)
+
+    def words(self, experiment: Experiment) -> Words:
+        raise TypeError("nothing is promised")
+
+    def title(self, experiment: Experiment) -> str:
+        return "no privacy promised"
+
+    def rows(self, experiment: Experiment, population: Population) -> list[dict[str, Any]]:
+        raise BadInput('This experiment promises nothing (privacy.kind = "none"), so there is nothing to plan.')
+
+
+class NoPrivacy:
+    """The kind `none`."""
+
+    def plan(self, experiment: Experiment, population: Population, *, size: int, own: int | None = None) -> Plan:
+        return NoPlan()
+
+    def refuse_at_site(self, experiment: Experiment) -> None:
+        raise Refused('This experiment promises no privacy (privacy.kind = "none") and the site gives nothing without.')
+
+
+KIND = NoPrivacy()

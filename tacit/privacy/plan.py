@@ -1,0 +1,128 @@
+"""What the rest of the house may ask about privacy: one plan a run, of one kind.
+
+A kind is one folder here (`none`, `local`, `central`, `distributed`) with a `KIND`, or somebody else's "package.module:name".
+It makes the plan of a run from its experiment; whoever admits, pays, trains, names attempts or writes words asks the plan.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+
+from tacit.algorithms import Algorithm
+from tacit.data.population import Population
+from tacit.errors import BadInput
+from tacit.experiment import Experiment
+from tacit.privacy.guarantee import Words
+from tacit.privacy.ledger.ledger import Ledger
+from tacit.privacy.wiring import Wiring
+from tacit.random import Stream
+from tacit.types import Client, Guarantee
+
+
+class Plan(ABC):
+    """One run's noise, who pays for it, and what may be said of it. What a kind leaves out means what stands here.
+
+    Guarantee asked of every kind: `algorithm(...).cost(client)` is the whole price of what the client's round releases, and
+    `key`, `server_key` and `digest` name everything of the plan that those releases are a function of.
+    """
+
+    participations: int = 1  # rounds that a budget is made to last
+    priced: bool = True  # False where nothing is charged and nothing promised
+    together: ClassVar[bool] = False  # whether everybody pays for every round before chance draws its clients
+    trusts_server: ClassVar[bool] = False  # whether the noise is the server's
+    own_training: ClassVar[bool] = True  # whether the promise is made in Tacit's own training, and in no other
+
+    @property
+    def fewest(self) -> int:
+        """With fewer reports than this a round releases nothing."""
+        return 1
+
+    @property
+    def clip(self) -> float | None:
+        """The norm that training bounds; None where it bounds nothing."""
+        return None
+
+    @property
+    def multipliers(self) -> np.ndarray | None:
+        """Noise over sensitivity: of every client, or the one of all."""
+        return None
+
+    def drawn(self, stream: Stream) -> Sequence[int]:
+        """Where all pay together: the clients of a round, by chance alone."""
+        raise NotImplementedError(f"{type(self).__name__} draws no cohorts")
+
+    @abstractmethod
+    def key(self, client: Client) -> str:
+        """What a client's noise is keyed by, of the plan."""
+
+    def server_key(self) -> str:
+        """What the server's noise and cohorts are keyed by, of the plan."""
+        return ""
+
+    @abstractmethod
+    def digest(self) -> str:
+        """Every number of the plan, as one text."""
+
+    @abstractmethod
+    def algorithm(self, wiring: Wiring) -> Algorithm:
+        """What clients train and release, and what the server does with it. Raises BadInput for what cannot be wired."""
+
+    def rule(self, experiment: Experiment, population: Population) -> str | None:
+        """The name of the rule that combines updates; None where there is none."""
+        return experiment.aggregate.rule or "mean"
+
+    def update_noise(self, sizes: np.ndarray, *, learning_rate: float) -> np.ndarray | None:
+        """The noise per coordinate of every client's update, where clients noise their own."""
+        return None
+
+    def longest(self, client: Client, *, learning_rate: float, parameters: int) -> float:
+        """No number that an honest client sends is larger."""
+        return float("inf")
+
+    @abstractmethod
+    def words(self, experiment: Experiment) -> Words:
+        """Against whom, under which change and on which conditions the epsilon holds."""
+
+    def also(
+        self, guarantee: Guarantee, experiment: Experiment, ledger: Ledger, population: Population
+    ) -> tuple[Guarantee, ...]:
+        """What holds beside the guarantee, against somebody who sees more."""
+        return ()
+
+    def title(self, experiment: Experiment) -> str:
+        """The plan in a few words, for the head of a run."""
+        return f"{experiment.privacy.kind} DP"
+
+    def rows(self, experiment: Experiment, population: Population) -> list[dict[str, Any]]:
+        """`tacit plan`: a row for every group of clients that pay alike. Raises BadInput where there is nothing to plan."""
+        raise BadInput(f'privacy.kind = "{experiment.privacy.kind}" has nothing to plan.')
+
+
+def planned_participations(*, rounds: int, share: float) -> int:
+    """Rounds a client is made to afford: all of them if all take part, else mean + 2 std of a Binomial(rounds, share).
+
+    A client drawn more often than that runs out early and stays out; one drawn less often keeps what is left.
+
+    >>> planned_participations(rounds=100, share=1.0), planned_participations(rounds=100, share=0.1)
+    (100, 16)
+    """
+    if share >= 1:
+        return rounds
+    mean = rounds * share
+    return max(1, min(rounds, math.ceil(mean + 2 * math.sqrt(mean * (1 - share)))))
+
+
+class Kind(Protocol):
+    """A kind of privacy, by which plans are made."""
+
+    def plan(self, experiment: Experiment, population: Population, *, size: int, own: int | None = None) -> Plan:
+        """The plan for a model of `size` parameters. Raises BadInput. One client (`own`) may leave out what is the others'."""
+        ...
+
+    def refuse_at_site(self, experiment: Experiment) -> None:
+        """Raises Refused for what would leave a site unprotected from a server that it does not trust."""
+        ...
+
