@@ -11,7 +11,7 @@ Guarantee: if D(T_i) is not 0 for some i, and the equation is checked with weigh
 probability at most 2^-127. Modulo one of p and q, say p, D(T_i) is not 0. If this is so for i = 1 alone, sum w_i D(T_i) = D(T_1)
 is not 0. Else take such an i > 1: whatever the other weights are, one residue of w_i modulo p makes the sum 0, and w_i < 2^128 < p
 has at most one value with it, of 2^128 - 1. A T_i of small order other than +-1 can pass here and fail alone. It has D(T_i) = 0, so
-its sender knows what it sealed and the sum opens to the same number; and to make one takes a factor of n.
+its sender knows what it sealed and the sum opens to the same number; and nobody is known to find one without a factor of n.
 
 Only the checker knows the weights, and draws new ones from the operating system each time. A report whose own equation fails
 is refused whatever the others are; all that is left was held by an equation, together or alone. `textbook.proved` is the slow twin.
