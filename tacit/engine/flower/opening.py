@@ -20,8 +20,8 @@ from tacit.engine.flower.gather import gather
 from tacit.engine.flower.trainer import OverGrid
 from tacit.engine.wire import pack, unpack
 from tacit.errors import BadCiphertext, BadOpening, TacitError, WrongShare
-from tacit.protect.envelope import Inbox, Place, refuse_few
-from tacit.protect.opened import Opened, Opens, numbers_from_bytes, taken, total_bytes
+from tacit.protect.envelope import Inbox, Place, refuse_few, taken
+from tacit.protect.opened import Opened, Opens, numbers_from_bytes, total_bytes
 from tacit.protect.opener import whose_turn
 from tacit.protect.seals import Sealed
 from tacit.protect.threshold import Partial, Verification, join, refuse_wrong
