@@ -50,6 +50,8 @@ class Display:
         promise = _promise(parts, self._limits)
         sizes = f"{len(population):,} clients, {len(population.y):,} records, {parts.params.numel():,} parameters"
         self._console.print(f"[bold]{experiment.name}[/]: {sizes}, {promise}.", highlight=False)
+        if parts.before.runs:
+            self._console.print(Text(_shared(parts)))
         for note in parts.dataset.notes:
             self._console.print(f"Note: {note}.", highlight=False)
         if len(past) >= self._rounds:
@@ -143,6 +145,18 @@ def _promise(parts: Parts, limits: tuple[float, float]) -> str:
     return f"{how}, epsilon {low if low == high else f'{low} to {high}'} per {unit}"
 
 
+def _shared(parts: Parts) -> str:
+    """What a shared ledger held when the run began."""
+    privacy, before, names = parts.experiment.privacy, parts.before, parts.population.names
+    most = max(before.epsilons(names, together=privacy.kind == "central"))
+    given = privacy.noise_multiplier is not None or privacy.noise_on_mean is not None
+    return (
+        f"The ledger {privacy.ledger} held {before.runs} other run{'s' * (before.runs != 1)} when this one began: up to epsilon"
+        f" {shown(most)} per {privacy.unit_kept} was sealed and counts as spent;"
+        f" {'rounds are paid from' if given else 'the noise is sized for'} what is left."
+    )
+
+
 def closing(history: History, console: Console) -> None:
     """The table, the guarantee in a few lines, and where the files are."""
     summary = history.summary
@@ -157,8 +171,7 @@ def closing(history: History, console: Console) -> None:
     if not history.rounds:
         console.print(
             "No round could be paid for, so the model is untrained: the budgets are used up, or what other runs of the ledger have"
-            " left of epsilon or delta pays for none. A spread budget is sized for all of privacy.epsilon: where runs share a"
-            " ledger, set privacy.noise_multiplier."
+            " left of epsilon or delta pays for none. `tacit plan` says which, before a run begins."
         )
     console.print(Text(f"Files: {history.out} ({', '.join(kept)})"))
     if history.ledger and history.ledger.path.parent != history.out:
