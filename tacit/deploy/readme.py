@@ -65,7 +65,7 @@ that app, it does not need to.
 |---|---|---|
 | `server/` | the authority, the server's certificate, the sites' public keys, the SuperLink's database and both logs | the server |
 | `app/` | the Flower app: `experiment.toml` and two short files | the server |
-| `results/` | `experiment.toml`, `rounds.jsonl`, `ledger.db`, `model.safetensors`, `summary.json`, `report.html` | the server |
+| `results/` | `rounds.jsonl`, `ledger.db` (of this run), `model.safetensors`, `summary.json`, `report.html` | the server |
 | `sites/NAME/` | `site.toml`, `proposal.toml`, `budget.toml`, `ledger.db`, `log.jsonl`, `node.key`, `ca.crt` | the site |
 """
 KEYS = """\

@@ -26,6 +26,7 @@ from tacit.engine.records import clients_record, csv_text, flat_records
 from tacit.engine.wire import pack
 from tacit.errors import LedgerError
 from tacit.experiment import Experiment
+from tacit.privacy.before import NOTHING, Before, noted, read
 from tacit.privacy.client_plan import CentralPlan
 from tacit.privacy.conditions import Condition, Draws
 from tacit.privacy.guarantee import promise, seen_alone, sentence, spent_by
@@ -86,8 +87,9 @@ def run(
     refuse_taken(place, resume=resume, force=force)
     writers = load_writers(experiment.run.writers)
     with ExitStack() as stack:
-        parts = build(experiment, progress=progress)
-        folder = open_folder(place, experiment, resume=resume, force=force, resolved=with_rule(parts))
+        before = _before(experiment, place, resume=resume)
+        parts = build(experiment, progress=progress, before=before)
+        folder = open_folder(place, experiment, resume=resume, force=force, resolved=with_rule(parts), before=before)
         stack.callback(folder.close)
         trainer = _trainer(parts, stack)
         ledger = open_ledger(parts, folder)
@@ -110,6 +112,14 @@ def new_place(name: str) -> Path:
     """A folder under runs/ that does not exist yet."""
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     return first_free(Path("runs") / f"{name}-{stamp}{suffix}" for suffix in ("", *(f"-{n}" for n in range(2, 1000))))
+
+
+def _before(experiment: Experiment, place: Path, *, resume: bool) -> Before:
+    """What other runs of a shared ledger had sealed when this run began."""
+    shared = experiment.privacy.ledger
+    if shared is None:
+        return NOTHING
+    return noted(place / "run.json") if resume else read(Path(shared), unit=experiment.privacy.unit_kept)
 
 
 def _trainer(parts: Parts, stack: ExitStack) -> Trainer:
@@ -153,7 +163,7 @@ def open_ledger(parts: Parts, folder: Folder) -> Ledger | None:
         conditions.append(holdings(parts.population, parts.dataset))
     ledger = Ledger(
         path,
-        population=population_id(experiment, parts),
+        population=population_id(experiment, parts.population, elsewhere=parts.elsewhere),
         run=folder.run,
         delta=experiment.privacy.delta,
         rounds=experiment.train.rounds,

@@ -163,7 +163,9 @@ def _ledger(folder: Path, parts: Parts, limits: Limits, agreed: Agreement, value
     # as site.toml has it, so that a site's folder can move with its ledger
     ledger = Ledger(
         folder / "ledger.db",
-        population=f"{experiment.data.name}:{values.get('data')}" if own else population_id(experiment, parts),
+        population=f"{experiment.data.name}:{values.get('data')}"
+        if own
+        else population_id(experiment, parts.population, elsewhere=parts.elsewhere),
         run=agreed.run,
         delta=limits.delta,
         rounds=experiment.train.rounds,

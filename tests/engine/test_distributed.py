@@ -15,7 +15,7 @@ from tacit.privacy import price
 from tacit.protect import keys
 from tacit.protect.paillier import generate
 from tacit.protect.proofs import proof_bytes
-from tacit.report import plans
+from tacit.report import planned
 
 PAILLIER = {"kind": "paillier", "key_bits": 2048}
 
@@ -145,7 +145,7 @@ def test_two_guarantees_are_stated_everywhere(summed, tmp_path):
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert summary["guarantee"]["also"][0]["epsilon"]["max"] == second.epsilon_max
     assert "Against the server once it has a client's key" in history.sentence
-    (row,) = plans.of_experiment(experiment)
+    (row,) = planned.of_experiment(experiment)
     assert row["epsilon_spent"] == pytest.approx(first.epsilon_max)
     assert row["epsilon_single_reports"] == pytest.approx(second.epsilon_max)
 

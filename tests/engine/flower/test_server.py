@@ -1,7 +1,9 @@
 import json
+import re
 import sqlite3
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from trained import same_model
@@ -369,3 +371,21 @@ def test_the_silent_are_asked_again_ever_more_seldom(monkeypatch):
         asked += [now[0]] if turns.due([7]) else []
         now[0] += 1.0
     assert asked == [0, 30, 90, 210, 450]
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_everything_in_a_servers_results_is_named_in_the_threat_model_and_no_update_is_there(federation, sealed):
+    """The page said that a server holds no ledger; it holds an account of its own run, beside what the sites declared."""
+    paillier = {"kind": "distributed", "epsilon": 50.0, "clip": 1.0}
+    bits = {"kind": "paillier", "key_bits": 2048, "threshold": 1}
+    deployed = federation(**({"privacy": paillier, "protect": bits} if sealed else {}), train={"rounds": 2})
+    seen = []
+    deployed.run(observe=lambda record: seen.append({path.name for path in (deployed.folder / "out").iterdir()}))
+    held = {*seen[-1], *(path.name for path in (deployed.folder / "out").iterdir())} - {".lock", ".ledger.mark.lock"}
+    page = (Path(__file__).parents[3] / "docs" / "threat-model.md").read_text("utf-8")
+    table = page.partition("## Who holds what")[2].partition("\n## ")[0]
+    for name in held:
+        assert re.sub(r"asked-to-open-\w+", "asked-to-open-GROUP", name) in table
+    assert {"ledger.db", "ledger.mark", "sites.json", "clients.json", "asked.bin"} <= held
+    assert sealed == any(name.startswith("asked-to-open-") for name in held)
+    assert not any(name.endswith(".answer") for name in held)
