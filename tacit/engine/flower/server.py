@@ -89,6 +89,8 @@ def serve(grid: Grid, experiment: Experiment, call: Call, observe: Observer | No
         history = _serve(grid, experiment, call, folder, observe or (lambda record: None))
         _status(folder, "finished", history.summary["stopped"])
         return history
+    except SystemExit:  # Flower ends a process whose SuperLink is gone; the server after it has the word
+        raise
     except BaseException as error:
         _status(folder, "failed", str(error) or type(error).__name__)
         raise
