@@ -468,3 +468,59 @@ def test_a_server_that_flower_ends_leaves_no_word_that_is_taken_for_its_successo
     with pytest.raises(SystemExit):
         deployed.run(observe=end)
     assert json.loads((tmp_path / "out" / "status.json").read_text())["state"] == "running"
+
+
+def flwr_run(deployed, monkeypatch, **config):
+    """What Flower's ServerApp process does with Tacit's: run it, and log what it raises with its traceback."""
+    import logging
+
+    from flwr.app import Context, RecordDict
+    from flwr.supercore.logger import log
+
+    from tacit.engine.flower import server
+
+    monkeypatch.setattr(server, "end_with_parent", lambda: None)
+    config = {"sites": ",".join(deployed.names), "out": str(deployed.folder / "out"), "keys": "keys"} | config
+    context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=config)
+    try:
+        server.server_app(deployed.experiment)(deployed.grid(), context)
+    except Exception as error:  # noqa: BLE001 - as run_serverapp.py has it
+        log(logging.ERROR, "%s raised an exception", "ServerApp", exc_info=error)
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({}, "The run stopped: .* already holds a run: .*--run-config 'resume=true'"),
+        ({"force": "yes"}, "The run stopped: `force` of the run config is 'yes': expected true or false."),
+        ({"resume": True, "force": True}, "The run stopped: `resume` goes on with a run and `force` starts a new one"),
+        ({"join-seconds": "soon"}, "The run stopped: `join-seconds` of the run config is 'soon'"),
+        ({"sites": 3}, "The run stopped: `sites` of the run config is not a printable text"),
+        ({"out": ""}, "The run stopped: Nothing says where the federation lies"),
+    ],
+)
+def test_a_run_that_flwr_run_starts_and_tacit_refuses_ends_as_one_sentence(
+    federation, monkeypatch, capfd, caplog, config, words
+):
+    import re
+
+    deployed = federation(train={"rounds": 1})
+    deployed.run()
+    capfd.readouterr()
+    flwr_run(deployed, monkeypatch, **config)
+    said = "".join(capfd.readouterr())
+    assert re.search(words, said)
+    assert said.count("\n") == 1
+    assert [record.getMessage() for record in caplog.records if record.exc_info] == []
+
+
+def test_an_error_that_is_no_refusal_keeps_its_traceback(federation, monkeypatch, caplog):
+    from tacit.engine.flower import server
+
+    def broken(*arguments):
+        raise ZeroDivisionError("no such thing")
+
+    deployed = federation()
+    monkeypatch.setattr(server, "serve", broken)
+    flwr_run(deployed, monkeypatch)
+    assert "ZeroDivisionError: no such thing" in caplog.text
