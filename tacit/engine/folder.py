@@ -65,9 +65,7 @@ class Folder:
 
     def logged(self) -> set[int]:
         """The rounds that the log holds."""
-        place = self.path / "rounds.jsonl"
-        lines = place.read_text("utf-8").splitlines() if place.exists() else []
-        return {int(json.loads(line)["round"]) for line in lines if _complete(line)}
+        return logged_rounds(self.path)
 
     def log(self, record: dict[str, Any]) -> None:
         """Adds a line to the round log."""
@@ -81,6 +79,13 @@ class Folder:
     def close(self) -> None:
         """Gives the folder free."""
         os.close(self.lock)
+
+
+def logged_rounds(path: Path) -> set[int]:
+    """The rounds that the log in a run's folder holds."""
+    place = path / "rounds.jsonl"
+    lines = place.read_text("utf-8").splitlines() if place.exists() else []
+    return {int(json.loads(line)["round"]) for line in lines if _complete(line)}
 
 
 def refuse_taken(path: Path, *, resume: bool, force: bool) -> None:

@@ -49,6 +49,11 @@ class Meter:
                     self._out.add(index)
         return found
 
+    def leave(self, indices: Iterable[int]) -> None:
+        """Takes clients for out of budget whose own ledgers say so; where all pay together, nobody leaves."""
+        if not self._together:
+            self._out |= set(indices)
+
     def after(self, cohort: Sequence[Client], *, last: bool) -> dict[str, Any]:
         """The numbers of a round: clients out of budget (and who is so from the next round on), and epsilon spent by the
         tightest and the loosest client, with what other runs sealed (so many are told).

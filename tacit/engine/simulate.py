@@ -19,6 +19,7 @@ from torch import nn
 import tacit
 from tacit.algorithms.local_dp import LocalDP
 from tacit.build import Parts, build, population_id, rule_name, with_rule
+from tacit.engine import neighbours
 from tacit.engine.evaluate import evaluate
 from tacit.engine.folder import Folder, first_free, open_folder, refuse_taken
 from tacit.engine.loop import Observer, loop
@@ -161,6 +162,8 @@ def open_ledger(parts: Parts, folder: Folder) -> Ledger | None:
     conditions: list[Condition] = [Draws(releases.server_key, releases.digest)] if draws else []
     if experiment.data.partition == "natural" and not parts.elsewhere:
         conditions.append(holdings(parts.population, parts.dataset))
+    if shared:
+        neighbours.refuse_lost(path, folder.path)
     ledger = Ledger(
         path,
         population=population_id(experiment, parts.population, elsewhere=parts.elsewhere),
@@ -172,6 +175,8 @@ def open_ledger(parts: Parts, folder: Folder) -> Ledger | None:
         conditions=conditions,
     )
     refuse_unknown(folder, ledger)
+    if shared:
+        neighbours.refuse_older(ledger, folder.path)
     return ledger
 
 

@@ -32,10 +32,12 @@ from tacit.site.rows import (
     unseen_rows,
 )
 from tacit.site.sealed import assemble_sealed
+from tacit.site.wording import unknown
 from tacit.train.cohort import Trainer, one_by_one, task
 from tacit.train.workspace import workspace
 from tacit.types import Budget, Client
 
+SETTINGS = ("name", "server", "data", "device", "examples", "shape")  # of site.toml
 MOST_WORDS = 500  # of a refusal that repeats parts of an experiment
 
 
@@ -130,6 +132,11 @@ def read_settings(folder: Path) -> dict[str, Any]:
         raise BadInput(f"{path} cannot be read ({error}).") from None
     if not isinstance(values.get("name"), str):
         raise BadInput(f'{path} does not name the site: add name = "...".')
+    for key, value in values.items():
+        if key not in SETTINGS:
+            raise BadInput(f"{path}: {unknown(key, SETTINGS)}")
+        if key not in ("examples", "shape") and not isinstance(value, str):
+            raise BadInput(f"{path}: expected {key} to be a text, got {value!r}.")
     return values
 
 

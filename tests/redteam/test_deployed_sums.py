@@ -18,7 +18,7 @@ from tacit.engine.flower.local import LocalGrid
 from tacit.engine.flower.records import _content, read
 from tacit.engine.flower.server import _terms
 from tacit.engine.wire import pack, unpack
-from tacit.errors import TacitError
+from tacit.errors import Refused, TacitError
 from tacit.protect import keys, signing
 from tacit.protect.envelope import Place, parse
 from tacit.protect.opener import whose_turn
@@ -28,6 +28,7 @@ from tacit.site import agreement, key_files
 from tacit.site.roster import Roster
 from tacit.site.rows import public_rows, shape
 from tacit.site.sealed import assemble_sealed
+from tacit.site.site import Site
 from tacit.types import Message
 
 PRIVACY = {"kind": "distributed", "epsilon": 8.0, "clip": 0.5, "fewest_reports": 2}
@@ -174,6 +175,43 @@ def test_a_message_whose_turn_is_not_its_round_is_refused_by_the_site(federation
     assert "asks for round 0 and sent the turn 1" in log(deployed, 0)
     assert list(history.summary["sites"]["absent"]) == ["client-0"]
     assert [charges(deployed, index) for index in range(3)] == [0, 1, 1]
+
+
+@pytest.mark.parametrize("protect", [PROTECT, PROTECT | {"threshold": 2}])
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("experiments = [", "experiments = [] #", "is not among those that the site's budget.toml accepts"),
+        ("most_rounds = 1", "most_rounds = 1\nmost_clients = 2", "asks for 3 clients; the site allows 2"),
+        ("epsilon = 8.0", "epsilon = 7.0", "budget is now epsilon 7"),
+    ],
+)
+def test_consent_that_is_withdrawn_after_a_report_opens_no_sum_not_even_one_that_was_opened_before(
+    federation, protect, old, new, words
+):
+    deployed, asked = federation(protect=protect), {}
+
+    def ask(head, body, node):
+        if head["kind"] == "open" and node not in asked:  # between the report and its opening
+            asked[node] = (head, body)
+            path = deployed.site(node - 1) / "budget.toml"
+            path.write_text(path.read_text().replace(old, new))
+            assert new in path.read_text()
+
+    with pytest.raises(TacitError, match=words):
+        deployed.run(Line(deployed, ask=ask))
+    for node in asked:
+        path = deployed.site(node - 1) / "budget.toml"
+        assert not list(path.parent.glob("runs/*/opened-*/*"))
+        path.write_text(path.read_text().replace(new, old))
+    deployed.run(resume=True)
+    for node, (head, body) in asked.items():  # its answer is kept now, and is not given again either
+        site = Site(deployed.site(node - 1))
+        site.answer(head, body)
+        path = site.folder / "budget.toml"
+        path.write_text(path.read_text().replace(old, new))
+        with pytest.raises(Refused, match=words):
+            site.answer(head, body)
 
 
 def cheating(deployed, answer, name="client-0"):

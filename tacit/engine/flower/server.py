@@ -13,13 +13,12 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from tacit.build import Parts, with_rule
-from tacit.deploy.serve import PLACE
 from tacit.engine.flower.door import Door
 from tacit.engine.flower.frame import oddity
-from tacit.engine.flower.muster import LOOK_SECONDS, Call, muster
+from tacit.engine.flower.muster import LOOK_SECONDS, Call, call_of, muster
 from tacit.engine.flower.opening import opened_by_sites
 from tacit.engine.flower.parent import GRACE_SECONDS, end_with_parent
-from tacit.engine.flower.say import ending, in_flowers_words, observer
+from tacit.engine.flower.say import ending, in_flowers_words, observer, say_refusals_once
 from tacit.engine.flower.trainer import OverGrid
 from tacit.engine.folder import Folder, open_folder
 from tacit.engine.folder import replace as write_file
@@ -46,34 +45,16 @@ def server_app(experiment: Path | Experiment) -> ServerApp:
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         end_with_parent()
-        config = context.run_config
-        chosen = experiment if isinstance(experiment, Experiment) else Experiment.load(experiment)
-        call = Call(
-            out=_place(config.get("out"), "results"),
-            sites=tuple(str(config["sites"]).split(",")),
-            resume=bool(config.get("resume", False)),
-            force=bool(config.get("force", False)),
-            join_seconds=float(config.get("join-seconds", Call.join_seconds)),
-            round_seconds=float(config.get("round-seconds", Call.round_seconds)),
-            keys=_place(config.get("keys"), "server"),
-        )
+        say_refusals_once()
         try:
+            call = call_of(context.run_config)
+            chosen = experiment if isinstance(experiment, Experiment) else Experiment.load(experiment)
             ending(serve(grid, chosen, call, observer(chosen)))
         except TacitError as error:
             print(f"The run stopped: {in_flowers_words(error)}", flush=True)
             raise
 
     return app
-
-
-def _place(chosen: Any, name: str) -> Path:
-    """A folder of the run config, or the one of the federation that `tacit deploy server` serves. Raises BadInput."""
-    home = os.environ.get(PLACE)
-    if chosen:
-        return Path(str(chosen))
-    if home is None:
-        raise BadInput("Nothing says where the federation lies: start the server with `tacit deploy server FOLDER`.")
-    return Path(home) / name
 
 
 @dataclass(frozen=True)
@@ -101,6 +82,8 @@ def serve(grid: Grid, experiment: Experiment, call: Call, observe: Observer | No
         history = _serve(grid, experiment, call, folder, status, observe or (lambda record: None))
         status.write(folder, "finished", history.summary["stopped"])
         return history
+    except SystemExit:  # Flower ends a process whose SuperLink is gone; the server after it has the word
+        raise
     except BaseException as error:
         status.write(folder, "failed", in_words(error))
         raise
