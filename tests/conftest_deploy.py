@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 import tacit
-from tacit.deploy.init import init
-from tacit.deploy.processes import Processes, free_port, program
-from tacit.deploy.serve import register, start_server
-from tacit.deploy.up import start_site, submit
+from tacit.federation.operate.init import init
+from tacit.federation.operate.processes import Processes, free_port, program
+from tacit.federation.operate.serve import register, start_server
+from tacit.federation.operate.up import start_site, submit
 
 EXPERIMENT = {
     "name": "faults",
