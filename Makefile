@@ -47,6 +47,7 @@ bench: setup
 	$(BIN)/python bench/central.py
 	$(BIN)/python bench/paillier.py
 	$(BIN)/python bench/encrypted.py
+	$(BIN)/python bench/proofs.py
 	$(BIN)/python bench/report.py
 	$(BIN)/python bench/flower.py
 	$(BIN)/python bench/sites.py

@@ -2,8 +2,9 @@
 
 `digits-encrypted` runs with sums in clear and under Paillier, each in a fresh process, one after the other, `--repeats` times.
 Ratios are of the best whole run (start, key and tables included) and of the median round. Both runs end in the same model, bit
-for bit, or the program says so and fails. The second table is one client's work before sealing, on one core; the third what it
-costs to open a sum with shares of the key instead of the whole of it.
+for bit, or the program says so and fails. Every encrypted run has a twin without proofs (`proofs.py` has their parts). The second
+table is one client's work before sealing, on one core; the third what it costs to open a sum with shares of the key instead of
+the whole of it.
 """
 
 import argparse
@@ -25,7 +26,6 @@ MOST = 3.0  # times the run without encryption
 SIZE, CLIENTS, BITS = 1_000_000, 100, 16
 HOLDERS, THRESHOLD, SEALED = 20, 11, 7  # digits-encrypted: clients, more than half of them, a report's ciphertexts
 PROOFS = (8, 100, 1000)  # ciphertexts that one proof is about
-REPORTS = (7, 100, 1000)  # ciphertexts of a report: digits-encrypted has 7, a megabyte of report 1,300
 CONTENDERS = {
     "in clear": {"protect.kind": "none", "protect.key_bits": ""},
     "2048, ordinary": {"protect.key_bits": "2048"},
@@ -33,12 +33,25 @@ CONTENDERS = {
     "3072, ordinary": {"protect.key_bits": "3072"},
     "3072, short-exponent": {"protect.key_bits": "3072", "protect.key_shape": "short-exponent"},
 }
+UNPROVED = ", no proofs"  # the same run with nothing proved and nothing checked, which only a benchmark can have
+
+
+def without_proofs() -> None:
+    """Makes this process, and its forks, send zeros for proofs and believe everybody."""
+    from tacit.protect import envelope, proofs
+    from tacit.protect import seal as seals
+
+    seals.prove = lambda claim, messages, secret: bytes(proofs.proof_bytes(claim.public))
+    envelope.unproved = lambda reports: {}
+    proofs.warm = lambda public: None
 
 
 def one(settings: dict[str, str], rounds: int) -> dict[str, Any]:
     """Runs one contender in this process."""
     import tacit
 
+    if settings.pop(UNPROVED, None):
+        without_proofs()
     changes = [f"{key}={value}" for key, value in settings.items()]
     experiment = tacit.Experiment.load("digits-encrypted", (f"train.rounds={rounds}", *changes))
     began = time.perf_counter()
@@ -56,9 +69,12 @@ def one(settings: dict[str, str], rounds: int) -> dict[str, Any]:
 
 def in_turns(rounds: int, repeats: int) -> dict[str, list[dict[str, Any]]]:
     """Every contender once, then every contender again."""
-    found: dict[str, list[dict[str, Any]]] = {name: [] for name in CONTENDERS}
+    all_ = CONTENDERS | {
+        name + UNPROVED: settings | {UNPROVED: "1"} for name, settings in CONTENDERS.items() if name != "in clear"
+    }
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in all_}
     for _ in range(repeats):
-        for name, settings in CONTENDERS.items():
+        for name, settings in all_.items():
             words = [sys.executable, __file__, "--one", json.dumps(settings), "--rounds", str(rounds)]
             done = subprocess.run(words, check=True, capture_output=True, text=True)
             found[name].append(json.loads(done.stdout.splitlines()[-1]))
@@ -138,47 +154,6 @@ def products() -> dict[int, float]:
     return found
 
 
-def proofs(sizes: tuple[int, ...] = REPORTS) -> list[tuple[str, int, float, float, float]]:
-    """Shape, ciphertexts, seconds to seal a report, and what its proof and its check cost as a share of that: one core, 3072 bits.
-
-    Tables are made beforehand, as for all reports but a process's first; proofs are checked anew, not remembered.
-    """
-    from tacit.protect.paillier import generate
-    from tacit.protect.proofs import Claim, holds, prove, warm
-    from tacit.protect.randomisers import Randomisers
-
-    def one_report(public: Any, source: Any, count: int) -> tuple[int, float, float, float]:
-        messages = [(1 << 3000) + i for i in range(count)]
-        (values, secret), making = _timed(lambda: tuple(zip(*source.take_known(count), strict=True)))
-        sealed, rest = _timed(lambda: public.seal_with(messages, values))
-        claim = Claim(public, "run", 0, "client", "told", sealed)
-        proof, proving = _timed(lambda: prove(claim, messages, secret))
-        right, checking = _timed(lambda: holds(claim, proof))
-        if not right:
-            sys.exit("A proof does not hold.")
-        whole = making + rest
-        return count, whole, (whole + proving) / whole, checking / whole
-
-    found = []
-    for shape in ("ordinary", "short-exponent"):
-        public = generate(bits=3072, shape=shape).public
-        source = Randomisers(public, expected=10_000, workers=1)
-        source.warm()
-        warm(public)
-        found += [(shape, *one_report(public, source, count)) for count in sizes]
-    return found
-
-
-def _timed(work: Any) -> tuple[Any, float]:
-    """What the work gives, and the best of three times it took."""
-    best, result = float("inf"), None
-    for _ in range(3):
-        began = time.process_time()
-        result = work()
-        best = min(best, time.process_time() - began)
-    return result, best
-
-
 def main() -> None:
     """Runs all parts and prints the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -198,6 +173,11 @@ def main() -> None:
         uplink = f"{results[0]['uplink'] / 1000:.0f}"
         table.add_row(name, f"{whole:.2f}", ratios[0], f"{1000 * middle:.1f}", ratios[1], uplink)
     console.print(table)
+    for name in CONTENDERS:
+        if name + UNPROVED in found:
+            pairs = zip(_figures(found[name]), _figures(found[name + UNPROVED]), strict=True)
+            whole, middle = (proved / bare for proved, bare in pairs)
+            console.print(f"proofs, {name}: the run {whole:.2f} times the same without, a median round {middle:.2f}")
     work = Table("step", "ms", "us a parameter", title=f"{SIZE:,} parameters, {BITS} bits, {CLIENTS} clients, one core")
     for name, seconds in stages().items():
         work.add_row(name, f"{1000 * seconds:.0f}", f"{1e6 * seconds / SIZE:.3f}")
@@ -211,12 +191,6 @@ def main() -> None:
     console.print(shares)
     faster = ", ".join(f"{ratio:.1f} x at {count}" for count, ratio in products().items())
     console.print(f"products of a proof, 3072 bits, by buckets against power by power: {faster} ciphertexts")
-    senders = Table(
-        "key", "ciphertexts", "sealed, ms", "with its proof", "checked", title="proofs of reports, 3072 bits, one core"
-    )
-    for shape, count, whole, proving, checking in proofs():
-        senders.add_row(shape, str(count), f"{1000 * whole:.0f}", f"{proving:.2f} x", f"{checking:.2f} x")
-    console.print(senders)
     if len({result["model"] for results in found.values() for result in results}) != 1:
         sys.exit("The models differ: encryption changed what it carried.")
     ratio = _figures(found["2048, ordinary"])[0] / base_run

@@ -57,6 +57,9 @@ def collect(
             refused.setdefault(message.sender, plain(str(error)))
         except Exception as error:  # noqa: BLE001 - whatever a client has sent, the round goes on without it
             refused.setdefault(message.sender, f"its message cannot be used ({type(error).__name__})")
+    for _, reports in found.values():
+        for sender, error in reports.settle().items():
+            refused[sender] = plain(str(error))
     return found
 
 

@@ -28,6 +28,7 @@ from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.build.held import held
 from tacit.data.population import Population, populate
+from tacit.privacy.ledger.before import NOTHING, Before
 from tacit.privacy.central.mechanism import QuantileClip
 from tacit.privacy.central.plan import CentralPlan, central_plan
 from tacit.privacy.distributed.plan import DistributedPlan
@@ -66,6 +67,7 @@ class Parts:
     made: str = ""  # what the model was before anybody used it
     nonce: str = ""  # not empty where a start cannot repeat the one before it bit for bit
     elsewhere: bool = False  # whether the clients' rows are at sites of their own
+    before: Before = NOTHING  # what other runs of a shared ledger had sealed when this one began
     threads: int = field(default_factory=torch.get_num_threads)  # what this process was given
 
     @cached_property
@@ -86,11 +88,12 @@ class Parts:
         return self.experiment.train.clients_per_round or len(self.population)
 
 
-def build(experiment: Experiment, *, progress: Progress | None = None) -> Parts:
-    """Loads, shares out, calibrates. Raises BadInput or BadData in one sentence for what cannot be done."""
-    dataset, shares, population = clients(experiment, progress=progress)
+def build(experiment: Experiment, *, progress: Progress | None = None, before: Before = NOTHING) -> Parts:
+    """Loads, shares out, calibrates, for what other runs of the ledger have left. Raises BadInput or BadData in one sentence."""
+    dataset, shares, population = clients(experiment, progress=progress, before=before)
     # the rows are held once, client by client: the order of the source is not needed any more
-    return assemble(experiment, replace(dataset, x=population.x, y=population.y, client=None), population, shares)
+    rows = replace(dataset, x=population.x, y=population.y, client=None)
+    return replace(assemble(experiment, rows, population, shares), before=before)
 
 
 def assemble(
@@ -130,8 +133,10 @@ def assemble(
     return Parts(experiment, dataset, shares, population, model, theta, params, plan, algorithm, made=made, nonce=nonce)
 
 
-def clients(experiment: Experiment, *, progress: Progress | None = None) -> tuple[Dataset, Shares, Population]:
-    """The data and who has what of it, with each client's epsilon."""
+def clients(
+    experiment: Experiment, *, progress: Progress | None = None, before: Before = NOTHING
+) -> tuple[Dataset, Shares, Population]:
+    """The data and who has what of it, with each client's epsilon, and what of that other runs have sealed."""
     derive, privacy = seeded(experiment.run.seed), experiment.privacy
     dataset = load(experiment.data, seed=experiment.run.seed, progress=progress)
     shares = share_out(dataset, experiment.data, rng=derive("partition").generator())
@@ -140,14 +145,15 @@ def clients(experiment: Experiment, *, progress: Progress | None = None) -> tupl
     epsilons = budgets(spec, clients=len(shares), rng=derive("budgets").generator(), names=names)
     if privacy.level != "own":
         epsilons = np.full(len(epsilons), epsilons.min() if privacy.level == "minimum" else epsilons.max())
-    return (
-        dataset,
-        shares,
-        populate(dataset, shares, names=names, epsilons=epsilons, delta=privacy.run_delta, unit=privacy.unit_kept),
-    )
+    limits = {"epsilons": epsilons, "delta": privacy.run_delta, "unit": privacy.unit_kept}
+    population = populate(dataset, shares, names=names, **limits)
+    if before.runs:
+        sealed = before.epsilons(population.names, together=privacy.kind == "central")
+        population = replace(population, sealed=sealed)
+    return dataset, shares, population
 
 
-def population_id(experiment: Experiment, parts: Parts) -> str:
+def population_id(experiment: Experiment, population: Population, *, elsewhere: bool = False) -> str:
     """What a ledger belongs to: the same records in the same hands, run after run.
 
     Where the data itself names the clients, rows may come and go, and who holds which is looked at row by row
@@ -163,10 +169,10 @@ def population_id(experiment: Experiment, parts: Parts) -> str:
         held_out = {"test_path": True, "test_share": None} if data.test_path else {"seed": seed}
         mark = hashlib.blake2b(repr(sorted((settings | held_out).items())).encode(), digest_size=8)
         return f"{data.name}:natural:{mark.hexdigest()}"
-    mark = hashlib.blake2b(parts.population.offsets.tobytes(), digest_size=8)
+    mark = hashlib.blake2b(population.offsets.tobytes(), digest_size=8)
     mark.update(repr(sorted((settings | {"seed": seed}).items())).encode())
-    if not parts.elsewhere:
-        mark.update(parts.population.digest().encode())
+    if not elsewhere:
+        mark.update(population.digest().encode())
     return f"{data.name}:{mark.hexdigest()}"
 
 

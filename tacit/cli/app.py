@@ -154,14 +154,14 @@ def plan_command(
     as_json: AsJson = False,
 ) -> None:
     """Price noise: leave out one of --epsilon, --noise-multiplier and --steps, and it is computed."""
-    from tacit.report import plans
+    from tacit.report import planned, plans
 
     numbers = {"epsilon": epsilon, "sampling_rate": sampling_rate, "steps": steps, "noise_multiplier": noise_multiplier}
     if experiment is not None:
         given = [f"--{name.replace('_', '-')}" for name, value in numbers.items() if value is not None]
         if given:
             raise BadInput(f"An experiment has its own numbers: leave out {', '.join(given)} or use --set.")
-        answer: Any = plans.of_experiment(tacit.Experiment.load(experiment, tuple(settings or ())))
+        answer: Any = planned.of_experiment(tacit.Experiment.load(experiment, tuple(settings or ())))
     else:
         answer = plans.of_numbers(delta=delta, accountant=accountant, **numbers)
     if as_json:

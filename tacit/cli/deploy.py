@@ -102,6 +102,9 @@ def site_command(
     folder: Annotated[Path, typer.Argument(metavar="SITE", help="The site's folder.", show_default=False)],
 ) -> None:
     """Join the server as one site, and answer until stopped."""
+    from tacit.federation.operate.lean import be_lean
+
+    be_lean()  # before the imports that it spares
     from tacit.federation.operate.site_process import run_site
 
     run_site(folder)

@@ -16,6 +16,7 @@ from tacit.errors import BadData
 from tacit.types import Budget, Client, Unit
 
 MARK_BYTES = 16
+CRUMB = 0.01  # of an epsilon: what calibration leaves of a spread one; noise for so little would be all that is learnt
 NOBODY = frozenset(
     {"", "every client"}
 )  # in a ledger the empty name is everybody, and among its rows the public test set
@@ -32,6 +33,7 @@ class Population:
     epsilons: np.ndarray = field(repr=False)
     delta: float
     unit: Unit
+    sealed: np.ndarray | None = field(default=None, repr=False)  # of each epsilon, what other runs of a ledger have
 
     def __post_init__(self) -> None:
         if len(set(self.names)) < len(self.names) or not NOBODY.isdisjoint(self.names):
@@ -46,6 +48,19 @@ class Population:
         start, stop = int(self.offsets[index]), int(self.offsets[index + 1])
         budget = Budget(float(self.epsilons[index]), self.delta, self.unit)
         return Client(index, self.names[index], budget, self.x[start:stop], self.y[start:stop])
+
+    @property
+    def left(self) -> np.ndarray:
+        """What other runs of the ledger have left of each epsilon."""
+        if self.sealed is None:
+            return self.epsilons
+        limited = np.isfinite(self.epsilons)
+        return np.where(limited, np.maximum(np.where(limited, self.epsilons, 0.0) - self.sealed, 0.0), np.inf)
+
+    @property
+    def to_spread(self) -> np.ndarray:
+        """What noise is sized for: what is left; of who has but a crumb left, all of it, and the ledger keeps that one out."""
+        return np.where(self.left > CRUMB * self.epsilons, self.left, self.epsilons)
 
     @property
     def sizes(self) -> np.ndarray:

@@ -5,6 +5,8 @@ the price (central DP), everybody pays first, and then nothing but chance decide
 a round without clients is a round.
 """
 
+from collections.abc import Collection
+
 from tacit.build.parts import Parts
 from tacit.engine.meter import Meter
 from tacit.privacy.central.plan import CentralPlan
@@ -14,10 +16,13 @@ from tacit.random import Derive
 from tacit.types import Client
 
 
-def gather(parts: Parts, ledger: Ledger | None, meter: Meter, round: int, derive: Derive) -> list[Client] | None:
+def gather(
+    parts: Parts, ledger: Ledger | None, meter: Meter, round: int, derive: Derive, *, away: Collection[int] = ()
+) -> list[Client] | None:
     """The clients of a round, paid for; None where too few (or, if all must pay together, not all) can pay.
 
-    `derive` is the server's randomness in the state that the round starts from.
+    `derive` is the server's randomness in the state that the round starts from. Where each pays for itself, who is `away` is asked
+    nothing and pays nothing, unless too few are left without: then it is asked, and waited for.
     """
     if isinstance(parts.plan, CentralPlan):
         mechanism = parts.plan.mechanism
@@ -27,6 +32,8 @@ def gather(parts: Parts, ledger: Ledger | None, meter: Meter, round: int, derive
     cohort, fewest = sample(parts, meter, round, derive), parts.experiment.train.min_clients
     if isinstance(parts.plan, DistributedPlan):
         fewest = max(fewest, parts.plan.fewest)  # with less, no sum would be opened
+    here = [client for client in cohort if client.index not in away]
+    cohort = here if len(here) >= fewest else cohort
     if len(cohort) >= fewest and ledger is not None:
         cohort = ledger.admit(cohort, meter.cost, hint=meter.hint)
     return cohort if len(cohort) >= fewest else None

@@ -1,4 +1,4 @@
-"""A run's folder: `experiment.toml`, `rounds.jsonl`, `ledger.db`, `checkpoint.safetensors`, `model.safetensors`,
+"""A run's folder: `run.json`, `experiment.toml`, `rounds.jsonl`, `ledger.db`, `checkpoint.safetensors`, `model.safetensors`,
 `summary.json`.
 
 Every file but the round log is replaced atomically, so a crash leaves the old one or the new one. A folder belongs to
@@ -20,6 +20,7 @@ from safetensors.torch import load_file, save
 
 from tacit.errors import BadInput, RunExists
 from tacit.experiment import Experiment
+from tacit.privacy.ledger.before import NOTHING, Before
 from tacit.types import State
 
 CHECKPOINT = "checkpoint.safetensors"
@@ -64,9 +65,7 @@ class Folder:
 
     def logged(self) -> set[int]:
         """The rounds that the log holds."""
-        place = self.path / "rounds.jsonl"
-        lines = place.read_text("utf-8").splitlines() if place.exists() else []
-        return {int(json.loads(line)["round"]) for line in lines if _complete(line)}
+        return logged_rounds(self.path)
 
     def log(self, record: dict[str, Any]) -> None:
         """Adds a line to the round log."""
@@ -80,6 +79,13 @@ class Folder:
     def close(self) -> None:
         """Gives the folder free."""
         os.close(self.lock)
+
+
+def logged_rounds(path: Path) -> set[int]:
+    """The rounds that the log in a run's folder holds."""
+    place = path / "rounds.jsonl"
+    lines = place.read_text("utf-8").splitlines() if place.exists() else []
+    return {int(json.loads(line)["round"]) for line in lines if _complete(line)}
 
 
 def refuse_taken(path: Path, *, resume: bool, force: bool) -> None:
@@ -106,11 +112,18 @@ def says_same(text: str, experiment: Experiment) -> bool:
 
 
 def open_folder(
-    path: Path, experiment: Experiment, *, resume: bool, force: bool, resolved: Experiment | None = None
+    path: Path,
+    experiment: Experiment,
+    *,
+    resume: bool,
+    force: bool,
+    resolved: Experiment | None = None,
+    before: Before = NOTHING,
 ) -> Folder:
     """Makes or reopens a run's folder and locks it. Raises RunExists, or BadInput if there is nothing to resume.
 
     `resolved` is the experiment as it is written down, with the rule that runs; a run that was started without it goes on too.
+    `before` is what other runs of its ledger had sealed when it began: its noise is sized for what they left.
     """
     known = path / "experiment.toml"
     refuse_taken(path, resume=resume, force=force)
@@ -119,7 +132,8 @@ def open_folder(
     path.mkdir(parents=True, exist_ok=True)
     lock = _lock(path)
     if not resume:
-        replace(path / "run.json", json.dumps({"run": uuid.uuid4().hex}).encode())
+        noted = {"before": before.record()} if before.runs else {}
+        replace(path / "run.json", json.dumps({"run": uuid.uuid4().hex, **noted}).encode())
         replace(known, (resolved or experiment).toml().encode())
     elif not _same(known.read_text("utf-8"), experiment, resolved):
         os.close(lock)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from tacit.build.parts import Parts
 from tacit.digest import state_mark
@@ -37,7 +37,8 @@ def loop(parts: Parts, ledger: Ledger | None, folder: Folder, trainer: Trainer, 
         if ledger is not None:
             ledger.open_round(r, parts.releases.attempt(begins))
         derive = parts.releases.server(begins)
-        cohort = gather(parts, ledger, meter, r, derive)  # pays first; who cannot pay stays out
+        away = _away(trainer, meter)
+        cohort = gather(parts, ledger, meter, r, derive, away=away)  # pays first; who cannot pay stays out
         if cohort is None:
             return state, "budget"
         received, traffic = pack(algorithm.broadcast(state, cohort)), Traffic()
@@ -69,6 +70,7 @@ def loop(parts: Parts, ledger: Ledger | None, folder: Folder, trainer: Trainer, 
             + info.pop("asked_bytes", 0),  # sealed reports go on to whoever opens the sum
             **info,
             **_diverged(cohort, traffic),
+            **_absent(trainer),
         }
         watch.lap("admit")  # what was spent is priced with the admission
         record |= watch.read()
@@ -91,6 +93,31 @@ def averaged(state: State, before: State, *, rate: float, round: int) -> State:
     kept = min(rate, round / (round + WARM_UP))
     old = before.params if before.average is None else before.average
     return replace(state, average=old.lerp(state.params, 1 - kept))
+
+
+@runtime_checkable
+class Elsewhere(Protocol):
+    """A trainer whose clients are on other machines: some are away, and some do not answer."""
+
+    absent: dict[str, str]  # who did not answer in the last round, with the reason
+    unpaid: set[int]  # whose own ledger does not pay any more
+
+    def away(self) -> set[int]:
+        """Who has left, and need not be asked before it is back."""
+        ...
+
+
+def _away(trainer: Trainer, meter: Meter) -> set[int]:
+    """Who is asked nothing in the coming round; whose own ledger is spent counts as out of budget."""
+    if not isinstance(trainer, Elsewhere):
+        return set()
+    meter.leave(trainer.unpaid)
+    return trainer.away()
+
+
+def _absent(trainer: Trainer) -> dict[str, Any]:
+    """Who was missing from the round, and why, where clients can be missing."""
+    return {"absent": dict(trainer.absent)} if isinstance(trainer, Elsewhere) else {}
 
 
 def _diverged(cohort: list[Client], traffic: Traffic) -> dict[str, Any]:

@@ -49,16 +49,23 @@ class Meter:
                     self._out.add(index)
         return found
 
+    def leave(self, indices: Iterable[int]) -> None:
+        """Takes clients for out of budget whose own ledgers say so; where all pay together, nobody leaves."""
+        if not self._together:
+            self._out |= set(indices)
+
     def after(self, cohort: Sequence[Client], *, last: bool) -> dict[str, Any]:
         """The numbers of a round: clients out of budget (and who is so from the next round on), and epsilon spent by the
-        tightest and the loosest client. After the last planned round nobody is left out of anything any more."""
+        tightest and the loosest client, with what other runs sealed (so many are told).
+        After the last planned round nobody is left out of anything any more."""
         if self._ledger is None:
             return {"out_of_budget": 0}
+        others = self._ledger.other_runs(self._parts.population.unit)  # whose seals are in the two epsilons
         tightest, loosest = (self._at_most(client, self._ledger) for client in self._ends)
         outside = len(self._out) if last else self._outside(cohort)
         names, self._told = sorted(self._out - self._told), set(self._out)
         dropped = [self._parts.population.names[index] for index in names]
-        ends = {"epsilon_tightest": tightest, "epsilon_loosest": loosest}
+        ends = {"epsilon_tightest": tightest, "epsilon_loosest": loosest, "other_runs": others}
         return {"out_of_budget": outside, "dropped": dropped, **ends}
 
     @property

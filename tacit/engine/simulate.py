@@ -20,6 +20,7 @@ import tacit
 from tacit.algorithms.local_dp import LocalDP
 from tacit.build.parts import Parts, build, population_id, rule_name, with_rule
 from tacit.build.release import STACKED
+from tacit.engine import neighbours
 from tacit.engine.evaluate import evaluate
 from tacit.engine.exports import clients_record, csv_text, flat_records
 from tacit.engine.folder import Folder, first_free, open_folder, refuse_taken
@@ -29,6 +30,7 @@ from tacit.engine.trainers.stacked import stackable, stacked
 from tacit.engine.wire import pack
 from tacit.errors import LedgerError
 from tacit.experiment import Experiment
+from tacit.privacy.ledger.before import NOTHING, Before, noted, read
 from tacit.privacy.central.plan import CentralPlan
 from tacit.privacy.guarantee import promise, seen_alone, sentence, spent_by
 from tacit.privacy.ledger.conditions import Condition, Draws
@@ -86,8 +88,9 @@ def run(
     refuse_taken(place, resume=resume, force=force)
     writers = load_writers(experiment.run.writers)
     with ExitStack() as stack:
-        parts = build(experiment, progress=progress)
-        folder = open_folder(place, experiment, resume=resume, force=force, resolved=with_rule(parts))
+        before = _before(experiment, place, resume=resume)
+        parts = build(experiment, progress=progress, before=before)
+        folder = open_folder(place, experiment, resume=resume, force=force, resolved=with_rule(parts), before=before)
         stack.callback(folder.close)
         trainer = _trainer(parts, stack)
         ledger = open_ledger(parts, folder)
@@ -110,6 +113,14 @@ def new_place(name: str) -> Path:
     """A folder under runs/ that does not exist yet."""
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     return first_free(Path("runs") / f"{name}-{stamp}{suffix}" for suffix in ("", *(f"-{n}" for n in range(2, 1000))))
+
+
+def _before(experiment: Experiment, place: Path, *, resume: bool) -> Before:
+    """What other runs of a shared ledger had sealed when this run began."""
+    shared = experiment.privacy.ledger
+    if shared is None:
+        return NOTHING
+    return noted(place / "run.json") if resume else read(Path(shared), unit=experiment.privacy.unit_kept)
 
 
 def _trainer(parts: Parts, stack: ExitStack) -> Trainer:
@@ -151,9 +162,11 @@ def open_ledger(parts: Parts, folder: Folder) -> Ledger | None:
     conditions: list[Condition] = [Draws(releases.server_key, releases.digest)] if draws else []
     if experiment.data.partition == "natural" and not parts.elsewhere:
         conditions.append(holdings(parts.population, parts.dataset))
+    if shared:
+        neighbours.refuse_lost(path, folder.path)
     ledger = Ledger(
         path,
-        population=population_id(experiment, parts),
+        population=population_id(experiment, parts.population, elsewhere=parts.elsewhere),
         run=folder.run,
         delta=experiment.privacy.delta,
         rounds=experiment.train.rounds,
@@ -162,6 +175,8 @@ def open_ledger(parts: Parts, folder: Folder) -> Ledger | None:
         conditions=conditions,
     )
     refuse_unknown(folder, ledger)
+    if shared:
+        neighbours.refuse_older(ledger, folder.path)
     return ledger
 
 

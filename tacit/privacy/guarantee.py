@@ -177,9 +177,17 @@ def _meaning(g: Guarantee, *, whom: str, bound: str) -> str:
 
 def _otherwise(g: Guarantee) -> str:
     """A second guarantee, against somebody who can see more, in one sentence."""
-    bound = (
-        "no epsilon that means anything"
-        if math.isinf(g.epsilon_max)
-        else f"an epsilon of at most {shown(g.epsilon_max)}"
+    return f"Against {g.adversary} there is {seen_by_more(g.epsilon_max, g.delta, g.unit, g.relation, g.sampler)}."
+
+
+def seen_by_more(epsilon: float | None, delta: float, unit: Unit, relation: str, sampler: str) -> str:
+    """What is left of a promise against somebody who can see more: as whole as the first one.
+
+    >>> seen_by_more(27.0, 1e-5, "client", "empty one client", "single reports")
+    'an epsilon per client of at most 27.000 at delta = 1e-05, to empty one client (single reports)'
+    """
+    if epsilon is None or math.isinf(epsilon):
+        return f"no epsilon per {unit} that means anything at delta = {shown_delta(delta)}, to {relation} ({sampler})"
+    return (
+        f"an epsilon per {unit} of at most {shown(epsilon)} at delta = {shown_delta(delta)}, to {relation} ({sampler})"
     )
-    return f"Against {g.adversary} there is {bound} at the same delta ({g.sampler})."

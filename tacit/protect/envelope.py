@@ -29,7 +29,8 @@ from tacit.errors import (
 )
 from tacit.parse import json_object
 from tacit.protect.paillier import PublicKey
-from tacit.protect.proofs import Claim, proof_bytes, refuse_unproved
+from tacit.protect.proofs import Claim, proof_bytes
+from tacit.protect.proved import unproved
 from tacit.protect.signing import Members, Signer, verified
 
 PREFIX = b"tacit report 2\n"  # nothing else that is ever signed starts like this
@@ -173,15 +174,19 @@ def check_body(place: Place, header: Header, body: bytes) -> tuple[list[mpz], by
 
 
 class Inbox:
-    """The reports of one round, each checked when it comes in. A client counts when all its chunks and a proof are there."""
+    """The reports of one round, each checked when it comes in, and the proofs of all that are whole when they are counted.
+
+    Guarantee: whoever counts, and whose ciphertexts are in `total`, has sent all its chunks and a proof that held.
+    """
 
     def __init__(self, place: Place):
         self.place = place
         self._chunks: dict[str, dict[int, list[mpz]]] = {}
         self._proofs: dict[str, bytes] = {}
+        self._proved: set[str] = set()
 
     def accept(self, raw: bytes) -> Evidence:
-        """Takes one message. Raises a MessageRefused; the messages taken before stay, unless the whole is not proved."""
+        """Takes one message. Raises a MessageRefused; the messages taken before stay. Its proof is checked by `settle`."""
         evidence, body = parse(raw)
         header = evidence.header
         check_header(self.place, evidence)
@@ -191,8 +196,6 @@ class Inbox:
         self._chunks.setdefault(header.client, {})[header.chunk] = ciphertexts
         if proof:
             self._proofs[header.client] = proof
-        if len(self._chunks[header.client]) == len(self.place.numbers):
-            self._refuse_unproved(header.client)
         return evidence
 
     def accept_report(self, client: str, messages: Sequence[bytes]) -> None:
@@ -210,27 +213,33 @@ class Inbox:
             self._forget(client)
             raise
 
-    def _refuse_unproved(self, client: str) -> None:
-        try:
-            refuse_unproved(self.place.claim(client, self._row(client)), self._proofs.pop(client, b""))
-        except MessageRefused:
-            self._forget(client)
-            raise
+    def settle(self) -> dict[str, MessageRefused]:
+        """Checks the proofs of all whole reports that are new, together. Forgets who has none that holds, and says why."""
+        whole = [name for name, chunks in self._chunks.items() if len(chunks) == len(self.place.numbers)]
+        new = [name for name in whole if name not in self._proved]
+        refused = unproved(
+            {name: (self.place.claim(name, self._row(name)), self._proofs.pop(name, b"")) for name in new}
+        )
+        for name in refused:
+            self._forget(name)
+        self._proved.update(name for name in new if name not in refused)
+        return dict(refused)
 
     def _forget(self, client: str) -> None:
         self._chunks.pop(client, None)
         self._proofs.pop(client, None)
+        self._proved.discard(client)
 
     def _row(self, client: str) -> list[mpz]:
         parts = self._chunks[client]
         return [c for chunk in sorted(parts) for c in parts[chunk]]
 
     def complete(self) -> list[str]:
-        """The clients whose whole report is there, in order of their names."""
-        return sorted(client for client, chunks in self._chunks.items() if len(chunks) == len(self.place.numbers))
+        """The clients whose whole report was there, with a proof that held, at the last `settle`, in order of their names."""
+        return sorted(self._proved)
 
     def total(self, *, at_least: int) -> list[mpz]:
-        """Ciphertexts of the sum of all complete reports. Raises TooFewReports."""
+        """Ciphertexts of the sum of all reports that `complete` names. Raises TooFewReports."""
         clients = self.complete()
         refuse_few(clients, at_least=at_least)
         return self.place.public.add(map(self._row, clients))
@@ -242,6 +251,16 @@ def refuse_few(clients: Sequence[str], *, at_least: int) -> None:
         raise TooFewReports(f"{len(clients)} whole reports arrived and {at_least} are needed: the round is not opened.")
 
 
+def taken(place: Place, messages: Sequence[bytes]) -> Inbox:
+    """The reports, all of them in order and proved. Raises MessageRefused, for the first that is not."""
+    inbox = Inbox(place)
+    for raw in messages:
+        inbox.accept(raw)
+    for error in inbox.settle().values():
+        raise error
+    return inbox
+
+
 def take_all(inbox: Inbox, messages: Sequence[bytes]) -> list[MessageRefused]:
     """Takes what can be taken and returns the refusals: by rule the round goes on without them."""
     refused = []
@@ -250,4 +269,4 @@ def take_all(inbox: Inbox, messages: Sequence[bytes]) -> list[MessageRefused]:
             inbox.accept(raw)
         except MessageRefused as error:
             refused.append(error)
-    return refused
+    return [*refused, *inbox.settle().values()]

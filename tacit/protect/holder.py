@@ -24,7 +24,7 @@ from gmpy2 import mpz
 
 from tacit import check
 from tacit.errors import BadInput, OpeningRefused
-from tacit.protect.envelope import Inbox, Place
+from tacit.protect.envelope import Place, taken
 
 T = TypeVar("T")
 SCHEMA = """
@@ -79,9 +79,7 @@ class Opener(Generic[T]):
 
         Raises MessageRefused for a report that is not in order, TooFewReports, or OpeningRefused.
         """
-        inbox = Inbox(place)
-        for raw in messages:
-            inbox.accept(raw)
+        inbox = taken(place, messages)
         total, clients = inbox.total(at_least=self.at_least), inbox.complete()
         return self._open(place, total, clients), clients
 

@@ -11,7 +11,7 @@ from typing import Protocol
 from gmpy2 import mpz
 
 from tacit.errors import BadCiphertext
-from tacit.protect.envelope import Inbox, Place
+from tacit.protect.envelope import Place, taken
 from tacit.protect.holder import Opener
 from tacit.protect.paillier import PublicKey
 from tacit.protect.threshold import Partial, Verification, combine
@@ -61,14 +61,6 @@ class Together:
         answered = sum(len(self.verification.to_bytes(partial)) for partial in partials)
         numbers = combine(self.verification, total, partials)
         return Opened(numbers, inbox.complete(), total_bytes(messages) * len(self.holders), answered)
-
-
-def taken(place: Place, messages: Sequence[bytes]) -> Inbox:
-    """The reports, checked. Raises MessageRefused."""
-    inbox = Inbox(place)
-    for raw in messages:
-        inbox.accept(raw)
-    return inbox
 
 
 def total_bytes(messages: Sequence[bytes]) -> int:

@@ -1,14 +1,15 @@
-"""The product of many powers, faster than power by power.
+"""The product of many powers, and many powers of one base, faster than power by power.
 
-Many bases share Pippenger's buckets (SIAM J. Comput. 9(2), 1980), few of them Straus's squarings (Amer. Math. Monthly 71, 1964).
+Many bases share Pippenger's buckets (SIAM J. Comput. 9(2), 1980), few of them Straus's squarings (Amer. Math. Monthly 71, 1964)
+with sliding windows. One base for many exponents has a comb (Lim and Lee, CRYPTO 1994).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from gmpy2 import mpz, powmod
 
 WIDEST_DIGIT = 12
-FEW_DIGIT = 4  # bits of a digit where every base has a table of its own
+FEW_DIGIT = 4  # bits of a digit where every base has a table of its own, of its odd powers
 
 
 def product_of_powers(bases: Sequence[mpz], exponents: Sequence[int], modulus: mpz, *, bits: int) -> mpz:
@@ -17,7 +18,7 @@ def product_of_powers(bases: Sequence[mpz], exponents: Sequence[int], modulus: m
     >>> product_of_powers([mpz(2), mpz(3)], [5, 2], mpz(1000), bits=3)
     mpz(288)
     """
-    few = bits + len(bases) * ((1 << FEW_DIGIT) + -(-bits // FEW_DIGIT))  # multiplications, about
+    few = bits + len(bases) * ((1 << FEW_DIGIT - 1) + bits // (FEW_DIGIT + 1))  # multiplications, about
     width = min(range(1, WIDEST_DIGIT), key=lambda w: _cost(len(bases), bits, w))
     if few < _cost(len(bases), bits, width):
         return by_squarings(bases, exponents, modulus, bits=bits)
@@ -37,28 +38,73 @@ def by_buckets(bases: Sequence[mpz], exponents: Sequence[int], modulus: mpz, *, 
         for digit in range(max(buckets, default=0), 0, -1):
             running = running * buckets.get(digit, 1) % modulus
             weighed = weighed * running % modulus
-        total = powmod(total, 1 << width, modulus) * weighed % modulus
+        for _ in range(width):
+            total = total * total % modulus
+        total = total * weighed % modulus
     return total
 
 
 def by_squarings(bases: Sequence[mpz], exponents: Sequence[int], modulus: mpz, *, bits: int) -> mpz:
-    """Digit by digit from the top, with the powers of every base at hand: all bases share the squarings."""
-    tables = []
-    for base in bases:
-        row = [mpz(1)]
-        for _ in range((1 << FEW_DIGIT) - 1):
-            row.append(row[-1] * base % modulus)
-        tables.append(row)
-    total, mask = mpz(1), (1 << FEW_DIGIT) - 1
-    for shift in range((bits - 1) // FEW_DIGIT * FEW_DIGIT, -1, -FEW_DIGIT):
-        total = powmod(total, 1 << FEW_DIGIT, modulus)
-        for row, exponent in zip(tables, exponents, strict=True):
-            digit = exponent >> shift & mask
-            if digit:
-                total = total * row[digit] % modulus
+    """Bit by bit from the top, with the odd powers of every base at hand: all bases share the squarings."""
+    due: list[list[mpz]] = [[] for _ in range(bits)]  # by place: what is multiplied in there
+    for base, exponent in zip(bases, exponents, strict=True):
+        digits = list(_odd_digits(exponent))
+        square, odd = base * base % modulus, [base % modulus]
+        for _ in range(max((digit for _, digit in digits), default=0) >> 1):
+            odd.append(odd[-1] * square % modulus)
+        for place, digit in digits:
+            due[place].append(odd[digit >> 1])
+    total = mpz(1)
+    for factors in reversed(due):
+        total = total * total % modulus
+        for factor in factors:
+            total = total * factor % modulus
     return total
+
+
+def _odd_digits(exponent: int) -> Iterator[tuple[int, int]]:
+    """Places and odd digits of FEW_DIGIT bits: the exponent is the sum of digit 2^place."""
+    place, mask = 0, (1 << FEW_DIGIT) - 1
+    while exponent:
+        zeros = (exponent & -exponent).bit_length() - 1
+        exponent >>= zeros
+        yield place + zeros, exponent & mask
+        exponent >>= FEW_DIGIT
+        place += zeros + FEW_DIGIT
 
 
 def _cost(bases: int, bits: int, width: int) -> int:
     """Multiplications of `by_buckets`, about."""
     return -(-bits // width) * (bases + 2 ** (width + 1))
+
+
+class Comb:
+    """Powers of one base: the exponent's bits in `teeth` rows, read column by column, the columns in `blocks` with a table each.
+
+    A power takes bits / teeth multiplications and bits / (teeth blocks) squarings, a table of 2^teeth numbers each block.
+    """
+
+    def __init__(self, base: mpz, modulus: mpz, *, bits: int, teeth: int, blocks: int):
+        self.modulus, self.squarings = modulus, -(-bits // (teeth * blocks))
+        self.columns = self.squarings * blocks
+        self.bits = self.columns * teeth
+        powers = [base]  # base^(2^(k squarings))
+        for _ in range(teeth * blocks - 1):
+            powers.append(powmod(powers[-1], 1 << self.squarings, modulus))
+        self.tables: list[list[mpz]] = []
+        for block in range(blocks):
+            table = [mpz(1)]
+            for tooth in range(teeth):
+                table += [entry * powers[tooth * blocks + block] % modulus for entry in table]
+            self.tables.append(table)
+
+    def power(self, exponent: int | mpz) -> mpz:
+        """base^exponent for an exponent of at most `bits` bits."""
+        if exponent < 0 or exponent.bit_length() > self.bits:
+            raise ValueError("an exponent is longer than its comb")
+        digits, total = format(int(exponent), f"0{self.bits}b"), mpz(1)
+        for row in range(self.squarings):  # from the top
+            total = total * total % self.modulus
+            for block, table in enumerate(reversed(self.tables)):
+                total = total * table[int(digits[block * self.squarings + row :: self.columns], 2)] % self.modulus
+        return total

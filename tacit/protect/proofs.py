@@ -1,25 +1,34 @@
-"""A proof that the sender of a report knows what it sealed, one for all its ciphertexts.
+"""A proof that the sender of a report knows what it sealed, one for all its ciphertexts. `proved` checks those of a round.
 
 Without it a ciphertext can be borrowed: c_A^k Enc(offset), signed by B, puts A's report into a later sum as often as B likes.
 
-    c_j = (1 + n)^(m_j) rho_j, rho_j = h_s^(r_j)       seed = H(run, round, client, roster, key, all c_j)
-    e_j = 128 bits each, from XOF(seed)                 C = prod c_j^(e_j), M = sum e_j m_j mod n, R = sum e_j r_j
-    x random mod n, s random and 128 bits longer than fR    A = (1 + n)^x h_s^s, f = H(seed, A)
-    sent: f, z1 = x + fM mod n, z2 = s + fR             held: f = H(seed, (1 + n)^(z1) h_s^(z2) C^(-f))
+    c_j = (1 + n)^(m_j) rho_j, rho_j = h_s^(r_j)            seed = H(run, round, client, roster, key, all c_j)
+    A = (1 + n)^x h_s^s, x random mod n, s random           e_j = 128 bits each, from XOF(seed, A)
+    sent: A, z1 = x + sum e_j m_j mod n, z2 = s + sum e_j r_j; s is 128 bits longer than the sum
+    held: (1 + n)^(z1) h_s^(z2) = +-A prod c_j^(e_j)
 
 It is Schnorr's protocol (J. Cryptology 4, 1991) for the opening of a Paillier ciphertext (Damgård and Jurik, PKC 2001, section
-4.2), batched by small exponents (Bellare, Garay and Rabin, EUROCRYPT 1998) and made non-interactive by a hash of the whole
-statement (Fiat and Shamir 1986; the statement must be in it: Bernhard, Pereira and Warinschi, ASIACRYPT 2012).
+4.2), of many at once: the challenge is a vector of small exponents (Bellare, Garay and Rabin, EUROCRYPT 1998). A hash of the
+whole statement makes it non-interactive (Fiat and Shamir 1986; the statement must be in it: Bernhard, Pereira and Warinschi,
+ASIACRYPT 2012).
 
-Guarantee: a sender that convinces can be made to tell all m_j mod n (in the random oracle model, by rewinding). Two answers to
-one A with challenges f and f' give (1 + n)^(dz1) h_s^(dz2) = C^(df). Decryption is a homomorphism onto Z_n that sends 1 + n to
-1 and h_s, an n-th residue, to 0; 0 < |df| < 2^256 < p, q is invertible modulo n; so D(C) = dz1 / df mod n. No assumption on the
-order of anything is used. D(C) = sum e_j D(c_j) for as many independent draws of e (by rewinding to the hash that made them)
-as there are ciphertexts is a linear system with a determinant that is invertible modulo n but for probability N 2^-127
-(Schwartz and Zippel), and its solution is all D(c_j). A proof says nothing about the m_j: z1 is uniform, z2 within 2^-128 of
-a number that does not depend on R. It does not bound the m_j either: a sum out of range is seen when it is opened.
+Guarantee: a sender that convinces can be made to tell all m_j mod n (in the random oracle model, by rewinding). Decryption D is
+a homomorphism of the units modulo n^2 onto Z_n that sends 1 + n to 1 and h_s, an n-th residue, to 0; -1, and whatever else has
+an order prime to n, goes to 0 too. So an equation that holds, up to a factor in the kernel of D, says
 
-A key without h_s has rho_j = r_j^n: then P = prod r_j^(e_j), s is a random unit, A = (1 + n)^x s^n, z2 = s P^f mod n.
+    z1 = D(A) + sum e_j D(c_j) mod n,
+
+which is linear in N + 1 unknowns. N + 1 answers to one A solve it, unless their challenges lie in an affine hyperplane modulo p
+or q; given the ones before, a new challenge does with probability 2^-128 for each of p and q, because e_j < 2^128 < p, q takes
+each residue at most once. That is the special soundness of Attema, Fehr and Resch (TCC 2023): a forger with Q hashes succeeds
+with probability about Q 2^-127. No assumption on the order of anything is used, and for the same reason two numbers that
+differ by their sign are one here: a report with -c for c is the same report, and is taken by every check (refusing it would need
+odd e_j). The c_j and A must be units; they are if the equation holds, as its left side is one, and e_j is not 0.
+
+A proof says nothing about the m_j: z1 is uniform, z2 within 2^-128 of a number that does not depend on the r_j, and A follows
+from them. It does not bound the m_j either: a sum out of range is seen when it is opened.
+
+A key without h_s has rho_j = r_j^n: then s is a random unit, A = (1 + n)^x s^n, z2 = s prod r_j^(e_j) mod n, and z2^n is held.
 """
 
 import hashlib
@@ -28,23 +37,20 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from math import gcd
 
 import gmpy2
 from gmpy2 import mpz
 
 from tacit.errors import BadInput, BadProof
 from tacit.protect.paillier import PublicKey
-from tacit.protect.powers import product_of_powers
-from tacit.protect.randomisers import FixedBase
+from tacit.protect.powers import Comb, product_of_powers
 
-DOMAIN = b"tacit proof 1\n"
-BATCH_BYTES = 16  # of an e_j
-CHALLENGE_BITS = 256
+DOMAIN = b"tacit proof 2\n"
+COEFFICIENT_BITS = 128  # of an e_j, and of a checker's weight
 HIDING_BITS = 128
 COUNT_BITS = 24  # a report has fewer than 2^24 ciphertexts
-WINDOW = 5  # of the table for h_s^z2: as dear as six exponentiations, then each costs a sixth of one
-REMEMBERED = 4096  # proofs that held in this process; the same bytes hold again
+REPORT_BITS = 12  # 2^12 reports may be checked by one equation
+TEETH, BLOCKS = 11, 4  # of the comb for h_s: 6 MB, as dear as five exponentiations, then each costs a tenth of one
 
 
 @dataclass(frozen=True)
@@ -67,6 +73,17 @@ class Claim:
         return hashed.digest()
 
 
+@dataclass(frozen=True, eq=False)
+class Equation:
+    """What holds where a claim is proved: (1 + n)^z1 h_s^z2 = +-A prod c_j^(e_j) modulo n^2."""
+
+    commitment: mpz
+    ciphertexts: Sequence[mpz]
+    coefficients: Sequence[int]
+    z1: mpz
+    z2: mpz
+
+
 def proof_bytes(public: PublicKey) -> int:
     """The length of a proof: the key's, whatever is proved."""
     return sum(_widths(public))
@@ -74,108 +91,84 @@ def proof_bytes(public: PublicKey) -> int:
 
 def prove(claim: Claim, messages: Sequence[int], secret: Sequence[mpz]) -> bytes:
     """The proof of who sealed `messages` with randomisers made from the numbers in `secret`."""
-    public, seed, count = claim.public, claim.seed(), len(claim.ciphertexts)
+    public, count = claim.public, len(claim.ciphertexts)
     if not 0 < count == len(messages) == len(secret) < 1 << COUNT_BITS:
         raise BadInput(f"Expected a message and a secret number for each of {count} ciphertexts.")
-    n, e = public.n, _coefficients(seed, count)
-    m = sum(a * b for a, b in zip(e, messages, strict=True)) % n  # M
-    x = mpz(secrets.randbelow(int(n)))
+    n, x = public.n, mpz(secrets.randbelow(int(public.n)))
     if public.h_s is None:
-        p = product_of_powers(secret, e, n, bits=8 * BATCH_BYTES)
         s = mpz(secrets.randbelow(int(n) - 1) + 1)
+        hidden = gmpy2.powmod(s, n, public.n_squared)
     else:
-        p = sum(a * b for a, b in zip(e, secret, strict=True))  # R
-        s = mpz(secrets.randbits(_response_bits(public) - 1))
-    f = _challenge(public, seed, _commitment(public, x, s))
-    z2 = s * gmpy2.powmod(p, f, n) % n if public.h_s is None else s + f * p
-    numbers = zip((f, (x + f * m) % n, z2), _widths(public), strict=True)
+        s = mpz(secrets.randbits(response_bits(public) - 1))
+        hidden = comb(public).power(s)
+    commitment = (1 + x * n) * hidden % public.n_squared  # A
+    e = coefficients(public, claim.seed(), commitment, count)
+    z1 = (x + sum(a * b for a, b in zip(e, messages, strict=True))) % n
+    if public.h_s is None:
+        z2 = s * product_of_powers(secret, e, n, bits=COEFFICIENT_BITS) % n
+    else:
+        z2 = s + sum(a * b for a, b in zip(e, secret, strict=True))
+    return written(public, commitment, z1, z2)
+
+
+def written(public: PublicKey, commitment: mpz, z1: mpz, z2: mpz) -> bytes:
+    """A proof for the wire, its numbers of one width each."""
+    numbers = zip((commitment, z1, z2), _widths(public), strict=True)
     return b"".join(int(number).to_bytes(width, "big") for number, width in numbers)
 
 
-def refuse_unproved(claim: Claim, proof: bytes) -> None:
-    """Raises BadProof unless the claim's client has shown that it knows its messages. The ciphertexts are units below n^2."""
-    seed = claim.seed()
-    if not _held_before(seed, proof):
-        if not holds(claim, proof, seed=seed):
-            raise BadProof(
-                f"The report of {claim.client!r} is refused: nothing shows that it knows what it sealed, so the ciphertexts may"
-                " be another's."
-            )
-        _remember(seed, proof)
+def equation(claim: Claim, proof: bytes, *, seed: bytes) -> Equation:
+    """What has to hold for this claim, `seed` being its hash. Raises BadProof for bytes that are no proof of anything."""
+    public, count, (a, b, _) = claim.public, len(claim.ciphertexts), _widths(claim.public)
+    parts = proof[:a], proof[a : a + b], proof[a + b :]
+    commitment, z1, z2 = (mpz(int.from_bytes(part, "big")) for part in parts)
+    sized = len(proof) == proof_bytes(public) and 0 < count < 1 << COUNT_BITS
+    if not sized or not 0 < commitment < public.n_squared or z1 >= public.n or not _in_range(public, z2):
+        raise refusal(claim)
+    return Equation(commitment, claim.ciphertexts, coefficients(public, seed, commitment, count), z1, z2)
 
 
-def holds(claim: Claim, proof: bytes, *, seed: bytes | None = None) -> bool:
-    """Whether a proof is one of this claim: the work itself."""
-    public, seed = claim.public, seed or claim.seed()
-    if len(proof) != proof_bytes(public) or not 0 < len(claim.ciphertexts) < 1 << COUNT_BITS:
-        return False
-    a, b, _ = _widths(public)
-    f, z1, z2 = (mpz(int.from_bytes(part, "big")) for part in (proof[:a], proof[a : a + b], proof[a + b :]))
-    if z1 >= public.n or not _sized(public, z2):
-        return False
-    e = _coefficients(seed, len(claim.ciphertexts))
-    c = product_of_powers(claim.ciphertexts, e, public.n_squared, bits=8 * BATCH_BYTES)
-    if gcd(c, public.n) != 1:
-        return False
-    back = gmpy2.powmod(c, -f, public.n_squared)
-    return _challenge(public, seed, _commitment(public, z1, z2) * back % public.n_squared) == f
+def refusal(claim: Claim) -> BadProof:
+    """Why a report without a proof that holds is not taken."""
+    return BadProof(
+        f"The report of {claim.client!r} is refused: nothing shows that it knows what it sealed, so the ciphertexts may"
+        " be another's."
+    )
 
 
 def warm(public: PublicKey) -> None:
-    """Makes the table of h_s now, for instance before a fork, so that all processes share it."""
+    """Makes the comb of h_s now, for instance before a fork, so that all processes share it."""
     if public.h_s is not None:
-        _table(public)
+        comb(public)
 
 
 @lru_cache(maxsize=2)
-def _table(public: PublicKey) -> FixedBase:
+def comb(public: PublicKey) -> Comb:
+    """Powers of h_s, with room for the weighted sum of the z2 of 2^REPORT_BITS reports."""
     if public.h_s is None:
         raise TypeError("a key without h_s has no powers of it")
-    return FixedBase(public.h_s, public.n_squared, bits=_response_bits(public), window=WINDOW)
+    bits = response_bits(public) + COEFFICIENT_BITS + REPORT_BITS
+    return Comb(public.h_s, public.n_squared, bits=bits, teeth=TEETH, blocks=BLOCKS)
 
 
-def _commitment(public: PublicKey, x: mpz, s: mpz) -> mpz:
-    """(1 + n)^x h_s^s, or (1 + n)^x s^n."""
-    hidden = _table(public).power(s) if public.h_s is not None else gmpy2.powmod(s, public.n, public.n_squared)
-    return (1 + x * public.n) * hidden % public.n_squared
+def coefficients(public: PublicKey, seed: bytes, commitment: mpz, count: int) -> list[int]:
+    """The challenge: e_1 ... e_count."""
+    width = COEFFICIENT_BITS // 8
+    raw = hashlib.shake_256(b"batch" + seed + public.to_bytes([commitment])).digest(width * count)
+    return [int.from_bytes(raw[at : at + width], "big") for at in range(0, len(raw), width)]
 
 
-def _coefficients(seed: bytes, count: int) -> list[int]:
-    raw = hashlib.shake_256(b"batch" + seed).digest(BATCH_BYTES * count)
-    return [int.from_bytes(raw[at : at + BATCH_BYTES], "big") for at in range(0, len(raw), BATCH_BYTES)]
+def response_bits(public: PublicKey) -> int:
+    """The bits of z2 = s + sum e_j r_j: s hides the sum, which is below 2^(128 + 24) times a randomiser's exponent."""
+    return COEFFICIENT_BITS + COUNT_BITS + public.exponent_bits + HIDING_BITS + 1
 
 
-def _challenge(public: PublicKey, seed: bytes, commitment: mpz) -> mpz:
-    raw = hashlib.sha256(b"challenge" + seed + public.to_bytes([commitment])).digest()
-    return mpz(int.from_bytes(raw, "big"))
-
-
-def _response_bits(public: PublicKey) -> int:
-    """The bits of z2 = s + fR: s hides fR, which is below 2^(256 + 128 + 24) times a randomiser's exponent."""
-    return CHALLENGE_BITS + 8 * BATCH_BYTES + COUNT_BITS + public.exponent_bits + HIDING_BITS + 1
-
-
-def _sized(public: PublicKey, z2: mpz) -> bool:
+def _in_range(public: PublicKey, z2: mpz) -> bool:
     if public.h_s is None:
-        return 0 < z2 < public.n and gcd(z2, public.n) == 1
-    return z2.bit_length() <= _response_bits(public)
+        return 0 < z2 < public.n and gmpy2.gcd(z2, public.n) == 1
+    return z2.bit_length() <= response_bits(public)
 
 
 def _widths(public: PublicKey) -> tuple[int, int, int]:
-    last = public.bits if public.h_s is None else _response_bits(public)
-    return CHALLENGE_BITS // 8, (public.bits + 7) // 8, (last + 7) // 8
-
-
-_HELD: dict[
-    bytes, None
-] = {}  # hashes of seed and proof, the oldest first: a party checks the same report several times
-
-
-def _held_before(seed: bytes, proof: bytes) -> bool:
-    return hashlib.sha256(seed + proof).digest() in _HELD
-
-
-def _remember(seed: bytes, proof: bytes) -> None:
-    while len(_HELD) >= REMEMBERED:
-        del _HELD[next(iter(_HELD))]
-    _HELD[hashlib.sha256(seed + proof).digest()] = None
+    last = public.bits if public.h_s is None else response_bits(public)
+    return public.ciphertext_bytes, (public.bits + 7) // 8, (last + 7) // 8

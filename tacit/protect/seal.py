@@ -13,7 +13,16 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from tacit.errors import BadInput, Duplicate, GridOverflow, MessageRefused, OpeningRefused, TooFewReports, Truncated
+from tacit.errors import (
+    BadInput,
+    Duplicate,
+    GridOverflow,
+    MessageRefused,
+    OpeningRefused,
+    TacitError,
+    TooFewReports,
+    Truncated,
+)
 from tacit.protect.envelope import Inbox, Place, sizes, write
 from tacit.protect.holder import Opener
 from tacit.protect.lanes import Lanes
@@ -42,8 +51,12 @@ class Collected(Protocol):
         """Adds a report. Raises a TacitError for what is none; the others stay."""
         ...
 
+    def settle(self) -> Mapping[str, TacitError]:
+        """Checks what is cheaper to check for all at once. Who is refused now is out of the sum; the reasons by client."""
+        ...
+
     def open(self) -> np.ndarray:
-        """The sum of the integers. Raises TooFewReports, or GridOverflow where a report left the grid."""
+        """The sum of the integers that are settled. Raises TooFewReports, or GridOverflow where a report left the grid."""
         ...
 
 
@@ -99,6 +112,9 @@ class PlainSum:
         self.total = values if self.total is None else self.total + values
         self.clients.append(message.sender)
 
+    def settle(self) -> Mapping[str, TacitError]:
+        return {}
+
     def open(self) -> np.ndarray:
         if self.total is None or len(self.clients) < self.seal.fewest:
             text = f"{len(self.clients)} reports arrived and {self.seal.fewest} are needed"
@@ -138,11 +154,12 @@ class Sealed:
 
 @dataclass
 class SealedSum:
-    """Signed ciphertexts, each checked as it comes. The opener is shown them all, so that it need not believe the server."""
+    """Signed ciphertexts, checked as they come and their proofs together. The opener is shown all that hold, so that it need not
+    believe the server."""
 
     seal: Sealed
     inbox: Inbox
-    taken: list[bytes] = field(default_factory=list)
+    taken: dict[str, list[bytes]] = field(default_factory=dict)
     opened: Opened | None = None
 
     @property
@@ -152,12 +169,19 @@ class SealedSum:
     def accept(self, message: Message) -> None:
         parts = [report_bytes(tensor) for tensor in _tensors(message, len(self.inbox.place.numbers))]
         self.inbox.accept_report(message.sender, parts)
-        self.taken += parts
+        self.taken[message.sender] = parts
+
+    def settle(self) -> Mapping[str, TacitError]:
+        refused = self.inbox.settle()
+        for client in refused:
+            del self.taken[client]
+        return refused
 
     def open(self) -> np.ndarray:
         if self.seal.opener is None:
             raise OpeningRefused("The sum can be opened only where a key is: send the reports to a client.")
-        self.opened = self.seal.opener.open(self.inbox.place, self.taken)
+        settled = [raw for client in self.inbox.complete() for raw in self.taken[client]]
+        self.opened = self.seal.opener.open(self.inbox.place, settled)
         return self.seal.lanes.unpack(self.opened.numbers, reports=len(self.opened.clients))
 
 

@@ -2,6 +2,7 @@
 
 import math
 import time
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console, Group
@@ -16,7 +17,7 @@ from tacit.build.parts import Parts
 from tacit.engine.simulate import History
 from tacit.experiment import Experiment
 from tacit.privacy.central.plan import CentralPlan
-from tacit.privacy.guarantee import shown, shown_delta, with_others
+from tacit.privacy.guarantee import seen_by_more, shown, shown_delta, with_others
 from tacit.types import Others
 
 LINES = 10  # how many lines a run prints where there is no terminal
@@ -32,7 +33,7 @@ class Display:
             TextColumn("round"), MofNCompleteColumn(), BarColumn(), TimeRemainingColumn(), console=console
         )
         self._live: Live | None = None
-        self._limits = (0.0, 0.0)
+        self._limits, self._unit = (0.0, 0.0), "record"
         self._rounds, self._printed = 0, 0.0
 
     def __enter__(self) -> "Display":
@@ -47,9 +48,12 @@ class Display:
         experiment, population = parts.experiment, parts.population
         self._rounds = experiment.train.rounds
         self._limits = (float(population.epsilons.min()), float(population.epsilons.max()))
+        self._unit = population.unit
         promise = _promise(parts, self._limits)
         sizes = f"{len(population):,} clients, {len(population.y):,} records, {parts.params.numel():,} parameters"
         self._console.print(f"[bold]{experiment.name}[/]: {sizes}, {promise}.", highlight=False)
+        if parts.before.runs:
+            self._console.print(Text(_shared(parts)))
         for note in parts.dataset.notes:
             self._console.print(f"Note: {note}.", highlight=False)
         if len(past) >= self._rounds:
@@ -90,9 +94,10 @@ class Display:
         facts = {"accuracy": f"{record['accuracy']:.3f}"}
         if "epsilon_tightest" in record:
             low, high = self._limits
-            facts["epsilon, tightest client"] = spent_of(record["epsilon_tightest"], low)
+            facts[f"epsilon per {self._unit}, tightest client"] = spent_of(record["epsilon_tightest"], low)
             if high != low:
-                facts["epsilon, loosest client"] = spent_of(record["epsilon_loosest"], high)
+                facts["loosest client"] = spent_of(record["epsilon_loosest"], high)
+            facts["counting"] = counted(record)
             if record["round"] + 1 < self._rounds:  # at the planned end every spread budget is used up
                 facts["out of budget"] = f"{record['out_of_budget']} clients"
         if record.get("refused"):
@@ -113,9 +118,21 @@ def round_line(record: dict[str, Any], experiment: Experiment) -> str:
     rounds, spent = experiment.train.rounds, ""
     if "epsilon_tightest" in record:
         ends = f"{shown(record['epsilon_tightest'])} to {shown(record['epsilon_loosest'])}"
-        spent = f"  epsilon per {experiment.privacy.unit_kept} {ends}"
+        spent = f"  epsilon per {experiment.privacy.unit_kept} {ends} ({counted(record)})"
     who = f"{record['answered']} of {record['cohort']} sites"
     return f"round {record['round'] + 1}/{rounds}  accuracy {record['accuracy']:.3f}{spent}  {who}"
+
+
+def counted(record: dict[str, Any]) -> str:
+    """Which runs of the ledger the epsilon of a round's record counts; records of earlier versions do not say.
+
+    >>> counted({"other_runs": 0}), counted({"other_runs": 2})
+    ('this run', 'this run with 2 other runs')
+    """
+    others = record.get("other_runs")
+    if others is None:
+        return "all runs of its ledger"
+    return "this run" if others == 0 else f"this run with {others} other run{'s' * (others != 1)}"
 
 
 def spent_of(spent: float, limit: float) -> str:
@@ -143,6 +160,18 @@ def _promise(parts: Parts, limits: tuple[float, float]) -> str:
     return f"{how}, epsilon {low if low == high else f'{low} to {high}'} per {unit}"
 
 
+def _shared(parts: Parts) -> str:
+    """What a shared ledger held when the run began."""
+    privacy, before, names = parts.experiment.privacy, parts.before, parts.population.names
+    most = max(before.epsilons(names, together=privacy.kind == "central"))
+    given = privacy.noise_multiplier is not None or privacy.noise_on_mean is not None
+    return (
+        f"The ledger {privacy.ledger} held {before.runs} other run{'s' * (before.runs != 1)} when this one began: up to epsilon"
+        f" {shown(most)} per {privacy.unit_kept} was sealed and counts as spent;"
+        f" {'rounds are paid from' if given else 'the noise is sized for'} what is left."
+    )
+
+
 def closing(history: History, console: Console) -> None:
     """The table, the guarantee in a few lines, and where the files are."""
     summary = history.summary
@@ -150,23 +179,22 @@ def closing(history: History, console: Console) -> None:
     for name, value in facts(summary).items():
         table.add_row(Text(name, style="dim"), value)
     console.print(table)
-    show_promise(summary, console)
+    show_promise(summary, console, history.out)
     kept = ["report.html", "experiment.toml", "rounds.jsonl", "rounds.csv", "model.safetensors", "summary.json"]
     if history.ledger and history.ledger.path.parent == history.out:
         kept.insert(4, "ledger.db")
     if not history.rounds:
         console.print(
             "No round could be paid for, so the model is untrained: the budgets are used up, or what other runs of the ledger have"
-            " left of epsilon or delta pays for none. A spread budget is sized for all of privacy.epsilon: where runs share a"
-            " ledger, set privacy.noise_multiplier."
+            " left of epsilon or delta pays for none. `tacit plan` says which, before a run begins."
         )
     console.print(Text(f"Files: {history.out} ({', '.join(kept)})"))
     if history.ledger and history.ledger.path.parent != history.out:
         console.print(Text(f"Ledger: {history.ledger.path}"))
 
 
-def show_promise(summary: dict[str, Any], console: Console) -> None:
-    """The guarantee as a panel of short lines; summary.json and the report have it as one sentence, and in full."""
+def show_promise(summary: dict[str, Any], console: Console, place: Path) -> None:
+    """The guarantee as a panel of short lines, then as the sentence that is signed, and where that stands."""
     promise = summary["guarantee"]
     if promise is None:
         console.print(Panel(Text(summary["sentence"]), title="no guarantee", expand=False))
@@ -175,7 +203,8 @@ def show_promise(summary: dict[str, Any], console: Console) -> None:
     for name, words in promise_lines(promise, other_runs=summary.get("other_runs")):
         table.add_row(Text(name, style="dim"), Text(words))
     console.print(Panel(table, title="guarantee", expand=False))
-    console.print(Text('In one sentence, as a privacy officer signs it: "sentence" in summary.json, or the report.'))
+    console.print(Text("To sign: ", style="bold"), Text(summary["sentence"]), sep="", soft_wrap=True)
+    console.print(Text(f'(This is "sentence" in {place / "summary.json"}; the report has it too.)'), soft_wrap=True)
 
 
 def promise_lines(promise: dict[str, Any], *, other_runs: int | None) -> list[tuple[str, str]]:
@@ -184,11 +213,10 @@ def promise_lines(promise: dict[str, Any], *, other_runs: int | None) -> list[tu
     `other_runs` is how many share the ledger, None where that was not written down: earlier versions then added them in.
     """
     spent, others = promise["epsilon"], promise.get("others")
-    counted = "this run" if others or other_runs == 0 else "all runs in its ledger together"
     bound = f"epsilon at most {shown(spent['max'])} (smallest {shown(spent['min'])}, median {shown(spent['median'])})"
     lines = [
         ("for every client", f"{bound} at delta = {shown_delta(promise['delta'])}, per {promise['unit']}"),
-        ("spent in", counted),
+        ("spent in", _spent_in(promise, other_runs)),
         *([("with other runs", with_others(_others(others), promise["unit"]))] if others else []),
         ("if one would", promise["relation"]),
         ("against", promise["adversary"].rstrip(",")),
@@ -197,10 +225,17 @@ def promise_lines(promise: dict[str, Any], *, other_runs: int | None) -> list[tu
         ("provided that", "; ".join(promise["assumes"])),
     ]
     more = [
-        (f"against {other['adversary']}", f"epsilon {shown(other['epsilon']['max'])} ({other['sampler']})")
+        (
+            f"against {other['adversary']}",
+            seen_by_more(other["epsilon"]["max"], other["delta"], other["unit"], other["relation"], other["sampler"]),
+        )
         for other in promise.get("also", [])
     ]
     return [*lines, *more]
+
+
+def _spent_in(promise: dict[str, Any], other_runs: int | None) -> str:
+    return "this run" if promise.get("others") or other_runs == 0 else "all runs in its ledger together"
 
 
 def _others(record: dict[str, Any]) -> Others:
@@ -220,7 +255,7 @@ def facts(summary: dict[str, Any]) -> dict[str, str]:
         rows["rule"] = summary["rule"]
     if summary["guarantee"]:
         spent, z = summary["guarantee"]["epsilon"], summary["noise_multiplier"]
-        of = f"(min / median / max of {summary['clients']} clients)"
+        of = f"(min / median / max of {summary['clients']} clients, {_spent_in(summary['guarantee'], summary.get('other_runs'))})"
         rows["epsilon spent"] = f"{shown(spent['min'])} / {shown(spent['median'])} / {shown(spent['max'])} {of}"
         rows["unit, delta"] = f"{summary['guarantee']['unit']}, {shown_delta(summary['guarantee']['delta'])}"
         rows["noise multiplier z"] = f"{z['min']:.3f} / {z['median']:.3f} / {z['max']:.3f}"

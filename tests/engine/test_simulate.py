@@ -1,5 +1,7 @@
 import json
 import sqlite3
+import tomllib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -396,3 +398,22 @@ def test_the_file_of_a_run_names_the_rule_that_ran_and_a_run_without_it_goes_on(
     with pytest.raises(BadInput, match="started with other settings"):
         tacit.run(small(aggregate={"rule": "random-effects"}), out=tmp_path, resume=True)
     assert len(tacit.run(small(), out=tmp_path, resume=True, page=False).rounds) == 4
+
+
+def test_every_file_of_a_run_is_named_where_the_concepts_list_them(small, tmp_path):
+    tacit.run(small(), out=tmp_path / "run")
+    page = (Path(__file__).parents[2] / "docs" / "concepts.md").read_text("utf-8")
+    listed = page.partition("## Files of a run")[2].partition("\n## ")[0]
+    for path in (tmp_path / "run").iterdir():
+        assert path.name.startswith(".") or f"`{path.name}`" in listed
+
+
+def test_the_defaults_that_the_concepts_list_are_the_defaults():
+    """The page said rule = "mean", where no rule is named and budgets decide."""
+    page = (Path(__file__).parents[2] / "docs" / "concepts.md").read_text("utf-8")
+    listed = tomllib.loads(
+        page.partition("All keys with their defaults")[2].partition("```toml\n")[2].partition("```")[0]
+    )
+    usual = tacit.Experiment().model_dump()
+    for section, keys in listed.items():
+        assert keys == (usual[section] if isinstance(keys, str) else {key: usual[section][key] for key in keys})

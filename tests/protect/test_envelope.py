@@ -69,6 +69,8 @@ def test_reports_add_up(ordinary, place, report):
     for name in NAMES:
         for raw in report(name):
             inbox.accept(raw)
+    assert inbox.complete() == []  # nobody counts before the proofs are checked
+    assert inbox.settle() == {}
     assert inbox.complete() == sorted(NAMES)
     assert ordinary.open(inbox.total(at_least=3)) == [3 * m for m in MESSAGES]
 
@@ -138,6 +140,10 @@ def test_a_second_message_for_a_place_is_refused(ordinary, place, report):
     first, again = report(), report()
     for raw in first:
         inbox.accept(raw)
+    for raw in (first[0], again[0]):
+        with pytest.raises(Duplicate, match="'north'"):
+            inbox.accept(raw)
+    assert inbox.settle() == {}
     for raw in (first[0], again[0]):
         with pytest.raises(Duplicate, match="'north'"):
             inbox.accept(raw)

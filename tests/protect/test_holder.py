@@ -7,7 +7,7 @@ import os
 import pytest
 
 from tacit.errors import BadInput, BadSignature, Duplicate, MessageRefused, OpeningRefused, Replayed, TooFewReports
-from tacit.protect.envelope import Inbox, Place, sizes, write
+from tacit.protect.envelope import Place, sizes, taken, write
 from tacit.protect.holder import Opener, whose_turn
 from tacit.protect.proofs import prove
 from tacit.protect.signing import new_signer
@@ -163,10 +163,7 @@ def test_holders_of_shares_open_together_and_never_two_sums(opener, safe, place,
     messages = reports(0)
     holders = [opener(file=f"{share.index}.db", open_with=share.open) for share in shares]
     partials = [holder.open(place(0), messages)[0] for holder in holders[:3]]
-    inbox = Inbox(place(0))
-    for raw in messages:
-        inbox.accept(raw)
-    total = inbox.total(at_least=3)
+    total = taken(place(0), messages).total(at_least=3)
     assert combine(shares[0].verification, total, partials) == [4 * m for m in MESSAGES]
     fewer, answers = reports(0, NAMES[:3]), 0
     for holder in holders:

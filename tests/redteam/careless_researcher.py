@@ -46,7 +46,7 @@ class Researcher:
         """Settings that put a run on the one ledger of all."""
         return {"ledger": str(self.place / "shared.db"), "delta_share": share}
 
-    def run(self, name="run", *, killed_after=None, resume=False, **changes):
+    def run(self, name="run", *, killed_after=None, resume=False, force=False, **changes):
         """Runs in the folder `name`, or resumes there; a kill after a round returns None."""
 
         def observe(record):
@@ -56,7 +56,7 @@ class Researcher:
         self._now = name
         with contextlib.suppress(Killed):
             experiment = self.experiment(**changes)
-            return tacit.run(experiment, out=self.place / name, resume=resume, observe=observe, page=False)
+            return tacit.run(experiment, out=self.place / name, resume=resume, force=force, observe=observe, page=False)
 
     def update(self, name, round=0, client="client-0", which=-1):
         return self.seen[name, round, client][which]

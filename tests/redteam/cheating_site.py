@@ -1,5 +1,6 @@
 """A site that cheats: it has its own signing key and the public key, and signs whatever it likes."""
 
+import secrets
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -8,7 +9,8 @@ import torch
 from gmpy2 import mpz
 
 from tacit.protect.envelope import LENGTH_BYTES, PREFIX, Place, parse, write
-from tacit.protect.proofs import proof_bytes, prove
+from tacit.protect.powers import product_of_powers
+from tacit.protect.proofs import coefficients, comb, proof_bytes, prove, written
 from tacit.protect.randomisers import Randomisers
 from tacit.protect.signing import Signer
 from tacit.types import Message
@@ -38,6 +40,21 @@ class CheatingSite:
         own, secret = self.sealed([offset] * len(theirs))
         mixed = [gmpy2.powmod(c, times, n_squared) * mine % n_squared for c, mine in zip(theirs, own, strict=True)]
         return self.signed(mixed, prove(self.place.claim(self.signer.client, mixed), [offset] * len(own), secret))
+
+    def twisted(self, numbers: Sequence[int], factor: int, *, ciphertext: int = 1):
+        """A report whose equation is off by a factor put into its commitment, and whose first ciphertext is multiplied."""
+        public, (ciphertexts, secret) = self.place.public, self.sealed(numbers)
+        ciphertexts[0] = ciphertexts[0] * ciphertext % public.n_squared
+        claim = self.place.claim(self.signer.client, ciphertexts)
+        x, s = mpz(secrets.randbelow(int(public.n))), mpz(secrets.randbits(128))
+        hidden = gmpy2.powmod(s, public.n, public.n_squared) if public.h_s is None else comb(public).power(s)
+        commitment = (1 + x * public.n) * hidden * factor % public.n_squared
+        e = coefficients(public, claim.seed(), commitment, len(numbers))
+        z1 = (x + sum(a * b for a, b in zip(e, numbers, strict=True))) % public.n
+        z2 = s + sum(a * b for a, b in zip(e, secret, strict=True))
+        if public.h_s is None:
+            z2 = s * product_of_powers(secret, e, public.n, bits=128) % public.n
+        return self.signed(ciphertexts, written(public, commitment, z1, z2))
 
     def signed(self, ciphertexts: Sequence[mpz], proof: bytes | None = None) -> list[bytes]:
         """Signs ciphertexts and a proof, of zeros where none is given."""

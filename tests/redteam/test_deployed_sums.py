@@ -6,14 +6,15 @@ from dataclasses import asdict, replace
 from functools import cache, partial
 
 import pytest
+import torch
 from engine.conftest import SMALL
 from federation.flower.conftest import THREE, Federation
-from redteam.cheating_site import CheatingSite, message
+from redteam.cheating_site import CheatingSite, ciphertexts_of, message
 from trained import same_model
 
 import tacit
 from tacit.engine.wire import pack, unpack
-from tacit.errors import TacitError
+from tacit.errors import Refused, TacitError
 from tacit.experiment.training import ProtectSection
 from tacit.federation.flower.client import client_app
 from tacit.federation.flower.local import LocalGrid
@@ -23,6 +24,7 @@ from tacit.federation.site import agreement, key_files
 from tacit.federation.site.own_rows import public_rows, shape
 from tacit.federation.site.roster import Roster
 from tacit.federation.site.sealed import assemble_sealed
+from tacit.federation.site.site import Site
 from tacit.protect import keys, signing
 from tacit.protect.envelope import Place, parse
 from tacit.protect.holder import whose_turn
@@ -56,7 +58,7 @@ class Line(LocalGrid):
 
     def __init__(self, deployed, *, ask=None, answer=None):
         super().__init__(client_app(), [deployed.site(index) for index in range(3)])
-        self.ask, self.answer, self.reports = ask, answer, {}
+        self.ask, self.answer, self.reports, self.asked, self.forged = ask, answer, {}, {}, []
 
     def push_messages(self, messages):
         names = []
@@ -65,6 +67,8 @@ class Line(LocalGrid):
             node = sent.metadata.dst_node_id
             if self.ask and (other := self.ask(head, body, node)):
                 sent.content = _content(*other)
+            if head["kind"] == "open":
+                self.asked[head["round"]] = body
             names += super().push_messages([sent])
             reply = self._replies[names[-1]]
             if head["kind"] == "train" and not reply.has_error():
@@ -173,6 +177,43 @@ def test_a_message_whose_turn_is_not_its_round_is_refused_by_the_site(federation
     assert [charges(deployed, index) for index in range(3)] == [0, 1, 1]
 
 
+@pytest.mark.parametrize("protect", [PROTECT, PROTECT | {"threshold": 2}])
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("experiments = [", "experiments = [] #", "is not among those that the site's budget.toml accepts"),
+        ("most_rounds = 1", "most_rounds = 1\nmost_clients = 2", "asks for 3 clients; the site allows 2"),
+        ("epsilon = 8.0", "epsilon = 7.0", "budget is now epsilon 7"),
+    ],
+)
+def test_consent_that_is_withdrawn_after_a_report_opens_no_sum_not_even_one_that_was_opened_before(
+    federation, protect, old, new, words
+):
+    deployed, asked = federation(protect=protect), {}
+
+    def ask(head, body, node):
+        if head["kind"] == "open" and node not in asked:  # between the report and its opening
+            asked[node] = (head, body)
+            path = deployed.site(node - 1) / "budget.toml"
+            path.write_text(path.read_text().replace(old, new))
+            assert new in path.read_text()
+
+    with pytest.raises(TacitError, match=words):
+        deployed.run(Line(deployed, ask=ask))
+    for node in asked:
+        path = deployed.site(node - 1) / "budget.toml"
+        assert not list(path.parent.glob("runs/*/opened-*/*"))
+        path.write_text(path.read_text().replace(new, old))
+    deployed.run(resume=True)
+    for node, (head, body) in asked.items():  # its answer is kept now, and is not given again either
+        site = Site(deployed.site(node - 1))
+        site.answer(head, body)
+        path = site.folder / "budget.toml"
+        path.write_text(path.read_text().replace(old, new))
+        with pytest.raises(Refused, match=words):
+            site.answer(head, body)
+
+
 def cheating(deployed, answer, name="client-0"):
     """The cheating site behind an answer: it has its own folder, and knows the place from its honest report."""
     head = parse(unpack(answer).tensors["report"].numpy().tobytes())[0].header
@@ -242,6 +283,49 @@ def test_a_site_that_opens_a_sum_with_no_sum_drops_the_round_only(federation):
     opener = whose_turn(deployed.names, run=f"{agreed(deployed).run}-public", round=0)
     text = f"the sum of round 0 is not known: {opener} opened it with something that is no sum; the round is dropped"
     assert history.rounds[0]["refused"] == {"the sum of group public": text}
+
+
+def borrowing(deployed, line):
+    """The first site signs the second's report of the round before as its own."""
+
+    def answer(head, said, raw, node):
+        if head["kind"] != "train" or node != 1 or head["round"] == 0:
+            return None
+        cheat, _ = cheating(deployed, raw)
+        earlier = [tensor.numpy().tobytes() for tensor in unpack(line.reports[0, 2]).tensors.values()]
+        theirs = ciphertexts_of(replace(cheat.place, round=0), earlier)
+        line.forged = cheat.borrowed(theirs, times=1, offset=5)
+        return pack(message("client-0", line.forged))
+
+    return answer
+
+
+def test_a_site_that_signs_anothers_last_report_is_named_and_is_in_no_sum(federation):
+    deployed = federation(rounds=2)
+    line = Line(deployed)
+    line.answer = borrowing(deployed, line)
+    history = deployed.run(line)
+    assert [record["opened"] for record in history.rounds] == [1, 1]
+    assert list(history.rounds[1]["refused"]) == ["client-0"]
+    assert "nothing shows that it knows what it sealed" in history.rounds[1]["refused"]["client-0"]
+    shown = [parse(tensor.numpy().tobytes())[0].header for tensor in unpack(line.asked[1]).tensors.values()]
+    assert sorted((header.client, header.round) for header in shown) == [("client-1", 1), ("client-2", 1)]
+
+
+def test_a_server_that_shows_the_holders_a_borrowed_report_gets_no_sum(federation):
+    deployed = federation(rounds=2)
+    line = Line(deployed)
+    line.answer = borrowing(deployed, line)
+
+    def ask(head, body, node):
+        if head["kind"] == "open" and head["round"] == 1:
+            sent = [*unpack(body).tensors.values(), torch.frombuffer(bytearray(*line.forged), dtype=torch.uint8)]
+            return head, pack(Message("server", {f"{i:06d}": report for i, report in enumerate(sent)}))
+        return None
+
+    line.ask = ask
+    with pytest.raises(TacitError, match="The report of 'client-0' is refused: nothing shows that it knows"):
+        deployed.run(line)
 
 
 @pytest.mark.parametrize("bad", [b"", b"\xff" * 4096, "nested header", "nested facts", "anothers name"])

@@ -120,18 +120,19 @@ def test_whatever_a_site_sends_is_refused_in_its_own_name_and_the_others_stay(fo
     assert heard.sender == "coast"
     with pytest.raises(MessageRefused):
         found.accept(heard)
-    assert found.clients == ["north"]
-    assert len(found.taken) == 2
+    assert found.settle() == {}
+    assert found.clients == list(found.taken) == ["north"]
     found.accept(message("coast", site("coast").report(NUMBERS)))
+    assert found.settle() == {}
     assert found.clients == ["coast", "north"]
 
 
 def test_a_second_report_of_a_site_is_refused_and_the_first_counts(found):
-    for again in (found.taken, site("north").report(NUMBERS)):
+    for again in (found.taken["north"], site("north").report(NUMBERS)):
         with pytest.raises(MessageRefused, match="'north'"):
             found.accept(message("north", again))
-    assert found.clients == ["north"]
-    assert len(found.taken) == 2
+    assert found.settle() == {}
+    assert found.clients == list(found.taken) == ["north"]
 
 
 def test_a_site_cannot_take_anothers_place_with_its_signed_report(found):
@@ -139,6 +140,7 @@ def test_a_site_cannot_take_anothers_place_with_its_signed_report(found):
     with pytest.raises(BadSignature, match="in the name of 'valley'"):
         found.accept(message("coast", theirs))
     found.accept(message("valley", theirs))
+    assert found.settle() == {}
     assert found.clients == ["north", "valley"]
 
 
@@ -189,9 +191,10 @@ def test_a_mutated_message_is_refused_or_the_very_same_report(cuts):
     try:
         collected.accept(receive_any(named(raw, "coast")))
     except MessageRefused:
-        assert collected.clients == collected.taken == []
+        assert collected.settle() == collected.taken == {}
     else:
-        assert collected.taken == REPORT
+        assert collected.settle() == {}
+        assert collected.taken == {"coast": REPORT}
 
 
 def test_what_is_written_down_of_a_refusal_is_short_and_printable():

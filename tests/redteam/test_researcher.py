@@ -310,6 +310,44 @@ def test_an_older_copy_of_the_ledger_is_noticed(researcher, shared):
     assert len(researcher.run(resume=True, privacy=privacy).rounds) == 3
 
 
+@pytest.mark.parametrize("also", ["ledger.mark", None])
+@pytest.mark.parametrize("force", [True, False])
+def test_a_shared_ledger_that_was_deleted_with_its_mark_is_missed_by_the_runs_it_paid_for(researcher, force, also):
+    privacy, ledger = researcher.shared(), researcher.place / "shared.db"
+    researcher.run(killed_after=1, privacy=privacy)
+    kept = {path.name: path.read_bytes() for path in researcher.place.glob("shared.db*")}
+    assert {"shared.db", "shared.db.mark"} <= set(kept)
+    for name in kept:
+        (researcher.place / name).unlink()
+    if also:  # without its mark, the run's rounds tell
+        (researcher.place / "run" / also).unlink()
+    with pytest.raises(LedgerError, match="restore the ledger"):
+        researcher.run("run" if force else "another", privacy=privacy, force=force)
+    assert researcher.seen.keys() & {("another", 0, "client-0")} == set()
+    for name, content in kept.items():
+        (researcher.place / name).write_bytes(content)
+    assert ledger.exists()
+    assert len(researcher.run("third", privacy=privacy).rounds) == 3
+
+
+def test_an_older_copy_of_a_shared_ledger_and_of_its_mark_is_missed_by_the_runs_it_paid_for(researcher):
+    privacy = researcher.shared()
+    researcher.run(killed_after=0, privacy=privacy)
+    older = {path: path.read_bytes() for path in researcher.place.glob("shared.db*")}
+    researcher.run(resume=True, privacy=privacy)
+    for path, content in older.items():
+        path.write_bytes(content)
+    with pytest.raises(LedgerError, match="older copy"):
+        researcher.run("another", privacy=privacy)
+
+
+def test_runs_of_other_ledgers_beside_a_new_one_are_no_reason_to_refuse_it(researcher):
+    researcher.run("alone")
+    researcher.run("shared", privacy=researcher.shared())
+    other = {"ledger": str(researcher.place / "other.db"), "delta_share": 0.1}
+    assert len(researcher.run("new", privacy=other).rounds) == 3
+
+
 def test_the_same_seed_does_not_draw_the_same_secret_cohorts_for_other_rows(researcher):
     arrays = natural_rows(researcher.place / "rows.npz", clients=6)
     central = {"kind": "central", "noise_multiplier": 4.0}

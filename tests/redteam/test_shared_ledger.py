@@ -1,13 +1,19 @@
 """Several runs, and clients of any name, on one ledger."""
 
+import io
 import multiprocessing
 
 import numpy as np
 import pytest
 from redteam.careless_researcher import Researcher, natural_rows
+from rich.console import Console
+from trained import same_model
 
-from tacit.errors import BadData
+import tacit
+from tacit.errors import BadData, BudgetExhausted, LedgerError
 from tacit.privacy.ledger import witness
+from tacit.report import planned
+from tacit.report.progress import Display
 
 WRITERS, TIMES = 4, 150
 
@@ -52,3 +58,137 @@ def test_a_client_whose_name_means_everybody_or_the_test_rows_is_refused(researc
     with pytest.raises(BadData, match="name of its own"):
         researcher.run("one", data=data | {"clients": 20}, model={"name": "mlp"}, privacy=researcher.shared())
     assert not (researcher.place / "shared.db").exists()
+
+
+FIRST = {"epsilon": 6.0, "noise_multiplier": 3.0}
+FOLLOWING = {
+    "given noise": {"epsilon": 6.0, "noise_multiplier": 2.0},
+    "less noise": {"epsilon": 6.0, "noise_multiplier": 1.2},
+    "spread": {"epsilon": 6.0, "noise_multiplier": None},
+    "client level, which the first was not": {"epsilon": 6.0, "noise_multiplier": None, "unit": "client"},
+}
+
+
+@pytest.mark.parametrize("following", FOLLOWING.values(), ids=FOLLOWING)
+def test_a_plan_counts_what_other_runs_have_sealed_and_the_run_does_what_was_planned(researcher, following):
+    """`tacit plan` said 50 rounds, and the run that followed did none: its ledger was not looked at."""
+    researcher.run("one", privacy=researcher.shared() | FIRST)
+    (row,) = planned.of_experiment(researcher.experiment(privacy=researcher.shared() | following, train={"rounds": 6}))
+    second = researcher.run("two", privacy=researcher.shared() | following, train={"rounds": 6})
+    assert row["affordable_rounds"] == [len(second.rounds)] * 2
+    assert len(second.rounds) > 0
+    assert row["noise_multiplier"] == [second.summary["noise_multiplier"]["min"]] * 2
+    if "unit" in following:
+        assert "ledger" not in row
+        assert len(second.rounds) == 6
+    else:
+        assert (
+            row["epsilon_sealed"] == [pytest.approx(second.guarantee.others.epsilon - second.guarantee.epsilon_max)] * 2
+        )
+        assert (row["ledger_runs"], row["ledger_delta"]) == (1, pytest.approx(1e-6))
+        assert second.guarantee.others.epsilon <= 6.0
+
+
+def test_central_runs_are_planned_with_what_is_left_to_everybody(researcher):
+    central = {"kind": "central", "epsilon": 4.0, "noise_multiplier": 5.0}
+    researcher.run("one", privacy=researcher.shared() | central)
+    following = researcher.shared() | central | {"noise_multiplier": None}
+    (row,) = planned.of_experiment(researcher.experiment(privacy=following))
+    second = researcher.run("two", privacy=following)
+    assert row["affordable_rounds"] == [3, 3]
+    assert len(second.rounds) == 3
+    assert second.guarantee.others.epsilon <= 4.0
+
+
+@pytest.mark.parametrize(
+    ("share", "following", "sentence"),
+    [
+        (
+            0.1,
+            {"epsilon": 1.0, "noise_multiplier": None},
+            "Nothing is left of any client's epsilon: the 1 run of the ledger",
+        ),
+        (0.1, {"epsilon": 6.0, "noise_multiplier": 0.5}, "What is left of epsilon pays for no round: the 1 run"),
+        (0.95, {"epsilon": 60.0, "noise_multiplier": 9.0}, "Too little of delta is left for another run: the 1 run"),
+    ],
+)
+def test_a_plan_that_a_run_could_not_begin_is_refused_in_a_sentence(researcher, share, following, sentence):
+    researcher.run("one", privacy=researcher.shared() | FIRST)
+    privacy = researcher.shared(share) | following
+    with pytest.raises(BudgetExhausted) as said:
+        planned.of_experiment(researcher.experiment(privacy=privacy))
+    assert str(said.value).startswith(sentence)
+    assert str(researcher.place / "shared.db") in str(said.value)
+    assert researcher.run("two", privacy=privacy).rounds == []
+
+
+def test_a_plan_writes_nothing_into_a_ledger_and_makes_none(researcher):
+    planned.of_experiment(researcher.experiment(privacy=researcher.shared() | FIRST))
+    assert list(researcher.place.iterdir()) == []
+    researcher.run("one", privacy=researcher.shared() | FIRST)
+    kept = {path: path.read_bytes() for path in researcher.place.iterdir() if path.is_file()}
+    planned.of_experiment(researcher.experiment(privacy=researcher.shared() | FIRST))
+    assert {path: path.read_bytes() for path in researcher.place.iterdir() if path.is_file()} == kept
+
+
+def test_a_plan_is_refused_for_a_ledger_that_would_refuse_its_run(researcher):
+    """Another seed shares the rows out otherwise; a ledger that is gone or went back knows too little."""
+    privacy = researcher.shared() | FIRST
+    researcher.run("one", privacy=privacy)
+    with pytest.raises(LedgerError, match="other data"):
+        planned.of_experiment(researcher.experiment(privacy=privacy, run={"seed": 3}))
+    ledger = researcher.place / "shared.db"
+    older = ledger.read_bytes()
+    researcher.run("two", privacy=privacy)
+    ledger.write_bytes(older)
+    with pytest.raises(LedgerError, match="older copy"):
+        planned.of_experiment(researcher.experiment(privacy=privacy))
+    ledger.unlink()
+    with pytest.raises(LedgerError, match="restore the ledger"):
+        planned.of_experiment(researcher.experiment(privacy=privacy))
+
+
+def test_a_resumed_run_keeps_the_noise_it_began_with_although_others_have_sealed_meanwhile(researcher):
+    """The noise of a spread budget is sized for what was left when the run began: other noise would be another price."""
+    researcher.run("one", privacy=researcher.shared() | FIRST)
+    spread = researcher.shared() | {"epsilon": 6.0, "noise_multiplier": None}
+    (row,) = planned.of_experiment(researcher.experiment(privacy=spread))
+    researcher.run("two", privacy=spread, killed_after=0)
+    researcher.run("three", privacy=researcher.shared() | {"epsilon": 60.0, "noise_multiplier": 3.0})
+    resumed = researcher.run("two", privacy=spread, resume=True)
+    assert resumed.summary["noise_multiplier"]["max"] == row["noise_multiplier"][1]
+    assert len(resumed.rounds) == 1  # the others have sealed more than its clients allow, so it ends
+
+
+def test_a_run_on_a_shared_ledger_that_is_killed_and_resumed_is_the_uninterrupted_one(researcher):
+    settings = {"privacy": researcher.shared() | {"epsilon": 6.0, "noise_multiplier": None}}
+    researcher.run("one", privacy=researcher.shared() | FIRST)
+    kept = (researcher.place / "shared.db").read_bytes()
+    whole = researcher.run("whole", **settings)
+    (researcher.place / "shared.db").write_bytes(kept)
+    (researcher.place / "shared.db.mark").unlink()
+    researcher.run("killed", **settings, killed_after=1)
+    resumed = researcher.run("killed", **settings, resume=True)
+    assert len(resumed.rounds) == 3
+    assert same_model(whole.out, resumed.out)
+
+
+def test_what_a_shared_ledger_held_is_said_before_the_first_round(researcher):
+    screen = io.StringIO()
+    for name in ("one", "two"):
+        experiment = researcher.experiment(privacy=researcher.shared() | FIRST)
+        with Display(Console(file=screen, width=300)) as display:
+            tacit.run(experiment, out=researcher.place / name, ready=display.ready, page=False)
+    assert screen.getvalue().count("held 1 other run when this one began: up to epsilon") == 1
+    assert "per record was sealed and counts as spent; rounds are paid from what is left." in screen.getvalue()
+
+
+def test_a_run_after_a_spread_one_is_not_given_noise_for_the_crumb_that_rounding_left(researcher):
+    spread = researcher.shared() | {"epsilon": 6.0, "noise_multiplier": None}
+    first = researcher.run("one", privacy=spread)
+    assert 0 < 6.0 - first.guarantee.epsilon_max < 0.06
+    with pytest.raises(BudgetExhausted, match="Nothing is left"):
+        planned.of_experiment(researcher.experiment(privacy=spread))
+    second = researcher.run("two", privacy=spread)
+    assert second.rounds == []
+    assert second.summary["noise_multiplier"] == first.summary["noise_multiplier"]

@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from threads import one_thread  # noqa: F401 - a fixture
 from torch import nn
 
 import tacit
@@ -29,14 +30,6 @@ from tacit.types import Budget, Client
 
 CLASSES, CLIP = 4, 0.5
 PATHS = ("book-keeping", "vmap", "loop")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def rows(*shape, examples=8):

@@ -3,11 +3,12 @@ import json
 from dataclasses import replace
 
 import pytest
+from report_runs import changed
 from rich.console import Console
 
 import tacit
-from tacit.privacy.guarantee import sentence
-from tacit.report.progress import Display, closing, promise_lines
+from tacit.privacy.guarantee import sentence, shown
+from tacit.report.progress import Display, closing, promise_lines, round_line
 from tacit.types import Others
 
 
@@ -54,6 +55,44 @@ def test_the_short_lines_say_all_that_the_sentence_says(ended):
     assert "somebody who sees more" in lines
 
 
+def test_what_holds_against_who_sees_more_says_its_delta_unit_and_relation(ended):
+    """An epsilon of 27 beside one of 8, and neither at which delta nor for whom: nobody can read that."""
+    more = replace(ended.guarantee, adversary="X", sampler="one report", unit="client", relation="empty it", delta=2e-6)
+    record = replace(ended.guarantee, also=(more,)).record()
+    (words,) = (words for name, words in promise_lines(record, other_runs=0) if name == "against X")
+    assert (
+        words
+        == f"an epsilon per client of at most {shown(more.epsilon_max)} at delta = 2e-06, to empty it (one report)"
+    )
+    assert f"Against X there is {words}." in sentence(replace(ended.guarantee, also=(more,)))
+    endless = replace(more, epsilon_max=float("inf"))
+    lines = dict(promise_lines(replace(ended.guarantee, also=(endless,)).record(), other_runs=0))
+    assert lines["against X"].startswith("no epsilon per client that means anything at delta = 2e-06, to empty it")
+
+
+@pytest.mark.parametrize(("unit", "z"), [("record", 20.0), ("client", 200.0)])
+def test_a_round_line_says_its_unit_and_whether_other_runs_are_counted(tmp_path, unit, z):
+    """On a shared ledger the epsilon of a round has the other runs in it, and did not say so."""
+    shared = {"ledger": str(tmp_path / "shared.db"), "delta_share": 0.1, "unit": unit, "noise_multiplier": z}
+    experiment = changed(train={"rounds": 1}, privacy=shared | {"epsilon": [50.0, 60.0, 60.0, 60.0, 90.0]})
+    for count, words in enumerate(("this run", "this run with 1 other run", "this run with 2 other runs")):
+        screen, seen = io.StringIO(), []
+        with Display(Console(file=screen, width=300)) as display:
+            out = {"out": tmp_path / str(count), "ready": display.ready, "page": False}
+            tacit.run(experiment, observe=lambda r: (display.observe(r), seen.append(r)), **out)  # noqa: B023
+        (line,) = (line for line in screen.getvalue().splitlines() if line.startswith("round"))
+        assert f"epsilon per {unit}, tightest client" in line
+        assert f"counting {words}" in line
+        assert line.endswith(f"counting {words}")
+        assert seen[0]["other_runs"] == count
+        assert f" ({words})" in round_line(seen[0], experiment)
+
+
+def test_a_round_of_an_earlier_version_does_not_claim_to_be_of_one_run():
+    record = {"round": 0, "accuracy": 0.5, "epsilon_tightest": 1.0, "epsilon_loosest": 2.0, "answered": 1, "cohort": 1}
+    assert "(all runs of its ledger)" in round_line(record, changed())
+
+
 def test_how_many_runs_were_counted_is_never_made_less(ended):
     lines = dict(promise_lines(ended.guarantee.record(), other_runs=None))
     assert lines["spent in"] == "all runs in its ledger together"
@@ -61,11 +100,12 @@ def test_how_many_runs_were_counted_is_never_made_less(ended):
     assert ended.summary["other_runs"] == 0
 
 
-def test_the_closing_table_is_short_and_the_summary_keeps_the_sentence(ended):
+def test_the_sentence_to_sign_is_printed_once_after_the_table_and_its_place_is_named(ended):
     text = printed(ended)
     assert "test accuracy, final model" in text
     assert "against           the server" in text
-    assert ended.sentence not in text
+    assert text.count(f"To sign: {ended.sentence}\n") == 1
+    assert f'(This is "sentence" in {ended.out / "summary.json"}; the report has it too.)' in text
     assert json.loads((ended.out / "summary.json").read_text())["sentence"] == ended.sentence
 
 

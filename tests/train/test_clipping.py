@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from threads import one_thread  # noqa: F401 - a fixture
 from torch import nn
 
 from tacit.errors import BadInput, ModelRefused
@@ -18,15 +19,6 @@ from tacit.train.per_example_paths import Tape
 from tacit.train.rowwise import Unsupported
 
 CLASSES = 4
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """Small operations wait for each other's threads when the cores are busy."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 class Mean(nn.Module):

@@ -6,21 +6,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from threads import one_thread  # noqa: F401 - a fixture
 from torch import nn
 
 from tacit.train.clipping import SMALLEST, Clipper, clipped_sum_slow
 from tacit.train.per_example import Product, gram_norms, multiplied, multiplied_norms, weighted
 
 CLASSES, BATCH = 3, 5
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """Small operations wait for each other's threads when the cores are busy."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 class Head(nn.Module):

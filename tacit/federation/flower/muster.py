@@ -1,7 +1,8 @@
 """Who takes part: the server greets every node until the sites it expects are here."""
 
+import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,11 @@ from tacit import parse
 from tacit.errors import BadInput, TacitError
 from tacit.experiment import Experiment
 from tacit.federation.flower.gather import AGAIN_SECONDS, gather
+from tacit.federation.operate.serve import PLACE
 from tacit.federation.site.roster import MOST_ROWS
 
 DECLARED = ("site", "examples", "shape", "classes", "epsilon", "unit", "tacit", "torch")
+MOST_SITES = 1 << 20  # characters of all their names
 MOST_SIDES = 16  # of a row
 LOOK_SECONDS = 1.0  # between two looks at who has connected
 
@@ -31,6 +34,44 @@ class Call:
     join_seconds: float = 120.0
     round_seconds: float = 600.0
     keys: Path = Path()  # the folder that holds keys/public.json and the members, for encrypted sums
+
+
+def call_of(config: Mapping[str, Any]) -> Call:
+    """The call that `flwr run` makes with a run config. Raises BadInput."""
+    sites = parse.text(config.get("sites"), what="`sites` of the run config", most=MOST_SITES)
+    resume, force = _flag(config, "resume"), _flag(config, "force")
+    if resume and force:
+        raise BadInput("`resume` goes on with a run and `force` starts a new one: set one of them.")
+    return Call(
+        out=_place(config.get("out"), "results"),
+        sites=tuple(sites.split(",")),
+        resume=resume,
+        force=force,
+        join_seconds=_seconds(config, "join-seconds", Call.join_seconds),
+        round_seconds=_seconds(config, "round-seconds", Call.round_seconds),
+        keys=_place(config.get("keys"), "server"),
+    )
+
+
+def _flag(config: Mapping[str, Any], name: str) -> bool:
+    value = config.get(name, False)
+    if not isinstance(value, bool):
+        raise BadInput(f"`{name}` of the run config is {parse.shown(value)}: expected true or false.")
+    return value
+
+
+def _seconds(config: Mapping[str, Any], name: str, usual: float) -> float:
+    return parse.number(config.get(name, usual), what=f"`{name}` of the run config")
+
+
+def _place(chosen: Any, name: str) -> Path:
+    """A folder of the run config, or the one of the federation that `tacit deploy server` serves. Raises BadInput."""
+    home = os.environ.get(PLACE)
+    if chosen:
+        return Path(str(chosen))
+    if home is None:
+        raise BadInput("Nothing says where the federation lies: start the server with `tacit deploy server FOLDER`.")
+    return Path(home) / name
 
 
 def muster(grid: Grid, experiment: Experiment, call: Call) -> tuple[dict[str, int], dict[str, dict[str, Any]]]:

@@ -1,7 +1,10 @@
 """What the server says while it runs: `flwr run --stream` shows it."""
 
+import logging
 from collections.abc import Callable
 from typing import Any
+
+from flwr.supercore.logger import FLOWER_LOGGER
 
 from tacit.engine.simulate import History
 from tacit.errors import TacitError
@@ -26,6 +29,19 @@ def ending(history: History) -> None:
     else:
         lines.append(f"report: {place}")
     print("\n".join([*lines, history.sentence]), flush=True)
+
+
+class _NotARefusal(logging.Filter):
+    """Lets everything pass but the traceback of a refusal, which has been said in its own words."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not (isinstance(record.exc_info, tuple) and isinstance(record.exc_info[1], TacitError))
+
+
+def say_refusals_once() -> None:
+    """Keeps Flower from printing a traceback below a refusal that is one sentence."""
+    if not any(isinstance(known, _NotARefusal) for known in FLOWER_LOGGER.filters):
+        FLOWER_LOGGER.addFilter(_NotARefusal())
 
 
 def in_flowers_words(error: TacitError) -> str:

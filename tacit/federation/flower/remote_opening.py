@@ -21,9 +21,9 @@ from tacit.federation.flower import open_question as kept
 from tacit.federation.flower.gather import gather
 from tacit.federation.flower.trainer import OverGrid
 from tacit.federation.site.key_files import share_number
-from tacit.protect.envelope import Inbox, Place, refuse_few
+from tacit.protect.envelope import Inbox, Place, refuse_few, taken
 from tacit.protect.holder import whose_turn
-from tacit.protect.opening import Opened, Opens, numbers_from_bytes, taken, total_bytes
+from tacit.protect.opening import Opened, Opens, numbers_from_bytes, total_bytes
 from tacit.protect.seal import Sealed
 from tacit.protect.threshold import Partial, Verification, join, refuse_wrong
 from tacit.types import Message

@@ -22,12 +22,11 @@ from tacit.errors import BadInput, BudgetExhausted, RunExists, TacitError
 from tacit.experiment import Experiment
 from tacit.federation.flower.door import Door
 from tacit.federation.flower.frame import oddity
-from tacit.federation.flower.muster import LOOK_SECONDS, Call, muster
-from tacit.federation.flower.narrate import ending, in_flowers_words, observer
+from tacit.federation.flower.muster import LOOK_SECONDS, Call, call_of, muster
+from tacit.federation.flower.narrate import ending, in_flowers_words, observer, say_refusals_once
 from tacit.federation.flower.parent import GRACE_SECONDS, end_with_parent
 from tacit.federation.flower.remote_opening import opened_by_sites
 from tacit.federation.flower.trainer import OverGrid
-from tacit.federation.operate.serve import PLACE
 from tacit.federation.site.agreement import Terms, terms_of
 from tacit.federation.site.own_rows import public_rows, refuse_undeployable, refuse_unpinned, shape
 from tacit.federation.site.roster import Roster
@@ -46,34 +45,16 @@ def server_app(experiment: Path | Experiment) -> ServerApp:
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         end_with_parent()
-        config = context.run_config
-        chosen = experiment if isinstance(experiment, Experiment) else Experiment.load(experiment)
-        call = Call(
-            out=_place(config.get("out"), "results"),
-            sites=tuple(str(config["sites"]).split(",")),
-            resume=bool(config.get("resume", False)),
-            force=bool(config.get("force", False)),
-            join_seconds=float(config.get("join-seconds", Call.join_seconds)),
-            round_seconds=float(config.get("round-seconds", Call.round_seconds)),
-            keys=_place(config.get("keys"), "server"),
-        )
+        say_refusals_once()
         try:
+            call = call_of(context.run_config)
+            chosen = experiment if isinstance(experiment, Experiment) else Experiment.load(experiment)
             ending(serve(grid, chosen, call, observer(chosen)))
         except TacitError as error:
             print(f"The run stopped: {in_flowers_words(error)}", flush=True)
             raise
 
     return app
-
-
-def _place(chosen: Any, name: str) -> Path:
-    """A folder of the run config, or the one of the federation that `tacit deploy server` serves. Raises BadInput."""
-    home = os.environ.get(PLACE)
-    if chosen:
-        return Path(str(chosen))
-    if home is None:
-        raise BadInput("Nothing says where the federation lies: start the server with `tacit deploy server FOLDER`.")
-    return Path(home) / name
 
 
 @dataclass(frozen=True)
@@ -101,6 +82,8 @@ def serve(grid: Grid, experiment: Experiment, call: Call, observe: Observer | No
         history = _serve(grid, experiment, call, folder, status, observe or (lambda record: None))
         status.write(folder, "finished", history.summary["stopped"])
         return history
+    except SystemExit:  # Flower ends a process whose SuperLink is gone; the server after it has the word
+        raise
     except BaseException as error:
         status.write(folder, "failed", in_words(error))
         raise

@@ -2,7 +2,8 @@
 
 A site that is silent or refuses is left out of the round, and one that was away is let in before the next; the run
 stops, by name and reason, where fewer than `train.min_clients` are left. What a site had charged for an answer that never
-came is spent.
+came is spent. One that did not answer and whose node is gone has left: it is asked nothing, and charged nothing, until it is
+back or cannot be done without.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +23,7 @@ from tacit.federation.site.agreement import Terms
 from tacit.types import Message
 
 ASKED = "asked.bin"
+AWAY = "is not connected"
 NOBODY = -1  # no node has this number
 
 
@@ -40,16 +42,18 @@ class OverGrid:
     odd: Callable[[Message, int, bytes], str] = lambda received, index, raw: ""  # what is wrong with an answer
     spent: dict[str, float] = field(default_factory=dict)
     absent: dict[str, str] = field(default_factory=dict)  # of the last round, with the reason
+    unpaid: set[int] = field(default_factory=set)  # whose own ledger does not pay any more
+    left: set[int] = field(default_factory=set)  # who is not connected, and was not there in the last round
 
     def __call__(self, received: bytes, round: int, cohort: Sequence[int]) -> Iterator[Reply]:
-        if self.door is not None:
-            self.nodes |= self.door.newcomers(self.nodes)
         body = kept.find(self.folder, ASKED, round) or kept.keep(self.folder, ASKED, round, received)
         asks = {self.nodes[index]: self._ask(round, index) for index in cohort if index in self.nodes}
         heard = gather(self.grid, asks, body, seconds=self.seconds)
         self._refuse_odd(heard, unpack(body), cohort)
-        self.absent = {self.names[index]: self._why(index, heard) for index in cohort if not self._came(index, heard)}
-        self._refuse_too_few(round, cohort, heard)
+        missing = {self.names[index]: self._why(index, heard) for index in cohort if not self._came(index, heard)}
+        self.unpaid |= {index for index in cohort if self.nodes.get(index) in heard.unpaid}
+        self.absent = {self.names[index]: AWAY for index in sorted(self.left)} | missing
+        self._refuse_too_few(round, cohort, heard, missing)
         for index in cohort:
             if self._came(index, heard):
                 facts, raw = heard.answers[self.nodes[index]]
@@ -57,6 +61,16 @@ class OverGrid:
                 if spent is not None:
                     self.spent[self.names[index]] = spent
                 yield named(raw, self.names[index]), {}
+
+    def away(self) -> set[int]:
+        """Lets in who has come, and returns who has left: not connected, and absent from the last round or from all of them."""
+        if self.door is not None:
+            self.nodes |= self.door.newcomers(self.nodes)
+        missing = {index for index, name in enumerate(self.names) if name in self.absent}
+        here = set(self.grid.get_node_ids()) if missing else set(self.nodes.values())
+        gone = {index for index in missing if self.nodes.get(index) not in here}
+        self.left = gone | (set(range(len(self.names))) - set(self.nodes))
+        return self.left
 
     def _refuse_odd(self, heard: Heard, received: Message, cohort: Sequence[int]) -> None:
         """Who answers what no honest site could is left out, by name, like one that refused."""
@@ -76,16 +90,16 @@ class OverGrid:
     def _why(self, index: int, heard: Heard) -> str:
         node = self.nodes.get(index)
         if node is None:
-            return "is not connected"
+            return AWAY
         known = heard.refusals.get(node) or heard.lost.get(node)
         return known or f"did not answer in {self.seconds:g} s"
 
-    def _refuse_too_few(self, round: int, cohort: Sequence[int], heard: Heard) -> None:
-        came, needed = len(cohort) - len(self.absent), min(self.min_clients, len(cohort))
+    def _refuse_too_few(self, round: int, cohort: Sequence[int], heard: Heard, missing: dict[str, str]) -> None:
+        came, needed = len(cohort) - len(missing), min(self.min_clients, len(cohort))
         if came >= needed:
             return
-        why = "; ".join(f"{name}: {text}" for name, text in self.absent.items())
-        if len(heard.unpaid) == len(self.absent):
+        why = "; ".join(f"{name}: {text}" for name, text in missing.items())
+        if len(heard.unpaid) == len(missing):
             raise BudgetExhausted(f"Round {round} cannot be paid for: {why}")
         raise TacitError(
             f"Round {round} got {came} answers and needs {needed} ({why}): bring the sites back, "

@@ -7,15 +7,16 @@ from tacit.federation.site.own_rows import OWN_FILES
 TEXT = """\
 # {name}: a federation of {count} sites
 
-Made by `tacit deploy init`. Every machine needs Python 3.11 and `pip install "tacit[flower]"`.
+Made by `tacit deploy init`. Every machine needs Python 3.11 and `pip install "tacit[flower]"`. Paths are relative to this folder:
+type the commands here, wherever it lies.
 
 ## A trial on this machine
 
-    tacit deploy check {folder}
-    tacit deploy up {folder}
+    tacit deploy check .
+    tacit deploy up .
 
 starts the server and all sites here, runs the experiment, and leaves model, log, summary and `report.html` in `results/`. After a
-failure, `tacit deploy up {folder} --resume` goes on. A trial is charged to the sites' ledgers like any other run: with real rows it
+failure, `tacit deploy up . --resume` goes on. A trial is charged to the sites' ledgers like any other run: with real rows it
 is a real release, so rehearse with rows that are not.
 
 ## In earnest
@@ -26,12 +27,12 @@ can sign new certificates: keep it offline.{data}
 
 **2. Start the server** (the machine that sites reach as {address}), in one terminal:
 
-    tacit deploy server {folder}
+    tacit deploy server .
 
 It starts Flower's SuperLink on 127.0.0.1:{inner} and a gateway on port {port}, and tells the SuperLink the sites' public keys.
 Open port {port} to the sites, and no other: the gateway passes on what sites ask, each proved by its key, and refuses
 everything else, above all Flower's Control API, with which anybody could start programs here. That one answers only this
-machine, and under Linux only the user who started the server. Run `tacit deploy check {folder}` meanwhile: it tries the door.
+machine, and under Linux only the user who started the server. Run `tacit deploy check .` meanwhile: it tries the door.
 
 **3. Every site reads `proposal.toml` and `budget.toml`, and decides.** The first is the experiment; the second holds the epsilon
 that the site allows over all runs, and the digest of the one experiment it accepts. Then, each on its own machine:
@@ -43,7 +44,6 @@ that the site allows over all runs, and the digest of the one experiment it acce
 
 **4. Run** (on the server, in another terminal):
 
-    cd {folder}
     export FLWR_HOME=$PWD/flwr FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1
     flwr run app {connection} --stream
 
@@ -57,7 +57,7 @@ so the site trusts the server not to have changed it; with `tacit deploy site`, 
 that app, it does not need to.
 
     flower-supernode --root-certificates ca.crt --superlink {address} --auth-supernode-private-key node.key \\
-        --node-config 'tacit-site="/path/to/this/folder"'
+        --node-config 'tacit-site="'$PWD'"'
 
 ## What is where
 
@@ -65,7 +65,7 @@ that app, it does not need to.
 |---|---|---|
 | `server/` | the authority, the server's certificate, the sites' public keys, the SuperLink's database and both logs | the server |
 | `app/` | the Flower app: `experiment.toml` and two short files | the server |
-| `results/` | `experiment.toml`, `rounds.jsonl`, `ledger.db`, `model.safetensors`, `summary.json`, `report.html` | the server |
+| `results/` | `rounds.jsonl`, `ledger.db` (of this run), `model.safetensors`, `summary.json`, `report.html` | the server |
 | `sites/NAME/` | `site.toml`, `proposal.toml`, `budget.toml`, `ledger.db`, `log.jsonl`, `node.key`, `ca.crt` | the site |
 """
 KEYS = """\
@@ -97,7 +97,6 @@ def readme(federation: Federation, experiment: Experiment) -> str:
     return TEXT.format(
         name=federation.name,
         count=len(federation.sites),
-        folder=federation.folder,
         address=federation.address,
         port=federation.port,
         inner=federation.inner,

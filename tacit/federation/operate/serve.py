@@ -1,6 +1,7 @@
 """`tacit deploy server`: the SuperLink on loopback and the gateway before it, with the sites' keys told to it."""
 
 import ipaddress
+import shlex
 import sys
 import time
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from pathlib import Path
 from tacit.errors import BadInput, TacitError
 from tacit.federation.operate.layout import CONNECTION, Federation, open_federation
 from tacit.federation.operate.private import close
-from tacit.federation.operate.processes import Processes, reach, stop_on_term, taken
+from tacit.federation.operate.processes import QUIET, Processes, reach, stop_on_term, taken
 
 START_SECONDS = 300.0  # for a program of Flower's on a busy machine; one that fails is noticed at once
 LOOK_SECONDS = 0.25
@@ -25,12 +26,17 @@ def run_server(folder: Path, *, listen: str | None, said: Callable[[str], None])
         start_server(federation, processes, listen=listen or _listen(federation))
         register(federation, processes)
         said(f"The server is up at {federation.address}, for {', '.join(federation.sites)}. Ctrl-C stops it.")
-        said(
-            f"Run the experiment from here: FLWR_HOME={federation.home} flwr run {federation.app} {CONNECTION} --stream"
-        )
+        said(f"Run the experiment from here: {run_command(federation)}")
         while True:
             processes.refuse_ended()
             time.sleep(LOOK_SECONDS)
+
+
+def run_command(federation: Federation) -> str:
+    """The command that starts a run from a terminal on the server, with Flower's own calls to the network switched off."""
+    offline = {name: QUIET[name] for name in ("FLWR_TELEMETRY_ENABLED", "FLWR_DISABLE_UPDATE_CHECK")}
+    words = [f"{name}={value}" for name, value in {"FLWR_HOME": shlex.quote(str(federation.home)), **offline}.items()]
+    return " ".join([*words, "flwr", "run", shlex.quote(str(federation.app)), CONNECTION, "--stream"])
 
 
 def start_server(federation: Federation, processes: Processes, *, listen: str = HERE) -> None:

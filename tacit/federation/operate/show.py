@@ -65,7 +65,7 @@ def closing(summary: dict[str, Any], results: Path, console: Console) -> None:
         text = f"epsilon per {summary['guarantee']['unit']} {shown(epsilon)} over all its runs"
         table.add_row(Text(f"ledger of {name}", style="dim"), text)
     console.print(table)
-    show_promise(summary, console)
+    show_promise(summary, console, results)
     console.print(Text(f"Files: {results}"))
     page = results / "report.html"
     if page.is_file():

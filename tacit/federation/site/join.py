@@ -30,12 +30,14 @@ from tacit.federation.site.own_rows import (
 )
 from tacit.federation.site.roster import Roster
 from tacit.federation.site.sealed import assemble_sealed
+from tacit.federation.site.wording import unknown
 from tacit.privacy.central.plan import CentralPlan
 from tacit.privacy.ledger import witness
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.train.workspace import workspace
 from tacit.types import Budget, Client
 
+SETTINGS = ("name", "server", "data", "device", "examples", "shape")  # of site.toml
 MOST_WORDS = 500  # of a refusal that repeats parts of an experiment
 
 
@@ -130,6 +132,11 @@ def read_settings(folder: Path) -> dict[str, Any]:
         raise BadInput(f"{path} cannot be read ({error}).") from None
     if not isinstance(values.get("name"), str):
         raise BadInput(f'{path} does not name the site: add name = "...".')
+    for key, value in values.items():
+        if key not in SETTINGS:
+            raise BadInput(f"{path}: {unknown(key, SETTINGS)}")
+        if key not in ("examples", "shape") and not isinstance(value, str):
+            raise BadInput(f"{path}: expected {key} to be a text, got {value!r}.")
     return values
 
 
@@ -163,7 +170,9 @@ def _ledger(folder: Path, parts: Parts, limits: Limits, agreed: Agreement, value
     # as site.toml has it, so that a site's folder can move with its ledger
     ledger = Ledger(
         folder / "ledger.db",
-        population=f"{experiment.data.name}:{values.get('data')}" if own else population_id(experiment, parts),
+        population=f"{experiment.data.name}:{values.get('data')}"
+        if own
+        else population_id(experiment, parts.population, elsewhere=parts.elsewhere),
         run=agreed.run,
         delta=limits.delta,
         rounds=experiment.train.rounds,

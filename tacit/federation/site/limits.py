@@ -10,13 +10,14 @@ import json
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from tacit.errors import BadInput, Refused
 from tacit.experiment import Experiment
 from tacit.federation.site.code import refuse_unlisted
+from tacit.federation.site.wording import unknown, wording
 from tacit.types import Budget, Unit
 
 NAME = "budget.toml"
@@ -26,6 +27,12 @@ HELD_ELSEWHERE = (
     "privacy.delta",
     "privacy.delta_share",
 )  # no effect, or held by the limits themselves
+PLACES = (
+    *Experiment.model_fields,
+    *(f"{name}.{key}" for name, table in Experiment().model_dump().items() if isinstance(table, dict) for key in table),
+)  # what accept.settings may name
+Number = Annotated[float, Field(strict=True)]  # no text, and no true for 1
+Count = Annotated[int, Field(strict=True, ge=1)]
 MOST_NAME = 100  # characters of an experiment's name: it stands in logs
 
 
@@ -48,9 +55,11 @@ class Accept(BaseModel):
     def _understood(cls, settings: dict[str, Any]) -> dict[str, Any]:
         """A limit that is not understood would be none."""
         for place, allowed in settings.items():
+            if place not in PLACES:
+                raise ValueError(f"accept.settings: {unknown(place, PLACES)}")
             numbers = isinstance(allowed, dict) and all(type(end) in (int, float) for end in allowed.values())
             if isinstance(allowed, dict) and not (numbers and allowed and set(allowed) <= {"min", "max"}):
-                raise ValueError(f"{place} wants a value, a list of values, or {{min = ..., max = ...}}")
+                raise ValueError(f"{place} wants a value, a list of values, or {{min = ..., max = ...}}.")
         return settings
 
 
@@ -61,21 +70,21 @@ class Limits(BaseModel):
     seconds after its question came, if training was done by then.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
-    epsilon: float
-    delta: float
+    epsilon: Number
+    delta: Number
     unit: Unit = "record"
-    trial: bool = False
-    most_rounds: int = Field(10_000, ge=1)
-    most_parameters: int = Field(20_000_000, ge=1)
-    most_steps: int = Field(100_000, ge=1)  # of local training in one round
-    most_batch: int = Field(65_536, ge=1)
-    most_views: int = Field(64, ge=1)
-    most_clients: int = Field(10_000, ge=1)
-    most_bytes: int = Field(1 << 31, ge=1)  # of one question
-    most_runs: int = Field(1_000, ge=1)  # that leave a folder here
-    answer_seconds: float = Field(0.0, ge=0, allow_inf_nan=False)
+    trial: Annotated[bool, Field(strict=True)] = False
+    most_rounds: Count = 10_000
+    most_parameters: Count = 20_000_000
+    most_steps: Count = 100_000  # of local training in one round
+    most_batch: Count = 65_536
+    most_views: Count = 64
+    most_clients: Count = 10_000
+    most_bytes: Count = 1 << 31  # of one question
+    most_runs: Count = 1_000  # that leave a folder here
+    answer_seconds: Annotated[Number, Field(ge=0, allow_inf_nan=False)] = 0.0
     accept: Accept = Accept()
 
     @property
@@ -101,9 +110,7 @@ def read_limits(folder: Path) -> Limits:
     except BadInput as error:
         raise BadInput(f"{path}: {error}") from None
     except ValidationError as error:
-        problem = error.errors()[0]
-        key = ".".join(str(part) for part in problem["loc"])
-        raise BadInput(f"{path}: {key}: {problem['msg'][:1].lower()}{problem['msg'][1:]}.") from None
+        raise BadInput(f"{path}: {wording(error, Limits)}") from None
 
 
 def digest(experiment: Experiment) -> str:

@@ -132,11 +132,11 @@ def central_plan(
 
 
 def one_budget(population: Population) -> float:
-    """The epsilon that all clients share. Raises BadInput where they differ."""
+    """The epsilon that all clients share, less what other runs of the ledger have sealed. Raises BadInput where they differ."""
     low, high = float(population.epsilons.min()), float(population.epsilons.max())
     if low != high:
         raise BadInput(
             f"Central DP protects all clients by one noise, but their epsilons differ ({low:.4g} to {high:.4g}):"
             ' give one epsilon, or say privacy.level = "minimum".'
         )
-    return low
+    return float(population.to_spread.min())

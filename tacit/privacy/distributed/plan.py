@@ -127,7 +127,9 @@ def distributed_plan(
             "most": min(cohort, int(mine.sum())),
         }
         tightest = float(population.epsilons[mine].min())
-        z = multiplier or _derived(share, tightest, population.delta, participations, settings)
+        z = multiplier or _derived(
+            share, float(population.to_spread[mine].min()), population.delta, participations, settings
+        )
         noise = SHARES[share](multiplier=z, **settings)
         _refuse_unaffordable(noise, share, z, tightest, population.delta, participations, settings)
         noises.append(noise)

@@ -73,6 +73,7 @@ class Ledger:
         self._before: dict[tuple[str, str], Spent] = {}
         self._events: dict[str, int] = {}
         self._relations: dict[str, set[bool]] = {}
+        self._others: dict[tuple[str, bool], int] = {}
         for mark in self._marks:
             witness.refuse_lost(self.path, mark)
         self._db = connect(self.path, population=population)
@@ -213,8 +214,11 @@ class Ledger:
 
     def other_runs(self, unit: Unit, *, apart: bool = False) -> int:
         """How many other runs have sealed a price in this unit; with `apart`, in the other one."""
-        query = f"SELECT COUNT(DISTINCT run) FROM seals WHERE run != ? AND unit {'!=' if apart else '='} ?"
-        return self._db.execute(query, (self.run, unit)).fetchone()[0]
+        self._forget_if_changed()
+        if (unit, apart) not in self._others:
+            query = f"SELECT COUNT(DISTINCT run) FROM seals WHERE run != ? AND unit {'!=' if apart else '='} ?"
+            self._others[unit, apart] = self._db.execute(query, (self.run, unit)).fetchone()[0]
+        return self._others[unit, apart]
 
     def link(self, number: int) -> str | None:
         """The chained hash of one batch of charges, or None where there is none of that number."""
@@ -406,6 +410,7 @@ class Ledger:
         self._used.clear()
         self._events.clear()
         self._relations.clear()
+        self._others.clear()
 
     def _data_version(self) -> int:
         return self._db.execute("PRAGMA data_version").fetchone()[0]

@@ -30,7 +30,7 @@ def entries(path: Path) -> list[dict[str, Any]]:
     """Every charge, oldest first, as plain values. Raises LedgerError for a file that is no ledger."""
     with _open(path) as book:
         parts = {"charges": "SELECT * FROM charges", "everybody": f"SELECT '{EVERYBODY}', * FROM everybody"}
-        found = " UNION ALL ".join(parts[name] for name in _tables(book))
+        found = " UNION ALL ".join(parts[name] for name in _charged(book))
         query = (
             f"SELECT run, round, attempt, client, unit, text, time FROM ({found}) AS paid"
             " JOIN events ON events.id = paid.event ORDER BY time, run, round, client"
@@ -55,7 +55,7 @@ class Account:
 def accounts(path: Path) -> list[Account]:
     """Every client of every run; what everybody was charged for stands under EVERYBODY. Older ledgers sealed nothing."""
     with _open(path) as book:
-        if "seals" not in _names(book):
+        if "seals" not in tables(book):
             return []
         paid = "SELECT client, run, event FROM charges UNION ALL SELECT '', run, event FROM everybody"
         rows = book.execute(
@@ -113,7 +113,7 @@ def marked(path: Path, mark: Path) -> Iterator[str]:
         return
     with _open(path) as book:
         query = "SELECT chain FROM batches WHERE number = ?"
-        row = book.execute(query, (known[0],)).fetchone() if "batches" in _names(book) else None
+        row = book.execute(query, (known[0],)).fetchone() if "batches" in tables(book) else None
     if row is None or row[0] != known[1]:
         yield f"it is an older copy, or another ledger, than the one {mark} was written for: restore the newest copy"
 
@@ -124,14 +124,14 @@ def faults(path: Path) -> Iterator[str]:
         for (text,) in book.execute("PRAGMA integrity_check").fetchall():
             if text != "ok":
                 yield f"the file is damaged: {text}"
-        tables = _tables(book)
-        if not tables:
+        charged = _charged(book)
+        if not charged:
             return
         (format,) = book.execute("SELECT value FROM facts WHERE name = 'format'").fetchone() or ("none",)
         if format not in READ:
             yield f"it has format {format}, and this version reads {' and '.join(READ)}"
         lost = "event NOT IN (SELECT id FROM events)"
-        counts = [book.execute(f"SELECT COUNT(*) FROM {t} WHERE {lost}").fetchone()[0] for t in tables]
+        counts = [book.execute(f"SELECT COUNT(*) FROM {t} WHERE {lost}").fetchone()[0] for t in charged]
         orphans = sum(counts)
         if orphans:
             yield f"{orphans} charges name an event that is not there"
@@ -151,13 +151,14 @@ def _entry_faults(entry: dict[str, Any]) -> Iterator[str]:
         yield f"{where} has no valid round or time"
 
 
-def _tables(book: sqlite3.Connection) -> list[str]:
+def _charged(book: sqlite3.Connection) -> list[str]:
     """Where charges are: an empty file has none, and the first format has no charges for everybody."""
-    names = _names(book)
+    names = tables(book)
     return [name for name in ("charges", "everybody") if name in names]
 
 
-def _names(book: sqlite3.Connection) -> set[str]:
+def tables(book: sqlite3.Connection) -> set[str]:
+    """The names of the tables that a file has."""
     return {name for (name,) in book.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
 
 

@@ -35,6 +35,7 @@ CREATE TABLE IF NOT EXISTS held (
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS holdings (digest TEXT PRIMARY KEY, time TEXT NOT NULL);
 """
+OTHER_DATA = "belongs to other data or another partition of it"
 FORMAT = "3"  # 1 and 2 had no sealed prices, so what other runs may still spend is not known there
 BUSY_SECONDS = 60.0  # how long a second run on the same ledger waits for its turn
 
@@ -45,16 +46,17 @@ def connect(path: Path, *, population: str) -> sqlite3.Connection:
         path.parent.mkdir(parents=True, exist_ok=True)
         db = sqlite3.connect(path, isolation_level=None, timeout=BUSY_SECONDS)
         db.execute("PRAGMA synchronous=FULL")
-        _refuse_older_format(db, path)
+        refuse_older_format(db, path)
         db.executescript(SCHEMA)
         _fact(db, path, "format", FORMAT, "was written by another version of Tacit")
-        _fact(db, path, "population", population, "belongs to other data or another partition of it")
+        _fact(db, path, "population", population, OTHER_DATA)
         return db
     except (sqlite3.Error, OSError) as error:
         raise LedgerError(f"The ledger {path} cannot be opened ({error}); nothing was released.") from error
 
 
-def _refuse_older_format(db: sqlite3.Connection, path: Path) -> None:
+def refuse_older_format(db: sqlite3.Connection, path: Path) -> None:
+    """Raises LedgerError for a ledger that seals no prices."""
     if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'facts'").fetchone():
         return
     (found,) = db.execute("SELECT value FROM facts WHERE name = 'format'").fetchone() or (FORMAT,)
@@ -68,7 +70,17 @@ def _refuse_older_format(db: sqlite3.Connection, path: Path) -> None:
 
 def _fact(db: sqlite3.Connection, path: Path, name: str, value: str, otherwise: str) -> None:
     db.execute("INSERT OR IGNORE INTO facts VALUES (?, ?)", (name, value))
-    found = db.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()[0]
+    _refuse_other(db, path, name, value, otherwise)
+
+
+def refuse_other_population(db: sqlite3.Connection, path: Path, population: str) -> None:
+    """Raises LedgerError for the ledger of other data; one that nobody has charged yet is anybody's."""
+    if db.execute("SELECT 1 FROM sqlite_master WHERE name = 'facts'").fetchone():
+        _refuse_other(db, path, "population", population, OTHER_DATA)
+
+
+def _refuse_other(db: sqlite3.Connection, path: Path, name: str, value: str, otherwise: str) -> None:
+    (found,) = db.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone() or (value,)
     if found != value:
         raise LedgerError(
             f"The ledger {path} {otherwise} ({name} {found}, here {value}): go back to the data and settings that it began with."

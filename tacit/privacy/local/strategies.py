@@ -35,7 +35,7 @@ def spread(
     accountant: str,
     own: int | None = None,
 ) -> np.ndarray:
-    """Each client's multiplier, so that `participations` rounds cost at most its epsilon.
+    """Each client's multiplier, so that `participations` rounds cost at most what is left of its epsilon.
 
     Whoever is one client (`own`) needs no other's, and a list of 10,000 sizes is hours of work: those stay NaN.
     """
@@ -51,7 +51,7 @@ def spread(
         if own is not None and own not in mine:
             continue
         multipliers[mine] = noise_multipliers(
-            population.epsilons[mine],
+            population.to_spread[mine],
             delta=population.delta,
             sampling_rate=float(rate),
             steps=int(count) * participations,
@@ -81,7 +81,7 @@ def same_noise(
             for b in batches
         ]
         return np.array(z)[inverse]
-    finite = np.where(np.isinf(population.epsilons), -1.0, population.epsilons)
+    finite = np.where(np.isinf(population.epsilons), -1.0, population.to_spread)
     most = int(np.argmax(finite))
     if finite[most] < 0:
         raise BadInput("No client sets a limit, so there is no noise to derive: set privacy.noise_multiplier.")

@@ -25,7 +25,7 @@ function guaranteeTable(promise) {
   return terms([["unit of privacy", promise.unit], ["against", promise.adversary], ["neighbouring data", promise.relation],
     ["ε spent", promise.epsilon && promise.epsilon.max ? `${epsilon(promise.epsilon.min)} / ${epsilon(promise.epsilon.median)} / ${epsilon(promise.epsilon.max)} (smallest / median / largest over the clients)` : null],
     ["δ", delta(promise.delta)], ["sampler", promise.sampler], ["accountant", promise.accountant], ["noise drawn from", promise.randomness], ["provided that", promise.assumes],
-    ...(promise.also || []).map((other) => [`against ${other.adversary}`, `${other.epsilon.max === null ? "no ε that means anything" : `ε up to ${epsilon(other.epsilon.max)}`} (${other.sampler})`])]);
+    ...(promise.also || []).map((other) => [`against ${other.adversary}`, `${other.epsilon.max === null ? `no ε per ${other.unit} that means anything` : `ε per ${other.unit} up to ${epsilon(other.epsilon.max)}`} at δ = ${delta(other.delta)}, to ${other.relation} (${other.sampler})`])]);
 }
 function settingsBlock(sections, words) {
   const rows = sections.flatMap(([section, keys]) => keys.map(([key, value, usual]) => [`${section}.${key}`, value, usual ? "default" : "set"]));

@@ -1,7 +1,9 @@
 import json
+import re
 import sqlite3
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from trained import same_model
@@ -10,6 +12,7 @@ import tacit
 from tacit.errors import RunExists, TacitError
 from tacit.federation.flower.client import client_app
 from tacit.federation.flower.local import LocalGrid
+from tacit.federation.flower.messages import UNPAID, refusal
 
 
 def charges(site):
@@ -369,3 +372,175 @@ def test_the_silent_are_asked_again_ever_more_seldom(monkeypatch):
         asked += [now[0]] if turns.due([7]) else []
         now[0] += 1.0
     assert asked == [0, 30, 90, 210, 450]
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_everything_in_a_servers_results_is_named_in_the_threat_model_and_no_update_is_there(federation, sealed):
+    """The page said that a server holds no ledger; it holds an account of its own run, beside what the sites declared."""
+    paillier = {"kind": "distributed", "epsilon": 50.0, "clip": 1.0}
+    bits = {"kind": "paillier", "key_bits": 2048, "threshold": 1}
+    deployed = federation(**({"privacy": paillier, "protect": bits} if sealed else {}), train={"rounds": 2})
+    seen = []
+    deployed.run(observe=lambda record: seen.append({path.name for path in (deployed.folder / "out").iterdir()}))
+    held = {*seen[-1], *(path.name for path in (deployed.folder / "out").iterdir())} - {".lock", ".ledger.mark.lock"}
+    page = (Path(__file__).parents[3] / "docs" / "threat-model.md").read_text("utf-8")
+    table = page.partition("## Who holds what")[2].partition("\n## ")[0]
+    for name in held:
+        assert re.sub(r"asked-to-open-\w+", "asked-to-open-GROUP", name) in table
+    assert {"ledger.db", "ledger.mark", "sites.json", "clients.json", "asked.bin"} <= held
+    assert sealed == any(name.startswith("asked-to-open-") for name in held)
+    assert not any(name.endswith(".answer") for name in held)
+
+
+class Gone(LocalGrid):
+    """A grid whose nodes in `gone` are not connected and answer nothing; what those in `broke` say is that they cannot pay."""
+
+    gone: tuple[int, ...] = ()
+    broke: tuple[int, ...] = ()
+
+    def get_node_ids(self):
+        return [node for node in super().get_node_ids() if node not in self.gone]
+
+    def push_messages(self, messages):
+        names = []
+        for message in messages:
+            node = message.metadata.dst_node_id
+            if node in self.broke:
+                self._count += 1
+                names.append(str(self._count))
+                message.metadata.__dict__["_message_id"] = names[-1]
+                self._replies[names[-1]] = refusal(f"{UNPAID}the budget is used up", to=message)
+            elif node in self.gone:
+                names.append("")
+            else:
+                names += super().push_messages([message])
+        return names
+
+
+def test_every_round_names_who_was_asked_and_did_not_answer_or_refused_and_why(federation):
+    deployed = federation(train={"min_clients": 1})
+    grid = Silent(client_app(), [deployed.site(index) for index in range(3)], lost={(2, 1)})
+
+    def withdraw(record):
+        path = deployed.site(2) / "budget.toml"
+        path.write_text(path.read_text().replace("most_rounds = 3", "most_rounds = 1"))
+
+    history = deployed.run(grid, round_seconds=1, observe=withdraw)
+    absent = [json.loads(line)["absent"] for line in (history.out / "rounds.jsonl").read_text().splitlines()]
+    assert absent[0] == {}
+    assert absent[1]["client-1"] == "did not answer in 1 s"
+    assert absent[1]["client-2"] == absent[2]["client-2"] == "The server asks for 3 rounds; the site allows 1."
+    assert list(absent[2]) == ["client-2"]
+
+
+def test_a_site_that_has_left_is_asked_and_charged_nothing_until_it_is_back(federation):
+    deployed = federation(train={"rounds": 5, "min_clients": 2})
+    grid = Gone(client_app(), [deployed.site(index) for index in range(3)])
+
+    def observe(record):
+        grid.gone = (2,) if record["round"] < 3 else ()
+
+    history = deployed.run(grid, round_seconds=1, observe=observe)
+    assert [(record["answered"], record["cohort"]) for record in history.rounds] == [
+        (3, 3), (2, 3), (2, 2), (2, 2), (3, 3),
+    ]  # fmt: skip
+    assert history.rounds[2]["absent"] == {"client-1": "is not connected"}
+    assert [round for round, name in charges(history.out) if name == "client-1"] == [0, 1, 4]
+    assert [round for round, _ in charges(deployed.site(1))] == [0, 4]
+    assert [round for round, name in charges(history.out) if name == "client-0"] == [0, 1, 2, 3, 4]
+
+
+def test_a_site_whose_own_ledger_is_spent_counts_as_out_of_budget_and_is_charged_no_more(federation):
+    deployed = federation(train={"rounds": 4})
+    grid = Gone(client_app(), [deployed.site(index) for index in range(3)])
+
+    def observe(record):
+        grid.broke = (2,)
+
+    history = deployed.run(grid, observe=observe)
+    assert [round for round, name in charges(history.out) if name == "client-1"] == [0, 1]
+    assert history.rounds[1]["absent"] == {"client-1": "the budget is used up"}
+    assert [record["out_of_budget"] for record in history.rounds] == [0, 0, 1, 1]
+    assert history.rounds[2]["dropped"] == ["client-1"]
+
+
+def test_a_run_whose_sites_have_left_stops_by_name_and_charges_nobody(federation):
+    deployed = federation(train={"min_clients": 2})
+    grid = Gone(client_app(), [deployed.site(index) for index in range(3)])
+
+    def observe(record):
+        grid.gone = (2,) if record["round"] == 0 else (1, 2)
+
+    with pytest.raises(TacitError, match=r"Round 2 got 1 answers and needs 2 \(client-0: did not"):
+        deployed.run(grid, round_seconds=1, observe=observe)
+    with pytest.raises(TacitError, match="2 of 3 sites did not join"):
+        deployed.run(grid, resume=True, round_seconds=1, join_seconds=1)
+    history = deployed.run(resume=True)
+    assert [round for round, name in charges(history.out) if name == "client-1"] == [0, 1, 2]
+
+
+def test_a_server_that_flower_ends_leaves_no_word_that_is_taken_for_its_successors(federation, tmp_path):
+    deployed = federation()
+
+    def end(record):
+        sys.exit(0)
+
+    with pytest.raises(SystemExit):
+        deployed.run(observe=end)
+    assert json.loads((tmp_path / "out" / "status.json").read_text())["state"] == "running"
+
+
+def flwr_run(deployed, monkeypatch, **config):
+    """What Flower's ServerApp process does with Tacit's: run it, and log what it raises with its traceback."""
+    import logging
+
+    from flwr.app import Context, RecordDict
+    from flwr.supercore.logger import log
+
+    from tacit.federation.flower import server
+
+    monkeypatch.setattr(server, "end_with_parent", lambda: None)
+    config = {"sites": ",".join(deployed.names), "out": str(deployed.folder / "out"), "keys": "keys"} | config
+    context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=config)
+    try:
+        server.server_app(deployed.experiment)(deployed.grid(), context)
+    except Exception as error:  # noqa: BLE001 - as run_serverapp.py has it
+        log(logging.ERROR, "%s raised an exception", "ServerApp", exc_info=error)
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({}, "The run stopped: .* already holds a run: .*--run-config 'resume=true'"),
+        ({"force": "yes"}, "The run stopped: `force` of the run config is 'yes': expected true or false."),
+        ({"resume": True, "force": True}, "The run stopped: `resume` goes on with a run and `force` starts a new one"),
+        ({"join-seconds": "soon"}, "The run stopped: `join-seconds` of the run config is 'soon'"),
+        ({"sites": 3}, "The run stopped: `sites` of the run config is not a printable text"),
+        ({"out": ""}, "The run stopped: Nothing says where the federation lies"),
+    ],
+)
+def test_a_run_that_flwr_run_starts_and_tacit_refuses_ends_as_one_sentence(
+    federation, monkeypatch, capfd, caplog, config, words
+):
+    import re
+
+    deployed = federation(train={"rounds": 1})
+    deployed.run()
+    capfd.readouterr()
+    flwr_run(deployed, monkeypatch, **config)
+    said = "".join(capfd.readouterr())
+    assert re.search(words, said)
+    assert said.count("\n") == 1
+    assert [record.getMessage() for record in caplog.records if record.exc_info] == []
+
+
+def test_an_error_that_is_no_refusal_keeps_its_traceback(federation, monkeypatch, caplog):
+    from tacit.federation.flower import server
+
+    def broken(*arguments):
+        raise ZeroDivisionError("no such thing")
+
+    deployed = federation()
+    monkeypatch.setattr(server, "serve", broken)
+    flwr_run(deployed, monkeypatch)
+    assert "ZeroDivisionError: no such thing" in caplog.text

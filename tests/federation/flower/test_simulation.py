@@ -1,8 +1,7 @@
 """The same experiment on Flower's simulation engine. It starts Ray, so it is run by `make test-faults`."""
 
 import pytest
-import torch
-from safetensors.torch import load_file
+from trained import same_model
 
 import tacit
 from tacit.errors import BadInput
@@ -15,8 +14,7 @@ def test_flowers_simulation_engine_reaches_the_same_model_bit_for_bit(small, tmp
     changes = {"train": {"rounds": 2, "clients_per_round": 5}}
     tacit.run(small(**changes), out=tmp_path / "ours")
     history = tacit.run(small(**changes, run={"engine": "flower-simulation", "workers": 2}), out=tmp_path / "ray")
-    a, b = (load_file(tmp_path / name / "model.safetensors") for name in ("ours", "ray"))
-    assert all(torch.equal(a[name], b[name]) for name in a)
+    assert same_model(tmp_path / "ours", tmp_path / "ray")
     assert history.rounds[0]["train_loss"] is not None
     assert history.guarantee.epsilon_max <= 6.0
 

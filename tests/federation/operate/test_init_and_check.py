@@ -73,12 +73,27 @@ def test_a_deployment_takes_its_noise_from_the_operating_system_unless_it_is_a_t
 def test_the_readme_names_the_exact_commands(federation):
     text = (federation.folder / "README.md").read_text()
     for words in (
-        f"tacit deploy server {federation.folder}",
+        "tacit deploy up .",
+        "tacit deploy server .",
         f"Open port {federation.port} to the sites, and no other",
         "tacit deploy site sites/client-2",
         "flwr run app federation --stream",
     ):
         assert words in text
+
+
+def test_the_readme_names_no_place_of_the_machine_that_made_it(federation):
+    text = (federation.folder / "README.md").read_text()
+    assert str(federation.folder) not in text
+    assert str(federation.folder.parent) not in text
+
+
+def test_the_command_that_the_server_prints_switches_flowers_telemetry_off(federation):
+    from tacit.federation.operate.serve import run_command
+
+    words = run_command(federation).split()
+    assert {"FLWR_TELEMETRY_ENABLED=0", "FLWR_DISABLE_UPDATE_CHECK=1", f"FLWR_HOME={federation.home}"} <= set(words)
+    assert words[-5:] == ["flwr", "run", str(federation.app), "federation", "--stream"]
 
 
 def test_sites_with_rows_of_their_own_are_named(tmp_path):

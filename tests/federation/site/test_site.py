@@ -232,6 +232,47 @@ def test_a_budget_file_that_cannot_be_read_or_understood_stops_everything(server
     assert "cannot be read by this site" in asking.log()[-1]["text"]
 
 
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('epsilon = "3"', "expected epsilon to be a number, got '3'"),
+        ("epsilon = true", "expected epsilon to be a number"),
+        ('most_rounds = "3"', "expected most_rounds to be a whole number, got '3'"),
+        ('answer_seconds = "60"', "expected answer_seconds to be a number"),
+        ('trial = "no"', "expected trial to be true or false, got 'no'"),
+        ("epsilom = 3.0", "unknown key 'epsilom'. Did you mean 'epsilon'?"),
+        ("most_round = 3", "unknown key 'most_round'. Did you mean 'most_rounds'?"),
+        ('accept.experiment = ["a"]', "unknown key 'accept.experiment'. Did you mean 'accept.experiments'?"),
+        ('accept.settings."train.round" = 3', "unknown key 'train.round'. Did you mean 'train.rounds'?"),
+    ],
+)
+def test_a_budget_file_with_a_text_for_a_number_or_a_misspelt_key_is_refused_in_one_sentence(tmp_path, line, words):
+    from tacit.errors import BadInput
+    from tacit.federation.site.limits import read_limits
+
+    good = {"epsilon": "epsilon = 3.0", "delta": "delta = 1e-5"}
+    text = "\n".join({**good, line.split(" ")[0]: line}.values())
+    if line.startswith("epsilom"):
+        text = text.replace("epsilon = 3.0\n", "")
+    (tmp_path / "budget.toml").write_text(text)
+    with pytest.raises(BadInput) as caught:
+        read_limits(tmp_path)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_site_file_with_a_misspelt_key_or_a_number_for_a_text_is_refused(tmp_path):
+    from tacit.errors import BadInput
+    from tacit.federation.site.join import read_settings
+
+    (tmp_path / "site.toml").write_text('name = "north"\ndat = "records.csv"\n')
+    with pytest.raises(BadInput, match=r"unknown key 'dat'\. Did you mean 'data'\?"):
+        read_settings(tmp_path)
+    (tmp_path / "site.toml").write_text('name = "north"\ndata = 3\n')
+    with pytest.raises(BadInput, match="expected data to be a text, got 3"):
+        read_settings(tmp_path)
+
+
 def let_through(folder):
     """Lets every user pass down to a folder."""
     for place in (folder, *folder.parents):

@@ -1,0 +1,53 @@
+"""Run folders that say they were paid from one ledger: a shared ledger that does not know their releases is not theirs.
+
+A shared ledger and its mark may both be deleted, or both go back to an older copy. The runs that were paid from it, also those
+that `--force` set aside, each keep how far it had come. They are looked for beside the run and beside the ledger; a run folder
+that was moved elsewhere, or deleted, tells nothing (docs/sharp-edges.md).
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from tacit.engine.folder import logged_rounds
+from tacit.errors import LedgerError
+from tacit.privacy.ledger import witness
+from tacit.privacy.ledger.ledger import Ledger
+
+
+def refuse_lost(path: Path, run: Path) -> None:
+    """Refuses to begin an empty ledger where a run beside it was paid from one. Raises LedgerError."""
+    for folder in paid_from(path, run):
+        witness.refuse_lost(path, folder / witness.NAME)
+
+
+def refuse_older(ledger: Ledger, run: Path) -> None:
+    """Refuses a ledger that lacks the charges of a run beside it. Raises LedgerError."""
+    for folder in paid_from(ledger.path, run):
+        witness.refuse_older(ledger, folder / witness.NAME)
+        name = _record(folder / "run.json").get("run")
+        for round in sorted(logged_rounds(folder))[-1:]:
+            if not ledger.knows(round, run=str(name)):
+                raise LedgerError(
+                    f"{folder} holds round {round} of a run that was paid from {ledger.path}, and the ledger knows no charge for"
+                    f" it: restore the ledger, or move the folder away if its rows are others; {witness.NOTHING}"
+                )
+
+
+def paid_from(ledger: Path, run: Path) -> Iterator[Path]:
+    """The other runs' folders, beside a run and beside the ledger, whose own record names this ledger."""
+    wanted = ledger.resolve()
+    places = {folder.resolve(): folder for parent in (run.parent, ledger.parent) for folder in parent.glob("*/")}
+    for folder in sorted(set(places) - {run.resolve()}):
+        way = _record(folder / "clients.json").get("ledger")
+        if isinstance(way, str) and (folder / way).resolve() == wanted:
+            yield folder
+
+
+def _record(path: Path) -> dict[str, object]:
+    """A run's record; nothing where it has none, or none that can be read."""
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

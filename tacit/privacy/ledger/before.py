@@ -1,0 +1,101 @@
+"""What other runs have sealed in a ledger before a run is planned: noise is sized for what they have left. Nothing is written."""
+
+import json
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tacit.errors import LedgerError
+from tacit.privacy.ledger import reader as books
+from tacit.privacy.ledger import witness
+from tacit.privacy.ledger.conditions import Condition
+from tacit.privacy.ledger.filter import Spent
+from tacit.privacy.ledger.ledger import ALL
+from tacit.privacy.ledger.tables import BUSY_SECONDS, refuse_older_format, refuse_other_population
+
+
+@dataclass(frozen=True)
+class Before:
+    """The seals of other runs in one unit, by client; what everybody was sealed for stands under the empty name."""
+
+    runs: int = 0
+    sealed: Mapping[str, Spent] = field(default_factory=dict, repr=False)
+
+    def of(self, client: str) -> Spent:
+        """As `Ledger.before`: what counts for a client; of the empty name, for whoever has sealed most."""
+        shared = self.sealed.get(ALL, Spent())
+        if client != ALL:
+            own = self.sealed.get(client, Spent())
+            return Spent(shared.epsilon + own.epsilon, shared.delta + own.delta)
+        alone = [spent for name, spent in self.sealed.items() if name != ALL] or [Spent()]
+        most = max(spent.epsilon for spent in alone), max(spent.delta for spent in alone)
+        return Spent(shared.epsilon + most[0], shared.delta + most[1])
+
+    def epsilons(self, names: Sequence[str], *, together: bool) -> np.ndarray:
+        """The epsilon that is gone for each client; where all pay together, for each what is gone for the one with least left."""
+        if together:
+            return np.full(len(names), self.of(ALL).epsilon)
+        return np.array([self.of(name).epsilon for name in names])
+
+    def record(self) -> dict[str, Any]:
+        """For a run's folder: a resumed run keeps the noise it began with, whatever others have sealed meanwhile."""
+        return {"runs": self.runs, "sealed": {name: [s.epsilon, s.delta] for name, s in self.sealed.items()}}
+
+
+NOTHING = Before()
+
+
+def read(path: Path, *, unit: str) -> Before:
+    """What a ledger's runs have sealed in one unit; nothing where there is no ledger yet. Raises LedgerError."""
+    if not path.exists() or not path.stat().st_size:
+        return NOTHING
+    with closing(_open(path)) as db:
+        try:
+            refuse_older_format(db, path)
+            if "seals" not in books.tables(db):
+                return NOTHING
+            query = "SELECT client, TOTAL(epsilon), TOTAL(delta) FROM seals WHERE unit = ? GROUP BY client"
+            sealed = {client: Spent(epsilon, delta) for client, epsilon, delta in db.execute(query, (unit,))}
+            (runs,) = db.execute("SELECT COUNT(DISTINCT run) FROM seals WHERE unit = ?", (unit,)).fetchone()
+        except sqlite3.Error as error:
+            raise LedgerError(f"{path} cannot be read as a ledger ({error}).") from error
+    return Before(runs, sealed)
+
+
+def refuse(path: Path, *, population: str, conditions: Iterable[Condition] = ()) -> None:
+    """Refuses what a run on this ledger would be refused for: a lost or older copy, other data, rows that changed hands.
+
+    Raises LedgerError.
+    """
+    mark = path.with_name(f"{path.name}.mark")
+    witness.refuse_lost(path, mark)
+    if not path.exists() or not path.stat().st_size:
+        return
+    for fault in books.marked(path, mark):
+        raise LedgerError(f"{path}: {fault}.")
+    with closing(_open(path)) as db:
+        refuse_other_population(db, path, population)
+        for condition in conditions:
+            condition.refuse(db, path)
+
+
+def noted(path: Path) -> Before:
+    """What a run's folder notes (`run.json`); nothing in a folder of an earlier version. Raises LedgerError."""
+    try:
+        record = json.loads(path.read_text("utf-8")).get("before", {"runs": 0, "sealed": {}})
+        sealed = {str(name): Spent(float(epsilon), float(delta)) for name, (epsilon, delta) in record["sealed"].items()}
+        return Before(int(record["runs"]), sealed)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        raise LedgerError(f"{path} is missing or damaged, so nobody knows the run's noise: put it back.") from None
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    try:
+        return sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=BUSY_SECONDS)
+    except sqlite3.Error as error:
+        raise LedgerError(f"{path} cannot be read as a ledger ({error}).") from error
