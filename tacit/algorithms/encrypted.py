@@ -8,7 +8,7 @@ clients at random earns nothing: the server knows who reports. `turn` is the rou
 it was asked for (`site.sealed.refuse_other_turn`).
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -19,9 +19,10 @@ from dp_accounting import DpEvent
 from tacit.algorithms import spread_word, step
 from tacit.algorithms._groups import Group, collect, means
 from tacit.protect.quantise import Grid
-from tacit.random import Derive, Stream
+from tacit.random import Derive
 from tacit.rules import Crowd, Layout, Rule
 from tacit.server_optimizer import ServerOptimizer
+from tacit.train.attempt import Local
 from tacit.train.workspace import Trained, Workspace
 from tacit.types import Client, Message, Shared, State
 
@@ -37,7 +38,7 @@ class Encrypted:
     rule: Rule
     layout: Layout
     crowd: Crowd
-    local: Callable[[Workspace, torch.Tensor, Client, Stream], Trained]
+    local: Local
     optimizer: ServerOptimizer
 
     def init(self, params: torch.Tensor) -> State:

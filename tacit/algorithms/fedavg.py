@@ -10,7 +10,7 @@ from tacit.algorithms import spread_word, step
 from tacit.random import Derive
 from tacit.rules import Crowd, Layout, Rule
 from tacit.server_optimizer import ServerOptimizer, Sgd
-from tacit.train.sgd import LocalSgd
+from tacit.train.attempt import Local
 from tacit.train.workspace import Trained, Workspace
 from tacit.types import Client, Message, State
 
@@ -24,7 +24,7 @@ class FedAvg:
     rule: Rule
     layout: Layout
     crowd: Crowd
-    local: LocalSgd
+    local: Local
     optimizer: ServerOptimizer = field(default_factory=Sgd)
 
     def init(self, params: torch.Tensor) -> State:

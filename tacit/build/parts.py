@@ -5,54 +5,43 @@ together.
 import hashlib
 import uuid
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 
 import numpy as np
 import torch
 from rich.progress import Progress
 from torch import nn
 
-from tacit import check, models, rules
+from tacit import check, models
 from tacit.algorithms import Algorithm
-from tacit.algorithms.central_dp import CentralDP
-from tacit.algorithms.encrypted import Encrypted
-from tacit.algorithms.fedavg import FedAvg
-from tacit.algorithms.local_dp import LocalDP
-from tacit.build.sums import groups, make_distributed_plan, summing_rule
+from tacit.build.held import held
+from tacit.build.release import ClientDerive, Releases
 from tacit.data.budgets import budgets
 from tacit.data.dataset import Dataset
 from tacit.data.load import load
 from tacit.data.partition import client_names, share_out
-from tacit.data.shares import Shares
-from tacit.errors import BadInput
-from tacit.experiment import Experiment
-from tacit.build.held import held
 from tacit.data.population import Population, populate
+from tacit.data.shares import Shares
+from tacit.errors import BadInput, Refused
+from tacit.experiment import Experiment
+from tacit.privacy.kinds import kind_of
 from tacit.privacy.ledger.before import NOTHING, Before
-from tacit.privacy.central.mechanism import QuantileClip
-from tacit.privacy.central.plan import CentralPlan, central_plan
-from tacit.privacy.distributed.plan import DistributedPlan
-from tacit.privacy.local.plan import Plan, pfa_code_noise, planned_participations, same_noise, sampling_rates, spread
+from tacit.privacy.plan import Plan
+from tacit.privacy.wiring import Local, Seals, Wiring
 from tacit.random import seeded
-from tacit.build.release import ClientDerive, Releases
-from tacit.server_optimizer import Adam, Momentum, ServerOptimizer, Sgd
-from tacit.train.dp_sgd import DpSgd
-from tacit.train.flat import blocks, flatten
-from tacit.train.noised_update import noised_update
-from tacit.train.sgd import LocalSgd
-from tacit.train.views import Shifts
-from tacit.types import Client
+from tacit.train.flat import flatten
 
-IMAGE_DIMENSIONS = 3  # channels, height, width
-PIXELS_A_STEP = 14  # of an image's side, for each pixel that views are moved by: 2 of 28
+FOREIGN = (
+    "This experiment's promise is made in Tacit's own training: another client's code can take part only under "
+    'privacy.kind = "central" or "distributed".'
+)
 
 
 @dataclass(frozen=True, eq=False)
 class Parts:
     """Everything a run needs, put together once.
 
-    `theta` is the vector that the parameters of `model` are views of; `params` are the initial ones. `plan` is None where nothing
-    is promised.
+    `theta` is the vector that the parameters of `model` are views of; `params` are the initial ones.
     """
 
     experiment: Experiment
@@ -62,7 +51,7 @@ class Parts:
     model: nn.Module = field(repr=False)
     theta: torch.Tensor = field(repr=False)
     params: torch.Tensor = field(repr=False)
-    plan: Plan | CentralPlan | DistributedPlan | None
+    plan: Plan
     algorithm: Algorithm
     made: str = ""  # what the model was before anybody used it
     nonce: str = ""  # not empty where a start cannot repeat the one before it bit for bit
@@ -93,7 +82,7 @@ def build(experiment: Experiment, *, progress: Progress | None = None, before: B
     dataset, shares, population = clients(experiment, progress=progress, before=before)
     # the rows are held once, client by client: the order of the source is not needed any more
     rows = replace(dataset, x=population.x, y=population.y, client=None)
-    return replace(assemble(experiment, rows, population, shares), before=before)
+    return assemble(experiment, rows, population, shares, before=before)
 
 
 def assemble(
@@ -102,35 +91,39 @@ def assemble(
     population: Population,
     shares: Shares | None = None,
     *,
+    before: Before = NOTHING,
     own: int | None = None,
+    elsewhere: bool = False,
+    seals: Seals | None = None,
+    local: Local | None = None,
 ) -> Parts:
-    """The parts for clients that are known already: of a deployment's, only names, sizes and budgets need to be.
+    """The parts for clients that are known already: of a deployment's (`elsewhere`), only names, sizes and budgets need to be.
 
-    A site names itself (`own`), and the noise of others may then be unknown.
+    A site names itself (`own`), and the noise of others may then be unknown; it brings its own seals, and may bring somebody
+    else's training (`local`), which the plan must not have made its promise in. Raises BadInput, or Refused for such training.
     """
     train = experiment.train
     if train.clients_per_round and train.clients_per_round > len(population):
         raise BadInput(f"Expected train.clients_per_round <= {len(population)} clients, got {train.clients_per_round}.")
     if train.min_clients > (train.clients_per_round or len(population)):
         raise BadInput(f"Expected train.min_clients <= the clients of a round, got {train.min_clients}.")
-    derive = seeded(experiment.run.seed)
-    seed = derive("model").torch_seed()
-    model = models.build(
-        experiment.model.name, input_shape=tuple(dataset.x.shape[1:]), classes=dataset.classes, seed=seed
-    )
+    model = _model(experiment, dataset)
     made = held(model)
     models.check_output(model, dataset.test_x[:2], dataset.classes)
     device = _device(experiment.run.device)
     theta = flatten(model.to(device))
-    plan = make_plan(experiment, population, size=theta.numel(), own=own)
+    plan = kind_of(experiment).plan(experiment, population, size=theta.numel(), own=own)
+    if local is not None and plan.own_training:
+        raise Refused(FOREIGN)
     if experiment.run.device != "cpu":
         population = population.to(device)
-    algorithm = _algorithm(experiment, population, model, plan)
-    # other devices do not repeat their sums bit for bit, and the operating system does not repeat its noise
-    repeats = experiment.run.device == "cpu" and experiment.run.randomness == "seeded"
+    algorithm = plan.algorithm(Wiring(experiment, population, model, local, seals))
+    # other devices do not repeat their sums bit for bit, nor the operating system its noise, nor perhaps somebody else's training
+    repeats = experiment.run.device == "cpu" and experiment.run.randomness == "seeded" and local is None
     nonce = "" if repeats else uuid.uuid4().hex
     params = theta.cpu().clone()
-    return Parts(experiment, dataset, shares, population, model, theta, params, plan, algorithm, made=made, nonce=nonce)
+    whole = (experiment, dataset, shares, population, model, theta, params, plan, algorithm)
+    return Parts(*whole, made=made, nonce=nonce, elsewhere=elsewhere, before=before)
 
 
 def clients(
@@ -148,7 +141,7 @@ def clients(
     limits = {"epsilons": epsilons, "delta": privacy.run_delta, "unit": privacy.unit_kept}
     population = populate(dataset, shares, names=names, **limits)
     if before.runs:
-        sealed = before.epsilons(population.names, together=privacy.kind == "central")
+        sealed = before.epsilons(population.names, together=kind_of(experiment).together)
         population = replace(population, sealed=sealed)
     return dataset, shares, population
 
@@ -176,149 +169,23 @@ def population_id(experiment: Experiment, population: Population, *, elsewhere: 
     return f"{data.name}:{mark.hexdigest()}"
 
 
-def make_plan(
-    experiment: Experiment, population: Population, *, size: int, own: int | None = None
-) -> Plan | CentralPlan | DistributedPlan | None:
-    """The mechanism of every client, or of the server, or None where nothing is promised. `size` is the model's."""
-    privacy, train = experiment.privacy, experiment.train
-    if privacy.kind == "none":
-        return None
-    cohort = train.clients_per_round or len(population)
-    if privacy.kind == "distributed":
-        return make_distributed_plan(experiment, population, size=size)
-    if privacy.kind == "central":
-        return _central_plan(experiment, population, cohort)
-    rates, steps = _record_steps(experiment, population)
-    participations = planned_participations(rounds=train.rounds, share=cohort / len(population))
-    common = {"rates": rates, "steps": steps, "participations": participations, "accountant": privacy.accountant}
-    if privacy.noise_formula:
-        multipliers = pfa_code_noise(population, rates=rates)
-    elif privacy.rule == "spread":
-        multipliers = spread(population, **common, own=own)
-    else:
-        given = {"clip": privacy.clip, "multiplier": privacy.noise_multiplier, "noise_on_mean": privacy.noise_on_mean}
-        multipliers = same_noise(population, **common, **given)
-    kept = {"priced": privacy.noise_formula is None, "unit": privacy.unit_kept}
-    return Plan(privacy.clip, participations, rates, steps, multipliers, **kept)
+def model_size(experiment: Experiment, dataset: Dataset) -> int:
+    """The number of parameters of the experiment's model."""
+    return flatten(_model(experiment, dataset)).numel()
 
 
-def _central_plan(experiment: Experiment, population: Population, cohort: int) -> CentralPlan:
-    privacy, train = experiment.privacy, experiment.train
-    return central_plan(
-        population,
-        cohort=cohort,
-        sampler=train.sampler or "poisson",
-        rounds=train.rounds,
-        clip=privacy.clip,
-        multiplier=privacy.noise_multiplier,
-        adaptive=privacy.clip_quantile is not None,
-        count_noise=privacy.count_noise,
-        weight_cap=privacy.weight_cap,
-        accountant=privacy.accountant,
-    )
-
-
-def _record_steps(experiment: Experiment, population: Population) -> tuple[np.ndarray, np.ndarray]:
-    """The sampling rate and the noised steps of each client's round; a noised whole update is one step without sampling."""
-    train, everybody = experiment.train, len(population)
-    if experiment.privacy.unit_kept == "client":
-        return np.ones(everybody), np.ones(everybody, dtype=int)
-    rates = sampling_rates(population.sizes, batch_size=train.batch, sampling_rate=train.sampling_rate)
-    if train.local_epochs:
-        return rates, np.ceil(train.local_epochs / rates).astype(int)
-    return rates, np.full(everybody, train.steps)
-
-
-def rule_name(experiment: Experiment, population: Population) -> str:
-    """The rule that was asked for; else the mean where all clients bring the same noise, `random-effects` where they do not.
-
-    docs/results.md says why: it is the one rule that stays near the best whatever the budgets and however the data differ.
-    """
-    if experiment.aggregate.rule is not None:
-        return experiment.aggregate.rule
-    differ = len(np.unique(population.epsilons)) > 1 and experiment.privacy.kind == "local"
-    return "random-effects" if differ and experiment.privacy.rule == "spread" else "mean"
+def _model(experiment: Experiment, dataset: Dataset) -> nn.Module:
+    seed = seeded(experiment.run.seed)("model").torch_seed()
+    shape = tuple(dataset.x.shape[1:])
+    return models.build(experiment.model.name, input_shape=shape, classes=dataset.classes, seed=seed)
 
 
 def with_rule(parts: Parts) -> Experiment:
     """The experiment with the rule that runs, for whoever reads it later; central DP has none."""
-    experiment = parts.experiment
-    if isinstance(parts.plan, CentralPlan) or experiment.aggregate.rule is not None:
+    experiment, rule = parts.experiment, parts.plan.rule(parts.experiment, parts.population)
+    if rule is None or experiment.aggregate.rule is not None:
         return experiment
-    rule = {"rule": rule_name(experiment, parts.population)}
-    return experiment.model_copy(update={"aggregate": experiment.aggregate.model_copy(update=rule)})
-
-
-def _algorithm(
-    experiment: Experiment, population: Population, model: nn.Module, plan: Plan | CentralPlan | DistributedPlan | None
-) -> Algorithm:
-    train, optimizer, sgd = experiment.train, _optimizer(experiment), _local_sgd(experiment)
-    if isinstance(plan, CentralPlan):
-        weights = dict(zip(population.names, plan.weights.tolist(), strict=True))
-        privacy = experiment.privacy
-        adapt = (
-            QuantileClip(privacy.clip_quantile, privacy.clip_learning_rate or 0.2) if privacy.clip_quantile else None
-        )
-        return CentralDP(plan.mechanism, weights, plan.expected_weight, sgd, optimizer, adapt)
-    if isinstance(plan, DistributedPlan):
-        rule = summing_rule(experiment)
-        members, crowd = groups(experiment, population, rule, plan), rules.Crowd(population.epsilons, plan.report_noise)
-        return Encrypted(members, plan.grid, rule, _layout(model), crowd, sgd, optimizer)
-    rule = rules.load(rule_name(experiment, population), **experiment.aggregate.options())
-    layout = _layout(model)
-    if plan is not None:
-        crowd = rules.Crowd(population.epsilons, plan.update_noise(population.sizes, learning_rate=train.learning_rate))
-        record_level = plan.unit == "record"
-        local = (
-            DpSgd(train.learning_rate, _views(experiment, population))
-            if record_level
-            else partial(noised_update, sgd=sgd)
-        )
-        return LocalDP(plan.mechanism, rule, layout, crowd, local, optimizer)
-    if rule.needs:
-        text = (
-            f'The rule {rule_name(experiment, population)} weighs clients by their privacy: with privacy.kind = "none"'
-        )
-        raise BadInput(f"{text} use one of {', '.join(name for name in rules.names() if not rules.load(name).needs)}.")
-    return FedAvg(rule, layout, rules.Crowd(population.epsilons, np.zeros(len(population))), sgd, optimizer)
-
-
-def _views(experiment: Experiment, population: Population) -> Shifts | None:
-    train = experiment.train
-    if train.views is None:
-        return None
-    shape = tuple(population.x.shape[1:])
-    reach = train.shift or max(1, round(min(shape[1:], default=0) / PIXELS_A_STEP))
-    if len(shape) != IMAGE_DIMENSIONS or min(shape[1:]) <= reach:
-        raise BadInput(
-            f"train.views moves images by up to {reach} pixels, and these examples have the shape {shape}: leave it out."
-        )
-    return Shifts(train.views, reach)
-
-
-def _layout(model: nn.Module) -> rules.Layout:
-    return tuple((block.start, block.stop) for block in blocks(model))
-
-
-def _local_sgd(experiment: Experiment) -> LocalSgd:
-    train = experiment.train
-
-    def batch(client: Client) -> int:
-        return max(1, round(train.sampling_rate * client.size)) if train.sampling_rate else train.batch
-
-    def steps(client: Client) -> int:
-        return train.local_epochs * -(-client.size // batch(client)) if train.local_epochs else train.steps
-
-    return LocalSgd(steps, batch, train.learning_rate)
-
-
-def _optimizer(experiment: Experiment) -> ServerOptimizer:
-    train = experiment.train
-    said = {"momentum": train.server_momentum, "adaptivity": train.server_adaptivity}
-    options = {key: value for key, value in said.items() if value is not None}
-    return {"sgd": Sgd, "momentum": Momentum, "adam": Adam}[train.server_optimizer](
-        train.server_learning_rate, **options
-    )
+    return experiment.model_copy(update={"aggregate": experiment.aggregate.model_copy(update={"rule": rule})})
 
 
 def _device(name: str) -> torch.device:

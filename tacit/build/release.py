@@ -30,9 +30,7 @@ from tacit.experiment import Experiment
 from tacit.build.held import held
 from tacit.data.population import Population
 from tacit.digest import mark
-from tacit.privacy.central.plan import CentralPlan
-from tacit.privacy.distributed.plan import DistributedPlan
-from tacit.privacy.local.plan import Plan
+from tacit.privacy.plan import Plan
 from tacit.random import Derive, Stream, from_os, keyed
 from tacit.types import Client, State
 
@@ -58,7 +56,7 @@ class Releases:
 
     experiment: Experiment  # with the rule that runs
     population: Population = field(repr=False)
-    plan: Plan | CentralPlan | DistributedPlan | None
+    plan: Plan
     model: nn.Module = field(repr=False)
     rule: object
     made: str = ""  # what the model was when it was made: `held`
@@ -81,7 +79,7 @@ class Releases:
         """The digest of one client's releases."""
         rows = client.mark or self.population.marks[client.index].tobytes()
         budget = repr((float(self.population.epsilons[client.index]), self.population.delta, self.population.unit))
-        place = (self.common, trainer, client.id, str(client.index), budget, _mechanism(self.plan, client))
+        place = (self.common, trainer, client.id, str(client.index), budget, self.plan.key(client))
         return bytes.fromhex(mark("client", *place, rows))
 
     def streams(self, *, trainer: str = ONE_BY_ONE) -> ClientDerive:
@@ -107,17 +105,17 @@ class Releases:
     @cached_property
     def server_key(self) -> str:
         """What the server's randomness is keyed by beside the state: all that a deployed server knows."""
-        return mark("server", self.common, repr(self.plan.mechanism) if isinstance(self.plan, CentralPlan) else "")
+        return mark("server", self.common, self.plan.server_key())
 
     @cached_property
     def digest(self) -> str:
         """Everything that all releases of the run are a function of, but the state: every row, budget and mechanism."""
         rows = "elsewhere" if self.elsewhere else self.population.digest()
-        return mark("run", self.server_key, _plan(self.plan), rows)
+        return mark("run", self.server_key, self.plan.digest(), rows)
 
     def attempt(self, state: str) -> str:
         """The name of one round's release, for the ledger: the same name is the same bits, and is paid once."""
-        if self.elsewhere and not isinstance(self.plan, CentralPlan):
+        if self.elsewhere and not self.plan.together:
             return mark("deployment", state)  # sites keep their answers: what is asked again is the same release
         # whoever answers a deployed server may be others than before its restart, and give another sum
         return mark("attempt", self.digest, state, self.start if self.elsewhere else "")
@@ -160,22 +158,3 @@ def _cpu() -> str:
         lines = []
     named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(named, platform.processor() or platform.machine())
-
-
-def _mechanism(plan: Plan | CentralPlan | DistributedPlan | None, client: Client) -> str:
-    if plan is None:
-        return "none"
-    if isinstance(plan, CentralPlan):
-        return repr((plan.mechanism, float(plan.weights[client.index]), plan.expected_weight))
-    return repr((plan.mechanism(client), plan.participations, plan.priced))
-
-
-def _plan(plan: Plan | CentralPlan | DistributedPlan | None) -> str:
-    if plan is None:
-        return "none"
-    if isinstance(plan, CentralPlan):
-        return mark(repr(plan.mechanism), plan.weights.tobytes())
-    if isinstance(plan, DistributedPlan):
-        return mark(repr((plan.grid, plan.noises)), plan.groups.tobytes())
-    arrays = (np.ascontiguousarray(part).tobytes() for part in (plan.rates, plan.steps, plan.multipliers))
-    return mark(repr((plan.clip, plan.participations, plan.priced, plan.unit)), *arrays)

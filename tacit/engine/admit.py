@@ -9,8 +9,6 @@ from collections.abc import Collection
 
 from tacit.build.parts import Parts
 from tacit.engine.meter import Meter
-from tacit.privacy.central.plan import CentralPlan
-from tacit.privacy.distributed.plan import DistributedPlan
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.random import Derive
 from tacit.types import Client
@@ -24,14 +22,12 @@ def gather(
     `derive` is the server's randomness in the state that the round starts from. Where each pays for itself, who is `away` is asked
     nothing and pays nothing, unless too few are left without: then it is asked, and waited for.
     """
-    if isinstance(parts.plan, CentralPlan):
-        mechanism = parts.plan.mechanism
-        if ledger is None or not ledger.admit_everybody(meter.budget, mechanism.event(), hint=meter.hint):
+    if parts.plan.together:
+        if ledger is None or not ledger.admit_everybody(meter.budget, meter.price_of_all, hint=meter.hint):
             return None
-        return [parts.population[int(index)] for index in mechanism.sample(derive(round, "cohort"))]
-    cohort, fewest = sample(parts, meter, round, derive), parts.experiment.train.min_clients
-    if isinstance(parts.plan, DistributedPlan):
-        fewest = max(fewest, parts.plan.fewest)  # with less, no sum would be opened
+        return [parts.population[index] for index in parts.plan.drawn(derive(round, "cohort"))]
+    cohort = sample(parts, meter, round, derive)
+    fewest = max(parts.experiment.train.min_clients, parts.plan.fewest)  # with less, nothing would be released
     here = [client for client in cohort if client.index not in away]
     cohort = here if len(here) >= fewest else cohort
     if len(cohort) >= fewest and ledger is not None:

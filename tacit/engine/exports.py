@@ -54,6 +54,7 @@ def clients_record(
         "limits": [None if np.isinf(limit) else float(limit) for limit in population.epsilons],
         "classes": list(parts.dataset.class_names),
         "together": together,
+        "all_pay": parts.plan.together,
         "labels": _label_counts(parts, together) if simulated else [],
         "guarantee": promise.record() if promise else None,
         "ledger": ledger,

@@ -10,7 +10,6 @@ from dp_accounting import DpEvent
 
 from tacit.build.parts import Parts
 from tacit.privacy.accounting import price
-from tacit.privacy.central.plan import CentralPlan
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.types import Budget, Client
 
@@ -22,9 +21,9 @@ class Meter:
 
     def __init__(self, parts: Parts, ledger: Ledger | None, *, first_round: int = 0):
         self._parts, self._ledger = parts, ledger
-        self.hint = parts.plan.participations if parts.plan else 1
+        self.hint = parts.plan.participations
         self._out: set[int] = set()
-        self._together = isinstance(parts.plan, CentralPlan)  # everybody pays for every round, drawn or not
+        self._together = parts.plan.together  # everybody pays for every round, drawn or not
         if ledger is not None:
             epsilons = parts.population.epsilons
             self._ends = (parts.population[int(np.argmin(epsilons))], parts.population[int(np.argmax(epsilons))])
@@ -73,6 +72,11 @@ class Meter:
         """The budget of the tightest client."""
         return self._ends[0].budget
 
+    @property
+    def price_of_all(self) -> DpEvent:
+        """What the open round costs everybody, where all pay together."""
+        return self.cost(self._ends[0])
+
     def cost(self, client: Client) -> DpEvent:
         """What the open round costs the client."""
         event = self._parts.algorithm.cost(client)
@@ -82,8 +86,7 @@ class Meter:
 
     def _outside(self, cohort: Sequence[Client]) -> int:
         if self._together and self._ledger is not None:
-            event = self.cost(self._ends[0])
-            left = self._ledger.rounds_left_to_all(self.budget, event, hint=self.hint)
+            left = self._ledger.rounds_left_to_all(self.budget, self.price_of_all, hint=self.hint)
             return 0 if left >= 1 else len(self._parts.population)
         self._out |= {client.index for client in cohort if not self._pays(client)}
         return len(self._out)

@@ -18,7 +18,7 @@ from torch import nn
 
 import tacit
 from tacit.algorithms.local_dp import LocalDP
-from tacit.build.parts import Parts, build, population_id, rule_name, with_rule
+from tacit.build.parts import Parts, build, population_id, with_rule
 from tacit.build.release import STACKED
 from tacit.engine import neighbours
 from tacit.engine.evaluate import evaluate
@@ -30,9 +30,8 @@ from tacit.engine.trainers.stacked import stackable, stacked
 from tacit.engine.wire import pack
 from tacit.errors import LedgerError
 from tacit.experiment import Experiment
+from tacit.privacy.guarantee import promise, sentence, spent_by
 from tacit.privacy.ledger.before import NOTHING, Before, noted, read
-from tacit.privacy.central.plan import CentralPlan
-from tacit.privacy.guarantee import promise, seen_alone, sentence, spent_by
 from tacit.privacy.ledger.conditions import Condition, Draws
 from tacit.privacy.ledger.holdings import holdings
 from tacit.privacy.ledger.ledger import Ledger
@@ -131,10 +130,11 @@ def _trainer(parts: Parts, stack: ExitStack) -> Trainer:
         on_ray = OnRay(parts)
         stack.callback(on_ray.close)
         return on_ray
-    clip = experiment.privacy.clip if parts.plan else None
-    work = workspace(copy.deepcopy(parts.model), clip=clip, physical_batch=experiment.train.physical_batch)
+    work = workspace(
+        copy.deepcopy(parts.model), clip=parts.plan.training_clip, physical_batch=experiment.train.physical_batch
+    )
     algorithm = parts.algorithm
-    if work.theta.is_cuda and isinstance(algorithm, LocalDP) and stackable(algorithm, work, parts.population):
+    if isinstance(algorithm, LocalDP) and work.theta.is_cuda and stackable(algorithm, work, parts.population):
         return stacked(algorithm, work, parts.population, parts.releases.streams(trainer=STACKED))
     train = task(algorithm, work, parts.population, parts.derive)
     workers = (
@@ -153,12 +153,12 @@ def _trainer(parts: Parts, stack: ExitStack) -> Trainer:
 
 def open_ledger(parts: Parts, folder: Folder) -> Ledger | None:
     """The ledger of a run, or None where nothing is charged. Raises LedgerError where it lacks what the folder's run released."""
-    if parts.plan is None or not parts.plan.priced:
+    if not parts.plan.priced:
         return None
     experiment, releases = parts.experiment, parts.releases
     shared = experiment.privacy.ledger
     path = Path(shared) if shared else folder.path / "ledger.db"
-    draws = isinstance(parts.plan, CentralPlan) and experiment.run.randomness == "seeded" and not parts.elsewhere
+    draws = parts.plan.together and experiment.run.randomness == "seeded" and not parts.elsewhere
     conditions: list[Condition] = [Draws(releases.server_key, releases.digest)] if draws else []
     if experiment.data.partition == "natural" and not parts.elsewhere:
         conditions.append(holdings(parts.population, parts.dataset))
@@ -193,7 +193,7 @@ def refuse_unknown(folder: Folder, ledger: Ledger) -> None:
 
 def note_clients(parts: Parts, ledger: Ledger | None, folder: Folder, *, simulated: bool = True) -> None:
     """Writes down who the clients are and what they are promised, so that a report needs nothing but the folder."""
-    blank = promise(parts.experiment, parts.plan) if ledger and parts.plan else None
+    blank = promise(parts.experiment, parts.plan.words(parts.experiment)) if ledger else None
     way = os.path.relpath(ledger.path, folder.path) if ledger else None
     folder.write("clients.json", json.dumps(clients_record(parts, blank, ledger=way, simulated=simulated)).encode())
 
@@ -204,10 +204,9 @@ def finish(parts: Parts, ledger: Ledger | None, folder: Folder, params: torch.Te
     rounds = folder.rounds(before=experiment.train.rounds)
     accuracy, loss = evaluate(parts, params)
     guarantee = None
-    if ledger is not None and parts.plan is not None:
-        guarantee = spent_by(promise(experiment, parts.plan), ledger, parts.population)
-        if experiment.privacy.kind == "distributed":
-            guarantee = replace(guarantee, also=(seen_alone(guarantee, experiment, ledger, parts.population),))
+    if ledger is not None:
+        guarantee = spent_by(promise(experiment, parts.plan.words(experiment)), ledger, parts.population)
+        guarantee = replace(guarantee, also=parts.plan.also(guarantee, experiment, ledger, parts.population))
     summary = {
         "name": experiment.name,
         "test_accuracy": accuracy,
@@ -216,11 +215,11 @@ def finish(parts: Parts, ledger: Ledger | None, folder: Folder, params: torch.Te
         "stopped": stopped,
         "clients": len(parts.population),
         "parameters": parts.params.numel(),
-        "rule": None if isinstance(parts.plan, CentralPlan) else rule_name(experiment, parts.population),
+        "rule": parts.plan.rule(experiment, parts.population),
         "seconds": sum(record["seconds"] for record in rounds),
         "uplink_bytes": sum(record["uplink_bytes"] for record in rounds),
         "downlink_bytes": sum(record["downlink_bytes"] for record in rounds),
-        "noise_multiplier": _range(parts.plan.multipliers) if parts.plan else None,
+        "noise_multiplier": None if parts.plan.noise_multipliers is None else _range(parts.plan.noise_multipliers),
         "out_of_budget": rounds[-1]["out_of_budget"] if rounds else None,
         "guarantee": guarantee.record() if guarantee else None,
         "other_runs": guarantee.others.runs if guarantee and guarantee.others else 0,

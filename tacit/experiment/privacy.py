@@ -9,6 +9,7 @@ from tacit import check
 from tacit.errors import BadInput
 from tacit.experiment.section import Section
 
+KINDS = ("none", "local", "central", "distributed")
 ADAPTIVE_START = 0.1  # the first clip of arXiv:1905.03871, from which it grows
 SMALLEST_CLIP = 1e-12  # below, norms and noise leave float32, and a clip means nothing (tacit/train/clipping.py)
 Epsilon = float | tuple[float, ...] | str | dict[str, float] | dict[str, str]
@@ -27,7 +28,7 @@ class PrivacySection(Section):
     is the share of the 2020 note, which is smaller by the root of the cohort. `groups = 2` sums loose and tight clients apart.
     """
 
-    kind: Literal["none", "local", "central", "distributed"] = "none"
+    kind: str = "none"
     unit: Literal["record", "client"] | None = None
     epsilon: Epsilon | None = None
     delta: float = 1e-5
@@ -58,6 +59,8 @@ class PrivacySection(Section):
         return values
 
     def possible(self) -> None:
+        if ":" not in self.kind:  # somebody else's kind is looked for when it is needed, not here
+            check.one_of(KINDS, **{"privacy.kind": self.kind})
         self._possible_client_level()
         check.probability(**{"privacy.delta": self.delta})
         if self.ledger is not None and self.delta_share is None:

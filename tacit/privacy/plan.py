@@ -17,6 +17,7 @@ from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.privacy.guarantee import Words
 from tacit.privacy.ledger.ledger import Ledger
+from tacit.privacy.purse import Purse
 from tacit.privacy.wiring import Wiring
 from tacit.random import Stream
 from tacit.types import Client, Guarantee
@@ -29,8 +30,8 @@ class Plan(ABC):
     `key`, `server_key` and `digest` name everything of the plan that those releases are a function of.
     """
 
-    participations: int = 1  # rounds that a budget is made to last
-    priced: bool = True  # False where nothing is charged and nothing promised
+    participations: int  # rounds that a budget is made to last
+    priced: bool  # False where nothing is charged and nothing promised
     together: ClassVar[bool] = False  # whether everybody pays for every round before chance draws its clients
     trusts_server: ClassVar[bool] = False  # whether the noise is the server's
     own_training: ClassVar[bool] = True  # whether the promise is made in Tacit's own training, and in no other
@@ -41,12 +42,12 @@ class Plan(ABC):
         return 1
 
     @property
-    def clip(self) -> float | None:
+    def training_clip(self) -> float | None:
         """The norm that training bounds; None where it bounds nothing."""
         return None
 
     @property
-    def multipliers(self) -> np.ndarray | None:
+    def noise_multipliers(self) -> np.ndarray | None:
         """Noise over sensitivity: of every client, or the one of all."""
         return None
 
@@ -78,7 +79,7 @@ class Plan(ABC):
         """The noise per coordinate of every client's update, where clients noise their own."""
         return None
 
-    def longest(self, client: Client, *, learning_rate: float, parameters: int) -> float:
+    def longest(self, index: int, sizes: np.ndarray, *, learning_rate: float, parameters: int) -> float:
         """No number that an honest client sends is larger."""
         return float("inf")
 
@@ -96,9 +97,9 @@ class Plan(ABC):
         """The plan in a few words, for the head of a run."""
         return f"{experiment.privacy.kind} DP"
 
-    def rows(self, experiment: Experiment, population: Population) -> list[dict[str, Any]]:
+    def rows(self, purse: Purse) -> list[dict[str, Any]]:
         """`tacit plan`: a row for every group of clients that pay alike. Raises BadInput where there is nothing to plan."""
-        raise BadInput(f'privacy.kind = "{experiment.privacy.kind}" has nothing to plan.')
+        raise BadInput(f'privacy.kind = "{purse.experiment.privacy.kind}" has nothing to plan.')
 
 
 def planned_participations(*, rounds: int, share: float) -> int:
@@ -118,6 +119,8 @@ def planned_participations(*, rounds: int, share: float) -> int:
 class Kind(Protocol):
     """A kind of privacy, by which plans are made."""
 
+    together: bool  # as of its plans
+
     def plan(self, experiment: Experiment, population: Population, *, size: int, own: int | None = None) -> Plan:
         """The plan for a model of `size` parameters. Raises BadInput. One client (`own`) may leave out what is the others'."""
         ...
@@ -125,4 +128,3 @@ class Kind(Protocol):
     def refuse_at_site(self, experiment: Experiment) -> None:
         """Raises Refused for what would leave a site unprotected from a server that it does not trust."""
         ...
-

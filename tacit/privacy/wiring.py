@@ -5,25 +5,21 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
 
-import torch
 from torch import nn
 
 from tacit import rules
 from tacit.data.population import Population
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
-from tacit.random import Stream
 from tacit.server_optimizer import Adam, Momentum, ServerOptimizer, Sgd
+from tacit.train.attempt import Local
 from tacit.train.flat import blocks
 from tacit.train.sgd import LocalSgd
 from tacit.train.views import Shifts
-from tacit.train.workspace import Trained, Workspace
 from tacit.types import Client
 
 IMAGE_DIMENSIONS = 3  # channels, height, width
 PIXELS_A_STEP = 14  # of an image's side, for each pixel that views are moved by: 2 of 28
-
-Local = Callable[[Workspace, torch.Tensor, Client, Stream], Trained]
 
 
 class Seals(Protocol):

@@ -13,9 +13,9 @@ from tacit.privacy.accounting import price
 from tacit.privacy.accounting.calibrate import affordable
 from tacit.privacy.accounting.calibrate import noise_multiplier as solve
 from tacit.privacy.guarantee import shown_delta
+from tacit.privacy.local.words import RELATION
 
 CAPTIONED = ("delta", "accountant", "guarantee", "ledger", "ledger_runs", "ledger_delta")
-RELATION = "record level, add or remove one, Poisson-sampled Gaussian"
 
 
 def of_numbers(

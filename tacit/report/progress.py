@@ -16,7 +16,6 @@ from rich.text import Text
 from tacit.build.parts import Parts
 from tacit.engine.simulate import History
 from tacit.experiment import Experiment
-from tacit.privacy.central.plan import CentralPlan
 from tacit.privacy.guarantee import seen_by_more, shown, shown_delta, with_others
 from tacit.types import Others
 
@@ -148,22 +147,17 @@ def spent_of(spent: float, limit: float) -> str:
 
 
 def _promise(parts: Parts, limits: tuple[float, float]) -> str:
-    if parts.plan is None or not parts.plan.priced:
+    if not parts.plan.priced:
         return "no privacy promised"
     low, high = (f"{limit:.4g}" for limit in limits)
-    kind, unit = parts.experiment.privacy.kind, parts.experiment.privacy.unit_kept
-    how = (
-        f"central DP ({parts.plan.mechanism.sampler.capitalize()} cohorts)"
-        if isinstance(parts.plan, CentralPlan)
-        else (f"{kind} DP ({parts.experiment.privacy.rule})")
-    )
-    return f"{how}, epsilon {low if low == high else f'{low} to {high}'} per {unit}"
+    unit = parts.experiment.privacy.unit_kept
+    return f"{parts.plan.title(parts.experiment)}, epsilon {low if low == high else f'{low} to {high}'} per {unit}"
 
 
 def _shared(parts: Parts) -> str:
     """What a shared ledger held when the run began."""
     privacy, before, names = parts.experiment.privacy, parts.before, parts.population.names
-    most = max(before.epsilons(names, together=privacy.kind == "central"))
+    most = max(before.epsilons(names, together=parts.plan.together))
     given = privacy.noise_multiplier is not None or privacy.noise_on_mean is not None
     return (
         f"The ledger {privacy.ledger} held {before.runs} other run{'s' * (before.runs != 1)} when this one began: up to epsilon"

@@ -10,8 +10,7 @@ from tacit.errors import BadInput
 from tacit.privacy.clip import bound
 from tacit.privacy.local.mechanism import SampledGaussian
 from tacit.random import Stream
-from tacit.train.attempt import attempt
-from tacit.train.sgd import LocalSgd
+from tacit.train.attempt import Local, attempt
 from tacit.train.workspace import Trained, Workspace
 from tacit.types import Client
 
@@ -22,7 +21,7 @@ def noised_update(
     client: Client,
     mechanism: SampledGaussian,
     *,
-    sgd: LocalSgd,
+    sgd: Local,
     stream: Stream,
 ) -> Trained:
     """Trains from theta_0 and returns the difference, clipped to C, plus N(0, (zC)^2 I)."""

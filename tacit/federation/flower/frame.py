@@ -9,16 +9,13 @@ from typing import Any
 
 import torch
 
-from tacit.algorithms.local_dp import LocalDP
 from tacit.build.parts import Parts
 from tacit.engine.wire import unpack
 from tacit.errors import BadInput
-from tacit.privacy.local.plan import Plan
 from tacit.train.workspace import Trained
 from tacit.types import Client, Message, Private, Raw
 
 CLOSE = 1e-6  # relative: one formula on two machines
-END = 11.0  # standard deviations: where the tails of tacit/random.py end
 LARGEST = 1e25  # beyond, weights could take a sum out of float32
 
 
@@ -27,9 +24,9 @@ def honest(parts: Parts, client: Client, received: Message) -> Message | None:
     algorithm, zeros = parts.algorithm, torch.zeros_like(parts.params)
     if algorithm.forgiving:
         return None
-    if not isinstance(algorithm, LocalDP) or not isinstance(parts.plan, Plan):
-        return algorithm.release(Trained(Raw(zeros)), client, received)
     noises = parts.plan.update_noise(parts.population.sizes, learning_rate=parts.experiment.train.learning_rate)
+    if noises is None:
+        return algorithm.release(Trained(Raw(zeros)), client, received)
     return algorithm.release(Trained(Private(zeros, float(noises[client.index]))), client, received)
 
 
@@ -50,14 +47,10 @@ def oddity(parts: Parts, received: Message, index: int, raw: bytes) -> str:
 
 
 def longest(parts: Parts, index: int) -> float:
-    """No number of an honest answer is larger: every step moves by at most eta C / q, and normals end at 10.8 sigma."""
-    plan, root = parts.plan, math.sqrt(parts.params.numel())
-    if not isinstance(plan, Plan):
-        return LARGEST
-    k, rate = index, parts.experiment.train.learning_rate
-    noise = float(plan.update_noise(parts.population.sizes, learning_rate=rate)[k])
-    steps, moved = int(plan.steps[k]), plan.clip if plan.unit == "client" else plan.clip * rate / float(plan.rates[k])
-    return min(LARGEST, (steps * moved + END * math.sqrt(steps) * noise) * root * (1 + CLOSE))
+    """No number of an honest answer is larger."""
+    rate, parameters = parts.experiment.train.learning_rate, parts.params.numel()
+    honest_most = parts.plan.longest(index, parts.population.sizes, learning_rate=rate, parameters=parameters)
+    return min(LARGEST, honest_most * (1 + CLOSE))
 
 
 def refuse_odd(raw: bytes, *, sender: str, like: Message, most: float) -> None:

@@ -6,15 +6,12 @@ where each site has the whole key, it asks the one whose turn it is.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from gmpy2 import mpz
 
-from tacit.algorithms._groups import Group
-from tacit.algorithms.encrypted import Encrypted
-from tacit.build.parts import Parts
 from tacit.engine.wire import pack, unpack
 from tacit.errors import BadCiphertext, BadOpening, TacitError, WrongShare
 from tacit.federation.flower import open_question as kept
@@ -24,7 +21,6 @@ from tacit.federation.site.key_files import share_number
 from tacit.protect.envelope import Inbox, Place, refuse_few, taken
 from tacit.protect.holder import whose_turn
 from tacit.protect.opening import Opened, Opens, numbers_from_bytes, total_bytes
-from tacit.protect.seal import Sealed
 from tacit.protect.threshold import Partial, Verification, join, refuse_wrong
 from tacit.types import Message
 
@@ -39,17 +35,35 @@ class Question:
     report_bytes: int
 
 
+@dataclass
+class Sites:
+    """The sites that open sums for a server. They are there once its run has begun, which is before any sum."""
+
+    trainer: OverGrid | None = None
+
+    @property
+    def there(self) -> OverGrid:
+        """Who can be asked."""
+        if self.trainer is None:
+            raise TypeError("a sum is opened in a run that has begun")
+        return self.trainer
+
+    def opening(self, group: str, at_least: int, verification: Verification | None) -> Opens:
+        """How the sums of a group are opened: by shares where the key is split."""
+        return AtHolders(self, group, at_least, verification) if verification else AtSite(self, group, at_least)
+
+
 @dataclass(frozen=True)
 class AtSite:
     """The one site whose turn it is opens, with the whole key."""
 
-    trainer: OverGrid
+    sites: Sites
     group: str
     at_least: int
 
     def open(self, place: Place, messages: Sequence[bytes]) -> Opened:
         """Asks for the sum of the reports. Raises TooFewReports, BadOpening, or TacitError with the site's reason."""
-        trainer, asked = self.trainer, question(self, place, messages)
+        trainer, asked = self.sites.there, question(self, place, messages)
         who = whose_turn(trainer.names, run=place.run, round=place.round)
         node = trainer.nodes.get(list(trainer.names).index(who))
         again = "bring it back, then go on with --resume"
@@ -71,14 +85,14 @@ class AtSite:
 class AtHolders:
     """Every site answers with its share of the key; `threshold` answers with a proof open."""
 
-    trainer: OverGrid
+    sites: Sites
     group: str
     at_least: int
     verification: Verification
 
     def open(self, place: Place, messages: Sequence[bytes]) -> Opened:
         """Asks for the sum of the reports. Raises TooFewReports, or TacitError naming who did not help and why."""
-        trainer, asked, t = self.trainer, question(self, place, messages), self.verification.threshold
+        trainer, asked, t = self.sites.there, question(self, place, messages), self.verification.threshold
         total = asked.inbox.total(at_least=self.at_least)
         good: dict[str, Partial] = {}
         wrong: dict[str, str] = {}
@@ -104,14 +118,14 @@ class AtHolders:
 
     def _checked(self, name: str, total: list[mpz], raw: bytes) -> Partial:
         """A site's answer, if it is its own share's for this sum. Raises WrongShare, or BadCiphertext."""
-        partial, number = self.verification.from_bytes(raw), share_number(self.trainer.names, name)
+        partial, number = self.verification.from_bytes(raw), share_number(self.sites.there.names, name)
         if partial.index != number:
             raise WrongShare(f"It answered with share {partial.index}, and its own is {number}: leave it out.")
         refuse_wrong(self.verification, total, partial)
         return partial
 
     def _too_few(self, round: int, good: dict[str, Partial], reasons: dict[str, str]) -> str:
-        trainer, t = self.trainer, self.verification.threshold
+        trainer, t = self.sites.there, self.verification.threshold
         here = {trainer.names[index] for index in trainer.nodes}
         silent = f"no answer in {trainer.seconds:g} s"
         missing = [name for name in trainer.names if name not in good]
@@ -127,7 +141,7 @@ def question(opener: AtSite | AtHolders, place: Place, messages: Sequence[bytes]
 
     Raises TooFewReports; then the round goes on without a step, and nobody is asked.
     """
-    folder, name = opener.trainer.folder, f"asked-to-open-{opener.group}.bin"
+    folder, name = opener.sites.there.folder, f"asked-to-open-{opener.group}.bin"
     body = kept.find(folder, name, place.round)
     if body is None:
         refuse_few(taken(place, messages).complete(), at_least=opener.at_least)
@@ -136,18 +150,3 @@ def question(opener: AtSite | AtHolders, place: Place, messages: Sequence[bytes]
     reports = [tensor.numpy().tobytes() for _, tensor in sorted(unpack(body).tensors.items())]
     ask = {"kind": "open", "run": folder.run, "round": place.round, "group": opener.group}
     return Question(ask, body, taken(place, reports), total_bytes(reports))
-
-
-def opened_by_sites(parts: Parts, trainer: OverGrid) -> Parts:
-    """The parts with sums that are opened at the sites, where they are sealed."""
-    algorithm = parts.algorithm
-    if not isinstance(algorithm, Encrypted):
-        return parts
-    made: dict[str, Group] = {}
-    for group in algorithm.groups.values():
-        if group.name not in made and isinstance(group.seal, Sealed):
-            common, whole = (trainer, group.name, group.noise.fewest), group.seal.verification
-            opener: Opens = AtHolders(*common, whole) if whole else AtSite(*common)
-            made[group.name] = replace(group, seal=replace(group.seal, opener=opener))
-    groups = {name: made.get(group.name, group) for name, group in algorithm.groups.items()}
-    return replace(parts, algorithm=replace(algorithm, groups=groups))

@@ -12,7 +12,7 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from tacit.build.parts import Parts, with_rule
+from tacit.build.parts import Parts, assemble, with_rule
 from tacit.engine.folder import Folder, open_folder
 from tacit.engine.folder import replace as write_file
 from tacit.engine.loop import Observer, loop
@@ -25,13 +25,12 @@ from tacit.federation.flower.frame import oddity
 from tacit.federation.flower.muster import LOOK_SECONDS, Call, call_of, muster
 from tacit.federation.flower.narrate import ending, in_flowers_words, observer, say_refusals_once
 from tacit.federation.flower.parent import GRACE_SECONDS, end_with_parent
-from tacit.federation.flower.remote_opening import opened_by_sites
+from tacit.federation.flower.remote_opening import Sites
 from tacit.federation.flower.trainer import OverGrid
 from tacit.federation.site.agreement import Terms, terms_of
 from tacit.federation.site.own_rows import public_rows, refuse_undeployable, refuse_unpinned, shape
 from tacit.federation.site.roster import Roster
-from tacit.federation.site.sealed import assemble_sealed
-from tacit.privacy.central.plan import CentralPlan
+from tacit.federation.site.sealed import seals_of
 from tacit.privacy.ledger.ledger import Ledger
 
 LEAVE_SECONDS = 3 * GRACE_SECONDS
@@ -111,8 +110,9 @@ def _serve(
     roster = _roster(experiment, call.sites, facts, folder)
     population = roster.population(shape(rows))
     told = {"text": experiment.toml(), "roster": roster.record()}
-    parts = assemble_sealed(experiment, rows, population, folder=call.keys, run=folder.run, site=None, **told)
-    parts = replace(parts, elsewhere=True)
+    sites = Sites()
+    seals = seals_of(experiment, call.keys, run=folder.run, site=None, **told, opening=sites.opening)
+    parts = assemble(experiment, rows, population, elsewhere=True, seals=seals)
     folder.write("experiment.toml", with_rule(parts).toml().encode())
     terms = _terms(parts)
     places = {name: index for index, name in enumerate(roster.names)}
@@ -126,7 +126,7 @@ def _serve(
     least = 1 if parts.algorithm.forgiving else experiment.train.min_clients
     patience, odd = call.round_seconds, partial(oddity, parts)
     trainer = OverGrid(grid, folder, where, roster.names, terms, patience, least, door, odd)
-    parts = opened_by_sites(parts, trainer)
+    sites.trainer = trainer
     status.write(folder, "running", f"{len(where)} of {len(roster.names)} sites are here")
     try:
         state, stopped = loop(parts, ledger, folder, trainer, observe)
@@ -172,10 +172,11 @@ def _terms(parts: Parts) -> dict[int, Terms]:
 def _releases(parts: Parts, ledger: Ledger | None, folder: Folder) -> int:
     """How many models a run of central DP will have released at most: those charged so far and those that can follow."""
     rounds = parts.experiment.train.rounds
-    if ledger is None or not isinstance(parts.plan, CentralPlan):
+    if ledger is None or not parts.plan.together:
         return rounds
     _, first = folder.restore() or (None, 0)
-    left = ledger.rounds_left_to_all(Meter(parts, ledger).budget, parts.plan.mechanism.event(), hint=rounds)
+    meter = Meter(parts, ledger)
+    left = ledger.rounds_left_to_all(meter.budget, meter.price_of_all, hint=rounds)
     return ledger.charged_rounds() + min(rounds - first, left)
 
 

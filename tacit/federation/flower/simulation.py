@@ -128,8 +128,7 @@ def _trainer(text: str, digest: str) -> Trainer:
     parts = build(Experiment(**tomllib.loads(text)))
     if not parts.nonce and parts.releases.digest != digest:
         raise BadInput("A worker found other rows, code or budgets than the run was paid for: start it again.")
-    clip = parts.experiment.privacy.clip if parts.plan else None
-    work = workspace(parts.model, clip=clip, physical_batch=parts.experiment.train.physical_batch)
+    work = workspace(parts.model, clip=parts.plan.training_clip, physical_batch=parts.experiment.train.physical_batch)
     return one_by_one(task(parts.algorithm, work, parts.population, parts.derive))
 
 

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import tacit
 from tacit.build.parts import clients
-from tacit.build.sums import refuse_threshold
 from tacit.data.budgets import budgets
 from tacit.data.csv_files import pinned_columns
 from tacit.errors import BadInput
@@ -18,6 +17,7 @@ from tacit.federation.operate.readme import readme
 from tacit.federation.site.key_files import make_keys
 from tacit.federation.site.make import make_site
 from tacit.federation.site.own_rows import OWN_FILES, public_rows, refuse_undeployable
+from tacit.privacy.distributed.kind import refuse_threshold
 from tacit.protect.threshold import fewest_shares
 from tacit.random import seeded
 

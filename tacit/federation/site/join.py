@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tacit import models, parse
-from tacit.build.parts import Parts, population_id
+from tacit.build.parts import Parts, assemble, population_id
 from tacit.data.dataset import Dataset
 from tacit.data.population import rows_mark
 from tacit.digest import mark, question_mark
@@ -17,7 +17,6 @@ from tacit.errors import BadInput, LedgerError, Refused
 from tacit.experiment import Experiment
 from tacit.federation.site import agreement, outbox
 from tacit.federation.site.agreement import Agreement, terms_of
-from tacit.federation.site.foreign import Local, with_training
 from tacit.federation.site.limits import Limits, read_limits, refuse_beyond, refuse_parameters, refuse_steps
 from tacit.federation.site.own_rows import (
     OWN_FILES,
@@ -29,11 +28,11 @@ from tacit.federation.site.own_rows import (
     unseen_rows,
 )
 from tacit.federation.site.roster import Roster
-from tacit.federation.site.sealed import assemble_sealed
+from tacit.federation.site.sealed import seals_of
 from tacit.federation.site.wording import unknown
-from tacit.privacy.central.plan import CentralPlan
 from tacit.privacy.ledger import witness
 from tacit.privacy.ledger.ledger import Ledger
+from tacit.privacy.wiring import Local
 from tacit.train.workspace import workspace
 from tacit.types import Budget, Client
 
@@ -54,7 +53,7 @@ class Joined:
 
     def attempt(self, question: bytes) -> str:
         """The name of the release that answers a question: the same name is the same bits, and is paid once."""
-        if isinstance(self.parts.plan, CentralPlan):
+        if self.parts.plan.together:
             return "agreed"
         fresh = uuid.uuid4().hex if self.parts.nonce else ""  # what cannot be repeated is another release every time
         return mark("site", self.parts.releases.client(self.client), question_mark(question), fresh)
@@ -78,13 +77,12 @@ def join(folder: Path, run: str, text: str, roster: Roster, *, local: Local | No
     refuse_parameters(limits, known or 0)
     population = roster.population(shape(rows))
     told = {"text": text, "roster": roster.record()}
-    parts = assemble_sealed(experiment, rows, population, folder=folder, run=run, site=name, **told)
-    parts = replace(with_training(parts, local), elsewhere=True)
-    if local is not None and not parts.nonce:
-        parts = replace(parts, nonce=uuid.uuid4().hex)  # nobody knows whether another's training repeats itself
+    seals = seals_of(experiment, folder, run=run, site=name, **told)
+    own = None if seals else index  # the shares of a sum are sized for all of its clients
+    parts = assemble(experiment, rows, population, own=own, elsewhere=True, seals=seals, local=local)
     budget = Budget(limits.epsilon, experiment.privacy.run_delta, limits.unit)
     client = Client(index, name, budget, rows.x, rows.y, rows_mark(rows.x, rows.y))
-    parameters, privacy = parts.params.numel(), experiment.privacy
+    parameters = parts.params.numel()
     refuse_parameters(limits, parameters)
     terms = terms_of(
         parts.algorithm.cost(client),
@@ -92,8 +90,7 @@ def join(folder: Path, run: str, text: str, roster: Roster, *, local: Local | No
         rounds=experiment.train.rounds,
         parameters=parameters,
     )
-    clip = privacy.clip if parts.plan else None
-    work = workspace(parts.model, clip=clip, physical_batch=experiment.train.physical_batch)
+    work = workspace(parts.model, clip=parts.plan.training_clip, physical_batch=experiment.train.physical_batch)
     told = replace(client, budget=replace(budget, epsilon=roster.epsilons[index]))  # what everybody knows of it
     train = one_by_one(task(parts.algorithm, work, {index: told}, parts.derive))
     agreed = Agreement(run, text, roster.record(), terms)
@@ -163,7 +160,7 @@ def read_rows(folder: Path, experiment: Experiment, values: dict[str, Any], *, l
 
 
 def _ledger(folder: Path, parts: Parts, limits: Limits, agreed: Agreement, values: dict[str, Any]) -> Ledger | None:
-    if parts.plan is None:
+    if not parts.plan.priced:
         return None
     experiment = parts.experiment
     own = experiment.data.name in OWN_FILES

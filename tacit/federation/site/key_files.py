@@ -11,9 +11,9 @@ from pathlib import Path
 
 from gmpy2 import mpz
 
-from tacit.build.sums import new_key
 from tacit.errors import KeyRefused
 from tacit.experiment import Experiment
+from tacit.privacy.distributed.groups import new_key
 from tacit.protect import keys, signing
 from tacit.protect import owner_files as files
 from tacit.protect.opening import numbers_to_bytes

@@ -16,8 +16,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from tacit.errors import BadInput, Refused
 from tacit.experiment import Experiment
+from tacit.experiment.privacy import KINDS
 from tacit.federation.site.code import refuse_unlisted
 from tacit.federation.site.wording import unknown, wording
+from tacit.privacy.kinds import kind_of
 from tacit.types import Budget, Unit
 
 NAME = "budget.toml"
@@ -149,8 +151,12 @@ def refuse_beyond(limits: Limits, experiment: Experiment) -> None:
     privacy = experiment.privacy
     _refuse_unknown(limits.accept, experiment)
     refuse_unlisted(limits.accept.code, experiment)
-    if privacy.kind == "none" and not limits.trial:
-        raise Refused('This experiment promises no privacy (privacy.kind = "none") and the site gives nothing without.')
+    if privacy.kind not in KINDS:
+        raise Refused(
+            "The experiment names a kind of privacy that is not Tacit's own: its price is nobody's theorem here."
+        )
+    if not limits.trial:
+        kind_of(experiment).refuse_at_site(experiment)
     if experiment.run.randomness == "seeded" and not limits.trial:
         raise Refused(
             "This experiment draws its noise from a seed that the server knows, so nothing would be protected from it: "
@@ -158,11 +164,6 @@ def refuse_beyond(limits: Limits, experiment: Experiment) -> None:
         )
     if privacy.noise_formula is not None:
         raise Refused("privacy.noise_formula has no price, so the site's ledger cannot be charged for it.")
-    if privacy.kind == "distributed" and experiment.protect.kind != "paillier" and not limits.trial:
-        raise Refused(
-            "Shares of noise protect a sum, but the server would read the site's single report: the site wants"
-            ' protect.kind = "paillier".'
-        )
     if privacy.unit_kept != limits.unit:
         raise Refused(f"The server asks for a budget per {privacy.unit_kept}; the site's is per {limits.unit}.")
     if privacy.run_delta > limits.delta:

@@ -6,14 +6,13 @@ from tacit.errors import BudgetExhausted, Refused
 from tacit.federation.site.join import Joined
 from tacit.federation.site.limits import Limits
 from tacit.federation.site.log import note
-from tacit.privacy.central.plan import CentralPlan
 
 
 def pay(folder: Path, joined: Joined, round: int, question: bytes) -> None:
     """Charges the site's ledger for one answer to one question. Raises BudgetExhausted, or Refused."""
     if joined.ledger is None:
         return
-    if isinstance(joined.parts.plan, CentralPlan):
+    if joined.parts.plan.together:
         if joined.ledger.charged_rounds() <= round:
             raise Refused(f"Round {round} was not paid for when the run was agreed.")
         return
@@ -62,7 +61,7 @@ def sealed_before(joined: Joined) -> float:
 def payable(joined: Joined) -> int:
     """How many of the agreed rounds the site can pay for."""
     ledger, event, rounds = joined.ledger, joined.parts.algorithm.cost(joined.client), joined.agreement.terms.rounds
-    if ledger is None or event is None or isinstance(joined.parts.plan, CentralPlan):
+    if ledger is None or event is None or joined.parts.plan.together:
         return rounds
     return min(rounds, ledger.rounds_left(joined.client, event, hint=rounds))
 

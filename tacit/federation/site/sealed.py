@@ -6,96 +6,94 @@ opening one sum per round, of reports that it has checked and added itself. With
 whole key, only the one whose turn it is by a hash.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from tacit.algorithms._groups import Group
 from tacit.algorithms.encrypted import Encrypted
-from tacit.build.parts import Parts, assemble
-from tacit.data.dataset import Dataset
-from tacit.data.population import Population
+from tacit.build.parts import Parts
 from tacit.errors import Refused
 from tacit.experiment import Experiment
 from tacit.federation.site.key_files import FOLDER, Held, load_keys
+from tacit.privacy.distributed.groups import lanes_of
 from tacit.privacy.distributed.plan import DistributedPlan
 from tacit.protect.envelope import common_hash
 from tacit.protect.holder import Opener
-from tacit.protect.lanes import Lanes
-from tacit.protect.paillier import PublicKey
+from tacit.protect.opening import Opens
 from tacit.protect.randomisers import Randomisers
 from tacit.protect.seal import Sealed, report_bytes
+from tacit.protect.threshold import Verification
 from tacit.types import Message
 
+Opening = Callable[[str, int, Verification | None], Opens]  # (group, fewest reports, how shares are verified)
 
-def assemble_sealed(
+
+@dataclass(frozen=True, eq=False)
+class FolderSeals:
+    """The seals of one party of a deployment, from its folder: a site can sign and open, the server (site None) neither.
+
+    `text` and `roster` are the experiment and the sites as they were told: their hash with the run's name is signed with every
+    report, so that reports are added only where every site was told the same. `opening` is how the server has sums opened.
+    """
+
+    folder: Path
+    run: str
+    site: str | None
+    threshold: int
+    text: str = field(repr=False)
+    roster: Mapping[str, Any] = field(repr=False)
+    opening: Opening | None = None
+
+    @cached_property
+    def held(self) -> Held:
+        """The keys of the folder. Raises KeyRefused where they are not those of the roster's sites."""
+        return load_keys(self.folder / FOLDER, threshold=self.threshold, sites=self.roster["names"], site=self.site)
+
+    def seal(
+        self, plan: DistributedPlan, number: int, word: str, clients: Sequence[str], everybody: Sequence[str]
+    ) -> Sealed:
+        """The seal of one group's reports, under the key of the folder."""
+        held, fewest = self.held, plan.noises[number].fewest
+        lanes = lanes_of(plan, number, held.public)
+        return Sealed(
+            lanes,
+            held.public,
+            f"{self.run}-{word}",
+            common_hash(self.run, self.text, self.roster),
+            held.members,
+            {held.signer.client: held.signer} if held.signer else {},
+            Randomisers(held.public, expected=lanes.numbers if self.site else 1, workers=1),
+            verification=held.verification,
+            holder=self._holder(word, fewest, everybody),
+            opener=self.opening(word, fewest, held.verification) if self.opening else None,
+        )
+
+    def _holder(self, word: str, fewest: int, everybody: Sequence[str]) -> Opener[bytes] | None:
+        held = self.held
+        if held.answer is None or held.signer is None:
+            return None
+        turns = () if held.verification else sorted(everybody)
+        path = self.folder / f"openings-{word}.db"
+        return Opener(path, held.answer, at_least=fewest, name=held.signer.client, turns=turns)
+
+
+def seals_of(
     experiment: Experiment,
-    dataset: Dataset,
-    population: Population,
-    *,
     folder: Path,
+    *,
     run: str,
     site: str | None,
     text: str,
     roster: Mapping[str, Any],
-) -> Parts:
-    """The parts of a run whose seals come from `folder`; a site can sign and open, the server (site None) neither.
-
-    `text` and `roster` are the experiment and the sites as they were told: their hash with the run's name is signed with every
-    report, so that reports are added only where every site was told the same.
-    """
+    opening: Opening | None = None,
+) -> FolderSeals | None:
+    """Where the seals of a deployed run come from; None where nothing is sealed."""
     if experiment.protect.kind != "paillier":
-        return assemble(experiment, dataset, population, own=population.names.index(site) if site else None)
-    bare = {"kind": "none", "bits": experiment.protect.bits, "rotation": experiment.protect.rotation}
-    open_ = experiment.model_copy(update={"protect": experiment.protect.model_copy(update=bare | {"key_bits": None})})
-    parts = assemble(open_, dataset, population)
-    parts, told = replace(parts, experiment=experiment), common_hash(run, text, roster)
-    algorithm = with_seals(parts, folder / FOLDER, run=run, site=site, sites=roster["names"], told=told)
-    return replace(parts, algorithm=algorithm)
-
-
-def with_seals(parts: Parts, folder: Path, *, run: str, site: str | None, sites: Sequence[str], told: str) -> Encrypted:
-    """The algorithm with sealed reports in the place of readable ones. Raises KeyRefused where `sites` are not the members."""
-    algorithm, plan = parts.algorithm, parts.plan
-    if not isinstance(algorithm, Encrypted) or not isinstance(plan, DistributedPlan):
-        raise TypeError("only distributed DP has seals")
-    held = load_keys(folder, threshold=parts.experiment.protect.threshold or 1, sites=sites, site=site)
-    signers = {held.signer.client: held.signer} if held.signer else {}
-    made: dict[str, Group] = {}
-    for group in {group.name: group for group in algorithm.groups.values()}.values():
-        lanes = lanes_of(plan, plan.noises.index(group.noise), held.public)
-        seal = Sealed(
-            lanes,
-            held.public,
-            f"{run}-{group.name}",
-            told,
-            held.members,
-            signers,
-            _randomisers(held.public, lanes, site),
-            verification=held.verification,
-            holder=_holder(folder, held, group, algorithm.groups),
-        )
-        made[group.name] = replace(group, seal=seal)
-    return replace(algorithm, groups={name: made[group.name] for name, group in algorithm.groups.items()})
-
-
-def lanes_of(plan: DistributedPlan, number: int, public: PublicKey) -> Lanes:
-    """How a group's integers are packed under a key."""
-    noise, grid = plan.noises[number], plan.grid
-    return Lanes(grid.dimension, grid.largest + noise.tail, noise.most, public.plaintext_bits)
-
-
-def _randomisers(public: PublicKey, lanes: Lanes, site: str | None) -> Randomisers:
-    return Randomisers(public, expected=lanes.numbers if site else 1, workers=1)
-
-
-def _holder(folder: Path, held: Held, group: Group, groups: Mapping[str, Group]) -> Opener[bytes] | None:
-    if held.answer is None or held.signer is None:
         return None
-    path = folder.parent / f"openings-{group.name}.db"
-    turns = () if held.verification else sorted(groups)
-    return Opener(path, held.answer, at_least=group.noise.fewest, name=held.signer.client, turns=turns)
+    return FolderSeals(folder, run, site, experiment.protect.threshold or 1, text, roster, opening)
 
 
 def refuse_other_turn(parts: Parts, received: Message, round: int) -> None:

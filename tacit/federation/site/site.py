@@ -21,7 +21,6 @@ from tacit.experiment import Experiment
 from tacit.federation.site import agreement, outbox, sealed, store
 from tacit.federation.site.agreement import Agreement, Terms, refuse_other
 from tacit.federation.site.asked import Agree, Hello, Open, Train, facts, question
-from tacit.federation.site.foreign import Local
 from tacit.federation.site.join import (
     Joined,
     join,
@@ -36,8 +35,9 @@ from tacit.federation.site.log import discreet, note
 from tacit.federation.site.own_rows import shape
 from tacit.federation.site.pay import pay, payable, prepay, refuse_spent, sealed_before, spent
 from tacit.federation.site.roster import Roster
-from tacit.privacy.central.plan import CentralPlan
 from tacit.privacy.guarantee import agreed, promise, sentence, shown
+from tacit.privacy.kinds import kind_of
+from tacit.privacy.wiring import Local
 from tacit.types import Message
 
 Answer = tuple[dict[str, Any], bytes]
@@ -128,7 +128,7 @@ class Site:
             refuse_spent(joined)
         agreement.write(self.folder, joined.agreement)
         promised = agreement.write_promise(self.folder, run, _promise(joined))
-        if isinstance(joined.parts.plan, CentralPlan):
+        if joined.parts.plan.together:
             prepay(joined, asked.releases or 0)
         self._hold(joined)
         terms = joined.agreement.terms
@@ -151,7 +151,7 @@ class Site:
             return known.agreement
         agreement.refuse_many(self.folder, run, most=limits.most_runs)
         size, privacy = len(read_rows(self.folder, experiment, values, local=self._local).y), experiment.privacy
-        if privacy.kind == "central":
+        if kind_of(experiment).together:
             raise Refused("The server does not speak Tacit, so it adds no noise: only local DP protects the site.")
         roster = Roster((values["name"],), (size,), (limits.epsilon,), privacy.run_delta, privacy.unit_kept)
         agreement.refuse_changed(self.folder, run, text, roster.record())
@@ -263,9 +263,9 @@ def proposed(experiment: Experiment, name: str) -> float:
 
 def _promise(joined: Joined) -> str:
     parts = joined.parts
-    if parts.plan is None:
+    if not parts.plan.priced:
         return sentence(None)
-    known = promise(parts.experiment, parts.plan)
+    known = promise(parts.experiment, parts.plan.words(parts.experiment))
     epsilon, before = joined.agreement.terms.epsilon, sealed_before(joined)
     said = agreed(known, client=joined.client.id, epsilon=min(epsilon, max(0.0, joined.limits.epsilon - before)))
     if not before:

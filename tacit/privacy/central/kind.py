@@ -9,6 +9,8 @@ from tacit.privacy.plan import Plan
 class Central:
     """The kind `central`."""
 
+    together = True
+
     def plan(self, experiment: Experiment, population: Population, *, size: int, own: int | None = None) -> Plan:
         """One noise for all clients, from their one budget."""
         privacy, train = experiment.privacy, experiment.train

@@ -21,6 +21,7 @@ from tacit.privacy.central import words
 from tacit.privacy.central.mechanism import CohortGaussian, QuantileClip, Sampler
 from tacit.privacy.guarantee import Words
 from tacit.privacy.plan import Plan
+from tacit.privacy.purse import Purse
 from tacit.privacy.wiring import Wiring
 from tacit.random import Stream
 from tacit.types import Client
@@ -43,12 +44,11 @@ class CentralPlan(Plan):
     priced: bool = True
 
     @property
-    def clip(self) -> float:
-        """C of the first round."""
+    def training_clip(self) -> float:
         return self.mechanism.clip
 
     @property
-    def multipliers(self) -> np.ndarray:
+    def noise_multipliers(self) -> np.ndarray:
         """The one noise multiplier."""
         return np.array([self.mechanism.noise_multiplier])
 
@@ -76,7 +76,11 @@ class CentralPlan(Plan):
         """CentralDP, with a clip that follows a quantile where the experiment names one."""
         weights = dict(zip(wiring.population.names, self.weights.tolist(), strict=True))
         privacy = wiring.experiment.privacy
-        adapt = QuantileClip(privacy.clip_quantile, privacy.clip_learning_rate or CLIP_RATE) if privacy.clip_quantile else None
+        adapt = (
+            QuantileClip(privacy.clip_quantile, privacy.clip_learning_rate or CLIP_RATE)
+            if privacy.clip_quantile
+            else None
+        )
         return CentralDP(self.mechanism, weights, self.expected_weight, wiring.training, wiring.optimizer, adapt)
 
     def words(self, experiment: Experiment) -> Words:
@@ -85,8 +89,8 @@ class CentralPlan(Plan):
     def title(self, experiment: Experiment) -> str:
         return f"central DP ({self.mechanism.sampler.capitalize()} cohorts)"
 
-    def rows(self, experiment: Experiment, population: Population) -> list[dict[str, Any]]:
-        return [words.row(self, experiment, population)]
+    def rows(self, purse: Purse) -> list[dict[str, Any]]:
+        return [words.row(self, purse)]
 
 
 def capped_weights(sizes: np.ndarray, cap: int | None) -> np.ndarray:

@@ -15,6 +15,8 @@ from tacit.rules._split import threshold
 class Distributed:
     """The kind `distributed`."""
 
+    together = False
+
     def plan(self, experiment: Experiment, population: Population, *, size: int, own: int | None = None) -> Plan:
         """Grid, groups and shares of noise. Raises BadInput, or NeedsRows for a rule that must see single updates."""
         privacy, protect, rule = experiment.privacy, experiment.protect, summing_rule(experiment)
@@ -27,7 +29,9 @@ class Distributed:
             )
         refuse_threshold(experiment, clients=len(population))
         if privacy.fewest_reports and privacy.fewest_reports > cohort:
-            raise BadInput(f"Expected privacy.fewest_reports <= {cohort} clients a round, got {privacy.fewest_reports}.")
+            raise BadInput(
+                f"Expected privacy.fewest_reports <= {cohort} clients a round, got {privacy.fewest_reports}."
+            )
         plan = distributed_plan(
             population,
             grid=Grid(size, privacy.clip, protect.bits or 16, protect.rotation or "none"),

@@ -19,15 +19,17 @@ from tacit.digest import mark
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.privacy.accounting import price
-from tacit.privacy.distributed.mechanism import SHARES, SharedNoise, calibrate
 from tacit.privacy.distributed import words
 from tacit.privacy.distributed.groups import groups
+from tacit.privacy.distributed.mechanism import SHARES, SharedNoise, calibrate
 from tacit.privacy.guarantee import Words
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.plan import Plan
+from tacit.privacy.purse import Purse
 from tacit.privacy.wiring import Wiring
 from tacit.protect.quantise import Grid
 from tacit.types import Client, Guarantee
+
 
 @dataclass(frozen=True, eq=False)
 class DistributedPlan(Plan):
@@ -42,12 +44,11 @@ class DistributedPlan(Plan):
     priced: bool = True
 
     @property
-    def clip(self) -> float:
-        """C, the norm of a whole update."""
+    def training_clip(self) -> float:
         return self.grid.clip
 
     @property
-    def multipliers(self) -> np.ndarray:
+    def noise_multipliers(self) -> np.ndarray:
         """Noise over sensitivity on the smallest sum that is opened, for every client."""
         return np.array([noise.multiplier for noise in self.noises])[self.groups]
 
@@ -90,8 +91,8 @@ class DistributedPlan(Plan):
     def title(self, experiment: Experiment) -> str:
         return f"distributed DP ({experiment.privacy.rule})"
 
-    def rows(self, experiment: Experiment, population: Population) -> list[dict[str, Any]]:
-        return words.rows(self, experiment, population)
+    def rows(self, purse: Purse) -> list[dict[str, Any]]:
+        return words.rows(self, purse)
 
 
 def distributed_plan(

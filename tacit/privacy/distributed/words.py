@@ -2,16 +2,23 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from dp_accounting import DpEvent
 
 from tacit.data.population import Population
 from tacit.experiment import Experiment
+from tacit.privacy.accounting import price
 from tacit.privacy.distributed.mechanism import SharedNoise
 from tacit.privacy.guarantee import EMPTIED, PUBLIC, WHO, Words, spent_by
 from tacit.privacy.integers.renyi import IntegerSumDpEvent
 from tacit.privacy.ledger.ledger import Ledger
+from tacit.privacy.purse import Purse
 from tacit.types import Guarantee
+
+if TYPE_CHECKING:
+    from tacit.privacy.distributed.plan import DistributedPlan
 
 ACCOUNTANT = "RDP (arXiv:2110.04995, arXiv:2102.06387)"
 
@@ -60,3 +67,27 @@ def seen_alone(guarantee: Guarantee, experiment: Experiment, ledger: Ledger, pop
         return event.alone() if isinstance(event, IntegerSumDpEvent) else event
 
     return spent_by(other, ledger, population, seen=alone)
+
+
+def rows(plan: "DistributedPlan", purse: Purse) -> list[dict[str, Any]]:
+    """One row for each group that is summed apart, with both prices: of the sums, and of single reports."""
+    found, delta = [], purse.population.delta
+    for number, noise in enumerate(plan.noises):
+        mine = np.flatnonzero(plan.groups == number)
+        rounds = [purse.rounds(k, noise.event(), hint=plan.participations) for k in purse.ends(mine)]
+        used = max(1, min(*rounds, plan.participations))
+        spent, alone = (price.epsilon(((event, used),), delta=delta) for event in (noise.event(), noise.alone()))
+        found.append(
+            {
+                **purse.whose(mine),
+                "noise_multiplier": [noise.multiplier, noise.multiplier],
+                "fewest_reports": noise.fewest,
+                "planned_rounds": plan.participations,
+                "affordable_rounds": [min(rounds), max(rounds)],
+                "epsilon_spent": spent,
+                "epsilon_single_reports": alone,
+                "accountant": "rdp",
+                "guarantee": f"client level, one client's data against none, {noise.law} shares on the sum of the reports",
+            }
+        )
+    return found

@@ -1,5 +1,7 @@
 """Local DP: each client noises what it sends, and is protected from everybody who sees it."""
 
+from typing import Any
+
 import numpy as np
 
 from tacit.data.population import Population
@@ -12,20 +14,31 @@ from tacit.privacy.plan import Plan, planned_participations
 class Local:
     """The kind `local`."""
 
+    together = False
+
     def plan(self, experiment: Experiment, population: Population, *, size: int, own: int | None = None) -> Plan:
         """Every client's noise, by the strategy that the experiment names."""
         privacy, train = experiment.privacy, experiment.train
         cohort = train.clients_per_round or len(population)
         rates, steps = record_steps(experiment, population)
         participations = planned_participations(rounds=train.rounds, share=cohort / len(population))
-        common = {"rates": rates, "steps": steps, "participations": participations, "accountant": privacy.accountant}
+        common: dict[str, Any] = {
+            "rates": rates,
+            "steps": steps,
+            "participations": participations,
+            "accountant": privacy.accountant,
+        }
         if privacy.noise_formula:
             multipliers = pfa_code_noise(population, rates=rates)
         elif privacy.rule == "spread":
             multipliers = spread(population, **common, own=own)
         else:
-            given = {"multiplier": privacy.noise_multiplier, "noise_on_mean": privacy.noise_on_mean}
-            multipliers = same_noise(population, **common, **given, clip=privacy.clip)
+            given = {
+                "clip": privacy.clip,
+                "multiplier": privacy.noise_multiplier,
+                "noise_on_mean": privacy.noise_on_mean,
+            }
+            multipliers = same_noise(population, **(common | given))
         kept = {"priced": privacy.noise_formula is None, "unit": privacy.unit_kept}
         return LocalPlan(privacy.clip, participations, rates, steps, multipliers, **kept)
 

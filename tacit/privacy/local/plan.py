@@ -17,6 +17,7 @@ from tacit.privacy.guarantee import Words
 from tacit.privacy.local import words
 from tacit.privacy.local.mechanism import SampledGaussian
 from tacit.privacy.plan import Plan
+from tacit.privacy.purse import Purse
 from tacit.privacy.wiring import Wiring
 from tacit.train.dp_sgd import DpSgd
 from tacit.train.noised_update import noised_update
@@ -32,13 +33,21 @@ class LocalPlan(Plan):
     `priced` is False for a published rule of thumb that has no proof: then nothing is charged or promised.
     """
 
-    clip: float  # pyright: ignore[reportIncompatibleMethodOverride]
+    clip: float
     participations: int
     rates: np.ndarray = field(repr=False)
     steps: np.ndarray = field(repr=False)
-    multipliers: np.ndarray = field(repr=False)  # pyright: ignore[reportIncompatibleMethodOverride]
+    multipliers: np.ndarray = field(repr=False)
     priced: bool = True
     unit: Unit = "record"
+
+    @property
+    def training_clip(self) -> float:
+        return self.clip
+
+    @property
+    def noise_multipliers(self) -> np.ndarray:
+        return self.multipliers
 
     def mechanism(self, client: Client) -> SampledGaussian:
         """What the client runs in one round, and what that costs."""
@@ -54,12 +63,11 @@ class LocalPlan(Plan):
             return self.multipliers * self.clip
         return learning_rate * self.multipliers * self.clip * np.sqrt(self.steps) / (self.rates * sizes)
 
-    def longest(self, client: Client, *, learning_rate: float, parameters: int) -> float:
+    def longest(self, index: int, sizes: np.ndarray, *, learning_rate: float, parameters: int) -> float:
         """Every step moves by at most eta C / q, and normals end at 10.8 sigma."""
-        k = client.index
-        noise = float(self.update_noise(np.full(len(self.rates), client.size), learning_rate=learning_rate)[k])
-        moved = self.clip if self.unit == "client" else self.clip * learning_rate / float(self.rates[k])
-        steps = int(self.steps[k])
+        noise = float(self.update_noise(sizes, learning_rate=learning_rate)[index])
+        moved = self.clip if self.unit == "client" else self.clip * learning_rate / float(self.rates[index])
+        steps = int(self.steps[index])
         return (steps * moved + END * math.sqrt(steps) * noise) * math.sqrt(parameters)
 
     def key(self, client: Client) -> str:
@@ -94,5 +102,5 @@ class LocalPlan(Plan):
     def title(self, experiment: Experiment) -> str:
         return f"local DP ({experiment.privacy.rule})"
 
-    def rows(self, experiment: Experiment, population: Population) -> list[dict[str, Any]]:
-        return words.rows(self, experiment, population)
+    def rows(self, purse: Purse) -> list[dict[str, Any]]:
+        return words.rows(self, purse)

@@ -12,6 +12,7 @@ from tacit.errors import BadInput, Refused
 from tacit.experiment import Experiment
 from tacit.privacy.guarantee import Words
 from tacit.privacy.plan import Plan
+from tacit.privacy.purse import Purse
 from tacit.privacy.wiring import Wiring
 from tacit.types import Client
 
@@ -19,7 +20,7 @@ from tacit.types import Client
 class NoPlan(Plan):
     """Nothing is promised."""
 
-    priced = False
+    participations, priced = 1, False
 
     def key(self, client: Client) -> str:
         return "none"
@@ -44,12 +45,14 @@ class NoPlan(Plan):
     def title(self, experiment: Experiment) -> str:
         return "no privacy promised"
 
-    def rows(self, experiment: Experiment, population: Population) -> list[dict[str, Any]]:
+    def rows(self, purse: Purse) -> list[dict[str, Any]]:
         raise BadInput('This experiment promises nothing (privacy.kind = "none"), so there is nothing to plan.')
 
 
 class NoPrivacy:
     """The kind `none`."""
+
+    together = False
 
     def plan(self, experiment: Experiment, population: Population, *, size: int, own: int | None = None) -> Plan:
         return NoPlan()
