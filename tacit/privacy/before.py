@@ -51,6 +51,7 @@ NOTHING = Before()
 
 def read(path: Path, *, unit: str) -> Before:
     """What a ledger's runs have sealed in one unit; nothing where there is no ledger yet. Raises LedgerError."""
+    _refuse_place(path)
     if not path.exists() or not path.stat().st_size:
         return NOTHING
     with closing(_open(path)) as db:
@@ -91,6 +92,17 @@ def noted(path: Path) -> Before:
         return Before(int(record["runs"]), sealed)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise LedgerError(f"{path} is missing or damaged, so nobody knows the run's noise: put it back.") from None
+
+
+def _refuse_place(path: Path) -> None:
+    """Raises LedgerError for what can never be a ledger's place."""
+    if path.is_dir():
+        raise LedgerError(
+            f"privacy.ledger = {str(path)!r} is a folder: name a file, for instance {path / 'ledger.db'}."
+        )
+    above = next(place for place in path.absolute().parents if place.exists())
+    if not above.is_dir():
+        raise LedgerError(f"privacy.ledger = {str(path)!r} cannot be made: {above} is a file, not a folder.")
 
 
 def _open(path: Path) -> sqlite3.Connection:

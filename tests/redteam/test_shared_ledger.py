@@ -108,7 +108,11 @@ def test_central_runs_are_planned_with_what_is_left_to_everybody(researcher):
             {"epsilon": 1.0, "noise_multiplier": None},
             "Nothing is left of any client's epsilon: the 1 run of the ledger",
         ),
-        (0.1, {"epsilon": 6.0, "noise_multiplier": 0.5}, "What is left of epsilon pays for no round: the 1 run"),
+        (
+            0.1,
+            {"epsilon": 6.0, "noise_multiplier": 0.5},
+            "What is left of epsilon pays for no round of enough clients: the 1 run",
+        ),
         (0.95, {"epsilon": 60.0, "noise_multiplier": 9.0}, "Too little of delta is left for another run: the 1 run"),
     ],
 )
