@@ -2,6 +2,8 @@
 
 import io
 import multiprocessing
+import sqlite3
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -196,3 +198,22 @@ def test_a_run_after_a_spread_one_is_not_given_noise_for_the_crumb_that_rounding
     second = researcher.run("two", privacy=spread)
     assert second.rounds == []
     assert second.summary["noise_multiplier"] == first.summary["noise_multiplier"]
+
+
+def test_a_ledger_that_a_kill_left_in_the_middle_of_a_charge_is_planned_with_and_not_touched(researcher):
+    """Its journal waits to be rolled back, which a reader who may not write cannot do: neither plan nor run would begin."""
+    privacy = researcher.shared() | FIRST
+    researcher.run("one", privacy=privacy)
+    ledger, journal = researcher.place / "shared.db", researcher.place / "shared.db-journal"
+    (before,) = planned.of_experiment(researcher.experiment(privacy=privacy))
+    with closing(sqlite3.connect(ledger, isolation_level=None)) as book:
+        book.execute("PRAGMA cache_size=1")
+        book.execute("BEGIN IMMEDIATE")
+        book.executemany("INSERT INTO facts VALUES (?, ?)", [(f"{n}", "x" * 500) for n in range(500)])
+        torn, waiting = ledger.read_bytes(), journal.read_bytes()
+        book.execute("ROLLBACK")
+    ledger.write_bytes(torn)
+    journal.write_bytes(waiting)
+    assert planned.of_experiment(researcher.experiment(privacy=privacy)) == [before]
+    assert (ledger.read_bytes(), journal.read_bytes()) == (torn, waiting)
+    assert len(researcher.run("two", privacy=privacy).rounds) == 3
