@@ -80,7 +80,9 @@ def run_command(
                 chosen, out=place, resume=resume, force=force, observe=display.observe, ready=display.ready
             )
     except KeyboardInterrupt:
-        typer.echo(f"Stopped. Nothing is lost: go on with `tacit run --resume --out {place}`.", err=True)
+        begun = (place / "experiment.toml").exists()
+        said = f"Nothing is lost: go on with `tacit run --resume --out {place}`." if begun else "Nothing had begun yet."
+        typer.echo(f"Stopped. {said}", err=True)
         raise typer.Exit(130) from None
     if as_json:
         typer.echo(json.dumps(history.summary, indent=2))

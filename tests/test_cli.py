@@ -13,6 +13,7 @@ from terminal import hears_ctrl_c, refused
 import tacit
 from tacit.experiment import shipped
 
+SHARED = ["--set", "privacy.delta_share=0.1"]
 SMALL = ["--set", "train.rounds=3", "--set", "train.local_steps=2", "--set", "data.clients=4"]
 
 
@@ -138,9 +139,25 @@ def test_a_second_run_on_the_same_folder_is_refused(command):
         (["plan", "--sampling-rate", "0.1", "--steps", "5"], "--noise-multiplier"),
         (["plan", "digits", "--epsilon", "3"], "--epsilon"),
         (["plan", "digits", "--set", "privacy.kind=none"], "nothing to plan"),
+        (["plan", "digits", *SHARED, "--set", "privacy.ledger=."], "is a folder: name a file"),
+        (["run", "digits", *SHARED, "--set", "privacy.ledger=file/x.db"], "file is a file, not a folder"),
+        (["run", "digits", *SHARED, "--set", "privacy.ledger=file"], "cannot be read as a ledger"),
+        (["run", "--out", "file"], "choose another --out"),
+        (["run", "--out", "file/below"], "choose another --out"),
+        (["run", "bytes.toml"], "no UTF-8 text"),
+        (["run", "old"], "tacit run --resume --out old"),
+        (["plan", "old"], "old/experiment.toml"),
+        (["run", "--resume", "--out", "old"], "old/run.json is missing or damaged"),
+        (["report", "file"], "file is a file: name the folder of a run"),
+        (["compare", "digits", "--vary", "aggregate.rule="], "--vary KEY=VALUE,VALUE"),
     ],
 )
-def test_bad_input_gets_one_sentence_and_exit_code_2(command, words, expected):
+def test_bad_input_gets_one_sentence_and_exit_code_2(command, tmp_path, words, expected):
+    (tmp_path / "file").write_text("a text, long enough to be no empty database and no page of one")
+    (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "experiment.toml").write_text(tacit.Experiment.load("digits").toml())
+    (tmp_path / "old" / "run.json").write_text("{")
     assert expected in refused(command(*words))
 
 
@@ -210,3 +227,21 @@ def test_central_dp_that_cannot_be_promised_is_refused_in_one_sentence(command):
 def test_the_help_of_run_names_the_experiments_that_ship(command):
     said = " ".join(command("run", "--help").stdout.split())
     assert all(name in said for name in shipped())
+
+
+def test_a_run_that_is_stopped_before_it_began_is_not_said_to_be_resumable(command, tmp_path):
+    (tmp_path / "mine.py").write_text("def net(input_shape, classes):\n    raise KeyboardInterrupt\n")
+    words = ["run", "digits", "--set", "model.name=mine:net", "--out", "here"]
+    done = command(*words, env=os.environ | {"PYTHONPATH": os.pathsep.join(["", *sys.path, str(tmp_path)])})
+    assert (done.returncode, done.stderr) == (130, "Stopped. Nothing had begun yet.\n")
+    assert not (tmp_path / "here").exists()
+
+
+@pytest.mark.parametrize("line", ["5", '{"round": "x"}', '{"round": null}', "[]"])
+def test_a_line_of_the_log_that_is_no_round_is_dropped_when_a_run_goes_on(command, tmp_path, line):
+    command("run", *SMALL, "--out", "here")
+    with (tmp_path / "here" / "rounds.jsonl").open("a") as log:
+        log.write(f"{line}\n")
+    done = command("run", "--resume", "--out", "here", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["rounds"] == 3
