@@ -1,11 +1,13 @@
 """The commands as a person types them: real processes, their output, their exit codes."""
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from terminal import hears_ctrl_c, refused
@@ -82,7 +84,26 @@ def test_an_experiment_file_and_a_custom_model_are_run(command, tmp_path):
     assert json.loads(done.stdout)["parameters"] == 64 * 16 + 16 + 160 + 10
 
 
-def test_ctrl_c_leaves_a_resumable_run_and_says_so(command, tmp_path):
+def left_in(group):
+    """The processes of a group that still run."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            words = place.read_text().rpartition(")")[2].split()
+            found += [place.parent.name] if int(words[2]) == group and words[0] != "Z" else []
+    return found
+
+
+def test_sigterm_before_a_run_has_begun_says_that_nothing_had(tmp_path):
+    words = ["tacit", "run", "digits", "--out", "here"]
+    code = f"import sys; sys.argv = {words!r}\nimport os, signal, tacit\nfrom tacit.cli import main\n"
+    code += "tacit.run = lambda *a, **k: os.kill(os.getpid(), signal.SIGTERM)\nmain()\n"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (143, "Stopped. Nothing had begun.\n")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_ctrl_c_and_sigterm_leave_a_resumable_run_and_say_so_in_one_sentence(command, tmp_path, number, code):
     line = [sys.executable, "-m", "tacit", "run", "digits", "--out", "here", "--set", "train.rounds=2000"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "preexec_fn": hears_ctrl_c}
     process = subprocess.Popen(line, cwd=tmp_path, text=True, start_new_session=True, **pipes)
@@ -91,11 +112,11 @@ def test_ctrl_c_leaves_a_resumable_run_and_says_so(command, tmp_path):
         if log.exists() and log.read_text().count("\n") >= 2:
             break
         time.sleep(0.1)
-    os.killpg(process.pid, signal.SIGINT)
+    os.killpg(process.pid, number)
     _, said = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert "tacit run --resume --out here" in said
-    assert "Traceback" not in said
+    assert process.returncode == code
+    assert said == "Stopped. Nothing is lost: go on with `tacit run --resume --out here`.\n"
+    assert left_in(process.pid) == []
     done = log.read_text().count("\n")
     process = subprocess.Popen(
         [*line[:3], "run", "--resume", "--out", "here"], cwd=tmp_path, stdout=subprocess.PIPE, text=True

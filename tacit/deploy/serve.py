@@ -9,8 +9,9 @@ from pathlib import Path
 
 from tacit.deploy.layout import CONNECTION, Federation, open_federation
 from tacit.deploy.private import close
-from tacit.deploy.processes import QUIET, Processes, reach, stop_on_term, taken
+from tacit.deploy.processes import QUIET, Processes, reach, taken
 from tacit.errors import BadInput, TacitError
+from tacit.stopping import stop_on_term
 
 START_SECONDS = 300.0  # for a program of Flower's on a busy machine; one that fails is noticed at once
 LOOK_SECONDS = 0.25

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from tacit.deploy.presence import take_place
 from tacit.deploy.private import MASK, close
-from tacit.deploy.processes import stop_on_term
 from tacit.errors import BadInput, TacitError
 from tacit.site.limits import read_limits
 from tacit.site.log import NAME, SPOKEN, Plain
 from tacit.site.site import Site
+from tacit.stopping import stop_on_term
 
 FORGET_SECONDS = (
     90.0  # a SuperLink takes a killed node for online until its heartbeats are missed: every 30 s, two may be
