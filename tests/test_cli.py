@@ -99,7 +99,7 @@ def test_sigterm_before_a_run_has_begun_says_that_nothing_had(tmp_path):
     code = f"import sys; sys.argv = {words!r}\nimport os, signal, tacit\nfrom tacit.cli import main\n"
     code += "tacit.run = lambda *a, **k: os.kill(os.getpid(), signal.SIGTERM)\nmain()\n"
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (143, "Stopped. Nothing had begun.\n")
+    assert (done.returncode, done.stderr) == (143, "Stopped. Nothing had begun yet.\n")
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
