@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import sqlite3
+import sys
 import time
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 
 import tacit
 from tacit.federation.operate.init import init
-from tacit.federation.operate.processes import Processes, free_port, program
+from tacit.federation.operate.processes import Processes, free_port
 from tacit.federation.operate.serve import register, start_server
 from tacit.federation.operate.up import start_site, submit
 
@@ -23,6 +24,20 @@ EXPERIMENT = {
     "train": {"rounds": 3, "local_steps": 100, "sampling_rate": 1.0},
     "privacy": {"kind": "local", "epsilon": 9.0, "noise_multiplier": 60.0, "accountant": "rdp", "delta_share": 0.1},
 }
+IMPATIENT = """
+import sys
+import tacit.federation.operate.site_process as site
+from tacit.cli import main
+site.FORGET_SECONDS = 5.0
+sys.argv = ["tacit", "deploy", "site", sys.argv[1]]
+main()
+"""
+SUPERNODE = """
+from flwr.supernode import fleet_http_connection
+fleet_http_connection.HEARTBEAT_DEFAULT_INTERVAL = 10  # the least that a SuperLink takes
+from flwr.supernode.cli.flower_supernode import flower_supernode
+flower_supernode()
+"""
 PATIENCE = 600.0  # nothing waits so long unless it hangs: a loaded machine must not look like a fault
 
 
@@ -59,9 +74,24 @@ class Running:
     def start_site(self, name):
         return start_site(self.federation, name, self.processes)
 
-    def start_supernode(self, name):
+    def start_impatient(self, name):
+        """Starts a site that gives up after a few seconds, not after the minute and a half in which a dead node is forgotten."""
         folder = self.federation.site(name)
-        command = [program("flower-supernode"), "--root-certificates", folder / "ca.crt", "--port", str(free_port())]
+        command = [sys.executable, "-c", IMPATIENT, folder]
+        return self.processes.start(f"site {name}", command, log=folder / "site.log", cwd=folder)
+
+    def start_supernode(self, name):
+        """Flower's own SuperNode, with a faster heart: once killed, it is taken for gone after 2 of its intervals."""
+        folder = self.federation.site(name)
+        command = [
+            sys.executable,
+            "-c",
+            SUPERNODE,
+            "--root-certificates",
+            folder / "ca.crt",
+            "--port",
+            str(free_port()),
+        ]
         command += ["--superlink", self.federation.address, "--auth-supernode-private-key", folder / "node.key"]
         command += ["--host", "127.0.0.1", "--node-config", f'tacit-site="{folder}"']
         return self.processes.start(f"SuperNode {name}", command, log=folder / "site.log", cwd=folder)
@@ -153,6 +183,7 @@ class Running:
         def paid():
             status = self.status(0)
             assert status["state"] != "failed", status["text"]
+            self.processes.refuse_ended()
             return round in self.charges(name)
 
         until(paid, what=f"{name} to be charged for round {round}")

@@ -17,6 +17,7 @@ from tacit.cli.keys import keys
 from tacit.cli.ledger import app as ledger_app
 from tacit.errors import BadInput, TacitError
 from tacit.experiment.file import shipped
+from tacit.stopping import exit_code, stop_on_term
 
 app = typer.Typer(
     name="tacit", add_completion=False, no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False
@@ -79,9 +80,11 @@ def run_command(
             history = tacit.run(
                 chosen, out=place, resume=resume, force=force, observe=display.observe, ready=display.ready
             )
-    except KeyboardInterrupt:
-        typer.echo(f"Stopped. Nothing is lost: go on with `tacit run --resume --out {place}`.", err=True)
-        raise typer.Exit(130) from None
+    except KeyboardInterrupt as error:
+        begun = (place / "experiment.toml").exists()
+        said = f"Nothing is lost: go on with `tacit run --resume --out {place}`." if begun else "Nothing had begun yet."
+        typer.echo(f"Stopped. {said}", err=True)
+        raise typer.Exit(exit_code(error)) from None
     if as_json:
         typer.echo(json.dumps(history.summary, indent=2))
     else:
@@ -230,6 +233,7 @@ def main() -> None:
     if debug:
         sys.argv.remove("--debug")
     try:
+        stop_on_term()
         sys.exit(app(standalone_mode=False) or 0)
     except NoArgsIsHelpError:  # the help has been printed
         sys.exit(2)
@@ -242,6 +246,6 @@ def main() -> None:
             raise
         typer.echo(str(error), err=True)
         sys.exit(2)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         typer.echo("Stopped.", err=True)
-        sys.exit(130)
+        sys.exit(exit_code(error))

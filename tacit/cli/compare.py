@@ -17,6 +17,7 @@ from tacit.compare.values import parse_vary, text
 from tacit.engine.simulate import new_place
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
+from tacit.stopping import exit_code
 
 SEEDS = 3  # the fewest that give an interval one can use
 
@@ -53,11 +54,11 @@ def command(
         with Display(console) as display:
             options: dict[str, Any] = {"resume": resume, "force": force, "jobs": jobs, "display": display}
             rows = compare(base, choices, seeds=count, out=place, **options)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         begun = (place / ASKED).exists()
         way = f"Nothing is lost: go on with `tacit compare --resume --out {place}`." if begun else "Nothing had begun."
         print(f"Stopped. {way}", file=sys.stderr)
-        return 130
+        return exit_code(error)
     if as_json:
         print(json.dumps(files.record(rows), indent=2))
     else:

@@ -48,7 +48,7 @@ def split(values: str) -> list[str]:
     if depth or quote:
         raise BadInput(f"Expected every bracket and quote to be closed in {values!r}.")
     if not all(part.strip() for part in parts):
-        raise BadInput(f"Expected a value before and after every comma, got {values!r}.")
+        raise BadInput(f"Expected a value before and after every comma of --vary KEY=VALUE,VALUE, got {values!r}.")
     return [part.strip() for part in parts]
 
 

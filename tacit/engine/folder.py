@@ -129,8 +129,13 @@ def open_folder(
     refuse_taken(path, resume=resume, force=force)
     if force and known.exists():
         _set_aside(path)
-    path.mkdir(parents=True, exist_ok=True)
-    lock = _lock(path)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        lock = _lock(path)
+    except OSError as error:
+        raise BadInput(
+            f"{path} cannot be made a folder to write to ({error.strerror}): choose another --out."
+        ) from None
     if not resume:
         noted = {"before": before.record()} if before.runs else {}
         replace(path / "run.json", json.dumps({"run": uuid.uuid4().hex, **noted}).encode())
@@ -140,7 +145,19 @@ def open_folder(
         raise BadInput(
             f"The run in {path} was started with other settings: resume it as it was (leave out --set), or choose another --out."
         )
-    return Folder(path, json.loads((path / "run.json").read_text("utf-8"))["run"], lock)
+    return Folder(path, _run(path / "run.json", lock), lock)
+
+
+def _run(place: Path, lock: int) -> str:
+    """The name under which the ledger knows a run. Raises BadInput where the folder does not say it any more."""
+    try:
+        return str(json.loads(place.read_text("utf-8"))["run"])
+    except (OSError, ValueError, KeyError, TypeError):
+        os.close(lock)
+        raise BadInput(
+            f"{place} is missing or damaged, so nobody knows which charges are this run's: put it back, or start anew with"
+            " --force, which keeps the old files."
+        ) from None
 
 
 def replace(path: Path, content: bytes) -> None:
@@ -185,6 +202,7 @@ def _same(text: str, experiment: Experiment, resolved: Experiment | None) -> boo
 
 def _complete(line: str) -> bool:
     try:
-        return "round" in json.loads(line)
+        record = json.loads(line)
     except ValueError:
         return False
+    return isinstance(record, dict) and isinstance(record.get("round"), int)

@@ -75,7 +75,12 @@ def _read(source: str | Path) -> dict[str, Any]:
     if str(source) in shipped():
         text = (resources.files("tacit.experiments") / f"{source}.toml").read_text("utf-8")
     elif path.is_file():
-        text = path.read_text("utf-8")
+        text = _text(path)
+    elif (path / "experiment.toml").is_file():
+        raise BadInput(
+            f"{source} is the folder of a run: go on with it by `tacit run --resume --out {source}`, or name its file"
+            f" {path / 'experiment.toml'}."
+        )
     else:
         names = ", ".join(shipped())
         raise BadInput(
@@ -85,6 +90,14 @@ def _read(source: str | Path) -> dict[str, Any]:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise BadInput(f"{source} is not valid TOML: {error}.") from None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = "it is no UTF-8 text" if isinstance(error, UnicodeDecodeError) else error.strerror
+        raise BadInput(f"{path} cannot be read as TOML: {why}.") from None
 
 
 def _apply(values: dict[str, Any], setting: str) -> None:

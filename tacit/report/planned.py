@@ -62,16 +62,12 @@ def _exhausted(experiment: Experiment, population: Population, before: Before) -
             f" {privacy.delta:g}, and this one asks for {shown_delta(privacy.run_delta)}: lower privacy.delta_share, if there is"
             " a rest."
         )
-    most = float(population.left.max())
     index = int(np.argmax(population.left))
-    limit, sealed = float(population.epsilons[index]), before.of(population.names[index]).epsilon
-    said = (
-        f"the {runs} {of} sealed {shown(sealed)} per {population.unit} of the {limit:.4g} that a client allows at most"
-    )
+    name, limit, most = population.names[index], float(population.epsilons[index]), float(population.left[index])
+    sealed = shown(limit - most if population.sealed is None else float(population.sealed[index]))
+    said = f"the {runs} {of} sealed epsilon {sealed} of the {limit:.4g} per {population.unit} of {name}, and nobody has more left"
     if most <= CRUMB * limit:
         return f"Nothing is left of any client's epsilon: {said}; another run needs a larger privacy.epsilon, if they agree."
     rest = math.floor(most * 1000) / 1000
-    return (
-        f"What is left of epsilon pays for no round: {said}, so at most {rest:.3f} is left: raise privacy.noise_multiplier, or"
-        " leave it out."
-    )
+    raised = "raise privacy.noise_multiplier, or leave it out."
+    return f"What is left of epsilon pays for no round of enough clients: {said} than {rest:.3f}: {raised}"

@@ -48,7 +48,8 @@ def read(folder: Path) -> RunFiles:
     """The run in a folder. Raises BadInput in one sentence where there is none, or a file of it is damaged."""
     settings = folder / "experiment.toml"
     if not folder.is_dir():
-        raise BadInput(f"There is no folder {folder}.")
+        is_file = f"{folder} is a file: name the folder of a run." if folder.is_file() else ""
+        raise BadInput(is_file or f"There is no folder {folder}.")
     if not settings.exists():
         raise BadInput(f"{folder} holds no run and no comparison: name a folder that `tacit run` or `compare` wrote.")
     try:

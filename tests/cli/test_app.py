@@ -1,11 +1,13 @@
 """The commands as a person types them: real processes, their output, their exit codes."""
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from terminal import hears_ctrl_c, refused
@@ -13,6 +15,7 @@ from terminal import hears_ctrl_c, refused
 import tacit
 from tacit.experiment.file import shipped
 
+SHARED = ["--set", "privacy.delta_share=0.1"]
 SMALL = ["--set", "train.rounds=3", "--set", "train.local_steps=2", "--set", "data.clients=4"]
 
 
@@ -81,7 +84,26 @@ def test_an_experiment_file_and_a_custom_model_are_run(command, tmp_path):
     assert json.loads(done.stdout)["parameters"] == 64 * 16 + 16 + 160 + 10
 
 
-def test_ctrl_c_leaves_a_resumable_run_and_says_so(command, tmp_path):
+def left_in(group):
+    """The processes of a group that still run."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            words = place.read_text().rpartition(")")[2].split()
+            found += [place.parent.name] if int(words[2]) == group and words[0] != "Z" else []
+    return found
+
+
+def test_sigterm_before_a_run_has_begun_says_that_nothing_had(tmp_path):
+    words = ["tacit", "run", "digits", "--out", "here"]
+    code = f"import sys; sys.argv = {words!r}\nimport os, signal, tacit\nfrom tacit.cli import main\n"
+    code += "tacit.run = lambda *a, **k: os.kill(os.getpid(), signal.SIGTERM)\nmain()\n"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (143, "Stopped. Nothing had begun yet.\n")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_ctrl_c_and_sigterm_leave_a_resumable_run_and_say_so_in_one_sentence(command, tmp_path, number, code):
     line = [sys.executable, "-m", "tacit", "run", "digits", "--out", "here", "--set", "train.rounds=2000"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "preexec_fn": hears_ctrl_c}
     process = subprocess.Popen(line, cwd=tmp_path, text=True, start_new_session=True, **pipes)
@@ -90,11 +112,11 @@ def test_ctrl_c_leaves_a_resumable_run_and_says_so(command, tmp_path):
         if log.exists() and log.read_text().count("\n") >= 2:
             break
         time.sleep(0.1)
-    os.killpg(process.pid, signal.SIGINT)
+    os.killpg(process.pid, number)
     _, said = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert "tacit run --resume --out here" in said
-    assert "Traceback" not in said
+    assert process.returncode == code
+    assert said == "Stopped. Nothing is lost: go on with `tacit run --resume --out here`.\n"
+    assert left_in(process.pid) == []
     done = log.read_text().count("\n")
     process = subprocess.Popen(
         [*line[:3], "run", "--resume", "--out", "here"], cwd=tmp_path, stdout=subprocess.PIPE, text=True
@@ -138,9 +160,25 @@ def test_a_second_run_on_the_same_folder_is_refused(command):
         (["plan", "--sampling-rate", "0.1", "--steps", "5"], "--noise-multiplier"),
         (["plan", "digits", "--epsilon", "3"], "--epsilon"),
         (["plan", "digits", "--set", "privacy.kind=none"], "nothing to plan"),
+        (["plan", "digits", *SHARED, "--set", "privacy.ledger=."], "is a folder: name a file"),
+        (["run", "digits", *SHARED, "--set", "privacy.ledger=file/x.db"], "file is a file, not a folder"),
+        (["run", "digits", *SHARED, "--set", "privacy.ledger=file"], "cannot be read as a ledger"),
+        (["run", "--out", "file"], "choose another --out"),
+        (["run", "--out", "file/below"], "choose another --out"),
+        (["run", "bytes.toml"], "no UTF-8 text"),
+        (["run", "old"], "tacit run --resume --out old"),
+        (["plan", "old"], "old/experiment.toml"),
+        (["run", "--resume", "--out", "old"], "old/run.json is missing or damaged"),
+        (["report", "file"], "file is a file: name the folder of a run"),
+        (["compare", "digits", "--vary", "aggregate.rule="], "--vary KEY=VALUE,VALUE"),
     ],
 )
-def test_bad_input_gets_one_sentence_and_exit_code_2(command, words, expected):
+def test_bad_input_gets_one_sentence_and_exit_code_2(command, tmp_path, words, expected):
+    (tmp_path / "file").write_text("a text, long enough to be no empty database and no page of one")
+    (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "experiment.toml").write_text(tacit.Experiment.load("digits").toml())
+    (tmp_path / "old" / "run.json").write_text("{")
     assert expected in refused(command(*words))
 
 
@@ -210,3 +248,21 @@ def test_central_dp_that_cannot_be_promised_is_refused_in_one_sentence(command):
 def test_the_help_of_run_names_the_experiments_that_ship(command):
     said = " ".join(command("run", "--help").stdout.split())
     assert all(name in said for name in shipped())
+
+
+def test_a_run_that_is_stopped_before_it_began_is_not_said_to_be_resumable(command, tmp_path):
+    (tmp_path / "mine.py").write_text("def net(input_shape, classes):\n    raise KeyboardInterrupt\n")
+    words = ["run", "digits", "--set", "model.name=mine:net", "--out", "here"]
+    done = command(*words, env=os.environ | {"PYTHONPATH": os.pathsep.join(["", *sys.path, str(tmp_path)])})
+    assert (done.returncode, done.stderr) == (130, "Stopped. Nothing had begun yet.\n")
+    assert not (tmp_path / "here").exists()
+
+
+@pytest.mark.parametrize("line", ["5", '{"round": "x"}', '{"round": null}', "[]"])
+def test_a_line_of_the_log_that_is_no_round_is_dropped_when_a_run_goes_on(command, tmp_path, line):
+    command("run", *SMALL, "--out", "here")
+    with (tmp_path / "here" / "rounds.jsonl").open("a") as log:
+        log.write(f"{line}\n")
+    done = command("run", "--resume", "--out", "here", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["rounds"] == 3

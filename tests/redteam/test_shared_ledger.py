@@ -2,6 +2,8 @@
 
 import io
 import multiprocessing
+import sqlite3
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -108,7 +110,11 @@ def test_central_runs_are_planned_with_what_is_left_to_everybody(researcher):
             {"epsilon": 1.0, "noise_multiplier": None},
             "Nothing is left of any client's epsilon: the 1 run of the ledger",
         ),
-        (0.1, {"epsilon": 6.0, "noise_multiplier": 0.5}, "What is left of epsilon pays for no round: the 1 run"),
+        (
+            0.1,
+            {"epsilon": 6.0, "noise_multiplier": 0.5},
+            "What is left of epsilon pays for no round of enough clients: the 1 run",
+        ),
         (0.95, {"epsilon": 60.0, "noise_multiplier": 9.0}, "Too little of delta is left for another run: the 1 run"),
     ],
 )
@@ -192,3 +198,22 @@ def test_a_run_after_a_spread_one_is_not_given_noise_for_the_crumb_that_rounding
     second = researcher.run("two", privacy=spread)
     assert second.rounds == []
     assert second.summary["noise_multiplier"] == first.summary["noise_multiplier"]
+
+
+def test_a_ledger_that_a_kill_left_in_the_middle_of_a_charge_is_planned_with_and_not_touched(researcher):
+    """Its journal waits to be rolled back, which a reader who may not write cannot do: neither plan nor run would begin."""
+    privacy = researcher.shared() | FIRST
+    researcher.run("one", privacy=privacy)
+    ledger, journal = researcher.place / "shared.db", researcher.place / "shared.db-journal"
+    (before,) = planned.of_experiment(researcher.experiment(privacy=privacy))
+    with closing(sqlite3.connect(ledger, isolation_level=None)) as book:
+        book.execute("PRAGMA cache_size=1")
+        book.execute("BEGIN IMMEDIATE")
+        book.executemany("INSERT INTO facts VALUES (?, ?)", [(f"{n}", "x" * 500) for n in range(500)])
+        torn, waiting = ledger.read_bytes(), journal.read_bytes()
+        book.execute("ROLLBACK")
+    ledger.write_bytes(torn)
+    journal.write_bytes(waiting)
+    assert planned.of_experiment(researcher.experiment(privacy=privacy)) == [before]
+    assert (ledger.read_bytes(), journal.read_bytes()) == (torn, waiting)
+    assert len(researcher.run("two", privacy=privacy).rounds) == 3

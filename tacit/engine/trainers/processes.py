@@ -161,7 +161,11 @@ def _work(
     train: Task, line: Connection, others: list[Connection], broadcast: mmap.mmap, slots: list[mmap.mmap]
 ) -> None:
     """A worker's life: until its line closes, which happens also when the parent is killed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (
+        signal.SIGINT,
+        signal.SIGTERM,
+    ):  # they come to the whole group: the parent decides, and closes the line
+        signal.signal(number, signal.SIG_IGN)
     for other in others:
         other.close()
     torch.set_num_threads(1)

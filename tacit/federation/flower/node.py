@@ -47,6 +47,7 @@ from tacit.federation.site.limits import read_limits
 RETRY_SECONDS = (1.0, 20.0)  # after an error, longer every time
 CONTENT_SECONDS = 60.0  # for the content of a message that the server has announced
 PUSH_SECONDS = 120.0  # for an answer to get through; after that the server asks again, and gets the same bytes
+SEEN_SECONDS = 3.0  # a server looks every 2 s (gather.LOOK_SECONDS) at who is connected
 MOST_OBJECTS = 4096  # in one message; Flower cuts an array into pieces of 5 MiB
 MOST_ANSWER = 64 << 20  # bytes of one answer: a piece has 5 MiB
 ROOM_BYTES = 1 << 20  # for what is around a question's body
@@ -85,11 +86,13 @@ class FleetNode:
         """Tells the server that the node is here. Raises NotLetIn, or httpx.HTTPError where the server cannot be reached.
 
         Where the process before this one is known to be dead, its word is taken back first: the server would take the node
-        for online for another minute.
+        for online for another minute. The pause lets a server that waits for an answer see that the node was gone, so that it
+        asks again at once what the dead process was asked.
         """
         if died and self._kept.exists():
             with contextlib.suppress(httpx.HTTPError, ValueError):
                 self._client.DeactivateNode(DeactivateNodeRequest(node_id=int(self._kept.read_text())))
+                time.sleep(SEEN_SECONDS)
         ask = ActivateNodeRequest(public_key=self._key, heartbeat_interval=HEARTBEAT_DEFAULT_INTERVAL)
         try:
             found = understood(lambda: self._client.ActivateNode(ask))

@@ -176,15 +176,6 @@ def _end_with_parent() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-def stop_on_term() -> None:
-    """Lets SIGTERM end this process as Ctrl-C does, so that what it started ends with it."""
-
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGTERM, stop)
-
-
 def free_port() -> int:
     """A port that is free now, and that no outgoing connection takes before a program listens on it."""
     while taken(port := secrets.choice(PORTS)):

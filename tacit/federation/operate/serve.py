@@ -10,7 +10,8 @@ from pathlib import Path
 from tacit.errors import BadInput, TacitError
 from tacit.federation.operate.layout import CONNECTION, Federation, open_federation
 from tacit.federation.operate.private import close
-from tacit.federation.operate.processes import QUIET, Processes, reach, stop_on_term, taken
+from tacit.federation.operate.processes import QUIET, Processes, reach, taken
+from tacit.stopping import stop_on_term
 
 START_SECONDS = 300.0  # for a program of Flower's on a busy machine; one that fails is noticed at once
 LOOK_SECONDS = 0.25

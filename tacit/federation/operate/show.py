@@ -17,6 +17,7 @@ from tacit.federation.operate.layout import open_federation
 from tacit.federation.operate.up import up
 from tacit.privacy.guarantee import shown
 from tacit.report.progress import facts, round_line, show_promise
+from tacit.stopping import exit_code
 
 
 def trial(folder: Path, *, resume: bool, force: bool, console: Console) -> None:
@@ -43,9 +44,9 @@ def trial(folder: Path, *, resume: bool, force: bool, console: Console) -> None:
 
     try:
         summary = up(federation, resume=resume, force=force, said=said, observe=observe)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         typer.echo(f"Stopped. Nothing is lost: go on with `tacit deploy up {folder} --resume`.", err=True)
-        raise typer.Exit(130) from None
+        raise typer.Exit(exit_code(error)) from None
     closing(summary, federation.results, console)
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from tacit.errors import BadInput, TacitError
 from tacit.federation.operate.presence import take_place
 from tacit.federation.operate.private import MASK, close
-from tacit.federation.operate.processes import stop_on_term
 from tacit.federation.site.limits import read_limits
 from tacit.federation.site.log import NAME, SPOKEN, Plain
 from tacit.federation.site.site import Site
+from tacit.stopping import stop_on_term
 
 FORGET_SECONDS = (
     90.0  # a SuperLink takes a killed node for online until its heartbeats are missed: every 30 s, two may be

@@ -1,9 +1,7 @@
 """What other runs have sealed in a ledger before a run is planned: noise is sized for what they have left. Nothing is written."""
 
 import json
-import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ from tacit.privacy.ledger import witness
 from tacit.privacy.ledger.conditions import Condition
 from tacit.privacy.ledger.filter import Spent
 from tacit.privacy.ledger.ledger import ALL
-from tacit.privacy.ledger.tables import BUSY_SECONDS, refuse_older_format, refuse_other_population
+from tacit.privacy.ledger.tables import refuse_older_format, refuse_other_population
 
 
 @dataclass(frozen=True)
@@ -52,18 +50,16 @@ NOTHING = Before()
 
 def read(path: Path, *, unit: str) -> Before:
     """What a ledger's runs have sealed in one unit; nothing where there is no ledger yet. Raises LedgerError."""
+    _refuse_place(path)
     if not path.exists() or not path.stat().st_size:
         return NOTHING
-    with closing(_open(path)) as db:
-        try:
-            refuse_older_format(db, path)
-            if "seals" not in books.tables(db):
-                return NOTHING
-            query = "SELECT client, TOTAL(epsilon), TOTAL(delta) FROM seals WHERE unit = ? GROUP BY client"
-            sealed = {client: Spent(epsilon, delta) for client, epsilon, delta in db.execute(query, (unit,))}
-            (runs,) = db.execute("SELECT COUNT(DISTINCT run) FROM seals WHERE unit = ?", (unit,)).fetchone()
-        except sqlite3.Error as error:
-            raise LedgerError(f"{path} cannot be read as a ledger ({error}).") from error
+    with books.reading(path) as db:
+        refuse_older_format(db, path)
+        if "seals" not in books.tables(db):
+            return NOTHING
+        query = "SELECT client, TOTAL(epsilon), TOTAL(delta) FROM seals WHERE unit = ? GROUP BY client"
+        sealed = {client: Spent(epsilon, delta) for client, epsilon, delta in db.execute(query, (unit,))}
+        (runs,) = db.execute("SELECT COUNT(DISTINCT run) FROM seals WHERE unit = ?", (unit,)).fetchone()
     return Before(runs, sealed)
 
 
@@ -78,7 +74,7 @@ def refuse(path: Path, *, population: str, conditions: Iterable[Condition] = ())
         return
     for fault in books.marked(path, mark):
         raise LedgerError(f"{path}: {fault}.")
-    with closing(_open(path)) as db:
+    with books.reading(path) as db:
         refuse_other_population(db, path, population)
         for condition in conditions:
             condition.refuse(db, path)
@@ -94,8 +90,12 @@ def noted(path: Path) -> Before:
         raise LedgerError(f"{path} is missing or damaged, so nobody knows the run's noise: put it back.") from None
 
 
-def _open(path: Path) -> sqlite3.Connection:
-    try:
-        return sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=BUSY_SECONDS)
-    except sqlite3.Error as error:
-        raise LedgerError(f"{path} cannot be read as a ledger ({error}).") from error
+def _refuse_place(path: Path) -> None:
+    """Raises LedgerError for what can never be a ledger's place."""
+    if path.is_dir():
+        raise LedgerError(
+            f"privacy.ledger = {str(path)!r} is a folder: name a file, for instance {path / 'ledger.db'}."
+        )
+    above = next(place for place in path.absolute().parents if place.exists())
+    if not above.is_dir():
+        raise LedgerError(f"privacy.ledger = {str(path)!r} cannot be made: {above} is a file, not a folder.")

@@ -2,9 +2,11 @@
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from shutil import copyfile
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from tacit.errors import LedgerError
@@ -28,7 +30,7 @@ def find(path: Path) -> Path:
 
 def entries(path: Path) -> list[dict[str, Any]]:
     """Every charge, oldest first, as plain values. Raises LedgerError for a file that is no ledger."""
-    with _open(path) as book:
+    with reading(path) as book:
         parts = {"charges": "SELECT * FROM charges", "everybody": f"SELECT '{EVERYBODY}', * FROM everybody"}
         found = " UNION ALL ".join(parts[name] for name in _charged(book))
         query = (
@@ -54,7 +56,7 @@ class Account:
 
 def accounts(path: Path) -> list[Account]:
     """Every client of every run; what everybody was charged for stands under EVERYBODY. Older ledgers sealed nothing."""
-    with _open(path) as book:
+    with reading(path) as book:
         if "seals" not in tables(book):
             return []
         paid = "SELECT client, run, event FROM charges UNION ALL SELECT '', run, event FROM everybody"
@@ -111,7 +113,7 @@ def marked(path: Path, mark: Path) -> Iterator[str]:
     known = witness.read(mark)
     if known is None:
         return
-    with _open(path) as book:
+    with reading(path) as book:
         query = "SELECT chain FROM batches WHERE number = ?"
         row = book.execute(query, (known[0],)).fetchone() if "batches" in tables(book) else None
     if row is None or row[0] != known[1]:
@@ -120,7 +122,7 @@ def marked(path: Path, mark: Path) -> Iterator[str]:
 
 def faults(path: Path) -> Iterator[str]:
     """Whatever is wrong with a ledger: damage, another format, charges without a price or a time."""
-    with _open(path) as book:
+    with reading(path) as book:
         for (text,) in book.execute("PRAGMA integrity_check").fetchall():
             if text != "ok":
                 yield f"the file is damaged: {text}"
@@ -163,9 +165,31 @@ def tables(book: sqlite3.Connection) -> set[str]:
 
 
 @contextmanager
-def _open(path: Path) -> Iterator[sqlite3.Connection]:
+def reading(path: Path) -> Iterator[sqlite3.Connection]:
+    """The file, for reading alone. What a kill left in the middle of a charge is rolled back in a copy. Raises LedgerError."""
     try:
-        with closing(sqlite3.connect(f"file:{path.resolve()}?mode=ro", uri=True, timeout=60)) as book:
+        with ExitStack() as stack:
+            book = stack.enter_context(closing(_connect(path, "ro")))
+            if _half_written(book):
+                place = Path(stack.enter_context(TemporaryDirectory())) / path.name
+                for end in ("", "-journal"):
+                    copyfile(f"{path}{end}", f"{place}{end}")
+                book = stack.enter_context(closing(_connect(place, "rw")))
             yield book
-    except sqlite3.Error as error:
+    except (sqlite3.Error, OSError) as error:
         raise LedgerError(f"{path} cannot be read as a ledger ({error}).") from error
+
+
+def _half_written(book: sqlite3.Connection) -> bool:
+    """Whether nobody is writing and a journal waits to be rolled back, which a reader who may not write cannot do."""
+    try:
+        book.execute("SELECT 1 FROM sqlite_master").fetchone()
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_READONLY:
+            return True
+        raise
+    return False
+
+
+def _connect(path: Path, mode: str) -> sqlite3.Connection:
+    return sqlite3.connect(f"{path.resolve().as_uri()}?mode={mode}", uri=True, timeout=60)

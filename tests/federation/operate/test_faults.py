@@ -123,10 +123,10 @@ def test_a_node_that_is_not_registered_cannot_join(running, tmp_path):
     for name in ("node.key", "node.pub"):
         shutil.copy(folder / name, tmp_path / name)
     make_node_key(folder)
-    running.start_site(second)
+    running.start_impatient(second)
     until(lambda: running.processes.ended(f"site {second}"), what="the site to be refused")
     assert f"The server does not let {second} in: register its node.pub" in running.said(second)
-    status = running.finish(running.submit(join=30))
+    status = running.finish(running.submit(join=15))
     assert status["state"] == "failed"
     assert f"1 of 2 sites did not join ({second})" in status["text"]
     assert running.charges(first) == []
