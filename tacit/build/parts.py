@@ -13,7 +13,7 @@ from rich.progress import Progress
 from torch import nn
 
 from tacit import check, models, rules
-from tacit.algorithms import Algorithm
+from tacit.algorithms import Algorithm, Server, rule_of
 from tacit.algorithms.central_dp import CentralDP
 from tacit.algorithms.encrypted import Encrypted
 from tacit.algorithms.fedavg import FedAvg
@@ -71,7 +71,7 @@ class Parts:
     @cached_property
     def releases(self) -> Releases:
         """What every release of this start is a function of."""
-        rule = getattr(self.algorithm, "rule", None)
+        rule = rule_of(self.algorithm)
         parts = (self.population, self.plan, self.model, rule, self.made, self.nonce, self.elsewhere)
         return Releases(with_rule(self), *parts)
 
@@ -257,7 +257,7 @@ def _algorithm(
     if isinstance(plan, DistributedPlan):
         rule = summing_rule(experiment)
         members, crowd = groups(experiment, population, rule, plan), rules.Crowd(population.epsilons, plan.report_noise)
-        return Encrypted(members, plan.grid, rule, _layout(model), crowd, sgd, optimizer)
+        return Encrypted(members, plan.grid, Server(rule, _layout(model), crowd, optimizer), sgd)
     rule = rules.load(rule_name(experiment, population), **experiment.aggregate.options())
     layout = _layout(model)
     if plan is not None:
@@ -268,13 +268,14 @@ def _algorithm(
             if record_level
             else partial(noised_update, sgd=sgd)
         )
-        return LocalDP(plan.mechanism, rule, layout, crowd, local, optimizer)
+        return LocalDP(plan.mechanism, Server(rule, layout, crowd, optimizer), local)
     if rule.needs:
         text = (
             f'The rule {rule_name(experiment, population)} weighs clients by their privacy: with privacy.kind = "none"'
         )
         raise BadInput(f"{text} use one of {', '.join(name for name in rules.names() if not rules.load(name).needs)}.")
-    return FedAvg(rule, layout, rules.Crowd(population.epsilons, np.zeros(len(population))), sgd, optimizer)
+    crowd = rules.Crowd(population.epsilons, np.zeros(len(population)))
+    return FedAvg(Server(rule, layout, crowd, optimizer), sgd)
 
 
 def _views(experiment: Experiment, population: Population) -> Shifts | None:
