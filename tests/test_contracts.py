@@ -1,6 +1,7 @@
 """Every rule and every algorithm that ships is held to the same contract; a new file in tacit/rules/ is found by itself."""
 
 import json
+import re
 import weakref
 from functools import partial
 from pathlib import Path
@@ -182,7 +183,27 @@ def test_a_rule_says_what_it_sees(rule):
     assert rule.sees in ("sums", "rows")
 
 
-def test_no_messages_are_refused(rule):
+def test_the_rules_of_the_how_to_run_as_they_are_written():
+    """docs/how-to-add-a-rule.md: one for sums, one for rows, one that says itself what it gathers."""
+    text = (Path(__file__).parents[1] / "docs" / "how-to-add-a-rule.md").read_text("utf-8")
+    said = {}
+    for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        exec(block, said)
+    updates, examples = draws(), [10, 20, 30, 50, 40]
+    rows, n = torch.stack(updates), torch.tensor(examples)[:, None]
+    expected = {
+        "by_examples": (rows * n).sum(0) / n.sum(),
+        "trimmed": rows.sort(0).values[1:-1].mean(0),
+        "largest_only": updates[3],
+    }
+    for name, update in expected.items():
+        rule = said[name](beta=0.2) if name == "trimmed" else said[name]()
+        assert torch.allclose(combined(rule, *sent(rule, updates, examples=examples)).update, update, atol=1e-5)
+        with pytest.raises(BadInput):
+            combined(rule, {}, [])
+
+
+def test_a_round_without_messages_is_refused(rule):
     with pytest.raises(BadInput):
         combined(rule, rule.init(LAYOUT, crowd(EPSILONS)), [])
 
