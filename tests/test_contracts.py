@@ -12,7 +12,7 @@ import torch
 
 import tacit
 from tacit import rules
-from tacit.algorithms import served
+from tacit.algorithms import finished
 from tacit.algorithms.central_dp import CentralDP
 from tacit.algorithms.encrypted import Encrypted
 from tacit.algorithms.local_dp import LocalDP
@@ -270,7 +270,7 @@ def test_a_round_is_a_function_of_state_messages_and_randomness(parts):
     state = parts.algorithm.init(parts.params)
     before, messages = copied(state), list(answers(parts, state))
     derive = partial(seeded(3), "server", 0)
-    one, other = (served(parts.algorithm, state, iter(messages), derive, round=0)[0] for _ in range(2))
+    one, other = (finished(parts.algorithm.collect(state, round=0), iter(messages), derive)[0] for _ in range(2))
     assert all(torch.equal(copied(one)[name], tensor) for name, tensor in copied(other).items())
     assert all(torch.equal(before[name], tensor) for name, tensor in copied(state).items())
     assert torch.isfinite(one.params).all()
@@ -280,7 +280,7 @@ def test_a_round_is_a_function_of_state_messages_and_randomness(parts):
 def test_what_an_algorithm_remembers_is_tensors_that_a_checkpoint_can_hold(parts):
     state = parts.algorithm.init(parts.params)
     derive = partial(seeded(3), "server", 0)
-    after, info = served(parts.algorithm, state, answers(parts, state), derive, round=0)
+    after, info = finished(parts.algorithm.collect(state, round=0), answers(parts, state), derive)
     assert all(isinstance(value, torch.Tensor) for value in copied(after).values())
     assert set(copied(after)) == set(copied(state))
     assert set(after.optimizer) == {"m", "v"}

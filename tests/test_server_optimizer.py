@@ -6,7 +6,7 @@ import torch
 from safetensors.torch import load_file
 
 import tacit
-from tacit.algorithms import Server
+from tacit.algorithms import Server, finished
 from tacit.rules import Crowd
 from tacit.rules.mean import mean
 from tacit.server_optimizer import Adam, Momentum, Sgd
@@ -64,9 +64,7 @@ def test_what_is_remembered_is_kept_apart_from_what_a_rule_remembers():
     server = Server(counting(), ((0, 3),), Crowd(np.ones(1), np.ones(1)), Momentum(0.5, momentum=0.8))
     state, found = server.init(X), list(steps(Momentum(0.5, momentum=0.8)))
     for update, params in zip(UPDATES, found, strict=True):
-        combining = server.collect(state)
-        combining.add(Message("a", {"update": update}, {"examples": 3}))
-        state, _ = combining.finish(None)
+        state, _ = finished(server.collect(state), [Message("a", {"update": update}, {"examples": 3})], None)
         assert torch.allclose(state.params, params)
     assert {name: float(tensor) for name, tensor in state.memory.items()} == {"v": 3.0, "optimizer.v": 3.0}
     assert set(state.optimizer) == {"v"}

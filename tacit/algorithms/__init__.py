@@ -113,11 +113,8 @@ def rule_of(algorithm: Algorithm) -> Rule | None:
     return server.rule if isinstance(server, Server) else None
 
 
-def served(
-    algorithm: Algorithm, state: State, messages: Iterable[Message], derive: Derive, *, round: int
-) -> tuple[State, dict[str, Any]]:
-    """A whole round on the server, for messages that are all there. The loop adds them as they arrive."""
-    collecting = algorithm.collect(state, round=round)
+def finished(collecting: Collecting, messages: Iterable[Message], derive: Derive) -> tuple[State, dict[str, Any]]:
+    """A round whose messages are all there already. The loop adds them as they arrive."""
     for message in messages:
         collecting.add(message)
     return collecting.finish(derive)

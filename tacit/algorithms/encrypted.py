@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from dp_accounting import DpEvent
 
-from tacit.algorithms import Server
+from tacit.algorithms import Server, finished
 from tacit.algorithms._groups import Group, Reports, means
 from tacit.protect.quantise import Grid
 from tacit.random import Derive, Stream
@@ -89,8 +89,5 @@ class Summing:
         info |= {name: sum(getattr(one, name) for one in asked) for name in ("asked_bytes", "answered_bytes")}
         if not opened:
             return self.state, info
-        combining = self.algorithm.server.collect(self.state)
-        for message in opened:
-            combining.add(message)
-        state, more = combining.finish(derive)
+        state, more = finished(self.algorithm.server.collect(self.state), opened, derive)
         return state, info | more

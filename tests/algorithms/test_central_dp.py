@@ -8,7 +8,7 @@ import pytest
 import torch
 from statistical import has_std
 
-from tacit import algorithms
+from tacit.algorithms import finished
 from tacit.algorithms.central_dp import CentralDP
 from tacit.errors import BadInput, TrainingDiverged
 from tacit.privacy.central.mechanism import CohortGaussian, QuantileClip
@@ -42,7 +42,7 @@ def message(name, update, **facts):
 
 def served(made, messages, *, seed=0, state=None, round=0):
     state = state or made.init(torch.zeros(SIZE))
-    return algorithms.served(made, state, messages, partial(seeded(seed), "server", round), round=round)
+    return finished(made.collect(state, round=round), messages, partial(seeded(seed), "server", round))
 
 
 def released(made, update, name="c0"):

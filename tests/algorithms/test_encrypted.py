@@ -9,8 +9,7 @@ import torch
 from redteam.cheating_site import CheatingSite, message
 from statistical import has_std
 
-from tacit import algorithms
-from tacit.algorithms import Server
+from tacit.algorithms import Server, finished
 from tacit.algorithms._groups import Group
 from tacit.algorithms.encrypted import Encrypted
 from tacit.errors import TrainingDiverged
@@ -72,7 +71,7 @@ def reports(made, *, names=NAMES, state=None, seed=0, round=0):
 
 
 def served(made, messages, state=None, round=0):
-    return algorithms.served(made, state or made.init(torch.zeros(SIZE)), messages, seeded(0), round=round)
+    return finished(made.collect(state or made.init(torch.zeros(SIZE)), round=round), messages, seeded(0))
 
 
 def of_norm(norm, at=0):

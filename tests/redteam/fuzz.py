@@ -21,7 +21,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 from redteam.lying_server import RUN, Server, experiment
 
-from tacit.algorithms import served
+from tacit.algorithms import finished
 from tacit.build.parts import build
 from tacit.engine.wire import pack, receive, receive_any, unpack
 from tacit.errors import BadInput, TacitError
@@ -228,7 +228,8 @@ class Update:
         spent_of(head)
         if oddity(self.parts, self.received, 0, body):
             return False
-        moved, _ = served(self.parts.algorithm, self.state, [receive(body, round=0)], lambda *place: None, round=0)
+        collecting = self.parts.algorithm.collect(self.state, round=0)
+        moved, _ = finished(collecting, [receive(body, round=0)], lambda *place: None)
         assert bool(moved.params.isfinite().all()), "a number that is none reached the model"
         return True
 

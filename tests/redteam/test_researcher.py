@@ -10,7 +10,7 @@ from redteam.careless_researcher import EXPERIMENT, Researcher, correlation, csv
 from safetensors.torch import load_file, save_file
 
 import tacit
-from tacit.algorithms import served
+from tacit.algorithms import finished
 from tacit.build.parts import build
 from tacit.engine.folder import CHECKPOINT
 from tacit.errors import BadInput, LedgerError
@@ -333,7 +333,7 @@ def test_the_noise_on_a_central_sum_is_another_where_the_sum_is(researcher):
     moved = []
     for scale in (0.1, 0.1, 0.2):
         messages = [tacit.types.Message(name, {"update": torch.full_like(parts.params, scale / 30)}) for name in names]
-        after, _ = served(parts.algorithm, state, messages, parts.releases.server("a state"), round=0)
+        after, _ = finished(parts.algorithm.collect(state, round=0), messages, parts.releases.server("a state"))
         moved.append(after.params - state.params)
     assert torch.equal(moved[0], moved[1])
     assert abs(correlation(moved[0], moved[2])) < SHARED_NOISE
