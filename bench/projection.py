@@ -15,7 +15,7 @@ import numpy as np
 import scipy.sparse.linalg
 import torch
 
-from tacit.rules import Crowd
+from tacit.rules import Crowd, combined
 from tacit.rules.pfa import pfa
 from tacit.types import Message
 
@@ -43,7 +43,7 @@ def measure(*, private: int, size: int, rank: int) -> dict[str, float]:
     rule = pfa(rank=rank, blocks="model", split="top")
     warm = [torch.randn(1 << 17) for _ in range(PUBLIC)]
     few = np.array([10.0] * PUBLIC + [0.1] * 2)
-    rule.apply(rule.init(((0, 1 << 17),), Crowd(few, 1 / few)), messages(warm, 2, 1 << 17))
+    combined(rule, rule.init(((0, 1 << 17),), Crowd(few, 1 / few)), messages(warm, 2, 1 << 17))
     before = resident("VmRSS")
     generator = torch.Generator().manual_seed(0)
     public = [torch.randn(size, generator=generator) for _ in range(PUBLIC)]
@@ -51,7 +51,7 @@ def measure(*, private: int, size: int, rank: int) -> dict[str, float]:
     memory = rule.init(((0, size),), Crowd(epsilons, 1 / epsilons))
     Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM
     start = time.perf_counter()
-    rule.apply(memory, messages(public, private, size))
+    combined(rule, memory, messages(public, private, size))
     ours = time.perf_counter() - start
     held = resident("VmHWM") - before
     rows = np.stack([row.numpy() for row in public])

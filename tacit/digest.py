@@ -28,12 +28,19 @@ def question_mark(received: bytes) -> str:
     return mark("question", received)
 
 
-def state_mark(state: State) -> str:
-    """A hash of everything a round starts from."""
-    tensors = {"params": state.params, **{f"memory {name}": tensor for name, tensor in state.memory.items()}}
-    tensors |= {} if state.average is None else {"average": state.average}
+def state_mark(state: State, *, turn: int | None = None) -> str:
+    """A hash of everything a round starts from; of its number too (`turn`) where what clients send is bound to it.
+
+    >>> state = State(torch.zeros(2))
+    >>> state_mark(state) == state_mark(state, turn=0), state_mark(state, turn=0) == state_mark(state, turn=1)
+    (False, False)
+    """
+    tensors = [("params", state.params), *((f"memory {name}", tensor) for name, tensor in state.memory.items())]
+    tensors += [(f"memory optimizer.{name}", tensor) for name, tensor in state.optimizer.items()]
+    tensors += [] if turn is None else [("memory turn", torch.tensor(turn))]
+    tensors += [] if state.average is None else [("average", state.average)]
     parts: list[bytes | str] = ["state"]
-    for name, tensor in sorted(tensors.items()):
+    for name, tensor in sorted(tensors, key=lambda pair: pair[0]):
         parts += [f"{name} {tensor.dtype} {tuple(tensor.shape)}", tensor_bytes(tensor)]
     return mark(*parts)
 

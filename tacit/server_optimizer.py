@@ -2,8 +2,8 @@
 no privacy.
 
 Sources: Hsu, Qi, Brown 2019 (FedAvgM, arXiv:1909.06335), section 4; Reddi et al. 2021 (FedAdam, arXiv:2003.00295),
-Algorithm 2, whose Adam has no bias correction. What an optimiser remembers is in `State.memory` under names that begin
-with "optimizer.", so that a checkpoint holds it.
+Algorithm 2, whose Adam has no bias correction. What an optimiser remembers is `State.optimizer`, so that a checkpoint
+holds it.
 """
 
 from dataclasses import dataclass
@@ -11,10 +11,7 @@ from typing import Protocol
 
 import torch
 
-from tacit.types import State
-
 Memory = dict[str, torch.Tensor]
-MINE = "optimizer."
 BETA_2 = 0.99  # section 5.2 of arXiv:2003.00295
 
 
@@ -25,7 +22,7 @@ class ServerOptimizer(Protocol):
         """What it remembers before the first round."""
         ...
 
-    def step(self, params: torch.Tensor, memory: Memory, update: torch.Tensor) -> State:
+    def step(self, params: torch.Tensor, memory: Memory, update: torch.Tensor) -> tuple[torch.Tensor, Memory]:
         """The model after the update, and what to remember next."""
         ...
 
@@ -39,8 +36,8 @@ class Sgd:
     def init(self, params: torch.Tensor) -> Memory:
         return {}
 
-    def step(self, params: torch.Tensor, memory: Memory, update: torch.Tensor) -> State:
-        return State(params + self.learning_rate * update, {})
+    def step(self, params: torch.Tensor, memory: Memory, update: torch.Tensor) -> tuple[torch.Tensor, Memory]:
+        return params + self.learning_rate * update, {}
 
 
 @dataclass(frozen=True)
@@ -51,11 +48,11 @@ class Momentum:
     momentum: float = 0.9
 
     def init(self, params: torch.Tensor) -> Memory:
-        return {MINE + "v": torch.zeros_like(params)}
+        return {"v": torch.zeros_like(params)}
 
-    def step(self, params: torch.Tensor, memory: Memory, update: torch.Tensor) -> State:
-        v = self.momentum * memory[MINE + "v"] + update
-        return State(params + self.learning_rate * v, {MINE + "v": v})
+    def step(self, params: torch.Tensor, memory: Memory, update: torch.Tensor) -> tuple[torch.Tensor, Memory]:
+        v = self.momentum * memory["v"] + update
+        return params + self.learning_rate * v, {"v": v}
 
 
 @dataclass(frozen=True)
@@ -67,16 +64,10 @@ class Adam:
     adaptivity: float = 1e-3
 
     def init(self, params: torch.Tensor) -> Memory:
-        return {MINE + "m": torch.zeros_like(params), MINE + "v": torch.full_like(params, self.adaptivity**2)}
+        return {"m": torch.zeros_like(params), "v": torch.full_like(params, self.adaptivity**2)}
 
-    def step(self, params: torch.Tensor, memory: Memory, update: torch.Tensor) -> State:
-        m = self.momentum * memory[MINE + "m"] + (1 - self.momentum) * update
-        v = BETA_2 * memory[MINE + "v"] + (1 - BETA_2) * update.square()
+    def step(self, params: torch.Tensor, memory: Memory, update: torch.Tensor) -> tuple[torch.Tensor, Memory]:
+        m = self.momentum * memory["m"] + (1 - self.momentum) * update
+        v = BETA_2 * memory["v"] + (1 - BETA_2) * update.square()
         moved = params + self.learning_rate * m / (v.sqrt() + self.adaptivity)
-        return State(moved, {MINE + "m": m, MINE + "v": v})
-
-
-def apart(memory: Memory) -> tuple[Memory, Memory]:
-    """What an optimiser remembers, and the rest."""
-    mine = {name: tensor for name, tensor in memory.items() if name.startswith(MINE)}
-    return mine, {name: tensor for name, tensor in memory.items() if name not in mine}
+        return moved, {"m": m, "v": v}

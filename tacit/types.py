@@ -95,13 +95,15 @@ class Message:
 
 @dataclass(frozen=True)
 class State:
-    """What the server needs next round: the model's parameters as one vector, and what its rule remembers.
+    """What the server needs next round: the model's parameters as one vector, and what its parts remember, each for itself.
 
+    `memory` is the rule's (central DP, which has no rule, keeps its clip there), `optimizer` that of the server's optimiser.
     `average` is the running mean of the parameters over rounds, where the experiment asks for one.
     """
 
     params: torch.Tensor = field(repr=False)
     memory: dict[str, torch.Tensor] = field(default_factory=dict, repr=False)
+    optimizer: dict[str, torch.Tensor] = field(default_factory=dict, repr=False)
     average: torch.Tensor | None = field(default=None, repr=False)
 
     @property

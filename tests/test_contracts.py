@@ -1,23 +1,28 @@
 """Every rule and every algorithm that ships is held to the same contract; a new file in tacit/rules/ is found by itself."""
 
 import json
+import re
+import weakref
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from tacit.build.sums import summing_rule
 
 import tacit
 from tacit import rules
+from tacit.algorithms import finished
 from tacit.algorithms.central_dp import CentralDP
 from tacit.algorithms.encrypted import Encrypted
 from tacit.algorithms.local_dp import LocalDP
 from tacit.build.parts import build
 from tacit.engine.wire import pack, unpack
-from tacit.errors import BadInput
+from tacit.errors import BadInput, NeedsRows
 from tacit.privacy.accounting import price
 from tacit.random import seeded
+from tacit.rules import combined
 from tacit.rules.random_projection import random_projection
 from tacit.train.workspace import Trained, workspace
 from tacit.types import Message, Raw
@@ -62,7 +67,7 @@ def rule(request):
 
 def test_equal_updates_come_back_unchanged(rule):
     update = draws(1)[0]
-    applied = rule.apply(*sent(rule, [update.clone() for _ in EPSILONS]))
+    applied = combined(rule, *sent(rule, [update.clone() for _ in EPSILONS]))
     if isinstance(rule, random_projection):
         pytest.skip("a random projection changes even equal updates: that is what the control shows")
     assert torch.allclose(applied.update, update, atol=1e-5)
@@ -70,14 +75,14 @@ def test_equal_updates_come_back_unchanged(rule):
 
 def test_the_order_of_clients_does_not_matter(rule):
     memory, messages = sent(rule, draws())
-    forward = rule.apply(memory, messages).update
-    assert torch.allclose(forward, rule.apply(memory, messages[::-1]).update, atol=1e-5)
+    forward = combined(rule, memory, messages).update
+    assert torch.allclose(forward, combined(rule, memory, messages[::-1]).update, atol=1e-5)
 
 
 def test_the_messages_are_left_as_they_were(rule):
     memory, messages = sent(rule, draws())
     before = [{name: tensor.clone() for name, tensor in m.tensors.items()} for m in messages]
-    rule.apply(memory, messages)
+    combined(rule, memory, messages)
     assert all(
         torch.equal(m.tensors[name], tensor)
         for m, old in zip(messages, before, strict=True)
@@ -92,15 +97,15 @@ def test_the_result_is_finite_for_one_client_identical_budgets_and_zero_updates(
         ([torch.zeros(50)] * 5, EPSILONS),
         (draws(2), [0.1, 10.0]),
     ):
-        assert torch.isfinite(rule.apply(*sent(rule, updates, epsilons)).update).all()
+        assert torch.isfinite(combined(rule, *sent(rule, updates, epsilons)).update).all()
 
 
 def test_what_is_remembered_is_tensors_that_a_checkpoint_can_hold(rule):
     memory, messages = sent(rule, draws())
-    after = rule.apply(memory, messages).memory
+    after = combined(rule, memory, messages).memory
     assert all(isinstance(value, torch.Tensor) for value in after.values())
     again, messages = sent(rule, draws(seed=1), memory=after)
-    assert torch.isfinite(rule.apply(again, messages).update).all()
+    assert torch.isfinite(combined(rule, again, messages).update).all()
 
 
 def test_what_is_stated_beside_an_update_survives_the_wire(rule):
@@ -128,14 +133,19 @@ def test_a_rule_that_sees_sums_gives_the_same_from_sums_by_group(name):
     for rule in readings:
         memory, messages = sent(rule, draws(), examples=[10, 20, 30, 40, 50])
         if rule.sees == "sums":
-            whole, parts = rule.apply(memory, messages), rule.apply(memory, summed(rule, messages))
+            whole, parts = combined(rule, memory, messages), combined(rule, memory, summed(rule, messages))
             assert torch.allclose(whole.update, parts.update, atol=1e-5)
             assert {k: v for k, v in whole.info.items() if k != "public"} == pytest.approx(
                 {k: v for k, v in parts.info.items() if k != "public"}
             )
         else:
-            with pytest.raises(BadInput):
-                rules.Rule.weight(rule, {})
+            reading = {} if name != "pfa" else {"reading": rule.reading}
+            with pytest.raises(NeedsRows, match=f"The rule {name} must see single updates"):
+                summing_rule(
+                    tacit.Experiment(
+                        privacy={"kind": "distributed", "epsilon": 5.0}, aggregate={"rule": name} | reading
+                    )
+                )
 
 
 def test_the_rules_that_see_sums_are_named_for_those_who_need_one():
@@ -144,18 +154,63 @@ def test_the_rules_that_see_sums_are_named_for_those_who_need_one():
     assert not {"robust", "random-effects", "pfa", "pfa-plus", "random-projection"} & set(known)
 
 
+KEEPING_ROWS = {"random_effects", "robust"}  # they look at all updates of a round together
+COUNT, PUBLIC = 30, 3
+
+
+def test_a_rule_keeps_no_more_updates_than_it_says(rule):
+    """Those that see sums hold one at a time, pfa and its kin also those of the public clients."""
+    epsilons, alive, most = np.array([0.1] * (COUNT - PUBLIC) + [10.0] * PUBLIC), set(), []
+    memory = rule.init(LAYOUT, crowd(epsilons))
+    told = rule.tell(memory, epsilons)
+
+    def arriving():
+        for i, epsilon in enumerate(epsilons.tolist()):
+            facts = {"examples": 60, "noise_std": noise_std(epsilon), "epsilon": epsilon}
+            tensors, more = rule.send(torch.randn(50), facts, told)
+            alive.add(i)
+            weakref.finalize(tensors["update"], alive.discard, i)
+            most.append(len(alive))
+            yield Message(str(i), tensors, facts | more)
+            del tensors
+
+    assert torch.isfinite(combined(rule, memory, arriving()).update).all()
+    kept = COUNT if type(rule).__name__ in KEEPING_ROWS else PUBLIC * (rule.sees == "rows")
+    assert kept <= max(most) <= kept + 2
+
+
 def test_a_rule_says_what_it_sees(rule):
     assert rule.sees in ("sums", "rows")
 
 
-def test_no_messages_are_refused(rule):
+def test_the_rules_of_the_how_to_run_as_they_are_written():
+    """docs/how-to-add-a-rule.md: one for sums, one for rows, one that says itself what it gathers."""
+    text = (Path(__file__).parents[1] / "docs" / "how-to-add-a-rule.md").read_text("utf-8")
+    said = {}
+    for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        exec(block, said)
+    updates, examples = draws(), [10, 20, 30, 50, 40]
+    rows, n = torch.stack(updates), torch.tensor(examples)[:, None]
+    expected = {
+        "by_examples": (rows * n).sum(0) / n.sum(),
+        "trimmed": rows.sort(0).values[1:-1].mean(0),
+        "largest_only": updates[3],
+    }
+    for name, update in expected.items():
+        rule = said[name](beta=0.2) if name == "trimmed" else said[name]()
+        assert torch.allclose(combined(rule, *sent(rule, updates, examples=examples)).update, update, atol=1e-5)
+        with pytest.raises(BadInput):
+            combined(rule, {}, [])
+
+
+def test_a_round_without_messages_is_refused(rule):
     with pytest.raises(BadInput):
-        rule.apply(rule.init(LAYOUT, crowd(EPSILONS)), [])
+        combined(rule, rule.init(LAYOUT, crowd(EPSILONS)), [])
 
 
 def test_mean_weighs_by_examples():
     mean = rules.load("mean")
-    applied = mean.apply(*sent(mean, [[0.0], [4.0]], [1.0, 1.0], examples=[1, 3]))
+    applied = combined(mean, *sent(mean, [[0.0], [4.0]], [1.0, 1.0], examples=[1, 3]))
     assert applied.update.item() == 3.0
 
 
@@ -194,14 +249,16 @@ def answers(parts, state, seed=0):
     """The messages of all clients, through the wire."""
     work = workspace(parts.model, clip=1.0, physical_batch=64)
     cohort = [parts.population[i] for i in range(len(parts.population))]
-    received = unpack(pack(parts.algorithm.broadcast(state, cohort)))
+    received = unpack(pack(parts.algorithm.broadcast(state, cohort, round=0)))
     for client in cohort:
         trained = parts.algorithm.train(work, received, client, partial(seeded(seed), 0, client.id))
         yield unpack(pack(parts.algorithm.release(trained, client, received)))
 
 
 def copied(state):
-    return {"params": state.params.clone()} | {name: tensor.clone() for name, tensor in state.memory.items()}
+    memories = {"memory": state.memory, "optimizer": state.optimizer}
+    named = {f"{key}.{name}": tensor.clone() for key, memory in memories.items() for name, tensor in memory.items()}
+    return {"params": state.params.clone()} | named
 
 
 def test_every_algorithm_that_ships_is_held_to_the_contract():
@@ -212,7 +269,8 @@ def test_every_algorithm_that_ships_is_held_to_the_contract():
 def test_a_round_is_a_function_of_state_messages_and_randomness(parts):
     state = parts.algorithm.init(parts.params)
     before, messages = copied(state), list(answers(parts, state))
-    one, other = (parts.algorithm.server(state, iter(messages), partial(seeded(3), "server", 0))[0] for _ in range(2))
+    derive = partial(seeded(3), "server", 0)
+    one, other = (finished(parts.algorithm.collect(state, round=0), iter(messages), derive)[0] for _ in range(2))
     assert all(torch.equal(copied(one)[name], tensor) for name, tensor in copied(other).items())
     assert all(torch.equal(before[name], tensor) for name, tensor in copied(state).items())
     assert torch.isfinite(one.params).all()
@@ -221,9 +279,11 @@ def test_a_round_is_a_function_of_state_messages_and_randomness(parts):
 
 def test_what_an_algorithm_remembers_is_tensors_that_a_checkpoint_can_hold(parts):
     state = parts.algorithm.init(parts.params)
-    after, info = parts.algorithm.server(state, answers(parts, state), partial(seeded(3), "server", 0))
-    assert all(isinstance(value, torch.Tensor) for value in after.memory.values())
-    assert set(after.memory) == set(state.memory)
+    derive = partial(seeded(3), "server", 0)
+    after, info = finished(parts.algorithm.collect(state, round=0), answers(parts, state), derive)
+    assert all(isinstance(value, torch.Tensor) for value in copied(after).values())
+    assert set(copied(after)) == set(copied(state))
+    assert set(after.optimizer) == {"m", "v"}
     assert json.loads(json.dumps(info)) == info
 
 
@@ -237,7 +297,7 @@ def test_who_promises_has_a_price_and_who_does_not_has_none(parts):
 def test_what_leaves_a_client_is_no_raw_update_where_something_is_promised(parts):
     raw = Trained(Raw(torch.full_like(parts.params, 7.0)))
     client = parts.population[0]
-    received = parts.algorithm.broadcast(parts.algorithm.init(parts.params), [client])
+    received = parts.algorithm.broadcast(parts.algorithm.init(parts.params), [client], round=0)
     if isinstance(parts.algorithm, LocalDP):
         with pytest.raises(TypeError, match="carry their noise"):
             parts.algorithm.release(raw, client, received)

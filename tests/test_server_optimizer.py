@@ -1,20 +1,25 @@
+import dataclasses
+
+import numpy as np
 import pytest
 import torch
 from trained import same_model
 
 import tacit
-from tacit.server_optimizer import Adam, Momentum, Sgd, apart
+from tacit.algorithms import Server, finished
+from tacit.rules import Crowd
+from tacit.rules.mean import mean
+from tacit.server_optimizer import Adam, Momentum, Sgd
+from tacit.types import Message
 
 X = torch.tensor([1.0, -2.0, 0.5])
 UPDATES = [torch.tensor([0.3, -0.1, 0.0]), torch.tensor([-0.2, 0.4, 1.0]), torch.tensor([0.1, 0.1, 0.1])]
 
 
 def steps(optimizer):
-    state = None
     params, memory = X, optimizer.init(X)
     for update in UPDATES:
-        state = optimizer.step(params, memory, update)
-        params, memory = state.params, state.memory
+        params, memory = optimizer.step(params, memory, update)
         yield params
 
 
@@ -43,11 +48,26 @@ def test_momentum_zero_is_sgd():
     assert all(torch.equal(a, b) for a, b in zip(steps(Momentum(0.3, 0.0)), steps(Sgd(0.3)), strict=True))
 
 
+@dataclasses.dataclass(frozen=True)
+class counting(mean):
+    """A rule that remembers under the names that the optimisers use."""
+
+    def init(self, layout, crowd):
+        return {"v": torch.zeros(()), "optimizer.v": torch.zeros(())}
+
+    def apply(self, memory, gathered):
+        applied = super().apply(memory, gathered)
+        return dataclasses.replace(applied, memory={name: tensor + 1 for name, tensor in memory.items()})
+
+
 def test_what_is_remembered_is_kept_apart_from_what_a_rule_remembers():
-    memory = Adam().init(X) | {"basis": X}
-    mine, rest = apart(memory)
-    assert set(mine) == {"optimizer.m", "optimizer.v"}
-    assert set(rest) == {"basis"}
+    server = Server(counting(), ((0, 3),), Crowd(np.ones(1), np.ones(1)), Momentum(0.5, momentum=0.8))
+    state, found = server.init(X), list(steps(Momentum(0.5, momentum=0.8)))
+    for update, params in zip(UPDATES, found, strict=True):
+        state, _ = finished(server.collect(state), [Message("a", {"update": update}, {"examples": 3})], None)
+        assert torch.allclose(state.params, params)
+    assert {name: float(tensor) for name, tensor in state.memory.items()} == {"v": 3.0, "optimizer.v": 3.0}
+    assert set(state.optimizer) == {"v"}
 
 
 def experiment(privacy, **train):

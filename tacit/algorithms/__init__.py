@@ -1,9 +1,11 @@
 """Federated algorithms, one file per paper: what a client trains and releases, and what the server does with it.
 
-The simulator and a deployment call the same methods. `cost` is asked before `train`, and the ledger is paid in between.
+The simulator and a deployment call the same methods. `cost` is asked before `train`, and the ledger is paid in between. What
+arrives is added by the loop (tacit/engine/loop.py), one message at a time and each once.
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -11,22 +13,39 @@ import torch
 from dp_accounting import DpEvent
 
 from tacit.random import Derive
-from tacit.rules import Rule
-from tacit.server_optimizer import ServerOptimizer, apart
+from tacit.rules import Crowd, Layout, Rule
+from tacit.server_optimizer import ServerOptimizer, Sgd
 from tacit.train.workspace import Trained, Workspace
 from tacit.types import Client, Message, State
 
 
+class Collecting(Protocol):
+    """A round on the server, between the first message and the last."""
+
+    def add(self, message: Message) -> None:
+        """Takes one message, which comes once, and keeps only what it needs of it."""
+        ...
+
+    def finish(self, derive: Derive) -> tuple[State, dict[str, Any]]:
+        """The state after the round; the second value is for the reader and never feeds back. `derive` is for its own noise."""
+        ...
+
+
 class Algorithm(Protocol):
-    """The parts of one round. A `forgiving` one refuses broken messages by name in `server`; for others the run stops."""
+    """The parts of one round, which is told its number.
+
+    A `forgiving` one refuses broken messages by name as they are added; for others the run stops. Where clients' messages are
+    `numbered`, made for one round and of no use in another, the same model in another round is another state.
+    """
 
     forgiving: ClassVar[bool]
+    numbered: ClassVar[bool]
 
     def init(self, params: torch.Tensor) -> State:
         """The server's state before the first round."""
         ...
 
-    def broadcast(self, state: State, cohort: Sequence[Client]) -> Message:
+    def broadcast(self, state: State, cohort: Sequence[Client], *, round: int) -> Message:
         """What every client of the round receives."""
         ...
 
@@ -42,22 +61,60 @@ class Algorithm(Protocol):
         """The client's last step before the wire."""
         ...
 
-    def server(self, state: State, messages: Iterable[Message], derive: Derive) -> tuple[State, dict[str, Any]]:
-        """Combines what arrived; the second value is for the reader and never feeds back. `derive` is for its own noise."""
+    def collect(self, state: State, *, round: int) -> Collecting:
+        """The server's part of the round that starts from `state`: messages are added to it, then it is finished."""
         ...
 
 
-def step(
-    rule: Rule, state: State, messages: Iterable[Message], *, optimizer: ServerOptimizer
-) -> tuple[State, dict[str, Any]]:
-    """The optimiser's step along rule(updates): the server's part that FedAvg and its private relatives share."""
-    mine, rest = apart(state.memory)
-    applied = rule.apply(rest, messages)
-    moved = optimizer.step(state.params, mine, applied.update)
-    return State(moved.params, applied.memory | moved.memory), applied.info
+@dataclass(frozen=True)
+class Server:
+    """The server's part of every algorithm that has a rule: one value, and one memory for each of its parts in the state."""
+
+    rule: Rule
+    layout: Layout
+    crowd: Crowd
+    optimizer: ServerOptimizer = field(default_factory=Sgd)
+
+    def init(self, params: torch.Tensor) -> State:
+        """The state before the first round."""
+        return State(params, self.rule.init(self.layout, self.crowd), self.optimizer.init(params))
+
+    def broadcast(self, state: State, cohort: Sequence[Client]) -> Message:
+        """The model, and what the rule tells the round's clients beside it."""
+        told = self.rule.tell(state.memory, np.array([client.budget.epsilon for client in cohort]))
+        return Message("server", {"params": state.params, **told.tensors}, told.facts)
+
+    def collect(self, state: State) -> "Combining":
+        """A round that adds messages by the rule, as they arrive."""
+        return Combining(self, state, self.rule.start())
 
 
-def spread_word(rule: Rule, state: State, cohort: Sequence[Client]) -> Message:
-    """The model, and what the rule tells the round's clients beside it."""
-    told = rule.tell(apart(state.memory)[1], np.array([client.budget.epsilon for client in cohort]))
-    return Message("server", {"params": state.params, **told.tensors}, told.facts)
+@dataclass(frozen=True)
+class Combining:
+    """A round of a rule: what it has gathered of the messages so far."""
+
+    server: Server
+    state: State
+    gathered: Any
+
+    def add(self, message: Message) -> None:
+        self.server.rule.add(self.gathered, message)
+
+    def finish(self, derive: Derive) -> tuple[State, dict[str, Any]]:
+        """The optimiser's step along the rule's update. Post-processing: it draws nothing, and costs no privacy."""
+        applied = self.server.rule.apply(self.state.memory, self.gathered)
+        params, memory = self.server.optimizer.step(self.state.params, self.state.optimizer, applied.update)
+        return State(params, applied.memory, memory), applied.info
+
+
+def rule_of(algorithm: Algorithm) -> Rule | None:
+    """The rule by which an algorithm's server combines what arrives; None where it has none (central DP)."""
+    server = getattr(algorithm, "server", None)
+    return server.rule if isinstance(server, Server) else None
+
+
+def finished(collecting: Collecting, messages: Iterable[Message], derive: Derive) -> tuple[State, dict[str, Any]]:
+    """A round whose messages are all there already. The loop adds them as they arrive."""
+    for message in messages:
+        collecting.add(message)
+    return collecting.finish(derive)

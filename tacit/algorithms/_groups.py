@@ -1,6 +1,6 @@
 """Clients that are summed together, and the way of a round's reports to one message for each group."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,28 +39,36 @@ class Group:
         return stand_in(self.name, torch.from_numpy(update).float(), members)
 
 
-def collect(
-    groups: Mapping[str, Group], messages: Iterable[Message], *, turn: int, refused: dict[str, str]
-) -> dict[str, tuple[Group, Collected]]:
-    """The reports of a round by group; who sent what cannot be used is named in `refused`, with the reason."""
-    found: dict[str, tuple[Group, Collected]] = {}
-    for message in messages:
-        group = groups.get(message.sender)
+@dataclass(frozen=True)
+class Reports:
+    """The reports of round `turn` by group; who sent what cannot be used is named in `refused`, with the reason."""
+
+    groups: Mapping[str, Group]
+    turn: int
+    found: dict[str, tuple[Group, Collected]] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+
+    def add(self, message: Message) -> None:
+        """Takes a report, or says why not: whatever a client has sent, the round goes on without it."""
+        group, refused = self.groups.get(message.sender), self.refused
         if group is None:
             refused[plain(message.sender)] = "it is no client of this run"
-            continue
-        if group.name not in found:
-            found[group.name] = (group, group.seal.collect(round=turn))
+            return
+        if group.name not in self.found:
+            self.found[group.name] = (group, group.seal.collect(round=self.turn))
         try:
-            found[group.name][1].accept(message)
+            self.found[group.name][1].accept(message)
         except TacitError as error:
             refused.setdefault(message.sender, plain(str(error)))
         except Exception as error:  # noqa: BLE001 - whatever a client has sent, the round goes on without it
             refused.setdefault(message.sender, f"its message cannot be used ({type(error).__name__})")
-    for _, reports in found.values():
-        for sender, error in reports.settle().items():
-            refused[sender] = plain(str(error))
-    return found
+
+    def settled(self) -> dict[str, tuple[Group, Collected]]:
+        """What is left once every proof was checked: nobody counts before."""
+        for _, reports in self.found.values():
+            for sender, error in reports.settle().items():
+                self.refused[sender] = plain(str(error))
+        return self.found
 
 
 def plain(text: str) -> str:

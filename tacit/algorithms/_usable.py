@@ -1,34 +1,15 @@
-"""Which messages of a round a server can use, and why it cannot use the others. For servers that refuse by name and go on."""
+"""Whether a server that refuses by name and goes on can use a message."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection
 
 import torch
 
 from tacit.errors import BadInput
-from tacit.types import Bounded, Message
+from tacit.types import Message
 
 
-def usable(
-    messages: Iterable[Message],
-    *,
-    like: torch.Tensor,
-    known: Collection[str],
-    bound: Callable[[torch.Tensor], Bounded],
-    refused: dict[str, str],
-) -> Iterator[tuple[Message, Bounded]]:
-    """Each known client's first update, clipped; who sent what cannot be used is named in `refused`, with the reason."""
-    seen: set[str] = set()
-    for message in messages:
-        try:
-            bounded = bound(_update(message, like, known, seen))
-        except BadInput as error:
-            refused[message.sender] = str(error)
-        else:
-            yield message, bounded
-        seen.add(message.sender)
-
-
-def _update(message: Message, like: torch.Tensor, known: Collection[str], seen: set[str]) -> torch.Tensor:
+def update_of(message: Message, *, like: torch.Tensor, known: Collection[str], seen: Collection[str]) -> torch.Tensor:
+    """The update of a known client's first message, of the type and shape of `like`. Raises BadInput with the reason."""
     update = message.tensors.get("update")
     if message.sender not in known:
         raise BadInput("it is no client of this run")

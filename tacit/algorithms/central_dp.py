@@ -7,18 +7,19 @@ answer, or sends what cannot be used, counts as one; the divisor is the expected
 who answered, or what one client sent.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
 from dp_accounting import DpEvent
 
-from tacit.algorithms._usable import usable
+from tacit.algorithms._usable import update_of
 from tacit.digest import mark, tensor_bytes
+from tacit.errors import BadInput
 from tacit.privacy.central.mechanism import CohortGaussian, QuantileClip
 from tacit.random import Derive
-from tacit.server_optimizer import ServerOptimizer, apart
+from tacit.server_optimizer import ServerOptimizer
 from tacit.train.attempt import Local, attempt
 from tacit.train.workspace import Trained, Workspace
 from tacit.types import Bounded, Client, Message, State
@@ -28,7 +29,8 @@ from tacit.types import Bounded, Client, Message, State
 class CentralDP:
     """`mechanism` is the round: its cohort, its noise and its price; `weights` (by client, at most 1) are the server's own."""
 
-    forgiving: ClassVar[bool] = True  # a broken message is refused by name in `server`, and the round goes on
+    forgiving: ClassVar[bool] = True  # a broken message is refused by name, and the round goes on
+    numbered: ClassVar[bool] = False
 
     mechanism: CohortGaussian
     weights: Mapping[str, float]
@@ -39,9 +41,9 @@ class CentralDP:
 
     def init(self, params: torch.Tensor) -> State:
         clip = torch.tensor(self.mechanism.clip, dtype=torch.float64)
-        return State(params, {"clip": clip, **self.optimizer.init(params)})
+        return State(params, {"clip": clip}, self.optimizer.init(params))
 
-    def broadcast(self, state: State, cohort: Sequence[Client]) -> Message:
+    def broadcast(self, state: State, cohort: Sequence[Client], *, round: int) -> Message:
         return Message("server", {"params": state.params, "clip": state.memory["clip"]})
 
     def cost(self, client: Client) -> DpEvent:
@@ -58,20 +60,43 @@ class CentralDP:
         unclipped = bounded.vector is trained.update.vector
         return Message(client.id, {"update": bounded.vector}, {"unclipped": unclipped})
 
-    def server(self, state: State, messages: Iterable[Message], derive: Derive) -> tuple[State, dict[str, Any]]:
-        remembered, rest = apart(state.memory)
-        mechanism = self.mechanism.at(float(rest["clip"]))  # S_t: noise and clip of one round cannot differ
-        total, within, refused = torch.zeros_like(state.params), [], dict[str, str]()
-        checks = {"like": state.params, "known": self.weights, "bound": mechanism.bound, "refused": refused}
-        for message, update in usable(messages, **checks):
-            total.add_(update.vector, alpha=self.weights[message.sender])
-            within.append(bool(message.facts.get("unclipped")))
+    def collect(self, state: State, *, round: int) -> "Summing":
+        mechanism = self.mechanism.at(float(state.memory["clip"]))  # S_t: noise and clip of one round cannot differ
+        return Summing(self, state, mechanism, torch.zeros_like(state.params))
+
+
+@dataclass(frozen=True)
+class Summing:
+    """A round on the trusted server: the sum of clipped updates so far, who is in it, and who was refused, with the reason."""
+
+    algorithm: CentralDP
+    state: State
+    mechanism: CohortGaussian
+    total: torch.Tensor
+    within: dict[str, bool] = field(default_factory=dict)  # by sender: whether its update was shorter than the clip
+    refused: dict[str, str] = field(default_factory=dict)
+    seen: set[str] = field(default_factory=set)
+
+    def add(self, message: Message) -> None:
+        weights = self.algorithm.weights
+        try:
+            update = self.mechanism.bound(update_of(message, like=self.total, known=weights, seen=self.seen))
+        except BadInput as error:
+            self.refused[message.sender] = str(error)
+        else:
+            self.total.add_(update.vector, alpha=weights[message.sender])
+            self.within[message.sender] = bool(message.facts.get("unclipped"))
+        self.seen.add(message.sender)
+
+    def finish(self, derive: Derive) -> tuple[State, dict[str, Any]]:
+        """The model moved by the noised sum. Guarantee: that of the mechanism, whoever answered."""
+        state, mechanism, total, made = self.state, self.mechanism, self.total, self.algorithm
         # keyed by the sum itself: another sum, of other answers or other rows, never meets the same noise
         noised = mechanism.noise(derive("noise", mark(tensor_bytes(total))), Bounded(total, mechanism.sensitivity))
-        moved = self.optimizer.step(state.params, remembered, noised.vector / self.expected_weight)
+        params, memory = made.optimizer.step(state.params, state.optimizer, noised.vector / made.expected_weight)
+        within = list(self.within.values())
         count = derive("count", sum(within), len(within))
-        clip = self.adapt.next(mechanism, within, count) if self.adapt else mechanism.clip
-        memory = moved.memory | {"clip": torch.tensor(clip, dtype=torch.float64)}
-        info = {"clip": mechanism.clip, "noise_std": noised.noise_std / self.expected_weight, "refused": refused}
-        info |= {"noised_norm": float(noised.vector.norm()) / self.expected_weight}
-        return State(moved.params, memory), info
+        clip = made.adapt.next(mechanism, within, count) if made.adapt else mechanism.clip
+        info = {"clip": mechanism.clip, "noise_std": noised.noise_std / made.expected_weight, "refused": self.refused}
+        info |= {"noised_norm": float(noised.vector.norm()) / made.expected_weight}
+        return State(params, {"clip": torch.tensor(clip, dtype=torch.float64)}, memory), info

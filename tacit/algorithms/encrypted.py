@@ -4,11 +4,11 @@ Differences, each for a reason in docs/papers.md: integers instead of floats, sh
 division after opening. Guarantee: client level, on the opened sum, for whoever cannot read single reports (the server
 holds no key); who can is left with each client's own share. A report that cannot be used is refused by name; a sum of too few
 is not opened, one that is out of range is dropped, and the model stays as it is: what one client can do is stop a sum. Choosing
-clients at random earns nothing: the server knows who reports. `turn` is the round's number; a site compares it with the round
-it was asked for (`site.sealed.refuse_other_turn`).
+clients at random earns nothing: the server knows who reports. `turn` is the round's number, as the loop counts it; a site compares
+it with the round it was asked for (`site.sealed.refuse_other_turn`).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -16,12 +16,10 @@ import numpy as np
 import torch
 from dp_accounting import DpEvent
 
-from tacit.algorithms import spread_word, step
-from tacit.algorithms._groups import Group, collect, means
+from tacit.algorithms import Server, finished
+from tacit.algorithms._groups import Group, Reports, means
 from tacit.protect.quantise import Grid
 from tacit.random import Derive
-from tacit.rules import Crowd, Layout, Rule
-from tacit.server_optimizer import ServerOptimizer
 from tacit.train.attempt import Local
 from tacit.train.workspace import Trained, Workspace
 from tacit.types import Client, Message, Shared, State
@@ -32,22 +30,19 @@ class Encrypted:
     """`groups` is each client's group, by name: its noise with its price, and its seal. `grid` holds the clip S."""
 
     forgiving: ClassVar[bool] = True
+    numbered: ClassVar[bool] = True  # a report is rotated and sealed for its round
 
     groups: Mapping[str, Group] = field(repr=False)
     grid: Grid
-    rule: Rule
-    layout: Layout
-    crowd: Crowd
+    server: Server
     local: Local
-    optimizer: ServerOptimizer
 
     def init(self, params: torch.Tensor) -> State:
-        memory = self.rule.init(self.layout, self.crowd) | self.optimizer.init(params)
-        return State(params, memory | {"turn": torch.tensor(0)})
+        return self.server.init(params)
 
-    def broadcast(self, state: State, cohort: Sequence[Client]) -> Message:
-        told = spread_word(self.rule, state, cohort)
-        return replace(told, facts=told.facts | {"turn": int(state.memory["turn"])})
+    def broadcast(self, state: State, cohort: Sequence[Client], *, round: int) -> Message:
+        told = self.server.broadcast(state, cohort)
+        return replace(told, facts=told.facts | {"turn": round})
 
     def cost(self, client: Client) -> DpEvent:
         return self.groups[client.id].noise.event()
@@ -69,15 +64,31 @@ class Encrypted:
         seal, turn = self.groups[client.id].seal, received.facts["turn"]
         return Message(client.id, seal.report(trained.update, client=client.id, round=turn))  # HE(Δ)
 
-    def server(self, state: State, messages: Iterable[Message], derive: Derive) -> tuple[State, dict[str, Any]]:
-        memory, refused = dict(state.memory), dict[str, str]()
-        turn = int(memory.pop("turn"))
-        found = collect(self.groups, messages, turn=turn, refused=refused)  # Σ HE(Δ)
-        opened = means(found, grid=self.grid, turn=turn, refused=refused)  # the clients' part: open, divide by K
+    def collect(self, state: State, *, round: int) -> "Summing":
+        return Summing(self, state, Reports(self.groups, round))
+
+
+@dataclass(frozen=True)
+class Summing:
+    """A round on a server that cannot read single reports: it adds them, and has the sums opened."""
+
+    algorithm: Encrypted
+    state: State
+    reports: Reports
+
+    def add(self, message: Message) -> None:
+        self.reports.add(message)  # Σ HE(Δ)
+
+    def finish(self, derive: Derive) -> tuple[State, dict[str, Any]]:
+        """The model moved by the opened sums; where none was opened it stays as it is, and so do the memories."""
+        grid, found, refused = self.algorithm.grid, self.reports.settled(), self.reports.refused
+        opened = means(
+            found, grid=grid, turn=self.reports.turn, refused=refused
+        )  # the clients' part: open, divide by K
         asked = [reports.opened for _, reports in found.values() if reports.opened]
         info: dict[str, Any] = {"opened": len(opened), "refused": refused}
         info |= {name: sum(getattr(one, name) for one in asked) for name in ("asked_bytes", "answered_bytes")}
-        if opened:
-            state, more = step(self.rule, State(state.params, memory), opened, optimizer=self.optimizer)
-            memory, info = state.memory, info | more
-        return State(state.params, memory | {"turn": torch.tensor(turn + 1)}), info
+        if not opened:
+            return self.state, info
+        state, more = finished(self.algorithm.server.collect(self.state), opened, derive)
+        return state, info | more

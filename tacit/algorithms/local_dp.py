@@ -5,18 +5,16 @@ Against the server and everybody who sees updates or models. Choosing participan
 the server sees who takes part.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from dp_accounting import DpEvent
 
-from tacit.algorithms import spread_word, step
+from tacit.algorithms import Combining, Server
 from tacit.privacy.local.mechanism import SampledGaussian
 from tacit.random import Derive
-from tacit.rules import Crowd, Layout, Rule
-from tacit.server_optimizer import ServerOptimizer, Sgd
 from tacit.train.workspace import Trained, Workspace
 from tacit.types import Client, Message, Private, State
 
@@ -29,19 +27,17 @@ class LocalDP:
     """
 
     forgiving: ClassVar[bool] = False
+    numbered: ClassVar[bool] = False
 
     mechanism: Callable[[Client], SampledGaussian]
-    rule: Rule
-    layout: Layout
-    crowd: Crowd
+    server: Server
     local: Callable[..., Trained]
-    optimizer: ServerOptimizer = field(default_factory=Sgd)
 
     def init(self, params: torch.Tensor) -> State:  # line 2
-        return State(params, self.rule.init(self.layout, self.crowd) | self.optimizer.init(params))
+        return self.server.init(params)
 
-    def broadcast(self, state: State, cohort: Sequence[Client]) -> Message:
-        return spread_word(self.rule, state, cohort)
+    def broadcast(self, state: State, cohort: Sequence[Client], *, round: int) -> Message:
+        return self.server.broadcast(state, cohort)
 
     def cost(self, client: Client) -> DpEvent:
         return self.mechanism(client).event()
@@ -54,9 +50,9 @@ class LocalDP:
         if not isinstance(trained.update, Private):
             raise TypeError("local DP releases only updates that carry their noise")
         facts = {"examples": client.size, "noise_std": trained.update.noise_std, "epsilon": client.budget.epsilon}
-        tensors, more = self.rule.send(trained.update.vector.cpu(), facts, received)  # post-processing
+        tensors, more = self.server.rule.send(trained.update.vector.cpu(), facts, received)  # post-processing
         return Message(client.id, tensors, facts | more)
 
-    def server(self, state: State, messages: Iterable[Message], derive: Derive) -> tuple[State, dict[str, Any]]:
+    def collect(self, state: State, *, round: int) -> Combining:
         # line 7: theta_r <- sum of n_k/n theta_r^k, written for differences
-        return step(self.rule, state, messages, optimizer=self.optimizer)
+        return self.server.collect(state)

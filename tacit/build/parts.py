@@ -13,7 +13,7 @@ from rich.progress import Progress
 from torch import nn
 
 from tacit import check, models
-from tacit.algorithms import Algorithm
+from tacit.algorithms import Algorithm, rule_of
 from tacit.build.held import held
 from tacit.build.release import ClientDerive, Releases
 from tacit.data.budgets import budgets
@@ -62,7 +62,7 @@ class Parts:
     @cached_property
     def releases(self) -> Releases:
         """What every release of this start is a function of."""
-        rule = getattr(self.algorithm, "rule", None)
+        rule = rule_of(self.algorithm)
         parts = (self.population, self.plan, self.model, rule, self.made, self.nonce, self.elsewhere)
         return Releases(with_rule(self), *parts)
 

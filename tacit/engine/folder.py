@@ -34,15 +34,19 @@ class Folder:
     run: str
     lock: int
 
-    def checkpoint(self, state: State, *, next_round: int) -> None:
-        """Writes the state from which `next_round` starts."""
-        tensors = {"params": state.params, "next_round": torch.tensor(next_round)}
+    def checkpoint(self, state: State, *, round: int) -> None:
+        """Writes the state from which a round starts, and the round's number."""
+        tensors = {"params": state.params, "round": torch.tensor(round)}
         tensors |= {f"memory.{name}": tensor for name, tensor in state.memory.items()}
+        tensors |= {f"optimizer.{name}": tensor for name, tensor in state.optimizer.items()}
         tensors |= {} if state.average is None else {"average": state.average}
         replace(self.path / CHECKPOINT, save({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}))
 
     def restore(self) -> tuple[State, int] | None:
-        """The last checkpoint and its next round, or None before the first."""
+        """The state of the last checkpoint and the round that starts from it, or None before the first.
+
+        Raises BadInput for a file that is damaged, or is a checkpoint of a Tacit that wrote them in another way.
+        """
         place = self.path / CHECKPOINT
         if not place.exists():
             return None
@@ -52,8 +56,12 @@ class Folder:
             raise BadInput(
                 f"{place} is damaged ({error}): start again with --force, which keeps the old files."
             ) from error
-        memory = {name.removeprefix("memory."): t for name, t in tensors.items() if name.startswith("memory.")}
-        return State(tensors["params"], memory, tensors.get("average")), int(tensors["next_round"])
+        if not {"params", "round"} <= set(tensors):
+            raise BadInput(
+                f"{place} is no checkpoint of this version of Tacit: start again with --force, which keeps the old files."
+            )
+        memory, optimizer = _under("memory.", tensors), _under("optimizer.", tensors)
+        return State(tensors["params"], memory, optimizer, tensors.get("average")), int(tensors["round"])
 
     def rounds(self, *, before: int) -> list[dict[str, Any]]:
         """The log of the rounds before a checkpoint; what a crash left after it is dropped from the file."""
@@ -198,6 +206,10 @@ def _lock(path: Path) -> int:
 
 def _same(text: str, experiment: Experiment, resolved: Experiment | None) -> bool:
     return says_same(text, experiment) if resolved is None else text in (experiment.toml(), resolved.toml())
+
+
+def _under(prefix: str, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
 def _complete(line: str) -> bool:

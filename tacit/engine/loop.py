@@ -1,10 +1,16 @@
-"""The loop: sample, pay, train, combine, record, checkpoint. The ledger is paid, on disk, before anybody trains."""
+"""The loop, in the order in which a round happens: admit and pay, broadcast, train, wire, server, evaluate, record, checkpoint.
+
+The ledger is paid, on disk, before anybody trains. Whoever has trained is heard before the next one's message is looked at: the
+loop takes a message from the trainer and gives it to the server's part, which never asks for one.
+"""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
+
+import torch
 
 from tacit.build.parts import Parts
 from tacit.digest import state_mark
@@ -17,6 +23,7 @@ from tacit.engine.watch import STAGES, Traffic, Watch
 from tacit.engine.wire import pack, receive, receive_any
 from tacit.errors import TrainingDiverged
 from tacit.privacy.ledger.ledger import Ledger
+from tacit.random import Derive
 from tacit.types import Client, Message, State
 
 WARM_UP = 10  # rounds: in round r the mean keeps at most r/(r + 10) of what it was
@@ -25,27 +32,29 @@ Observer = Callable[[dict[str, Any]], None]
 
 
 def loop(parts: Parts, ledger: Ledger | None, folder: Folder, trainer: Trainer, observe: Observer) -> tuple[State, str]:
-    """Runs the rounds that are left. Returns the last state and why it stopped: "rounds" or "budget"."""
+    """Runs the rounds that are left. Returns the last state and why it stopped: "rounds" or "budget".
+
+    Guarantee: a round is charged on disk before anybody trains in it; messages are taken one by one, each once, and no more of
+    them are held than the algorithm keeps. Raises TacitError for whatever ends the run; the last checkpoint is kept.
+    """
     train, algorithm = parts.experiment.train, parts.algorithm
     state, first = folder.restore() or (algorithm.init(parts.params), 0)
     folder.rounds(before=first)
-    if ledger is not None:
-        ledger.open_round(first, parts.releases.attempt(state_mark(state)))
+    _open_round(parts, ledger, state, first)
     meter, watch = Meter(parts, ledger, first_round=first), Watch()
     for r in range(first, train.rounds):
-        begins = state_mark(state)
-        if ledger is not None:
-            ledger.open_round(r, parts.releases.attempt(begins))
-        derive = parts.releases.server(begins)
-        away = _away(trainer, meter)
+        derive, away = _open_round(parts, ledger, state, r), _away(trainer, meter)
         cohort = gather(parts, ledger, meter, r, derive, away=away)  # pays first; who cannot pay stays out
         if cohort is None:
             return state, "budget"
-        received, traffic = pack(algorithm.broadcast(state, cohort)), Traffic()
+        received = pack(algorithm.broadcast(state, cohort, round=r))
+        traffic, collecting = Traffic(downlink=len(received) * len(cohort)), algorithm.collect(state, round=r)
         watch.lap("admit")
-        replies = trainer(received, r, [client.index for client in cohort])
-        messages = _wire(replies, traffic, r, watch, forgiving=algorithm.forgiving)
-        before, (state, info) = state, algorithm.server(state, messages, partial(derive, "server", r))
+        for raw, told in trainer(received, r, [client.index for client in cohort]):  # the clients train
+            watch.lap("train")  # the server waits for clients; what it does between two messages is its own time
+            collecting.add(_wire(raw, told, traffic, r, forgiving=algorithm.forgiving))
+            watch.lap("server")
+        before, (state, info) = state, collecting.finish(partial(derive, "server", r))
         state = averaged(state, before, rate=train.averaging, round=r)
         watch.lap("server")
         accuracy, loss = evaluate(parts, state.result)
@@ -54,32 +63,36 @@ def loop(parts: Parts, ledger: Ledger | None, folder: Folder, trainer: Trainer, 
             raise TrainingDiverged(
                 f"The test loss became {loss} in round {r}: lower train.learning_rate; the last checkpoint is kept."
             )
-        record = {
-            "round": r,
-            "accuracy": accuracy,
-            "loss": loss,
-            "train_loss": traffic.mean("loss"),
-            "clipped": traffic.mean("clipped"),
-            "cohort": len(cohort),
-            "answered": len(traffic.info),
-            **meter.after(cohort, last=r + 1 == train.rounds),
-            "update_norm": float((state.params - before.params).norm()),
-            **traffic.signal(info, state.params.numel()),
-            "uplink_bytes": traffic.uplink + info.pop("answered_bytes", 0),
-            "downlink_bytes": len(received) * len(cohort)
-            + info.pop("asked_bytes", 0),  # sealed reports go on to whoever opens the sum
-            **info,
-            **_diverged(cohort, traffic),
-            **_absent(trainer),
-        }
+        spent, moved = meter.after(cohort, last=r + 1 == train.rounds), state.params - before.params
+        record = {"round": r, "accuracy": accuracy, "loss": loss, **_record(cohort, traffic, spent, moved, info)}
+        record |= _absent(trainer)
         watch.lap("admit")  # what was spent is priced with the admission
         record |= watch.read()
         record["seconds"] = sum(record[f"seconds_{stage}"] for stage in STAGES)
         folder.log(record)
-        folder.checkpoint(state, next_round=r + 1)
+        folder.checkpoint(state, round=r + 1)
         observe(record)
         watch.lap("write")
     return state, "rounds"
+
+
+def _open_round(parts: Parts, ledger: Ledger | None, state: State, round: int) -> Derive:
+    """Tells the ledger which release is to be paid for; the server's randomness in the state that the round starts from."""
+    begins = state_mark(state, turn=round if parts.algorithm.numbered else None)
+    if ledger is not None:
+        ledger.open_round(round, parts.releases.attempt(begins))
+    return parts.releases.server(begins)
+
+
+def _wire(raw: bytes, told: dict[str, float], traffic: Traffic, round: int, *, forgiving: bool) -> Message:
+    """What arrives. A forgiving server judges each message itself, so that no client can end the run."""
+    traffic.uplink += len(raw)
+    traffic.info.append(told)
+    if forgiving:  # what it gets may be anything, and carries no noise
+        return receive_any(raw)
+    message = receive(raw, round=round)
+    traffic.take(message)
+    return message
 
 
 def averaged(state: State, before: State, *, rate: float, round: int) -> State:
@@ -120,22 +133,30 @@ def _absent(trainer: Trainer) -> dict[str, Any]:
     return {"absent": dict(trainer.absent)} if isinstance(trainer, Elsewhere) else {}
 
 
+def _record(
+    cohort: list[Client], traffic: Traffic, spent: dict[str, Any], moved: torch.Tensor, info: dict[str, Any]
+) -> dict[str, Any]:
+    """What a round tells its reader beside the result: who took part, what it cost, how far the model moved, what was sent."""
+    asked, answered = (
+        info.pop("asked_bytes", 0),
+        info.pop("answered_bytes", 0),
+    )  # reports go on to whoever opens the sum
+    return {
+        "train_loss": traffic.mean("loss"),
+        "clipped": traffic.mean("clipped"),
+        "cohort": len(cohort),
+        "answered": len(traffic.info),
+        **spent,
+        "update_norm": float(moved.norm()),
+        **traffic.signal(info, moved.numel()),
+        "uplink_bytes": traffic.uplink + answered,
+        "downlink_bytes": traffic.downlink + asked,
+        **info,
+        **_diverged(cohort, traffic),
+    }
+
+
 def _diverged(cohort: list[Client], traffic: Traffic) -> dict[str, Any]:
     """Whose training diverged, for the researcher: where nobody may see that in a message, the run goes on."""
     names = [client.id for client, info in zip(cohort, traffic.info, strict=False) if info.get("diverged")]
     return {"diverged": names} if names else {}
-
-
-def _wire(
-    replies: Iterator[tuple[bytes, dict[str, float]]], traffic: Traffic, round: int, watch: Watch, *, forgiving: bool
-) -> Iterator[Message]:
-    """What arrives. A forgiving server judges each message itself, so that no client can end the run."""
-    for raw, info in replies:
-        watch.lap("train")  # the server waits for clients; what it does between two messages is its own time
-        traffic.uplink += len(raw)
-        traffic.info.append(info)
-        message = receive_any(raw) if forgiving else receive(raw, round=round)
-        if not forgiving:  # what a forgiving server gets may be anything, and carries no noise
-            traffic.take(message)
-        yield message
-        watch.lap("server")

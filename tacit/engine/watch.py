@@ -40,6 +40,7 @@ class Traffic:
     """What one round moved, what its clients told the researcher, and the signal in the updates that carry noise."""
 
     uplink: int = 0
+    downlink: int = 0
     info: list[dict[str, float]] = field(default_factory=list)
     ratios: list[float] = field(default_factory=list)
 

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from torch import nn
 
 from tacit import rules
+from tacit.algorithms import Server
 from tacit.data.population import Population
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
@@ -70,6 +71,10 @@ class Wiring:
     def rule(self, name: str) -> rules.Rule:
         """A rule with the experiment's options."""
         return rules.load(name, **self.experiment.aggregate.options())
+
+    def server(self, rule: rules.Rule, crowd: rules.Crowd) -> Server:
+        """The server's part, for a rule and what is public of the clients."""
+        return Server(rule, self.layout, crowd, self.optimizer)
 
     @cached_property
     def views(self) -> Shifts | None:

@@ -2,10 +2,14 @@
 
 A rule is post-processing of what clients released, so it costs no privacy. To add one, write one file with a class (or
 factory) of the file's name that extends `Rule` and says what it `sees`; docs/how-to-add-a-rule.md walks through it.
+
+Messages arrive one by one while clients train, and each is given to `add` once; `apply` is called after the last of them, with
+what `add` has kept. So nobody trains inside a rule, and a round of sums holds one sum and one message.
 """
 
 import importlib
-from collections.abc import Iterable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -38,8 +42,50 @@ class Applied:
     info: dict[str, Any] = field(default_factory=dict)
 
 
-class Rule:
-    """How the server combines updates. Options are the fields of a frozen dataclass; whatever changes is in `memory`."""
+@dataclass
+class Sum:
+    """The sum of w x, that of w, and how many clients are in it, one update at a time. `rule` is whose it is."""
+
+    rule: str = ""
+    weight: float = 0.0
+    clients: int = 0
+    _total: torch.Tensor | None = field(default=None, repr=False)
+
+    def add(self, weight: float, update: torch.Tensor, *, clients: int = 1) -> None:
+        """Adds w x. The update is left as it is. Raises BadInput for a weight that is negative or not finite."""
+        if not (np.isfinite(weight) and weight >= 0):
+            raise BadInput(f"Expected weights that are finite and not negative, got {weight}.")
+        self._total = update * weight if self._total is None else self._total.add_(update, alpha=weight)
+        self.weight += weight
+        self.clients += clients
+
+    @property
+    def total(self) -> torch.Tensor:
+        """The sum of w x. Raises BadInput where no weight is above zero."""
+        if self._total is None or self.weight <= 0:
+            raise BadInput(
+                "Expected at least one update with a weight above zero: the weights of this round sum to zero."
+            )
+        return self._total
+
+    def mean(self) -> torch.Tensor:
+        """The sum of w x over that of w. Raises BadInput where no weight is above zero."""
+        return self.total / self.weight
+
+    def __iter__(self) -> Iterator[Message]:
+        """Refuses a second pass by the rule's name. Raises BadInput."""
+        raise BadInput(
+            f"The rule {self.rule} went over the messages twice: it sees sums, for which each was added as it arrived. Use the"
+            ' sum\'s `total`, `weight` and `clients`, or say sees = "rows" and get a list of them.'
+        )
+
+
+class Rule(ABC):
+    """How the server combines updates. Options are the fields of a frozen dataclass; whatever changes is in `memory`.
+
+    A round is `start`, then `add` once for each message as it arrives, then `apply`. Guarantee: no message is given twice, and
+    all clients have trained before `apply` is called.
+    """
 
     sees: ClassVar[Literal["sums", "rows"]] = "rows"  # "sums" if (group) sums are all it needs
 
@@ -53,7 +99,7 @@ class Rule:
         """What the round's clients are told beside the model; the cohort's epsilons are known to the server."""
         return Message("server", {})
 
-    def refuse(self, told: Message, *, size: int) -> None:
+    def refuse(self, told: Message, *, size: int) -> None:  # noqa: B027 - most rules tell nothing
         """Raises BadInput for what `tell` cannot have said to clients of a model of `size` parameters: it may be crafted."""
 
     def send(
@@ -66,22 +112,36 @@ class Rule:
         """The public weight of a client in the sums that a rule which sees sums needs."""
         raise BadInput(f"The rule {type(self).__name__} sees sums but does not say of what: give it `weight(facts)`.")
 
-    def apply(self, memory: Memory, messages: Iterable[Message]) -> Applied:
-        """Combines the messages of one round. One that stands for several clients (`stand_in`) counts like all of them."""
-        raise TypeError(f"{type(self).__name__} does not say how it combines messages")
+    def start(self) -> Any:
+        """What the messages of one round are added to: a `Sum` by `weight` for a rule that sees sums, a list for rows."""
+        return Sum(type(self).__name__) if self.sees == "sums" else []
+
+    def add(self, gathered: Any, message: Message, /) -> None:
+        """Takes one message, which comes once. One that stands for several clients (`stand_in`) counts like all of them."""
+        if self.sees == "sums":
+            gathered.add(self.weight(message.facts), message.tensors["update"], clients=message.facts.get("clients", 1))
+        else:
+            gathered.append(message)
+
+    @abstractmethod
+    def apply(self, memory: Memory, gathered: Any, /) -> Applied:
+        """Combines what was gathered in one round. Raises BadInput where that is nothing."""
+
+
+def combined(rule: Rule, memory: Memory, messages: Iterable[Message]) -> Applied:
+    """A whole round of a rule, for messages that are all there: each is added once, then the rule is applied."""
+    gathered = rule.start()
+    for message in messages:
+        rule.add(gathered, message)
+    return rule.apply(memory, gathered)
 
 
 def weighted_sum(pairs: Iterable[tuple[float, torch.Tensor]]) -> tuple[torch.Tensor, float]:
     """The sum of w x and of w, one vector at a time. Raises BadInput where no weight is above zero."""
-    total, weight = None, 0.0
+    gathered = Sum()
     for w, x in pairs:
-        if not (np.isfinite(w) and w >= 0):
-            raise BadInput(f"Expected weights that are finite and not negative, got {w}.")
-        total = x * w if total is None else total.add_(x, alpha=w)
-        weight += w
-    if total is None or weight <= 0:
-        raise BadInput("Expected at least one update with a weight above zero: the weights of this round sum to zero.")
-    return total, weight
+        gathered.add(w, x)
+    return gathered.total, gathered.weight
 
 
 def stand_in(sender: str, update: torch.Tensor, members: Sequence[dict[str, Any]]) -> Message:

@@ -6,14 +6,13 @@ client was drawn) takes a proportionally smaller step: the sum is divided by the
 expected to have, where that is more. Clients whose data differ are not equal, though: see `random-effects`. Sees: sums.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from tacit.errors import BadInput
-from tacit.rules import Applied, Crowd, Layout, Memory, Rule, weighted_sum
+from tacit.rules import Applied, Crowd, Layout, Memory, Rule, Sum
 from tacit.types import Message
 
 
@@ -30,16 +29,13 @@ class inverse_variance(Rule):
     def weight(self, facts: dict[str, Any]) -> float:
         return float(facts["noise_std"]) ** -2
 
-    def apply(self, memory: Memory, messages: Iterable[Message]) -> Applied:
-        clients = 0
+    def add(self, gathered: Sum, message: Message) -> None:
+        clients = message.facts.get("clients", 1)
+        gathered.add(1 / variance(message), message.tensors["update"], clients=clients)
 
-        def weigh(message: Message) -> tuple[float, torch.Tensor]:
-            nonlocal clients
-            clients += message.facts.get("clients", 1)
-            return 1 / variance(message), message.tensors["update"]
-
-        total, weight = weighted_sum(weigh(m) for m in messages)
-        step = information(memory["variances"], weight, clients=clients, tau2=0.0)
+    def apply(self, memory: Memory, gathered: Sum) -> Applied:
+        total, weight = gathered.total, gathered.weight
+        step = information(memory["variances"], weight, clients=gathered.clients, tau2=0.0)
         return Applied(total * (step / weight), memory, {"step": step})
 
 

@@ -3,12 +3,10 @@
 Sees: sums. Good when all clients add the same noise; with unequal budgets the noisiest drown the others.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from tacit.rules import Applied, Memory, Rule, weighted_sum
-from tacit.types import Message
+from tacit.rules import Applied, Memory, Rule, Sum
 
 
 @dataclass(frozen=True)
@@ -16,9 +14,11 @@ class mean(Rule):
     """The sum of n_k/n times update k.
 
     >>> import torch
+    >>> from tacit.rules import combined
+    >>> from tacit.types import Message
     >>> one = Message("a", {"update": torch.tensor([1.0])}, {"examples": 3})
     >>> other = Message("b", {"update": torch.tensor([5.0])}, {"examples": 1})
-    >>> mean().apply({}, [one, other]).update
+    >>> combined(mean(), {}, [one, other]).update
     tensor([2.])
     """
 
@@ -28,6 +28,5 @@ class mean(Rule):
     def weight(self, facts: dict[str, Any]) -> float:
         return float(facts["examples"])
 
-    def apply(self, memory: Memory, messages: Iterable[Message]) -> Applied:
-        total, n = weighted_sum((self.weight(m.facts), m.tensors["update"]) for m in messages)
-        return Applied(total / n, memory)
+    def apply(self, memory: Memory, gathered: Sum) -> Applied:
+        return Applied(gathered.mean(), memory)

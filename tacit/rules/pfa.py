@@ -11,8 +11,7 @@ both. A round without a public client cannot project and leaves the model as it 
 above the rank of the public updates adds nothing.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -21,7 +20,7 @@ import torch
 
 from tacit import check
 from tacit.errors import BadInput
-from tacit.rules import Applied, Crowd, Layout, Memory, Rule, weighted_sum
+from tacit.rules import Applied, Crowd, Layout, Memory, Rule, Sum, weighted_sum
 from tacit.rules._split import threshold
 from tacit.rules._subspace import Subspace, subspace
 from tacit.types import Message
@@ -74,8 +73,14 @@ class pfa(Rule):
     ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         return {"update": update}, {"group": "public" if facts["epsilon"] >= told.facts["threshold"] else "private"}
 
-    def apply(self, memory: Memory, messages: Iterable[Message]) -> Applied:
-        public, private = divide(self.weigh(m) for m in messages)
+    def start(self) -> "Divided":
+        return Divided()
+
+    def add(self, gathered: "Divided", message: Message) -> None:
+        gathered.add(self.weight(message.facts), message)
+
+    def apply(self, memory: Memory, gathered: "Divided") -> Applied:
+        public, private = gathered.public, gathered.private_mean()
         if not public.rows and private is not None:
             return Applied(torch.zeros_like(private[1]), memory, public.info(0))
         if private is None:
@@ -88,10 +93,6 @@ class pfa(Rule):
 
     def weight(self, facts: dict[str, Any]) -> float:
         return float(facts[self.weights])
-
-    def weigh(self, message: Message) -> tuple[float, Message]:
-        """A message with its weight: its epsilon, or its examples."""
-        return self.weight(message.facts), message
 
     def parts(self, memory: Memory, vector: torch.Tensor) -> list[torch.Tensor]:
         """The blocks of a vector: every parameter by itself, or the whole model."""
@@ -116,8 +117,8 @@ class pfa(Rule):
 class Public:
     """The public updates of a round and their weights."""
 
-    rows: list[torch.Tensor]
-    weights: list[float]
+    rows: list[torch.Tensor] = field(default_factory=list)
+    weights: list[float] = field(default_factory=list)
 
     def pairs(self) -> list[tuple[float, torch.Tensor]]:
         return list(zip(self.weights, self.rows, strict=True))
@@ -127,18 +128,25 @@ class Public:
         return {"public": len(self.rows), "rank": rank}
 
 
-def divide(weighed: Iterable[tuple[float, Message]]) -> tuple[Public, tuple[float, torch.Tensor] | None]:
-    """The public updates one by one, and (weight, mean) of the private ones, which are added as they arrive."""
-    public, total, weight = Public([], []), None, 0.0
-    for w, message in weighed:
+@dataclass(frozen=True)
+class Divided:
+    """The public updates of a round one by one, and the sum of the private ones, which are added as they arrive."""
+
+    public: Public = field(default_factory=Public)
+    private: Sum = field(default_factory=Sum)
+
+    def add(self, weight: float, message: Message) -> None:
         if message.facts.get("group") == "public":
-            public.rows.append(message.tensors["update"])
-            public.weights.append(w)
+            self.public.rows.append(message.tensors["update"])
+            self.public.weights.append(weight)
         else:
             (sent,) = message.tensors.values()  # an update, or its coordinates
-            total = sent * w if total is None else total.add_(sent, alpha=w)
-            weight += w
-    return public, None if total is None else (weight, total.div_(weight))
+            self.private.add(weight, sent)
+
+    def private_mean(self) -> tuple[float, torch.Tensor] | None:
+        """(weight, mean) of the private updates, or None without any. In place of their sum, so it is asked for once."""
+        private = self.private
+        return (private.weight, private.total.div_(private.weight)) if private.clients else None
 
 
 def combine(public: Public, private: tuple[float, torch.Tensor]) -> torch.Tensor:

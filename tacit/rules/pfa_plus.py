@@ -6,7 +6,6 @@ the round give the next one. A round without a public client keeps the old basis
 k; downlink grows by k + 1 models.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -16,7 +15,7 @@ import torch
 
 from tacit.errors import BadInput
 from tacit.rules import Applied, Memory, weighted_sum
-from tacit.rules.pfa import combine, divide, pfa
+from tacit.rules.pfa import Divided, combine, pfa
 from tacit.types import Message
 
 
@@ -53,14 +52,12 @@ class pfa_plus(pfa):
         x = update - told.tensors["centre"] if "centre" in told.tensors else update
         return {"coordinates": _by_block(told.facts["layout"], x, told.tensors["basis"])}, group
 
-    def apply(self, memory: Memory, messages: Iterable[Message]) -> Applied:
+    def apply(self, memory: Memory, gathered: Divided) -> Applied:
+        public = gathered.public
         if "basis" not in memory:  # warm-up: private clients sent whole updates
-            rows = list(messages)
-            applied = super().apply(memory, rows)
-            public, _ = divide(self.weigh(m) for m in rows)
+            applied = super().apply(memory, gathered)
             return Applied(applied.update, self._refreshed(memory, public.rows, public.weights), applied.info)
-        public, private = divide(self.weigh(m) for m in messages)
-        pairs = public.pairs()
+        pairs, private = public.pairs(), gathered.private_mean()
         if private is not None:
             pairs.append((private[0], self._rebuilt(memory, private[1])))
         if public.rows and private is not None:

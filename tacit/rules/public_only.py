@@ -3,15 +3,14 @@
 Sees: sums. A round without a public client leaves the model as it is.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 
 from tacit.errors import BadInput
-from tacit.rules import Applied, Crowd, Layout, Memory, Rule
+from tacit.rules import Applied, Crowd, Layout, Memory, Rule, Sum
 from tacit.rules.pfa import pfa
 from tacit.types import Message
 
@@ -41,17 +40,28 @@ class public_only(Rule):
     def weight(self, facts: dict[str, Any]) -> float:
         return float(facts["epsilon"])
 
-    def apply(self, memory: Memory, messages: Iterable[Message]) -> Applied:
-        total, weight, count = None, 0.0, 0
-        for message in messages:
-            update, epsilon = message.tensors["update"], float(message.facts["epsilon"])
-            total = torch.zeros_like(update) if total is None else total
-            if message.facts.get("group") == "public":
-                total.add_(update, alpha=epsilon)
-                weight, count = weight + epsilon, count + message.facts.get("clients", 1)
-        if total is None:
+    def start(self) -> "Heard":
+        return Heard()
+
+    def add(self, gathered: "Heard", message: Message) -> None:
+        gathered.last = message.tensors["update"]
+        if message.facts.get("group") == "public":
+            gathered.public.add(self.weight(message.facts), gathered.last, clients=message.facts.get("clients", 1))
+
+    def apply(self, memory: Memory, gathered: "Heard") -> Applied:
+        if gathered.last is None:
             raise BadInput("Expected at least one update.")
-        return Applied(total / weight if weight else total, memory, {"public": count})
+        public = gathered.public
+        update = public.mean() if public.clients else torch.zeros_like(gathered.last)
+        return Applied(update, memory, {"public": public.clients})
 
     def _pfa(self) -> pfa:
         return pfa(split=self.split, share=self.share)
+
+
+@dataclass
+class Heard:
+    """The sum of the round's public updates, and the last update of all, whose shape a step of zero has."""
+
+    public: Sum = field(default_factory=Sum)
+    last: torch.Tensor | None = None

@@ -14,7 +14,7 @@ errors of the score. DerSimonian and Laird's moment estimator is here too, as `b
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -45,21 +45,20 @@ class random_effects(Rule):
         variances = torch.as_tensor(crowd.noise_stds, dtype=torch.float64) ** 2
         return {"variances": variances, "tau2": torch.zeros((), dtype=torch.float64)}
 
-    def apply(self, memory: Memory, messages: Iterable[Message]) -> Applied:
-        rows = list(messages)
-        if not rows:
+    def apply(self, memory: Memory, messages: Sequence[Message]) -> Applied:
+        if not messages:
             raise BadInput("Expected at least one update.")
-        noise = torch.tensor([variance(m) for m in rows], dtype=torch.float64)
-        updates = [m.tensors["update"] for m in rows]
+        noise = torch.tensor([variance(m) for m in messages], dtype=torch.float64)
+        updates = [m.tensors["update"] for m in messages]
         total, weight = weighted_sum(zip((1 / (noise / self.horizon + memory["tau2"])).tolist(), updates, strict=True))
-        after = self._learn(memory, rows, noise, total / weight)
+        after = self._learn(memory, messages, noise, total / weight)
         tau2 = float(after["tau2"])
         weights = (1 / (noise / self.horizon + tau2)).tolist()
         total, weight = weighted_sum(zip(weights, updates, strict=True))
-        step = information(memory["variances"] / self.horizon, weight, clients=len(rows), tau2=tau2)
+        step = information(memory["variances"] / self.horizon, weight, clients=len(messages), tau2=tau2)
         return Applied(total * (step / weight), after, {"tau": tau2**0.5, "step": step})
 
-    def _learn(self, memory: Memory, rows: list[Message], noise: torch.Tensor, mean: torch.Tensor) -> Memory:
+    def _learn(self, memory: Memory, rows: Sequence[Message], noise: torch.Tensor, mean: torch.Tensor) -> Memory:
         """Adds this round's residuals to each client's, and estimates tau^2 from what all have shown so far."""
         after = dict(memory)
         for message, sigma2 in zip(rows, noise, strict=True):

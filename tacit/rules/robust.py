@@ -7,7 +7,7 @@ noise S by robust PCA and weigh client i by 1/|S_i|^2. Principal component pursu
 each round. Sees: rows.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -29,7 +29,7 @@ class robust(Rule):
     sees = "rows"
     needs = ()
 
-    def apply(self, memory: Memory, messages: Iterable[Message]) -> Applied:
+    def apply(self, memory: Memory, messages: Sequence[Message]) -> Applied:
         rows = torch.stack([m.tensors["update"] for m in messages] or [torch.zeros(0)])
         if not rows.numel():
             raise BadInput("Expected at least one update.")

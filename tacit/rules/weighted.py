@@ -4,12 +4,10 @@ Sees: sums. With noise of std c/epsilon this gives every client the same share o
 drown a few loose ones; `inverse-variance` weighs by epsilon squared there.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from tacit.rules import Applied, Memory, Rule, weighted_sum
-from tacit.types import Message
+from tacit.rules import Applied, Memory, Rule, Sum
 
 
 @dataclass(frozen=True)
@@ -21,6 +19,5 @@ class weighted(Rule):
     def weight(self, facts: dict[str, Any]) -> float:
         return float(facts["epsilon"])
 
-    def apply(self, memory: Memory, messages: Iterable[Message]) -> Applied:
-        total, weight = weighted_sum((self.weight(m.facts), m.tensors["update"]) for m in messages)
-        return Applied(total / weight, memory)
+    def apply(self, memory: Memory, gathered: Sum) -> Applied:
+        return Applied(gathered.mean(), memory)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from statistical import has_std
 
+from tacit.algorithms import finished
 from tacit.algorithms.central_dp import CentralDP
 from tacit.errors import BadInput, TrainingDiverged
 from tacit.privacy.central.mechanism import CohortGaussian, QuantileClip
@@ -39,13 +40,13 @@ def message(name, update, **facts):
     return Message(name, {"update": update}, facts)
 
 
-def served(made, messages, *, seed=0, state=None):
+def served(made, messages, *, seed=0, state=None, round=0):
     state = state or made.init(torch.zeros(SIZE))
-    return made.server(state, iter(messages), partial(seeded(seed), "server", 0))
+    return finished(made.collect(state, round=round), messages, partial(seeded(seed), "server", round))
 
 
 def released(made, update, name="c0"):
-    received = made.broadcast(made.init(torch.zeros(SIZE)), [client(name)])
+    received = made.broadcast(made.init(torch.zeros(SIZE)), [client(name)], round=0)
     return made.release(Trained(Raw(update)), client(name), received)
 
 
@@ -71,9 +72,9 @@ def test_a_round_without_answers_releases_noise_of_the_same_std():
 
 def test_the_noise_is_added_once_and_is_another_in_every_round():
     made, state = algorithm(), algorithm().init(torch.zeros(SIZE))
-    first, second = (made.server(state, iter(()), partial(seeded(0), "server", r))[0].params for r in (0, 1))
+    first, second = (served(made, [], state=state, round=r)[0].params for r in (0, 1))
     assert not torch.equal(first, second)
-    assert torch.equal(first, made.server(state, iter(()), partial(seeded(0), "server", 0))[0].params)
+    assert torch.equal(first, served(made, [], state=state)[0].params)
 
 
 def test_one_client_moves_the_sum_by_at_most_the_clip_whatever_it_sends():
@@ -136,7 +137,7 @@ def test_a_client_whose_training_fails_sends_a_zero_update_and_says_nothing(erro
         raise error
 
     made = algorithm(local=fails)
-    received = made.broadcast(made.init(torch.zeros(SIZE)), [client()])
+    received = made.broadcast(made.init(torch.zeros(SIZE)), [client()], round=0)
     trained = made.train(None, received, client(), lambda purpose: seeded(0)(purpose))
     sent = made.release(trained, client(), received)
     assert torch.equal(sent.tensors["update"], torch.zeros(SIZE))
@@ -163,19 +164,17 @@ def test_the_noise_of_a_round_is_scaled_by_the_clip_that_was_used_in_it():
     assert float(state.memory["clip"]) > 0.3
     noise = torch.cat([served(made, [], seed=n)[0].params for n in range(50)]) * 10
     assert has_std(noise, ADAPTIVE.update_multiplier * 0.1)
-    after, info = made.server(state, iter(()), partial(seeded(1), "server", 1))
+    after, info = served(made, [], seed=1, state=state, round=1)
     used = info["clip"]
     assert used == float(state.memory["clip"]) != float(after.memory["clip"])
-    later = torch.cat(
-        [made.server(state, iter(()), partial(seeded(n), "server", 1))[0].params - state.params for n in range(50)]
-    )
+    later = torch.cat([served(made, [], seed=n, state=state, round=1)[0].params - state.params for n in range(50)])
     assert has_std(later * 10, ADAPTIVE.update_multiplier * used)
 
 
 def test_an_adapted_clip_is_told_to_the_clients_and_carried_in_the_state():
     made = algorithm(ADAPTIVE, adapt=QuantileClip())
     state, _ = served(made, [message(name, of_norm(9.0), unclipped=False) for name in NAMES[:10]])
-    received = made.broadcast(state, [client()])
+    received = made.broadcast(state, [client()], round=0)
     sent = made.release(Trained(Raw(of_norm(9.0))), client(), received)
     assert float(sent.tensors["update"].norm()) == pytest.approx(float(state.memory["clip"]))
     assert sent.facts == {"unclipped": False}

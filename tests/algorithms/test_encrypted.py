@@ -9,6 +9,7 @@ import torch
 from redteam.cheating_site import CheatingSite, message
 from statistical import has_std
 
+from tacit.algorithms import Server, finished
 from tacit.algorithms._groups import Group
 from tacit.algorithms.encrypted import Encrypted
 from tacit.errors import TrainingDiverged
@@ -23,7 +24,6 @@ from tacit.protect.seal import Plain, Sealed
 from tacit.protect.signing import new_signer
 from tacit.random import seeded
 from tacit.rules import Crowd, load
-from tacit.server_optimizer import Sgd
 from tacit.train.workspace import Trained
 from tacit.types import Budget, Client, Message, Raw
 
@@ -52,27 +52,26 @@ def algorithm(*, seal="plain", z=1.0, rotation="none", weights=None, update=None
     group = Group("public", noise, made, facts, weights or dict.fromkeys(NAMES, 1.0))
     local = (lambda work, theta, client, stream: Trained(Raw(update(client)))) if update else None
     crowd = Crowd(np.full(COUNT, 8.0), np.full(COUNT, 1.0))
-    return Encrypted(dict.fromkeys(NAMES, group), grid, load("mean"), ((0, SIZE),), crowd, local, Sgd())
+    return Encrypted(dict.fromkeys(NAMES, group), grid, Server(load("mean"), ((0, SIZE),), crowd), local)
 
 
 def client(name):
     return Client(0, name, Budget(8.0, 1e-5, "client"), torch.zeros(3, 1), torch.zeros(3))
 
 
-def reports(made, *, names=NAMES, state=None, seed=0):
+def reports(made, *, names=NAMES, state=None, seed=0, round=0):
     """What the clients send in one round."""
     state = state or made.init(torch.zeros(SIZE))
-    turn = int(state.memory["turn"])
     sent = []
     for name in names:
-        received = made.broadcast(state, [client(name)])
-        derive = partial(seeded(seed), turn, name)
+        received = made.broadcast(state, [client(name)], round=round)
+        derive = partial(seeded(seed), round, name)
         sent.append(made.release(made.train(None, received, client(name), derive), client(name), received))
     return sent
 
 
-def served(made, messages, state=None):
-    return made.server(state or made.init(torch.zeros(SIZE)), iter(messages), seeded(0))
+def served(made, messages, state=None, round=0):
+    return finished(made.collect(state or made.init(torch.zeros(SIZE)), round=round), messages, seeded(0))
 
 
 def of_norm(norm, at=0):
@@ -87,9 +86,9 @@ def test_the_opened_sum_is_the_clipped_mean_with_the_noise_of_all_shares(seal, r
     made = algorithm(seal=seal, rotation=rotation, update=lambda c: of_norm(100.0))
     rounds = 12 if seal == "plain" else 4
     noise, state, sent = [], made.init(torch.zeros(SIZE)), reports(made)
-    for seed in range(rounds):
+    for r in range(rounds):
         start = state.params
-        state, info = served(made, reports(made, state=state, seed=seed), state)
+        state, info = served(made, reports(made, state=state, seed=r, round=r), state, round=r)
         assert (info["opened"], info["refused"]) == (1, {})
         noise.append((state.params - start)[1:])
         assert abs(float((state.params - start)[0]) - CLIP) < 1.0  # clipped from 100, on every client
@@ -126,7 +125,7 @@ def test_a_sum_of_too_few_reports_is_not_opened_and_the_model_stays(seal):
     assert torch.equal(state.params, torch.zeros(SIZE))
     assert info["opened"] == 0
     assert f"{FEWEST} are needed" in info["refused"]["the sum of group public"]
-    after, info = served(made, reports(made, state=state, names=NAMES[:FEWEST]), state)
+    after, info = served(made, reports(made, state=state, names=NAMES[:FEWEST], round=1), state, round=1)
     assert info["opened"] == 1
     assert not torch.equal(after.params, state.params)
 
@@ -159,7 +158,7 @@ def test_a_client_with_nan_counts_as_a_zero_update_and_only_its_own_log_says_so(
     (state, info), (other, _) = (served(made, reports(made)) for made in (broken, zero))
     assert info["opened"] == 1
     assert torch.equal(state.params, other.params)
-    received = broken.broadcast(broken.init(torch.zeros(SIZE)), [])
+    received = broken.broadcast(broken.init(torch.zeros(SIZE)), [], round=0)
     told = [broken.train(None, received, client(name), partial(seeded(0), name)).info for name in ("c1", "c2")]
     assert [info.get("diverged") for info in told] == [None, 1.0]
 
@@ -175,7 +174,9 @@ def test_a_client_whose_training_diverges_reports_zero_too():
 def test_nothing_is_sealed_without_its_share_of_the_noise():
     made = algorithm(update=lambda c: of_norm(0.1))
     with pytest.raises(TypeError, match="share of the noise"):
-        made.release(Trained(Raw(of_norm(0.1))), client("c0"), made.broadcast(made.init(torch.zeros(SIZE)), []))
+        made.release(
+            Trained(Raw(of_norm(0.1))), client("c0"), made.broadcast(made.init(torch.zeros(SIZE)), [], round=0)
+        )
 
 
 def test_sealed_reports_that_are_altered_cut_replayed_or_foreign_are_refused_by_name():
@@ -183,7 +184,7 @@ def test_sealed_reports_that_are_altered_cut_replayed_or_foreign_are_refused_by_
     first = made.init(torch.zeros(SIZE))
     old = reports(made, names=["c4"])[0]
     second, _ = served(made, reports(made), first)
-    sent = reports(made, state=second)
+    sent = reports(made, state=second, round=1)
     altered, cut = sent[0].tensors["report"].clone(), sent[1].tensors["report"][:-1].clone()
     altered[-1] ^= 1
     messages = [
@@ -195,7 +196,7 @@ def test_sealed_reports_that_are_altered_cut_replayed_or_foreign_are_refused_by_
         *sent[2:3],
         *sent[5:],
     ]
-    state, info = served(made, messages, second)
+    state, info = served(made, messages, second, round=1)
     assert set(info["refused"]) == {"c0", "c1", "stranger", "c3", "c4", "the sum of group public"}
     assert "altered" in info["refused"]["c0"]
     assert "round 0" in info["refused"]["c4"]
@@ -229,7 +230,7 @@ def test_a_sealed_report_beyond_the_grid_drops_the_round_and_says_who_may_have_s
     assert info["opened"] == 0
     text = "the sum of round 0 is out of range: a report did not keep to the grid; the round is dropped, one of"
     assert info["refused"] == {"the sum of group public": f"{text} {', '.join(NAMES)}"}
-    state, info = served(made, reports(made, state=state), state)
+    state, info = served(made, reports(made, state=state, round=1), state, round=1)
     assert (info["opened"], info["refused"]) == (1, {})
 
 

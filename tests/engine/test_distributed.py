@@ -110,6 +110,18 @@ def test_the_run_stops_before_the_round_that_would_overspend(summed, tmp_path):
     assert price.epsilon(((event, 4),), delta=1e-5) > 8.0
 
 
+@pytest.mark.parametrize(("fewest", "least", "rounds"), [(6, 1, 1), (5, 6, 1), (5, 1, 4)])
+def test_nobody_is_charged_for_a_round_of_fewer_clients_than_a_sum_or_the_experiment_needs(
+    summed, tmp_path, fewest, least, rounds
+):
+    """The last client can pay for one round; a sum of fewer than `fewest_reports` would be paid for and not opened."""
+    privacy = {"epsilon": [8.0] * 5 + [1.5], "noise_multiplier": 3.0, "fewest_reports": fewest}
+    history = tacit.run(summed(privacy=privacy, train={"min_clients": least}), out=tmp_path, page=False)
+    assert history.summary["stopped"] == ("rounds" if rounds == 4 else "budget")
+    assert [record["opened"] for record in history.rounds] == [1] * rounds
+    assert len(list(history.ledger.entries())) == 6 + 5 * (rounds - 1)
+
+
 @pytest.mark.parametrize("share", ["even", "seed"])
 def test_the_notes_sigma_is_refused_before_the_first_round_and_the_named_one_works(summed, tmp_path, share):
     said = {"noise_multiplier": 1e-3, "epsilon": 10.0, "share": share}
@@ -203,6 +215,7 @@ def test_too_few_reports_leave_the_model_as_it_is_and_the_charge_stands(summed, 
     assert "no answer" in history.rounds[0]["refused"]["client-1"]
     assert len({record["accuracy"] for record in history.rounds}) == 1
     assert history.guarantee.epsilon_max > 7.0
+    assert len({entry["attempt"] for entry in history.ledger.entries()}) == 4  # one model, but four releases
     history = tacit.run(summed(privacy={"fewest_reports": 5}), out=tmp_path / "five")
     assert [record["opened"] for record in history.rounds] == [1] * 4
 

@@ -22,13 +22,13 @@ def attempt(experiment, out, log):
     torch.set_num_threads(1)  # the parent may have started threads that a fork does not have
     real = loop_module._wire
 
-    def wire(replies, traffic, round, *more, **how):
-        for message in real(replies, traffic, round, *more, **how):
-            with open(log, "a") as file:
-                file.write(f"{round} {message.sender}\n")
-                file.flush()
-                os.fsync(file.fileno())
-            yield message
+    def wire(raw, told, traffic, round, **how):
+        message = real(raw, told, traffic, round, **how)
+        with open(log, "a") as file:
+            file.write(f"{round} {message.sender}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        return message
 
     loop_module._wire = wire
     tacit.run(experiment, out=out, resume=(out / "experiment.toml").exists())

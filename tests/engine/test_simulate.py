@@ -13,8 +13,9 @@ import tacit
 from tacit.engine import loop as loop_module
 from tacit.engine import simulate
 from tacit.engine.admit import sample
-from tacit.engine.folder import CHECKPOINT
+from tacit.engine.folder import CHECKPOINT, open_folder
 from tacit.errors import BadInput, LedgerError, RunExists, TrainingDiverged
+from tacit.privacy.accounting import price
 from tacit.random import seeded
 
 FILES = (
@@ -35,6 +36,9 @@ UNTIMED = (
     "signal_to_noise",
     "uplink_bytes",
 )
+
+
+ENDS = {"client-0": "epsilon_tightest", "client-5": "epsilon_loosest"}
 
 
 class Stop(Exception):
@@ -79,6 +83,35 @@ def test_every_client_spends_at_most_its_budget_and_almost_all_of_it(small, tmp_
         client = tacit.types.Client(index, f"client-{index}", budget, torch.zeros(1), torch.zeros(1))
         assert limit * 0.98 < history.ledger.spent(client) <= limit
     assert history.guarantee.epsilon_max <= 6.0
+
+
+def test_the_epsilon_of_every_round_is_what_the_ledger_holds_after_it(small, tmp_path):
+    history = tacit.run(small(train={"clients_per_round": 5}), out=tmp_path, page=False)
+    taken = {name: [e["round"] for e in history.ledger.entries() if e["client"] == name] for name in ENDS}
+    for record in history.rounds:
+        for name, told in ENDS.items():
+            ((step, steps),) = history.ledger.composition(name, "record")
+            rounds = sum(round <= record["round"] for round in taken[name])
+            spent = price.epsilon(((step, steps // len(taken[name]) * rounds),), delta=1e-5) if rounds else 0.0
+            assert record[told] == pytest.approx(spent, rel=1e-9)
+    assert history.rounds[-1]["epsilon_loosest"] == pytest.approx(history.guarantee.epsilon_max, rel=1e-9)
+
+
+def test_the_epsilon_of_a_long_run_is_rounded_up_to_the_next_mark(small, tmp_path):
+    """While 130 rounds go on, epsilon is that of the next third round: never less than was spent."""
+    found = []
+    parts = tacit.build.parts.build(small(train={"rounds": 130}))
+    folder = open_folder(tmp_path, parts.experiment, resume=False, force=False)
+    ledger = simulate.open_ledger(parts, folder)
+    meter, client = loop_module.Meter(parts, ledger), parts.population[0]
+    for round in range(7):
+        ledger.open_round(round, str(round))
+        ledger.admit([client], meter.cost, hint=meter.hint)
+        found.append(meter.after([client], last=False)["epsilon_tightest"])
+    folder.close()
+    ((step, each),) = price.compose([(meter.cost(client), 1)])
+    marks = {count: price.epsilon(((step, each * count),), delta=1e-5) for count in (3, 6, 9)}
+    assert found == pytest.approx([marks[3]] * 3 + [marks[6]] * 3 + [marks[9]], rel=1e-9)
 
 
 def test_side_by_side_gives_the_same_bits_as_one_by_one(small, tmp_path):
@@ -258,7 +291,7 @@ def test_divergence_in_a_later_round_keeps_the_last_good_checkpoint(small, tmp_p
     with pytest.raises(TrainingDiverged, match=r"Client client-0 sent a update that is not finite in round 2"):
         tacit.run(small(), out=tmp_path)
     kept = load_file(tmp_path / CHECKPOINT)
-    assert int(kept["next_round"]) == 2
+    assert int(kept["round"]) == 2
     assert torch.isfinite(kept["params"]).all()
 
 

@@ -21,6 +21,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 from redteam.lying_server import RUN, Server, experiment
 
+from tacit.algorithms import finished
 from tacit.build.parts import build
 from tacit.engine.wire import pack, receive, receive_any, unpack
 from tacit.errors import BadInput, TacitError
@@ -220,14 +221,15 @@ class Update:
         self.parts = build(experiment())
         self.state = self.parts.algorithm.init(self.parts.params)
         client = self.parts.population[0]
-        self.received = self.parts.algorithm.broadcast(self.state, [client])
+        self.received = self.parts.algorithm.broadcast(self.state, [client], round=0)
         self.body = pack(honest(self.parts, client, self.received))
 
     def take(self, head, body):
         spent_of(head)
         if oddity(self.parts, self.received, 0, body):
             return False
-        moved, _ = self.parts.algorithm.server(self.state, [receive(body, round=0)], lambda *place: None)
+        collecting = self.parts.algorithm.collect(self.state, round=0)
+        moved, _ = finished(collecting, [receive(body, round=0)], lambda *place: None)
         assert bool(moved.params.isfinite().all()), "a number that is none reached the model"
         return True
 

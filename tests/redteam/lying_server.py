@@ -69,7 +69,7 @@ class Server:
 
     def body(self, params=None):
         state = self.parts.algorithm.init(self.parts.params if params is None else params)
-        return pack(self.parts.algorithm.broadcast(state, [self.parts.population[0]]))
+        return pack(self.parts.algorithm.broadcast(state, [self.parts.population[0]], round=0))
 
     def parameters(self, params):
         """A question with any parameters, whatever the algorithm would send."""

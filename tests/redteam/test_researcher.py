@@ -10,6 +10,7 @@ from redteam.careless_researcher import EXPERIMENT, Researcher, correlation, csv
 from safetensors.torch import load_file, save_file
 
 import tacit
+from tacit.algorithms import finished
 from tacit.build.parts import build
 from tacit.engine.folder import CHECKPOINT
 from tacit.errors import BadInput, LedgerError
@@ -91,7 +92,7 @@ def test_a_run_resumed_after_the_checkpoint_was_edited_pays_for_the_round_again(
     path = researcher.place / "edited" / CHECKPOINT
     tensors = load_file(path)
     tensors["params"] += 0.01
-    tensors["next_round"] -= 1
+    tensors["round"] -= 1
     save_file(tensors, path)
     edited = researcher.run("edited", resume=True)
     assert len(list(edited.ledger.entries())) == len(list(whole.ledger.entries())) + 3
@@ -370,7 +371,7 @@ def test_the_noise_on_a_central_sum_is_another_where_the_sum_is(researcher):
     moved = []
     for scale in (0.1, 0.1, 0.2):
         messages = [tacit.types.Message(name, {"update": torch.full_like(parts.params, scale / 30)}) for name in names]
-        after, _ = parts.algorithm.server(state, iter(messages), parts.releases.server("a state"))
+        after, _ = finished(parts.algorithm.collect(state, round=0), messages, parts.releases.server("a state"))
         moved.append(after.params - state.params)
     assert torch.equal(moved[0], moved[1])
     assert abs(correlation(moved[0], moved[2])) < SHARED_NOISE

@@ -173,7 +173,7 @@ def test_clients_stacked_on_a_gpu_answer_the_same_parameters_as_single_ones():
         )
     )
     signs = torch.randn(len(parts.params), generator=torch.Generator().manual_seed(1))
-    message = parts.algorithm.broadcast(parts.algorithm.init(signs * 5e36), [parts.population[0]])
+    message = parts.algorithm.broadcast(parts.algorithm.init(signs * 5e36), [parts.population[0]], round=0)
     population = dataclasses.replace(
         parts.population, x=parts.population.x * torch.logspace(-2, 2, 120).view(-1, 1, 1, 1)
     )
@@ -240,7 +240,7 @@ def test_denormals_take_no_time_of_their_own_while_a_client_trains():
         raise ValueError
 
     algorithm = dataclasses.replace(parts.algorithm, local=local)
-    message = algorithm.broadcast(algorithm.init(parts.params), [parts.population[0]])
+    message = algorithm.broadcast(algorithm.init(parts.params), [parts.population[0]], round=0)
     work = workspace(parts.model, clip=None, physical_batch=8)
     list(one_by_one(task(algorithm, work, parts.population, parts.derive))(pack(message), 0, [0, 1]))
     assert seen == [0.0, 0.0]

@@ -7,6 +7,7 @@ import tacit
 from tacit import rules
 from tacit.engine.wire import pack
 from tacit.errors import BadInput
+from tacit.rules import combined
 
 
 def twin(updates, epsilons, *, public, rank, reading, blocks):
@@ -31,7 +32,7 @@ def test_pfa_is_what_the_algorithm_says(reading, blocks, rank):
     epsilons = np.array([0.1, 0.2, 0.5, 0.4, 9.0, 9.5, 10.0, 11.0])
     updates = draws(8)
     rule = rules.load("pfa", reading=reading, rank=rank, blocks=blocks, split="kmeans")
-    applied = rule.apply(*sent(rule, updates, epsilons))
+    applied = combined(rule, *sent(rule, updates, epsilons))
     marks = LAYOUT if blocks == "layer" else [(0, 50)]
     expected = twin(updates, epsilons, public=epsilons > 5, rank=rank, reading=reading, blocks=marks)
     assert np.allclose(applied.update.numpy(), expected, atol=1e-4)
@@ -40,7 +41,7 @@ def test_pfa_is_what_the_algorithm_says(reading, blocks, rank):
 
 def test_the_paper_reading_is_rank_one_whatever_the_rank():
     results = [
-        (rule := rules.load("pfa", reading="paper", rank=k)).apply(*sent(rule, draws())).update for k in (1, 2, 5)
+        combined(rule := rules.load("pfa", reading="paper", rank=k), *sent(rule, draws())).update for k in (1, 2, 5)
     ]
     assert torch.allclose(results[0], results[1])
     assert torch.allclose(results[0], results[2])
@@ -49,7 +50,7 @@ def test_the_paper_reading_is_rank_one_whatever_the_rank():
 def test_one_public_client_is_not_centred():
     rule = rules.load("pfa", split="top", share=0.1)
     updates = draws()
-    applied = rule.apply(*sent(rule, updates))
+    applied = combined(rule, *sent(rule, updates))
     expected = twin(updates, EPSILONS, public=EPSILONS >= 10, rank=1, reading="code", blocks=LAYOUT)
     assert np.allclose(applied.update.numpy(), expected, atol=1e-4)
 
@@ -58,7 +59,7 @@ def test_a_round_without_a_public_client_leaves_the_model_as_it_is():
     rule = rules.load("pfa")
     memory = rule.init(LAYOUT, crowd(np.array([0.1, 0.2, 10.0])))
     updates = draws(2)
-    applied = rule.apply(*sent(rule, updates, [0.1, 0.2], memory=memory))
+    applied = combined(rule, *sent(rule, updates, [0.1, 0.2], memory=memory))
     assert not applied.update.any()
     assert applied.info == {"public": 0, "rank": 0}
 
@@ -67,7 +68,7 @@ def test_a_round_without_a_private_client_averages_by_epsilon():
     rule = rules.load("pfa")
     memory = rule.init(LAYOUT, crowd(np.array([0.1, 10.0, 10.0])))
     updates = draws(2)
-    applied = rule.apply(*sent(rule, updates, [10.0, 10.0], memory=memory))
+    applied = combined(rule, *sent(rule, updates, [10.0, 10.0], memory=memory))
     assert torch.allclose(applied.update, (updates[0] + updates[1]) / 2, atol=1e-6)
 
 
@@ -77,8 +78,8 @@ def test_pfa_plus_starts_as_pfa_and_then_sends_coordinates_in_the_old_basis(read
     first = draws(6, seed=1)
     epsilons = np.array([0.1, 0.2, 0.3, 9.0, 10.0, 11.0])
     memory, messages = sent(plus, first, epsilons)
-    warm = plus.apply(memory, messages)
-    assert torch.allclose(warm.update, plain.apply(*sent(plain, first, epsilons)).update, atol=1e-5)
+    warm = combined(plus, memory, messages)
+    assert torch.allclose(warm.update, combined(plain, *sent(plain, first, epsilons)).update, atol=1e-5)
     second = draws(6, seed=2)
     memory, messages = sent(plus, second, epsilons, memory=warm.memory)
     assert [set(m.tensors) for m in messages] == [{"coordinates"}] * 3 + [{"update"}] * 3
@@ -91,7 +92,7 @@ def test_pfa_plus_starts_as_pfa_and_then_sends_coordinates_in_the_old_basis(read
         rebuilt[start:stop] += v[start:stop] @ (v[start:stop].T @ (private - mu)[start:stop])
     public = sum(e * u.numpy() for e, u in zip(epsilons[3:], second[3:], strict=True))
     expected = (public + epsilons[:3].sum() * rebuilt) / epsilons.sum()
-    applied = plus.apply(memory, messages)
+    applied = combined(plus, memory, messages)
     assert np.allclose(applied.update.numpy(), expected, atol=1e-4)
     assert not torch.allclose(applied.memory["basis"], warm.memory["basis"])
 
@@ -99,8 +100,8 @@ def test_pfa_plus_starts_as_pfa_and_then_sends_coordinates_in_the_old_basis(read
 def test_pfa_plus_keeps_its_basis_through_a_round_without_public_clients():
     rule = rules.load("pfa-plus")
     memory = rule.init(LAYOUT, crowd(EPSILONS))
-    warm = rule.apply(*sent(rule, draws(), memory=memory)).memory
-    applied = rule.apply(*sent(rule, draws(2, seed=3), [0.1, 0.2], memory=warm))
+    warm = combined(rule, *sent(rule, draws(), memory=memory)).memory
+    applied = combined(rule, *sent(rule, draws(2, seed=3), [0.1, 0.2], memory=warm))
     assert torch.equal(applied.memory["basis"], warm["basis"])
     assert torch.isfinite(applied.update).all()
 
@@ -108,7 +109,7 @@ def test_pfa_plus_keeps_its_basis_through_a_round_without_public_clients():
 def test_pfa_plus_warms_up_without_a_public_client():
     rule = rules.load("pfa-plus")
     memory = rule.init(LAYOUT, crowd(EPSILONS))
-    applied = rule.apply(*sent(rule, draws(2), [0.1, 0.2], memory=memory))
+    applied = combined(rule, *sent(rule, draws(2), [0.1, 0.2], memory=memory))
     assert "basis" not in applied.memory
     assert torch.isfinite(applied.update).all()
 
@@ -135,7 +136,7 @@ def test_private_clients_save_about_99_percent_of_the_uplink_and_the_downlink_gr
         told = rule.tell(memory, epsilons)
         down = len(pack(tacit.types.Message("server", {"params": updates[0], **told.tensors}, told.facts)))
         sizes.append((len(pack(messages[0])), len(pack(messages[-1])), down))
-        memory = rule.apply(memory, messages).memory
+        memory = combined(rule, memory, messages).memory
     (whole, public, plain_down), (private, public_later, down) = sizes
     assert private / whole < 0.01
     assert public_later == public

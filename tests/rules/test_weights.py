@@ -5,6 +5,7 @@ from test_contracts import EPSILONS, LAYOUT, crowd, draws, noise_std, sent
 
 from tacit import rules
 from tacit.errors import BadInput
+from tacit.rules import combined
 from tacit.rules.random_effects import between, between_dl, gram
 from tacit.rules.robust import sparse_part
 from tacit.types import Message
@@ -20,16 +21,16 @@ def test_weights_are_powers_of_epsilon_where_noise_is_inverse_to_it(name, power)
     rule = rules.load(name)
     w = EPSILONS**power
     expected = (w[:, None] * rows(updates)).sum(0) / w.sum()
-    assert np.allclose(rule.apply(*sent(rule, updates)).update.numpy(), expected, atol=1e-5)
+    assert np.allclose(combined(rule, *sent(rule, updates)).update.numpy(), expected, atol=1e-5)
 
 
 def test_public_only_ignores_private_clients_and_stands_still_without_public_ones():
     rule = rules.load("public-only", split="kmeans")
     updates = draws()
-    applied = rule.apply(*sent(rule, updates))
+    applied = combined(rule, *sent(rule, updates))
     assert np.allclose(applied.update.numpy(), (9 * rows(updates)[3] + 10 * rows(updates)[4]) / 19, atol=1e-5)
     memory = rule.init(LAYOUT, crowd(EPSILONS))
-    assert not rule.apply(*sent(rule, draws(2), [0.1, 0.2], memory=memory)).update.any()
+    assert not combined(rule, *sent(rule, draws(2), [0.1, 0.2], memory=memory)).update.any()
 
 
 def simulate(*, tau, sigma, d=4000, seed=0):
@@ -79,16 +80,19 @@ def test_dl_is_right_on_average_where_noise_is_equal():
 def test_random_effects_lies_between_inverse_variance_and_the_plain_mean():
     updates = simulate(tau=0.0, sigma=[noise_std(e) for e in EPSILONS], d=50)
     rule, other = rules.load("random-effects"), rules.load("inverse-variance")
-    assert torch.allclose(rule.apply(*sent(rule, updates)).update, other.apply(*sent(other, updates)).update, atol=2e-2)
+    assert torch.allclose(
+        combined(rule, *sent(rule, updates)).update, combined(other, *sent(other, updates)).update, atol=2e-2
+    )
     apart = [100.0 * u for u in draws()]
     plain = torch.stack(apart).mean(0)
-    assert torch.allclose(rule.apply(*sent(rule, apart)).update, plain, rtol=0.01, atol=0.1)
+    assert torch.allclose(combined(rule, *sent(rule, apart)).update, plain, rtol=0.01, atol=0.1)
 
 
 def test_a_client_without_noise_cannot_be_weighed_by_it():
     rule = rules.load("inverse-variance")
     with pytest.raises(BadInput, match="Client a states no noise"):
-        rule.apply(
+        combined(
+            rule,
             rule.init(LAYOUT, crowd(EPSILONS)),
             [Message("a", {"update": torch.ones(3)}, {"noise_std": 0.0, "epsilon": 1.0})],
         )
@@ -98,7 +102,7 @@ def test_weights_that_sum_to_zero_or_are_not_finite_are_refused():
     rule = rules.load("weighted")
     for epsilon, message in ((0.0, "sum to zero"), (float("inf"), "finite"), (float("nan"), "finite")):
         with pytest.raises(BadInput, match=message):
-            rule.apply({}, [Message("a", {"update": torch.ones(3)}, {"epsilon": epsilon})])
+            combined(rule, {}, [Message("a", {"update": torch.ones(3)}, {"epsilon": epsilon})])
 
 
 def test_robust_finds_the_noise_of_a_client_that_lies_about_its_epsilon():
@@ -110,7 +114,7 @@ def test_robust_finds_the_noise_of_a_client_that_lies_about_its_epsilon():
     error = []
     for rule in (robust, trusting):
         memory, messages = sent(rule, updates, np.full(10, 5.0))  # the last one claims as little noise as the others
-        error.append(float((rule.apply(memory, messages).update - common).norm()))
+        error.append(float((combined(rule, memory, messages).update - common).norm()))
     assert error[0] < error[1] / 5
 
 
@@ -127,8 +131,8 @@ def test_the_robust_split_adds_up_and_keeps_a_common_direction():
 def test_a_cohort_that_knows_little_takes_a_small_step(name):
     rule, updates = rules.load(name), [torch.ones(50) for _ in range(2)]
     memory = rule.init(LAYOUT, crowd(EPSILONS))
-    tight = rule.apply(*sent(rule, updates, [0.1, 0.2], memory=memory))
-    loose = rule.apply(*sent(rule, updates, [9.0, 10.0], memory=memory))
+    tight = combined(rule, *sent(rule, updates, [0.1, 0.2], memory=memory))
+    loose = combined(rule, *sent(rule, updates, [9.0, 10.0], memory=memory))
     assert torch.allclose(loose.update, torch.ones(50), atol=1e-5)
     expected = (0.1**2 + 0.2**2) / (2 * (EPSILONS**2).mean())
     assert torch.allclose(tight.update, torch.full((50,), expected), rtol=1e-3)

@@ -94,7 +94,7 @@ def test_the_noise_the_server_expects_is_the_noise_a_client_states():
     work = workspace(parts.model, clip=None, physical_batch=64)
     for index in range(6):
         client = parts.population[index]
-        received = parts.algorithm.broadcast(parts.algorithm.init(parts.params), [client])
+        received = parts.algorithm.broadcast(parts.algorithm.init(parts.params), [client], round=0)
         trained = parts.algorithm.train(work, received, client, lambda purpose: seeded(0)(purpose))
         sent = parts.algorithm.release(trained, client, received)
         assert (

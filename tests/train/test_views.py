@@ -101,7 +101,7 @@ def parts_of(model="cnn", **train):
 
 def replies(parts, make):
     work = workspace(parts.model, clip=0.7, physical_batch=256)
-    message = pack(parts.algorithm.broadcast(parts.algorithm.init(parts.params), [parts.population[0]]))
+    message = pack(parts.algorithm.broadcast(parts.algorithm.init(parts.params), [parts.population[0]], round=0))
     return [unpack(raw) for raw, _ in make(parts, work)(message, 0, [3, 0, 2])]
 
 

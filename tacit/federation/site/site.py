@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 import tacit
+from tacit.algorithms import rule_of
 from tacit.engine.wire import unpack
 from tacit.errors import BadInput, BudgetExhausted, Refused, TacitError
 from tacit.experiment import Experiment
@@ -276,7 +277,7 @@ def _promise(joined: Joined) -> str:
 
 def refuse_odd_word(joined: Joined, received: Message) -> None:
     """Refuses, before anything is charged, what the run's rule cannot have told its clients. Raises Refused."""
-    rule = getattr(joined.parts.algorithm, "rule", None)
+    rule = rule_of(joined.parts.algorithm)
     try:
         if rule is not None:
             rule.refuse(received, size=joined.agreement.terms.parameters)

@@ -77,7 +77,7 @@ class DistributedPlan(Plan):
         population = wiring.population
         rule = wiring.rule(self.rule(wiring.experiment, population) or "mean")
         members, crowd = groups(self, rule, wiring), rules.Crowd(population.epsilons, self.report_noise)
-        return Encrypted(members, self.grid, rule, wiring.layout, crowd, wiring.training, wiring.optimizer)
+        return Encrypted(members, self.grid, wiring.server(rule, crowd), wiring.training)
 
     def words(self, experiment: Experiment) -> Words:
         return words.promised(self.noises, experiment, clients=len(self.groups))

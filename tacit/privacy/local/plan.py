@@ -94,7 +94,7 @@ class LocalPlan(Plan):
         crowd = rules.Crowd(population.epsilons, self.update_noise(population.sizes, learning_rate=rate))
         whole = partial(noised_update, sgd=wiring.training)
         local = DpSgd(rate, wiring.views) if self.unit == "record" else whole
-        return LocalDP(self.mechanism, rule, wiring.layout, crowd, local, wiring.optimizer)
+        return LocalDP(self.mechanism, wiring.server(rule, crowd), local)
 
     def words(self, experiment: Experiment) -> Words:
         return words.promised(self.unit)

@@ -33,7 +33,7 @@ def parts_of(model="logr", **train):
 
 def replies(parts, make, work=None):
     work = work or workspace(parts.model, clip=0.7, physical_batch=256)
-    message = pack(parts.algorithm.broadcast(parts.algorithm.init(parts.params), [parts.population[0]]))
+    message = pack(parts.algorithm.broadcast(parts.algorithm.init(parts.params), [parts.population[0]], round=0))
     return [(unpack(raw), info) for raw, info in make(parts, work)(message, 0, [4, 0, 2, 3])]
 
 

@@ -85,6 +85,6 @@ def test_the_noise_the_server_expects_is_the_noise_a_client_states():
     work = workspace(built.model, clip=1.0, physical_batch=64)
     for index in range(4):
         client = built.population[index]
-        received = built.algorithm.broadcast(built.algorithm.init(built.params), [client])
+        received = built.algorithm.broadcast(built.algorithm.init(built.params), [client], round=0)
         trained = built.algorithm.train(work, received, client, lambda purpose: seeded(0)(purpose))
         assert trained.update.noise_std == pytest.approx(expected[index])
