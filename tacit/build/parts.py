@@ -22,6 +22,7 @@ from tacit.build.sums import groups, make_distributed_plan, summing_rule
 from tacit.data.budgets import budgets
 from tacit.data.dataset import Dataset
 from tacit.data.load import load
+from tacit.data.load import settings as reading
 from tacit.data.partition import client_names, share_out
 from tacit.data.shares import Shares
 from tacit.errors import BadInput
@@ -113,7 +114,11 @@ def assemble(
     derive = seeded(experiment.run.seed)
     seed = derive("model").torch_seed()
     model = models.build(
-        experiment.model.name, input_shape=tuple(dataset.x.shape[1:]), classes=dataset.classes, seed=seed
+        experiment.model.name,
+        input_shape=tuple(dataset.x.shape[1:]),
+        classes=dataset.classes,
+        seed=seed,
+        options=experiment.model.options(),
     )
     made = held(model)
     models.check_output(model, dataset.test_x[:2], dataset.classes)
@@ -156,11 +161,13 @@ def population_id(experiment: Experiment, parts: Parts) -> str:
     would have to be added. Where the files lie never matters.
     """
     data, seed = experiment.data, experiment.run.seed
-    settings = data.model_dump(exclude={"path", "test_path"})
+    settings = reading(data)
+    tested = settings.pop("test_path", None)
+    settings.pop("path", None)
     if data.partition == "natural":
         unused = ("clients", "alpha", "min_size", "shards_per_client", "examples_per_client")
         settings = {key: value for key, value in settings.items() if key not in unused}
-        held_out = {"test_path": True, "test_share": None} if data.test_path else {"seed": seed}
+        held_out = {"test_path": True, "test_share": None} if tested else {"seed": seed}
         mark = hashlib.blake2b(repr(sorted((settings | held_out).items())).encode(), digest_size=8)
         return f"{data.name}:natural:{mark.hexdigest()}"
     mark = hashlib.blake2b(parts.population.offsets.tobytes(), digest_size=8)

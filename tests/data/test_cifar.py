@@ -7,7 +7,7 @@ import tarfile
 import numpy as np
 import pytest
 
-from tacit.data import cifar
+from tacit.data.sources import cifar10 as cifar
 from tacit.data.load import load
 from tacit.errors import BadData
 from tacit.experiment.data import DataSection
