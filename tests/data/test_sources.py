@@ -89,7 +89,7 @@ def here(monkeypatch):
 
 
 def test_what_somebodys_source_raises_is_one_sentence_that_logs_do_not_repeat(here):
-    with pytest.raises(BadData, match="'some_sources:Raising' cannot be read .*KeyError: 'flu'") as refusal:
+    with pytest.raises(BadData, match=r"'some_sources:Raising' cannot be read .*KeyError: 'flu'") as refusal:
         load(DataSection(name="some_sources:Raising"), seed=0)
     assert "flu" not in refusal.value.discreet
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import torch
 
@@ -13,6 +14,7 @@ from tacit.data.features import encoded_width
 from tacit.data.load import load, source
 from tacit.data.names import FROM_DATA
 from tacit.data.sources.csv import csv
+from tacit.data.sources.npz import npz
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
 
@@ -97,7 +99,7 @@ def unseen_rows(experiment: Experiment, *, examples: int, shape: Sequence[int] |
     if data.name not in OWN_FILES:
         public = load(data, seed=experiment.run.seed)
         found, class_names = tuple(public.test_x.shape[1:]), public.class_names
-    elif isinstance(files := source(data), csv) and files.columns is not None:
+    elif isinstance(files := cast(csv | npz, source(data)), csv) and files.columns is not None:
         found, class_names = (encoded_width(files),), declared_classes(files)
     elif shape is not None:
         found, class_names = tuple(int(side) for side in shape), declared_classes(files)

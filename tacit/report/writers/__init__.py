@@ -97,8 +97,7 @@ def open_writers(
     with ExitStack() as stack:
         writers = []
         for factory in factories:
-            given = dict(zip(GIVEN, (folder.path, facts), strict=True))
-            writer = plugin.make(factory, {}, table="run", given=given)
+            writer = plugin.make(factory, {}, table="run", given={"place": folder.path, "facts": facts})
             stack.callback(writer.close)
             writer.past(flat_records(past, unit=unit))
             writers.append(writer)
