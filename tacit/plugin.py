@@ -203,8 +203,12 @@ def search_here() -> None:
 
 
 def only_installed() -> None:
-    """Takes back the current folder, where `python -m` has put it: what lies around where a site is started is not code."""
-    if sys.path and sys.path[0] in ("", os.getcwd()):
+    """Takes back the current folder, where `python -m` has put it: what lies around where a site is started is not code.
+
+    One that PYTHONPATH names was asked for, and stays.
+    """
+    asked_for = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if sys.path and sys.path[0] in ("", os.getcwd()) and os.getcwd() not in asked_for:
         del sys.path[0]
 
 

@@ -16,6 +16,7 @@ from tacit.cli.app import main
 from tacit.compare.run import compare
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
+from tacit.federation.operate.site_process import run_site
 from tacit.federation.site.limits import departures, digest
 
 TRIMMED = {"rule": "somebody:trimmed_mean", "beta": 0.25}
@@ -168,6 +169,22 @@ def test_the_current_folder_is_searched_last_and_only_where_it_is_asked_for(tmp_
     assert sys.path[-1] == str(tmp_path)
     assert plugin.find("tacit.models", "beside:net", key="model.name").__name__ == "net"
     monkeypatch.delitem(sys.modules, "beside")
+
+
+def test_a_site_never_searches_the_folder_that_it_is_started_in(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])  # as `python -m` has it
+    with pytest.raises(BadInput, match=r"holds no site\.toml"):
+        run_site(tmp_path)
+    assert str(tmp_path) not in sys.path
+
+
+def test_a_folder_that_pythonpath_names_stays(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    plugin.search_here()
+    assert sys.path[0] == str(tmp_path)
 
 
 # --- options ---
