@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from tacit.errors import BadInput, ModelRefused
-from tacit.models import MODELS, build, check_output
+from tacit.models import build, check_output, names
 
 SIZES = {
     ("logr", (1, 28, 28)): 7_850,
@@ -30,7 +30,7 @@ def test_a_model_has_its_published_size(name, shape):
 
 
 @pytest.mark.parametrize("shape", [(1, 8, 8), (1, 6, 6), (3, 15, 17), (1, 16, 16), (3, 32, 32)])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", names())
 def test_a_model_adapts_to_its_input(name, shape):
     check_output(build(name, input_shape=shape, classes=7, seed=1), torch.zeros(3, *shape), 7)
 
@@ -82,10 +82,17 @@ def test_a_factory_is_seeded(factories):
 
 
 @pytest.mark.parametrize(
-    "name", ["some_factories:wrong", "some_factories:missing", "no_such_module:make", ":make", "os:"]
+    ("name", "sentence"),
+    [
+        ("some_factories:wrong", "Expected 'some_factories:wrong' to return a torch module, got str"),
+        ("some_factories:missing", "some_factories has none named 'missing'"),
+        ("no_such_module:make", "cannot be imported .*No module named 'no_such_module'"),
+        (":make", "Expected model.name to be package.module:name, got ':make'"),
+        ("os:", "Expected model.name to be package.module:name, got 'os:'"),
+    ],
 )
-def test_a_factory_that_makes_no_model_is_refused(factories, name):
-    with pytest.raises(BadInput, match="Expected"):
+def test_a_factory_that_makes_no_model_is_refused(factories, name, sentence):
+    with pytest.raises(BadInput, match=sentence):
         build(name, input_shape=(4,), classes=3, seed=1)
 
 

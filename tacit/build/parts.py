@@ -19,6 +19,7 @@ from tacit.build.release import ClientDerive, Releases
 from tacit.data.budgets import budgets
 from tacit.data.dataset import Dataset
 from tacit.data.load import load
+from tacit.data.load import settings as reading
 from tacit.data.partition import client_names, share_out
 from tacit.data.population import Population, populate
 from tacit.data.shares import Shares
@@ -155,11 +156,13 @@ def population_id(experiment: Experiment, population: Population, *, elsewhere: 
     would have to be added. Where the files lie never matters.
     """
     data, seed = experiment.data, experiment.run.seed
-    settings = data.model_dump(exclude={"path", "test_path"})
+    settings = reading(data)
+    tested = settings.pop("test_path", None)
+    settings.pop("path", None)
     if data.partition == "natural":
         unused = ("clients", "alpha", "min_size", "shards_per_client", "examples_per_client")
         settings = {key: value for key, value in settings.items() if key not in unused}
-        held_out = {"test_path": True, "test_share": None} if data.test_path else {"seed": seed}
+        held_out = {"test_path": True, "test_share": None} if tested else {"seed": seed}
         mark = hashlib.blake2b(repr(sorted((settings | held_out).items())).encode(), digest_size=8)
         return f"{data.name}:natural:{mark.hexdigest()}"
     mark = hashlib.blake2b(population.offsets.tobytes(), digest_size=8)
@@ -177,7 +180,8 @@ def model_size(experiment: Experiment, dataset: Dataset) -> int:
 def _model(experiment: Experiment, dataset: Dataset) -> nn.Module:
     seed = seeded(experiment.run.seed)("model").torch_seed()
     shape = tuple(dataset.x.shape[1:])
-    return models.build(experiment.model.name, input_shape=shape, classes=dataset.classes, seed=seed)
+    facts = {"input_shape": shape, "classes": dataset.classes, "seed": seed}
+    return models.build(experiment.model.name, **facts, options=experiment.model.options())
 
 
 def with_rule(parts: Parts) -> Experiment:

@@ -28,6 +28,7 @@ from torch import nn
 import tacit
 from tacit.experiment import Experiment
 from tacit.build.held import held
+from tacit.data.load import settings
 from tacit.data.population import Population
 from tacit.digest import mark
 from tacit.privacy.plan import Plan
@@ -40,6 +41,15 @@ WHERE = {  # where, how fast and under which seal, not what: a sealed run releas
     "data": {"path", "test_path"},
     "privacy": {"ledger"},
     "protect": {"kind", "key_bits", "key_shape", "key", "threshold"},
+}
+UNSAID = {  # of [data], where a source has no such option: part of every key since there are keys
+    "label": "label",
+    "test_share": 0.2,
+    "numeric": {},
+    "categorical": {},
+    "ignore": [],
+    "missing": "refuse",
+    "divide_by": 1.0,
 }
 KERNELS = ("MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "MKL_DEBUG_CPU_TYPE", "ONEDNN_", "DNNL_", "OPENBLAS_CORETYPE")
 ONE_BY_ONE, STACKED = "one by one", "stacked"  # trainers that give other bits
@@ -124,7 +134,9 @@ class Releases:
 def experiment_text(experiment: Experiment) -> str:
     """Everything an experiment says, but where its files lie and how fast it goes."""
     values = experiment.model_dump(mode="json", exclude=WHERE, exclude_none=True)  # pyright: ignore[reportArgumentType]
-    return json.dumps(values, sort_keys=True)
+    said = {key: value for key, value in settings(experiment.data).items() if key not in WHERE["data"]}
+    values["data"] = UNSAID | {key: value for key, value in said.items() if value is not None}
+    return json.dumps(values, sort_keys=True, default=repr)
 
 
 def arithmetic(device: str) -> str:

@@ -11,7 +11,7 @@ from click.exceptions import NoArgsIsHelpError, UsageError
 from rich.console import Console
 
 import tacit
-from tacit import check
+from tacit import check, plugin
 from tacit.cli.deploy import app as deploy_app
 from tacit.cli.keys import keys
 from tacit.cli.ledger import app as ledger_app
@@ -64,6 +64,7 @@ def run_command(
     from tacit.engine.simulate import new_place
     from tacit.report.progress import Display, closing
 
+    plugin.search_here()
     if resume and force:
         raise BadInput("--resume goes on with a run and --force starts a new one: use one of them.")
     if resume and out is None:
@@ -120,6 +121,7 @@ def compare_command(
     """
     from tacit.cli.compare import command
 
+    plugin.search_here()
     words: Any = {"vary": vary or [], "settings": settings or [], "seeds": seeds, "out": out, "jobs": jobs}
     code = command(experiment, resume=resume, force=force, as_json=as_json, **words)
     raise typer.Exit(code)
@@ -159,6 +161,7 @@ def plan_command(
     """Price noise: leave out one of --epsilon, --noise-multiplier and --steps, and it is computed."""
     from tacit.report import planned, plans
 
+    plugin.search_here()
     numbers = {"epsilon": epsilon, "sampling_rate": sampling_rate, "steps": steps, "noise_multiplier": noise_multiplier}
     if experiment is not None:
         given = [f"--{name.replace('_', '-')}" for name, value in numbers.items() if value is not None]
@@ -183,6 +186,7 @@ def data_command(
     """Show who has what: a table, and a picture of labels by clients with every client's epsilon."""
     from tacit.report import data_view as holdings
 
+    plugin.search_here()
     shown = holdings.of(_experiment_or_data(name, tuple(settings or ())))
     place = picture or Path(f"{shown.name}-clients.png")
     shown.draw(place)
@@ -195,15 +199,15 @@ def data_command(
 
 
 def _experiment_or_data(name: str, settings: tuple[str, ...]) -> tacit.Experiment:
-    from tacit.experiment.data import NAMES
+    from tacit.data.load import names
 
     if name in shipped() or Path(name).is_file():
         return tacit.Experiment.load(name, settings)
-    if name in NAMES:
+    if name in names():
         return tacit.Experiment.load(
             "digits", ("privacy.epsilon=", "privacy.kind=none", f"name={name}", f"data.name={name}", *settings)
         )
-    known = [*shipped(), *NAMES]
+    known = [*shipped(), *names()]
     raise BadInput(
         f"{name!r} is neither an experiment, a file nor a data set ({', '.join(dict.fromkeys(known))}).{check.nearest(name, known)}"
     )

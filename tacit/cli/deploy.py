@@ -6,6 +6,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from tacit.plugin import only_installed
+
 app = typer.Typer(help="Run an experiment across machines, on Flower.", no_args_is_help=True)
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The federation's folder.", show_default=False)]
@@ -74,6 +76,7 @@ def check_command(folder: Folder) -> None:
     """Say what is wrong with a federation, or with one site's folder; the exit code is 2 if anything is."""
     from tacit.federation.operate.inspect import findings
 
+    only_installed()
     console, wrong = Console(), 0
     for finding in findings(folder):
         wrong += finding.wrong

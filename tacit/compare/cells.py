@@ -7,22 +7,19 @@ Combinations that are then the same experiment are one cell.
 """
 
 import hashlib
-import importlib
-import inspect
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
-from tacit import check, rules
+from tacit import check, plugin, rules
 from tacit.build.parts import build
 from tacit.compare.values import label, text
 from tacit.errors import BadInput, TacitError
 from tacit.experiment import Experiment
-from tacit.experiment.training import AggregateSection
 
-OPTIONS = frozenset(AggregateSection.model_fields) - {"rule"}
+DEFAULT_RULE = "random-effects"
 LONGEST_SLUG = 120  # a folder's name may have 255 bytes
 REFUSED = {
     "run.seed": "run.seed is what --seeds counts up: set the first one with --set run.seed=N.",
@@ -111,10 +108,11 @@ def _seeded(values: dict[str, Any], seeds: int) -> tuple[Experiment, ...]:
 
 def _without_foreign_options(values: dict[str, Any]) -> dict[str, Any]:
     aggregate = values.get("aggregate", {})
-    if not OPTIONS & set(aggregate):
+    if not set(aggregate) - {"rule"}:
         return values
-    foreign = OPTIONS - taken_by(str(aggregate.get("rule", "random-effects")))
-    return {**values, "aggregate": {key: value for key, value in aggregate.items() if key not in foreign}}
+    rule = str(aggregate.get("rule", DEFAULT_RULE))
+    kept = set(aggregate) if plugin.takes_any(rules.find(rule)) else {"rule", *taken_by(rule)}
+    return {**values, "aggregate": {key: value for key, value in aggregate.items() if key in kept}}
 
 
 def _without_foreign_unit(values: dict[str, Any]) -> dict[str, Any]:
@@ -126,32 +124,22 @@ def _without_foreign_unit(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def taken_by(rule: str) -> frozenset[str]:
-    """The options of `[aggregate]` that a rule takes.
+    """The options of `[aggregate]` that a rule names. Raises BadInput for a rule that cannot be found.
 
     >>> sorted(taken_by("mean")), "rank" in taken_by("pfa")
     ([], True)
     """
-    if ":" not in rule:
-        factory: Any = type(rules.load(rule))
-    else:
-        module, name = rule.split(":", 1)
-        try:
-            factory = getattr(importlib.import_module(module), name)
-        except (ImportError, AttributeError):
-            return OPTIONS  # building it says what is wrong
-    parameters = inspect.signature(factory).parameters
-    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
-        return OPTIONS
-    return OPTIONS & set(parameters)
+    return frozenset(plugin.options(rules.find(rule)))
 
 
 def _refuse_useless_options(
     values: Mapping[str, Any], vary: Mapping[str, Sequence[Any]], experiments: list[Experiment]
 ) -> None:
-    said = OPTIONS & {*values.get("aggregate", {}), *(key.removeprefix("aggregate.") for key in vary)}
+    varied = {key.removeprefix("aggregate.") for key in vary if key.startswith("aggregate.")}
+    said = {*values.get("aggregate", {}), *varied} - {"rule"}
     used = {option for experiment in experiments for option in experiment.aggregate.options()}
     for option in sorted(said - used):
-        named = dict.fromkeys(experiment.aggregate.rule or "random-effects" for experiment in experiments)
+        named = dict.fromkeys(experiment.aggregate.rule or DEFAULT_RULE for experiment in experiments)
         takes = "; ".join(f"{rule} takes {', '.join(sorted(taken_by(rule))) or 'no options'}" for rule in named)
         raise BadInput(f"No rule of this comparison takes aggregate.{option} ({takes}): leave it out.")
 

@@ -100,7 +100,7 @@ class _Worker:
         path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)  # models and rules of the caller's own
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tacit.compare.worker"],
+                [sys.executable, "-P", "-m", "tacit.compare.worker"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,

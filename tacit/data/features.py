@@ -6,39 +6,42 @@ declarations alone.
 """
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tacit.data.csv_text import Table
 from tacit.errors import BadData
-from tacit.experiment.data import DataSection
+
+if TYPE_CHECKING:
+    from tacit.data.sources.csv import csv
 
 MISSING = frozenset(("", "?", "NA", "N/A", "NaN", "nan", "null", "NULL"))
 OTHER = "other"
 MISSING_CATEGORY = "missing"
 
 
-def encode(table: Table, columns: Sequence[str], section: DataSection) -> tuple[np.ndarray, np.ndarray, dict[str, int]]:
+def encode(table: Table, columns: Sequence[str], source: "csv") -> tuple[np.ndarray, np.ndarray, dict[str, int]]:
     """Turns the rows of a table into float32 features; says which rows are kept and how many values were clamped.
 
     Raises: BadData naming file, line, column and value.
     """
-    absent = {column: _absent(table.columns[column], section.categorical.get(column, ())) for column in columns}
+    absent = {column: _absent(table.columns[column], source.categorical.get(column, ())) for column in columns}
     kept = ~np.any(list(absent.values()), axis=0)
-    if section.missing == "refuse" and not kept.all():
+    if source.missing == "refuse" and not kept.all():
         column = next(column for column in columns if absent[column].any())
         raise BadData(
             f"{_place(table, int(np.argmax(absent[column])), column)} is missing: fill it in, or set data.missing to "
             '"drop" or to a number.'
         )
-    fill = section.missing if isinstance(section.missing, float) else 0.0
-    kept = kept if section.missing == "drop" else np.ones(len(table.lines), bool)
+    fill = source.missing if isinstance(source.missing, float) else 0.0
+    kept = kept if source.missing == "drop" else np.ones(len(table.lines), bool)
     blocks, clamped = [], {}
     for column in columns:
-        if column in section.categorical:
-            blocks.append(_categories(table, column, absent[column], section))
+        if column in source.categorical:
+            blocks.append(_categories(table, column, absent[column], source))
             continue
-        limits = section.numeric.get(column)
+        limits = source.numeric.get(column)
         values = _numbers(table, column, absent[column], fill=fill, ranged=limits is not None)
         if limits is not None:
             within = np.clip(values, *limits)
@@ -48,9 +51,9 @@ def encode(table: Table, columns: Sequence[str], section: DataSection) -> tuple[
     return np.concatenate(blocks, axis=1)[kept], kept, clamped
 
 
-def encoded_width(section: DataSection) -> int:
+def encoded_width(source: "csv") -> int:
     """How many features the declared columns become: a function of the declarations alone."""
-    return sum(len(_vocabulary(c, section)) if c in section.categorical else 1 for c in section.columns or ())
+    return sum(len(_vocabulary(c, source)) if c in source.categorical else 1 for c in source.columns or ())
 
 
 def _absent(cells: Sequence[str], values: Sequence[str]) -> np.ndarray:
@@ -85,9 +88,9 @@ def _numbers(table: Table, column: str, absent: np.ndarray, *, fill: float, rang
     return values
 
 
-def _categories(table: Table, column: str, absent: np.ndarray, section: DataSection) -> np.ndarray:
+def _categories(table: Table, column: str, absent: np.ndarray, source: "csv") -> np.ndarray:
     """A categorical column as [n, values], one feature per declared value."""
-    vocabulary = _vocabulary(column, section)
+    vocabulary = _vocabulary(column, source)
     place = {value: code for code, value in enumerate(vocabulary)}
     cells, other = table.columns[column], place.get(OTHER, -1)
     codes = np.fromiter((place.get(cell, other) for cell in cells), np.int64, len(cells))
@@ -104,10 +107,10 @@ def _categories(table: Table, column: str, absent: np.ndarray, section: DataSect
     return out
 
 
-def _vocabulary(column: str, section: DataSection) -> tuple[str, ...]:
+def _vocabulary(column: str, source: "csv") -> tuple[str, ...]:
     """The declared values, and "missing" where missing values are filled in."""
-    values = section.categorical[column]
-    return values if isinstance(section.missing, str) or MISSING_CATEGORY in values else (*values, MISSING_CATEGORY)
+    values = source.categorical[column]
+    return values if isinstance(source.missing, str) or MISSING_CATEGORY in values else (*values, MISSING_CATEGORY)
 
 
 def _is_number(cell: str) -> bool:

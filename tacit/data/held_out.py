@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -9,8 +10,11 @@ import torch
 from tacit.data.dataset import Dataset
 from tacit.data.names import Coded
 from tacit.errors import BadData
-from tacit.experiment.data import DataSection
 from tacit.random import seeded
+
+if TYPE_CHECKING:
+    from tacit.data.sources.csv import csv
+    from tacit.data.sources.npz import npz
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,7 +27,7 @@ class Rows:
 
 
 def dataset(
-    section: DataSection,
+    source: "csv | npz",
     rows: Rows,
     test: Rows | None,
     *,
@@ -34,18 +38,18 @@ def dataset(
     """Makes a data set; without test rows a share of every client's rows becomes the test set. Raises: BadData."""
     if not len(rows.y):
         raise BadData(
-            f"{section.path} leaves no rows to train on: correct the data, or data.missing if rows were dropped."
+            f"{source.path} leaves no rows to train on: correct the data, or data.missing if rows were dropped."
         )
     client_names, client = rows.clients or (None, None)
     x, y = rows.x, torch.from_numpy(rows.y.astype(np.int64))
     if test is None:
-        held = hold_out(client, rows=len(y), share=section.test_share, seed=seed)
+        held = hold_out(client, rows=len(y), share=source.test_share, seed=seed)
         test_x, test_y, x, y = x[held], y[held], x[~held], y[~held]
         client = None if client is None else client[~held]
     else:
         test_x, test_y = test.x, torch.from_numpy(test.y.astype(np.int64))
     return Dataset(
-        name=section.name,
+        name=type(source).__name__,
         x=x,
         y=y,
         test_x=test_x,

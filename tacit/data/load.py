@@ -1,27 +1,64 @@
-"""From the `[data]` table to a data set in memory: one function per source, chosen by name."""
+"""From the `[data]` table to a data set in memory."""
+
+from dataclasses import asdict, is_dataclass
+from typing import Any
 
 from rich.progress import Progress
 
-from tacit.data import cifar, csv_files, digits, mnist, npz
+from tacit import plugin
 from tacit.data.dataset import Dataset
+from tacit.data.sources import Source
+from tacit.errors import BadData, BadInput, TacitError
 from tacit.experiment.data import DataSection
+
+ROOM = "tacit.data.sources"
+
+
+def names() -> list[str]:
+    """The sources that ship with Tacit, by file."""
+    return plugin.names(ROOM)
+
+
+def source(section: DataSection) -> Source:
+    """The source that a section names, with its options checked; no row is read yet. Raises BadInput.
+
+    >>> from tacit.data.load import source
+    >>> source(DataSection(name="csv", path="records.csv", classes=["no", "yes"])).label
+    'label'
+    """
+    factory = plugin.find(ROOM, section.name, key="data.name")
+    made = plugin.make(factory, section.options(), table="data", keys=type(section).model_fields)
+    if not callable(getattr(made, "load", None)):
+        raise BadInput(
+            f"Expected data.name = {section.name!r} to make a source with a method `load`, got {made!r:.60}."
+        )
+    return made
+
+
+def settings(section: DataSection) -> dict[str, Any]:
+    """How a section's rows are read and shared: every key as it counts, whether it was written out or not."""
+    made = source(section)
+    options = asdict(made) if is_dataclass(made) and not isinstance(made, type) else section.options()
+    return section.model_dump(include=set(type(section).model_fields)) | options
 
 
 def load(section: DataSection, *, seed: int, progress: Progress | None = None) -> Dataset:
     """Reads the data set that the section names, downloading a public one that is nowhere on this machine.
 
-    The seed chooses only which rows of a csv or npz without a test file are held out; the other sources come with
-    theirs. A download shows its bar in `progress` (see `fetch.bar`). Raises: BadData.
+    The seed chooses only which rows are held out where a source holds some out. Raises BadInput, BadData; what somebody's own
+    source raises is one sentence, too.
 
     >>> load(DataSection(name="digits"), seed=0).x.shape
     torch.Size([1438, 1, 8, 8])
     """
-    if section.name == "digits":
-        return digits.load()
-    if section.name == "csv":
-        return csv_files.load(section, seed=seed)
-    if section.name == "npz":
-        return npz.load(section, seed=seed)
-    if section.name == "cifar10":
-        return cifar.load(path=section.path, progress=progress)
-    return mnist.load(section.name, path=section.path, progress=progress)
+    made = source(section)
+    try:
+        found = made.load(seed=seed, progress=progress)
+    except TacitError:
+        raise
+    except Exception as error:
+        words = plugin.said(error)  # may quote a row
+        raise BadData(f"The data {section.name!r} cannot be read ({words!r}).", cell=words) from error
+    if not isinstance(found, Dataset):
+        raise BadInput(f"Expected data.name = {section.name!r} to give a Dataset, got a {type(found).__name__}.")
+    return found

@@ -2,14 +2,18 @@
 
 import re
 from collections.abc import Iterable, Sequence
+from typing import Annotated
 
 import numpy as np
+from pydantic import Field
 
 from tacit.errors import BadData, BadInput
-from tacit.experiment.data import FROM_DATA
 
+FROM_DATA = "from-data"
 FROM_DATA_NOTE = "the set of labels was taken from the data and is treated as public"
 
+Word = Annotated[str, Field(coerce_numbers_to_str=True)]  # [0, 1] are names
+Classes = int | str | tuple[Word, ...]  # the labels, how many there are, or "from-data"
 Coded = tuple[tuple[str, ...], np.ndarray]  # the distinct texts and, for every row, which of them it has
 
 
@@ -62,3 +66,17 @@ def classes(
     if said is None or isinstance(said, str):
         raise BadInput(f"Expected data.classes to declare the labels, or to say {FROM_DATA!r}.")
     return declared(said), ()
+
+
+def refuse_undeclared(source: str, path: str | None, classes: Classes | None) -> None:
+    """Refuses a person's own file that is not named, and labels that are not declared. Raises BadInput."""
+    if path is None:
+        raise BadInput(f'Expected data.path to say where the {source} data is, as in path = "records.{source}".')
+    if classes is None or (isinstance(classes, str) and classes != FROM_DATA):
+        raise BadInput(
+            'Expected data.classes to declare the labels, as in classes = ["no", "yes"] or classes = 10; '
+            'classes = "from-data" makes the labels found in the data public.'
+        )
+    count = classes if isinstance(classes, int) else len(set(classes))
+    if count < 2 or (isinstance(classes, tuple) and count < len(classes)):
+        raise BadInput(f"Expected data.classes to declare at least 2 labels, each once, got {classes!r}.")

@@ -45,12 +45,13 @@ def _central(experiment: "Experiment") -> None:
             'With privacy.kind = "central" the server releases one noised sum, so aggregate.rule must be mean,'
             f" got {aggregate.rule!r}."
         )
-    if aggregate.weights == "examples" and privacy.weight_cap is None:
+    options = aggregate.options()
+    if options.get("weights") == "examples" and privacy.weight_cap is None:
         raise BadInput(
             "Weights by examples have no bound, so no noise covers them: set privacy.weight_cap, the examples beyond which"
             " a client weighs no more."
         )
-    extra = [key for key in aggregate.options() if (key, aggregate.weights) != ("weights", "examples")]
+    extra = [key for key, value in options.items() if (key, value) != ("weights", "examples")]
     if extra:
         raise BadInput(f'aggregate.{extra[0]} has no effect with privacy.kind = "central": leave it out.')
 

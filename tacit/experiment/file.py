@@ -1,6 +1,7 @@
 """One experiment as one frozen, validated object; the TOML file is its text. Every key has a default.
 
-Unknown keys and impossible combinations are refused in one sentence that names the key and the nearest valid one.
+Unknown keys and impossible combinations are refused in one sentence that names the key and the nearest valid one. Options of
+the rule, the model and the data source are theirs to refuse, once they are made: reading an experiment imports none of them.
 """
 
 import tomllib
@@ -10,15 +11,13 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from tacit import check
+from tacit import check, plugin
 from tacit.errors import BadInput
 from tacit.experiment.combinations import refuse_impossible
 from tacit.experiment.data import DataSection
 from tacit.experiment.privacy import PrivacySection
 from tacit.experiment.toml import dumps, parse_value
 from tacit.experiment.training import AggregateSection, ModelSection, ProtectSection, RunSection, TrainSection
-
-KINDS = {"int": "a whole number", "float": "a number", "string": "a text", "greater_than_equal": "at least 0"}
 
 
 class Experiment(BaseModel):
@@ -121,20 +120,12 @@ def _sentence(error: ValidationError) -> str:
     place = ".".join(str(part) for part in problem["loc"] if isinstance(part, str) and part.isidentifier())
     if problem["type"] == "extra_forbidden":
         *section, key = [str(part) for part in problem["loc"]]
-        known = _keys(section[0]) if section else [*Experiment.model_fields, *homes(key)]
-        hint = check.nearest(key, known) or f" Valid keys: {', '.join(known)}."
-        hint = hint.replace("mean '", f"mean '{section[0]}.") if section else hint
-        hint = hint if section or key not in homes(key).values() else f" Did you mean {next(iter(homes(key)))!r}?"
-        return f"Unknown key {'.'.join([*section, key])!r}.{hint}"
-    if problem["type"] == "literal_error":
-        return f"Expected {place} to be one of {problem.get('ctx', {}).get('expected')}; got {problem['input']!r}."
-    message = problem["msg"].removeprefix("Value error, ")
-    if problem["type"] == "value_error":
-        return message
-    kind = next((words for start, words in KINDS.items() if problem["type"].startswith(start)), None)
-    if kind:
-        return f"Expected {place} to be {kind}, got {problem['input']!r}."
-    return f"{place}: {message[:1].lower()}{message[1:]}, got {problem['input']!r}."
+        if section:
+            return plugin.unknown(key, table=section[0], known=_keys(section[0]))
+        known = list(Experiment.model_fields)
+        near = f" Did you mean {next(iter(homes(key)))!r}?" if homes(key) else check.nearest(key, known)
+        return f"Unknown key {key!r}.{near}" if near else f"Unknown key {key!r}. Valid keys: {', '.join(known)}."
+    return plugin.wrong(place, dict(problem))
 
 
 def _keys(section: str) -> list[str]:

@@ -6,22 +6,31 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 from tacit.errors import BadInput
 
+DEEPEST = 4  # of lists and tables within an option
+
 
 class Section(BaseModel):
+    """A table all of whose keys are known."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     @model_validator(mode="before")
     @classmethod
     def _no_booleans(cls, values: Any) -> Any:
         for key, value in values.items() if isinstance(values, dict) else ():
-            if isinstance(value, bool):
-                raise BadInput(f"Expected {key} to be a text or a number, got {str(value).lower()}.")
+            if isinstance(value, bool) and key in cls.model_fields:
+                raise BadInput(f"Expected {cls.table()}.{key} to be a text or a number, got {str(value).lower()}.")
         return values
 
     @model_validator(mode="after")
     def _refuse_impossible(self) -> "Section":
         self.possible()
         return self
+
+    @classmethod
+    def table(cls) -> str:
+        """The table's name in the file."""
+        return cls.__name__.removesuffix("Section").lower()
 
     def possible(self) -> None:
         """Raises BadInput for values that cannot stand together."""
@@ -30,3 +39,41 @@ class Section(BaseModel):
         """Refuses two keys of which only one can rule."""
         if getattr(self, one) is not None and getattr(self, other) is not None:
             raise BadInput(f"{section}.{one} and {section}.{other} say the same thing twice: set one of them.")
+
+
+class OpenSection(Section):
+    """A table that names a part (a rule, a model, a data source): keys that it does not know are that part's options.
+
+    They are kept as they were said, and checked when the part is made (tacit/plugin.py): reading a file imports nothing.
+    Raises BadInput for a value that TOML cannot say again.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _plain_options(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        own = {key: value for key, value in values.items() if key in cls.model_fields}
+        rest = {str(key): value for key, value in values.items() if key not in own and value is not None}
+        for key in rest:
+            if not key.isidentifier():
+                raise BadInput(
+                    f"Expected the keys of [{cls.table()}] to be names such as learning_rate, got {key[:60]!r}."
+                )
+        return own | {key: _plain(rest[key], f"{cls.table()}.{key}") for key in sorted(rest)}
+
+    def options(self) -> dict[str, Any]:
+        """What was said beside the table's own keys."""
+        return dict(self.model_extra or {})
+
+
+def _plain(value: Any, place: str, *, depth: int = 0) -> Any:
+    if isinstance(value, str | int | float):
+        return value
+    if depth < DEEPEST and isinstance(value, list | tuple):
+        return [_plain(item, place, depth=depth + 1) for item in value]
+    if depth < DEEPEST and isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {key: _plain(item, place, depth=depth + 1) for key, item in value.items()}
+    raise BadInput(f"Expected {place} to be a text, a number, or a list or table of them.")

@@ -1,18 +1,18 @@
 """The other tables of an experiment file: model, training, aggregation, protection, run."""
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from tacit import check
 from tacit.errors import BadInput
-from tacit.experiment.section import Section
+from tacit.experiment.section import OpenSection, Section
 
 LARGEST_RATE = 3.4e38  # what float32 can hold
 
 
-class ModelSection(Section):
-    """`[model]`: a built-in model, or any torch factory as "package.module:function"."""
+class ModelSection(OpenSection):
+    """`[model]`: a built-in model, or any torch factory as "package.module:function". The other keys are its options."""
 
     name: str = "logr"
 
@@ -100,31 +100,13 @@ class TrainSection(Section):
         return self.local_steps or 10
 
 
-class AggregateSection(Section):
-    """`[aggregate]`: how the server combines updates. The other keys are the options of the rules that have them.
+class AggregateSection(OpenSection):
+    """`[aggregate]`: how the server combines updates. The other keys are the rule's options.
 
     Without a `rule` clients whose budgets differ are combined by `random-effects`, and others by their `mean`.
     """
 
     rule: str | None = None
-    reading: Literal["paper", "code"] | None = None
-    rank: int | None = None
-    blocks: Literal["model", "layer"] | None = None
-    split: Literal["gmm", "kmeans", "top"] | None = None
-    share: float | None = None
-    weights: Literal["epsilon", "examples"] | None = None
-    horizon: float | None = None
-    caution: float | None = None
-
-    def possible(self) -> None:
-        if self.rank is not None:
-            check.at_least(1, **{"aggregate.rank": self.rank})
-        if self.share is not None:
-            check.probability(**{"aggregate.share": self.share})
-
-    def options(self) -> dict[str, Any]:
-        """What was said beside the rule's name."""
-        return {key: value for key, value in self.model_dump(exclude_none=True).items() if key != "rule"}
 
 
 class ProtectSection(Section):
@@ -170,7 +152,7 @@ class RunSection(Section):
     """`[run]`: seed, place and means. `workers = 0` uses every core; `randomness = "os"` is for deployments.
 
     `engine = "flower-simulation"` trains clients on Flower's simulation engine, for people with a Ray cluster.
-    `writers` also sends every round to where people look already: "tensorboard", "mlflow".
+    `writers` also sends every round to where people look already: "tensorboard", "mlflow", or "package.module:name".
     """
 
     seed: int = Field(default=0, ge=0)
@@ -179,7 +161,7 @@ class RunSection(Section):
     workers: int = 0
     randomness: Literal["seeded", "os"] = "seeded"
     engine: Literal["tacit", "flower-simulation"] = "tacit"
-    writers: tuple[Literal["tensorboard", "mlflow"], ...] | None = None
+    writers: tuple[str, ...] | None = None
 
     def possible(self) -> None:
         check.at_least(0, **{"run.workers": self.workers})

@@ -7,20 +7,19 @@ Messages arrive one by one while clients train, and each is given to `add` once;
 what `add` has kept. So nobody trains inside a rule, and a round of sums holds one sum and one message.
 """
 
-import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 
-from tacit import check
+from tacit import plugin
 from tacit.errors import BadInput
 from tacit.types import Message
 
+ROOM = "tacit.rules"
 Memory = dict[str, torch.Tensor]
 Layout = Sequence[tuple[int, int]]  # (start, stop) of every parameter in the flat vector
 
@@ -155,7 +154,7 @@ def stand_in(sender: str, update: torch.Tensor, members: Sequence[dict[str, Any]
 
 def names() -> list[str]:
     """The rules that ship with Tacit, by file."""
-    return sorted(path.stem.replace("_", "-") for path in Path(__file__).parent.glob("[a-z]*.py"))
+    return plugin.names(ROOM)
 
 
 def seeing_sums() -> list[str]:
@@ -164,13 +163,17 @@ def seeing_sums() -> list[str]:
 
 
 def load(name: str, **options: Any) -> Rule:
-    """The rule of that name, or of "package.module:factory", made with its options."""
-    if ":" not in name:
-        check.one_of(names(), **{"aggregate.rule": name})
-        module, factory = f"tacit.rules.{name.replace('-', '_')}", name.replace("-", "_")
-    else:
-        module, factory = name.split(":", 1)
-    try:
-        return getattr(importlib.import_module(module), factory)(**options)
-    except (ImportError, AttributeError, TypeError) as error:
-        raise BadInput(f"The rule {name!r} cannot be made ({error}).") from error
+    """The rule of that name, or of "package.module:name", made with its options.
+
+    Raises BadInput in one sentence for a name that leads nowhere, for options that it does not take or that have another type,
+    and for what is no rule.
+    """
+    rule = plugin.make(find(name), options, table="aggregate", keys=("rule",))
+    if not isinstance(rule, Rule):
+        raise BadInput(f"Expected aggregate.rule = {name!r} to make a tacit.rules.Rule, got a {type(rule).__name__}.")
+    return rule
+
+
+def find(name: str) -> plugin.Factory:
+    """What makes the rule of that name. Raises BadInput."""
+    return plugin.find(ROOM, name, key="aggregate.rule")

@@ -13,7 +13,7 @@ above the rank of the public updates adds nothing.
 
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -32,17 +32,17 @@ DEFAULTS = {"paper": {"blocks": "model", "split": "gmm"}, "code": {"blocks": "la
 class pfa(Rule):
     """PFA. `blocks` and `split` follow the reading unless they are named."""
 
-    reading: str = "code"
+    reading: Literal["paper", "code"] = "code"
     rank: int = 1
-    blocks: str | None = None
-    split: str | None = None
+    blocks: Literal["model", "layer"] | None = None
+    split: Literal["gmm", "kmeans", "top"] | None = None
     share: float = 0.1
-    weights: str = "epsilon"
+    weights: Literal["epsilon", "examples"] = "epsilon"
 
     def __post_init__(self) -> None:
-        check.one_of(DEFAULTS, reading=self.reading)
-        check.at_least(1, rank=self.rank)
-        check.probability(share=self.share)
+        check.one_of(DEFAULTS, **{"aggregate.reading": self.reading})
+        check.at_least(1, **{"aggregate.rank": self.rank})
+        check.probability(**{"aggregate.share": self.share})
         for key, value in DEFAULTS[self.reading].items():
             object.__setattr__(self, key, getattr(self, key) or value)
         if type(self) is pfa and self.reading == "paper":  # the outer product of the public mean needs no rows

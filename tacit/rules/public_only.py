@@ -4,7 +4,7 @@ Sees: sums. A round without a public client leaves the model as it is.
 """
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from tacit.types import Message
 class public_only(Rule):
     """The public mean. `split` and `share` as in `pfa`."""
 
-    split: str = "top"
+    split: Literal["gmm", "kmeans", "top"] = "top"
     share: float = 0.1
     sees = "sums"
 

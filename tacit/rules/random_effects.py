@@ -38,8 +38,8 @@ class random_effects(Rule):
     needs = ("noise_std",)
 
     def __post_init__(self) -> None:
-        check.at_least(1, horizon=self.horizon)
-        check.at_least(0, caution=self.caution)
+        check.at_least(1, **{"aggregate.horizon": self.horizon})
+        check.at_least(0, **{"aggregate.caution": self.caution})
 
     def init(self, layout: Layout, crowd: Crowd) -> Memory:
         variances = torch.as_tensor(crowd.noise_stds, dtype=torch.float64) ** 2

@@ -11,7 +11,7 @@ from rich.progress import Progress
 
 from tacit.data import fetch
 from tacit.data.load import load
-from tacit.data.mnist import PARTS
+from tacit.data.sources.mnist import PARTS
 from tacit.errors import BadData
 from tacit.experiment.data import DataSection
 

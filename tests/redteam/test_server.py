@@ -252,12 +252,12 @@ def changed(asking, **changes):
 
 
 @pytest.mark.parametrize("name", ["http.server:test", "os:abort", "antigravity:fly", "tacit.rules.mean:mean"])
-@pytest.mark.parametrize("section", ["aggregate", "model"])
+@pytest.mark.parametrize("section", ["aggregate", "model", "data"])
 def test_code_that_an_experiment_names_is_not_imported(server, name, section):
     asking = server()
     key = "rule" if section == "aggregate" else "name"
-    chosen = changed(asking, **{section: {key: name}})
-    accept(asking, **{f"{section}.{key}": [name]})  # even a setting that is allowed names no code
+    chosen = changed(asking, **{section: {key: name, "speed": 3}})
+    accept(asking, chosen=chosen)  # even a setting that is allowed names no code
     with pytest.raises(Refused, match=r"does not list in accept\.code"):
         asking.hello(chosen)
     with pytest.raises(Refused, match=r"does not list in accept\.code"):
@@ -267,7 +267,7 @@ def test_code_that_an_experiment_names_is_not_imported(server, name, section):
 def test_listed_code_runs_only_while_its_file_is_the_listed_one(tmp_path, monkeypatch):
     place = tmp_path / "ours" / "own_net.py"
     place.parent.mkdir()
-    place.write_text("from tacit.models import logr as net\n")
+    place.write_text("from tacit.models.logr import logr as net\n")
     monkeypatch.syspath_prepend(str(place.parent))
     asking = Server(tmp_path / "site", experiment(model={"name": "own_net:net"}))
     path = asking.folder / "budget.toml"
@@ -277,6 +277,42 @@ def test_listed_code_runs_only_while_its_file_is_the_listed_one(tmp_path, monkey
     place.write_text(place.read_text() + "# another\n")
     with pytest.raises(Refused, match="is another than the one"):
         asking.train(1)
+
+
+OPTIONS = [
+    ({"aggregate": {"beta": 0.1}}, "aggregate.beta"),
+    ({"model": {"width": 10**9}}, "model.width"),
+    ({"data": {"speed": 3}}, "data.speed"),
+]
+
+
+@pytest.mark.parametrize(("changes", "place"), OPTIONS)
+def test_options_are_held_against_the_limits_before_any_part_is_asked_about_them(server, changes, place):
+    asking = server()
+    with pytest.raises(Refused, match=f"sets {place}|reads rows in a way"):
+        asking.hello(changed(asking, **changes))
+
+
+@pytest.mark.parametrize(("changes", "place"), OPTIONS)
+def test_an_option_that_a_site_accepts_and_no_part_takes_is_refused_and_costs_nothing(server, changes, place):
+    asking = server()
+    chosen = changed(asking, **changes)
+    accept(asking, chosen=chosen)
+    with pytest.raises(Refused):
+        asking.agree(experiment=chosen.toml())
+    assert f"Unknown key '{place}'" in asking.log()[-1]["text"]
+    assert asking.charges() == []
+
+
+@pytest.mark.parametrize("value", ["[" * 900 + "]" * 900, "{a = " * 30 + "1" + "}" * 30, "2026-11-15", "nan"])
+@pytest.mark.parametrize("section", ["data", "model", "aggregate"])
+def test_an_option_of_any_shape_is_refused_like_any_other(server, section, value):
+    asking = server()
+    with pytest.raises(Refused):
+        asking.ask(
+            kind="hello",
+            experiment=f"{asking.experiment.toml()}\n".replace(f"[{section}]", f"[{section}]\nodd = {value}"),
+        )
 
 
 @pytest.mark.parametrize(

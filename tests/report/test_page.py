@@ -136,7 +136,7 @@ def test_a_long_run_is_thinned_and_keeps_its_last_round(ended, monkeypatch):
         ("rounds.jsonl", '{"round": 0}\n', r"Line 1 of .*rounds\.jsonl is not the record of a round"),
         ("rounds.jsonl", "nonsense\n{}\n", r"Line 1 of .*rounds\.jsonl is damaged"),
         ("experiment.toml", "= 3", r"experiment\.toml is damaged"),
-        ("experiment.toml", "[data]\nfriends = 3", r"experiment\.toml cannot be used: Unknown key"),
+        ("experiment.toml", "[train]\nfriends = 3", r"experiment\.toml cannot be used: Unknown key"),
         ("experiment.toml", None, "holds no run and no comparison"),
         ("clients.json", '{"names": []}', r"clients\.json is damaged"),
         ("ledger.db", "not a database, not even a short one" * 10, r"ledger\.db cannot be read"),

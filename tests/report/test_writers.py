@@ -9,7 +9,7 @@ from report_runs import Stop, changed
 import tacit
 from tacit.errors import BadInput
 from tacit.report import writers
-from tacit.report.writers.tensorboard_writer import tag
+from tacit.report.writers.tensorboard import tag
 
 EPSILON = "epsilon_per_record_loosest"
 
@@ -77,9 +77,9 @@ def test_a_missing_package_is_said_with_its_command_before_anything_runs(tmp_pat
     assert not (tmp_path / "run").exists()
 
 
-def test_a_writer_that_does_not_exist_and_one_named_twice_are_refused():
+def test_a_writer_that_does_not_exist_and_one_named_twice_are_refused(tmp_path):
     with pytest.raises(BadInput, match="tensorboard"):
-        changed(run={"writers": ["wandb"]})
+        run(tmp_path / "run", "wandb")
     with pytest.raises(BadInput, match=r"each of run\.writers once"):
         changed(run={"writers": ["mlflow", "mlflow"]})
 

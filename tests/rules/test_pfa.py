@@ -170,7 +170,7 @@ def test_a_run_with_pfa_plus_resumes_to_the_same_bits_and_counts_its_bytes(tmp_p
     ("options", "message"),
     [
         ({"rank": 0}, "rank >= 1"),
-        ({"reading": "book"}, "paper, code"),
+        ({"reading": "book"}, r"aggregate.reading to be one of 'paper' or 'code'; got 'book'"),
         ({"share": 0.0}, "share"),
         ({"ranks": 2}, "ranks"),
     ],

@@ -7,6 +7,8 @@ import tacit
 from tacit.build.parts import clients
 from tacit.data.budgets import budgets
 from tacit.data.csv_files import pinned_columns
+from tacit.data.load import source
+from tacit.data.sources.csv import csv
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.federation.operate.certificates import make_authority, make_node_key, make_server
@@ -119,8 +121,9 @@ def with_public_rows(experiment: Experiment) -> Experiment:
     Raises BadData, before anything is made, where they cannot be read.
     """
     data = experiment.data
-    place = {"test_path": str(Path(str(data.test_path)).expanduser().resolve())}
-    columns = {"columns": list(pinned_columns(data))} if data.name == "csv" else {}
+    files = source(data)
+    place = {"test_path": str(Path(str(data.options()["test_path"])).expanduser().resolve())}
+    columns = {"columns": list(pinned_columns(files))} if isinstance(files, csv) else {}
     values = experiment.model_dump(exclude_none=True)
     found = Experiment(**values | {"data": values["data"] | place | columns})
     public_rows(found)

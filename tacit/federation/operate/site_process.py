@@ -6,6 +6,7 @@ import sys
 import time
 from pathlib import Path
 
+from tacit import plugin
 from tacit.errors import BadInput, TacitError
 from tacit.federation.operate.presence import take_place
 from tacit.federation.operate.private import MASK, close
@@ -23,6 +24,7 @@ JOINED = "joined the server"
 
 def run_site(folder: Path) -> None:
     """Joins the server that `site.toml` names, and answers until SIGTERM or Ctrl-C, or until the server does not let it in."""
+    plugin.only_installed()
     folder = folder.resolve()
     settings = Site(folder).settings
     read_limits(folder)

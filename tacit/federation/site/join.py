@@ -10,6 +10,7 @@ from typing import Any
 from tacit import models, parse
 from tacit.build.parts import Parts, assemble, population_id
 from tacit.data.dataset import Dataset
+from tacit.data.load import source
 from tacit.data.population import rows_mark
 from tacit.digest import mark, question_mark
 from tacit.engine.trainers.processes import Trainer, one_by_one, task
@@ -73,7 +74,9 @@ def join(folder: Path, run: str, text: str, roster: Roster, *, local: Local | No
     rows = read_rows(folder, experiment, values, local=local)
     index = _own_place(roster, name, rows=len(rows.y), limits=limits, experiment=experiment)
     refuse_steps(limits, _steps(experiment, len(rows.y)))
-    known = models.size(experiment.model.name, input_shape=shape(rows), classes=rows.classes)
+    known = models.size(
+        experiment.model.name, input_shape=shape(rows), classes=rows.classes, options=experiment.model.options()
+    )
     refuse_parameters(limits, known or 0)
     population = roster.population(shape(rows))
     told = {"text": text, "roster": roster.record()}
@@ -150,7 +153,11 @@ def read_experiment(text: str) -> Experiment:
 
 
 def read_rows(folder: Path, experiment: Experiment, values: dict[str, Any], *, local: Local | None) -> Dataset:
-    """The site's rows; where somebody else's code trains on rows that Tacit never sees, only how many there are."""
+    """The site's rows; where somebody else's code trains on rows that Tacit never sees, only how many there are.
+
+    For an experiment that was accepted: what it names as its source is imported here, and its options are checked.
+    """
+    source(experiment.data)
     if "examples" not in values:
         return own_rows(experiment, name=values["name"], path=_data(folder, values))
     if local is None:

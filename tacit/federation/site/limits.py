@@ -141,7 +141,7 @@ def departures(experiment: Experiment) -> dict[str, Any]:
         for section, table in values.items()
         if isinstance(table, dict) and section != "data"
         for key, value in table.items()
-        if value != usual[section][key]
+        if value != usual[section].get(key)
     }
     return {place: value for place, value in places.items() if place not in HELD_ELSEWHERE}
 

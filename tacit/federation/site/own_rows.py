@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import torch
 
@@ -10,10 +11,12 @@ from tacit.build.parts import clients
 from tacit.data.csv_files import declared_classes
 from tacit.data.dataset import Dataset
 from tacit.data.features import encoded_width
-from tacit.data.load import load
+from tacit.data.load import load, source
+from tacit.data.names import FROM_DATA
+from tacit.data.sources.csv import csv
+from tacit.data.sources.npz import npz
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
-from tacit.experiment.data import FROM_DATA
 
 OWN_FILES = ("csv", "npz")  # sources where every site has a file of its own; the others are shared out for a trial
 
@@ -26,7 +29,7 @@ def refuse_paths(experiment: Experiment) -> None:
     epsilon = experiment.privacy.epsilon
     if isinstance(epsilon, dict) and set(epsilon) == {"file"} and isinstance(epsilon["file"], str):
         raise BadInput("A site opens no file that the server names: write the epsilons into privacy.epsilon itself.")
-    if experiment.data.name not in OWN_FILES and experiment.data.path is not None:
+    if experiment.data.name not in OWN_FILES and "path" in experiment.data.options():
         raise BadInput("A site opens no folder that the server names: leave out data.path.")
 
 
@@ -36,11 +39,12 @@ def refuse_undeployable(experiment: Experiment) -> None:
     if data.name in OWN_FILES:
         if data.partition != "natural":
             raise BadInput('In a deployment every site has its own rows: set data.partition = "natural".')
-        if data.test_path is None:
+        options = data.options()
+        if "test_path" not in options:
             raise BadInput("The server of a deployment holds no client's rows: set data.test_path to public test rows.")
-        if data.client_column is not None:
+        if "client_column" in options:
             raise BadInput("In a deployment every site has its own file: leave out data.client_column.")
-        if data.classes == FROM_DATA:
+        if options.get("classes") == FROM_DATA:
             raise BadInput(
                 'In a deployment no site knows the labels of another: declare them, as in data.classes = ["no", "yes"].'
             )
@@ -54,7 +58,7 @@ def refuse_undeployable(experiment: Experiment) -> None:
 
 def refuse_unpinned(experiment: Experiment) -> None:
     """Refuses csv rows whose columns every site would take from its own file, in its own order. Raises BadInput."""
-    if experiment.data.name == "csv" and experiment.data.columns is None:
+    if experiment.data.name == "csv" and "columns" not in experiment.data.options():
         raise BadInput(
             "In a deployment every site reads the same columns in the same order: list them in data.columns."
         )
@@ -64,7 +68,7 @@ def public_rows(experiment: Experiment) -> Dataset:
     """What the server may look at: the test rows, the classes and the shape of a row."""
     if experiment.data.name not in OWN_FILES:
         return load(experiment.data, seed=experiment.run.seed)
-    return _file(experiment, str(experiment.data.test_path))
+    return _file(experiment, str(experiment.data.options()["test_path"]))
 
 
 def own_rows(experiment: Experiment, *, name: str, path: str | None) -> Dataset:
@@ -95,10 +99,10 @@ def unseen_rows(experiment: Experiment, *, examples: int, shape: Sequence[int] |
     if data.name not in OWN_FILES:
         public = load(data, seed=experiment.run.seed)
         found, class_names = tuple(public.test_x.shape[1:]), public.class_names
-    elif data.name == "csv" and data.columns is not None:
-        found, class_names = (encoded_width(data),), declared_classes(data)
+    elif isinstance(files := cast(csv | npz, source(data)), csv) and files.columns is not None:
+        found, class_names = (encoded_width(files),), declared_classes(files)
     elif shape is not None:
-        found, class_names = tuple(int(side) for side in shape), declared_classes(data)
+        found, class_names = tuple(int(side) for side in shape), declared_classes(files)
     else:
         raise BadInput("site.toml declares rows that Tacit never sees: add their shape, as in shape = [1, 28, 28].")
     x, y = torch.zeros(1, *found).expand(examples, *found), torch.zeros(1, dtype=torch.int64).expand(examples)

@@ -1,26 +1,26 @@
 """Where people already look: writers that pass every round on to another tool. `[run] writers = ["tensorboard"]`.
 
-A writer is a module of this package with a class `Writer(place, facts)`: `past(records)` is called once with the rounds
-that a resumed run already has, `round(record)` after each round, `finish(summary)` at the end, `close()` always.
-Records are flat, and the name of an epsilon in them carries its unit. A writer sees what the researcher sees; it is
-never told about data.
+A writer is a file of this package with a class of its name, or "package.module:name", made with what it takes of `place` and
+`facts`; its `wants` names the package it needs. `past(records)` is called once with the rounds that a resumed run already has,
+`round(record)` after each round, `finish(summary)` at the end, `close()` always. Records are flat, and the name of an epsilon in
+them carries its unit. A writer sees what the researcher sees; it is never told about data.
 """
 
-import importlib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, Protocol
 
+from tacit import plugin
 from tacit.engine.exports import flat_records, scalars
 from tacit.engine.folder import Folder
 from tacit.engine.loop import Observer
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
 
-PACKAGES = {"tensorboard": "tensorboard", "mlflow": "mlflow"}  # what each imports
+ROOM = "tacit.report.writers"
+GIVEN = ("place", "facts")
 
 
 @dataclass(frozen=True)
@@ -68,26 +68,36 @@ class Book:
             writer.finish(summary)
 
 
-def load_writers(names: Sequence[str] | None) -> tuple[str, ...]:
-    """The writers asked for. Raises BadInput with the command that installs a missing package, before anything runs."""
-    for name in names or ():
-        if find_spec(PACKAGES[name]) is None:
+def load_writers(names: Sequence[str] | None) -> tuple[plugin.Factory, ...]:
+    """What makes the writers asked for. Raises BadInput before anything runs: with the command that installs a missing package,
+    for a name that leads nowhere, and for a writer that cannot be made of a folder and facts alone.
+    """
+    found = tuple(plugin.find(ROOM, name, key="run.writers") for name in names or ())
+    for name, factory in zip(names or (), found, strict=True):
+        wants = getattr(factory, "wants", None)
+        if wants is not None and find_spec(wants) is None:
             raise BadInput(
                 f'run.writers names {name}, which is not installed: pip install "tacit[{name}]", or leave it out.'
             )
-    return tuple(names or ())
+        plugin.typed(factory, {}, table="run", given=GIVEN)
+    return found
 
 
 @contextmanager
 def open_writers(
-    names: Sequence[str], folder: Folder, experiment: Experiment, past: Sequence[dict[str, Any]], *, unit: str
+    factories: Sequence[plugin.Factory],
+    folder: Folder,
+    experiment: Experiment,
+    past: Sequence[dict[str, Any]],
+    *,
+    unit: str,
 ) -> Iterator[Book]:
     """Opens the writers and tells each what a resumed run has behind it."""
     facts = Facts(folder.run, experiment.name, settings(experiment))
     with ExitStack() as stack:
         writers = []
-        for name in names:
-            writer = _open(name, folder.path, facts)
+        for factory in factories:
+            writer = plugin.make(factory, {}, table="run", given={"place": folder.path, "facts": facts})
             stack.callback(writer.close)
             writer.past(flat_records(past, unit=unit))
             writers.append(writer)
@@ -110,7 +120,3 @@ def settings(experiment: Experiment) -> dict[str, str]:
         if isinstance(table, dict)
         for key, value in table.items()
     }
-
-
-def _open(name: str, place: Path, facts: Facts) -> Writer:
-    return importlib.import_module(f"tacit.report.writers.{name}_writer").Writer(place, facts)

@@ -1,14 +1,16 @@
-"""Optical digits, 8 x 8 (Alpaydin and Kaynak 1998), as they come with scikit-learn: no file, no download.
+"""`digits`: optical digits, 8 x 8 (Alpaydin and Kaynak 1998), as they come with scikit-learn: no file, no download.
 
 The last fifth after one fixed shuffle is the test set, so runs with different seeds are tested on the same rows.
 """
 
 import gzip
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import torch
+from rich.progress import Progress
 
 from tacit.data.dataset import Dataset
 from tacit.errors import BadData
@@ -19,8 +21,17 @@ TEST_SHARE = 0.2
 SPLIT_SEED = 0  # public and fixed: part of the data set, not of the run
 
 
-def load() -> Dataset:
-    """Reads the digits as [n, 1, 8, 8] in [0, 1]."""
+@dataclass(frozen=True)
+class digits:
+    """The digits; there is nothing to choose."""
+
+    def load(self, *, seed: int, progress: Progress | None = None) -> Dataset:
+        """Reads them as [n, 1, 8, 8] in [0, 1]; the test rows are the same for every seed."""
+        return read()
+
+
+def read() -> Dataset:
+    """The digits as [n, 1, 8, 8] in [0, 1]."""
     images, labels = _rows()
     order = np.argsort(seeded(SPLIT_SEED)("digits", "test").uniform(len(labels)))
     x = torch.from_numpy((images[order] / LARGEST).astype(np.float32)).reshape(-1, 1, 8, 8)

@@ -1,4 +1,4 @@
-"""CIFAR-10 (Krizhevsky 2009) from its binary version: the five batches and the test batch, or the archive they come in.
+"""`cifar10`: CIFAR-10 (Krizhevsky 2009) from its binary version: the five batches and the test batch, or the archive they come in.
 
 A record is one label byte and 3 x 32 x 32 pixel bytes; a batch is 10,000 records. The archive is read where it lies,
 without unpacking it to disk.
@@ -6,6 +6,7 @@ without unpacking it to disk.
 
 import tarfile
 import zlib
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -27,14 +28,20 @@ LARGEST = 255
 CLASS_NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
-def load(*, path: str | None = None, progress: Progress | None = None) -> Dataset:
-    """Reads CIFAR-10 as [n, 3, 32, 32] in [0, 1]. Raises: BadData."""
-    batches = _loose(path) or _packed(
-        fetch.obtain("cifar10", {ARCHIVE: CHECKSUM}, path=path, progress=progress)[ARCHIVE]
-    )
-    x, y = _joined([batches[name] for name in TRAIN])
-    test_x, test_y = _joined([batches[TEST]])
-    return Dataset(name="cifar10", x=x, y=y, test_x=test_x, test_y=test_y, class_names=CLASS_NAMES)
+@dataclass(frozen=True)
+class cifar10:
+    """CIFAR-10. `path` is its folder; None looks in $TACIT_DATA and the cache, and downloads it."""
+
+    path: str | None = None
+
+    def load(self, *, seed: int, progress: Progress | None = None) -> Dataset:
+        """Reads it as [n, 3, 32, 32] in [0, 1]. Raises BadData."""
+        batches = _loose(self.path) or _packed(
+            fetch.obtain("cifar10", {ARCHIVE: CHECKSUM}, path=self.path, progress=progress)[ARCHIVE]
+        )
+        x, y = _joined([batches[name] for name in TRAIN])
+        test_x, test_y = _joined([batches[TEST]])
+        return Dataset(name="cifar10", x=x, y=y, test_x=test_x, test_y=test_y, class_names=CLASS_NAMES)
 
 
 def read_batch(raw: bytes, *, where: str) -> tuple[np.ndarray, np.ndarray]:

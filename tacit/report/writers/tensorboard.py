@@ -1,4 +1,4 @@
-"""TensorBoard: event files in `<run>/tensorboard`, a scalar per number and round. Look with `tensorboard --logdir`.
+"""`tensorboard`: event files in `<run>/tensorboard`, a scalar per number and round. Look with `tensorboard --logdir`.
 
 A resumed run writes its past again in a new file that declares the old one void (purge_step), so every round is there
 once, also one that a crash kept from reaching the old file.
@@ -8,19 +8,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from torch.utils.tensorboard import SummaryWriter
-
 from tacit.report.writers import Facts, numbers
 
 
-class Writer:
+class tensorboard:
     """One run's event files."""
+
+    wants = "tensorboard"
 
     def __init__(self, place: Path, facts: Facts):
         self._place, self._facts = place / "tensorboard", facts
         self._writer: Any = None
 
     def past(self, records: Sequence[dict[str, Any]]) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
         self._writer = SummaryWriter(str(self._place), purge_step=0 if records else None)
         rows = "\n".join(f"| {_cell(key)} | {_cell(value)} |" for key, value in self._facts.settings.items())
         self._writer.add_text("settings", f"| setting | value |\n|---|---|\n{rows}", global_step=0)

@@ -1,4 +1,4 @@
-"""MLflow: one MLflow run per run, in `<run>/mlflow.db` (`mlflow ui --backend-store-uri sqlite:///<run>/mlflow.db`).
+"""`mlflow`: one MLflow run per run, in `<run>/mlflow.db` (`mlflow ui --backend-store-uri sqlite:///<run>/mlflow.db`).
 
 Where MLFLOW_TRACKING_URI is set, the run goes there instead. MLflow's own telemetry is turned off: a run of Tacit does
 not talk to anybody it was not told to. A resumed run finds its MLflow run by a tag and adds only what is missing.
@@ -19,8 +19,10 @@ AT_ONCE = 100  # parameters in one call, by MLflow's limit
 TAG = "tacit.run"
 
 
-class Writer:
+class mlflow:
     """One run in MLflow."""
+
+    wants = "mlflow"
 
     def __init__(self, place: Path, facts: Facts):
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")

@@ -1,4 +1,4 @@
-"""Arrays from one .npz file: x [n, ...] and y [n], and where they exist client [n], x_test and y_test.
+"""`npz`: arrays from one .npz file: x [n, ...] and y [n], and where they exist client [n], x_test and y_test.
 
 Pickled objects are never loaded. Labels are texts or integers; integers are class names where every declared class is
 an integer, else positions in the declared list.
@@ -6,37 +6,60 @@ an integer, else positions in the declared list.
 
 import zipfile
 import zlib
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
+from rich.progress import Progress
 
 from tacit import check
 from tacit.data import names
 from tacit.data.dataset import Dataset, refuse_not_finite
 from tacit.data.held_out import Rows, dataset
 from tacit.errors import BadData
-from tacit.experiment.data import DataSection
 
 ARRAYS = ("x", "y", "client", "x_test", "y_test")
 BROKEN = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error)
 
 
-def load(section: DataSection, *, seed: int) -> Dataset:
-    """Reads an .npz file. Raises: BadData naming the file and array, and the client and row of NaN or infinity."""
-    path = str(section.path)
+@dataclass(frozen=True, kw_only=True)
+class npz:
+    """How an .npz file is read. `classes` are the labels as a list, a number c for 0..c-1, or "from-data"; x is divided by the
+    public constant `divide_by`. Without test rows `test_share` of every client's rows is held out, by the run's seed.
+    """
+
+    path: str | None = None
+    classes: names.Classes | None = None
+    test_path: str | None = None
+    test_share: float = 0.2
+    divide_by: float = 1.0
+
+    def __post_init__(self) -> None:
+        names.refuse_undeclared("npz", self.path, self.classes)
+        check.probability(**{"data.test_share": self.test_share})
+        check.positive(**{"data.divide_by": self.divide_by})
+
+    def load(self, *, seed: int, progress: Progress | None = None) -> Dataset:
+        """Reads the arrays. Raises BadData naming the file and array, and the client and row of NaN or infinity."""
+        return rows_of(self, seed=seed)
+
+
+def rows_of(source: npz, *, seed: int) -> Dataset:
+    """The file's rows as a data set. Raises BadData."""
+    path = str(source.path)
     arrays = read(path)
     clients = _clients(arrays["client"], path=path, rows=len(arrays["y"])) if "client" in arrays else None
-    x = _features(arrays.pop("x"), where=f"x of {path}", divide_by=section.divide_by, clients=clients)
-    test_path, tests = _tests(arrays, section)
+    x = _features(arrays.pop("x"), where=f"x of {path}", divide_by=source.divide_by, clients=clients)
+    test_path, tests = _tests(arrays, source)
     labels = [_labels(arrays["y"], where=f"y of {path}", rows=len(x))]
     if tests:
         labels.append(_labels(tests[1], where=f"the test labels of {test_path}", rows=len(tests[0])))
-    class_names, notes = names.classes(section.classes, [names.coded(part) for part in labels])
+    class_names, notes = names.classes(source.classes, [names.coded(part) for part in labels])
     codes = [_indices(part, class_names, path=file) for part, file in zip(labels, (path, test_path), strict=False)]
-    test_x = _features(tests[0], where=f"the test rows of {test_path}", divide_by=section.divide_by) if tests else None
+    test_x = _features(tests[0], where=f"the test rows of {test_path}", divide_by=source.divide_by) if tests else None
     return dataset(
-        section,
+        source,
         Rows(x=x, y=codes[0], clients=clients),
         None if test_x is None else Rows(x=test_x, y=codes[1]),
         class_names=class_names,
@@ -63,19 +86,17 @@ def read(path: str) -> dict[str, np.ndarray]:
     return arrays
 
 
-def _tests(arrays: dict[str, np.ndarray], section: DataSection) -> tuple[str, tuple[np.ndarray, np.ndarray] | None]:
+def _tests(arrays: dict[str, np.ndarray], source: npz) -> tuple[str, tuple[np.ndarray, np.ndarray] | None]:
     """The test arrays and the file they come from."""
     inside = [name for name in ("x_test", "y_test") if name in arrays]
-    if section.test_path is not None:
+    if source.test_path is not None:
         if inside:
-            raise BadData(
-                f"{section.path} holds {' and '.join(inside)}, so data.test_path must go: choose one of them."
-            )
-        other = read(section.test_path)
-        return section.test_path, (other["x"], other["y"])
+            raise BadData(f"{source.path} holds {' and '.join(inside)}, so data.test_path must go: choose one of them.")
+        other = read(source.test_path)
+        return source.test_path, (other["x"], other["y"])
     if len(inside) == 1:
-        raise BadData(f"{section.path} holds {inside[0]} alone: expected x_test and y_test together.")
-    return str(section.path), (arrays["x_test"], arrays["y_test"]) if inside else None
+        raise BadData(f"{source.path} holds {inside[0]} alone: expected x_test and y_test together.")
+    return str(source.path), (arrays["x_test"], arrays["y_test"]) if inside else None
 
 
 def _features(x: np.ndarray, *, where: str, divide_by: float, clients: names.Coded | None = None) -> torch.Tensor:

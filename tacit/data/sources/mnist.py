@@ -1,4 +1,4 @@
-"""MNIST (LeCun et al. 1998) and Fashion-MNIST (Xiao et al. 2017, arXiv:1708.07747) from IDX files, plain or .gz.
+"""`mnist`: MNIST (LeCun et al. 1998), and the reader it has in common with Fashion-MNIST: IDX files, plain or .gz.
 
 An IDX file is two zero bytes, a type byte (8 for unsigned bytes), the number of dimensions, each dimension as a
 big-endian 32-bit number, then the values.
@@ -6,6 +6,7 @@ big-endian 32-bit number, then the values.
 
 import math
 import zlib
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -49,7 +50,18 @@ CLASS_NAMES = {
 }  # fmt: skip
 
 
-def load(name: str, *, path: str | None = None, progress: Progress | None = None) -> Dataset:
+@dataclass(frozen=True)
+class mnist:
+    """MNIST. `path` is its folder; None looks in $TACIT_DATA and the cache, and downloads it."""
+
+    path: str | None = None
+
+    def load(self, *, seed: int, progress: Progress | None = None) -> Dataset:
+        """Reads it as [n, 1, 28, 28] in [0, 1]. Raises BadData."""
+        return read("mnist", path=self.path, progress=progress)
+
+
+def read(name: str, *, path: str | None = None, progress: Progress | None = None) -> Dataset:
     """Reads MNIST or Fashion-MNIST as [n, 1, 28, 28] in [0, 1]. Raises: BadData."""
     others = frozenset(value for other, values in CHECKSUMS.items() if other != name for value in values)
     wanted: dict[str, str] = dict(zip(PARTS, CHECKSUMS[name], strict=True))

@@ -1,0 +1,242 @@
+"""A part by its name: "package.module:name", or the file of that name in one of Tacit's rooms. One way for all kinds of parts.
+
+A room is a package (`tacit.rules`); a part in it is a file with a class or function of the file's name, so there is no list to
+edit. Its options are its own: the fields of its dataclass, or the parameters of its function, with their types and defaults.
+
+Guarantee: nothing is imported before `find` is asked for it, and whatever somebody's module or factory raises becomes one
+sentence (BadInput), never a traceback. Where modules are searched is said once, by the command: `search_here`, `only_installed`.
+"""
+
+import importlib
+import inspect
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, is_dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from pydantic import PydanticUserError, TypeAdapter, ValidationError
+
+from tacit import check
+from tacit.errors import BadInput, TacitError
+
+Factory = Callable[..., Any]
+NAMED = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+LONGEST = 200  # characters of somebody else's error that are repeated
+KINDS = {"int": "a whole number", "float": "a number", "string": "a text", "greater_than_equal": "at least 0"}
+KINDS |= {"bool": "true or false", "list": "a list", "tuple": "a list", "dict": "a table"}
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option of a part: the type its values must have, and whether it must be given."""
+
+    hint: Any
+    required: bool
+
+
+def names(room: str) -> list[str]:
+    """The parts in a room, by file: `inverse_variance.py` is `inverse-variance`. Imports none of them.
+
+    >>> "mean" in names("tacit.rules")
+    True
+    """
+    spec = find_spec(room)
+    folders = spec.submodule_search_locations if spec else None
+    return sorted(path.stem.replace("_", "-") for folder in folders or () for path in Path(folder).glob("[a-z]*.py"))
+
+
+def find(room: str, name: str, *, key: str) -> Factory:
+    """The factory that a name stands for; `key` is where the name was said. This imports its module.
+
+    Raises BadInput for a name that no file in the room has, a module that cannot be imported, and what cannot be called.
+
+    >>> find("tacit.rules", "mean", key="aggregate.rule").__name__
+    'mean'
+    """
+    module, colon, part = name.partition(":")
+    if not colon:
+        known = names(room)
+        if name not in known:
+            raise BadInput(
+                f"Expected {key} to be one of {', '.join(known)} or package.module:name; got {name!r}."
+                f"{check.nearest(name, known)}"
+            )
+        part = name.replace("-", "_")
+        module = f"{room}.{part}"
+    if not all(word.isidentifier() for word in (*module.split("."), part)):
+        raise BadInput(f"Expected {key} to be package.module:name, got {name!r}.")
+    with guarded(f"{key} = {name!r} cannot be imported"):
+        found = getattr(importlib.import_module(module), part, None)
+    if not callable(found):
+        raise BadInput(
+            f"Expected {key} = {name!r} to name a class or a function, and {module} has none named {part!r}."
+        )
+    return found
+
+
+def options(factory: Factory, *, given: Iterable[str] = ()) -> dict[str, Option]:
+    """The options of a factory by name, without what the caller gives it itself. Raises BadInput where it does not say them.
+
+    >>> def trimmed(*, beta: float, rounds: int = 3): ...
+    >>> options(trimmed, given=["rounds"])
+    {'beta': Option(hint=<class 'float'>, required=True)}
+    """
+    hints, apart = _hints(factory), set(given)
+    return {
+        name: Option(hints.get(name, Any), one.default is one.empty)
+        for name, one in _parameters(factory).items()
+        if one.kind in NAMED and name not in apart
+    }
+
+
+def takes_any(factory: Factory) -> bool:
+    """Whether a factory takes options that it does not name (`**options`)."""
+    return any(one.kind is one.VAR_KEYWORD for one in _parameters(factory).values())
+
+
+def typed(
+    factory: Factory,
+    values: Mapping[str, Any],
+    *,
+    table: str,
+    given: Iterable[str] = (),
+    keys: Iterable[str] = (),
+) -> dict[str, Any]:
+    """The values with the types that the factory's options have, without calling it.
+
+    `table` is the table of the experiment that they stand in, and `keys` are that table's own keys. Raises BadInput for a key
+    that is no option, a value of another type, and an option that is missing.
+
+    >>> def trimmed(*, beta: float): ...
+    >>> typed(trimmed, {"beta": 1}, table="aggregate")
+    {'beta': 1.0}
+    >>> typed(trimmed, {"bta": 1}, table="aggregate")
+    Traceback (most recent call last):
+    tacit.errors.BadInput: Unknown key 'aggregate.bta'. Did you mean 'aggregate.beta'?
+    """
+    known, anything = options(factory, given=given), takes_any(factory)
+    for key in values:
+        if key not in known and (not anything or key in set(given)):
+            raise BadInput(unknown(key, table=table, known=[*keys, *known]))
+    for key, option in known.items():
+        if option.required and key not in values:
+            raise BadInput(f"{table}.{key} is missing: {_name(factory)} cannot be made without it.")
+    return {
+        key: _value(f"{table}.{key}", value, known[key].hint) if key in known else value
+        for key, value in values.items()
+    }
+
+
+def make(
+    factory: Factory,
+    values: Mapping[str, Any],
+    *,
+    table: str,
+    given: Mapping[str, Any] | None = None,
+    keys: Iterable[str] = (),
+) -> Any:
+    """What the factory makes of the values, checked as in `typed`, and of what it takes of `given`. Raises TacitError.
+
+    >>> make(dict, {"beta": 0.1}, table="aggregate")
+    Traceback (most recent call last):
+    tacit.errors.BadInput: dict does not say which options it takes: give it a signature.
+    """
+    given = given or {}
+    checked = typed(factory, values, table=table, given=given, keys=keys)
+    parameters, anything = _parameters(factory), takes_any(factory)
+    with guarded(f"{_name(factory)}, which [{table}] names, cannot be made"):
+        return factory(**{key: value for key, value in given.items() if anything or key in parameters}, **checked)
+
+
+@contextmanager
+def guarded(words: str) -> Iterator[None]:
+    """Runs somebody else's code: what it raises becomes one sentence that begins with `words`. Refusals pass as they are."""
+    try:
+        yield
+    except TacitError:
+        raise
+    except Exception as error:
+        raise BadInput(f"{words} ({said(error)}).") from error
+
+
+def said(error: Exception) -> str:
+    """An error of somebody else's code in one short line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:LONGEST].rstrip(".: ")
+
+
+def unknown(key: str, *, table: str, known: Iterable[str]) -> str:
+    """The sentence for a key that a table does not have."""
+    valid = list(dict.fromkeys(known))
+    near = check.nearest(key, valid).replace("mean '", f"mean '{table}.")
+    return (
+        f"Unknown key '{table}.{key}'.{near}"
+        if near
+        else f"Unknown key '{table}.{key}'. Valid keys: {', '.join(valid)}."
+    )
+
+
+def wrong(place: str, problem: Mapping[str, Any]) -> str:
+    """The sentence for a value of the wrong type: `problem` is one of a pydantic error's."""
+    message = str(problem["msg"]).removeprefix("Value error, ")
+    if problem["type"] == "value_error":
+        return message
+    if problem["type"] == "literal_error":
+        valid = str(problem.get("ctx", {}).get("expected"))
+        near = check.nearest(problem["input"], re.findall("'([^']*)'", valid))
+        return f"Expected {place} to be one of {valid}; got {problem['input']!r}.{near}"
+    kind = next((words for start, words in KINDS.items() if str(problem["type"]).startswith(start)), None)
+    if kind:
+        return f"Expected {place} to be {kind}, got {problem['input']!r}."
+    return f"{place}: {message[:1].lower()}{message[1:]}, got {problem['input']!r}."
+
+
+def search_here() -> None:
+    """Modules in the current folder can be named, and are searched last: for a researcher's commands, never at a site."""
+    only_installed()
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+
+
+def only_installed() -> None:
+    """Takes back the current folder, where `python -m` has put it: what lies around where a site is started is not code.
+
+    One that PYTHONPATH names was asked for, and stays.
+    """
+    asked_for = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if sys.path and sys.path[0] in ("", os.getcwd()) and os.getcwd() not in asked_for:
+        del sys.path[0]
+
+
+def _value(place: str, value: Any, hint: Any) -> Any:
+    try:
+        # true is no number, though Python takes it for one
+        return TypeAdapter(hint).validate_python(value, strict=True if isinstance(value, bool) else None)
+    except ValidationError as error:
+        raise BadInput(wrong(place, error.errors()[0])) from None
+    except PydanticUserError:
+        raise BadInput(f"{place} cannot be set: no text says a value of the type {hint}.") from None
+
+
+def _parameters(factory: Factory) -> Mapping[str, inspect.Parameter]:
+    try:
+        return inspect.signature(factory).parameters
+    except (TypeError, ValueError):
+        raise BadInput(f"{_name(factory)} does not say which options it takes: give it a signature.") from None
+
+
+def _hints(factory: Factory) -> dict[str, Any]:
+    """The types of the options, where they can be read."""
+    whole: Any = factory if is_dataclass(factory) or not isinstance(factory, type) else factory.__init__
+    try:
+        return get_type_hints(whole, include_extras=True)
+    except (TypeError, NameError, AttributeError, SyntaxError):
+        return {}
+
+
+def _name(factory: Factory) -> str:
+    return getattr(factory, "__name__", type(factory).__name__)

@@ -1,0 +1,101 @@
+"""Sources and their options: what is no option, has another type or contradicts itself is refused before a row is read."""
+
+import pytest
+
+from tacit.data.load import load, names, settings, source
+from tacit.errors import BadData, BadInput
+from tacit.experiment.data import DataSection
+
+CSV = {"name": "csv", "path": "records.csv", "classes": ["no", "yes"]}
+
+
+def test_every_file_in_the_room_is_a_source_of_its_name():
+    assert names() == ["cifar10", "csv", "digits", "fashion-mnist", "mnist", "npz"]
+    for name in names():
+        files = {"path": "a", "classes": 2} if name in ("csv", "npz") else {}
+        assert type(source(DataSection.model_validate({"name": name} | files))).__name__ == name.replace("-", "_")
+
+
+def test_whole_numbers_may_name_classes_and_categories():
+    made = source(DataSection.model_validate(CSV | {"classes": [0, 1], "categorical": {"ward": [1, 2]}}))
+    assert (made.classes, made.categorical) == (("0", "1"), {"ward": ("1", "2")})
+    assert source(DataSection.model_validate(CSV | {"classes": 3})).classes == 3
+
+
+def test_options_count_with_their_types_and_defaults_whether_they_are_written_out_or_not():
+    short = DataSection.model_validate(CSV | {"numeric": {"age": [0, 120]}, "missing": 0})
+    long = DataSection.model_validate(
+        CSV | {"numeric": {"age": [0.0, 120.0]}, "missing": 0.0, "test_share": 0.2, "ignore": []}
+    )
+    assert settings(short) == settings(long)
+    assert isinstance(settings(short)["missing"], float)
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"name": "mnst"}, r"Expected data.name to be one of .*got 'mnst'. Did you mean 'mnist'\?"),
+        ({"client": 3}, r"Unknown key 'data.client'. Did you mean 'data.clients'\?"),
+        ({"numeric": {"age": [0, 1]}}, r"Unknown key 'data.numeric'"),
+        ({"path": "somewhere"}, r"Unknown key 'data.path'"),
+        ({"name": "mnist", "classes": ["a", "b"]}, r"Unknown key 'data.classes'"),
+        ({"name": "npz", "path": "a.npz", "classes": 2, "client_column": "who"}, r"Unknown key 'data.client_column'"),
+        (CSV | {"lable": "sick"}, r"Unknown key 'data.lable'. Did you mean 'data.label'\?"),
+        ({"name": "mnist", "path": 3}, r"Expected data.path to be a text, got 3."),
+        (CSV | {"test_share": "half"}, r"Expected data.test_share to be a number, got 'half'."),
+        (CSV | {"test_share": True}, r"Expected data.test_share to be a number, got True."),
+        ({"name": "csv", "classes": 2}, r"Expected data.path to say where the csv data is"),
+        ({"name": "csv", "path": "a.csv"}, r"Expected data.classes to declare the labels"),
+        (CSV | {"classes": "all"}, r"Expected data.classes to declare the labels"),
+        (CSV | {"classes": ["no", "no"]}, r"at least 2 labels, each once"),
+        (CSV | {"classes": 1}, r"at least 2 labels"),
+        (CSV | {"test_share": 1}, r"Expected 0 < data.test_share < 1"),
+        (CSV | {"numeric": {"age": [5, 5]}}, r"data.numeric.age = \[low, high\] with low < high, got \[5.0, 5.0\]"),
+        (CSV | {"numeric": {"age": [0, float("inf")]}}, r"data.numeric.age to be a finite number"),
+        (CSV | {"categorical": {"sex": []}}, r"data.categorical.sex to list its values"),
+        (CSV | {"categorical": {"sex": ["f", "f"]}}, r"data.categorical.sex to list its values, each once"),
+        (CSV | {"categorical": {"a": ["x"]}, "numeric": {"a": [0, 1]}}, r"Column 'a' has two roles"),
+        (CSV | {"ignore": ["label"]}, r"Column 'label' has two roles"),
+        (CSV | {"missing": "skip"}, r'Expected data.missing to be "refuse", "drop" or a number, got \'skip\''),
+        (CSV | {"missing": float("nan")}, r"Expected data.missing to be a finite number"),
+        ({"name": "npz", "path": "a.npz", "classes": 2, "divide_by": 0}, r"Expected data.divide_by > 0"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_sentence(values, sentence):
+    with pytest.raises(BadInput, match=sentence) as refusal:
+        source(DataSection.model_validate(values))
+    assert "\n" not in str(refusal.value)
+
+
+class Raising:
+    def load(self, *, seed, progress=None):
+        raise KeyError("flu")
+
+
+class Other:
+    def load(self, *, seed, progress=None):
+        return [1, 2]
+
+
+def nothing():
+    return 3
+
+
+@pytest.fixture
+def here(monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "some_sources", sys.modules[__name__])
+
+
+def test_what_somebodys_source_raises_is_one_sentence_that_logs_do_not_repeat(here):
+    with pytest.raises(BadData, match=r"'some_sources:Raising' cannot be read .*KeyError: 'flu'") as refusal:
+        load(DataSection(name="some_sources:Raising"), seed=0)
+    assert "flu" not in refusal.value.discreet
+
+
+def test_what_gives_no_data_set_is_refused(here):
+    with pytest.raises(BadInput, match="to give a Dataset, got a list"):
+        load(DataSection(name="some_sources:Other"), seed=0)
+    with pytest.raises(BadInput, match="to make a source with a method `load`, got 3"):
+        load(DataSection(name="some_sources:nothing"), seed=0)
