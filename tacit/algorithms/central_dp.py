@@ -16,7 +16,7 @@ from dp_accounting import DpEvent
 
 from tacit.algorithms._usable import usable
 from tacit.digest import mark, tensor_bytes
-from tacit.privacy.central.mechanism import CohortGaussian, QuantileClip
+from tacit.privacy.mechanism import AdaptiveClip, CohortMechanism
 from tacit.random import Derive
 from tacit.server_optimizer import ServerOptimizer, apart
 from tacit.train.attempt import Local, attempt
@@ -30,16 +30,16 @@ class CentralDP:
 
     forgiving: ClassVar[bool] = True  # a broken message is refused by name in `server`, and the round goes on
 
-    mechanism: CohortGaussian
+    mechanism: CohortMechanism
     weights: Mapping[str, float]
     expected_weight: float  # q W
     local: Local
     optimizer: ServerOptimizer
-    adapt: QuantileClip | None = None
+    adapt: AdaptiveClip | None = None
 
     def init(self, params: torch.Tensor) -> State:
         clip = torch.tensor(self.mechanism.clip, dtype=torch.float64)
-        return State(params, {"clip": clip, **self.optimizer.init(params)})
+        return State(params, {"clip": clip, **self.mechanism.init(), **self.optimizer.init(params)})
 
     def broadcast(self, state: State, cohort: Sequence[Client]) -> Message:
         return Message("server", {"params": state.params, "clip": state.memory["clip"]})
@@ -60,18 +60,19 @@ class CentralDP:
 
     def server(self, state: State, messages: Iterable[Message], derive: Derive) -> tuple[State, dict[str, Any]]:
         remembered, rest = apart(state.memory)
-        mechanism = self.mechanism.at(float(rest["clip"]))  # S_t: noise and clip of one round cannot differ
+        mechanism = self.mechanism.at(float(rest.pop("clip")))  # S_t: noise and clip of one round cannot differ
         total, within, refused = torch.zeros_like(state.params), [], dict[str, str]()
         checks = {"like": state.params, "known": self.weights, "bound": mechanism.bound, "refused": refused}
         for message, update in usable(messages, **checks):
             total.add_(update.vector, alpha=self.weights[message.sender])
             within.append(bool(message.facts.get("unclipped")))
         # keyed by the sum itself: another sum, of other answers or other rows, never meets the same noise
-        noised = mechanism.noise(derive("noise", mark(tensor_bytes(total))), Bounded(total, mechanism.sensitivity))
+        stream = derive("noise", mark(tensor_bytes(total)))
+        rest, noised = mechanism.noise(rest, stream, Bounded(total, mechanism.sensitivity))
         moved = self.optimizer.step(state.params, remembered, noised.vector / self.expected_weight)
         count = derive("count", sum(within), len(within))
         clip = self.adapt.next(mechanism, within, count) if self.adapt else mechanism.clip
-        memory = moved.memory | {"clip": torch.tensor(clip, dtype=torch.float64)}
+        memory = moved.memory | dict(rest) | {"clip": torch.tensor(clip, dtype=torch.float64)}
         info = {"clip": mechanism.clip, "noise_std": noised.noise_std / self.expected_weight, "refused": refused}
         info |= {"noised_norm": float(noised.vector.norm()) / self.expected_weight}
         return State(moved.params, memory), info

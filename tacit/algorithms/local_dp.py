@@ -13,7 +13,7 @@ import torch
 from dp_accounting import DpEvent
 
 from tacit.algorithms import spread_word, step
-from tacit.privacy.local.mechanism import SampledGaussian
+from tacit.privacy.mechanism import TrainingMechanism
 from tacit.random import Derive
 from tacit.rules import Crowd, Layout, Rule
 from tacit.server_optimizer import ServerOptimizer, Sgd
@@ -30,7 +30,7 @@ class LocalDP:
 
     forgiving: ClassVar[bool] = False
 
-    mechanism: Callable[[Client], SampledGaussian]
+    mechanism: Callable[[Client], TrainingMechanism]
     rule: Rule
     layout: Layout
     crowd: Crowd

@@ -23,7 +23,8 @@ def gather(parts: Parts, ledger: Ledger | None, meter: Meter, round: int, derive
         mechanism = parts.plan.mechanism
         if ledger is None or not ledger.admit_everybody(meter.budget, mechanism.event(), hint=meter.hint):
             return None
-        return [parts.population[int(index)] for index in mechanism.sample(derive(round, "cohort"))]
+        _, drawn = mechanism.sample(mechanism.init(), derive(round, "cohort"), len(parts.population))
+        return [parts.population[int(index)] for index in drawn]
     cohort, fewest = sample(parts, meter, round, derive), parts.experiment.train.min_clients
     if isinstance(parts.plan, DistributedPlan):
         fewest = max(fewest, parts.plan.fewest)  # with less, no sum would be opened

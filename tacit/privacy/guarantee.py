@@ -11,11 +11,10 @@ from dp_accounting import DpEvent
 
 from tacit.data.population import Population
 from tacit.experiment import Experiment
-from tacit.privacy.accounting import price
+from tacit.privacy.accounting import events, price
 from tacit.privacy.central.mechanism import CohortGaussian
 from tacit.privacy.central.plan import CentralPlan
 from tacit.privacy.distributed.plan import DistributedPlan
-from tacit.privacy.integers.renyi import IntegerSumDpEvent
 from tacit.privacy.ledger.filter import RULE
 from tacit.privacy.ledger.ledger import ALL, Ledger
 from tacit.privacy.local.plan import Plan
@@ -111,10 +110,7 @@ def seen_alone(guarantee: Guarantee, experiment: Experiment, ledger: Ledger, pop
         assumes=(*WHO["client"], *PUBLIC),
     )
 
-    def alone(event: DpEvent) -> DpEvent:
-        return event.alone() if isinstance(event, IntegerSumDpEvent) else event
-
-    return spent_by(other, ledger, population, seen=alone)
+    return spent_by(other, ledger, population, seen=events.alone)
 
 
 def _local_words(unit: Unit) -> dict[str, str]:
@@ -158,7 +154,7 @@ def spent_by(
             bounds.add(price.method(composition, delta=guarantee.delta, accountant=ledger.accountant))
     low, middle, high = (float(value) for value in (spent.min(), np.median(spent), spent.max()))
     others = _others(guarantee, ledger, dict(zip(population.names, spent.tolist(), strict=True)), seen)
-    accountant = " and ".join(sorted(bounds - {price.INTEGER_SUMS})) or guarantee.accountant
+    accountant = " and ".join(sorted(bounds)) or guarantee.accountant
     ends = {"epsilon_min": low, "epsilon_median": middle, "epsilon_max": high}
     return replace(guarantee, accountant=accountant, **ends, others=others)
 

@@ -8,7 +8,7 @@ import torch
 
 from tacit.errors import BadInput
 from tacit.privacy.clip import bound
-from tacit.privacy.local.mechanism import SampledGaussian
+from tacit.privacy.mechanism import TrainingMechanism
 from tacit.random import Stream
 from tacit.train.attempt import attempt
 from tacit.train.sgd import LocalSgd
@@ -20,7 +20,7 @@ def noised_update(
     work: Workspace,
     theta_0: torch.Tensor,
     client: Client,
-    mechanism: SampledGaussian,
+    mechanism: TrainingMechanism,
     *,
     sgd: LocalSgd,
     stream: Stream,
@@ -31,4 +31,5 @@ def noised_update(
     trained = attempt(sgd, work, theta_0, client, stream)
     bounded = bound(trained.update.vector, clip=mechanism.clip)
     clipped = float(bounded.vector is not trained.update.vector)
-    return Trained(mechanism.noise(stream, bounded), trained.info | {"clipped": clipped})
+    _, noised = mechanism.noise(mechanism.init(), stream, bounded)
+    return Trained(noised, trained.info | {"clipped": clipped})
