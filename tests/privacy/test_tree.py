@@ -213,7 +213,7 @@ def run_of(steps=5):
 
 def replies(parts, trainer):
     question = pack(parts.algorithm.broadcast(parts.algorithm.init(parts.params), [parts.population[0]]))
-    return [unpack(raw).tensors["update"] for raw, _ in trainer(question, 0, [2, 0, 1])]
+    return [unpack(raw) for raw, _ in trainer(question, 0, [2, 0, 1])]
 
 
 def test_clients_that_are_stacked_send_the_tree_noise_that_single_ones_send():
@@ -222,7 +222,9 @@ def test_clients_that_are_stacked_send_the_tree_noise_that_single_ones_send():
     slow = one_by_one(task(parts.algorithm, work, parts.population, parts.derive))
     fast = stacked(parts.algorithm, work, parts.population, parts.derive)
     for one, other in zip(replies(parts, slow), replies(parts, fast), strict=True):
-        assert torch.allclose(one, other, atol=1e-3 * float(one.abs().max()))
+        update = one.tensors["update"]
+        assert torch.allclose(update, other.tensors["update"], atol=1e-3 * float(update.abs().max()))
+        assert one.facts["noise_std"] == pytest.approx(other.facts["noise_std"])
 
 
 def test_the_tree_costs_one_gaussian_release_and_composes_with_others():

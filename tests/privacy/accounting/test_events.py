@@ -13,6 +13,7 @@ from dp_accounting import DpEvent
 from tacit.errors import BadInput
 from tacit.privacy.accounting import events, price, sampled_rdp
 from tacit.privacy.integers.renyi import IntegerSumDpEvent
+from tacit.privacy.ledger import reader
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.types import Budget, Client
 
@@ -91,6 +92,38 @@ def test_a_name_that_is_not_on_the_list_is_refused_and_imports_nothing(kind):
     with pytest.raises(BadInput, match="that this version cannot price"):
         price.from_text(json.dumps({"event": kind, "level": 1.0, "steps": 1}))
     assert set(sys.modules) == before
+
+
+@pytest.mark.parametrize(
+    ("event", "change"),
+    [
+        (SAMPLED, {"sampling_rate": 1.5}),
+        (SAMPLED, {"sampling_rate": 0.0}),
+        (SAMPLED, {"noise_multiplier": -1.0}),
+        (SAMPLED, {"noise_multiplier": float("nan")}),
+        (FIXED, {"cohort": 51}),
+        (FIXED, {"noise_multiplier": 0.0}),
+        (INTEGERS, {"shares": 0}),
+        (INTEGERS, {"more": 1}),
+    ],
+)
+def test_a_line_that_has_no_price_is_refused_when_it_is_read(event, change):
+    with pytest.raises(BadInput):
+        price.from_text(json.dumps(json.loads(price.to_text(event)) | change))
+
+
+def test_a_ledger_is_read_by_the_accountant_that_can_price_it():
+    for event, accountant in ((FIXED, "rdp"), (SAMPLED, "pld"), (INTEGERS, "pld")):
+        charge = {"client": "a", "unit": "client", "event": price.to_text(event)}
+        expected = price.epsilon(((event, 3),), delta=1e-5, accountant=accountant)
+        assert reader.spent([charge] * 3, delta=1e-5) == {("a", "client"): expected}
+
+
+def test_slack_counts_for_every_release_of_every_event():
+    events.register(replace(TOY, slack=lambda event: 1e-7))
+    once, often = (price.epsilon(((Toy(1e-12), 1), (Toy(2e-12), count)), delta=1e-5) for count in (1, 100))
+    assert once < 1
+    assert often == np.inf  # 100 (1 + e^epsilon) 1e-7 > delta
 
 
 def test_a_name_or_a_type_is_given_once():
