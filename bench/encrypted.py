@@ -105,7 +105,7 @@ def stages() -> dict[str, float]:
         return result
 
     placed = timed("clip and round to the grid", lambda: grid.place(update, stream=seeded(0)("rounding")))
-    shared = timed("share of the noise", lambda: noise.noise(seeded(0)("share"), placed))
+    shared = timed("share of the noise", lambda: noise.noise({}, seeded(0)("share"), placed)[1])
     packed = timed(f"pack into lanes of {lanes.width} bits", lambda: lanes.pack(shared.vector.numpy()))
     timed("unpack a sum", lambda: lanes.unpack(packed, reports=1))
     return found

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from tacit.errors import BadCiphertext, BadOpening, GridOverflow, SumOverflow, TacitError, TooFewReports
-from tacit.privacy.distributed.mechanism import SharedNoise
+from tacit.privacy.mechanism import ShareMechanism
 from tacit.protect.quantise import Grid
 from tacit.protect.seal import Collected, Seal
 from tacit.rules import stand_in
@@ -26,7 +26,7 @@ class Group:
     """A group's noise and seal, and what is public of each client: facts for the rule, and a weight of at most 1."""
 
     name: str
-    noise: SharedNoise
+    noise: ShareMechanism
     seal: Seal
     facts: Mapping[str, dict[str, Any]] = field(repr=False)
     weights: Mapping[str, float] = field(repr=False)

@@ -17,7 +17,7 @@ from dp_accounting import DpEvent
 from tacit.algorithms._usable import update_of
 from tacit.digest import mark, tensor_bytes
 from tacit.errors import BadInput
-from tacit.privacy.central.mechanism import CohortGaussian, QuantileClip
+from tacit.privacy.mechanism import AdaptiveClip, CohortMechanism
 from tacit.random import Derive
 from tacit.server_optimizer import ServerOptimizer
 from tacit.train.attempt import Local, attempt
@@ -32,16 +32,16 @@ class CentralDP:
     forgiving: ClassVar[bool] = True  # a broken message is refused by name, and the round goes on
     numbered: ClassVar[bool] = False
 
-    mechanism: CohortGaussian
+    mechanism: CohortMechanism
     weights: Mapping[str, float]
     expected_weight: float  # q W
     local: Local
     optimizer: ServerOptimizer
-    adapt: QuantileClip | None = None
+    adapt: AdaptiveClip | None = None
 
     def init(self, params: torch.Tensor) -> State:
         clip = torch.tensor(self.mechanism.clip, dtype=torch.float64)
-        return State(params, {"clip": clip}, self.optimizer.init(params))
+        return State(params, {"clip": clip, **self.mechanism.init()}, self.optimizer.init(params))
 
     def broadcast(self, state: State, cohort: Sequence[Client], *, round: int) -> Message:
         return Message("server", {"params": state.params, "clip": state.memory["clip"]})
@@ -71,7 +71,7 @@ class Summing:
 
     algorithm: CentralDP
     state: State
-    mechanism: CohortGaussian
+    mechanism: CohortMechanism
     total: torch.Tensor
     within: dict[str, bool] = field(default_factory=dict)  # by sender: whether its update was shorter than the clip
     refused: dict[str, str] = field(default_factory=dict)
@@ -92,11 +92,13 @@ class Summing:
         """The model moved by the noised sum. Guarantee: that of the mechanism, whoever answered."""
         state, mechanism, total, made = self.state, self.mechanism, self.total, self.algorithm
         # keyed by the sum itself: another sum, of other answers or other rows, never meets the same noise
-        noised = mechanism.noise(derive("noise", mark(tensor_bytes(total))), Bounded(total, mechanism.sensitivity))
+        stream = derive("noise", mark(tensor_bytes(total)))
+        rest = {name: tensor for name, tensor in state.memory.items() if name != "clip"}
+        rest, noised = mechanism.noise(rest, stream, Bounded(total, mechanism.sensitivity))
         params, memory = made.optimizer.step(state.params, state.optimizer, noised.vector / made.expected_weight)
         within = list(self.within.values())
         count = derive("count", sum(within), len(within))
         clip = made.adapt.next(mechanism, within, count) if made.adapt else mechanism.clip
         info = {"clip": mechanism.clip, "noise_std": noised.noise_std / made.expected_weight, "refused": self.refused}
         info |= {"noised_norm": float(noised.vector.norm()) / made.expected_weight}
-        return State(params, {"clip": torch.tensor(clip, dtype=torch.float64)}, memory), info
+        return State(params, {**rest, "clip": torch.tensor(clip, dtype=torch.float64)}, memory), info

@@ -56,7 +56,8 @@ class Encrypted:
             info = trained.info | {"clipped": float(trained.update.vector.norm() > self.grid.clip)}
         except Exception:  # noqa: BLE001 - whatever the rows cause: nobody shall learn of it, a zero with its noise is sent
             placed, info = self.grid.place(np.zeros(self.grid.size), **where), {"diverged": 1.0}
-        return Trained(group.noise.noise(derive("share"), placed), info)  # + its share of N(0, S²σ²)
+        _, shared = group.noise.noise(group.noise.init(), derive("share"), placed)  # + its share of N(0, S²σ²)
+        return Trained(shared, info)
 
     def release(self, trained: Trained, client: Client, received: Message) -> Message:
         if not isinstance(trained.update, Shared):

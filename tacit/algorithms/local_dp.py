@@ -13,7 +13,7 @@ import torch
 from dp_accounting import DpEvent
 
 from tacit.algorithms import Combining, Server
-from tacit.privacy.local.mechanism import SampledGaussian
+from tacit.privacy.mechanism import TrainingMechanism
 from tacit.random import Derive
 from tacit.train.workspace import Trained, Workspace
 from tacit.types import Client, Message, Private, State
@@ -29,7 +29,7 @@ class LocalDP:
     forgiving: ClassVar[bool] = False
     numbered: ClassVar[bool] = False
 
-    mechanism: Callable[[Client], SampledGaussian]
+    mechanism: Callable[[Client], TrainingMechanism]
     server: Server
     local: Callable[..., Trained]
 

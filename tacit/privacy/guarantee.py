@@ -83,7 +83,7 @@ def spent_by(
             bounds.add(price.method(composition, delta=guarantee.delta, accountant=ledger.accountant))
     low, middle, high = (float(value) for value in (spent.min(), np.median(spent), spent.max()))
     others = _others(guarantee, ledger, dict(zip(population.names, spent.tolist(), strict=True)), seen)
-    accountant = " and ".join(sorted(bounds - {price.INTEGER_SUMS})) or guarantee.accountant
+    accountant = " and ".join(sorted(bounds)) or guarantee.accountant
     ends = {"epsilon_min": low, "epsilon_median": middle, "epsilon_max": high}
     return replace(guarantee, accountant=accountant, **ends, others=others)
 

@@ -11,7 +11,7 @@ from functools import partial
 
 import torch
 
-from tacit.privacy.local.mechanism import SampledGaussian
+from tacit.privacy.mechanism import TrainingMechanism
 from tacit.random import Stream
 from tacit.train.views import Shifts, labelled
 from tacit.train.workspace import Trained, Workspace
@@ -22,7 +22,7 @@ def dp_sgd(
     work: Workspace,
     theta_0: torch.Tensor,
     client: Client,
-    mechanism: SampledGaussian,
+    mechanism: TrainingMechanism,
     *,
     learning_rate: float,
     stream: Stream,
@@ -30,9 +30,10 @@ def dp_sgd(
 ) -> Trained:
     """Runs `mechanism.steps` steps from theta_0 and returns the difference. With `views` a record's gradient is their mean."""
     theta, p_D = work.theta.copy_(theta_0), mechanism.sampling_rate * client.size
-    loss, seen, clipped = 0.0, 0, 0.0
+    state, loss, seen, clipped = mechanism.init(), 0.0, 0, 0.0
     for _ in range(mechanism.steps):
-        batch = torch.from_numpy(mechanism.sample(stream, client.size))  # line 11: each record with probability p
+        state, drawn = mechanism.sample(state, stream, client.size)  # line 11: each record with probability p
+        batch = torch.from_numpy(drawn)
         y, rows = client.y[batch], partial(client.x.__getitem__, batch)
         if views is None:
             total, info = work.clipped_sum(rows(), y, again=rows)  # sum of g_i min(1, C/|g_i|)
@@ -40,13 +41,13 @@ def dp_sgd(
             offsets = views.offsets(stream, len(batch))
             moved = partial(lambda rows, offsets: views.of(rows(), offsets), rows, offsets)
             total, info = work.viewed_sum(moved(), labelled(y, views), again=moved)
-        noisy = mechanism.noise(stream, total)  # + N(0, (zC)^2 I)
+        state, noisy = mechanism.noise(state, stream, total)  # + N(0, (zC)^2 I)
         theta.add_(noisy.vector, alpha=-learning_rate / p_D)  # line 14
         for part in work.frozen:
             theta[part] = theta_0[part]
         loss, seen = loss + info.loss_sum, seen + info.examples
         clipped += info.fraction_clipped * info.examples
-    noise_std = learning_rate / p_D * mechanism.noise_std * mechanism.steps**0.5
+    noise_std = learning_rate / p_D * mechanism.noise_std * mechanism.noise_growth
     seen = max(seen, 1)
     update = finite(theta - theta_0.to(theta.device))
     return Trained(Private(update, noise_std), {"loss": loss / seen, "clipped": clipped / seen})
@@ -65,7 +66,7 @@ class DpSgd:
     views: Shifts | None = None
 
     def __call__(
-        self, work: Workspace, theta: torch.Tensor, client: Client, mechanism: SampledGaussian, *, stream: Stream
+        self, work: Workspace, theta: torch.Tensor, client: Client, mechanism: TrainingMechanism, *, stream: Stream
     ) -> Trained:
         rate, views = self.learning_rate, self.views
         return dp_sgd(work, theta, client, mechanism, learning_rate=rate, stream=stream, views=views)

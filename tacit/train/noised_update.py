@@ -8,7 +8,7 @@ import torch
 
 from tacit.errors import BadInput
 from tacit.privacy.clip import bound
-from tacit.privacy.local.mechanism import SampledGaussian
+from tacit.privacy.mechanism import TrainingMechanism
 from tacit.random import Stream
 from tacit.train.attempt import Local, attempt
 from tacit.train.workspace import Trained, Workspace
@@ -19,7 +19,7 @@ def noised_update(
     work: Workspace,
     theta_0: torch.Tensor,
     client: Client,
-    mechanism: SampledGaussian,
+    mechanism: TrainingMechanism,
     *,
     sgd: Local,
     stream: Stream,
@@ -30,4 +30,5 @@ def noised_update(
     trained = attempt(sgd, work, theta_0, client, stream)
     bounded = bound(trained.update.vector, clip=mechanism.clip)
     clipped = float(bounded.vector is not trained.update.vector)
-    return Trained(mechanism.noise(stream, bounded), trained.info | {"clipped": clipped})
+    _, noised = mechanism.noise(mechanism.init(), stream, bounded)
+    return Trained(noised, trained.info | {"clipped": clipped})

@@ -371,3 +371,12 @@ def test_noise_from_the_operating_system_gives_another_model_every_time(summed, 
 def test_what_would_break_the_promise_or_have_no_effect_is_refused(summed, tmp_path, change, message):
     with pytest.raises(BadInput, match=message):
         tacit.run(summed(**change), out=tmp_path)
+
+
+def test_what_single_reports_of_all_runs_come_to_counts_each_of_them_with_its_own_share_alone(summed, tmp_path):
+    shared = {"ledger": str(tmp_path / "ledger.db"), "delta_share": 0.5, "noise_multiplier": 8.0, "epsilon": 50.0}
+    runs = [tacit.run(summed(privacy=shared, train={"rounds": 1}), out=tmp_path / name) for name in ("one", "two")]
+    (first,), (second,) = (run.guarantee.also for run in runs)
+    assert second.others.runs == 1
+    assert second.others.epsilon > second.epsilon_max + first.epsilon_max
+    assert first.epsilon_max > 2 * runs[0].guarantee.epsilon_max

@@ -18,7 +18,7 @@ from tacit.data.population import Population
 from tacit.digest import question_mark
 from tacit.engine.trainers.processes import Reply, Trainer
 from tacit.engine.wire import pack, unpack
-from tacit.privacy.local.mechanism import SampledGaussian
+from tacit.privacy.mechanism import NoiseState, TrainingMechanism
 from tacit.random import Stream
 from tacit.train.dp_sgd import DpSgd, finite
 from tacit.train.flat import blocks
@@ -81,6 +81,7 @@ def dp_sgd_stacked(
 ) -> list[Trained]:
     """Runs every client's steps from theta_0, all clients in step, and returns the differences."""
     mechanisms = [algorithm.mechanism(client) for client in clients]
+    states = [mechanism.init() for mechanism in mechanisms]
     start = theta_0.to(work.theta.device)
     theta = start.repeat(len(clients), 1)
     p_D = torch.tensor([m.sampling_rate * c.size for m, c in zip(mechanisms, clients, strict=True)])
@@ -88,13 +89,15 @@ def dp_sgd_stacked(
     rates = (-local.learning_rate / p_D).to(start.device)
     seen = torch.zeros(3, len(clients), device=start.device)  # loss, examples, clipped
     for _ in range(mechanisms[0].steps):
-        x, y, mask = _batches(clients, mechanisms, streams, local.views)  # line 11: each record with probability p
+        x, y, mask = _batches(
+            clients, mechanisms, states, streams, local.views
+        )  # line 11: each record with probability p
         with full_precision(x.device):
             total = _clipped_sums(model, work, theta, x, y, mask, seen)
-        noisy = [
-            mechanism.noise(stream, Bounded(row, mechanism.clip)).vector  # + N(0, (zC)^2 I)
-            for mechanism, stream, row in zip(mechanisms, streams, total, strict=True)
-        ]
+        noisy = []
+        for k, (mechanism, stream, row) in enumerate(zip(mechanisms, streams, total, strict=True)):
+            states[k], noised = mechanism.noise(states[k], stream, Bounded(row, mechanism.clip))  # + N(0, (zC)^2 I)
+            noisy.append(noised.vector)
         theta.add_(torch.stack(noisy) * rates[:, None])  # line 14
         for part in work.frozen:
             theta[:, part] = start[part]
@@ -106,10 +109,17 @@ def _model(work: Workspace, views: Shifts | None) -> nn.Module:
 
 
 def _batches(
-    clients: Sequence[Client], mechanisms: Sequence[SampledGaussian], streams: Sequence[Stream], views: Shifts | None
+    clients: Sequence[Client],
+    mechanisms: Sequence[TrainingMechanism],
+    states: list[NoiseState],
+    streams: Sequence[Stream],
+    views: Shifts | None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The clients' Poisson samples (client, example), filled up with examples that will weigh nothing."""
-    drawn = [m.sample(s, c.size) for c, m, s in zip(clients, mechanisms, streams, strict=True)]
+    """The clients' samples (client, example), filled up with examples that will weigh nothing; `states` go on in place."""
+    drawn = []
+    for k, (client, mechanism, stream) in enumerate(zip(clients, mechanisms, streams, strict=True)):
+        states[k], batch = mechanism.sample(states[k], stream, client.size)
+        drawn.append(batch)
     longest = max(1, *(len(batch) for batch in drawn))
     places = torch.zeros(len(drawn), longest, dtype=torch.long)
     mask = torch.zeros(len(drawn), longest)
@@ -163,10 +173,10 @@ def _clipped_sums(
 
 
 def _results(
-    mechanisms: Sequence[SampledGaussian], updates: torch.Tensor, rates: list[float], seen: torch.Tensor
+    mechanisms: Sequence[TrainingMechanism], updates: torch.Tensor, rates: list[float], seen: torch.Tensor
 ) -> Iterator[Trained]:
     for mechanism, update, rate, column in zip(mechanisms, updates, rates, seen.T, strict=True):
         loss, examples, clipped = column.tolist()
-        noise_std = -rate * mechanism.noise_std * mechanism.steps**0.5
+        noise_std = -rate * mechanism.noise_std * mechanism.noise_growth
         info = {"loss": loss / max(examples, 1), "clipped": clipped / max(examples, 1)}
         yield Trained(Private(finite(update), noise_std), info)

@@ -14,7 +14,6 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 from functools import lru_cache
-from numbers import Integral
 
 import dp_accounting
 import numpy as np
@@ -22,33 +21,24 @@ from dp_accounting import DpEvent
 
 from tacit import check
 from tacit.errors import BadInput
-from tacit.privacy.accounting import composed, gdp, sampled_rdp
-from tacit.privacy.accounting.sampled_rdp import sampled_gaussian
+from tacit.privacy.accounting import composed, events, gdp, sampled_rdp
 from tacit.privacy.integers import renyi
 
 ACCOUNTANTS = ("pld", "rdp")
-INTEGER_SUMS = "RDP (integer sums)"
-MOST_RELEASES = 2**53  # counts up to here are exact as floats
 
 Composition = tuple[tuple[DpEvent, int], ...]
 
 
-def compose(events: Iterable[tuple[DpEvent, int]]) -> Composition:
-    """Counts equal events together, looking inside self-compositions: the order of releases does not change the price."""
+def compose(releases: Iterable[tuple[DpEvent, int]]) -> Composition:
+    """Counts equal events together, looking inside self-compositions: the order of releases does not change the price.
+
+    Raises BadInput for a count that is no whole number >= 0.
+    """
     counts: Counter[DpEvent] = Counter()
-    for event, count in events:
-        times = _whole(count)
-        while isinstance(event, dp_accounting.SelfComposedDpEvent):
-            event, times = event.event, _whole(times * _whole(event.count))
-        counts[event] = _whole(counts[event] + times)
+    for event, count in releases:
+        inner, times = events.counted(event)
+        counts[inner] = events.whole(counts[inner] + events.whole(events.whole(count) * times))
     return tuple(sorted(((event, count) for event, count in counts.items() if count), key=repr))
-
-
-def _whole(count: int) -> int:
-    """A number of releases, refused unless it is a whole number >= 0: a negative one would pay charges back."""
-    if isinstance(count, bool) or not isinstance(count, Integral) or not 0 <= count <= MOST_RELEASES:
-        raise BadInput(f"Expected a whole number of releases between 0 and 2^53, got {count!r}.")
-    return int(count)
 
 
 def epsilon(composition: Composition, *, delta: float, accountant: str = "pld") -> float:
@@ -77,17 +67,23 @@ def _priced(composition: Composition, *, delta: float, accountant: str) -> tuple
     composition = compose(composition)
     if not composition:
         return 0.0, "nothing released"
-    if any(replaces_one(event) for event, _ in composition):
-        return _replace_one(composition, delta, accountant)
-    if any(isinstance(event, renyi.IntegerSumDpEvent) for event, _ in composition):  # their price is a Rényi curve
-        return renyi.epsilon(composition, delta=delta), INTEGER_SUMS
-    if accountant == "rdp":
+    kinds = [events.kind_of(event) for event, _ in composition]
+    relations = {kind.relation for kind in kinds}
+    if "replace one" in relations and accountant != "rdp":
+        raise BadInput('Cohorts of a fixed size are priced by RDP alone: set privacy.accountant = "rdp".')
+    events.refuse_mixed(relations)
+    if accountant == "rdp" or any(kind.gaussian is None for kind in kinds):
         return _rdp(composition, delta)
     return _sampled(composition, delta)
 
 
+def accountant_for(composition: Composition) -> str:
+    """The accountant that can price a composition: "pld" wherever it can."""
+    return "rdp" if any(events.relation(event) == "replace one" for event, _ in composition) else "pld"
+
+
 def _sampled(composition: Composition, delta: float) -> tuple[float, str]:
-    parts = [(*sampled_gaussian(event), count) for event, count in composition]
+    parts = [(*events.kind_of(event).gaussian(event), count) for event, count in composition]  # type: ignore[misc]
     unsampled = gdp.epsilon(gdp.mu_of((z, count) for _, z, count in parts), delta), "GDP (closed form)"
     whole, drawn = ([part for part in parts if (part[0] == 1) == wanted] for wanted in (True, False))
     if not drawn or unsampled[0] == 0:
@@ -107,39 +103,23 @@ def _whole_orders(drawn: composed.Parts, delta: float) -> tuple[float, str]:
 
 
 def _rdp(composition: Composition, delta: float) -> tuple[float, str]:
-    curve = np.sum([count * sampled_rdp.curve(event) for event, count in composition], axis=0)
-    return sampled_rdp.epsilon(sampled_rdp.ORDERS, curve, delta), "RDP (rounded up)"
-
-
-def replaces_one(event: DpEvent) -> bool:
-    """Whether an event is priced for replacing one unit by another, not for adding or removing one."""
-    return isinstance(event, dp_accounting.SampledWithoutReplacementDpEvent)
-
-
-def _replace_one(composition: Composition, delta: float, accountant: str) -> tuple[float, str]:
-    if accountant != "rdp":
-        raise BadInput('Cohorts of a fixed size are priced by RDP alone: set privacy.accountant = "rdp".')
-    if not all(replaces_one(event) for event, _ in composition):
-        raise BadInput(
-            "Fixed-size cohorts (replace one) and other releases (add or remove one) have no common price:"
-            " use another privacy.ledger."
-        )
-    return _rdp(composition, delta)
+    parts = [(events.kind_of(event), event, count) for event, count in composition]
+    curve = np.sum([count * kind.divergences(event) for kind, event, count in parts], axis=0)
+    name = " and ".join(sorted({kind.bound for kind, _, _ in parts}))
+    slacks = [count * kind.slack(event) for kind, event, count in parts if kind.slack]
+    if slacks:
+        return renyi.epsilon(curve, slack=sum(slacks), delta=delta), name
+    return sampled_rdp.epsilon(sampled_rdp.ORDERS, curve, delta), name
 
 
 def to_text(event: DpEvent) -> str:
-    """A round event as one line of JSON for the ledger; `from_text` is its inverse."""
-    steps = 1
-    if isinstance(event, dp_accounting.SelfComposedDpEvent):
-        event, steps = event.event, event.count
-    if isinstance(event, renyi.IntegerSumDpEvent):
-        return renyi.to_text(event, steps)
-    if isinstance(event, dp_accounting.SampledWithoutReplacementDpEvent):
-        sizes = {"population": event.source_dataset_size, "cohort": event.sample_size}
-        _, z = sampled_gaussian(event.event)
-        return json.dumps({"event": "fixed-cohort-gaussian", "noise_multiplier": z, **sizes, "steps": steps})
-    rate, z = sampled_gaussian(event)
-    return json.dumps({"event": "sampled-gaussian", "noise_multiplier": z, "sampling_rate": rate, "steps": steps})
+    """A round event as one line of JSON for the ledger; `from_text` is its inverse. Raises BadInput for what has no price."""
+    inner, steps = events.counted(event)
+    kind = events.kind_of(inner)
+    record = kind.to_record(inner)
+    if events.OURS & record.keys():
+        raise BadInput(f'The event {kind.name!r} may not write "event" or "steps" itself: use other words.')
+    return json.dumps({"event": kind.name, **record, "steps": steps})
 
 
 @lru_cache(maxsize=100_000)
@@ -150,25 +130,12 @@ def from_text(text: str) -> DpEvent:
     """
     try:
         record = json.loads(text)
-        kind = record.get("event")
-        if kind not in ("sampled-gaussian", "fixed-cohort-gaussian", renyi.KIND):
-            raise BadInput(f"This ledger holds an event of kind {kind!r} that this version cannot price.")
-        if _whole(record["steps"]) == 0:
+        kind = events.named(record.get("event"))
+        if events.whole(record["steps"]) == 0:
             raise BadInput("This ledger holds an event of no steps at all.")
-        return renyi.from_record(record) if kind == renyi.KIND else _from_record(record)
+        one = kind.from_record({key: value for key, value in record.items() if key not in events.OURS})
+        return dp_accounting.SelfComposedDpEvent(one, record["steps"])
     except BadInput:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise BadInput(f"This ledger holds an event that cannot be read: {str(text)[:80]!r}.") from error
-
-
-def _from_record(record: dict) -> DpEvent:
-    one: DpEvent = dp_accounting.GaussianDpEvent(record["noise_multiplier"])
-    if record["event"] == "fixed-cohort-gaussian":
-        one = dp_accounting.SampledWithoutReplacementDpEvent(record["population"], record["cohort"], one)
-        sampled_rdp.cohort(one)
-    else:
-        check.rate(sampling_rate=record["sampling_rate"])
-        one = dp_accounting.PoissonSampledDpEvent(record["sampling_rate"], one) if record["sampling_rate"] < 1 else one
-        sampled_gaussian(one)
-    return dp_accounting.SelfComposedDpEvent(one, record["steps"])

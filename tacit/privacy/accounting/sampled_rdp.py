@@ -61,13 +61,6 @@ def sampled_gaussian(event: DpEvent) -> tuple[float, float]:
     return float(rate), float(event.noise_multiplier)
 
 
-def curve(event: DpEvent) -> np.ndarray:
-    """The Rényi divergence at ORDERS of one Gaussian release: of everything, a Poisson sample, or a sample of fixed size."""
-    if isinstance(event, dp_accounting.SampledWithoutReplacementDpEvent):
-        return without_replacement(*cohort(event))
-    return poisson(*sampled_gaussian(event))
-
-
 def cohort(event: dp_accounting.SampledWithoutReplacementDpEvent) -> tuple[float, float]:
     """(share drawn, z) of a Gaussian release of a cohort of fixed size. Raises BadInput for what has no such price."""
     check.at_least(1, cohort=event.sample_size)

@@ -20,6 +20,7 @@ from dp_accounting import DpEvent
 from tacit import check
 from tacit.errors import BadInput
 from tacit.privacy.clip import bound
+from tacit.privacy.mechanism import CohortMechanism, NoiseState
 from tacit.random import Stream
 from tacit.types import Bounded, Private
 
@@ -90,22 +91,34 @@ class CohortGaussian:
         """A client adds b - 1/2 to the count: 1/2 if it comes or goes, 1 if another takes its place."""
         return 0.5 if self.sampler == "poisson" else 1.0
 
-    def sample(self, stream: Stream) -> np.ndarray:
-        """The clients of one round, and nothing but chance decides: a Poisson cohort may be empty, and stays so."""
+    def init(self) -> NoiseState:
+        """No round knows of another one."""
+        return {}
+
+    def sample(self, state: NoiseState, stream: Stream, size: int) -> tuple[NoiseState, np.ndarray]:
+        """The clients of one round, and nothing but chance decides: a Poisson cohort may be empty, and stays so.
+
+        Raises BadInput for another number of clients than was priced.
+        """
+        if size != self.population:
+            raise BadInput(f"This cohort is priced for {self.population} clients, got {size}.")
         if self.sampler == "poisson":
-            return stream.bernoulli(self.population, self.rate)
-        return np.sort(np.argsort(stream.uniform(self.population), kind="stable")[: self.cohort])
+            return state, stream.bernoulli(size, self.rate)
+        return state, np.sort(np.argsort(stream.uniform(size), kind="stable")[: self.cohort])
 
     def bound(self, update: torch.Tensor) -> Bounded:
         """One client's update, clipped."""
         return bound(update, clip=self.clip)
 
-    def noise(self, stream: Stream, total: Bounded) -> Private:
+    def noise(self, state: NoiseState, stream: Stream, bounded: Bounded) -> tuple[NoiseState, Private]:
         """Noises the sum of a round, once. Raises BadInput for a sum of any other sensitivity."""
-        if total.sensitivity != self.sensitivity:
-            raise BadInput(f"This noise is made for sensitivity {self.sensitivity}, got a sum of {total.sensitivity}.")
-        noise = stream.normal(total.vector.numel()).to(total.vector.device)
-        return Private(total.vector.add(noise.view_as(total.vector), alpha=self.noise_std), self.noise_std)
+        if bounded.sensitivity != self.sensitivity:
+            raise BadInput(
+                f"This noise is made for sensitivity {self.sensitivity}, got a sum of {bounded.sensitivity}."
+            )
+        total = bounded.vector
+        noise = stream.normal(total.numel()).to(total.device)
+        return state, Private(total.add(noise.view_as(total), alpha=self.noise_std), self.noise_std)
 
     def noised_share(self, stream: Stream, unclipped: int, answers: int) -> float:
         """The share of updates that were *not* clipped, over the expected cohort, with its noise."""
@@ -132,7 +145,7 @@ class QuantileClip:
     quantile: float = 0.5
     learning_rate: float = 0.2
 
-    def next(self, mechanism: CohortGaussian, within: Sequence[bool], stream: Stream) -> float:
+    def next(self, mechanism: CohortMechanism, within: Sequence[bool], stream: Stream) -> float:
         """The clip of the next round; that of this round is the mechanism's."""
         b = mechanism.noised_share(stream, sum(within), len(within))
         moved = mechanism.clip * math.exp(-self.learning_rate * (b - self.quantile))

@@ -58,7 +58,8 @@ class CentralPlan(Plan):
         return self.mechanism.rate * float(self.weights.sum())
 
     def drawn(self, stream: Stream) -> Sequence[int]:
-        return [int(index) for index in self.mechanism.sample(stream)]
+        _, drawn = self.mechanism.sample(self.mechanism.init(), stream, len(self.weights))
+        return [int(index) for index in drawn]
 
     def key(self, client: Client) -> str:
         return repr((self.mechanism, float(self.weights[client.index]), self.expected_weight))

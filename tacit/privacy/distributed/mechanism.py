@@ -18,6 +18,7 @@ from tacit.privacy.accounting import price
 from tacit.privacy.accounting.calibrate import smallest
 from tacit.privacy.integers.discrete import LAWS, Law, distance, draw, prepare, reach
 from tacit.privacy.integers.renyi import IntegerSumDpEvent
+from tacit.privacy.mechanism import NoiseState
 from tacit.protect.quantise import Placed
 from tacit.random import Stream
 from tacit.types import Shared
@@ -72,17 +73,25 @@ class SharedNoise:
         """Makes the tables of the first draw now."""
         prepare(self._law)
 
-    def noise(self, stream: Stream, placed: Placed) -> Shared:
+    def init(self) -> NoiseState:
+        """No share knows of another one."""
+        return {}
+
+    def sample(self, state: NoiseState, stream: Stream, size: int) -> tuple[NoiseState, np.ndarray]:
+        """Everybody: nothing is claimed for choosing clients at random."""
+        return state, np.arange(size)
+
+    def noise(self, state: NoiseState, stream: Stream, bounded: Placed) -> tuple[NoiseState, Shared]:
         """Adds this client's share. What then lies beyond its lane is cut to it: to single reports that is post-processing.
 
         Raises BadInput for a vector that was bounded for another sensitivity.
         """
-        if placed.l2_squared != self.l2_squared or placed.values.shape != (self.dimension,):
+        if bounded.l2_squared != self.l2_squared or bounded.values.shape != (self.dimension,):
             text = f"{self.dimension} integers of squared length {self.l2_squared}"
-            raise BadInput(f"This noise is made for {text}, got {len(placed.values)} of {placed.l2_squared}.")
+            raise BadInput(f"This noise is made for {text}, got {len(bounded.values)} of {bounded.l2_squared}.")
         share = draw(self._law, stream, self.dimension)
-        edge = placed.largest + self.tail
-        return Shared(torch.from_numpy(np.clip(placed.values + share, -edge, edge)))
+        edge = bounded.largest + self.tail
+        return state, Shared(torch.from_numpy(np.clip(bounded.values + share, -edge, edge)))
 
     def event(self) -> IntegerSumDpEvent:
         """The price of one opened sum."""

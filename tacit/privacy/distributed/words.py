@@ -5,14 +5,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from dp_accounting import DpEvent
 
 from tacit.data.population import Population
 from tacit.experiment import Experiment
-from tacit.privacy.accounting import price
+from tacit.privacy.accounting import events, price
 from tacit.privacy.distributed.mechanism import SharedNoise
 from tacit.privacy.guarantee import EMPTIED, PUBLIC, WHO, Words, spent_by
-from tacit.privacy.integers.renyi import IntegerSumDpEvent
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.purse import Purse
 from tacit.types import Guarantee
@@ -62,11 +60,7 @@ def seen_alone(guarantee: Guarantee, experiment: Experiment, ledger: Ledger, pop
         sampler="single reports, each with its own share of the noise",
         assumes=(*WHO["client"], *PUBLIC),
     )
-
-    def alone(event: DpEvent) -> DpEvent:
-        return event.alone() if isinstance(event, IntegerSumDpEvent) else event
-
-    return spent_by(other, ledger, population, seen=alone)
+    return spent_by(other, ledger, population, seen=events.alone)
 
 
 def rows(plan: "DistributedPlan", purse: Purse) -> list[dict[str, Any]]:

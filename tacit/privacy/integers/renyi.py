@@ -9,19 +9,16 @@ A sampler that is a total variation t away from its law, or a lane that is cut w
 to delta: those are `slack` and `cut`, and `epsilon` takes them out of the delta that it is asked for.
 """
 
-import json
 import math
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
-from dp_accounting import DpEvent, SelfComposedDpEvent
+from dp_accounting import DpEvent
 
 from tacit import check
 from tacit.privacy.accounting import sampled_rdp
 
-KIND = "integer-sum"
 RESERVES = (1e-6, 1e-3, 0.5)  # shares of delta that may be set aside for slack; the first that suffices is used
 NARROWEST = 0.25  # the variance of a discrete Gaussian share from which Theorem 1 of arXiv:2102.06387 holds
 
@@ -92,33 +89,16 @@ def curve(event: IntegerSumDpEvent, orders: np.ndarray) -> np.ndarray:
     return np.array(found)
 
 
-def epsilon(composition: Iterable[tuple[DpEvent, int]], *, delta: float) -> float:
-    """The epsilon at `delta` of integer sums and Gaussian releases, sampled or not; inf where slack eats delta."""
-    total, slack = np.zeros(len(sampled_rdp.ORDERS)), 0.0
-    for event, count in composition:
-        if isinstance(event, IntegerSumDpEvent):
-            total = total + count * _default_curve(event)
-            slack += count * (event.slack + event.cut)
-        else:
-            total = total + count * sampled_rdp.curve(event)
+def epsilon(divergences: np.ndarray, *, slack: float, delta: float) -> float:
+    """The epsilon at `delta` of a curve at `sampled_rdp.ORDERS` whose releases are `slack` away from it; inf if that eats delta."""
     for reserve in RESERVES:
-        found = sampled_rdp.epsilon(sampled_rdp.ORDERS, total, delta * (1 - reserve))
+        found = sampled_rdp.epsilon(sampled_rdp.ORDERS, divergences, delta * (1 - reserve))
         if slack == 0 or found + math.log1p(math.exp(-found)) + math.log(slack) <= math.log(delta * reserve):
             return found
     return math.inf
 
 
 @lru_cache(maxsize=1024)
-def _default_curve(event: IntegerSumDpEvent) -> np.ndarray:
+def default_curve(event: IntegerSumDpEvent) -> np.ndarray:
+    """`curve` at `sampled_rdp.ORDERS`."""
     return curve(event, sampled_rdp.ORDERS)
-
-
-def to_text(event: IntegerSumDpEvent, steps: int = 1) -> str:
-    """The event as one line of JSON; `from_record` reads it back exactly."""
-    return json.dumps({"event": KIND, **asdict(event), "steps": steps})
-
-
-def from_record(record: dict) -> DpEvent:
-    """The event of a parsed line."""
-    values = {key: value for key, value in record.items() if key not in ("event", "steps")}
-    return SelfComposedDpEvent(IntegerSumDpEvent(**values), record["steps"])

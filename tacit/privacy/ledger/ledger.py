@@ -22,8 +22,8 @@ from pathlib import Path
 
 from dp_accounting import DpEvent
 
-from tacit.errors import BadInput, LedgerError
-from tacit.privacy.accounting import price
+from tacit.errors import LedgerError
+from tacit.privacy.accounting import events, price
 from tacit.privacy.ledger import filter as seals
 from tacit.privacy.ledger import witness
 from tacit.privacy.ledger.conditions import Condition
@@ -72,7 +72,7 @@ class Ledger:
         self._used: dict[str, int] = {}
         self._before: dict[tuple[str, str], Spent] = {}
         self._events: dict[str, int] = {}
-        self._relations: dict[str, set[bool]] = {}
+        self._relations: dict[str, set[events.Relation]] = {}
         self._others: dict[tuple[str, bool], int] = {}
         for mark in self._marks:
             witness.refuse_lost(self.path, mark)
@@ -157,7 +157,7 @@ class Ledger:
         charges: dict[str, list[tuple[DpEvent, int]]] = {}
         for client, text, count in rows:
             charges.setdefault(client, [*shared]).append((price.from_text(text), count))
-        return {client: price.compose(events) for client, events in charges.items()}
+        return {client: price.compose(paid) for client, paid in charges.items()}
 
     def before(self, client: str, unit: str) -> Spent:
         """What other runs have sealed for a client in one unit; of the empty name, for whoever has sealed most."""
@@ -251,16 +251,12 @@ class Ledger:
         return seals.most_releases(budget, event, **limits, hint=hint)
 
     def _refuse_other_relation(self, unit: str, event: DpEvent) -> None:
-        """Replacing one unit and adding or removing one are different promises, and their epsilons do not add up."""
+        """Refuses an event whose price is for another change than those of other runs. Raises BadInput."""
         if unit not in self._relations:
             query = "SELECT DISTINCT text FROM events JOIN seals ON events.id = seals.event WHERE unit = ? AND run != ?"
             texts = self._db.execute(query, (unit, self.run)).fetchall()
-            self._relations[unit] = {price.replaces_one(_inner(price.from_text(text))) for (text,) in texts}
-        if self._relations[unit] - {price.replaces_one(_inner(event))}:
-            raise BadInput(
-                "Fixed-size cohorts (replace one) and other releases (add or remove one) have no common price:"
-                " use another privacy.ledger."
-            )
+            self._relations[unit] = {events.relation(price.from_text(text)) for (text,) in texts}
+        events.refuse_mixed(self._relations[unit] | {events.relation(event)})
 
     def _seal_of(self, name: str) -> Seal | None:
         if name not in self._seals:
@@ -418,9 +414,3 @@ class Ledger:
 
 def _now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
-
-
-def _inner(event: DpEvent) -> DpEvent:
-    """An event without the counts around it."""
-    ((inner, _),) = price.compose([(event, 1)])
-    return inner

@@ -86,8 +86,7 @@ def totals(accounts: list[Account]) -> dict[tuple[str, str], tuple[float, float]
 
 def _price(text: str, count: int, delta: float) -> float:
     composition = price.compose([(price.from_text(text), count)])
-    accountant = "rdp" if any(price.replaces_one(event) for event, _ in composition) else "pld"
-    return price.epsilon(composition, delta=delta, accountant=accountant)
+    return price.epsilon(composition, delta=delta, accountant=price.accountant_for(composition))
 
 
 def spent(charges: list[dict[str, Any]], *, delta: float) -> dict[tuple[str, str], float]:
@@ -103,7 +102,7 @@ def spent(charges: list[dict[str, Any]], *, delta: float) -> dict[tuple[str, str
     for (client, unit), events in groups.items():
         shared = groups.get((EVERYBODY, unit), []) if client != EVERYBODY else []
         composition = price.compose([*events, *shared])
-        accountant = "rdp" if any(price.replaces_one(event) for event, _ in composition) else "pld"
+        accountant = price.accountant_for(composition)
         found[client, unit] = price.epsilon(composition, delta=delta, accountant=accountant)
     return found
 

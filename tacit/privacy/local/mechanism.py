@@ -14,6 +14,7 @@ from dp_accounting import DpEvent
 
 from tacit import check
 from tacit.errors import BadInput
+from tacit.privacy.mechanism import NoiseState
 from tacit.random import Stream
 from tacit.types import Bounded, Private
 
@@ -41,17 +42,26 @@ class SampledGaussian:
         """The standard deviation on the sum, z * C."""
         return self.noise_multiplier * self.clip
 
-    def sample(self, stream: Stream, size: int) -> np.ndarray:
-        """The records of one step: each of `size` independently with probability q; often none, never a fixed number."""
-        return stream.bernoulli(size, self.sampling_rate)
+    @property
+    def noise_growth(self) -> float:
+        """The noise of the steps is independent."""
+        return self.steps**0.5
 
-    def noise(self, stream: Stream, bounded: Bounded) -> Private:
+    def init(self) -> NoiseState:
+        """No step knows of another one."""
+        return {}
+
+    def sample(self, state: NoiseState, stream: Stream, size: int) -> tuple[NoiseState, np.ndarray]:
+        """The records of one step: each of `size` independently with probability q; often none, never a fixed number."""
+        return state, stream.bernoulli(size, self.sampling_rate)
+
+    def noise(self, state: NoiseState, stream: Stream, bounded: Bounded) -> tuple[NoiseState, Private]:
         """Adds N(0, (zC)^2 I) to a sum whose sensitivity is C; float32 from then on. Raises BadInput for any other sensitivity."""
         if bounded.sensitivity != self.clip:
             raise BadInput(f"This noise is made for sensitivity {self.clip}, got a vector of {bounded.sensitivity}.")
         noise = stream.normal(bounded.vector.numel()).to(bounded.vector.device)
         noisy = bounded.vector.add(noise.view_as(bounded.vector), alpha=self.noise_std)
-        return Private(noisy.float(), self.noise_std)
+        return state, Private(noisy.float(), self.noise_std)
 
     def event(self) -> DpEvent:
         """The price of all steps, as dp-accounting describes it."""

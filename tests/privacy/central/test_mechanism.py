@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from statistical import has_std, is_normal, is_poisson_sampling
 
 from tacit.errors import BadInput
-from tacit.privacy.accounting import price
+from tacit.privacy.accounting import price, sampled_rdp
 from tacit.privacy.central.mechanism import CohortGaussian, QuantileClip
 from tacit.privacy.clip import bound, norm_bound
 from tacit.random import seeded
@@ -27,7 +27,7 @@ def epsilon(mechanism, rounds=300, accountant="pld"):
 
 @pytest.mark.parametrize(("mechanism", "std"), [(POISSON, 1.3 * 0.5), (FIXED, 1.3 * 2 * 0.5)])
 def test_noise_has_the_stated_std_and_not_two_thirds_or_three_halves(mechanism, std):
-    noised = mechanism.noise(seeded(0)("noise"), Bounded(torch.zeros(100_000), mechanism.sensitivity))
+    _, noised = mechanism.noise({}, seeded(0)("noise"), Bounded(torch.zeros(100_000), mechanism.sensitivity))
     assert has_std(noised.vector, std)
     assert is_normal(noised.vector, std)
     assert not has_std(noised.vector, std * 2 / 3)
@@ -61,7 +61,7 @@ def test_a_fixed_cohort_has_no_pld_price_and_none_together_with_poisson_cohorts(
 
 def test_without_sampling_nothing_is_amplified():
     everybody = replace(PAPER, cohort=2400)
-    assert price.sampled_gaussian(everybody.event()) == (1.0, 1.0)
+    assert sampled_rdp.sampled_gaussian(everybody.event()) == (1.0, 1.0)
     assert epsilon(everybody, rounds=1) > 3
 
 
@@ -73,15 +73,15 @@ def test_events_read_back_from_text(mechanism):
 
 def test_poisson_cohorts_are_poisson_and_sometimes_empty():
     stream = seeded(0)("cohort")
-    cohorts = [POISSON.sample(stream) for _ in range(2000)]
+    cohorts = [POISSON.sample({}, stream, 50)[1] for _ in range(2000)]
     assert is_poisson_sampling(cohorts, size=50, rate=0.2)
     rare = replace(POISSON, cohort=1, population=5)
-    assert any(len(rare.sample(stream)) == 0 for _ in range(100))
+    assert any(len(rare.sample({}, stream, 5)[1]) == 0 for _ in range(100))
 
 
 def test_fixed_cohorts_have_their_size_and_are_uniform_and_are_not_poisson():
     stream = seeded(0)("cohort")
-    cohorts = [FIXED.sample(stream) for _ in range(2000)]
+    cohorts = [FIXED.sample({}, stream, 50)[1] for _ in range(2000)]
     assert {len(cohort) for cohort in cohorts} == {10}
     assert not is_poisson_sampling(cohorts, size=50, rate=0.2)
     hits = np.bincount(np.concatenate(cohorts), minlength=50)
@@ -90,9 +90,9 @@ def test_fixed_cohorts_have_their_size_and_are_uniform_and_are_not_poisson():
 
 def test_noise_is_refused_for_a_sum_of_another_sensitivity():
     with pytest.raises(BadInput, match=r"sensitivity 1\.0, got a sum of 0\.5"):
-        FIXED.noise(seeded(0)("noise"), Bounded(torch.zeros(3), 0.5))
+        FIXED.noise({}, seeded(0)("noise"), Bounded(torch.zeros(3), 0.5))
     with pytest.raises(AttributeError):
-        POISSON.noise(seeded(0)("noise"), torch.zeros(3))
+        POISSON.noise({}, seeded(0)("noise"), torch.zeros(3))
 
 
 @given(st.lists(st.floats(-(2.0**127), 2.0**127, width=32), min_size=1, max_size=8), st.floats(1e-3, 1e3))
@@ -140,7 +140,7 @@ def test_the_joint_price_of_sum_and_count_is_that_of_the_paper():
 
 
 def test_the_noise_on_the_sum_grows_to_pay_for_the_count():
-    noised = ADAPTIVE.noise(seeded(0)("noise"), Bounded(torch.zeros(2_000_000), 1.0))
+    _, noised = ADAPTIVE.noise({}, seeded(0)("noise"), Bounded(torch.zeros(2_000_000), 1.0))
     assert has_std(noised.vector, ADAPTIVE.update_multiplier)
     assert not has_std(noised.vector, 1.0)  # as if the count were free
 
@@ -180,7 +180,7 @@ def test_the_clip_finds_the_quantile_of_the_norms_from_far_below_and_far_above(q
     for start in (0.01, 100.0):
         mechanism, found = CohortGaussian(1.0, start, 2000, 200, count_std=10.0), []
         for _ in range(400):
-            drawn = norms[mechanism.sample(stream)]
+            drawn = norms[mechanism.sample({}, stream, 2000)[1]]
             mechanism = mechanism.at(adapt.next(mechanism, (drawn <= mechanism.clip).tolist(), stream))
             found.append(mechanism.clip)
         assert np.median(found[-100:]) == pytest.approx(np.quantile(norms, quantile), rel=0.08)
@@ -212,3 +212,9 @@ def test_a_long_update_that_is_not_finite_or_huge_is_still_bounded_or_refused():
             bound(broken, clip=1.0)
     huge = bound(vector * 1e37, clip=1.0).vector
     assert 0.999 < float(torch.linalg.vector_norm(huge.double())) <= 1 + 1e-6
+
+
+@pytest.mark.parametrize("mechanism", [POISSON, FIXED])
+def test_a_cohort_of_another_population_than_was_priced_is_refused(mechanism):
+    with pytest.raises(BadInput, match="priced for 50 clients, got 49"):
+        mechanism.sample({}, seeded(0)("cohort"), 49)

@@ -12,7 +12,7 @@ MECHANISM = SampledGaussian(noise_multiplier=1.3, clip=0.5, sampling_rate=0.2, s
 
 
 def test_noise_has_the_stated_std_and_not_two_thirds_or_three_halves():
-    noised = MECHANISM.noise(seeded(0)("noise"), Bounded(torch.zeros(100_000), 0.5))
+    _, noised = MECHANISM.noise({}, seeded(0)("noise"), Bounded(torch.zeros(100_000), 0.5))
     assert has_std(noised.vector, 1.3 * 0.5)
     assert is_normal(noised.vector, 1.3 * 0.5)
     assert not has_std(noised.vector, 1.3 * 0.5 * 2 / 3)
@@ -21,24 +21,24 @@ def test_noise_has_the_stated_std_and_not_two_thirds_or_three_halves():
 
 def test_noise_is_added_to_the_sum():
     total = torch.arange(10.0)
-    noised = MECHANISM.noise(seeded(0)("noise"), Bounded(total, 0.5))
-    noise = MECHANISM.noise(seeded(0)("noise"), Bounded(torch.zeros(10), 0.5))
+    _, noised = MECHANISM.noise({}, seeded(0)("noise"), Bounded(total, 0.5))
+    _, noise = MECHANISM.noise({}, seeded(0)("noise"), Bounded(torch.zeros(10), 0.5))
     assert torch.allclose(noised.vector, total + noise.vector)
 
 
 def test_noise_for_another_clip_is_refused():
     with pytest.raises(BadInput, match=r"sensitivity 0\.5, got a vector of 1\.0"):
-        MECHANISM.noise(seeded(0)("noise"), Bounded(torch.zeros(3), 1.0))
+        MECHANISM.noise({}, seeded(0)("noise"), Bounded(torch.zeros(3), 1.0))
 
 
 def test_noise_takes_nothing_that_was_not_bounded():
     with pytest.raises(AttributeError):
-        MECHANISM.noise(seeded(0)("noise"), torch.zeros(3))
+        MECHANISM.noise({}, seeded(0)("noise"), torch.zeros(3))
 
 
 def test_batches_are_poisson_samples():
     stream = seeded(0)("batches")
-    batches = [MECHANISM.sample(stream, 50) for _ in range(2000)]
+    batches = [MECHANISM.sample({}, stream, 50)[1] for _ in range(2000)]
     assert is_poisson_sampling(batches, size=50, rate=0.2)
 
 

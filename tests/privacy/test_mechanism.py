@@ -1,0 +1,116 @@
+"""What every mechanism keeps to, whichever kind of privacy it belongs to, and that algorithms and training know no kind."""
+
+import ast
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import tacit
+from tacit.algorithms.central_dp import CentralDP
+from tacit.errors import BadInput
+from tacit.privacy.accounting import price
+from tacit.privacy.central.mechanism import CohortGaussian
+from tacit.privacy.distributed.mechanism import even
+from tacit.privacy.local.mechanism import SampledGaussian
+from tacit.protect.quantise import Placed
+from tacit.random import seeded
+from tacit.server_optimizer import Sgd
+from tacit.types import Bounded, Message, Private
+
+SIZE, D = 50, 2000
+SHARES = {"law": "skellam", "l2_squared": 400, "dimension": D, "fewest": 6, "colluding": 2, "most": 8}
+SPENT = Bounded(torch.ones(D), 0.5)
+MECHANISMS = {
+    "local": (SampledGaussian(1.3, 0.5, 0.2, steps=4), SPENT),
+    "poisson cohorts": (CohortGaussian(1.3, 0.5, SIZE, 10), SPENT),
+    "fixed cohorts": (CohortGaussian(1.3, 0.25, SIZE, 10, "fixed"), SPENT),
+    "shares": (even(multiplier=2.0, **SHARES), Placed(np.ones(D, dtype=np.int64), 400, 20)),
+}
+
+
+def steps(mechanism, bounded, *, count=3):
+    """The samples and the noised vectors of some steps."""
+    state, stream, found = mechanism.init(), seeded(0)("steps"), []
+    for _ in range(count):
+        state, drawn = mechanism.sample(state, stream, SIZE)
+        state, noised = mechanism.noise(state, stream, bounded)
+        found.append((drawn.tolist(), noised.vector.tolist()))
+    return found
+
+
+@pytest.fixture(params=MECHANISMS)
+def given(request):
+    return MECHANISMS[request.param]
+
+
+def test_the_same_stream_gives_the_same_steps_and_every_step_is_another(given):
+    mechanism, bounded = given
+    first = steps(mechanism, bounded)
+    assert first == steps(mechanism, bounded)
+    assert len({tuple(noised) for _, noised in first}) == 3
+    assert all(set(drawn) <= set(range(SIZE)) for drawn, _ in first)
+
+
+def test_independent_noise_remembers_nothing_and_leaves_what_it_is_given(given):
+    mechanism, bounded = given
+    before = repr(bounded), mechanism
+    state, _ = mechanism.sample(mechanism.init(), seeded(0)("a"), SIZE)
+    state, _ = mechanism.noise(state, seeded(0)("a"), bounded)
+    assert state == mechanism.init() == {}
+    assert (repr(bounded), mechanism) == before
+
+
+def test_noise_for_another_sensitivity_is_refused(given):
+    mechanism, bounded = given
+    other = Bounded(torch.ones(D), 0.7) if isinstance(bounded, Bounded) else Placed(bounded.values, 401, 20)
+    with pytest.raises(BadInput, match="This noise is made for"):
+        mechanism.noise(mechanism.init(), seeded(0)("a"), other)
+
+
+def test_the_price_is_one_that_a_ledger_reads_back(given):
+    event = given[0].event()
+    assert price.compose([(price.from_text(price.to_text(event)), 2)]) == price.compose([(event, 2)])
+
+
+@dataclass(frozen=True)
+class Alternating(CohortGaussian):
+    """Noise that is taken off again in the next round: private for nobody, but visible in a server's memory."""
+
+    def init(self):
+        return {"last": torch.zeros(D)}
+
+    def noise(self, state, stream, bounded):
+        fresh = stream.normal(D)
+        return {"last": fresh}, Private(bounded.vector + fresh - state["last"], 1.0)
+
+
+def test_a_server_hands_the_noise_of_one_round_to_the_next_and_a_checkpoint_can_hold_it():
+    central = CentralDP(Alternating(1.0, 0.5, 40, 10), {"a": 1.0}, 1.0, local=None, optimizer=Sgd())
+    state, moves = central.init(torch.zeros(D)), []
+    for r in range(4):
+        told = central.broadcast(state, [])
+        assert set(told.tensors) == {"params", "clip"}  # and nothing of the noise
+        message = Message("a", {"update": torch.zeros(D)}, {"unclipped": True})
+        after, _ = central.server(state, [message], partial(seeded(3), "server", r))
+        moves.append(after.params - state.params)
+        state = after
+        assert all(isinstance(value, torch.Tensor) for value in state.memory.values())
+    assert torch.allclose(sum(moves), state.memory["last"], atol=1e-5)  # all but the last noise is gone
+    assert 1.3 < float(moves[2].std()) < 1.6  # sqrt(2)
+    assert float(state.memory["clip"]) == 0.5
+
+
+@pytest.mark.parametrize("room", ["algorithms", "train"])
+def test_algorithms_and_training_know_mechanisms_and_no_kind_of_privacy(room):
+    kinds = ("tacit.privacy.local", "tacit.privacy.central", "tacit.privacy.distributed")
+    files = sorted((Path(tacit.__file__).parent / room).rglob("*.py"))
+    assert len(files) > 3
+    for file in files:
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            assert not [name for name in names if name.startswith(kinds)], file
