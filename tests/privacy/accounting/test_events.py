@@ -73,6 +73,10 @@ def test_a_kind_that_code_adds_is_priced_written_and_read():
     assert price.from_text(price.to_text(Toy(0.25))) == dp_accounting.SelfComposedDpEvent(Toy(0.25), 1)
 
 
+def test_the_price_of_integer_sums_names_the_papers_it_is_from():
+    assert price.method(((INTEGERS, 1),), delta=1e-5) == "RDP (arXiv:2110.04995, arXiv:2102.06387)"
+
+
 def test_slack_of_a_kind_is_taken_out_of_delta():
     events.register(replace(TOY, slack=lambda event: 1e-10))
     plain = sampled_rdp.epsilon(sampled_rdp.ORDERS, 3 * 0.25 * sampled_rdp.ORDERS / 2, 1e-5)
