@@ -9,8 +9,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tacit.engine.simulate import History, run
+    from tacit.engine.history import History
     from tacit.experiment import Experiment
+    from tacit.simulation.run import run
     from tacit.types import Budget, Guarantee
 
 __version__ = "0.1.0"
@@ -20,8 +21,8 @@ _HOMES = {
     "Budget": "tacit.types",
     "Experiment": "tacit.experiment",
     "Guarantee": "tacit.types",
-    "History": "tacit.engine.simulate",
-    "run": "tacit.engine.simulate",
+    "History": "tacit.engine.history",
+    "run": "tacit.simulation.run",
 }
 
 

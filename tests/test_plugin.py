@@ -13,11 +13,11 @@ from tacit import plugin
 from tacit.build.parts import population_id
 from tacit.build.release import experiment_text
 from tacit.cli.app import main
-from tacit.compare.run import compare
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.federation.operate.site_process import run_site
 from tacit.federation.site.limits import departures, digest
+from tacit.simulation.compare import compare
 
 TRIMMED = {"rule": "somebody:trimmed_mean", "beta": 0.25}
 SMALL = {

@@ -61,8 +61,8 @@ def run_command(
     as_json: AsJson = False,
 ) -> None:
     """Train a federated model and keep the ledger."""
-    from tacit.engine.simulate import new_place
     from tacit.report.progress import Display, closing
+    from tacit.simulation.run import new_place
 
     plugin.search_here()
     if resume and force:

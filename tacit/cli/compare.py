@@ -12,11 +12,11 @@ from tacit.compare import export as files
 from tacit.compare import table
 from tacit.compare.comparison_folder import ASKED, BASE, asked, refuse_taken
 from tacit.compare.display import Display
-from tacit.compare.run import compare, plain
 from tacit.compare.values import parse_vary, text
-from tacit.engine.simulate import new_place
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
+from tacit.simulation.compare import compare, plain
+from tacit.simulation.run import new_place
 from tacit.stopping import exit_code
 
 SEEDS = 3  # the fewest that give an interval one can use

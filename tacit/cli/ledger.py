@@ -18,7 +18,7 @@ Delta = Annotated[float | None, typer.Option(help="The delta at which epsilon is
 @app.command("show")
 def show_command(path: Place, delta: Delta = None) -> None:
     """Print what every client was charged, and the last charges one by one."""
-    from tacit.report import ledgers
+    from tacit.cli import ledgers
 
     console = Console()
     console.width = max(console.width, WIDE)  # rather a wrapped line than half a number
@@ -37,8 +37,8 @@ def export_command(
     to: Annotated[Path | None, typer.Option("--to", help="A .csv or .json file; otherwise CSV is printed.")] = None,
 ) -> None:
     """Write every charge as CSV or JSON."""
+    from tacit.cli import ledgers
     from tacit.errors import BadInput
-    from tacit.report import ledgers
 
     if to is None:
         typer.echo(ledgers.as_csv(path), nl=False)
@@ -54,7 +54,7 @@ def export_command(
 @app.command("verify")
 def verify_command(path: Place, delta: Delta = None) -> None:
     """Look for damage, overspending, and answers that nobody was charged for; the exit code is 2 if there is any."""
-    from tacit.report import ledgers
+    from tacit.cli import ledgers
 
     wrong = list(ledgers.verify(path, delta=delta))
     for text in wrong:

@@ -18,9 +18,8 @@ from tacit.compare import plot
 from tacit.compare.cells import Cell
 from tacit.compare.results import FEWEST_SEEDS, Estimate, Row, Run, last_rounds, lengths, over_rounds, statement
 from tacit.compare.table import accuracy, statements
-from tacit.compare.values import label
+from tacit.compare.values import label, size
 from tacit.errors import BadInput
-from tacit.report.progress import size
 
 BUDGETS = ("privacy.epsilon", "privacy.noise_multiplier", "privacy.noise_on_mean")  # what sets an epsilon
 LINE = 90  # characters that fit under an axis

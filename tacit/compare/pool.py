@@ -1,6 +1,6 @@
 """Runs side by side: a few worker processes, each with one thread, fed one run at a time.
 
-Workers are fresh interpreters (`python -m tacit.compare.worker`), not forks: a fork after torch has used threads hangs.
+Workers are fresh interpreters (`python -m tacit.simulation.worker`), not forks: a fork after torch has used threads hangs.
 A worker that dies takes only its own run with it. Workers have their own session, so Ctrl-C reaches the comparison
 alone.
 """
@@ -100,7 +100,7 @@ class _Worker:
         path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)  # models and rules of the caller's own
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "tacit.compare.worker"],
+                [sys.executable, "-P", "-m", "tacit.simulation.worker"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,

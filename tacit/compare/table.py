@@ -8,9 +8,8 @@ from rich.table import Table
 from rich.text import Text
 
 from tacit.compare.results import CONFIDENCE, FEWEST_SEEDS, Row, last_rounds, lengths, statement, units
-from tacit.compare.values import headings, short, text
+from tacit.compare.values import headings, short, size, text
 from tacit.privacy.guarantee import shown
-from tacit.report.progress import size
 
 NOTHING = "–"
 Column = tuple[str, list[str]]

@@ -92,3 +92,16 @@ def headings(keys: Iterable[str]) -> list[str]:
     all_keys = list(keys)
     ends = [key.rpartition(".")[2].replace("_", " ") for key in all_keys]
     return [end if ends.count(end) == 1 else key for key, end in zip(all_keys, ends, strict=True)]
+
+
+def size(count: float) -> str:
+    """Bytes as a person reads them.
+
+    >>> size(2_500_000)
+    '2.5 MB'
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"

@@ -14,7 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from tacit.build.parts import Parts
-from tacit.engine.simulate import History
+from tacit.compare.values import size
+from tacit.engine.history import History
 from tacit.experiment import Experiment
 from tacit.privacy.guarantee import seen_by_more, shown, shown_delta, with_others
 from tacit.types import Others
@@ -256,16 +257,3 @@ def facts(summary: dict[str, Any]) -> dict[str, str]:
     rows["traffic"] = f"{size(summary['uplink_bytes'])} up, {size(summary['downlink_bytes'])} down"
     rows["time"] = f"{summary['seconds']:.1f} s"
     return rows
-
-
-def size(count: float) -> str:
-    """Bytes as a person reads them.
-
-    >>> size(2_500_000)
-    '2.5 MB'
-    """
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} TB"

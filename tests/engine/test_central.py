@@ -13,12 +13,12 @@ from trained import same_model, weights
 
 import tacit
 from tacit.engine import loop as loop_module
-from tacit.engine import simulate
 from tacit.engine.admit import gather
 from tacit.engine.folder import CHECKPOINT
 from tacit.engine.meter import Meter
 from tacit.errors import BadInput, LedgerError
 from tacit.privacy.accounting import price
+from tacit.simulation import run as simulate
 from tacit.types import Message
 
 CENTRAL = {

@@ -10,9 +10,9 @@ from trained import weights
 
 import tacit
 from tacit.engine import loop as loop_module
-from tacit.engine import simulate
 from tacit.engine.folder import CHECKPOINT
 from tacit.errors import BadInput
+from tacit.simulation import run as simulate
 
 
 def by(name):

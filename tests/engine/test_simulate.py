@@ -11,12 +11,13 @@ from trained import same_model, weights
 
 import tacit
 from tacit.engine import loop as loop_module
-from tacit.engine import simulate
 from tacit.engine.admit import sample
 from tacit.engine.folder import CHECKPOINT, open_folder
+from tacit.engine.history import open_ledger
 from tacit.errors import BadInput, LedgerError, RunExists, TrainingDiverged
 from tacit.privacy.accounting import price
 from tacit.random import seeded
+from tacit.simulation import run as simulate
 
 FILES = (
     "experiment.toml", "rounds.jsonl", "rounds.csv", "ledger.db", "clients.json", "model.safetensors", "summary.json",
@@ -102,7 +103,7 @@ def test_the_epsilon_of_a_long_run_is_rounded_up_to_the_next_mark(small, tmp_pat
     found = []
     parts = tacit.build.parts.build(small(train={"rounds": 130}))
     folder = open_folder(tmp_path, parts.experiment, resume=False, force=False)
-    ledger = simulate.open_ledger(parts, folder)
+    ledger = open_ledger(parts, folder)
     meter, client = loop_module.Meter(parts, ledger), parts.population[0]
     for round in range(7):
         ledger.open_round(round, str(round))

@@ -7,9 +7,9 @@ import pytest
 from report_runs import SMALL, changed
 
 import tacit
-from tacit.compare.run import compare
 from tacit.errors import BadInput
 from tacit.report.page import collect
+from tacit.simulation.compare import compare
 
 
 @pytest.fixture(scope="module")

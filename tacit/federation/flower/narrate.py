@@ -6,7 +6,7 @@ from typing import Any
 
 from flwr.supercore.logger import FLOWER_LOGGER
 
-from tacit.engine.simulate import History
+from tacit.engine.history import History
 from tacit.errors import TacitError
 from tacit.experiment import Experiment
 from tacit.report.page import write_page

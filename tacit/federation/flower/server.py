@@ -15,9 +15,9 @@ from flwr.serverapp import Grid, ServerApp
 from tacit.build.parts import Parts, assemble, with_rule
 from tacit.engine.folder import Folder, open_folder
 from tacit.engine.folder import replace as write_file
+from tacit.engine.history import History, finish, note_clients, open_ledger
 from tacit.engine.loop import Observer, loop
 from tacit.engine.meter import Meter
-from tacit.engine.simulate import History, finish, note_clients, open_ledger
 from tacit.errors import BadInput, BudgetExhausted, RunExists, TacitError
 from tacit.experiment import Experiment
 from tacit.federation.flower.door import Door

@@ -17,8 +17,7 @@ from dp_accounting import DpEvent
 
 from tacit import check
 from tacit.errors import BadInput
-from tacit.privacy.accounting import sampled_rdp
-from tacit.privacy.integers import renyi
+from tacit.privacy.accounting import renyi, sampled_rdp
 
 Relation = Literal["add or remove one", "replace one"]
 OURS = frozenset({"event", "steps"})  # what a ledger's line says beside a kind's own words

@@ -21,8 +21,7 @@ from dp_accounting import DpEvent
 
 from tacit import check
 from tacit.errors import BadInput
-from tacit.privacy.accounting import composed, events, gdp, sampled_rdp
-from tacit.privacy.integers import renyi
+from tacit.privacy.accounting import composed, events, gdp, renyi, sampled_rdp
 
 ACCOUNTANTS = ("pld", "rdp")
 

@@ -16,8 +16,8 @@ from tacit import check
 from tacit.errors import BadInput
 from tacit.privacy.accounting import price
 from tacit.privacy.accounting.calibrate import smallest
+from tacit.privacy.accounting.renyi import IntegerSumDpEvent
 from tacit.privacy.integers.discrete import LAWS, Law, distance, draw, prepare, reach
-from tacit.privacy.integers.renyi import IntegerSumDpEvent
 from tacit.privacy.mechanism import NoiseState
 from tacit.protect.quantise import Placed
 from tacit.random import Stream

@@ -3,7 +3,7 @@
 Sources: Skellam 1946; Agarwal, Kairouz, Liu 2021 (arXiv:2110.04995); Canonne, Kamath, Steinke 2020 (arXiv:2004.00010).
 No floating-point number decides a draw: 256 random bits are compared with the distribution function as a 256-bit
 integer. Guarantee: one draw differs from the law by at most `distance` in total variation (below 2^-200), a
-number that enters every price built on it (tacit/privacy/integers/renyi.py). Noise too wide for a table is drawn by rejection, as
+number that enters every price built on it (tacit/privacy/accounting/renyi.py). Noise too wide for a table is drawn by rejection, as
 exactly: tacit/privacy/integers/wide.py. The scalar twins without even that distance are in tacit/privacy/integers/exact.py.
 """
 

@@ -6,9 +6,9 @@ import sqlite3
 import pytest
 
 import tacit
+from tacit.cli import ledgers
 from tacit.errors import LedgerError, TacitError
 from tacit.privacy.ledger import reader as books
-from tacit.report import ledgers
 
 
 @pytest.fixture(scope="module")

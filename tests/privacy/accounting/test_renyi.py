@@ -10,10 +10,9 @@ import pytest
 from dp_accounting.rdp import RdpAccountant
 
 from tacit.errors import BadInput
-from tacit.privacy.accounting import price
-from tacit.privacy.integers import renyi
+from tacit.privacy.accounting import price, renyi
+from tacit.privacy.accounting.renyi import IntegerSumDpEvent, curve, divergence
 from tacit.privacy.integers.discrete import DiscreteGaussian, Skellam, reach
-from tacit.privacy.integers.renyi import IntegerSumDpEvent, curve, divergence
 
 ORDERS = (2, 3, 5, 16, 64)
 

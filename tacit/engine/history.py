@@ -1,47 +1,29 @@
-"""`tacit.run`: one experiment from its settings to its history, on this machine."""
+"""What a run begins with and leaves: its ledger, who its clients are, its model, its summary and its history."""
 
-import copy
-import datetime
 import json
 import os
-import sys
-from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from rich.progress import Progress
 from safetensors.torch import save
 from torch import nn
 
 import tacit
-from tacit.algorithms.local_dp import LocalDP
-from tacit.build.parts import Parts, build, population_id, with_rule
-from tacit.build.release import STACKED
+from tacit.build.parts import Parts, population_id
 from tacit.engine import neighbours
 from tacit.engine.evaluate import evaluate
 from tacit.engine.exports import clients_record, csv_text, flat_records
-from tacit.engine.folder import Folder, first_free, open_folder, refuse_taken
-from tacit.engine.loop import Observer, loop
-from tacit.engine.trainers.processes import SideBySide, Trainer, one_by_one, task
-from tacit.engine.trainers.stacked import stackable, stacked
-from tacit.engine.wire import pack
+from tacit.engine.folder import Folder
 from tacit.errors import LedgerError
-from tacit.experiment import Experiment
 from tacit.privacy.guarantee import promise, sentence, spent_by
-from tacit.privacy.ledger.before import NOTHING, Before, noted, read
 from tacit.privacy.ledger.conditions import Condition, Draws
 from tacit.privacy.ledger.holdings import holdings
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.ledger.witness import NAME as MARK
-from tacit.report.writers import load_writers, open_writers
 from tacit.train.flat import blocks
-from tacit.train.workspace import workspace
 from tacit.types import Guarantee
-
-Ready = Callable[[Parts, list[dict[str, Any]]], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,92 +45,6 @@ class History:
     def records(self) -> list[dict[str, Any]]:
         """A flat dict of scalars per round, as in rounds.csv: `pandas.DataFrame(history.records())`."""
         return flat_records(self.rounds, unit=self.guarantee.unit if self.guarantee else None)
-
-
-def run(
-    experiment: Experiment,
-    *,
-    out: Path | str | None = None,
-    resume: bool = False,
-    force: bool = False,
-    observe: Observer | None = None,
-    ready: Ready | None = None,
-    progress: Progress | None = None,
-    page: bool = True,
-) -> History:
-    """Runs an experiment and returns its history; the files are in `out` (or `run.out`, or a new folder under runs/).
-
-    `page = False` leaves out report.html; `tacit report` makes it later.
-
-    Guarantee: the ledger is charged on disk before a client trains. With seeded randomness a resumed run equals an uninterrupted
-    one, bit for bit on CPU. Raises TacitError in one sentence for whatever cannot be done; nothing is lost then.
-    """
-    place = Path(out or experiment.run.out or new_place(experiment.name))
-    refuse_taken(place, resume=resume, force=force)
-    writers = load_writers(experiment.run.writers)
-    with ExitStack() as stack:
-        before = _before(experiment, place, resume=resume)
-        parts = build(experiment, progress=progress, before=before)
-        folder = open_folder(place, experiment, resume=resume, force=force, resolved=with_rule(parts), before=before)
-        stack.callback(folder.close)
-        trainer = _trainer(parts, stack)
-        ledger = open_ledger(parts, folder)
-        past = folder.rounds(before=(folder.restore() or (None, 0))[1])
-        if ready:
-            ready(parts, past)
-        note_clients(parts, ledger, folder)
-        book = stack.enter_context(open_writers(writers, folder, experiment, past, unit=parts.population.unit))
-        state, stopped = loop(parts, ledger, folder, trainer, book.observing(observe))
-        history = finish(parts, ledger, folder, state.result, stopped)
-        book.finish(history.summary)
-    if page:
-        from tacit.report.page import write_page  # after the run: the page is made from the files alone
-
-        write_page([folder.path], folder.path / "report.html")
-    return history
-
-
-def new_place(name: str) -> Path:
-    """A folder under runs/ that does not exist yet."""
-    stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-    return first_free(Path("runs") / f"{name}-{stamp}{suffix}" for suffix in ("", *(f"-{n}" for n in range(2, 1000))))
-
-
-def _before(experiment: Experiment, place: Path, *, resume: bool) -> Before:
-    """What other runs of a shared ledger had sealed when this run began."""
-    shared = experiment.privacy.ledger
-    if shared is None:
-        return NOTHING
-    return noted(place / "run.json") if resume else read(Path(shared), unit=experiment.privacy.unit_kept)
-
-
-def _trainer(parts: Parts, stack: ExitStack) -> Trainer:
-    experiment = parts.experiment
-    if experiment.run.engine == "flower-simulation":
-        from tacit.federation.flower.simulation import OnRay
-
-        on_ray = OnRay(parts)
-        stack.callback(on_ray.close)
-        return on_ray
-    work = workspace(
-        copy.deepcopy(parts.model), clip=parts.plan.training_clip, physical_batch=experiment.train.physical_batch
-    )
-    algorithm = parts.algorithm
-    if isinstance(algorithm, LocalDP) and work.theta.is_cuda and stackable(algorithm, work, parts.population):
-        return stacked(algorithm, work, parts.population, parts.releases.streams(trainer=STACKED))
-    train = task(algorithm, work, parts.population, parts.derive)
-    workers = (
-        min(experiment.run.workers or len(os.sched_getaffinity(0)), parts.cohort) if sys.platform == "linux" else 1
-    )
-    if workers == 1 or experiment.run.device != "cpu":
-        return one_by_one(train)
-    message = pack(parts.algorithm.broadcast(parts.algorithm.init(parts.params), [parts.population[0]], round=0))
-    pool = SideBySide(train, workers=workers, message_bytes=len(message))
-    stack.callback(pool.close)
-    # the server's part takes one thread while clients train: threads that wait for each other would take the clients' cores
-    stack.callback(torch.set_num_threads, torch.get_num_threads())
-    torch.set_num_threads(1)
-    return pool
 
 
 def open_ledger(parts: Parts, folder: Folder) -> Ledger | None:

@@ -15,9 +15,9 @@ from typing import Any, TextIO
 
 import torch
 
-from tacit.engine.simulate import run
 from tacit.errors import TacitError
 from tacit.experiment import Experiment
+from tacit.simulation.run import run
 
 
 def attempt(task: dict[str, str], wire: TextIO) -> None:

@@ -1,0 +1,1 @@
+"""A federation on this machine: `tacit.run`, one experiment; `compare`, a grid of them."""
