@@ -157,8 +157,9 @@ def package() -> str:
 
 
 def named_code(experiment: Experiment) -> list[object]:
-    """The functions that an experiment names for its model and its rule."""
-    named = [name.partition(":") for name in (experiment.model.name, experiment.aggregate.rule) if name and ":" in name]
+    """The functions that an experiment names for its model, its rule and its kind of privacy."""
+    names = (experiment.model.name, experiment.aggregate.rule, experiment.privacy.kind)
+    named = [name.partition(":") for name in names if name and ":" in name]
     return [getattr(sys.modules.get(module), name, None) for module, _, name in named]
 
 

@@ -149,12 +149,12 @@ def departures(experiment: Experiment) -> dict[str, Any]:
 def refuse_beyond(limits: Limits, experiment: Experiment) -> None:
     """Refuses an experiment that the budget file does not allow, before anything of it is used. Raises Refused."""
     privacy = experiment.privacy
-    _refuse_unknown(limits.accept, experiment)
-    refuse_unlisted(limits.accept.code, experiment)
     if privacy.kind not in KINDS:
         raise Refused(
             "The experiment names a kind of privacy that is not Tacit's own: its price is nobody's theorem here."
         )
+    _refuse_unknown(limits.accept, experiment)
+    refuse_unlisted(limits.accept.code, experiment)
     if not limits.trial:
         kind_of(experiment).refuse_at_site(experiment)
     if experiment.run.randomness == "seeded" and not limits.trial:

@@ -1,0 +1,94 @@
+"""A kind of privacy is one room: a fourth one runs through the whole house without a line of it being edited."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import tacit
+from tacit.cli.app import app
+from tacit.errors import BadInput, Refused
+from tacit.federation.site.limits import Limits, digest, refuse_beyond
+from tacit.privacy.accounting import price
+from tacit.privacy.kinds import kind_of
+from tacit.privacy.ledger.ledger import Ledger
+
+ROOT = Path(__file__).resolve().parents[1]
+TOY = {
+    "name": "toys",
+    "data": {"name": "digits", "clients": 4},
+    "train": {"rounds": 2, "local_steps": 2, "batch_size": 16},
+    "privacy": {"kind": "toy_kind:Toy", "unit": "client", "epsilon": 8.0, "noise_multiplier": 3.0},
+}
+SETTINGS = ["privacy.kind=toy_kind:Toy", "privacy.unit=client", "privacy.epsilon=8", "privacy.noise_multiplier=3"]
+SMALL = ["train.rounds=2", "train.local_steps=2", "data.clients=4"]
+
+
+def chosen(*more):
+    return [word for setting in (*SETTINGS, *SMALL, *more) for word in ("--set", setting)]
+
+
+def test_a_kind_of_somebody_elses_is_simulated_charged_and_promised(tmp_path):
+    history = tacit.run(tacit.Experiment(**TOY), out=tmp_path / "run")
+    assert len(history.rounds) == 2
+    assert "whoever sees a toy" in history.sentence
+    experiment = tacit.Experiment(**TOY)
+    event = kind_of(experiment).plan(experiment, [0] * 4, size=1).mechanism.event()
+    spent = price.epsilon(((event, 2),), delta=1e-5)
+    assert history.guarantee.epsilon_max == pytest.approx(spent)
+    assert isinstance(history.ledger, Ledger)
+    assert history.ledger.path.exists()
+    assert (tmp_path / "run" / "report.html").exists()
+    assert (
+        tacit.run(tacit.Experiment(**TOY), out=tmp_path / "again").summary["test_loss"] == history.summary["test_loss"]
+    )
+
+
+def test_a_kind_of_somebody_elses_is_planned_compared_reported_and_its_ledger_read(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["plan", "digits", *chosen(), "--json"])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.output)[0]["guarantee"] == "toys"
+    vary = ["--vary", "privacy.noise_multiplier=3,6", "--seeds", "1", "--jobs", "1", "--out", "compared"]
+    done = CliRunner().invoke(app, ["compare", "digits", *chosen(), *vary], env={"PYTHONPATH": str(ROOT / "tests")})
+    assert done.exit_code == 0, done.output
+    folder = next((tmp_path / "compared" / "runs").glob("*/seed-*"))
+    for words in (["report", str(folder)], ["ledger", "show", str(folder)]):
+        done = CliRunner().invoke(app, words)
+        assert done.exit_code == 0, done.output
+    assert "whoever sees a toy" in (folder / "report.html").read_text("utf-8")
+
+
+def test_a_site_takes_no_kind_but_tacits_own_even_if_its_people_accepted_the_experiment():
+    experiment = tacit.Experiment(**TOY)
+    limits = Limits(epsilon=8.0, delta=1e-5, unit="client", trial=True, accept={"experiments": (digest(experiment),)})
+    with pytest.raises(Refused, match="a kind of privacy that is not Tacit's own"):
+        refuse_beyond(limits, experiment)
+
+
+@pytest.mark.parametrize("name", ["toy_kind:Nobody", "no_such_module:Toy", ":", "toy_kind:", "a b:c"])
+def test_a_kind_that_cannot_be_had_is_refused_in_one_sentence(name):
+    with pytest.raises(BadInput, match=r"^privacy.kind = .* cannot be used .*: name a package.module:factory\.$"):
+        kind_of(tacit.Experiment(**(TOY | {"privacy": TOY["privacy"] | {"kind": name}})))
+
+
+def test_nobody_asks_which_kind_a_plan_is_of_outside_the_kinds_own_rooms():
+    asking = re.compile(r"isinstance\([^)]*\b\w*[Pp]lan\b|\w*Plan\)|privacy\.kind (==|!=|in\b|not in\b)")
+    own = (
+        "privacy/none/",
+        "privacy/local/",
+        "privacy/central/",
+        "privacy/distributed/",
+        "privacy/kinds.py",
+        "experiment/",
+    )
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path in (ROOT / "tacit").rglob("*.py")
+        if not path.relative_to(ROOT / "tacit").as_posix().startswith(own)
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), 1)
+        if asking.search(line) and "class " not in line and "not in KINDS" not in line
+    ]
+    assert found == []

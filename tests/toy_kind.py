@@ -1,0 +1,69 @@
+"""A fourth kind of privacy, for tests: one client in two tosses a coin of noise. Clients clip and noise their whole update.
+
+It is local DP on whole updates with one public noise multiplier for all, written by somebody who read docs/how-to-extend.md.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from tacit import rules
+from tacit.algorithms.local_dp import LocalDP
+from tacit.errors import Refused
+from tacit.privacy.guarantee import EMPTIED, Words
+from tacit.privacy.local.mechanism import SampledGaussian
+from tacit.privacy.plan import Plan
+from tacit.train.noised_update import noised_update
+
+
+@dataclass(frozen=True, eq=False)
+class ToyPlan(Plan):
+    mechanism: SampledGaussian
+    clients: int
+    participations: int
+    priced: bool = True
+
+    @property
+    def training_clip(self):
+        return self.mechanism.clip
+
+    @property
+    def noise_multipliers(self):
+        return np.array([self.mechanism.noise_multiplier])
+
+    def key(self, client):
+        return repr(self.mechanism)
+
+    def digest(self):
+        return repr((self.mechanism, self.clients))
+
+    def algorithm(self, wiring):
+        noise = np.full(self.clients, self.mechanism.noise_std)
+        server = wiring.server(wiring.rule("mean"), rules.Crowd(wiring.population.epsilons, noise))
+        return LocalDP(lambda client: self.mechanism, server, partial(noised_update, sgd=wiring.training))
+
+    def words(self, experiment):
+        return Words("whoever sees a toy", EMPTIED, "toys")
+
+    def title(self, experiment):
+        return "toy DP"
+
+    def rows(self, purse) -> list[dict[str, Any]]:
+        everybody = np.arange(self.clients)
+        left = purse.rounds(int(np.argmin(purse.population.left)), self.mechanism.event(), hint=self.participations)
+        z = self.mechanism.noise_multiplier
+        more = {"noise_multiplier": [z, z], "planned_rounds": self.participations, "affordable_rounds": [left, left]}
+        return [purse.whose(everybody) | more | {"accountant": "pld", "guarantee": "toys"}]
+
+
+class Toy:
+    together = False
+
+    def plan(self, experiment, population, *, size, own=None):
+        mechanism = SampledGaussian(experiment.privacy.noise_multiplier or 4.0, experiment.privacy.clip, 1.0)
+        return ToyPlan(mechanism, len(population), experiment.train.rounds)
+
+    def refuse_at_site(self, experiment):
+        raise Refused("toys stay at home")
