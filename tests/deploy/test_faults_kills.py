@@ -32,11 +32,11 @@ def test_a_run_outlives_the_kill_of_a_supernode_a_site_the_serverapp_and_the_sup
     in_mid_round(third, 0)
     running.kill(f"SuperNode {third}")
     running.start_site(third)  # from here on it is a node of its own: same folder, same key, same ledger
-    running.charged(first, 1)
+    in_mid_round(first, 1)
     os.kill(running.status(began)["pid"], signal.SIGKILL)
     began = running.submit(resume=True, seconds=200)
     until(lambda: len(running.rounds()) > 1, what="the end of round 1")
-    running.charged(first, 2)
+    in_mid_round(first, 2)
     running.kill("SuperLink")
     start_superlink(running.federation, running.processes)
     running.finished(running.submit(resume=True, seconds=200))
