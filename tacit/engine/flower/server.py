@@ -18,6 +18,7 @@ from tacit.engine.flower.frame import oddity
 from tacit.engine.flower.muster import LOOK_SECONDS, Call, call_of, muster
 from tacit.engine.flower.opening import opened_by_sites
 from tacit.engine.flower.parent import GRACE_SECONDS, end_with_parent
+from tacit.engine.flower.pulls import bound_pulls
 from tacit.engine.flower.say import ending, in_flowers_words, observer, say_refusals_once
 from tacit.engine.flower.trainer import OverGrid
 from tacit.engine.folder import Folder, open_folder
@@ -48,6 +49,7 @@ def server_app(experiment: Path | Experiment) -> ServerApp:
         say_refusals_once()
         try:
             call = call_of(context.run_config)
+            bound_pulls(call.round_seconds)
             chosen = experiment if isinstance(experiment, Experiment) else Experiment.load(experiment)
             ending(serve(grid, chosen, call, observer(chosen)))
         except TacitError as error:
