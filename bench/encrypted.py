@@ -38,7 +38,8 @@ UNPROVED = ", no proofs"  # the same run with nothing proved and nothing checked
 
 def without_proofs() -> None:
     """Makes this process, and its forks, send zeros for proofs and believe everybody."""
-    from tacit.protect import envelope, proofs, seals
+    from tacit.protect import envelope, proofs
+    from tacit.protect import seal as seals
 
     seals.prove = lambda claim, messages, secret: bytes(proofs.proof_bytes(claim.public))
     envelope.unproved = lambda reports: {}
@@ -82,9 +83,9 @@ def in_turns(rounds: int, repeats: int) -> dict[str, list[dict[str, Any]]]:
 
 def stages() -> dict[str, float]:
     """Seconds of each step between a trained update and its seal, and back."""
-    from tacit.privacy.distributed import even
-    from tacit.protect.grid import Grid
+    from tacit.privacy.distributed.mechanism import even
     from tacit.protect.lanes import Lanes
+    from tacit.protect.quantise import Grid
     from tacit.random import seeded
 
     grid = Grid(SIZE, 1.0, BITS)
