@@ -25,6 +25,7 @@ from tacit.federation.flower.frame import oddity
 from tacit.federation.flower.muster import LOOK_SECONDS, Call, call_of, muster
 from tacit.federation.flower.narrate import ending, in_flowers_words, observer, say_refusals_once
 from tacit.federation.flower.parent import GRACE_SECONDS, end_with_parent
+from tacit.federation.flower.pulls import bound_pulls
 from tacit.federation.flower.remote_opening import Sites
 from tacit.federation.flower.trainer import OverGrid
 from tacit.federation.site.agreement import Terms, terms_of
@@ -47,6 +48,7 @@ def server_app(experiment: Path | Experiment) -> ServerApp:
         say_refusals_once()
         try:
             call = call_of(context.run_config)
+            bound_pulls(call.round_seconds)
             chosen = experiment if isinstance(experiment, Experiment) else Experiment.load(experiment)
             ending(serve(grid, chosen, call, observer(chosen)))
         except TacitError as error:

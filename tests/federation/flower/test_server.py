@@ -490,6 +490,23 @@ def test_a_server_that_flower_ends_leaves_no_word_that_is_taken_for_its_successo
     assert json.loads((tmp_path / "out" / "status.json").read_text())["state"] == "running"
 
 
+def test_a_site_that_announces_an_answer_and_never_sends_it_does_not_hold_the_server_beyond_its_round(monkeypatch):
+    from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, ObjectUnavailableError
+    from flwr.superlink.grid import http_grid
+
+    from tacit.federation.flower import pulls
+
+    def never(name):
+        raise ObjectUnavailableError(name)
+
+    monkeypatch.setattr(http_grid, "pull_objects", http_grid.pull_objects)  # put back at the end
+    assert pulls.bound_pulls(400.0) == 100.0
+    monkeypatch.setattr(pulls, "LEAST", 0.1)
+    assert pulls.bound_pulls(0.4) == 0.1
+    with pytest.raises(ObjectPullError, match="timeout or retry limit"):
+        http_grid.pull_objects(["a"], never)
+
+
 def flwr_run(deployed, monkeypatch, **config):
     """What Flower's ServerApp process does with Tacit's: run it, and log what it raises with its traceback."""
     import logging

@@ -25,21 +25,21 @@ def test_a_run_outlives_the_kill_of_a_supernode_a_site_the_serverapp_and_the_sup
     first, second, third = running.names
     # a site that dies between its charge and its answer pays twice, for which only the local budget has room
     in_mid_round = running.charged if kind == "local" else running.has_trained
-    began = running.submit(seconds=300)
+    began = running.submit(seconds=200)
     in_mid_round(second, 0)
     running.kill(f"site {second}")
     running.start_site(second)
     in_mid_round(third, 0)
     running.kill(f"SuperNode {third}")
     running.start_site(third)  # from here on it is a node of its own: same folder, same key, same ledger
-    running.charged(first, 1)
+    in_mid_round(first, 1)
     os.kill(running.status(began)["pid"], signal.SIGKILL)
-    began = running.submit(resume=True, seconds=300)
+    began = running.submit(resume=True, seconds=200)
     until(lambda: len(running.rounds()) > 1, what="the end of round 1")
-    running.charged(first, 2)
+    in_mid_round(first, 2)
     running.kill("SuperLink")
     start_superlink(running.federation, running.processes)
-    running.finished(running.submit(resume=True, seconds=300))
+    running.finished(running.submit(resume=True, seconds=200))
     assert [(record["round"], record["answered"]) for record in running.rounds()] == [(round, 3) for round in range(3)]
     running.never_under_reported()
     for name in running.names:
