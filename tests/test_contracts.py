@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tacit.build.sums import summing_rule
 
 import tacit
 from tacit import rules
@@ -21,6 +20,7 @@ from tacit.build.parts import build
 from tacit.engine.wire import pack, unpack
 from tacit.errors import BadInput, NeedsRows
 from tacit.privacy.accounting import price
+from tacit.privacy.distributed.kind import summing_rule
 from tacit.random import seeded
 from tacit.rules import combined
 from tacit.rules.random_projection import random_projection

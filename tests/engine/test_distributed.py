@@ -12,6 +12,7 @@ import tacit
 from tacit.engine import loop as loop_module
 from tacit.errors import BadInput, KeyRefused, NeedsRows
 from tacit.privacy.accounting import price
+from tacit.privacy.kinds import kind_of
 from tacit.protect import keys
 from tacit.protect.paillier import generate
 from tacit.protect.proofs import proof_bytes
@@ -293,9 +294,8 @@ def test_a_key_that_cannot_be_split_is_refused(summed, tmp_path):
 
 def test_colluders_who_could_open_single_reports_or_two_sums_are_refused(summed):
     def build(threshold, colluding):
-        return tacit.build.parts.make_plan(
-            summed(privacy={"colluding": colluding}, protect=PAILLIER | {"threshold": threshold}), six, size=10
-        )
+        experiment = summed(privacy={"colluding": colluding}, protect=PAILLIER | {"threshold": threshold})
+        return kind_of(experiment).plan(experiment, six, size=10)
 
     six = tacit.build.parts.clients(summed())[2]
     for threshold in range(2, 7):

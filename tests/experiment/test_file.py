@@ -44,7 +44,7 @@ def test_settings_change_single_keys_and_an_empty_one_takes_it_back():
         ("privacy.delta=1", "privacy.delta < 1"),
         ("privacy.clip=0", "privacy.clip > 0"),
         ("privacy.clip=true", "clip"),
-        ("privacy.kind=locale", "'none', 'local', 'central' or 'distributed'"),
+        ("privacy.kind=locale", "one of none, local, central, distributed; got 'locale'. Did you mean 'local'?"),
         ("privacy.accountant=moments", "'pld' or 'rdp'"),
         ("protect.kind=paillier", "protect.kind"),
         ("data.clients=0", "data.clients >= 1"),

@@ -13,6 +13,7 @@ from redteam.cheating_site import CheatingSite, ciphertexts_of, message
 from trained import same_model
 
 import tacit
+from tacit.build.parts import assemble
 from tacit.engine.wire import pack, unpack
 from tacit.errors import Refused, TacitError
 from tacit.experiment.training import ProtectSection
@@ -23,7 +24,7 @@ from tacit.federation.flower.server import _terms
 from tacit.federation.site import agreement, key_files
 from tacit.federation.site.own_rows import public_rows, shape
 from tacit.federation.site.roster import Roster
-from tacit.federation.site.sealed import assemble_sealed
+from tacit.federation.site.sealed import seals_of
 from tacit.federation.site.site import Site
 from tacit.protect import keys, signing
 from tacit.protect.envelope import Place, parse
@@ -92,20 +93,15 @@ def told(deployed, change, *, to):
             return None
         roster, rows = Roster.of(head["roster"] | change), public_rows(deployed.experiment)
         index = roster.names.index(deployed.names[node - 1])
-        words = {"folder": deployed.folder / "server", "run": head["run"], "site": None}
-        sites = {path.name: path.read_bytes() for path in (words["folder"] / "keys").glob("*.member.json")}
+        folder = deployed.folder / "server"
+        sites = {path.name: path.read_bytes() for path in (folder / "keys").glob("*.member.json")}
         for name in set(deployed.names) - set(roster.names):  # only to compute the terms: its own folder is as it was
-            (words["folder"] / "keys" / f"{name}.member.json").unlink()
-        parts = assemble_sealed(
-            deployed.experiment,
-            rows,
-            roster.population(shape(rows)),
-            text=head["experiment"],
-            roster=roster.record(),
-            **words,
-        )
+            (folder / "keys" / f"{name}.member.json").unlink()
+        told = {"text": head["experiment"], "roster": roster.record()}
+        seals = seals_of(deployed.experiment, folder, run=head["run"], site=None, **told)
+        parts = assemble(deployed.experiment, rows, roster.population(shape(rows)), elsewhere=True, seals=seals)
         for name, raw in sites.items():
-            (words["folder"] / "keys" / name).write_bytes(raw)
+            (folder / "keys" / name).write_bytes(raw)
         return head | {"roster": roster.record(), "terms": asdict(_terms(parts)[index])}, body
 
     return ask

@@ -344,7 +344,7 @@ def test_what_costs_memory_opens_paths_or_uses_devices_is_refused_before_anythin
     def built(*args, **options):
         raise AssertionError("built")
 
-    monkeypatch.setattr("tacit.federation.site.join.assemble_sealed", built)
+    monkeypatch.setattr("tacit.federation.site.join.assemble", built)
     with pytest.raises(Refused, match=f"{words}|is not among those"):
         asking.agree(experiment=chosen.toml())
 

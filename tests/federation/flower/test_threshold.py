@@ -12,7 +12,6 @@ from redteam.lying_server import accept
 from trained import same_model
 
 import tacit
-from tacit.build import sums as build_sums
 from tacit.engine.wire import pack, unpack
 from tacit.errors import TacitError
 from tacit.experiment.training import ProtectSection
@@ -21,6 +20,7 @@ from tacit.federation.flower.local import LocalGrid
 from tacit.federation.flower.messages import _content, read
 from tacit.federation.site import key_files
 from tacit.federation.site.site import Site
+from tacit.privacy.distributed import groups
 from tacit.protect import keys
 from tacit.protect.owner_files import from_text
 from tacit.protect.paillier import generate
@@ -43,7 +43,7 @@ def safe_prime_key():
 def one_key_for_all_federations(monkeypatch, safe_prime_key):
     """Safe primes take seconds to find; every federation still deals shares of its own."""
     monkeypatch.setattr(key_files, "new_key", lambda experiment: safe_prime_key)
-    monkeypatch.setattr(build_sums, "new_key", lambda experiment: safe_prime_key)
+    monkeypatch.setattr(groups, "new_key", lambda experiment: safe_prime_key)
 
 
 class Wire(LocalGrid):

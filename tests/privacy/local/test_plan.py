@@ -5,7 +5,8 @@ import torch
 import tacit
 from tacit.build.parts import build
 from tacit.errors import BadInput
-from tacit.privacy.local.plan import planned_participations, sampling_rates
+from tacit.privacy.local.strategies import sampling_rates
+from tacit.privacy.plan import planned_participations
 from tacit.random import seeded
 from tacit.train.workspace import workspace
 
