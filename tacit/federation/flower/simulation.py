@@ -5,6 +5,7 @@ once and derives a client's randomness from its place, so the model is the same,
 start and its messages cost more than small models take to train: docs/how-to-deploy.md says when it is worth it.
 """
 
+import json
 import os
 import queue
 import sys
@@ -23,6 +24,7 @@ from tacit.engine.trainers.processes import Reply, Trainer, one_by_one, task
 from tacit.errors import BadInput, TacitError
 from tacit.federation.flower.gather import POLL_SECONDS, gather
 from tacit.federation.flower.messages import answer, read
+from tacit.privacy.ledger.before import recorded
 from tacit.train.workspace import workspace
 
 SECONDS = 3600.0  # for a round: a client that takes longer is lost, and the run with it
@@ -38,7 +40,7 @@ class OnRay:
         self._done: queue.Queue[Any] = queue.Queue()
         workers = parts.experiment.run.workers or len(os.sched_getaffinity(0))
         arguments = (
-            client_app(parts.experiment.toml(), parts.releases.digest),
+            client_app(parts.experiment.toml(), parts.releases.digest, json.dumps(parts.before.record())),
             self._server(),
             min(workers, parts.cohort),
             workers,
@@ -102,7 +104,7 @@ def _round(grid: Grid, received: bytes, round: int, cohort: list[int]) -> list[R
     return [found[index] for index in cohort]
 
 
-def client_app(text: str, digest: str) -> ClientApp:
+def client_app(text: str, digest: str, before: str) -> ClientApp:
     """A ClientApp that trains the clients it is dealt; it holds nothing but the experiment's text, and what was paid for."""
     app = ClientApp()
 
@@ -110,7 +112,7 @@ def client_app(text: str, digest: str) -> ClientApp:
     def train(message: Message, context: Context) -> Message:
         del context
         ask, body = read(message)
-        replies = list(_trainer(text, digest)(body, int(ask["round"]), ask["cohort"]))
+        replies = list(_trainer(text, digest, before)(body, int(ask["round"]), ask["cohort"]))
         head = {"lengths": [len(raw) for raw, _ in replies], "info": [info for _, info in replies]}
         return answer(head, b"".join(raw for raw, _ in replies), to=message)
 
@@ -118,14 +120,14 @@ def client_app(text: str, digest: str) -> ClientApp:
 
 
 @lru_cache(maxsize=1)
-def _trainer(text: str, digest: str) -> Trainer:
+def _trainer(text: str, digest: str, before: str) -> Trainer:
     """Built once in every worker, from the same rows and code as in the process that pays. Raises BadInput for others."""
     import tomllib
 
     from tacit.build.parts import build
     from tacit.experiment import Experiment
 
-    parts = build(Experiment(**tomllib.loads(text)))
+    parts = build(Experiment(**tomllib.loads(text)), before=recorded(json.loads(before)))
     if not parts.nonce and parts.releases.digest != digest:
         raise BadInput("A worker found other rows, code or budgets than the run was paid for: start it again.")
     work = workspace(parts.model, clip=parts.plan.training_clip, physical_batch=parts.experiment.train.physical_batch)

@@ -80,12 +80,16 @@ def refuse(path: Path, *, population: str, conditions: Iterable[Condition] = ())
             condition.refuse(db, path)
 
 
+def recorded(record: Mapping[str, Any]) -> Before:
+    """The inverse of `Before.record`."""
+    sealed = {str(name): Spent(float(epsilon), float(delta)) for name, (epsilon, delta) in record["sealed"].items()}
+    return Before(int(record["runs"]), sealed)
+
+
 def noted(path: Path) -> Before:
     """What a run's folder notes (`run.json`); nothing in a folder of an earlier version. Raises LedgerError."""
     try:
-        record = json.loads(path.read_text("utf-8")).get("before", {"runs": 0, "sealed": {}})
-        sealed = {str(name): Spent(float(epsilon), float(delta)) for name, (epsilon, delta) in record["sealed"].items()}
-        return Before(int(record["runs"]), sealed)
+        return recorded(json.loads(path.read_text("utf-8")).get("before", NOTHING.record()))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise LedgerError(f"{path} is missing or damaged, so nobody knows the run's noise: put it back.") from None
 

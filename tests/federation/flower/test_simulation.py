@@ -1,10 +1,15 @@
 """The same experiment on Flower's simulation engine. It starts Ray, so it is run by `make test-faults`."""
 
+import json
+
 import pytest
 from trained import same_model
 
 import tacit
+from tacit.build.parts import build
 from tacit.errors import BadInput
+from tacit.federation.flower import simulation
+from tacit.privacy.ledger.before import NOTHING, read
 
 
 @pytest.mark.faults
@@ -36,3 +41,16 @@ def test_encrypted_sums_are_refused_where_no_key_would_be_common(small):
 def test_the_engine_is_for_cpus(small):
     with pytest.raises(BadInput, match="trains on CPUs"):
         small(run={"engine": "flower-simulation", "device": "cuda"})
+
+
+def test_the_workers_size_noise_for_what_other_runs_of_the_ledger_have_left(small, tmp_path):
+    ledger = tmp_path / "shared.db"
+    privacy = {"kind": "local", "epsilon": 4.0, "ledger": str(ledger), "delta_share": 0.3}
+    first = small(privacy=privacy | {"noise_multiplier": 6.0}, train={"rounds": 1})
+    tacit.run(first, out=tmp_path / "first")
+    parts = build(small(privacy=privacy), before=read(ledger, unit="record"))
+    assert parts.before.runs == 1
+    text, before = parts.experiment.toml(), json.dumps(parts.before.record())
+    simulation._trainer(text, parts.releases.digest, before)
+    with pytest.raises(BadInput, match="other rows, code or budgets"):
+        simulation._trainer(text, parts.releases.digest, json.dumps(NOTHING.record()))
