@@ -19,9 +19,10 @@ import numpy as np
 import tacit
 from tacit.engine.watch import STAGES
 from tacit.privacy.accounting import price
-from tacit.privacy.guarantee import local_guarantee, sentence
+from tacit.privacy.guarantee import promise, sentence
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.local.mechanism import SampledGaussian
+from tacit.privacy.local.words import promised
 from tacit.report.page import write_page
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
@@ -44,13 +45,13 @@ def folder(place: Path, *, rounds: int, clients: int) -> None:
         for r in range(rounds):
             file.write(json.dumps(_record(rng, r, rounds, clients)) + "\n")
     _charge(place / "ledger.db", names, limits, rounds=rounds)
-    promise = local_guarantee(delta=1e-5, accountant="pld", randomness="seeded")
+    blank = promise(experiment, promised("record"))
     known = {"names": names, "records": rng.integers(20, 200, clients).tolist(), "limits": limits.tolist()}
-    known |= {"classes": [str(label) for label in range(10)], "together": 1, "guarantee": promise.record()}
+    known |= {"classes": [str(label) for label in range(10)], "together": 1, "guarantee": blank.record()}
     known |= {"labels": rng.integers(0, 60, (clients, 10)).tolist(), "ledger": "ledger.db", "notes": []}
     (place / "clients.json").write_text(json.dumps(known))
     summary = {"test_accuracy": 0.9, "rounds": rounds, "stopped": "rounds", "clients": clients, "seconds": 1.0}
-    summary |= {"sentence": sentence(promise), "guarantee": promise.record(), "uplink_bytes": 1, "downlink_bytes": 1}
+    summary |= {"sentence": sentence(blank), "guarantee": blank.record(), "uplink_bytes": 1, "downlink_bytes": 1}
     summary |= {"noise_multiplier": {"min": 1.0, "median": 2.0, "max": 3.0}, "notes": []}
     (place / "summary.json").write_text(json.dumps(summary))
 
