@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 import tacit
-from tacit.privacy.client_mechanism import CohortGaussian
-from tacit.privacy.ledger import Ledger
+from tacit.privacy.central.mechanism import CohortGaussian
+from tacit.privacy.ledger.ledger import Ledger
 
 EXAMPLES, SIDE, CLASSES = 60, 28, 10
 TARGET = 0.05  # of a round

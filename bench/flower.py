@@ -27,12 +27,12 @@ from rich.console import Console
 from rich.table import Table
 
 import tacit
-from tacit.deploy.init import init
-from tacit.deploy.layout import Federation
-from tacit.deploy.processes import Processes, free_port
-from tacit.deploy.serve import register, start_server
-from tacit.deploy.up import follow, start_site, submit
-from tacit.engine.flower.gather import POLL_SECONDS
+from tacit.federation.flower.gather import POLL_SECONDS
+from tacit.federation.operate.init import init
+from tacit.federation.operate.layout import Federation
+from tacit.federation.operate.processes import Processes, free_port
+from tacit.federation.operate.serve import register, start_server
+from tacit.federation.operate.up import follow, start_site, submit
 
 NAMES, ROWS, STEPS, BATCH = ("north", "coast", "valley"), 600, 12, 50
 

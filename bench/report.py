@@ -18,10 +18,10 @@ import numpy as np
 
 import tacit
 from tacit.engine.watch import STAGES
-from tacit.privacy import price
+from tacit.privacy.accounting import price
 from tacit.privacy.guarantee import local_guarantee, sentence
-from tacit.privacy.ledger import Ledger
-from tacit.privacy.mechanism import SampledGaussian
+from tacit.privacy.ledger.ledger import Ledger
+from tacit.privacy.local.mechanism import SampledGaussian
 from tacit.report.page import write_page
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))

@@ -12,11 +12,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from tacit.deploy.init import init
-from tacit.deploy.processes import Processes, descendants, free_port
-from tacit.deploy.serve import register, start_server
-from tacit.deploy.up import follow, start_sites, submit
 from tacit.experiment import Experiment
+from tacit.federation.operate.init import init
+from tacit.federation.operate.processes import Processes, descendants, free_port
+from tacit.federation.operate.serve import register, start_server
+from tacit.federation.operate.up import follow, start_sites, submit
 
 SETTINGS = ("train.local_steps=10", "data.examples_per_client=30")
 

@@ -12,12 +12,12 @@ from flwr.app import Array, ArrayRecord
 from flwr.serverapp.strategy import FedAvg
 
 import tacit
-from tacit.build import build
-from tacit.engine.flower.client import client_app
-from tacit.engine.flower.local import LocalGrid
-from tacit.privacy import books
+from tacit.build.parts import build
+from tacit.federation.flower.client import client_app
+from tacit.federation.flower.local import LocalGrid
+from tacit.federation.site.make import make_site
 from tacit.privacy.guarantee import shown
-from tacit.site.make import make_site
+from tacit.privacy.ledger import reader as books
 
 EPSILONS = {"client-0": 1.0, "client-1": 3.0, "client-2": 10.0}
 

@@ -13,10 +13,10 @@ from flwr.clientapp import ClientApp
 from sklearn.datasets import load_digits
 
 import tacit
-from tacit.engine.flower.local import LocalGrid
-from tacit.engine.flower.mod import greet, tacit_mod
-from tacit.engine.flower.server import Call, serve
-from tacit.site.make import make_site
+from tacit.federation.flower.local import LocalGrid
+from tacit.federation.flower.mod import greet, tacit_mod
+from tacit.federation.flower.server import Call, serve
+from tacit.federation.site.make import make_site
 
 SITES, EXAMPLES = ("client-0", "client-1", "client-2"), 400
 PIXELS, DIGITS = load_digits(return_X_y=True)

@@ -1,5 +1,5 @@
 """`python -m tacit` is the command `tacit`."""
 
-from tacit.cli import main
+from tacit.cli.app import main
 
 main()

@@ -13,10 +13,10 @@ from tacit import rules
 from tacit.algorithms.central_dp import CentralDP
 from tacit.algorithms.encrypted import Encrypted
 from tacit.algorithms.local_dp import LocalDP
-from tacit.build import build
+from tacit.build.parts import build
 from tacit.engine.wire import pack, unpack
 from tacit.errors import BadInput
-from tacit.privacy import price
+from tacit.privacy.accounting import price
 from tacit.random import seeded
 from tacit.rules.random_projection import random_projection
 from tacit.train.workspace import Trained, workspace

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from tacit.errors import BadCiphertext, BadOpening, GridOverflow, SumOverflow, TacitError, TooFewReports
-from tacit.privacy.distributed import SharedNoise
-from tacit.protect.grid import Grid
-from tacit.protect.seals import Collected, Seal
+from tacit.privacy.distributed.mechanism import SharedNoise
+from tacit.protect.quantise import Grid
+from tacit.protect.seal import Collected, Seal
 from tacit.rules import stand_in
 from tacit.types import Message
 

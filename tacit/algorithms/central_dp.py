@@ -15,9 +15,9 @@ import torch
 from dp_accounting import DpEvent
 
 from tacit.algorithms._usable import usable
-from tacit.privacy.client_mechanism import CohortGaussian, QuantileClip
+from tacit.digest import mark, tensor_bytes
+from tacit.privacy.central.mechanism import CohortGaussian, QuantileClip
 from tacit.random import Derive
-from tacit.release import mark, tensor_bytes
 from tacit.server_optimizer import ServerOptimizer, apart
 from tacit.train.attempt import Local, attempt
 from tacit.train.workspace import Trained, Workspace

@@ -18,7 +18,7 @@ from dp_accounting import DpEvent
 
 from tacit.algorithms import spread_word, step
 from tacit.algorithms._groups import Group, collect, means
-from tacit.protect.grid import Grid
+from tacit.protect.quantise import Grid
 from tacit.random import Derive, Stream
 from tacit.rules import Crowd, Layout, Rule
 from tacit.server_optimizer import ServerOptimizer

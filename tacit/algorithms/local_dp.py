@@ -13,7 +13,7 @@ import torch
 from dp_accounting import DpEvent
 
 from tacit.algorithms import spread_word, step
-from tacit.privacy.mechanism import SampledGaussian
+from tacit.privacy.local.mechanism import SampledGaussian
 from tacit.random import Derive
 from tacit.rules import Crowd, Layout, Rule
 from tacit.server_optimizer import ServerOptimizer, Sgd

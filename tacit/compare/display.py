@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from tacit.compare.place import Task
+from tacit.compare.comparison_folder import Task
 from tacit.compare.pool import Event
 
 EVERY_SECONDS = 30.0  # a line at least so often where there is no terminal

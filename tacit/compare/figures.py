@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from tacit.compare import plot
-from tacit.compare.grid import Cell
+from tacit.compare.cells import Cell
 from tacit.compare.results import FEWEST_SEEDS, Estimate, Row, Run, last_rounds, lengths, over_rounds, statement
 from tacit.compare.table import accuracy, statements
 from tacit.compare.values import label

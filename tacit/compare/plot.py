@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from tacit.compare.grid import Cell
+from tacit.compare.cells import Cell
 
 # Okabe and Ito (2008), without black and yellow, darkest first: told apart by colour-blind readers and in grey
 INKS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-from tacit.compare.place import Task
+from tacit.compare.comparison_folder import Task
 
 Event = dict[str, Any]  # kind = "started" | "round" (rounds) | "done" | "failed" (sentence) | "waiting" (of no task)
 Watch = Callable[[Task | None, Event], None]

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from scipy.special import stdtrit
 
-from tacit.compare.grid import Cell
-from tacit.compare.place import Task
+from tacit.compare.cells import Cell
+from tacit.compare.comparison_folder import Task
 from tacit.privacy.guarantee import shown_delta
 
 LAST_ROUNDS = 10

@@ -14,10 +14,11 @@ from pydantic import BaseModel
 from rich.console import Console
 
 from tacit import check
-from tacit.compare import figures, files
+from tacit.compare import export as files
+from tacit.compare import figures
+from tacit.compare.cells import expand, try_out
+from tacit.compare.comparison_folder import note, refuse_taken, take, tasks_of
 from tacit.compare.display import Display
-from tacit.compare.grid import expand, try_out
-from tacit.compare.place import note, refuse_taken, take, tasks_of
 from tacit.compare.pool import run_all
 from tacit.compare.results import Row, rows_of
 from tacit.errors import BadInput

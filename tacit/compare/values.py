@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tacit.errors import BadInput
-from tacit.toml import dumps, parse_value
+from tacit.experiment.toml import dumps, parse_value
 
 OPEN, CLOSE, QUOTES = "[{", "]}", "\"'"
 LONGEST_VALUE = 24  # characters of a value in a label

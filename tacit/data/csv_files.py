@@ -15,9 +15,9 @@ from tacit import check
 from tacit.data import features, names
 from tacit.data.csv_text import Table, header, listing, tables
 from tacit.data.dataset import Dataset
-from tacit.data.rows import Rows, dataset
-from tacit.data.section import FROM_DATA, DataSection
+from tacit.data.held_out import Rows, dataset
 from tacit.errors import BadData
+from tacit.experiment.data import FROM_DATA, DataSection
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from tacit.data.csv_text import Table
-from tacit.data.section import DataSection
 from tacit.errors import BadData
+from tacit.experiment.data import DataSection
 
 MISSING = frozenset(("", "?", "NA", "N/A", "NaN", "nan", "null", "NULL"))
 OTHER = "other"

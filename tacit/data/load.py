@@ -4,7 +4,7 @@ from rich.progress import Progress
 
 from tacit.data import cifar, csv_files, digits, mnist, npz
 from tacit.data.dataset import Dataset
-from tacit.data.section import DataSection
+from tacit.experiment.data import DataSection
 
 
 def load(section: DataSection, *, seed: int, progress: Progress | None = None) -> Dataset:

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from tacit.data.section import FROM_DATA
 from tacit.errors import BadData, BadInput
+from tacit.experiment.data import FROM_DATA
 
 FROM_DATA_NOTE = "the set of labels was taken from the data and is treated as public"
 

@@ -14,9 +14,9 @@ import torch
 from tacit import check
 from tacit.data import names
 from tacit.data.dataset import Dataset, refuse_not_finite
-from tacit.data.rows import Rows, dataset
-from tacit.data.section import DataSection
+from tacit.data.held_out import Rows, dataset
 from tacit.errors import BadData
+from tacit.experiment.data import DataSection
 
 ARRAYS = ("x", "y", "client", "x_test", "y_test")
 BROKEN = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error)

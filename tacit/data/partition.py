@@ -17,9 +17,9 @@ import numpy as np
 from tacit import check
 from tacit.data.dataset import Dataset
 from tacit.data.dirichlet import dirichlet
-from tacit.data.section import KINDS, DataSection
 from tacit.data.shares import Shares, first, grouped
 from tacit.errors import BadData, BadInput
+from tacit.experiment.data import KINDS, DataSection
 
 
 def partition(

@@ -3,7 +3,7 @@
 import torch
 from torch.nn.functional import cross_entropy
 
-from tacit.build import Parts
+from tacit.build.parts import Parts
 
 CHUNK = 1000  # rows at a time, so that activations stay in the cache
 WORTH_THREADS = 2e7  # rows x parameters: below, waking threads costs more than they do

@@ -6,17 +6,17 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
-from tacit.build import Parts
-from tacit.engine.cohort import gather
+from tacit.build.parts import Parts
+from tacit.digest import state_mark
+from tacit.engine.admit import gather
 from tacit.engine.evaluate import evaluate
 from tacit.engine.folder import Folder
 from tacit.engine.meter import Meter
+from tacit.engine.trainers.processes import Trainer
 from tacit.engine.watch import STAGES, Traffic, Watch
 from tacit.engine.wire import pack, receive, receive_any
 from tacit.errors import TrainingDiverged
-from tacit.privacy.ledger import Ledger
-from tacit.release import state_mark
-from tacit.train.cohort import Trainer
+from tacit.privacy.ledger.ledger import Ledger
 from tacit.types import Client, Message, State
 
 WARM_UP = 10  # rounds: in round r the mean keeps at most r/(r + 10) of what it was

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from dp_accounting import DpEvent
 
-from tacit.build import Parts
-from tacit.privacy import price
-from tacit.privacy.client_plan import CentralPlan
-from tacit.privacy.ledger import Ledger
+from tacit.build.parts import Parts
+from tacit.privacy.accounting import price
+from tacit.privacy.central.plan import CentralPlan
+from tacit.privacy.ledger.ledger import Ledger
 from tacit.types import Budget, Client
 
 MARKS = 64  # while a run goes on, epsilon is shown rounded up to the next of so many marks; at the end it is exact

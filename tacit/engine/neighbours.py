@@ -11,8 +11,8 @@ from pathlib import Path
 
 from tacit.engine.folder import logged_rounds
 from tacit.errors import LedgerError
-from tacit.privacy import witness
-from tacit.privacy.ledger import Ledger
+from tacit.privacy.ledger import witness
+from tacit.privacy.ledger.ledger import Ledger
 
 
 def refuse_lost(path: Path, run: Path) -> None:

@@ -18,27 +18,27 @@ from torch import nn
 
 import tacit
 from tacit.algorithms.local_dp import LocalDP
-from tacit.build import Parts, build, population_id, rule_name, with_rule
+from tacit.build.parts import Parts, build, population_id, rule_name, with_rule
+from tacit.build.release import STACKED
 from tacit.engine import neighbours
 from tacit.engine.evaluate import evaluate
+from tacit.engine.exports import clients_record, csv_text, flat_records
 from tacit.engine.folder import Folder, first_free, open_folder, refuse_taken
 from tacit.engine.loop import Observer, loop
-from tacit.engine.records import clients_record, csv_text, flat_records
+from tacit.engine.trainers.processes import SideBySide, Trainer, one_by_one, task
+from tacit.engine.trainers.stacked import stackable, stacked
 from tacit.engine.wire import pack
 from tacit.errors import LedgerError
 from tacit.experiment import Experiment
 from tacit.privacy.before import NOTHING, Before, noted, read
-from tacit.privacy.client_plan import CentralPlan
-from tacit.privacy.conditions import Condition, Draws
+from tacit.privacy.central.plan import CentralPlan
 from tacit.privacy.guarantee import promise, seen_alone, sentence, spent_by
-from tacit.privacy.holdings import holdings
-from tacit.privacy.ledger import Ledger
-from tacit.privacy.witness import NAME as MARK
-from tacit.release import STACKED
+from tacit.privacy.ledger.conditions import Condition, Draws
+from tacit.privacy.ledger.holdings import holdings
+from tacit.privacy.ledger.ledger import Ledger
+from tacit.privacy.ledger.witness import NAME as MARK
 from tacit.report.writers import load_writers, open_writers
-from tacit.train.cohort import SideBySide, Trainer, one_by_one, task
 from tacit.train.flat import blocks
-from tacit.train.stacked import stackable, stacked
 from tacit.train.workspace import workspace
 from tacit.types import Guarantee
 
@@ -126,7 +126,7 @@ def _before(experiment: Experiment, place: Path, *, resume: bool) -> Before:
 def _trainer(parts: Parts, stack: ExitStack) -> Trainer:
     experiment = parts.experiment
     if experiment.run.engine == "flower-simulation":
-        from tacit.engine.flower.simulation import OnRay
+        from tacit.federation.flower.simulation import OnRay
 
         on_ray = OnRay(parts)
         stack.callback(on_ray.close)

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from tacit.errors import LedgerError
-from tacit.privacy import books, witness
-from tacit.privacy.conditions import Condition
-from tacit.privacy.ledger import ALL
-from tacit.privacy.seals import Spent
-from tacit.privacy.tables import refuse_older_format, refuse_other_population
+from tacit.privacy.ledger import reader as books
+from tacit.privacy.ledger import witness
+from tacit.privacy.ledger.conditions import Condition
+from tacit.privacy.ledger.filter import Spent
+from tacit.privacy.ledger.ledger import ALL
+from tacit.privacy.ledger.tables import refuse_older_format, refuse_other_population
 
 
 @dataclass(frozen=True)

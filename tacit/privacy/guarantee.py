@@ -9,16 +9,16 @@ from decimal import ROUND_CEILING, Context, Decimal
 import numpy as np
 from dp_accounting import DpEvent
 
+from tacit.data.population import Population
 from tacit.experiment import Experiment
-from tacit.population import Population
-from tacit.privacy import price
-from tacit.privacy.client_mechanism import CohortGaussian
-from tacit.privacy.client_plan import CentralPlan
-from tacit.privacy.distributed_plan import DistributedPlan
-from tacit.privacy.ledger import ALL, Ledger
-from tacit.privacy.plan import Plan
-from tacit.privacy.renyi import IntegerSumDpEvent
-from tacit.privacy.seals import RULE
+from tacit.privacy.accounting import price
+from tacit.privacy.central.mechanism import CohortGaussian
+from tacit.privacy.central.plan import CentralPlan
+from tacit.privacy.distributed.plan import DistributedPlan
+from tacit.privacy.integers.renyi import IntegerSumDpEvent
+from tacit.privacy.ledger.filter import RULE
+from tacit.privacy.ledger.ledger import ALL, Ledger
+from tacit.privacy.local.plan import Plan
 from tacit.types import Guarantee, Others, Unit
 
 SEEDED = "a seed (an experiment: whoever knows the seed can remove the noise)"

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tacit.errors import KeyRefused
-from tacit.protect import files
-from tacit.protect.files import from_text, to_text
+from tacit.protect import owner_files as files
+from tacit.protect.owner_files import from_text, to_text
 from tacit.protect.paillier import PublicKey, SecretKey
 from tacit.protect.threshold import Share, Verification
 

@@ -14,8 +14,8 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from tacit.errors import BadInput, KeyRefused
-from tacit.protect import files
-from tacit.protect.files import bytes_from_text, bytes_to_text
+from tacit.protect import owner_files as files
+from tacit.protect.owner_files import bytes_from_text, bytes_to_text
 
 Members = Mapping[str, Ed25519PublicKey]
 MEMBER, SIGNING = ".member.json", ".signing.json"

@@ -12,11 +12,11 @@ from typing import Any
 
 from tacit.engine.watch import STAGES
 from tacit.experiment import Experiment
+from tacit.experiment.toml import dumps
 from tacit.privacy.guarantee import sentence, shown
 from tacit.report import spending
-from tacit.report.files import RunFiles
 from tacit.report.progress import facts
-from tacit.toml import dumps
+from tacit.report.run_folder import RunFiles
 from tacit.types import Guarantee
 
 MOST_POINTS = 1000  # of a curve: more are thinned, the last is kept

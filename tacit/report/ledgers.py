@@ -11,10 +11,11 @@ from typing import Any
 from rich.table import Table
 
 from tacit.errors import TacitError
-from tacit.privacy import books, witness
+from tacit.federation.site.limits import NAME, Limits, read_limits
 from tacit.privacy.guarantee import shown, shown_delta
-from tacit.privacy.seals import ROUNDING
-from tacit.site.limits import NAME, Limits, read_limits
+from tacit.privacy.ledger import reader as books
+from tacit.privacy.ledger import witness
+from tacit.privacy.ledger.filter import ROUNDING
 
 MOST_ROWS = 40
 CAPTION = (

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from tacit.compare.grid import expand
-from tacit.compare.place import ASKED, BASE, asked, tasks_of
+from tacit.compare.cells import expand
+from tacit.compare.comparison_folder import ASKED, BASE, asked, tasks_of
 from tacit.compare.results import CONFIDENCE, LAST_ROUNDS, estimate, last_rounds, statement
 from tacit.errors import BadInput
 from tacit.report.collect import MOST_POINTS, settings, short, stages
-from tacit.report.files import RunFiles, read
+from tacit.report.run_folder import RunFiles, read
 
 SERIES = ("accuracy", "loss", "clipped", "signal_to_noise")
 CUMULATED = ("uplink_bytes", "downlink_bytes")

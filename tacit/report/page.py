@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import tacit
-from tacit.compare.place import ASKED
+from tacit.compare.comparison_folder import ASKED
 from tacit.engine.folder import replace
 from tacit.errors import BadInput
 from tacit.report.collect import run_page
-from tacit.report.files import read
 from tacit.report.overlay import entries, several_page
+from tacit.report.run_folder import read
 
 SCRIPTS = ("base.js", "chart.js", "heat.js", "blocks.js", "run.js", "several.js", "live.js")
 

@@ -10,21 +10,22 @@ from typing import Any
 import numpy as np
 from dp_accounting import DpEvent
 
-from tacit.build import build, clients, make_plan, population_id
+from tacit.build.parts import build, clients, make_plan, population_id
 from tacit.data.dataset import Dataset
+from tacit.data.population import CRUMB, Population
 from tacit.errors import BadInput, BudgetExhausted
 from tacit.experiment import Experiment
-from tacit.population import CRUMB, Population
 from tacit.privacy import before as ledgers
-from tacit.privacy import price, seals
+from tacit.privacy.accounting import price
 from tacit.privacy.before import NOTHING, Before
-from tacit.privacy.client_plan import CentralPlan
-from tacit.privacy.distributed_plan import DistributedPlan
+from tacit.privacy.central.plan import CentralPlan
+from tacit.privacy.distributed.plan import DistributedPlan
 from tacit.privacy.guarantee import shown, shown_delta
-from tacit.privacy.holdings import holdings
-from tacit.privacy.ledger import ALL
-from tacit.privacy.plan import Plan
-from tacit.privacy.seals import ROUNDING
+from tacit.privacy.ledger import filter as seals
+from tacit.privacy.ledger.filter import ROUNDING
+from tacit.privacy.ledger.holdings import holdings
+from tacit.privacy.ledger.ledger import ALL
+from tacit.privacy.local.plan import Plan
 from tacit.report.plans import RELATION
 
 GROUPS = 12  # distinct budgets beyond this are shown in so many groups of similar epsilon

@@ -9,9 +9,9 @@ from rich.table import Table
 
 from tacit import check
 from tacit.errors import BadInput
-from tacit.privacy import price
-from tacit.privacy.calibrate import affordable
-from tacit.privacy.calibrate import noise_multiplier as solve
+from tacit.privacy.accounting import price
+from tacit.privacy.accounting.calibrate import affordable
+from tacit.privacy.accounting.calibrate import noise_multiplier as solve
 from tacit.privacy.guarantee import shown_delta
 
 CAPTIONED = ("delta", "accountant", "guarantee", "ledger", "ledger_runs", "ledger_delta")

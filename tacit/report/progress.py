@@ -13,10 +13,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from tacit.build import Parts
+from tacit.build.parts import Parts
 from tacit.engine.simulate import History
 from tacit.experiment import Experiment
-from tacit.privacy.client_plan import CentralPlan
+from tacit.privacy.central.plan import CentralPlan
 from tacit.privacy.guarantee import seen_by_more, shown, shown_delta, with_others
 from tacit.types import Others
 

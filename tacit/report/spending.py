@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from tacit.errors import BadInput
-from tacit.privacy import price
+from tacit.privacy.accounting import price
 
 MOST_GROUPS = 8  # curves that can be told apart in one picture
 MOST_PRICES = 96  # at 10 to 20 ms each

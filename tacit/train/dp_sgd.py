@@ -11,7 +11,7 @@ from functools import partial
 
 import torch
 
-from tacit.privacy.mechanism import SampledGaussian
+from tacit.privacy.local.mechanism import SampledGaussian
 from tacit.random import Stream
 from tacit.train.views import Shifts, labelled
 from tacit.train.workspace import Trained, Workspace

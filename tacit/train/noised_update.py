@@ -7,8 +7,8 @@ whoever sees the update. Training that fails or diverges counts as a zero update
 import torch
 
 from tacit.errors import BadInput
-from tacit.privacy.client_mechanism import bound
-from tacit.privacy.mechanism import SampledGaussian
+from tacit.privacy.clip import bound
+from tacit.privacy.local.mechanism import SampledGaussian
 from tacit.random import Stream
 from tacit.train.attempt import attempt
 from tacit.train.sgd import LocalSgd

@@ -10,7 +10,7 @@ from statistical import has_std
 
 from tacit.algorithms.central_dp import CentralDP
 from tacit.errors import BadInput, TrainingDiverged
-from tacit.privacy.client_mechanism import CohortGaussian, QuantileClip
+from tacit.privacy.central.mechanism import CohortGaussian, QuantileClip
 from tacit.random import seeded
 from tacit.server_optimizer import Sgd
 from tacit.train.workspace import Trained

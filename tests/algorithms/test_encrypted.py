@@ -12,14 +12,14 @@ from statistical import has_std
 from tacit.algorithms._groups import Group
 from tacit.algorithms.encrypted import Encrypted
 from tacit.errors import TrainingDiverged
-from tacit.privacy.distributed import even
-from tacit.protect.grid import Grid
+from tacit.privacy.distributed.mechanism import even
+from tacit.protect.holder import Opener
 from tacit.protect.lanes import Lanes
-from tacit.protect.opened import Alone
-from tacit.protect.opener import Opener
+from tacit.protect.opening import Alone
 from tacit.protect.paillier import generate
+from tacit.protect.quantise import Grid
 from tacit.protect.randomisers import Randomisers
-from tacit.protect.seals import Plain, Sealed
+from tacit.protect.seal import Plain, Sealed
 from tacit.protect.signing import new_signer
 from tacit.random import seeded
 from tacit.rules import Crowd, load

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tacit.compare.grid import expand
+from tacit.compare.cells import expand
 from tacit.compare.results import Row, Run
 
 SMALL = {

@@ -18,7 +18,7 @@ from scipy import stats
 from terminal import hears_ctrl_c
 
 import tacit
-from tacit.compare.command import command
+from tacit.cli.compare import command
 from tacit.compare.display import Display
 from tacit.compare.run import compare
 from tacit.errors import BadInput, RunExists

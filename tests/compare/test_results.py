@@ -13,7 +13,8 @@ import pytest
 from matplotlib.text import Text
 from scipy import stats
 
-from tacit.compare import figures, files, plot, table
+from tacit.compare import export as files
+from tacit.compare import figures, plot, table
 from tacit.compare.results import estimate, over_rounds
 from tacit.errors import BadInput
 

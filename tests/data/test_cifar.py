@@ -9,8 +9,8 @@ import pytest
 
 from tacit.data import cifar
 from tacit.data.load import load
-from tacit.data.section import DataSection
 from tacit.errors import BadData
+from tacit.experiment.data import DataSection
 
 RECORDS = 20
 FILES = (*cifar.TRAIN, cifar.TEST)

@@ -6,8 +6,8 @@ import torch
 
 from tacit.data import csv_text
 from tacit.data.load import load
-from tacit.data.section import DataSection
 from tacit.errors import BadData
+from tacit.experiment.data import DataSection
 
 RECORDS = """age,sex,weight,label,who
 40,f,1.5,no,ann

@@ -12,8 +12,8 @@ from rich.progress import Progress
 from tacit.data import fetch
 from tacit.data.load import load
 from tacit.data.mnist import PARTS
-from tacit.data.section import DataSection
 from tacit.errors import BadData
+from tacit.experiment.data import DataSection
 
 CONTENT = b"ten bytes " * 100_000
 CHECKSUM = f"sha256:{hashlib.sha256(CONTENT).hexdigest()}"

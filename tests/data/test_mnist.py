@@ -10,8 +10,8 @@ from hypothesis.extra import numpy as arrays
 
 from tacit.data import mnist
 from tacit.data.load import load
-from tacit.data.section import DataSection
 from tacit.errors import BadData
+from tacit.experiment.data import DataSection
 
 IMAGES = np.arange(4 * 28 * 28, dtype=np.uint8).reshape(4, 28, 28)
 LABELS = np.array([3, 1, 4, 1], np.uint8)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from tacit.data.load import load
-from tacit.data.section import DataSection
 from tacit.errors import BadData, BadInput
+from tacit.experiment.data import DataSection
 
 X = np.arange(20, dtype=np.float64).reshape(10, 2)
 Y = np.array([0, 1] * 5)

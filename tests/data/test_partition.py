@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from tacit.data.load import load
 from tacit.data.partition import client_names, partition, share_out
-from tacit.data.section import DataSection
 from tacit.errors import BadData, BadInput
+from tacit.experiment.data import DataSection
 
 
 def labels(rows, classes=10):

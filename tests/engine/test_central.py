@@ -14,11 +14,11 @@ from trained import same_model, weights
 import tacit
 from tacit.engine import loop as loop_module
 from tacit.engine import simulate
-from tacit.engine.cohort import gather
+from tacit.engine.admit import gather
 from tacit.engine.folder import CHECKPOINT
 from tacit.engine.meter import Meter
 from tacit.errors import BadInput, LedgerError
-from tacit.privacy import price
+from tacit.privacy.accounting import price
 from tacit.types import Message
 
 CENTRAL = {
@@ -73,7 +73,7 @@ def test_the_price_is_that_of_the_rounds_that_were_run(tmp_path):
 
 
 def test_the_cohorts_of_a_run_are_the_poisson_samples_that_were_priced():
-    parts = tacit.build.build(central(train={"rounds": 2000}))
+    parts = tacit.build.parts.build(central(train={"rounds": 2000}))
 
     class Paid:
         def admit_everybody(self, *_, **__):
@@ -123,7 +123,7 @@ def test_a_charge_that_cannot_be_written_releases_nothing(tmp_path, monkeypatch)
     def full(self, budget, event):
         raise sqlite3.OperationalError("database or disk is full")
 
-    monkeypatch.setattr("tacit.privacy.ledger.Ledger._write_everybody", full)
+    monkeypatch.setattr("tacit.privacy.ledger.ledger.Ledger._write_everybody", full)
     with pytest.raises(LedgerError, match="nothing was released"):
         tacit.run(central(), out=tmp_path)
     assert trained == []
@@ -177,7 +177,7 @@ def test_the_noise_that_reaches_the_model_is_the_noise_that_was_priced(tmp_path)
     """Clients that learn next to nothing: what moves the model is the server's noise, z C / (q N) a round."""
     quiet = {"learning_rate": 1e-12, "rounds": 30}
     experiment = central(train=quiet, model={"name": "mlp"}, privacy={"epsilon": math.inf, "noise_multiplier": 2.0})
-    parts = tacit.build.build(experiment)
+    parts = tacit.build.parts.build(experiment)
     history = tacit.run(experiment, out=tmp_path)
     moved = torch.cat([p.detach().reshape(-1) for p in history.model.parameters()]) - parts.params
     expected = 2.0 * 0.5 / 6 * math.sqrt(30)
@@ -233,12 +233,12 @@ def test_a_learning_rate_that_diverges_ends_no_run(tmp_path):
 def test_capped_weights_are_divided_by_their_expectation_and_priced_alike(tmp_path):
     sizes = {"data": {"partition": "dirichlet", "alpha": 0.5, "examples_per_client": None, "min_size": 2}}
     capped = central(**sizes, privacy={"weight_cap": 40}, aggregate={"weights": "examples"})
-    parts = tacit.build.build(capped)
+    parts = tacit.build.parts.build(capped)
     expected = np.minimum(parts.population.sizes, 40) / 40
     assert parts.plan.weights == pytest.approx(expected)
     assert parts.plan.weights.max() == 1.0
     assert parts.plan.expected_weight == pytest.approx(expected.sum() * 6 / 30)
-    assert parts.plan.mechanism == tacit.build.build(central(**sizes)).plan.mechanism
+    assert parts.plan.mechanism == tacit.build.parts.build(central(**sizes)).plan.mechanism
     assert tacit.run(capped, out=tmp_path).guarantee.epsilon_max <= 6.0
 
 
@@ -330,7 +330,9 @@ def test_what_would_break_the_guarantee_is_refused_in_one_sentence(tmp_path, cha
 
 def test_the_smallest_of_different_budgets_is_kept_where_that_is_said(tmp_path):
     history = tacit.run(central(privacy={"epsilon": "uniform", "level": "minimum"}), out=tmp_path)
-    assert history.guarantee.epsilon_max <= tacit.build.build(history_experiment(tmp_path)).population.epsilons.min()
+    assert (
+        history.guarantee.epsilon_max <= tacit.build.parts.build(history_experiment(tmp_path)).population.epsilons.min()
+    )
 
 
 def history_experiment(folder):

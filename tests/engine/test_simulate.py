@@ -12,7 +12,7 @@ from trained import same_model, weights
 import tacit
 from tacit.engine import loop as loop_module
 from tacit.engine import simulate
-from tacit.engine.cohort import sample
+from tacit.engine.admit import sample
 from tacit.engine.folder import CHECKPOINT
 from tacit.errors import BadInput, LedgerError, RunExists, TrainingDiverged
 from tacit.random import seeded
@@ -163,7 +163,7 @@ def test_a_charge_that_cannot_be_written_releases_nothing(small, tmp_path, monke
     def full(self, paying):
         raise sqlite3.OperationalError("database or disk is full")
 
-    monkeypatch.setattr("tacit.privacy.ledger.Ledger._write", full)
+    monkeypatch.setattr("tacit.privacy.ledger.ledger.Ledger._write", full)
     with pytest.raises(LedgerError, match="nothing was released"):
         tacit.run(small(), out=tmp_path)
     assert released == []
@@ -322,7 +322,7 @@ def test_what_cannot_be_built_is_refused_in_a_sentence(small, tmp_path, change, 
 
 def test_cohorts_are_uniform_over_the_clients_that_can_pay(small, tmp_path):
     experiment = small(train={"rounds": 300, "clients_per_round": 2, "local_steps": 1}, privacy={"kind": "none"})
-    parts = tacit.build.build(experiment)
+    parts = tacit.build.parts.build(experiment)
     meter = loop_module.Meter(parts, None)
     counts = np.zeros(6)
     for r in range(3000):

@@ -21,19 +21,19 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 from redteam.lying_server import RUN, Server, experiment
 
-from tacit.build import build
-from tacit.engine.flower.client import respond
-from tacit.engine.flower.frame import honest, oddity
-from tacit.engine.flower.gather import Heard
-from tacit.engine.flower.inbound import named, spent_of
-from tacit.engine.flower.muster import declaration
-from tacit.engine.flower.records import BODY, BYTES, HEAD, KINDS
+from tacit.build.parts import build
 from tacit.engine.wire import pack, receive, receive_any, unpack
 from tacit.errors import BadInput, TacitError
+from tacit.federation.flower.client import respond
+from tacit.federation.flower.frame import honest, oddity
+from tacit.federation.flower.gather import Heard
+from tacit.federation.flower.inbound import named, spent_of
+from tacit.federation.flower.messages import BODY, BYTES, HEAD, KINDS
+from tacit.federation.flower.muster import declaration
 from tacit.protect.lanes import Lanes
 from tacit.protect.paillier import generate
 from tacit.protect.randomisers import Randomisers
-from tacit.protect.seals import Sealed
+from tacit.protect.seal import Sealed
 from tacit.protect.signing import Signer
 from tacit.types import Message as Wire
 from tacit.types import Shared

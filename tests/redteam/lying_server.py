@@ -4,14 +4,14 @@ import json
 import sqlite3
 
 import tacit
-from tacit.build import assemble, clients
+from tacit.build.parts import assemble, clients
 from tacit.engine.wire import pack
-from tacit.privacy import price
-from tacit.site.limits import data_digest, departures
-from tacit.site.make import make_site
-from tacit.site.roster import Roster
-from tacit.site.site import Site
-from tacit.toml import dumps
+from tacit.experiment.toml import dumps
+from tacit.federation.site.limits import data_digest, departures
+from tacit.federation.site.make import make_site
+from tacit.federation.site.roster import Roster
+from tacit.federation.site.site import Site
+from tacit.privacy.accounting import price
 from tacit.types import Message
 
 RUN = "0" * 32

@@ -5,16 +5,16 @@ from types import SimpleNamespace
 import pytest
 import torch
 from engine.conftest import SMALL
-from engine.flower.conftest import THREE, Federation
+from federation.flower.conftest import THREE, Federation
 from flwr.app import Error
 from flwr.common.constant import ErrorCode
 from redteam.test_deployed_sums import Line
 
 import tacit
-from tacit.engine.flower.gather import Heard
-from tacit.engine.flower.records import _content, read
 from tacit.engine.wire import pack, unpack
 from tacit.errors import TacitError
+from tacit.federation.flower.gather import Heard
+from tacit.federation.flower.messages import _content, read
 from tacit.types import Message
 
 

@@ -8,27 +8,27 @@ from functools import cache, partial
 import pytest
 import torch
 from engine.conftest import SMALL
-from engine.flower.conftest import THREE, Federation
+from federation.flower.conftest import THREE, Federation
 from redteam.cheating_site import CheatingSite, ciphertexts_of, message
 from trained import same_model
 
 import tacit
-from tacit.engine.flower.client import client_app
-from tacit.engine.flower.local import LocalGrid
-from tacit.engine.flower.records import _content, read
-from tacit.engine.flower.server import _terms
 from tacit.engine.wire import pack, unpack
 from tacit.errors import Refused, TacitError
+from tacit.experiment.training import ProtectSection
+from tacit.federation.flower.client import client_app
+from tacit.federation.flower.local import LocalGrid
+from tacit.federation.flower.messages import _content, read
+from tacit.federation.flower.server import _terms
+from tacit.federation.site import agreement, key_files
+from tacit.federation.site.own_rows import public_rows, shape
+from tacit.federation.site.roster import Roster
+from tacit.federation.site.sealed import assemble_sealed
+from tacit.federation.site.site import Site
 from tacit.protect import keys, signing
 from tacit.protect.envelope import Place, parse
-from tacit.protect.opener import whose_turn
+from tacit.protect.holder import whose_turn
 from tacit.protect.paillier import generate
-from tacit.sections import ProtectSection
-from tacit.site import agreement, key_files
-from tacit.site.roster import Roster
-from tacit.site.rows import public_rows, shape
-from tacit.site.sealed import assemble_sealed
-from tacit.site.site import Site
 from tacit.types import Message
 
 PRIVACY = {"kind": "distributed", "epsilon": 8.0, "clip": 0.5, "fewest_reports": 2}

@@ -15,14 +15,14 @@ import httpx
 import pytest
 
 import tacit
-from tacit.deploy import check
-from tacit.deploy.certificates import make_node_key
-from tacit.deploy.init import init
-from tacit.deploy.layout import open_federation
-from tacit.deploy.processes import Processes, alive, free_port
-from tacit.deploy.serve import register, start_server
-from tacit.deploy.up import follow
 from tacit.errors import TacitError
+from tacit.federation.operate import inspect as check
+from tacit.federation.operate.certificates import make_node_key
+from tacit.federation.operate.init import init
+from tacit.federation.operate.layout import open_federation
+from tacit.federation.operate.processes import Processes, alive, free_port
+from tacit.federation.operate.serve import register, start_server
+from tacit.federation.operate.up import follow
 
 
 def make(folder):
@@ -125,7 +125,7 @@ def test_another_user_of_the_servers_machine_cannot_control_it_either(server):
 
 
 def test_a_site_joins_with_its_key_and_nobody_with_another(server, tmp_path):
-    from tacit.engine.flower.node import FleetNode, NotLetIn
+    from tacit.federation.flower.node import FleetNode, NotLetIn
 
     node = FleetNode(server.site("client-0"), server=server.address)
     node.join(died=False)
@@ -182,7 +182,7 @@ def test_no_request_is_smuggled_past_the_gateway(server, sent, told):
 def test_check_sees_from_outside_whether_strangers_are_let_in(server):
     said = [finding.text for finding in check.findings(server.site("client-0"))]
     assert f"The server {server.address} lets nobody but sites in" in said
-    from tacit.deploy.check_site import control_findings
+    from tacit.federation.operate.inspect_site import control_findings
 
     (finding,) = control_findings("127.0.0.1", server.inner, authority=server.server / "ca.crt")
     assert finding.wrong
@@ -198,7 +198,7 @@ def test_nothing_of_a_federation_can_be_read_by_others_whatever_the_umask(server
 
 
 def test_a_folder_of_before_is_closed_when_its_site_or_server_starts(tmp_path):
-    from tacit.deploy.private import close
+    from tacit.federation.operate.private import close
 
     place = tmp_path / "site"
     place.mkdir(mode=0o755)

@@ -4,13 +4,13 @@ import pytest
 from redteam.lying_server import RUN, accept, experiment
 from redteam.test_server import csv_site
 
-from tacit.build import assemble
+from tacit.build.parts import assemble
 from tacit.errors import Refused
-from tacit.privacy import price
-from tacit.site.code import code_digest
-from tacit.site.roster import Roster
-from tacit.site.rows import public_rows
-from tacit.site.site import Site
+from tacit.federation.site.code import code_digest
+from tacit.federation.site.own_rows import public_rows
+from tacit.federation.site.roster import Roster
+from tacit.federation.site.site import Site
+from tacit.privacy.accounting import price
 
 MODEL = """
 import torch

@@ -7,16 +7,17 @@ from dataclasses import replace
 import gmpy2
 import pytest
 from engine.conftest import SMALL
-from engine.flower.conftest import THREE, Federation
+from federation.flower.conftest import THREE, Federation
 from gmpy2 import mpz
 
 import tacit
-from tacit.deploy.check_keys import own_keys
 from tacit.errors import KeyRefused
-from tacit.protect import files, keys, primes, signing
+from tacit.federation.operate.inspect_keys import own_keys
+from tacit.federation.site.key_files import FOLDER, load_keys
+from tacit.protect import keys, primes, signing
+from tacit.protect import owner_files as files
 from tacit.protect.paillier import PublicKey, SecretKey, generate
 from tacit.protect.threshold import deal
-from tacit.site.key_files import FOLDER, load_keys
 
 HALF = 256
 KEY = generate(bits=2 * HALF, least_bits=2 * HALF)

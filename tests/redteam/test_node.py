@@ -7,14 +7,14 @@ from types import SimpleNamespace
 
 import httpx
 import pytest
-from engine.flower.test_executor import Line, answered
+from federation.flower.test_executor import Line, answered
 from flwr.proto.fleet_pb2 import PullMessagesResponse
 from flwr.proto.message_pb2 import Message, ObjectTree, PullObjectResponse
 
-from tacit.deploy.certificates import make_authority, make_node_key
-from tacit.engine.flower import executor, node
-from tacit.engine.flower.node import FleetNode
-from tacit.site.log import Plain
+from tacit.federation.flower import executor, node
+from tacit.federation.flower.node import FleetNode
+from tacit.federation.operate.certificates import make_authority, make_node_key
+from tacit.federation.site.log import Plain
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tacit.errors import BadInput
-from tacit.privacy import calibrate, price
+from tacit.privacy.accounting import calibrate, price
 
 
 def gaussian(z):

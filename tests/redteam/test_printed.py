@@ -9,7 +9,7 @@ import pytest
 from redteam.careless_researcher import Researcher, natural_rows
 from rich.console import Console
 
-from tacit.privacy import price
+from tacit.privacy.accounting import price
 from tacit.privacy.guarantee import shown, shown_delta
 from tacit.report.plans import of_numbers, table
 

@@ -11,13 +11,13 @@ from redteam.cheating_site import CheatingSite, ciphertexts_of, message
 from tacit.errors import BadProof, MessageRefused, TooFewReports
 from tacit.protect import textbook
 from tacit.protect.envelope import Inbox, Place, parse, sizes, taken
+from tacit.protect.holder import Opener
 from tacit.protect.lanes import Lanes
-from tacit.protect.opened import Alone
-from tacit.protect.opener import Opener
+from tacit.protect.opening import Alone
 from tacit.protect.paillier import PublicKey, generate
 from tacit.protect.proofs import equation, proof_bytes
 from tacit.protect.proved import balanced, hold_together, holds, unproved
-from tacit.protect.seals import Sealed, SealedSum
+from tacit.protect.seal import Sealed, SealedSum
 from tacit.protect.signing import new_signer
 from tacit.protect.threshold import combine, deal
 

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from redteam.cheating_site import CheatingSite, message
 
 from tacit.algorithms._groups import plain
-from tacit.engine.flower.inbound import named, spent_of
 from tacit.engine.wire import pack, receive_any
 from tacit.errors import BadSignature, MessageRefused
+from tacit.federation.flower.inbound import named, spent_of
 from tacit.protect.envelope import Inbox, Place, parse, sizes
 from tacit.protect.lanes import Lanes
 from tacit.protect.paillier import generate
-from tacit.protect.seals import Plain, Sealed, SealedSum
+from tacit.protect.seal import Plain, Sealed, SealedSum
 from tacit.protect.signing import new_signer
 from tacit.types import Message
 

@@ -10,10 +10,10 @@ from redteam.careless_researcher import EXPERIMENT, Researcher, correlation, csv
 from safetensors.torch import load_file, save_file
 
 import tacit
-from tacit.build import build
+from tacit.build.parts import build
 from tacit.engine.folder import CHECKPOINT
 from tacit.errors import BadInput, LedgerError
-from tacit.privacy import price
+from tacit.privacy.accounting import price
 
 SHARED_NOISE = 0.25  # 5 standard deviations of the correlation of 650 independent numbers, with room for the gradients
 

@@ -5,10 +5,12 @@ from dataclasses import replace
 import pytest
 from redteam.lying_server import RUN
 
-from tacit.build import assemble, clients
+from tacit.build.parts import assemble, clients
 from tacit.errors import BudgetExhausted, Refused
-from tacit.privacy import books, plan, price
-from tacit.site.roster import Roster
+from tacit.federation.site.roster import Roster
+from tacit.privacy.accounting import price
+from tacit.privacy.ledger import reader as books
+from tacit.privacy.local import plan
 
 ROUNDS = 12
 

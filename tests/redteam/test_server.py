@@ -11,14 +11,14 @@ from flwr.app import Message as FlowerMessage
 from flwr.supercore.task_identity import TaskIdentity
 from redteam.lying_server import RUN, Server, accept, experiment
 
-from tacit.engine.flower.client import respond
 from tacit.engine.wire import pack, unpack
 from tacit.errors import BudgetExhausted, Refused
+from tacit.federation.flower.client import respond
+from tacit.federation.site import store
+from tacit.federation.site.code import code_digest
+from tacit.federation.site.make import make_site
+from tacit.federation.site.site import UNSAID, Site
 from tacit.parse import shown
-from tacit.site import store
-from tacit.site.code import code_digest
-from tacit.site.make import make_site
-from tacit.site.site import UNSAID, Site
 from tacit.types import Message
 
 MARK = "patient-4711"
@@ -53,7 +53,7 @@ def test_a_round_binds_one_question_although_its_answer_was_never_kept(server, m
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr("tacit.site.outbox.keep", dies)
+        patch.setattr("tacit.federation.site.outbox.keep", dies)
         with pytest.raises(Refused, match=UNSAID):
             asking.train(0)
     spent = asking.charges()
@@ -124,7 +124,7 @@ def test_every_word_on_a_round_leaves_a_fixed_time_after_its_question(server, mo
     asking.budget("[accept]", "[accept]")
     asking.budget("most_rounds", "answer_seconds = 1000.0\nmost_rounds")
     waited = []
-    monkeypatch.setattr("tacit.site.site.time.sleep", waited.append)
+    monkeypatch.setattr("tacit.federation.site.site.time.sleep", waited.append)
     asking.agree()
     assert waited == [], "an agreement says nothing about the rows"
     asking.train(0)
@@ -308,7 +308,7 @@ def test_what_costs_memory_opens_paths_or_uses_devices_is_refused_before_anythin
     def built(*args, **options):
         raise AssertionError("built")
 
-    monkeypatch.setattr("tacit.site.join.assemble_sealed", built)
+    monkeypatch.setattr("tacit.federation.site.join.assemble_sealed", built)
     with pytest.raises(Refused, match=f"{words}|is not among those"):
         asking.agree(experiment=chosen.toml())
 
@@ -331,7 +331,7 @@ def test_whatever_goes_wrong_the_site_goes_on_and_says_nothing(server, monkeypat
         raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr("tacit.site.site.join", fails)
+        patch.setattr("tacit.federation.site.site.join", fails)
         with pytest.raises(Refused, match=UNSAID):
             asking.agree()
     assert asking.log()[-1]["verdict"] == "failed"

@@ -13,7 +13,7 @@ from trained import same_model
 
 import tacit
 from tacit.errors import BadData, BudgetExhausted, LedgerError
-from tacit.privacy import witness
+from tacit.privacy.ledger import witness
 from tacit.report import planned
 from tacit.report.progress import Display
 

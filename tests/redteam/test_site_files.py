@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from tacit.errors import BudgetExhausted, Refused
-from tacit.site.site import UNSAID
+from tacit.federation.site.site import UNSAID
 
 
 def trained(asking, rounds=1):

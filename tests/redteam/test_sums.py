@@ -10,7 +10,7 @@ from redteam.cheating_site import CheatingSite, ciphertexts_of
 from tacit.errors import BadProof, MessageRefused, OtherRoster, TooFewReports
 from tacit.protect import proofs
 from tacit.protect.envelope import Inbox, Place, common_hash, parse, sizes, taken
-from tacit.protect.opener import Opener
+from tacit.protect.holder import Opener
 from tacit.protect.paillier import PublicKey, generate
 from tacit.protect.proofs import proof_bytes
 from tacit.protect.proved import holds

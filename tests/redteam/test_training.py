@@ -11,19 +11,19 @@ from threads import one_thread  # noqa: F401 - a fixture
 from torch import nn
 
 import tacit
-from tacit.build import build
+from tacit.build.parts import build
+from tacit.engine.trainers.processes import one_by_one, task
+from tacit.engine.trainers.stacked import stacked
 from tacit.engine.wire import pack, unpack
 from tacit.errors import ModelRefused
 from tacit.models import build as build_model
-from tacit.privacy.mechanism import SampledGaussian
+from tacit.privacy.local.mechanism import SampledGaussian
 from tacit.random import seeded
 from tacit.train.clipping import Clipper, clipped_sum_slow
-from tacit.train.cohort import one_by_one, task
 from tacit.train.dp_sgd import dp_sgd
 from tacit.train.flat import flatten
 from tacit.train.noised_update import noised_update
 from tacit.train.sgd import LocalSgd
-from tacit.train.stacked import stacked
 from tacit.train.views import Viewed
 from tacit.train.workspace import workspace
 from tacit.types import Budget, Client

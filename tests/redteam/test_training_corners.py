@@ -10,8 +10,8 @@ from torch import nn
 
 import tacit
 from tacit.errors import BadInput
-from tacit.privacy.client_mechanism import CohortGaussian, QuantileClip
-from tacit.privacy.mechanism import SampledGaussian
+from tacit.privacy.central.mechanism import CohortGaussian, QuantileClip
+from tacit.privacy.local.mechanism import SampledGaussian
 from tacit.random import Stream, seeded
 from tacit.train.clipping import Clipper
 from tacit.train.dp_sgd import dp_sgd

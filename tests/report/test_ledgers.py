@@ -7,7 +7,7 @@ import pytest
 
 import tacit
 from tacit.errors import LedgerError, TacitError
-from tacit.privacy import books
+from tacit.privacy.ledger import reader as books
 from tacit.report import ledgers
 
 
@@ -127,7 +127,7 @@ def test_what_is_no_ledger_is_refused(tmp_path):
 def test_the_commands_print_and_exit_by_what_they_find(copy, monkeypatch, capsys):
     from typer.testing import CliRunner
 
-    from tacit.cli import app
+    from tacit.cli.app import app
 
     call = CliRunner().invoke
     assert "epsilon spent" in call(app, ["ledger", "show", str(copy)]).output

@@ -8,9 +8,9 @@ from report_runs import changed
 
 import tacit
 from tacit.errors import BadInput
-from tacit.privacy import price
-from tacit.privacy.ledger import Ledger
-from tacit.privacy.mechanism import SampledGaussian
+from tacit.privacy.accounting import price
+from tacit.privacy.ledger.ledger import Ledger
+from tacit.privacy.local.mechanism import SampledGaussian
 from tacit.report import spending
 from tacit.types import Budget, Client
 

@@ -4,7 +4,7 @@ import torch
 from statistical import has_std, is_normal, is_poisson_sampling
 from torch import nn
 
-from tacit.privacy.mechanism import SampledGaussian
+from tacit.privacy.local.mechanism import SampledGaussian
 from tacit.random import seeded
 from tacit.train.dp_sgd import dp_sgd
 from tacit.train.workspace import workspace

@@ -8,10 +8,10 @@ import torch
 from statistical import has_std, is_normal
 
 import tacit
-from tacit.build import build
+from tacit.build.parts import build
 from tacit.errors import BadInput
-from tacit.privacy import price
-from tacit.privacy.mechanism import SampledGaussian
+from tacit.privacy.accounting import price
+from tacit.privacy.local.mechanism import SampledGaussian
 from tacit.random import seeded
 from tacit.train.noised_update import noised_update
 from tacit.train.workspace import Trained, workspace

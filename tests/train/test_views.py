@@ -8,13 +8,13 @@ from torch import nn
 
 import tacit
 from tacit import models
-from tacit.build import build
+from tacit.build.parts import build
+from tacit.engine.trainers.processes import one_by_one, task
+from tacit.engine.trainers.stacked import stackable, stacked
 from tacit.engine.wire import pack, unpack
 from tacit.errors import BadInput
 from tacit.random import seeded
 from tacit.train.clipping import Clipper
-from tacit.train.cohort import one_by_one, task
-from tacit.train.stacked import stackable, stacked
 from tacit.train.views import Shifts, Viewed, labelled
 from tacit.train.workspace import workspace
 
@@ -156,7 +156,7 @@ def test_views_without_effect_or_without_images_are_refused(changes, words):
 def test_rows_that_are_no_images_are_refused():
     parts = parts_of()
     flat = dataclasses.replace(parts.population, x=parts.population.x.flatten(1))
-    from tacit.build import _views
+    from tacit.build.parts import _views
 
     with pytest.raises(BadInput, match=r"these examples have the shape \(64,\)"):
         _views(parts.experiment, flat)

@@ -14,9 +14,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
+from tacit.engine.exports import flat_records, scalars
 from tacit.engine.folder import Folder
 from tacit.engine.loop import Observer
-from tacit.engine.records import flat_records, scalars
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
 

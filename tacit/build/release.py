@@ -1,0 +1,181 @@
+"""What a release is a function of, as one digest: the key of its noise, and the name of the attempt that is paid for.
+
+Two releases that share noise give away what the noise hides: their difference is the difference of what was noised. So the
+noise of a client is keyed by everything its release depends on: seed, experiment, clients, budget, mechanism, that client's
+rows, code, arithmetic, trainer, round and the very bytes of the question. Same key, same bits; anything else, independent
+noise. What cannot be repeated bit for bit (a GPU, somebody else's training, the operating system's randomness) has a fresh
+nonce in its key, so every start is another release. The server's noise and cohorts are keyed likewise, by the state they start
+from, and without rows, which a deployed server does not know.
+
+Where a run's files lie and how fast it goes is left out. Partition, initial weights and budgets stay on the bare seed.
+"""
+
+import hashlib
+import json
+import os
+import platform
+import sys
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+import tacit
+from tacit.experiment import Experiment
+from tacit.build.held import held
+from tacit.data.population import Population
+from tacit.digest import mark
+from tacit.privacy.central.plan import CentralPlan
+from tacit.privacy.distributed.plan import DistributedPlan
+from tacit.privacy.local.plan import Plan
+from tacit.random import Derive, Stream, from_os, keyed
+from tacit.types import Client, State
+
+FORMAT = "tacit release 1"
+WHERE = {  # where, how fast and under which seal, not what: a sealed run releases the very integers of an unsealed one
+    "run": {"out", "workers", "engine", "writers"},
+    "data": {"path", "test_path"},
+    "privacy": {"ledger"},
+    "protect": {"kind", "key_bits", "key_shape", "key", "threshold"},
+}
+KERNELS = ("MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "MKL_DEBUG_CPU_TYPE", "ONEDNN_", "DNNL_", "OPENBLAS_CORETYPE")
+ONE_BY_ONE, STACKED = "one by one", "stacked"  # trainers that give other bits
+
+ClientDerive = Callable[[str, int, Client, str], Stream]  # (question, round, client, purpose)
+
+
+@dataclass(frozen=True, eq=False)
+class Releases:
+    """The digests of one start of a run. `elsewhere` says that the clients' rows are not on this machine.
+
+    `nonce` is empty where a start repeats the one before it bit for bit.
+    """
+
+    experiment: Experiment  # with the rule that runs
+    population: Population = field(repr=False)
+    plan: Plan | CentralPlan | DistributedPlan | None
+    model: nn.Module = field(repr=False)
+    rule: object
+    made: str = ""  # what the model was when it was made: `held`
+    nonce: str = ""
+    elsewhere: bool = False
+    start: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    @cached_property
+    def common(self) -> str:
+        """What all releases of the run have in common; every party of a deployment knows it."""
+        run, p = self.experiment.run, self.population
+        sizes, epsilons = (np.ascontiguousarray(part).tobytes() for part in (p.offsets, p.epsilons))
+        clients = mark(json.dumps(p.names), sizes, epsilons, repr((p.delta, p.unit)))
+        own = (repr(self.model), self.made, held(self.rule, *named_code(self.experiment)))
+        code = mark(package(), tacit.__version__, torch.__version__, np.__version__, *own)
+        settings = experiment_text(self.experiment)
+        return mark(FORMAT, str(run.seed), settings, clients, code, arithmetic(run.device), self.nonce)
+
+    def client(self, client: Client, *, trainer: str = ONE_BY_ONE) -> bytes:
+        """The digest of one client's releases."""
+        rows = client.mark or self.population.marks[client.index].tobytes()
+        budget = repr((float(self.population.epsilons[client.index]), self.population.delta, self.population.unit))
+        place = (self.common, trainer, client.id, str(client.index), budget, _mechanism(self.plan, client))
+        return bytes.fromhex(mark("client", *place, rows))
+
+    def streams(self, *, trainer: str = ONE_BY_ONE) -> ClientDerive:
+        """Every client's randomness: `derive(question, round, client, purpose)`."""
+        if self.experiment.run.randomness == "os":
+            return from_os()
+        self.common  # noqa: B018 - once, before processes fork
+        known: dict[str, Derive] = {}
+
+        def derive(question: str, round: int, client: Client, purpose: str) -> Stream:
+            if client.id not in known:
+                known[client.id] = keyed(self.client(client, trainer=trainer))
+            return known[client.id](question, round, purpose)
+
+        return derive
+
+    def server(self, state: str) -> Derive:
+        """The server's randomness in the round that starts from a state (its mark)."""
+        if self.experiment.run.randomness == "os":
+            return from_os()
+        return keyed(bytes.fromhex(mark("server", self.server_key, state)))
+
+    @cached_property
+    def server_key(self) -> str:
+        """What the server's randomness is keyed by beside the state: all that a deployed server knows."""
+        return mark("server", self.common, repr(self.plan.mechanism) if isinstance(self.plan, CentralPlan) else "")
+
+    @cached_property
+    def digest(self) -> str:
+        """Everything that all releases of the run are a function of, but the state: every row, budget and mechanism."""
+        rows = "elsewhere" if self.elsewhere else self.population.digest()
+        return mark("run", self.server_key, _plan(self.plan), rows)
+
+    def attempt(self, state: str) -> str:
+        """The name of one round's release, for the ledger: the same name is the same bits, and is paid once."""
+        if self.elsewhere and not isinstance(self.plan, CentralPlan):
+            return mark("deployment", state)  # sites keep their answers: what is asked again is the same release
+        # whoever answers a deployed server may be others than before its restart, and give another sum
+        return mark("attempt", self.digest, state, self.start if self.elsewhere else "")
+
+
+def experiment_text(experiment: Experiment) -> str:
+    """Everything an experiment says, but where its files lie and how fast it goes."""
+    values = experiment.model_dump(mode="json", exclude=WHERE, exclude_none=True)  # pyright: ignore[reportArgumentType]
+    return json.dumps(values, sort_keys=True)
+
+
+def arithmetic(device: str) -> str:
+    """The machine as far as it decides about the last bits: equal machines agree, whatever their names."""
+    told = sorted(f"{name}={value}" for name, value in os.environ.items() if name.startswith(KERNELS))
+    flags = repr(
+        (torch.backends.mkldnn.enabled, torch.get_default_dtype(), torch.are_deterministic_algorithms_enabled())
+    )
+    return "-".join((device.partition(":")[0], _cpu(), torch.backends.cpu.get_cpu_capability(), flags, *told))
+
+
+@lru_cache(maxsize=1)
+def package() -> str:
+    """A hash of Tacit's own code as it is installed."""
+    home = Path(tacit.__file__).parent
+    files = sorted(home.rglob("*.py"))
+    return mark(*(part for file in files for part in (file.relative_to(home).as_posix(), file.read_bytes())))
+
+
+def named_code(experiment: Experiment) -> list[object]:
+    """The functions that an experiment names for its model and its rule."""
+    named = [name.partition(":") for name in (experiment.model.name, experiment.aggregate.rule) if name and ":" in name]
+    return [getattr(sys.modules.get(module), name, None) for module, _, name in named]
+
+
+@lru_cache(maxsize=1)
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.processor() or platform.machine())
+
+
+def _mechanism(plan: Plan | CentralPlan | DistributedPlan | None, client: Client) -> str:
+    if plan is None:
+        return "none"
+    if isinstance(plan, CentralPlan):
+        return repr((plan.mechanism, float(plan.weights[client.index]), plan.expected_weight))
+    return repr((plan.mechanism(client), plan.participations, plan.priced))
+
+
+def _plan(plan: Plan | CentralPlan | DistributedPlan | None) -> str:
+    if plan is None:
+        return "none"
+    if isinstance(plan, CentralPlan):
+        return mark(repr(plan.mechanism), plan.weights.tobytes())
+    if isinstance(plan, DistributedPlan):
+        return mark(repr((plan.grid, plan.noises)), plan.groups.tobytes())
+    arrays = (np.ascontiguousarray(part).tobytes() for part in (plan.rates, plan.steps, plan.multipliers))
+    return mark(repr((plan.clip, plan.participations, plan.priced, plan.unit)), *arrays)

@@ -1,0 +1,86 @@
+"""`tacit compare` behind the command line: from words to a comparison, and what is said at its end."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from tacit.compare import export as files
+from tacit.compare import table
+from tacit.compare.comparison_folder import ASKED, BASE, asked, refuse_taken
+from tacit.compare.display import Display
+from tacit.compare.run import compare, plain
+from tacit.compare.values import parse_vary, text
+from tacit.engine.simulate import new_place
+from tacit.errors import BadInput
+from tacit.experiment import Experiment
+from tacit.stopping import exit_code
+
+SEEDS = 3  # the fewest that give an interval one can use
+
+
+def command(
+    experiment: str | None,
+    *,
+    vary: list[str],
+    settings: list[str],
+    seeds: int | None,
+    out: Path | None,
+    resume: bool,
+    force: bool,
+    jobs: int | None,
+    as_json: bool,
+) -> int:
+    """Runs a comparison and returns the exit code: 0, or 1 if a run failed, or 130 if it was stopped.
+
+    With `resume`, what is not said is taken from the folder.
+    """
+    if resume and out is None:
+        raise BadInput("--resume needs --out DIR, the folder of the comparison to go on with.")
+    if out is not None:
+        refuse_taken(out, resume=resume, force=force)
+    base, choices, count = _wanted(experiment, vary, settings, seeds, known=out if resume else None)
+    if not choices and not resume and seeds is None:
+        raise BadInput(
+            "Nothing is varied, so there is nothing to compare: add --vary aggregate.rule=mean,weighted (or another key and its "
+            "values), give --seeds N to compare seeds alone, or use `tacit run`."
+        )
+    place = out or new_place(f"{base.get('name', 'digits')}-compare")
+    console = Console(stderr=as_json, quiet=as_json)
+    try:
+        with Display(console) as display:
+            options: dict[str, Any] = {"resume": resume, "force": force, "jobs": jobs, "display": display}
+            rows = compare(base, choices, seeds=count, out=place, **options)
+    except KeyboardInterrupt as error:
+        begun = (place / ASKED).exists()
+        way = f"Nothing is lost: go on with `tacit compare --resume --out {place}`." if begun else "Nothing had begun."
+        print(f"Stopped. {way}", file=sys.stderr)
+        return exit_code(error)
+    if as_json:
+        print(json.dumps(files.record(rows), indent=2))
+    else:
+        table.show(rows, console)
+        console.print(
+            Text(f"Files: {place} (report.html, compare.csv, table.csv, table.md, figures as .png and .svg, runs/)")
+        )
+    return int(any(run.failure for row in rows for run in row.runs))
+
+
+def _wanted(
+    experiment: str | None, vary: list[str], settings: list[str], seeds: int | None, *, known: Path | None
+) -> tuple[dict[str, Any], dict[str, list[Any]], int]:
+    """The base experiment, what varies, and the number of seeds; from the known folder where they are not said."""
+    choices, count = parse_vary(vary), SEEDS if seeds is None else seeds
+    source: str | Path = experiment or "digits"
+    if known is not None:
+        before, seeds_before = asked(known)
+        choices, count = choices or before, seeds_before if seeds is None else seeds
+        source = experiment or known / BASE
+    try:
+        return plain(Experiment.load(source, tuple(settings))), choices, count
+    except BadInput:  # a file may leave out what is varied: read it as the first cell has it
+        first = [f"{key}={text(values[0])}" for key, values in choices.items()]
+        return plain(Experiment.load(source, (*settings, *first))), choices, count

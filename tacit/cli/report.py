@@ -1,0 +1,39 @@
+"""`tacit report` behind the command line."""
+
+import webbrowser
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+
+from tacit.compare.comparison_folder import ASKED
+from tacit.errors import BadInput
+from tacit.report.live import serve
+from tacit.report.page import write_page
+
+
+def command(folders: Sequence[Path], *, out: Path | None, live: bool, port: int | None, show: bool) -> None:
+    """Makes the page of the folders, or serves it. Raises BadInput in one sentence."""
+    folders = list(dict.fromkeys(folders))
+    if live:
+        if out is not None:
+            raise BadInput("--live serves the page and writes no file: leave out --out, or --live.")
+        serve(folders, port=port or 0, ready=lambda url: _ready(url, show=show))
+        typer.echo("Stopped.")
+        return
+    if port is not None:
+        raise BadInput("--port is for --live: add --live, or leave it out.")
+    place = out or (folders[0] / "report.html" if len(folders) == 1 else Path("report.html"))
+    if place.is_dir():
+        place = place / "report.html"
+    write_page(folders, place)
+    kind = "Comparison" if len(folders) == 1 and (folders[0] / ASKED).exists() else "Report"
+    typer.echo(f"{kind}: {place}")
+    if show:
+        webbrowser.open(place.resolve().as_uri())
+
+
+def _ready(url: str, *, show: bool) -> None:
+    typer.echo(f"The report is at {url} and follows the run; Ctrl-C ends it.")
+    if show:
+        webbrowser.open(url)

@@ -1,0 +1,79 @@
+"""Rows read from a person's own files, and the data set they make: with the test rows given, or with some held out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from tacit.data.dataset import Dataset
+from tacit.data.names import Coded
+from tacit.errors import BadData
+from tacit.experiment.data import DataSection
+from tacit.random import seeded
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Features, labels as class indices and, where the source names clients, whose row each is."""
+
+    x: torch.Tensor
+    y: np.ndarray
+    clients: Coded | None = None
+
+
+def dataset(
+    section: DataSection,
+    rows: Rows,
+    test: Rows | None,
+    *,
+    class_names: tuple[str, ...],
+    seed: int,
+    notes: Sequence[str],
+) -> Dataset:
+    """Makes a data set; without test rows a share of every client's rows becomes the test set. Raises: BadData."""
+    if not len(rows.y):
+        raise BadData(
+            f"{section.path} leaves no rows to train on: correct the data, or data.missing if rows were dropped."
+        )
+    client_names, client = rows.clients or (None, None)
+    x, y = rows.x, torch.from_numpy(rows.y.astype(np.int64))
+    if test is None:
+        held = hold_out(client, rows=len(y), share=section.test_share, seed=seed)
+        test_x, test_y, x, y = x[held], y[held], x[~held], y[~held]
+        client = None if client is None else client[~held]
+    else:
+        test_x, test_y = test.x, torch.from_numpy(test.y.astype(np.int64))
+    return Dataset(
+        name=section.name,
+        x=x,
+        y=y,
+        test_x=test_x,
+        test_y=test_y,
+        class_names=class_names,
+        client=client,
+        client_names=client_names,
+        notes=tuple(notes),
+    )
+
+
+def hold_out(client: np.ndarray | None, *, rows: int, share: float, seed: int) -> np.ndarray:
+    """Marks about `share` of every client's rows for the test set, chosen by the seed; a client always keeps one row.
+
+    Raises: BadData if the clients are too small for any of them to give up a row.
+
+    >>> int(hold_out(None, rows=10, share=0.2, seed=0).sum())
+    2
+    """
+    owner = np.zeros(rows, np.int64) if client is None else client
+    sizes = np.bincount(owner)
+    taken = np.minimum(np.floor(sizes * share + 0.5).astype(np.int64), np.maximum(sizes - 1, 0))
+    if not taken.any():
+        raise BadData(
+            f"No client has enough rows to hold out {share:g} of them: set data.test_path or a larger data.test_share."
+        )
+    order = np.lexsort((seeded(seed)("data", "test").uniform(rows), owner))
+    rank = np.arange(rows) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    test = np.zeros(rows, bool)
+    test[order] = rank < np.repeat(taken, sizes)
+    return test

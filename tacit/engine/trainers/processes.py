@@ -1,0 +1,194 @@
+"""The one seam for speed: how the clients of a round are trained.
+
+`one_by_one` is the slow twin. `SideBySide` runs clients in parallel, one process per core, each with one thread, and
+yields the same bytes in the same order: every client's randomness is a function of what it releases, so where and when it
+trains does not matter. Data is shared with the workers by fork, without copies; parameters and updates cross by shared
+memory.
+"""
+
+import mmap
+import multiprocessing
+import os
+import signal
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import torch
+
+from tacit.algorithms import Algorithm
+from tacit.build.release import ClientDerive
+from tacit.data.population import Population
+from tacit.digest import question_mark
+from tacit.engine.wire import pack, unpack
+from tacit.errors import TacitError, TrainingDiverged
+from tacit.train.workspace import Workspace
+from tacit.types import Client, Message
+
+Reply = tuple[bytes, dict[str, float]]
+Task = Callable[[Message, str, int, int], Reply]  # (what was broadcast, its mark, round, client) -> message and info
+Trainer = Callable[[bytes, int, Sequence[int]], Iterator[Reply]]
+ROOM = 8 << 20  # bytes of address space beyond a message's expected size; untouched pages cost nothing
+DENORMAL = 1e-40
+SLOTS_PER_WORKER = 3  # replies that may wait for their turn
+
+
+def task(
+    algorithm: Algorithm, work: Workspace, population: Population | Mapping[int, Client], derive: ClientDerive
+) -> Task:
+    """Trains one client for one round and packs what it releases. `derive` is the clients' randomness (build/release.py)."""
+
+    def train(received: Message, question: str, round: int, index: int) -> Reply:
+        client = population[index]
+        place = partial(derive, question, round, client)
+
+        with torch.random.fork_rng(devices=[]), flushed_denormals():
+            torch.manual_seed(place("dropout").torch_seed())
+            try:
+                trained = algorithm.train(work, received, client, place)
+            except TrainingDiverged as error:
+                text = f"{str(error).rstrip('.')} at client {client.id} in round {round}"
+                raise TrainingDiverged(
+                    f"{text}: lower train.learning_rate; the last good checkpoint is kept."
+                ) from error
+        return pack(algorithm.release(trained, client, received)), trained.info
+
+    return train
+
+
+@contextmanager
+def flushed_denormals() -> Iterator[None]:
+    """Counts numbers below float32's normal range as zero: a core takes many times as long for them, which would show."""
+    before = float(torch.full((), DENORMAL) * 1) == 0
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(before)
+
+
+def one_by_one(train: Task) -> Trainer:
+    """Trains the cohort in this process, one client after the other."""
+
+    def trainer(received: bytes, round: int, cohort: Sequence[int]) -> Iterator[Reply]:
+        message, question, threads = unpack(received), question_mark(received), torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            for index in cohort:
+                yield train(message, question, round, index)
+        finally:
+            torch.set_num_threads(threads)
+
+    return trainer
+
+
+class SideBySide:
+    """Trains the cohort in `workers` processes. Raises what a client raised, or TacitError if a process is lost."""
+
+    def __init__(self, train: Task, *, workers: int, message_bytes: int):
+        context = multiprocessing.get_context("fork")
+        self._broadcast = mmap.mmap(-1, 64 * message_bytes + ROOM)
+        self._slots = [mmap.mmap(-1, 4 * message_bytes + ROOM) for _ in range(SLOTS_PER_WORKER * workers)]
+        self._lines: list[Connection] = []
+        self._processes = []
+        for _ in range(workers):
+            mine, theirs = context.Pipe()
+            self._lines.append(mine)
+            arguments = (train, theirs, list(self._lines), self._broadcast, self._slots)
+            process = context.Process(target=_work, args=arguments, daemon=True)
+            process.start()
+            theirs.close()
+            self._processes.append(process)
+
+    def __call__(self, received: bytes, round: int, cohort: Sequence[int]) -> Iterator[Reply]:
+        self._broadcast[: len(received)] = received
+        question = question_mark(received)
+        waiting, free = deque(range(len(cohort))), list(range(len(self._slots)))
+        idle: list[Any] = list(self._lines)
+        running: dict[Any, tuple[int, int]] = {}
+        done: dict[int, tuple[int, int, dict[str, float]]] = {}
+        for turn in range(len(cohort)):
+            while turn not in done:
+                while waiting and free and idle:
+                    line, position, slot = idle.pop(), waiting.popleft(), free.pop()
+                    running[line] = (position, slot)
+                    self._send(line, (len(received), question, round, cohort[position], slot))
+                for line in wait(list(running)):
+                    position, slot = running.pop(line)
+                    done[position] = (slot, *self._hear(line))
+                    idle.append(line)
+            slot, length, info = done.pop(turn)
+            reply = self._slots[slot][:length]
+            free.append(slot)
+            yield reply, info
+
+    def close(self) -> None:
+        """Ends the processes."""
+        for line in self._lines:
+            line.close()
+        for process in self._processes:
+            process.join(timeout=5)
+            if process.is_alive():
+                process.kill()
+                process.join()
+
+    def _send(self, line: Connection, job: tuple[int, str, int, int, int]) -> None:
+        try:
+            line.send(job)
+        except OSError as error:
+            raise TacitError(LOST) from error
+
+    def _hear(self, line: Any) -> tuple[int, dict[str, float]]:
+        try:
+            kind, *rest = line.recv()
+        except (EOFError, OSError) as error:
+            raise TacitError(LOST) from error
+        if kind == "refused":
+            raise rest[0]
+        if kind == "failed":
+            raise RuntimeError(f"a training process failed:\n{rest[0]}")
+        return rest[0], rest[1]
+
+
+LOST = "A training process ended unexpectedly (out of memory?): use fewer run.workers, then go on with --resume."
+
+
+def _work(
+    train: Task, line: Connection, others: list[Connection], broadcast: mmap.mmap, slots: list[mmap.mmap]
+) -> None:
+    """A worker's life: until its line closes, which happens also when the parent is killed."""
+    for number in (
+        signal.SIGINT,
+        signal.SIGTERM,
+    ):  # they come to the whole group: the parent decides, and closes the line
+        signal.signal(number, signal.SIG_IGN)
+    for other in others:
+        other.close()
+    torch.set_num_threads(1)
+    heard: dict[str, Message] = {}
+    while True:
+        try:
+            length, question, round, index, slot = line.recv()
+            if question not in heard:
+                heard = {question: unpack(broadcast[:length])}
+            line.send(_answer(partial(train, heard[question], question, round, index), slots[slot]))
+        except (EOFError, OSError):
+            os._exit(0)
+
+
+def _answer(train: Callable[[], Reply], slot: mmap.mmap) -> tuple[Any, ...]:
+    """Trains one client and leaves its message in the slot; a failure is told, not raised."""
+    try:
+        reply, info = train()
+        if len(reply) > len(slot):
+            raise TacitError(f"A message of {len(reply)} bytes does not fit the {len(slot)} reserved for it.")
+        slot[: len(reply)] = reply
+        return "done", len(reply), info
+    except TacitError as error:
+        return "refused", error
+    except Exception:  # noqa: BLE001 - whatever it was, the parent tells
+        return "failed", traceback.format_exc()

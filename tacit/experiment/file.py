@@ -1,0 +1,147 @@
+"""One experiment as one frozen, validated object; the TOML file is its text. Every key has a default.
+
+Unknown keys and impossible combinations are refused in one sentence that names the key and the nearest valid one.
+"""
+
+import tomllib
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from tacit import check
+from tacit.errors import BadInput
+from tacit.experiment.combinations import refuse_impossible
+from tacit.experiment.data import DataSection
+from tacit.experiment.privacy import PrivacySection
+from tacit.experiment.toml import dumps, parse_value
+from tacit.experiment.training import AggregateSection, ModelSection, ProtectSection, RunSection, TrainSection
+
+KINDS = {"int": "a whole number", "float": "a number", "string": "a text", "greater_than_equal": "at least 0"}
+
+
+class Experiment(BaseModel):
+    """Everything that defines a run.
+
+    >>> Experiment(data={"clients": 5}, privacy={"kind": "local", "epsilon": 3}).train.rounds
+    30
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = "experiment"
+    data: DataSection = Field(default_factory=lambda: DataSection.model_validate({}))
+    model: ModelSection = ModelSection()
+    train: TrainSection = TrainSection()
+    privacy: PrivacySection = PrivacySection()
+    aggregate: AggregateSection = AggregateSection()
+    protect: ProtectSection = ProtectSection()
+    run: RunSection = RunSection()
+
+    def __init__(self, **values: Any):
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise BadInput(_sentence(error)) from None
+
+    @model_validator(mode="after")
+    def _together(self) -> "Experiment":
+        refuse_impossible(self)
+        return self
+
+    @classmethod
+    def load(cls, source: str | Path = "digits", settings: tuple[str, ...] = ()) -> "Experiment":
+        """Reads a shipped experiment by name, or a TOML file, and applies `section.key=value` settings to it."""
+        values = {"name": Path(source).stem} | _read(source)
+        for setting in settings:
+            _apply(values, setting)
+        return cls(**values)
+
+    def toml(self) -> str:
+        """The whole experiment, defaults included, as the text of a TOML file."""
+        return dumps(self.model_dump(exclude_none=True))
+
+
+def shipped() -> list[str]:
+    """The experiments that come with Tacit."""
+    return sorted(
+        p.name.removesuffix(".toml") for p in resources.files("tacit.experiments").iterdir() if p.name.endswith(".toml")
+    )
+
+
+def _read(source: str | Path) -> dict[str, Any]:
+    path = Path(source)
+    if str(source) in shipped():
+        text = (resources.files("tacit.experiments") / f"{source}.toml").read_text("utf-8")
+    elif path.is_file():
+        text = _text(path)
+    elif (path / "experiment.toml").is_file():
+        raise BadInput(
+            f"{source} is the folder of a run: go on with it by `tacit run --resume --out {source}`, or name its file"
+            f" {path / 'experiment.toml'}."
+        )
+    else:
+        names = ", ".join(shipped())
+        raise BadInput(
+            f"{str(source)!r} is neither a file nor a shipped experiment ({names}).{check.nearest(str(source), shipped())}"
+        )
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise BadInput(f"{source} is not valid TOML: {error}.") from None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = "it is no UTF-8 text" if isinstance(error, UnicodeDecodeError) else error.strerror
+        raise BadInput(f"{path} cannot be read as TOML: {why}.") from None
+
+
+def _apply(values: dict[str, Any], setting: str) -> None:
+    place, separator, text = setting.partition("=")
+    section, _, key = place.strip().partition(".")
+    if not separator or (not key and section != "name"):
+        raise BadInput(f"Expected a setting as section.key=value, got {setting!r}.")
+    if section == "name":
+        values["name"] = text
+        return
+    table = values.setdefault(section, {})
+    if not text:  # "train.sampling_rate=" goes back to the default
+        table.pop(key, None)
+    else:
+        table[key] = parse_value(text)
+
+
+def _sentence(error: ValidationError) -> str:
+    """The first problem of a validation error, in one sentence."""
+    problem = error.errors()[0]
+    place = ".".join(str(part) for part in problem["loc"] if isinstance(part, str) and part.isidentifier())
+    if problem["type"] == "extra_forbidden":
+        *section, key = [str(part) for part in problem["loc"]]
+        known = _keys(section[0]) if section else [*Experiment.model_fields, *homes(key)]
+        hint = check.nearest(key, known) or f" Valid keys: {', '.join(known)}."
+        hint = hint.replace("mean '", f"mean '{section[0]}.") if section else hint
+        hint = hint if section or key not in homes(key).values() else f" Did you mean {next(iter(homes(key)))!r}?"
+        return f"Unknown key {'.'.join([*section, key])!r}.{hint}"
+    if problem["type"] == "literal_error":
+        return f"Expected {place} to be one of {problem.get('ctx', {}).get('expected')}; got {problem['input']!r}."
+    message = problem["msg"].removeprefix("Value error, ")
+    if problem["type"] == "value_error":
+        return message
+    kind = next((words for start, words in KINDS.items() if problem["type"].startswith(start)), None)
+    if kind:
+        return f"Expected {place} to be {kind}, got {problem['input']!r}."
+    return f"{place}: {message[:1].lower()}{message[1:]}, got {problem['input']!r}."
+
+
+def _keys(section: str) -> list[str]:
+    annotation = Experiment.model_fields[section].annotation
+    return list(annotation.model_fields) if isinstance(annotation, type) and issubclass(annotation, BaseModel) else []
+
+
+def homes(key: str) -> dict[str, str]:
+    """The sections that have a key of this name, as {"train.rounds": "rounds"}."""
+    return {f"{section}.{key}": key for section in Experiment.model_fields if key in _keys(section)}

@@ -1,0 +1,132 @@
+"""The `[privacy]` table of an experiment file: what is promised, to whom, and by which noise."""
+
+import math
+from typing import Any, Literal
+
+from pydantic import model_validator
+
+from tacit import check
+from tacit.errors import BadInput
+from tacit.experiment.section import Section
+
+ADAPTIVE_START = 0.1  # the first clip of arXiv:1905.03871, from which it grows
+SMALLEST_CLIP = 1e-12  # below, norms and noise leave float32, and a clip means nothing (tacit/train/clipping.py)
+Epsilon = float | tuple[float, ...] | str | dict[str, float] | dict[str, str]
+
+
+class PrivacySection(Section):
+    """`[privacy]`: what is promised.
+
+    `epsilon` is a number, a list, a table by client, a distribution's name or {file = "..."}; inf sets no limit. `level` gives
+    every client the smallest or the largest of the budgets instead of its own: the bounds of a comparison.
+    `delta` is for all runs of a ledger together; `delta_share` is this run's part of it, said beforehand: all of it where the run
+    has a ledger of its own, and a must where `ledger` names one that runs share.
+    `noise_formula = "pfa-code"` reproduces a published rule of thumb; it has no proof, so nothing is promised.
+    `clip_quantile` makes the clip of central DP follow that quantile of the updates' norms, from `clip` (0.1) on.
+    Distributed DP adds shares of integer `noise`, sized for `fewest_reports` of which `colluding` may be known; `share = "seed"`
+    is the share of the 2020 note, which is smaller by the root of the cohort. `groups = 2` sums loose and tight clients apart.
+    """
+
+    kind: Literal["none", "local", "central", "distributed"] = "none"
+    unit: Literal["record", "client"] | None = None
+    epsilon: Epsilon | None = None
+    delta: float = 1e-5
+    delta_share: float | None = None
+    clip: float = 1.0
+    level: Literal["own", "minimum", "maximum"] = "own"
+    strategy: Literal["spread", "same-noise"] | None = None
+    noise_formula: Literal["pfa-code"] | None = None
+    noise_multiplier: float | None = None
+    noise_on_mean: float | None = None
+    accountant: Literal["pld", "rdp"] = "pld"
+    ledger: str | None = None
+    weight_cap: int | None = None
+    clip_quantile: float | None = None
+    clip_learning_rate: float | None = None
+    count_noise: float | None = None
+    noise: Literal["skellam", "discrete-gaussian"] | None = None
+    share: Literal["even", "seed"] | None = None
+    fewest_reports: int | None = None
+    colluding: int | None = None
+    groups: Literal[1, 2] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _first_clip(cls, values: Any) -> Any:
+        if isinstance(values, dict) and values.get("clip_quantile") is not None:
+            return {"clip": ADAPTIVE_START} | values
+        return values
+
+    def possible(self) -> None:
+        self._possible_client_level()
+        check.probability(**{"privacy.delta": self.delta})
+        if self.ledger is not None and self.delta_share is None:
+            raise BadInput(
+                "privacy.ledger is for several runs, and each has its part of delta, said beforehand: set privacy.delta_share,"
+                " for instance 0.1."
+            )
+        check.rate(**{"privacy.delta_share": 1.0 if self.delta_share is None else self.delta_share})
+        check.positive(**{"privacy.clip": self.clip})
+        if self.kind != "none":
+            check.at_least(SMALLEST_CLIP, **{"privacy.clip": self.clip})
+        self.refuse_both("privacy", "noise_multiplier", "noise_on_mean")
+        for key in ("noise_multiplier", "noise_on_mean"):
+            if getattr(self, key) is not None:
+                check.positive(**{f"privacy.{key}": getattr(self, key)})
+                if self.strategy == "spread" or self.noise_formula:
+                    raise BadInput(
+                        f'strategy = "spread" and noise_formula derive the noise from epsilon: remove privacy.{key}.'
+                    )
+        if isinstance(self.epsilon, int | float) and self.epsilon != math.inf:
+            check.positive(**{"privacy.epsilon": self.epsilon})
+        if self.epsilon is not None and "kind" not in self.model_fields_set:
+            raise BadInput(
+                'privacy.epsilon is set but privacy.kind is not: say kind = "local", "central" or "distributed", or "none".'
+            )
+        if self.noise_formula and self.ledger:
+            raise BadInput("privacy.noise_formula has no price, so nothing can be charged: remove privacy.ledger.")
+        if self.kind != "none" and self.epsilon is None:
+            raise BadInput(f'privacy.kind = "{self.kind}" needs privacy.epsilon (inf sets no limit, and must be said).')
+
+    def _possible_client_level(self) -> None:
+        """What belongs to client-level DP is refused elsewhere."""
+        if self.kind in ("central", "distributed") and self.unit == "record":
+            raise BadInput(f'privacy.kind = "{self.kind}" protects whole clients: leave out privacy.unit.')
+        if self.noise_multiplier == 0 and self.kind != "none":
+            raise BadInput("privacy.noise_multiplier = 0 adds no noise, and without noise no epsilon holds: raise it.")
+        if self.unit_kept == "client":
+            for key in ("noise_on_mean", "noise_formula"):
+                if getattr(self, key) is not None:
+                    raise BadInput(f"privacy.{key} is about the gradients of single records: use noise_multiplier.")
+        for key in ("weight_cap", "clip_quantile", "clip_learning_rate", "count_noise"):
+            value = getattr(self, key)
+            if value is not None and self.kind != "central":
+                raise BadInput(f'privacy.{key} belongs to privacy.kind = "central": leave it out.')
+            if value is not None and key.startswith(("clip", "count")) and self.clip_quantile is None:
+                raise BadInput(
+                    f"privacy.{key} is for a clip that adapts: set privacy.clip_quantile too, or leave it out."
+                )
+            if value is not None:
+                (check.probability if key == "clip_quantile" else check.positive)(**{f"privacy.{key}": value})
+
+        for key in ("noise", "share", "fewest_reports", "colluding", "groups"):
+            if getattr(self, key) is not None and self.kind != "distributed":
+                raise BadInput(f'privacy.{key} belongs to privacy.kind = "distributed": leave it out.')
+        check.at_least(1, **{"privacy.fewest_reports": 1 if self.fewest_reports is None else self.fewest_reports})
+        check.at_least(0, **{"privacy.colluding": self.colluding or 0})
+
+    @property
+    def run_delta(self) -> float:
+        """The delta that this run is calibrated and priced at: its part of all."""
+        return self.delta * (1.0 if self.delta_share is None else self.delta_share)
+
+    @property
+    def unit_kept(self) -> Literal["record", "client"]:
+        """Whom the promise is about."""
+        return self.unit or ("client" if self.kind in ("central", "distributed") else "record")
+
+    @property
+    def rule(self) -> str:
+        """The strategy that applies: a given noise is the same for all, otherwise budgets are spread."""
+        given = self.noise_multiplier is not None or self.noise_on_mean is not None
+        return self.strategy or ("same-noise" if given else "spread")

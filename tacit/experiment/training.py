@@ -1,0 +1,189 @@
+"""The other tables of an experiment file: model, training, aggregation, protection, run."""
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from tacit import check
+from tacit.errors import BadInput
+from tacit.experiment.section import Section
+
+LARGEST_RATE = 3.4e38  # what float32 can hold
+
+
+class ModelSection(Section):
+    """`[model]`: a built-in model, or any torch factory as "package.module:function"."""
+
+    name: str = "logr"
+
+
+class TrainSection(Section):
+    """`[train]`: the round and what a client does in it. Without `clients_per_round` all clients take part.
+
+    Unless said otherwise a client takes 10 local steps, on batches of 32 expected examples. `averaging` = 0.9 makes the result a
+    running mean of the models of the last rounds, out of which single rounds' noise averages. `views` = 4 averages, before
+    clipping, a record's gradient over itself and 3 copies moved by up to `shift` pixels (2 of 28); the price is the same.
+    """
+
+    rounds: int = 30
+    clients_per_round: int | None = None
+    min_clients: int = 1
+    local_steps: int | None = None
+    local_epochs: int | None = None
+    batch_size: int | None = None
+    sampling_rate: float | None = None
+    learning_rate: float = 0.5
+    server_learning_rate: float = 1.0
+    averaging: float = 0.0
+    server_optimizer: Literal["sgd", "momentum", "adam"] = "sgd"
+    server_momentum: float | None = None
+    server_adaptivity: float | None = None
+    sampler: Literal["poisson", "fixed"] | None = None
+    physical_batch: int = 256
+    views: int | None = None
+    shift: int | None = None
+
+    def possible(self) -> None:
+        self._possible_server()
+        self.refuse_both("train", "local_steps", "local_epochs")
+        self.refuse_both("train", "batch_size", "sampling_rate")
+        for key in (
+            "rounds",
+            "min_clients",
+            "batch_size",
+            "physical_batch",
+            "clients_per_round",
+            "local_steps",
+            "local_epochs",
+        ):
+            if getattr(self, key) is not None:
+                check.at_least(1, **{f"train.{key}": getattr(self, key)})
+        self._possible_views()
+        check.positive(**{"train.learning_rate": self.learning_rate})
+        check.positive(**{"train.server_learning_rate": self.server_learning_rate})
+        for key in ("learning_rate", "server_learning_rate"):
+            if getattr(self, key) > LARGEST_RATE:
+                raise BadInput(f"Expected train.{key} <= {LARGEST_RATE:g}, got {getattr(self, key)!r}.")
+        if not 0 <= self.averaging < 1:
+            raise BadInput(f"Expected 0 <= train.averaging < 1, got {self.averaging!r}.")
+        if self.sampling_rate is not None:
+            check.rate(**{"train.sampling_rate": self.sampling_rate})
+
+    def _possible_views(self) -> None:
+        """`shift` says something only where there are views."""
+        if self.views is not None:
+            check.at_least(2, **{"train.views": self.views})
+        if self.shift is not None:
+            check.at_least(1, **{"train.shift": self.shift})
+            if self.views is None:
+                raise BadInput("train.shift is how far train.views moves an image: set that too, or leave it out.")
+
+    def _possible_server(self) -> None:
+        """The keys of an optimiser are refused where it has none of them."""
+        if self.server_momentum is not None:
+            check.at_least(0, **{"train.server_momentum": self.server_momentum})
+            if self.server_optimizer == "sgd" or self.server_momentum >= 1:
+                raise BadInput("train.server_momentum is in [0, 1) and for server_optimizer = momentum or adam.")
+        if self.server_adaptivity is not None:
+            check.positive(**{"train.server_adaptivity": self.server_adaptivity})
+            if self.server_optimizer != "adam":
+                raise BadInput("train.server_adaptivity is the tau of server_optimizer = adam: leave it out.")
+
+    @property
+    def batch(self) -> int:
+        """The (expected) batch where no sampling rate is given."""
+        return self.batch_size or 32
+
+    @property
+    def steps(self) -> int:
+        """Local steps of a round where no epochs are given."""
+        return self.local_steps or 10
+
+
+class AggregateSection(Section):
+    """`[aggregate]`: how the server combines updates. The other keys are the options of the rules that have them.
+
+    Without a `rule` clients whose budgets differ are combined by `random-effects`, and others by their `mean`.
+    """
+
+    rule: str | None = None
+    reading: Literal["paper", "code"] | None = None
+    rank: int | None = None
+    blocks: Literal["model", "layer"] | None = None
+    split: Literal["gmm", "kmeans", "top"] | None = None
+    share: float | None = None
+    weights: Literal["epsilon", "examples"] | None = None
+    horizon: float | None = None
+    caution: float | None = None
+
+    def possible(self) -> None:
+        if self.rank is not None:
+            check.at_least(1, **{"aggregate.rank": self.rank})
+        if self.share is not None:
+            check.probability(**{"aggregate.share": self.share})
+
+    def options(self) -> dict[str, Any]:
+        """What was said beside the rule's name."""
+        return {key: value for key, value in self.model_dump(exclude_none=True).items() if key != "rule"}
+
+
+class ProtectSection(Section):
+    """`[protect]`: how the integers of distributed DP are made (`bits`, `rotation`) and sealed on their way.
+
+    Without `key`, the file of a secret key, every start of a run makes a key of its own. `threshold = t` splits it: every client
+    has a share, and t of them open a sum together. Without it, and with 1, clients have one common key.
+    """
+
+    kind: Literal["none", "paillier"] = "none"
+    key_bits: Literal[2048, 3072, 4096] | None = None
+    key_shape: Literal["ordinary", "short-exponent", "safe-prime"] | None = None
+    key: str | None = None
+    threshold: int | None = None
+    bits: Literal[8, 12, 16] | None = None
+    rotation: Literal["none", "hadamard"] | None = None
+
+    def possible(self) -> None:
+        for key in ("key_bits", "key_shape", "key", "threshold"):
+            if self.kind == "none" and getattr(self, key) is not None:
+                raise BadInput(f'protect.{key} is for protect.kind = "paillier": set that, or leave it out.')
+        if self.key is not None and (self.key_bits or self.key_shape):
+            raise BadInput("protect.key names a key that has its own bits and shape: leave out key_bits and key_shape.")
+        check.at_least(1, **{"protect.threshold": 1 if self.threshold is None else self.threshold})
+        if self.split and self.key_shape not in (None, "safe-prime"):
+            raise BadInput(
+                f"Only safe-prime keys can be split, and protect.key_shape is {self.key_shape}: leave it out, or set"
+                " protect.threshold = 1 for one key that all clients have."
+            )
+
+    @property
+    def split(self) -> bool:
+        """Whether every client has a share of the key instead of the whole."""
+        return (self.threshold or 1) > 1
+
+    @property
+    def shape(self) -> Literal["ordinary", "short-exponent", "safe-prime"]:
+        """The shape of a key that is made."""
+        return self.key_shape or ("safe-prime" if self.split else "ordinary")
+
+
+class RunSection(Section):
+    """`[run]`: seed, place and means. `workers = 0` uses every core; `randomness = "os"` is for deployments.
+
+    `engine = "flower-simulation"` trains clients on Flower's simulation engine, for people with a Ray cluster.
+    `writers` also sends every round to where people look already: "tensorboard", "mlflow".
+    """
+
+    seed: int = Field(default=0, ge=0)
+    device: str = "cpu"
+    out: str | None = None
+    workers: int = 0
+    randomness: Literal["seeded", "os"] = "seeded"
+    engine: Literal["tacit", "flower-simulation"] = "tacit"
+    writers: tuple[Literal["tensorboard", "mlflow"], ...] | None = None
+
+    def possible(self) -> None:
+        check.at_least(0, **{"run.workers": self.workers})
+        if self.engine != "tacit" and self.device != "cpu":
+            raise BadInput('run.engine = "flower-simulation" trains on CPUs: set run.device = "cpu".')
+        if self.writers and len(set(self.writers)) < len(self.writers):
+            raise BadInput(f"Expected each of run.writers once, got {', '.join(self.writers)}.")

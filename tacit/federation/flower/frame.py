@@ -1,0 +1,91 @@
+"""What arrives from a site, held against what an honest one would send: only the values of its tensors may differ.
+
+Names, shapes, types and facts (examples, epsilon, noise, group) follow from the roster and the round, which the server knows.
+So whoever claims another weight, or sends what no rule can add, is named and left out, and the round goes on.
+"""
+
+import math
+from typing import Any
+
+import torch
+
+from tacit.algorithms.local_dp import LocalDP
+from tacit.build.parts import Parts
+from tacit.engine.wire import unpack
+from tacit.errors import BadInput
+from tacit.privacy.local.plan import Plan
+from tacit.train.workspace import Trained
+from tacit.types import Client, Message, Private, Raw
+
+CLOSE = 1e-6  # relative: one formula on two machines
+END = 11.0  # standard deviations: where the tails of tacit/random.py end
+LARGEST = 1e25  # beyond, weights could take a sum out of float32
+
+
+def honest(parts: Parts, client: Client, received: Message) -> Message | None:
+    """An honest answer with zeros for its values; None where the algorithm judges every message itself."""
+    algorithm, zeros = parts.algorithm, torch.zeros_like(parts.params)
+    if algorithm.forgiving:
+        return None
+    if not isinstance(algorithm, LocalDP) or not isinstance(parts.plan, Plan):
+        return algorithm.release(Trained(Raw(zeros)), client, received)
+    noises = parts.plan.update_noise(parts.population.sizes, learning_rate=parts.experiment.train.learning_rate)
+    return algorithm.release(Trained(Private(zeros, float(noises[client.index]))), client, received)
+
+
+def oddity(parts: Parts, received: Message, index: int, raw: bytes) -> str:
+    """What no honest site would have sent in an answer, in words that begin with "it"; nothing where all is in order.
+
+    Where the algorithm judges every message itself, nothing is odd here.
+    """
+    client = parts.population[index]
+    like = honest(parts, client, received)
+    if like is None:
+        return ""
+    try:
+        refuse_odd(raw, sender=client.id, like=like, most=longest(parts, index))
+    except BadInput as error:
+        return str(error)
+    return ""
+
+
+def longest(parts: Parts, index: int) -> float:
+    """No number of an honest answer is larger: every step moves by at most eta C / q, and normals end at 10.8 sigma."""
+    plan, root = parts.plan, math.sqrt(parts.params.numel())
+    if not isinstance(plan, Plan):
+        return LARGEST
+    k, rate = index, parts.experiment.train.learning_rate
+    noise = float(plan.update_noise(parts.population.sizes, learning_rate=rate)[k])
+    steps, moved = int(plan.steps[k]), plan.clip if plan.unit == "client" else plan.clip * rate / float(plan.rates[k])
+    return min(LARGEST, (steps * moved + END * math.sqrt(steps) * noise) * root * (1 + CLOSE))
+
+
+def refuse_odd(raw: bytes, *, sender: str, like: Message, most: float) -> None:
+    """Raises BadInput for an answer that no honest site of this name could give."""
+    message = unpack(raw)
+    if message.sender != sender:
+        raise BadInput("it answered in another's name")
+    if _shapes(message) != _shapes(like):
+        raise BadInput(f"it sent {_words(message)} where {_words(like)} belongs")
+    for name, tensor in message.tensors.items():
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise BadInput(f"it sent a {name} that is not finite")
+        if tensor.is_floating_point() and tensor.numel() and float(tensor.abs().max()) > most:
+            raise BadInput(f"it sent a {name} that is larger than any honest one")
+    if set(message.facts) != set(like.facts) or not all(_same(message.facts[k], like.facts[k]) for k in like.facts):
+        raise BadInput("it states other facts about itself than were agreed")
+
+
+def _shapes(message: Message) -> dict[str, tuple[Any, Any]]:
+    return {name: (tensor.dtype, tensor.shape) for name, tensor in message.tensors.items()}
+
+
+def _words(message: Message) -> str:
+    parts = [f"{name[:40]} of {list(tensor.shape)[:4]}" for name, tensor in sorted(message.tensors.items())[:3]]
+    return " and ".join(parts) or "nothing"
+
+
+def _same(found: object, wanted: object) -> bool:
+    if type(found) is float and type(wanted) is float:
+        return found == wanted or math.isclose(found, wanted, rel_tol=CLOSE)
+    return type(found) is type(wanted) and found == wanted

@@ -1,0 +1,116 @@
+"""Asking several sites at once: send, wait, ask the silent ones again, keep the first answer of each."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from flwr.app import Message
+from flwr.common.constant import ErrorCode
+from flwr.serverapp import Grid
+
+from tacit.algorithms._groups import plain
+from tacit.errors import BadInput
+from tacit.federation.flower.messages import UNPAID, question, read
+
+POLL_SECONDS = 0.2
+AGAIN_SECONDS = 20.0  # for short questions; one that was lost with a killed node is not missed for long
+ASK_SECONDS = 30.0  # for a round's questions, which are long
+LOOK_SECONDS = 2.0  # between two looks at who is connected
+
+Asks = dict[int, dict[str, Any]]  # by node
+
+
+@dataclass
+class Heard:
+    """What came back, by node: answers, refusals in the site's words, and what Flower says of those it lost."""
+
+    answers: dict[int, tuple[dict[str, Any], bytes]] = field(default_factory=dict)
+    refusals: dict[int, str] = field(default_factory=dict)
+    lost: dict[int, str] = field(default_factory=dict)
+    unpaid: set[int] = field(default_factory=set)  # who refused because its budget is used up
+
+    def open(self, asks: Asks) -> list[int]:
+        """The nodes whose word is still awaited."""
+        return [node for node in asks if node not in self.answers and node not in self.refusals]
+
+    def take(self, node: int, message: Message) -> None:
+        """Notes one reply; a second one of the same node is dropped."""
+        if node in self.answers or node in self.refusals:
+            return
+        if message.has_error():
+            ours = message.error.code == ErrorCode.MOD_FAILED_PRECONDITION
+            reason = plain(message.error.reason or f"error {message.error.code}")
+            (self.refusals if ours else self.lost)[node] = reason.removeprefix(UNPAID)
+            if ours and reason.startswith(UNPAID):
+                self.unpaid.add(node)
+            return
+        try:
+            self.answers[node] = read(message)
+        except BadInput as error:
+            self.refusals[node] = plain(str(error))
+
+
+def gather(
+    grid: Grid, asks: Asks, body: bytes, *, seconds: float, enough: int | None = None, again: float | None = None
+) -> Heard:
+    """Asks every node its own question and waits until all have answered, or `enough` of them, or the time is over.
+
+    Who is silent is asked again, which costs a site nothing, as it gives one answer to one question: at once when its node
+    was gone and is back, else after `again` seconds, and then after twice as long every time.
+    """
+    heard, ids, ends = Heard(), dict[str, int](), time.monotonic() + seconds
+    turns = Turns(grid, again or ASK_SECONDS)
+    while True:
+        due, left = turns.due(heard.open(asks)), ends - time.monotonic()
+        ids |= _send(grid, asks, due, body, seconds=max(left, 1.0)) if due else {}
+        _collect(grid, ids, heard)  # at least one look, however long the sending took
+        if not heard.open(asks) or len(heard.answers) >= (enough or len(asks)) or time.monotonic() >= ends:
+            return heard
+        time.sleep(POLL_SECONDS)
+
+
+class Turns:
+    """When each node is to be asked (again)."""
+
+    def __init__(self, grid: Grid, again: float):
+        self._grid, self._again, self._look = grid, again, time.monotonic() + LOOK_SECONDS
+        self._next: dict[int, tuple[float, float]] = {}  # node: when it is asked next, and the pause after that
+        self._away: set[int] = set()
+
+    def due(self, nodes: Sequence[int]) -> list[int]:
+        """Which of these nodes are to be asked now."""
+        now, back = time.monotonic(), self._back(nodes)
+        found = [node for node in nodes if node not in self._next or node in back or self._late(node, now)]
+        for node in found:
+            _, pause = self._next.get(node, (0.0, self._again))
+            self._next[node] = (now + pause, 2 * pause)
+        return found
+
+    def _late(self, node: int, now: float) -> bool:
+        return (
+            now >= self._next[node][0] and node not in self._away
+        )  # what was sent to a node that is away waits for it
+
+    def _back(self, nodes: Sequence[int]) -> set[int]:
+        """The nodes that were gone at the last look and are here now."""
+        if time.monotonic() < self._look:
+            return set()
+        here = set(self._grid.get_node_ids())
+        back = self._away & here
+        self._away = set(nodes) - here
+        self._look = time.monotonic() + LOOK_SECONDS
+        return back
+
+
+def _send(grid: Grid, asks: Asks, nodes: Sequence[int], body: bytes, *, seconds: float) -> dict[str, int]:
+    messages = [question(asks[node], body, node=node, seconds=seconds) for node in nodes]
+    sent = list(grid.push_messages(messages)) if messages else []
+    return {name: node for name, node in zip(sent, nodes, strict=True) if name}
+
+
+def _collect(grid: Grid, ids: dict[str, int], heard: Heard) -> None:
+    for message in grid.pull_messages(list(ids)) if ids else ():
+        node = ids.pop(message.metadata.reply_to_message_id, None)
+        if node is not None:
+            heard.take(node, message)

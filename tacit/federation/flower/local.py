@@ -1,0 +1,62 @@
+"""A Grid within one process: every message is answered at once by a ClientApp. For tests and first trials, without Ray."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.proto.node_pb2 import NodeInfo
+from flwr.serverapp import Grid
+from flwr.supercore.task_identity import TaskIdentity
+
+from tacit.federation.flower.client import FOLDER
+
+
+class LocalGrid(Grid):
+    """Nodes 1, 2, ... are the given site folders, each behind the same ClientApp."""
+
+    def __init__(self, app: ClientApp, folders: Iterable[Path]):
+        self._app = app
+        places = dict(enumerate(folders, start=1))
+        self._names = {node: folder.name for node, folder in places.items()}
+        self._contexts = {node: _context(node, folder) for node, folder in places.items()}
+        self._replies: dict[str, Message] = {}
+        self._count = 0
+        TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1  # a Message asks who makes it
+
+    def get_node_ids(self) -> Iterable[int]:
+        return list(self._contexts)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        names = []
+        for message in messages:
+            self._count += 1
+            names.append(str(self._count))
+            message.metadata.__dict__["_message_id"] = names[-1]
+            self._replies[names[-1]] = self._app(message, self._contexts[message.metadata.dst_node_id])
+        return names
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        return [self._replies.pop(name) for name in list(message_ids) if name in self._replies]
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        del timeout
+        return self.pull_messages(self.push_messages(messages))
+
+    def set_run(self, run: Any) -> None:
+        del run
+
+    @property
+    def run(self) -> Any:
+        return None
+
+    def get_nodes(self) -> Any:
+        return [NodeInfo(node_id=node, name=self._names[node]) for node in self.get_node_ids()]
+
+    def create_message(self, *args: Any, **options: Any) -> Message:
+        return Message(*args, **options)
+
+
+def _context(node: int, folder: Path) -> Context:
+    return Context(run_id=1, node_id=node, node_config={FOLDER: str(folder)}, state=RecordDict(), run_config={})

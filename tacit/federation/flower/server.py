@@ -1,0 +1,195 @@
+"""The ServerApp: who is here, what is agreed, then the same loop as the simulator with the sites as its trainer."""
+
+import json
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from tacit.build.parts import Parts, with_rule
+from tacit.engine.folder import Folder, open_folder
+from tacit.engine.folder import replace as write_file
+from tacit.engine.loop import Observer, loop
+from tacit.engine.meter import Meter
+from tacit.engine.simulate import History, finish, note_clients, open_ledger
+from tacit.errors import BadInput, BudgetExhausted, RunExists, TacitError
+from tacit.experiment import Experiment
+from tacit.federation.flower.door import Door
+from tacit.federation.flower.frame import oddity
+from tacit.federation.flower.muster import LOOK_SECONDS, Call, call_of, muster
+from tacit.federation.flower.narrate import ending, in_flowers_words, observer, say_refusals_once
+from tacit.federation.flower.parent import GRACE_SECONDS, end_with_parent
+from tacit.federation.flower.pulls import bound_pulls
+from tacit.federation.flower.remote_opening import opened_by_sites
+from tacit.federation.flower.trainer import OverGrid
+from tacit.federation.site.agreement import Terms, terms_of
+from tacit.federation.site.own_rows import public_rows, refuse_undeployable, refuse_unpinned, shape
+from tacit.federation.site.roster import Roster
+from tacit.federation.site.sealed import assemble_sealed
+from tacit.privacy.central.plan import CentralPlan
+from tacit.privacy.ledger.ledger import Ledger
+
+LEAVE_SECONDS = 3 * GRACE_SECONDS
+STATUS, SITES = "status.json", "sites.json"
+
+
+def server_app(experiment: Path | Experiment) -> ServerApp:
+    """A ServerApp that runs an experiment with the sites of its run config."""
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        end_with_parent()
+        say_refusals_once()
+        try:
+            call = call_of(context.run_config)
+            bound_pulls(call.round_seconds)
+            chosen = experiment if isinstance(experiment, Experiment) else Experiment.load(experiment)
+            ending(serve(grid, chosen, call, observer(chosen)))
+        except TacitError as error:
+            print(f"The run stopped: {in_flowers_words(error)}", flush=True)
+            raise
+
+    return app
+
+
+@dataclass(frozen=True)
+class Status:
+    """What a server says of itself in status.json: `began` tells its word from that of one before it, on its way out."""
+
+    began: float
+
+    def write(self, folder: Folder, state: str, text: str) -> None:
+        record = {"state": state, "text": text, "pid": os.getpid(), "began": self.began, "time": time.time()}
+        write_file(folder.path / STATUS, json.dumps(record).encode())
+
+
+def serve(grid: Grid, experiment: Experiment, call: Call, observe: Observer | None = None) -> History:
+    """Runs the experiment with the sites that answer through `grid`; the files are in `call.out`, as of a simulation.
+
+    Guarantee: the server's own ledger is charged before a site is asked, and every site charges its own before it answers.
+    """
+    refuse_undeployable(experiment)
+    refuse_unpinned(experiment)
+    status = Status(time.time())
+    folder = _open(experiment, call)
+    try:
+        status.write(folder, "waiting", f"for {', '.join(call.sites)}")
+        history = _serve(grid, experiment, call, folder, status, observe or (lambda record: None))
+        status.write(folder, "finished", history.summary["stopped"])
+        return history
+    except SystemExit:  # Flower ends a process whose SuperLink is gone; the server after it has the word
+        raise
+    except BaseException as error:
+        status.write(folder, "failed", in_words(error))
+        raise
+    finally:
+        folder.close()
+
+
+def _open(experiment: Experiment, call: Call) -> Folder:
+    """The run's folder. A run is resumed while the server before it, whose SuperLink died, may still be on its way out."""
+    ends = time.monotonic() + LEAVE_SECONDS
+    while True:
+        try:
+            return open_folder(call.out, experiment, resume=call.resume, force=call.force)
+        except RunExists:
+            if not call.resume or time.monotonic() > ends:
+                raise
+            time.sleep(LOOK_SECONDS)
+
+
+def _serve(
+    grid: Grid, experiment: Experiment, call: Call, folder: Folder, status: Status, observe: Observer
+) -> History:
+    rows = public_rows(experiment)
+    nodes, facts = muster(grid, experiment, call)
+    roster = _roster(experiment, call.sites, facts, folder)
+    population = roster.population(shape(rows))
+    told = {"text": experiment.toml(), "roster": roster.record()}
+    parts = assemble_sealed(experiment, rows, population, folder=call.keys, run=folder.run, site=None, **told)
+    parts = replace(parts, elsewhere=True)
+    folder.write("experiment.toml", with_rule(parts).toml().encode())
+    terms = _terms(parts)
+    places = {name: index for index, name in enumerate(roster.names)}
+    where = {places[name]: node for name, node in nodes.items()}
+    ledger = open_ledger(parts, folder)
+    note_clients(parts, ledger, folder, simulated=False)
+    common = {"kind": "agree", "run": folder.run, "experiment": parts.experiment.toml(), "roster": roster.record()}
+    common |= {"releases": _releases(parts, ledger, folder)}
+    door = Door(grid, roster.names, terms, common, call.join_seconds)
+    door.agree(where)
+    least = 1 if parts.algorithm.forgiving else experiment.train.min_clients
+    patience, odd = call.round_seconds, partial(oddity, parts)
+    trainer = OverGrid(grid, folder, where, roster.names, terms, patience, least, door, odd)
+    parts = opened_by_sites(parts, trainer)
+    status.write(folder, "running", f"{len(where)} of {len(roster.names)} sites are here")
+    try:
+        state, stopped = loop(parts, ledger, folder, trainer, observe)
+    except BudgetExhausted:
+        state, stopped = (folder.restore() or (parts.algorithm.init(parts.params), 0))[0], "budget"
+    history = finish(parts, ledger, folder, state.result, stopped)
+    return _with_sites(history, trainer, folder)
+
+
+def _roster(experiment: Experiment, sites: Sequence[str], facts: dict[str, dict[str, Any]], folder: Folder) -> Roster:
+    """What the sites declared; a resumed run keeps the declarations it began with."""
+    path = folder.path / SITES
+    if path.exists():
+        return Roster.of(json.loads(path.read_text("utf-8")))
+    rows = public_rows(experiment)
+    for name, said in facts.items():
+        if said["shape"] != list(shape(rows)) or said["classes"] != rows.classes:
+            raise BadInput(
+                f"Site {name} has rows of shape {said['shape']} in {said['classes']} classes; the experiment has "
+                f"{list(shape(rows))} in {rows.classes}: correct the site's data or the experiment."
+            )
+    present, privacy = [facts[name] for name in sites], experiment.privacy
+    epsilons = [float(said["epsilon"]) for said in present]
+    if privacy.level == "minimum":
+        epsilons = [min(epsilons)] * len(epsilons)
+    sizes = tuple(int(said["examples"]) for said in present)
+    roster = Roster(tuple(sites), sizes, tuple(epsilons), privacy.run_delta, privacy.unit_kept)
+    write_file(path, json.dumps(roster.record(), indent=1).encode())
+    return roster
+
+
+def _terms(parts: Parts) -> dict[int, Terms]:
+    rounds, parameters = parts.experiment.train.rounds, parts.params.numel()
+    everybody = [parts.population[index] for index in range(len(parts.population))]
+    return {
+        client.index: terms_of(
+            parts.algorithm.cost(client), epsilon=client.budget.epsilon, rounds=rounds, parameters=parameters
+        )
+        for client in everybody
+    }
+
+
+def _releases(parts: Parts, ledger: Ledger | None, folder: Folder) -> int:
+    """How many models a run of central DP will have released at most: those charged so far and those that can follow."""
+    rounds = parts.experiment.train.rounds
+    if ledger is None or not isinstance(parts.plan, CentralPlan):
+        return rounds
+    _, first = folder.restore() or (None, 0)
+    left = ledger.rounds_left_to_all(Meter(parts, ledger).budget, parts.plan.mechanism.event(), hint=rounds)
+    return ledger.charged_rounds() + min(rounds - first, left)
+
+
+def _with_sites(history: History, trainer: OverGrid, folder: Folder) -> History:
+    """The summary with what the sites' own ledgers say, and who was absent at the end."""
+    summary = history.summary | {"sites": {"epsilon": trainer.spent, "absent": trainer.absent}}
+    write_file(folder.path / "summary.json", json.dumps(summary, indent=2).encode())
+    return replace(history, summary=summary)
+
+
+def in_words(error: BaseException) -> str:
+    """Why a run ended; Flower ends a server whose SuperLink is gone by SystemExit."""
+    if isinstance(error, SystemExit | KeyboardInterrupt):
+        return "The server was told to stop, or its SuperLink is gone."
+    return str(error) or type(error).__name__

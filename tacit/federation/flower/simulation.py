@@ -1,0 +1,159 @@
+"""`run.engine = "flower-simulation"`: the cohort is trained by Flower's simulation engine, on a Ray cluster.
+
+The loop, the ledger and the files are the simulator's own; only the trainer is another. Every worker builds the experiment
+once and derives a client's randomness from its place, so the model is the same, bit for bit on one kind of machine. Ray's
+start and its messages cost more than small models take to train: docs/how-to-deploy.md says when it is worth it.
+"""
+
+import os
+import queue
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Any
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+
+from tacit.build.parts import Parts
+from tacit.engine.trainers.processes import Reply, Trainer, one_by_one, task
+from tacit.errors import BadInput, TacitError
+from tacit.federation.flower.gather import POLL_SECONDS, gather
+from tacit.federation.flower.messages import answer, read
+from tacit.train.workspace import workspace
+
+SECONDS = 3600.0  # for a round: a client that takes longer is lost, and the run with it
+CLUSTER = "TACIT_RAY_ADDRESS"  # the address of a running Ray cluster; a local one is started without it
+
+
+class OnRay:
+    """Trains cohorts on Ray. Flower's simulation runs in a thread of its own and is given one round after the other."""
+
+    def __init__(self, parts: Parts):
+        _require_ray()
+        self._jobs: queue.Queue[Any] = queue.Queue()
+        self._done: queue.Queue[Any] = queue.Queue()
+        workers = parts.experiment.run.workers or len(os.sched_getaffinity(0))
+        arguments = (
+            client_app(parts.experiment.toml(), parts.releases.digest),
+            self._server(),
+            min(workers, parts.cohort),
+            workers,
+        )
+        self._thread = threading.Thread(target=_simulate, args=(*arguments, self._done), daemon=True)
+        self._thread.start()
+
+    def __call__(self, received: bytes, round: int, cohort: Sequence[int]) -> Iterator[Reply]:
+        self._jobs.put((received, round, list(cohort)))
+        while True:
+            try:
+                result = self._done.get(timeout=1.0)
+                break
+            except queue.Empty:
+                if not self._thread.is_alive():
+                    raise TacitError(
+                        "Flower's simulation ended before the round did: see its messages above."
+                    ) from None
+        if isinstance(result, BaseException):
+            raise result
+        yield from result
+
+    def close(self) -> None:
+        """Ends the simulation."""
+        self._jobs.put(None)
+        self._thread.join(timeout=60)
+
+    def _server(self) -> ServerApp:
+        app = ServerApp()
+
+        @app.main()
+        def main(grid: Grid, context: Context) -> None:
+            del context
+            while (job := self._jobs.get()) is not None:
+                try:
+                    self._done.put(_round(grid, *job))
+                except BaseException as error:  # noqa: BLE001 - told to the thread that waits for the round
+                    self._done.put(error)
+
+        return app
+
+
+def _round(grid: Grid, received: bytes, round: int, cohort: list[int]) -> list[Reply]:
+    """Deals the cohort to the nodes, a few clients each, and returns the replies in the cohort's order."""
+    while not (nodes := sorted(grid.get_node_ids())):  # they register a moment after the server has started
+        time.sleep(POLL_SECONDS)
+    hands = {node: cohort[place :: len(nodes)] for place, node in enumerate(nodes)}
+    asks = {node: {"kind": "train", "round": round, "cohort": hand} for node, hand in hands.items() if hand}
+    heard = gather(grid, asks, received, seconds=SECONDS, again=SECONDS)  # a worker would train again
+    lost = heard.refusals | heard.lost
+    if lost or len(heard.answers) < len(asks):
+        raise TacitError(
+            f"A worker of Flower's simulation failed in round {round}: {next(iter(lost.values()), 'no answer')}"
+        )
+    found: dict[int, Reply] = {}
+    for node, (head, body) in heard.answers.items():
+        start = 0
+        for index, length, info in zip(hands[node], head["lengths"], head["info"], strict=True):
+            found[index] = (body[start : start + length], info)
+            start += length
+    return [found[index] for index in cohort]
+
+
+def client_app(text: str, digest: str) -> ClientApp:
+    """A ClientApp that trains the clients it is dealt; it holds nothing but the experiment's text, and what was paid for."""
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        del context
+        ask, body = read(message)
+        replies = list(_trainer(text, digest)(body, int(ask["round"]), ask["cohort"]))
+        head = {"lengths": [len(raw) for raw, _ in replies], "info": [info for _, info in replies]}
+        return answer(head, b"".join(raw for raw, _ in replies), to=message)
+
+    return app
+
+
+@lru_cache(maxsize=1)
+def _trainer(text: str, digest: str) -> Trainer:
+    """Built once in every worker, from the same rows and code as in the process that pays. Raises BadInput for others."""
+    import tomllib
+
+    from tacit.build.parts import build
+    from tacit.experiment import Experiment
+
+    parts = build(Experiment(**tomllib.loads(text)))
+    if not parts.nonce and parts.releases.digest != digest:
+        raise BadInput("A worker found other rows, code or budgets than the run was paid for: start it again.")
+    clip = parts.experiment.privacy.clip if parts.plan else None
+    work = workspace(parts.model, clip=clip, physical_batch=parts.experiment.train.physical_batch)
+    return one_by_one(task(parts.algorithm, work, parts.population, parts.derive))
+
+
+def _simulate(client: ClientApp, server: ServerApp, nodes: int, workers: int, done: "queue.Queue[Any]") -> None:
+    from flwr.simulation import run_simulation
+
+    where: dict[str, Any] = {"address": os.environ.get(CLUSTER, "local")}
+    if where["address"] == "local":
+        where |= {"num_cpus": workers, "include_dashboard": False}
+    try:
+        backend: Any = {"init_args": where, "client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
+        run_simulation(server, client, num_supernodes=nodes, backend_config=backend)
+    except BaseException as error:  # noqa: BLE001 - told to the thread that waits for a round
+        done.put(error if isinstance(error, TacitError) else TacitError(f"Flower's simulation failed: {error}"))
+
+
+def _require_ray() -> None:
+    try:
+        import ray  # noqa: F401  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        raise BadInput(
+            'run.engine = "flower-simulation" needs Ray: pip install "flwr[simulation]>=1.41,<1.43"'
+        ) from None
+    for name, value in (("RAY_USAGE_STATS_ENABLED", "0"), ("FLWR_TELEMETRY_ENABLED", "0")):
+        os.environ.setdefault(name, value)
+    paths = os.pathsep.join(dict.fromkeys(filter(None, [*sys.path, os.environ.get("PYTHONPATH", "")])))
+    os.environ["PYTHONPATH"] = paths  # the workers import the same modules

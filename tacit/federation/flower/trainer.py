@@ -1,0 +1,107 @@
+"""The loop's trainer over Flower: the cohort's questions go out, its answers come back in the cohort's order.
+
+A site that is silent or refuses is left out of the round, and one that was away is let in before the next; the run
+stops, by name and reason, where fewer than `train.min_clients` are left. What a site had charged for an answer that never
+came is spent. One that did not answer and whose node is gone has left: it is asked nothing, and charged nothing, until it is
+back or cannot be done without.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+
+from flwr.serverapp import Grid
+
+from tacit.engine.folder import Folder
+from tacit.engine.trainers.processes import Reply
+from tacit.engine.wire import unpack
+from tacit.errors import BudgetExhausted, TacitError
+from tacit.federation.flower import open_question as kept
+from tacit.federation.flower.door import Door
+from tacit.federation.flower.gather import Heard, gather
+from tacit.federation.flower.inbound import named, spent_of
+from tacit.federation.site.agreement import Terms
+from tacit.types import Message
+
+ASKED = "asked.bin"
+AWAY = "is not connected"
+NOBODY = -1  # no node has this number
+
+
+@dataclass
+class OverGrid:
+    """Trains a cohort at its sites. `spent` holds the epsilon that each site's own ledger reported last."""
+
+    grid: Grid
+    folder: Folder
+    nodes: dict[int, int]  # client index -> Flower node
+    names: Sequence[str]
+    terms: dict[int, Terms]
+    seconds: float
+    min_clients: int
+    door: Door | None = None  # lets in who was away when the run began
+    odd: Callable[[Message, int, bytes], str] = lambda received, index, raw: ""  # what is wrong with an answer
+    spent: dict[str, float] = field(default_factory=dict)
+    absent: dict[str, str] = field(default_factory=dict)  # of the last round, with the reason
+    unpaid: set[int] = field(default_factory=set)  # whose own ledger does not pay any more
+    left: set[int] = field(default_factory=set)  # who is not connected, and was not there in the last round
+
+    def __call__(self, received: bytes, round: int, cohort: Sequence[int]) -> Iterator[Reply]:
+        body = kept.find(self.folder, ASKED, round) or kept.keep(self.folder, ASKED, round, received)
+        asks = {self.nodes[index]: self._ask(round, index) for index in cohort if index in self.nodes}
+        heard = gather(self.grid, asks, body, seconds=self.seconds)
+        self._refuse_odd(heard, unpack(body), cohort)
+        missing = {self.names[index]: self._why(index, heard) for index in cohort if not self._came(index, heard)}
+        self.unpaid |= {index for index in cohort if self.nodes.get(index) in heard.unpaid}
+        self.absent = {self.names[index]: AWAY for index in sorted(self.left)} | missing
+        self._refuse_too_few(round, cohort, heard, missing)
+        for index in cohort:
+            if self._came(index, heard):
+                facts, raw = heard.answers[self.nodes[index]]
+                spent = spent_of(facts)
+                if spent is not None:
+                    self.spent[self.names[index]] = spent
+                yield named(raw, self.names[index]), {}
+
+    def away(self) -> set[int]:
+        """Lets in who has come, and returns who has left: not connected, and absent from the last round or from all of them."""
+        if self.door is not None:
+            self.nodes |= self.door.newcomers(self.nodes)
+        missing = {index for index, name in enumerate(self.names) if name in self.absent}
+        here = set(self.grid.get_node_ids()) if missing else set(self.nodes.values())
+        gone = {index for index in missing if self.nodes.get(index) not in here}
+        self.left = gone | (set(range(len(self.names))) - set(self.nodes))
+        return self.left
+
+    def _refuse_odd(self, heard: Heard, received: Message, cohort: Sequence[int]) -> None:
+        """Who answers what no honest site could is left out, by name, like one that refused."""
+        for index in cohort:
+            node = self.nodes.get(index, NOBODY)
+            why = self.odd(received, index, heard.answers[node][1]) if node in heard.answers else ""
+            if why:
+                del heard.answers[node]
+                heard.refusals[node] = why
+
+    def _ask(self, round: int, index: int) -> dict:
+        return {"kind": "train", "run": self.folder.run, "round": round, "terms": asdict(self.terms[index])}
+
+    def _came(self, index: int, heard: Heard) -> bool:
+        return self.nodes.get(index) in heard.answers
+
+    def _why(self, index: int, heard: Heard) -> str:
+        node = self.nodes.get(index)
+        if node is None:
+            return AWAY
+        known = heard.refusals.get(node) or heard.lost.get(node)
+        return known or f"did not answer in {self.seconds:g} s"
+
+    def _refuse_too_few(self, round: int, cohort: Sequence[int], heard: Heard, missing: dict[str, str]) -> None:
+        came, needed = len(cohort) - len(missing), min(self.min_clients, len(cohort))
+        if came >= needed:
+            return
+        why = "; ".join(f"{name}: {text}" for name, text in missing.items())
+        if len(heard.unpaid) == len(missing):
+            raise BudgetExhausted(f"Round {round} cannot be paid for: {why}")
+        raise TacitError(
+            f"Round {round} got {came} answers and needs {needed} ({why}): bring the sites back, "
+            "then go on with --resume."
+        )

@@ -1,0 +1,167 @@
+"""`tacit deploy init`: a folder with everything a federation needs, each part for the machine it belongs to."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import tacit
+from tacit.build.parts import clients
+from tacit.build.sums import refuse_threshold
+from tacit.data.budgets import budgets
+from tacit.data.csv_files import pinned_columns
+from tacit.errors import BadInput
+from tacit.experiment import Experiment
+from tacit.federation.operate.certificates import make_authority, make_node_key, make_server
+from tacit.federation.operate.layout import Federation, app_digest
+from tacit.federation.operate.private import close, closed
+from tacit.federation.operate.processes import free_port
+from tacit.federation.operate.readme import readme
+from tacit.federation.site.key_files import make_keys
+from tacit.federation.site.make import make_site
+from tacit.federation.site.own_rows import OWN_FILES, public_rows, refuse_undeployable
+from tacit.protect.threshold import fewest_shares
+from tacit.random import seeded
+
+PYPROJECT = """\
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "tacit-app"
+version = "{version}"
+description = "{name}, by Tacit"
+license = "Apache-2.0"
+dependencies = ["tacit[flower]=={version}"]
+
+[tool.hatch.build.targets.wheel]
+packages = ["tacit_app"]
+
+[tool.flwr.app]
+publisher = "tacit"
+
+[tool.flwr.app.components]
+serverapp = "tacit_app.server_app:app"
+clientapp = "tacit_app.client_app:app"
+
+[tool.flwr.app.config]
+sites = "{sites}"
+resume = false
+force = false
+join-seconds = 120
+round-seconds = 600
+"""
+SERVER = """\
+from pathlib import Path
+
+from tacit.federation.flower.server import server_app
+
+app = server_app(Path(__file__).with_name("experiment.toml"))
+"""
+CLIENT = """\
+from tacit.federation.flower.client import client_app
+
+app = client_app()
+"""
+
+
+def init(folder: Path, *, sites: str, experiment: Experiment, host: str, port: int, trial: bool = False) -> Federation:
+    """Makes a federation. Raises BadInput where one stands already or the sites cannot be named."""
+    if folder.exists() and any(folder.iterdir()):
+        raise BadInput(f"{folder} is not empty: choose another folder, or remove it together with its ledgers.")
+    experiment = deployable(experiment, sites, trial=trial)
+    limits = site_budgets(experiment, sites)
+    server = folder / "server"
+    with closed():
+        server.mkdir(parents=True)
+    make_authority(server, name=experiment.name)
+    make_server(server, hosts=tuple(dict.fromkeys((host, "127.0.0.1", "localhost"))))
+    federation = Federation(folder.resolve(), experiment.name, host, port, free_port(), tuple(limits), "")
+    for name, epsilon in limits.items():
+        make_site(federation.site(name), experiment, name=name, epsilon=epsilon)
+        _connect(federation, name)
+    if experiment.protect.kind == "paillier":
+        make_keys(experiment, server, {name: federation.site(name) for name in limits})
+    _write_app(federation, experiment)
+    federation = replace(federation, digest=app_digest(federation.app))
+    federation.write()
+    federation.write_flower()
+    (folder / "README.md").write_text(readme(federation, experiment), "utf-8")
+    close(folder)
+    return federation
+
+
+def deployable(experiment: Experiment, sites: str, *, trial: bool) -> Experiment:
+    """The experiment as it is deployed: as many clients as sites, noise that nobody can draw again, and a key that is split."""
+    values = experiment.model_dump(exclude_none=True)
+    values["run"] = {key: value for key, value in values["run"].items() if key != "out"}
+    if not trial:
+        values["run"]["randomness"] = "os"
+    if experiment.data.name not in OWN_FILES:
+        if not sites.isdecimal():
+            count = len(sites.split(","))
+            raise BadInput(
+                f"The {experiment.data.name} data comes with Tacit and is dealt out to client-0, client-1, ...: give the number"
+                f" of sites, as in --sites {count}; names are for csv and npz, where every site has its own rows."
+            )
+        values["data"]["clients"] = int(sites)
+    count = int(sites) if sites.isdecimal() else len(sites.split(","))
+    if experiment.protect.kind == "paillier" and experiment.protect.threshold is None:
+        values["protect"]["threshold"] = fewest_shares(of=count, colluding=experiment.privacy.colluding or 0)
+    chosen = Experiment(**values)
+    refuse_undeployable(chosen)
+    refuse_threshold(chosen, clients=count)
+    return with_public_rows(chosen) if chosen.data.name in OWN_FILES else chosen
+
+
+def with_public_rows(experiment: Experiment) -> Experiment:
+    """The experiment with its test rows found from any working directory, and its columns as they have them.
+
+    Raises BadData, before anything is made, where they cannot be read.
+    """
+    data = experiment.data
+    place = {"test_path": str(Path(str(data.test_path)).expanduser().resolve())}
+    columns = {"columns": list(pinned_columns(data))} if data.name == "csv" else {}
+    values = experiment.model_dump(exclude_none=True)
+    found = Experiment(**values | {"data": values["data"] | place | columns})
+    public_rows(found)
+    return found
+
+
+def site_budgets(experiment: Experiment, sites: str) -> dict[str, float]:
+    """Every site's name and the epsilon its budget file begins with."""
+    if experiment.data.name not in OWN_FILES:
+        _, _, population = clients(experiment)
+        return dict(zip(population.names, population.epsilons.tolist(), strict=True))
+    names = tuple(name.strip() for name in sites.split(","))
+    if sites.isdecimal() or len(set(names)) < len(names) or not all(_plain(name) for name in names):
+        raise BadInput("Every site has its own rows here: name them, each once, as in --sites north,coast,valley.")
+    spec = experiment.privacy.epsilon if experiment.privacy.epsilon is not None else float("inf")
+    rng = seeded(experiment.run.seed)("budgets").generator()
+    return dict(zip(names, budgets(spec, clients=len(names), rng=rng, names=names).tolist(), strict=True))
+
+
+def _plain(name: str) -> bool:
+    return bool(name) and name.replace("-", "").replace("_", "").isalnum() and name.isascii()
+
+
+def _connect(federation: Federation, name: str) -> None:
+    """What a site needs to reach the server: its key, the authority's certificate and the address."""
+    folder = federation.site(name)
+    make_node_key(folder)
+    federation.public_key(name).parent.mkdir(exist_ok=True)
+    federation.public_key(name).write_bytes((folder / "node.pub").read_bytes())
+    (folder / "ca.crt").write_bytes((federation.server / "ca.crt").read_bytes())
+    with (folder / "site.toml").open("a", encoding="utf-8") as file:
+        file.write(f'server = "{federation.address}"\n')
+
+
+def _write_app(federation: Federation, experiment: Experiment) -> None:
+    package = federation.app / "tacit_app"
+    package.mkdir(parents=True)
+    words = {"version": tacit.__version__, "name": federation.name}
+    text = PYPROJECT.format(sites=",".join(federation.sites), **words)
+    (federation.app / "pyproject.toml").write_text(text, "utf-8")
+    (package / "__init__.py").write_text(f'"""{federation.name}, by Tacit."""\n', "utf-8")
+    (package / "server_app.py").write_text(SERVER, "utf-8")
+    (package / "client_app.py").write_text(CLIENT, "utf-8")
+    (package / "experiment.toml").write_text(experiment.toml(), "utf-8")

@@ -1,0 +1,160 @@
+"""`tacit deploy check`: what is wrong with a federation, or with one site's folder, before anything runs."""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import tacit
+from tacit.engine.folder import refuse_taken
+from tacit.errors import BadInput, TacitError
+from tacit.experiment import Experiment
+from tacit.federation.operate.certificates import signed_by
+from tacit.federation.operate.finding import Finding
+from tacit.federation.operate.inspect_keys import own_keys, who_opens
+from tacit.federation.operate.inspect_site import control_findings, lasting, proposal, server_findings, site_findings
+from tacit.federation.operate.layout import Federation, app_digest, open_federation
+from tacit.federation.operate.processes import reach, taken
+
+
+def findings(folder: Path) -> Iterator[Finding]:
+    """Everything that was looked at; a folder with `site.toml` is one site's. Raises BadInput for another user's folder."""
+    _refuse_closed(folder)
+    if (folder / "site.toml").exists():
+        yield from _versions()
+        yield from site_findings(folder, experiment=proposal(folder))
+        yield from own_keys(folder)
+        yield from server_findings(folder)
+        return
+    federation = open_federation(folder)
+    yield from _versions()
+    yield from _certificates(federation)
+    yield from _app(federation)
+    yield from _keys(federation)
+    yield from who_opens(federation, _experiment(federation))
+    for name in federation.sites:
+        if federation.site(name).exists():
+            yield from site_findings(federation.site(name), experiment=_experiment(federation))
+        else:
+            yield Finding(f"{name}: its folder is not here; its own people run `tacit deploy check` on it")
+    yield from _results(federation)
+    yield from _port(federation)
+
+
+def _refuse_closed(folder: Path) -> None:
+    try:
+        (folder / "site.toml").exists()
+    except PermissionError:
+        text = f"{folder} is closed to user {os.geteuid()}: a federation's files are for their owner, so run this as the owner"
+        raise BadInput(f"{text}.") from None
+
+
+def refuse_wrong(federation: Federation, *, resume: bool, force: bool) -> None:
+    """Raises BadInput with the first thing that is wrong, before any process is started."""
+    refuse_taken(federation.results, resume=resume, force=force)
+    for name in federation.sites:
+        if not federation.site(name).exists():
+            raise BadInput(
+                f"{federation.site(name)} is not here, so `up` cannot start {name}: README.md has the way without it."
+            )
+    if taken(federation.port) and _running(federation):
+        raise BadInput(f"This federation's server is running already at {federation.address}: wait for it, or stop it.")
+    for finding in findings(federation.folder):
+        if finding.wrong:
+            raise BadInput(finding.text)
+
+
+def _running(federation: Federation) -> bool:
+    return reach("127.0.0.1", federation.port, authority=federation.server / "ca.crt") is None
+
+
+def _versions() -> Iterator[Finding]:
+    try:
+        found = version("flwr")
+        from tacit.federation.flower import require_flwr
+
+        require_flwr()
+    except PackageNotFoundError:
+        yield Finding('Flower is not installed: pip install "tacit[flower]"', wrong=True)
+    except BadInput as error:
+        yield Finding(str(error), wrong=True)
+    else:
+        yield Finding(f"Tacit {tacit.__version__}, flwr {found}")
+
+
+def _certificates(federation: Federation) -> Iterator[Finding]:
+    authority = federation.server / "ca.crt"
+    for path in (authority, federation.server / "server.pem"):
+        yield lasting(path)
+    try:
+        if not signed_by(federation.server / "server.pem", authority):
+            yield Finding(f"{federation.server / 'server.pem'} was not signed by {authority}.", wrong=True)
+    except (OSError, ValueError) as error:
+        yield Finding(f"The certificates cannot be read ({error}).", wrong=True)
+    for name in federation.sites:
+        copy = federation.site(name) / "ca.crt"
+        if copy.exists() and authority.exists() and copy.read_bytes() != authority.read_bytes():
+            yield Finding(
+                f"{copy} is not the certificate of this federation's authority: copy server/ca.crt.", wrong=True
+            )
+
+
+def _app(federation: Federation) -> Iterator[Finding]:
+    try:
+        changed = app_digest(federation.app) != federation.digest
+    except (BadInput, OSError) as error:
+        yield Finding(str(error), wrong=True)
+        return
+    text = "was changed after it was made: sites would refuse it, so make a new federation"
+    yield Finding(f"The app folder {federation.app} {text if changed else 'is as it was made'}.", wrong=changed)
+
+
+def _keys(federation: Federation) -> Iterator[Finding]:
+    seen: dict[str, str] = {}
+    for name in federation.sites:
+        here = federation.site(name).exists()
+        path = federation.site(name) / "node.pub" if here else federation.public_key(name)
+        if not path.is_file():
+            yield Finding(f"{path} is missing: the server cannot know the site.", wrong=True)
+            continue
+        mark = hashlib.sha256(b" ".join(path.read_bytes().split()[:2])).hexdigest()
+        if mark in seen:
+            yield Finding(f"The sites {seen[mark]} and {name} have one key: make a key for each.", wrong=True)
+        seen.setdefault(mark, name)
+    if len(seen) == len(federation.sites):
+        yield Finding(f"{len(seen)} sites with a node key each")
+
+
+def _experiment(federation: Federation) -> Experiment | None:
+    path = federation.app / "tacit_app" / "experiment.toml"
+    try:
+        return Experiment.load(path)
+    except TacitError:
+        return None  # the app's own line says what is wrong with it
+
+
+def _results(federation: Federation) -> Iterator[Finding]:
+    """Whether a run stands in results/ already, and what `up` would do with it."""
+    place, anew = federation.results, "`up --force` sets it aside and starts anew (what it spent stays spent)"
+    if not (place / "experiment.toml").exists():
+        return
+    if (place / "summary.json").exists():
+        rounds = json.loads((place / "summary.json").read_text("utf-8"))["rounds"]
+        yield Finding(f"{place} holds a run that is finished ({rounds} rounds); {anew}")
+        return
+    lines = (place / "rounds.jsonl").read_text("utf-8").count("\n") if (place / "rounds.jsonl").exists() else 0
+    yield Finding(f"{place} holds a run that is not finished ({lines} rounds); `up --resume` goes on with it, {anew}")
+
+
+def _port(federation: Federation) -> Iterator[Finding]:
+    if taken(federation.port):
+        why = reach("127.0.0.1", federation.port, authority=federation.server / "ca.crt")
+        if why is None:
+            yield Finding(f"The server is running at {federation.address}")
+            yield from control_findings("127.0.0.1", federation.port, authority=federation.server / "ca.crt")
+        else:
+            yield Finding(f"Port {federation.port} is in use by something else ({why}).", wrong=True)
+    else:
+        yield Finding(f"Port {federation.port} is free; the server is not running")

@@ -1,0 +1,134 @@
+"""What is wrong with one site: its budget, the experiment it is asked for, its rows, and the way to its server."""
+
+import ssl
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from urllib.error import HTTPError, URLError
+from urllib.request import HTTPSHandler, OpenerDirector, ProxyHandler, Request, build_opener
+
+from tacit.errors import BadInput, LedgerError, TacitError
+from tacit.experiment import Experiment
+from tacit.federation.operate.certificates import days_left
+from tacit.federation.operate.finding import Finding
+from tacit.federation.operate.processes import reach
+from tacit.federation.site.join import read_rows
+from tacit.federation.site.limits import Limits, digest, read_limits, refuse_beyond
+from tacit.federation.site.make import PROPOSAL
+from tacit.federation.site.own_rows import OWN_FILES
+from tacit.federation.site.site import Site
+from tacit.privacy.guarantee import shown
+from tacit.privacy.ledger import witness
+from tacit.privacy.ledger.reader import accounts, marked, totals
+
+SOON_DAYS = 14.0
+REFUSED = (401, 403, 404)
+CLOCK_SECONDS = 60.0  # Flower refuses signed requests whose time is further off
+
+
+def proposal(folder: Path) -> Experiment | None:
+    """The experiment that the site was asked for, where its folder holds it. Raises BadInput."""
+    path = folder / PROPOSAL
+    return Experiment.load(path) if path.is_file() else None
+
+
+def site_findings(folder: Path, *, experiment: Experiment | None) -> Iterator[Finding]:
+    """The site's budget, whether it accepts the experiment, and whether its rows can be read for it."""
+    try:
+        limits, settings = read_limits(folder), Site(folder).settings
+        if experiment is not None:
+            refuse_beyond(limits, experiment)
+        paid = _spent(folder, limits)
+    except TacitError as error:
+        yield Finding(f"{folder.name}: {error}", wrong=True)
+        return
+    accepted = f", accepts {digest(experiment)[:12]}" if experiment is not None else ""
+    name, budget = settings["name"], f"epsilon {limits.epsilon:g}, delta {limits.delta:g} per {limits.unit}"
+    yield Finding(f"{name}: {budget}{paid}{accepted}")
+    if experiment is None or experiment.data.name not in OWN_FILES or "examples" in settings:
+        return
+    try:
+        rows = read_rows(folder, experiment, settings, local=None)
+    except TacitError as error:
+        yield Finding(f"{name}: {error}", wrong=True)
+        return
+    notes = "".join(f"; {note}" for note in rows.notes)
+    yield Finding(f"{name}: {len(rows.y)} rows in {settings['data']}{notes}")
+
+
+def _spent(folder: Path, limits: Limits) -> str:
+    path = folder / "ledger.db"
+    witness.refuse_lost(path, folder / witness.NAME)
+    if not path.exists() or not path.stat().st_size:
+        return ""
+    wrong = next(marked(path, folder / witness.NAME), None)
+    if wrong:
+        raise LedgerError(f"{path}: {wrong}")
+    held = accounts(path)
+    sealed, used = (totals(each) for each in (held, [replace(one, sealed=one.used) for one in held]))
+    mine = [(used[key][0], sealed[key][0]) for key in sealed if key[1] == limits.unit]
+    return f" ({shown(max(mine)[0])} spent, {shown(max(mine)[1])} sealed)" if mine else ""
+
+
+def server_findings(folder: Path) -> Iterator[Finding]:
+    """What a site can see of its server: certificate, reachability, clock."""
+    yield lasting(folder / "ca.crt")
+    address = str(Site(folder).settings.get("server", ""))
+    host, _, port = address.rpartition(":")
+    why = reach(host, int(port), authority=folder / "ca.crt") if port.isdecimal() else "site.toml names no server"
+    if why is not None:
+        yield Finding(f"The server {address} cannot be reached: {why}.", wrong=True)
+        return
+    yield from control_findings(host, int(port), authority=folder / "ca.crt")
+    off = clock_offset(f"https://{address}/health", folder / "ca.crt")
+    if off is None:
+        yield Finding(f"The server {address} is reached; it does not say its time")
+    else:
+        text = f"The server {address} is reached; its clock differs by {abs(off):.0f} s"
+        yield Finding(f"{text}: set the clocks." if abs(off) > CLOCK_SECONDS else text, wrong=abs(off) > CLOCK_SECONDS)
+
+
+def control_findings(host: str, port: int, *, authority: Path) -> Iterator[Finding]:
+    """Asks a server, as anybody could, for the list of its runs, which it must refuse."""
+    address, request = f"{host}:{port}", Request(f"https://{host}:{port}/v1/control/list-runs", data=b"", method="POST")
+    request.add_header("Content-Type", "application/protobuf")
+    try:
+        with _opener(authority).open(request, timeout=5):
+            status = 200
+    except HTTPError as error:
+        status = error.code
+    except (URLError, OSError) as error:
+        yield Finding(f"Whether strangers can control the server {address} could not be seen: {error}.", wrong=True)
+        return
+    if status in REFUSED:
+        yield Finding(f"The server {address} lets nobody but sites in")
+        return
+    text = "whoever reaches it can start programs on it. Start it with `tacit deploy server`"
+    yield Finding(f"The server {address} answers Flower's Control API ({status}): {text}.", wrong=True)
+
+
+def lasting(path: Path) -> Finding:
+    """How long a certificate is still valid."""
+    try:
+        left = days_left(path)
+    except BadInput as error:
+        return Finding(str(error), wrong=True)
+    if left < 0:
+        return Finding(f"{path} expired {-left:.1f} days ago: make a new certificate.", wrong=True)
+    return Finding(f"{path.name} is valid for {left:.0f} days{': renew it soon' if left < SOON_DAYS else ''}")
+
+
+def clock_offset(url: str, authority: Path) -> float | None:
+    """Seconds by which a server's clock is ahead of ours, from the Date of its answer."""
+    try:
+        with _opener(authority).open(url, timeout=5) as answer:
+            said = answer.headers.get("Date")
+    except (URLError, OSError):
+        return None
+    return None if said is None else parsedate_to_datetime(said).timestamp() - time.time()
+
+
+def _opener(authority: Path) -> OpenerDirector:
+    return build_opener(ProxyHandler({}), HTTPSHandler(context=ssl.create_default_context(cafile=str(authority))))

@@ -1,0 +1,214 @@
+"""Flower's programs as child processes: started with a log each, and ended with everything they started.
+
+Every program leads a session of its own, so one signal to its group reaches its children too.
+"""
+
+import contextlib
+import ctypes
+import os
+import secrets
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from tacit.errors import BadInput, TacitError
+from tacit.federation.operate.private import MASK, closed
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+LAST_WORDS = 3  # lines of a program's log that say why it ended
+PORTS = range(20_000, 32_768)  # below those that Linux gives to outgoing connections
+STOP_SECONDS = 5.0  # between asking a program to end and ending it
+QUIET = {  # nothing is looked up, counted or installed over the network
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "OMP_NUM_THREADS": "1",
+    "PYTHONUNBUFFERED": "1",
+}
+
+
+def environment(home: Path) -> dict[str, str]:
+    """The environment of Flower's programs: offline, with a home of its own, and this Python's programs first."""
+    local = ",".join(
+        dict.fromkeys(filter(None, ["127.0.0.1", "localhost", *os.environ.get("NO_PROXY", "").split(",")]))
+    )
+    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
+    return dict(os.environ) | QUIET | {"FLWR_HOME": str(home), "NO_PROXY": local, "no_proxy": local, "PATH": path}
+
+
+def program(name: str) -> str:
+    """The path of one of Flower's programs. Raises BadInput where it is not installed."""
+    found = shutil.which(name, path=os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", ""))))
+    if found is None:
+        raise BadInput(f'{name} is not installed: pip install "tacit[flower]"')
+    return found
+
+
+class Processes:
+    """Some programs that end together. Used as a context: whatever happens inside, none is left over."""
+
+    def __init__(self, *, home: Path):
+        self._environment = environment(home)
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._logs: dict[str, Path] = {}
+
+    def __enter__(self) -> "Processes":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(
+        self, name: str, command: Sequence[str | Path], *, log: Path, cwd: Path | None = None,
+        environment: dict[str, str] | None = None,
+    ) -> int:  # fmt: skip
+        """Starts a program in a session of its own; what it says goes to `log`, which is for its owner only."""
+        with closed():
+            log.parent.mkdir(parents=True, exist_ok=True)
+            file = log.open("ab")
+        with file:
+            self._running[name] = subprocess.Popen(
+                [str(part) for part in command], env=self._environment | (environment or {}), cwd=cwd, umask=MASK,
+                start_new_session=True, stdout=file, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+                preexec_fn=_end_with_parent,
+            )  # fmt: skip
+        self._logs[name] = log
+        return self._running[name].pid
+
+    def call(self, command: Sequence[str | Path], *, seconds: float, cwd: Path | None = None) -> str:
+        """Runs a program to its end and returns what it printed. Raises TacitError with its last words if it fails."""
+        name = Path(str(command[0])).name
+        try:
+            done = subprocess.run(
+                [str(part) for part in command], env=self._environment, cwd=cwd, capture_output=True, text=True,
+                timeout=seconds, check=False, umask=MASK,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            raise TacitError(f"{name} did not end in {seconds:g} s: look at the server's log and try again.") from None
+        if done.returncode:
+            raise TacitError(f"{name} failed: {_last_words(done.stderr or done.stdout)}")
+        return done.stdout
+
+    def refuse_ended(self, *, lines: int = LAST_WORDS) -> None:
+        """Raises TacitError naming a program that has ended, with its last words."""
+        for name, process in self._running.items():
+            if process.poll() is not None:
+                words = _last_words(self._logs[name].read_text("utf-8", "replace"), lines)
+                raise TacitError(f"{name} ended with code {process.returncode}: {words} (more in {self._logs[name]})")
+
+    def pid(self, name: str) -> int:
+        """A program's process."""
+        return self._running[name].pid
+
+    def ended(self, name: str) -> bool:
+        """Whether a program has ended."""
+        return self._running[name].poll() is not None
+
+    def signal(self, name: str, number: int) -> None:
+        """Sends a signal to a program and all it started."""
+        _send(self._running[name].pid, number)
+
+    def stop(self, name: str | None = None) -> None:
+        """Ends one program, or all, the last started first, with everything they started."""
+        names = [name] if name else list(reversed(self._running))
+        family = [pid for each in names for pid in descendants(self._running[each].pid)]
+        for each in names:
+            self.signal(each, signal.SIGTERM)
+        ends = time.monotonic() + STOP_SECONDS
+        for each in names:
+            process = self._running.pop(each)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.1, ends - time.monotonic()))
+            _send(process.pid, signal.SIGKILL)
+            process.wait()
+        for pid in family:  # Flower's own children lead sessions of theirs, and may be busy
+            _send(pid, signal.SIGKILL)
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs. One that has ended, and that nobody has asked how (a zombie), does not."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return not Path("/proc/self").exists()  # gone in between; or a machine that does not tell
+
+
+def descendants(pid: int) -> list[int]:
+    """The processes that a process started, and those that they started, where /proc tells."""
+    children: dict[int, list[int]] = {}
+    for place in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            parent = int(place.read_text().rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(place.parent.name))
+    found, open_ = [], [pid]
+    while open_:
+        below = children.get(open_.pop(), [])
+        found += below
+        open_ += below
+    return found
+
+
+def _send(pid: int, number: int) -> None:
+    """To the program's whole group where it leads one, else to itself."""
+    with contextlib.suppress(ProcessLookupError):
+        if os.getpgid(pid) == pid:
+            os.killpg(pid, number)
+        else:
+            os.kill(pid, number)
+
+
+def _end_with_parent() -> None:
+    """Asks Linux to end this program when the one that started it is gone, even if that was killed."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def free_port() -> int:
+    """A port that is free now, and that no outgoing connection takes before a program listens on it."""
+    while taken(port := secrets.choice(PORTS)):
+        pass
+    return port
+
+
+def taken(port: int) -> bool:
+    """Whether something listens on a port of this machine."""
+    with socket.socket() as line:
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            line.bind(("127.0.0.1", port))
+        except OSError:
+            return True
+        return False
+
+
+def reach(host: str, port: int, *, authority: Path, seconds: float = 5.0) -> str | None:
+    """Why a TLS server cannot be reached under an authority's certificate, or None if it can."""
+    try:
+        context = ssl.create_default_context(cafile=str(authority))
+        with (
+            socket.create_connection((host, port), timeout=seconds) as line,
+            context.wrap_socket(line, server_hostname=host),
+        ):
+            return None
+    except ssl.SSLCertVerificationError as error:
+        return f"its certificate is not accepted ({error.verify_message})"
+    except (OSError, ssl.SSLError) as error:
+        return f"{error}"
+
+
+def _last_words(text: str, count: int = LAST_WORDS) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return " ".join(lines[-count:]) if lines else "it said nothing"

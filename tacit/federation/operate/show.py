@@ -1,0 +1,73 @@
+"""What the operator of a trial sees."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from tacit.errors import BadInput
+from tacit.experiment import Experiment
+from tacit.federation.operate.inspect import refuse_wrong
+from tacit.federation.operate.layout import open_federation
+from tacit.federation.operate.up import up
+from tacit.privacy.guarantee import shown
+from tacit.report.progress import facts, round_line, show_promise
+from tacit.stopping import exit_code
+
+
+def trial(folder: Path, *, resume: bool, force: bool, console: Console) -> None:
+    """`tacit deploy up`: checks, runs, prints the summary."""
+    if resume and force:
+        raise BadInput("--resume goes on with a run and --force starts a new one: use one of them.")
+    federation = open_federation(folder)
+    done = finished(federation.results) if resume else None
+    if done is not None:
+        console.print(
+            "The run is finished, so nothing was started; `--force` sets it aside and starts anew.", soft_wrap=True
+        )
+        closing(done, federation.results, console)
+        return
+    refuse_wrong(federation, resume=resume, force=force)
+    experiment = Experiment.load(federation.app / "tacit_app" / "experiment.toml")
+    started = time.monotonic()
+
+    def said(text: str) -> None:
+        console.print(f"[dim]{time.monotonic() - started:5.1f} s[/]  {text}", highlight=False)
+
+    def observe(record: dict[str, Any]) -> None:
+        said(round_line(record, experiment))
+
+    try:
+        summary = up(federation, resume=resume, force=force, said=said, observe=observe)
+    except KeyboardInterrupt as error:
+        typer.echo(f"Stopped. Nothing is lost: go on with `tacit deploy up {folder} --resume`.", err=True)
+        raise typer.Exit(exit_code(error)) from None
+    closing(summary, federation.results, console)
+
+
+def finished(results: Path) -> dict[str, Any] | None:
+    """The summary of a run that did all its rounds; one that ran out of budget may go on once a site allows more."""
+    path = results / "summary.json"
+    summary = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    return summary if summary.get("stopped") == "rounds" else None
+
+
+def closing(summary: dict[str, Any], results: Path, console: Console) -> None:
+    """The table, the guarantee, what every site's own ledger says, and where the files are."""
+    table = Table(show_header=False, box=None, padding=(0, 2))
+    for name, value in facts(summary).items():
+        table.add_row(Text(name, style="dim"), value)
+    for name, epsilon in summary["sites"]["epsilon"].items():
+        text = f"epsilon per {summary['guarantee']['unit']} {shown(epsilon)} over all its runs"
+        table.add_row(Text(f"ledger of {name}", style="dim"), text)
+    console.print(table)
+    show_promise(summary, console, results)
+    console.print(Text(f"Files: {results}"))
+    page = results / "report.html"
+    if page.is_file():
+        console.print(Text(f"Report: {page}"))

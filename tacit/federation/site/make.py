@@ -1,0 +1,65 @@
+"""A new site's folder: its name, its budget file, the experiment it is asked for, and an empty ledger."""
+
+from pathlib import Path
+
+from tacit.experiment import Experiment
+from tacit.experiment.toml import dumps
+from tacit.federation.site import store
+from tacit.federation.site.limits import NAME, data_digest, departures, digest
+from tacit.federation.site.own_rows import OWN_FILES
+
+PROPOSAL = "proposal.toml"
+BUDGET = """\
+# What this site allows. It is read and applied before every answer; nobody but the site changes it.
+# proposal.toml is the experiment that the server proposes, in full: read it before you accept its digest below.
+epsilon = {epsilon!r}
+delta = {delta!r}
+unit = "{unit}"            # one {unit} may come or go
+trial = {trial}           # true also lets in seeded noise, which protects nothing from a server that knows the seed
+most_rounds = {rounds}
+# most_parameters = 20000000   # and most_steps, most_batch, most_views, most_clients, most_bytes, most_runs
+# answer_seconds = 60          # every answer to a round leaves this long after its question: how long training took is not seen
+
+[accept]
+experiments = ["{digest}"]  # {name}
+# Instead of digests, the settings an experiment may have. Whatever is not named must have its default, and rows are read in the
+# listed ways only:
+# data = ["{data}"]
+# [accept.settings]
+{settings}
+# Code of your own that an experiment may name ("package.module:name"), with the SHA-256 of its file:
+# [accept.code]
+"""
+
+
+def make_site(folder: Path, experiment: Experiment, *, name: str, epsilon: float) -> None:
+    """Writes a site's folder for one experiment. The ledger is made by its first charge; an empty file is no charge."""
+    store.make_folder(folder)
+    own = experiment.data.name in OWN_FILES
+    settings = {"name": name} | ({"data": f"records.{experiment.data.name}"} if own else {})
+    note = "# Who this site is, and where its rows are (relative to this folder).\n" if own else "# Who this site is.\n"
+    _write(folder / "site.toml", note + dumps(settings))
+    text = BUDGET.format(
+        epsilon=epsilon,
+        delta=experiment.privacy.delta,
+        unit=experiment.privacy.unit_kept,
+        trial=str(experiment.run.randomness == "seeded").lower(),
+        rounds=experiment.train.rounds,
+        digest=digest(experiment),
+        name=experiment.name,
+        data=data_digest(experiment),
+        settings="".join(f"# {line}\n" for line in _settings(experiment)).rstrip(),
+    )
+    _write(folder / NAME, text)
+    _write(folder / PROPOSAL, experiment.toml())
+    store.create(folder / "ledger.db", b"")
+
+
+def _settings(experiment: Experiment) -> list[str]:
+    """The experiment's own settings as the lines that would accept them."""
+    table = {"accept.settings": {place: [value] for place, value in departures(experiment).items()}}
+    return [line for line in dumps(table).splitlines() if " = " in line]
+
+
+def _write(path: Path, text: str) -> None:
+    store.write(path, text.encode())

@@ -1,0 +1,118 @@
+"""Where a deployment's rows come from: a site reads its own, the server only the public test rows."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from tacit.build.parts import clients
+from tacit.data.csv_files import declared_classes
+from tacit.data.dataset import Dataset
+from tacit.data.features import encoded_width
+from tacit.data.load import load
+from tacit.errors import BadInput
+from tacit.experiment import Experiment
+from tacit.experiment.data import FROM_DATA
+
+OWN_FILES = ("csv", "npz")  # sources where every site has a file of its own; the others are shared out for a trial
+
+
+def refuse_paths(experiment: Experiment) -> None:
+    """Refuses what would make a site open a path that somebody else named. Raises BadInput.
+
+    Rows of a site's own are read from the path in its site.toml, whatever `data.path` says; `data.test_path` is the server's.
+    """
+    epsilon = experiment.privacy.epsilon
+    if isinstance(epsilon, dict) and set(epsilon) == {"file"} and isinstance(epsilon["file"], str):
+        raise BadInput("A site opens no file that the server names: write the epsilons into privacy.epsilon itself.")
+    if experiment.data.name not in OWN_FILES and experiment.data.path is not None:
+        raise BadInput("A site opens no folder that the server names: leave out data.path.")
+
+
+def refuse_undeployable(experiment: Experiment) -> None:
+    """Refuses settings that make sense in one process only. Raises BadInput."""
+    data = experiment.data
+    if data.name in OWN_FILES:
+        if data.partition != "natural":
+            raise BadInput('In a deployment every site has its own rows: set data.partition = "natural".')
+        if data.test_path is None:
+            raise BadInput("The server of a deployment holds no client's rows: set data.test_path to public test rows.")
+        if data.client_column is not None:
+            raise BadInput("In a deployment every site has its own file: leave out data.client_column.")
+        if data.classes == FROM_DATA:
+            raise BadInput(
+                'In a deployment no site knows the labels of another: declare them, as in data.classes = ["no", "yes"].'
+            )
+    if experiment.privacy.level == "maximum":
+        raise BadInput('In a deployment no site exceeds its own budget: set privacy.level = "own" or "minimum".')
+    if experiment.privacy.ledger is not None:
+        raise BadInput("In a deployment every site keeps its own ledger: leave out privacy.ledger.")
+    if experiment.protect.key is not None:
+        raise BadInput("A deployment makes its own keys, so that no file ever holds them all: leave out protect.key.")
+
+
+def refuse_unpinned(experiment: Experiment) -> None:
+    """Refuses csv rows whose columns every site would take from its own file, in its own order. Raises BadInput."""
+    if experiment.data.name == "csv" and experiment.data.columns is None:
+        raise BadInput(
+            "In a deployment every site reads the same columns in the same order: list them in data.columns."
+        )
+
+
+def public_rows(experiment: Experiment) -> Dataset:
+    """What the server may look at: the test rows, the classes and the shape of a row."""
+    if experiment.data.name not in OWN_FILES:
+        return load(experiment.data, seed=experiment.run.seed)
+    return _file(experiment, str(experiment.data.test_path))
+
+
+def own_rows(experiment: Experiment, *, name: str, path: str | None) -> Dataset:
+    """A site's training rows: its own file, or its share of a built-in data set. Raises BadInput, BadData."""
+    if experiment.data.name in OWN_FILES:
+        if path is None:
+            raise BadInput('site.toml does not say where the site\'s rows are: add data = "records.csv".')
+        if not Path(path).expanduser().exists():
+            raise BadInput(
+                f"The site's data file {path} does not exist: put the rows there, or correct data in site.toml."
+            )
+        return _without_test_rows(_file(experiment, path))
+    dataset, _, population = clients(experiment)
+    if name not in population.names:
+        raise BadInput(f"This experiment has no client of the site's name among its {len(population)}.")
+    client = population[population.names.index(name)]
+    return replace(dataset, x=client.x, y=client.y, client=None)
+
+
+def _without_test_rows(dataset: Dataset) -> Dataset:
+    """Zeros in the place of test rows, which are the site's own: whether a model can read these is nobody's business."""
+    return replace(dataset, test_x=torch.zeros(2, *shape(dataset)), test_y=torch.zeros(2, dtype=torch.int64))
+
+
+def unseen_rows(experiment: Experiment, *, examples: int, shape: Sequence[int] | None) -> Dataset:
+    """Rows that only somebody else's code sees: their number is declared, and their shape is the site's or the experiment's."""
+    data = experiment.data
+    if data.name not in OWN_FILES:
+        public = load(data, seed=experiment.run.seed)
+        found, class_names = tuple(public.test_x.shape[1:]), public.class_names
+    elif data.name == "csv" and data.columns is not None:
+        found, class_names = (encoded_width(data),), declared_classes(data)
+    elif shape is not None:
+        found, class_names = tuple(int(side) for side in shape), declared_classes(data)
+    else:
+        raise BadInput("site.toml declares rows that Tacit never sees: add their shape, as in shape = [1, 28, 28].")
+    x, y = torch.zeros(1, *found).expand(examples, *found), torch.zeros(1, dtype=torch.int64).expand(examples)
+    one = torch.zeros(2, *found)
+    return Dataset(data.name, x, y, one, torch.zeros(2, dtype=torch.int64), class_names)
+
+
+def _file(experiment: Experiment, path: str) -> Dataset:
+    """All rows of one file; as test rows it takes the same ones, because a reader wants some and a site has none."""
+    section = experiment.data.model_copy(update={"path": path, "test_path": path, "partition": "iid"})
+    dataset = load(section, seed=experiment.run.seed)
+    return replace(dataset, client=None, client_names=None)
+
+
+def shape(dataset: Dataset) -> tuple[int, ...]:
+    """The shape of one row."""
+    return tuple(torch.Size(dataset.x.shape[1:]))

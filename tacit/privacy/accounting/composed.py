@@ -1,0 +1,233 @@
+"""The epsilon of sampled Gaussian releases by privacy loss distributions, with a proven bound on every rounding.
+
+The losses of independent releases add, so their masses convolve (Koskela, Jälkö, Honkela 2020, arXiv:1906.03049v3): one
+Fourier transform each, powers, one transform back. What the computed number may miss is added before it is inverted:
+
+1. One step. Its masses' curve is nowhere below the true one (discretised.py), and the curve of a composition
+   is an average, over the losses of all the other steps, of the curve of one: the steps may be exchanged one by one.
+2. Tilt. A transform's errors are as large as its largest mass, and delta may be far smaller. So every mass at loss x is
+   multiplied by e^(tilt x) first (and scaled to sum 1), and the sum's masses are multiplied back: e^(tilt x) of a sum is
+   the product of the steps'. With the tilt of Chernoff's bound at delta, the losses that matter become the common ones.
+3. Window. Losses above it have, tilted, a mass below TAIL by Chernoff's bound; multiplied back they count as infinite. Those
+   below it matter to no epsilon inside, and none below is answered. The transform is circular: what leaves on one side
+   comes in at the other, where it only adds.
+4. Transform. Along the only path from an input to an output every butterfly is one product and one sum, so that each
+   output is off by at most BUTTERFLY log2(N) u times the sum of |inputs| (Higham 2002, Accuracy and Stability, section 24.1:
+   a weight off by 4 u, a product by sqrt(2) gamma_2, a sum by u; N is a power of two). So |f' - f| <= d in each frequency.
+5. Powers. |f'^T - f^T| <= T d a^(T-1) with a = |f'| + d; a power by squaring is T - 1 products of relative error PRODUCT u.
+   Together, for several kinds of steps: at most the product of the a^T times expm1(sum of T (d / a + PRODUCT u)).
+6. Back. Each mass is off by at most the mean of the frequencies' errors, and by 4 again. That bound is added to every mass
+   (and a negative mass is 0 first: the truth is not below 0).
+7. Sums. n terms of one sign have a relative error of at most n u.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import fft
+
+from tacit.privacy.accounting.discretised import LONG, ROUNDING, Losses, sampled_gaussian
+from tacit.privacy.accounting.discretised import TAIL as TAIL_OF_STEP
+
+TAIL = 1e-20
+STEEPEST = 300.0  # the largest exponent of a tilt
+BUTTERFLY, PRODUCT = 8, 3  # units u of point 4 (4 + 2.9 + 1) and of one complex product (2.9)
+NEGLIGIBLE = -100.0  # log of a frequency that is left out, and counted whole as an error
+MOST = 2**19  # masses of a composition; beyond, the grid is made coarser, which costs precision and nothing else
+LARGEST_LOSS = 0.9 * math.log(np.finfo(np.float64).max) if np.finfo(LONG).maxexp < 2000 else 10_000.0
+
+POINTS_PER_STD = 20  # of one step's loss: within 0.1 % of a 10 times finer grid
+COARSEST, FINEST = 5e-3, 1e-5
+WIDEST = 1.0  # a grid that says nothing any more
+MOST_POINTS = 200_000  # of one step: a tiny noise multiplier spreads the loss over thousands
+RAREST, NOISIEST = (
+    1e-12,
+    1e8,
+)  # a smaller rate or more noise costs no more than this: sound, and within range of the floats
+
+Parts = tuple[tuple[float, float, int], ...]  # (sampling rate, noise multiplier, how often)
+Steps = list[tuple[Losses, int]]  # one direction (adding or removing) of each
+Placed = list[tuple[np.ndarray, np.ndarray, int]]  # (masses, losses in intervals from their centre, how often)
+
+
+@dataclass(frozen=True)
+class Tilted:
+    """One direction of a composition, its masses multiplied by e^(tilt loss) and scaled: loss = whole number of intervals.
+
+    Guarantee: the sum's mass at loss x is at most the tilted masses' convolution there times e^(log_scale - tilt x) (1 + off).
+    """
+
+    steps: Steps
+    tilt: float
+    log_scale: np.longdouble
+    off: float  # relative, of log_scale's own roundings
+    lost: float  # the mass at infinity
+
+
+def epsilon(parts: Parts, delta: float) -> float:
+    """An epsilon that holds at `delta`, within about 0.1 % of the smallest; inf where rounding may exceed delta."""
+    parts = tuple((max(rate, RAREST), min(z, NOISIEST), count) for rate, z, count in parts)
+    tail = _tail(sum(count for _, _, count in parts), delta)
+    widest = max(_widest(z) for _, z, _ in parts)
+    if 2 * widest > LARGEST_LOSS:
+        return math.inf
+    interval = max(min(_interval(rate, z) for rate, z, _ in parts), widest / MOST_POINTS)
+    while interval <= WIDEST:
+        both = [(sampled_gaussian(rate, z, interval, tail), count) for rate, z, count in parts]
+        ways = [_tilted([(pair[way], count) for pair, count in both], delta) for way in (0, 1)]
+        windows = [_window(way.steps) for way in ways]
+        size = max(high - low + 1 for _, low, high in windows)
+        if size <= MOST:
+            return max(_one_way(way, window, interval, delta) for way, window in zip(ways, windows, strict=True))
+        interval *= 1.1 * size / MOST
+    return math.inf
+
+
+def _tail(count: int, delta: float) -> float:
+    """How many standard deviations of a step's noise are on its grid: what lies beyond is far below delta / count."""
+    return max(TAIL_OF_STEP, math.ceil(math.sqrt(2 * (math.log(count) - math.log(delta)))) + 2.0)
+
+
+def _widest(z: float) -> float:
+    return 0.5 / z / z + 12 / z
+
+
+def _interval(rate: float, z: float) -> float:
+    """A grid fine enough for one step's loss, whose standard deviation is about q sqrt(exp(1/z^2) - 1)."""
+    std = 1 / z if rate == 1 else rate * math.sqrt(math.expm1(min(1 / z / z, 50.0)))
+    return max(FINEST, min(COARSEST, std / POINTS_PER_STD), _widest(z) / MOST_POINTS)
+
+
+def _tilted(steps: Steps, delta: float) -> Tilted:
+    placed = _placed(steps)
+    _, tilt = _reach(placed, delta)
+    found, log_scale, size = [], LONG(0), LONG(0)
+    for losses, count in steps:
+        at = losses.first + np.arange(len(losses.masses))  # |tilt at| <= STEEPEST: a loss of 0 is on every grid
+        masses = losses.masses * np.exp(LONG(tilt) * at)
+        scale = masses.sum()
+        masses = masses / scale * (1 + (2 * STEEPEST + 8) * ROUNDING)
+        found.append((Losses(losses.first, masses, 0.0), count))
+        log_scale, size = log_scale + count * np.log(scale), size + count * (abs(np.log(scale)) + 1)
+    log_whole = sum(count * math.log(_total(losses)) for losses, count in steps)
+    lost = (
+        1.01 * math.exp(log_whole) * sum(count * losses.infinite for losses, count in steps) if log_whole < 1 else 1.0
+    )
+    return Tilted(found, tilt, log_scale, 8 * float(size) * ROUNDING, lost)
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def _one_way(way: Tilted, window: tuple[int, int, int], interval: float, delta: float) -> float:
+    centre, low, high = window
+    start = min(max(low, 1 - centre), high)  # an epsilon is not negative: losses up to 0 cost nothing
+    at = np.arange(centre + start, centre + high + 1).astype(LONG)
+    losses = at * LONG(interval)
+    off = way.off + 8 * float(abs(at[-1]) + abs(at[0])) * way.tilt * ROUNDING
+    if losses[-1] > LARGEST_LOSS or off > 1e-3:
+        return math.inf
+    back = np.exp(way.log_scale - LONG(way.tilt) * at) * (1 + 2 * off)
+    highest = sum(count * (losses.first + len(losses.masses) - 1) for losses, count in way.steps)
+    lost = way.lost + (1.01 * TAIL * float(back[-1]) if centre + high < highest else 0.0)
+    if not lost < delta:
+        return math.inf
+    if at[-1] <= 0:
+        return 0.0
+    masses = _convolved(way.steps, low, high)[start - low :] * back
+    return _invert(losses, masses, lost, delta, least=float(losses[0]) if low > 1 - centre else 0.0)
+
+
+def _total(losses: Losses) -> float:
+    return max(1.0, float(losses.masses.sum() + LONG(losses.infinite)) * (1 + 1e-15))
+
+
+def _centre(losses: Losses) -> int:
+    at = np.arange(len(losses.masses))
+    return round(float((losses.masses * at).sum() / losses.masses.sum()))
+
+
+def _placed(steps: Steps) -> Placed:
+    return [(losses.masses.astype(float), np.arange(len(losses.masses)) - _centre(losses), n) for losses, n in steps]
+
+
+def _window(steps: Steps) -> tuple[int, int, int]:
+    """(centre, low, high): the sum's losses, in intervals, are within centre + [low, high] but for TAIL on each side."""
+    placed = _placed(steps)
+    centre = sum(n * (losses.first + _centre(losses)) for losses, n in steps)
+    high = min(_reach(placed, TAIL)[0], sum(n * int(at[-1]) for _, at, n in placed))
+    low = min(_reach(placed, TAIL, way=-1)[0], sum(n * -int(at[0]) for _, at, n in placed))
+    return centre, -max(low, 0), max(high, 0)
+
+
+def _reach(placed: Placed, tail: float, way: int = 1) -> tuple[int, float]:
+    """How far from its centre the sum gets with more than `tail`, and the tilt that says so.
+
+    By Chernoff's bound, at tilts that are halved while that helps.
+    """
+    spread = sum(n * float(mass @ at**2.0) for mass, at, n in placed)
+    # twice the best tilt for a Gaussian, or the steepest
+    tilt = min(
+        2 * math.sqrt(-2 * math.log(tail) / max(spread, TAIL)), STEEPEST / max(len(mass) for mass, _, _ in placed)
+    )
+    best, at, tilt = math.inf, tilt, way * tilt
+    while True:
+        found = (_log_moment(placed, tilt) - math.log(tail)) / abs(tilt)
+        if found >= best:
+            return math.ceil(best), at
+        best, at, tilt = found, tilt, tilt / 2
+
+
+def _log_moment(placed: Placed, tilt: float) -> float:
+    """log E exp(tilt (S - centre)) of the sum S, rounded up."""
+    total = 0.0
+    for mass, at, n in placed:
+        rounded = 2.0**-52 * (len(mass) + abs(tilt) * len(mass) + 16)
+        total += n * (math.log(float(mass @ np.exp(tilt * at))) + rounded)  # |tilt at| <= STEEPEST: nothing overflows
+    return total
+
+
+def _convolved(steps: Steps, low: int, high: int) -> np.ndarray:
+    """The masses of the sum at centre + low .. centre + high, each rounded up by what it may be off (points 4 to 6)."""
+    size = 2 ** (max(high - low + 1, *(len(losses.masses) for losses, _ in steps)) - 1).bit_length()
+    transform = BUTTERFLY * (size.bit_length() - 1) * ROUNDING
+    spectra, log_size, drift = [], np.zeros(size // 2 + 1), np.zeros(size // 2 + 1)
+    for losses, count in steps:
+        ring = np.zeros(size, LONG)
+        ring[(np.arange(len(losses.masses)) - _centre(losses)) % size] = losses.masses
+        spectrum = np.asarray(fft.rfft(ring))
+        off = 1.01 * transform * float(losses.masses.sum())
+        largest = np.abs(spectrum).astype(float) + off
+        log_size += count * (np.log(largest) + 2.0**-50)  # a few roundings of doubles, upwards
+        drift += count * (off / largest + PRODUCT * ROUNDING)
+        spectra.append((spectrum, count))
+    kept, sizes = log_size > NEGLIGIBLE, np.exp(log_size)
+    whole = np.zeros(size // 2 + 1, np.clongdouble)
+    whole[kept] = math.prod(_power(spectrum[kept], count) for spectrum, count in spectra)
+    wrong = np.where(kept, np.expm1(np.minimum(drift, 100)), 1.0) @ sizes + transform * sizes.sum()
+    masses = np.asarray(fft.irfft(whole, size))[np.arange(low, high + 1) % size]
+    return np.maximum(masses, 0) + 2.1 * wrong / size
+
+
+def _power(base: np.ndarray, count: int) -> np.ndarray:
+    result = np.ones_like(base)
+    while count:
+        result = result * base if count & 1 else result
+        count >>= 1
+        base = base * base if count else base
+    return result
+
+
+def _invert(losses: np.ndarray, masses: np.ndarray, lost: float, delta: float, *, least: float = 0.0) -> float:
+    """The smallest epsilon >= least with lost + sum over losses > epsilon of mass (1 - e^(epsilon - loss)) <= delta."""
+    sums = 4 * (len(masses) + float(losses[-1]) + 4) * ROUNDING
+    upper = np.cumsum(masses[::-1])[::-1] * (1 + sums)
+    shrunk = np.exp(-losses)
+    lower = np.cumsum((masses * shrunk)[::-1])[::-1] * (1 - sums)
+    if least == 0 and lost + upper[0] - lower[0] <= delta:
+        return 0.0
+    kept = lost + upper - lower / shrunk <= delta
+    if not kept.any():
+        return float(losses[-1]) * (1 + 1e-12)  # beyond the last loss only `lost` is left
+    first = int(np.argmax(kept))
+    found = np.log((lost + upper[first] - delta) / lower[first])
+    return float(np.clip(found, losses[first - 1] if first else least, losses[first])) * (1 + 1e-12) + 8 * ROUNDING

@@ -1,0 +1,200 @@
+"""Integer noise: Skellam and discrete Gaussian, drawn by inversion of a 256-bit distribution function.
+
+Sources: Skellam 1946; Agarwal, Kairouz, Liu 2021 (arXiv:2110.04995); Canonne, Kamath, Steinke 2020 (arXiv:2004.00010).
+No floating-point number decides a draw: 256 random bits are compared with the distribution function as a 256-bit
+integer. Guarantee: one draw differs from the law by at most `distance` in total variation (below 2^-200), a
+number that enters every price built on it (tacit/privacy/integers/renyi.py). Noise too wide for a table is drawn by rejection, as
+exactly: tacit/privacy/integers/wide.py. The scalar twins without even that distance are in tacit/privacy/integers/exact.py.
+"""
+
+import math
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Protocol
+
+import gmpy2
+import numpy as np
+
+from tacit import check
+from tacit.privacy.integers import wide
+from tacit.random import Stream
+
+BITS = 256  # of a distribution function's value; a draw takes 64 of them at first and the others if those do not decide
+WORD = 64
+PRECISION = 384  # of the arithmetic: errors of 2^21 operations stay below 2^-360
+WIDEST = 1 << 17  # integers on one side of zero that a table may hold: 8 MB and half a second
+
+
+class Law(Protocol):
+    """A distribution on the integers that is symmetric about zero and falls away from it."""
+
+    @property
+    def variance(self) -> float:
+        """An upper bound of the variance; exact for Skellam."""
+        ...
+
+    def log2_tail(self, t: float) -> float:
+        """A proven upper bound on log2 P(X >= t), t >= 0."""
+        ...
+
+    def masses(self, last: int) -> list[float]:
+        """Numbers proportional to P(X = k), k = 0 ... last."""
+        ...
+
+    def log_ratio(self, k: np.ndarray) -> np.ndarray:
+        """log(P(X = k) / P(X = 0)), where the law is too wide for a table."""
+        ...
+
+    def exact_ratio(self, k: int) -> float:
+        """P(X = k) / P(X = 0) to many digits, there too."""
+        ...
+
+
+@dataclass(frozen=True)
+class Skellam:
+    """The difference of two Poisson(variance / 2) numbers. A sum of Skellams is Skellam, and the variances add.
+
+    >>> from tacit.random import seeded
+    >>> draw(Skellam(4.0), seeded(0)("noise"), 5).tolist()
+    [-2, 0, -1, 2, -2]
+    """
+
+    variance: float
+
+    def __post_init__(self) -> None:
+        check.positive(variance=self.variance)
+
+    def log2_tail(self, t: float) -> float:
+        # Chernoff: E exp(sX) = exp(v (cosh s - 1)), at its best s = asinh(t / v)
+        s = math.asinh(t / self.variance)
+        return (self.variance * 2 * math.sinh(s / 2) ** 2 - s * t) / math.log(2)
+
+    def masses(self, last: int) -> list[float]:
+        # P(X = k) = exp(-v) I_k(v), by the recurrence I_(k-1) = I_(k+1) + (2k / v) I_k, which is stable downwards (Miller)
+        start = last + reach(
+            self, log2_probability=-1.5 * BITS
+        )  # what is forgotten above has decayed to nothing at `last`
+        above, here, ratio = gmpy2.mpfr(0), gmpy2.mpfr(1), 2 / gmpy2.mpfr(self.variance)
+        found = []
+        for k in range(start, 0, -1):
+            above, here = here, above + k * ratio * here
+            if k <= last + 1:
+                found.append(here)
+        return found[::-1]
+
+    def log_ratio(self, k: np.ndarray) -> np.ndarray:
+        return wide.skellam_log_ratio(k, self.variance)
+
+    def exact_ratio(self, k: int) -> float:
+        return wide.skellam_exact_ratio(k, self.variance)
+
+
+@dataclass(frozen=True)
+class DiscreteGaussian:
+    """P(X = k) proportional to exp(-k^2 / (2 sigma2)): Definition 1 of arXiv:2004.00010. Sums of it are only almost of its kind."""
+
+    sigma2: float
+
+    def __post_init__(self) -> None:
+        check.positive(sigma2=self.sigma2)
+
+    @property
+    def variance(self) -> float:
+        return self.sigma2  # at most sigma2: arXiv:2004.00010, section 3
+
+    def log2_tail(self, t: float) -> float:
+        return -t * t / (2 * self.sigma2) / math.log(2)  # it is sigma2-subgaussian: ibidem
+
+    def masses(self, last: int) -> list[float]:
+        found, mass = [], gmpy2.mpfr(1)
+        step = gmpy2.exp(-1 / (2 * gmpy2.mpfr(self.sigma2)))
+        ratio, square = step, step * step
+        for _ in range(last + 1):  # exp(-(k+1)^2/2s) = exp(-k^2/2s) exp(-(2k+1)/2s)
+            found.append(mass)
+            mass, ratio = mass * ratio, ratio * square
+        return found
+
+    def log_ratio(self, k: np.ndarray) -> np.ndarray:
+        return wide.gaussian_log_ratio(k, self.sigma2)
+
+    def exact_ratio(self, k: int) -> float:
+        return wide.gaussian_exact_ratio(k, self.sigma2)
+
+
+LAWS = {"skellam": Skellam, "discrete-gaussian": DiscreteGaussian}
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """P(X <= k), k = -last ... last - 1, as 256-bit integers: the first 64 bits of each, and the others."""
+
+    last: int
+    high: np.ndarray = field(repr=False)
+    rest: list[int] = field(repr=False)
+
+    def look_up(self, high: np.ndarray, stream: Stream) -> np.ndarray:
+        """The draws whose first 64 bits are `high`; where those do not decide, the others are taken from the stream."""
+        index = np.searchsorted(self.high, high, side="left")
+        ties = np.flatnonzero(self.high[np.minimum(index, len(self.high) - 1)] == high)
+        for i in ties:
+            stop = int(np.searchsorted(self.high, high[i], side="right"))
+            more = int.from_bytes(stream.words((BITS - WORD) // 32).tobytes(), "little")
+            index[i] = bisect_right(self.rest, more, int(index[i]), stop)
+        return index - self.last
+
+
+def draw(law: Law, stream: Stream, count: int) -> np.ndarray:
+    """`count` independent integers of the law, int64."""
+    last = reach(law, log2_probability=-BITS)
+    if last > WIDEST:
+        return wide.draw_wide(law, stream, count, last=last)
+    return table(law).look_up(stream.words(2 * count).view(np.uint64), stream)
+
+
+def prepare(law: Law) -> None:
+    """Makes now what the first draw would make: before a fork, all processes share it."""
+    last = reach(law, log2_probability=-BITS)
+    if last > WIDEST:
+        wide.blocks(law, last)
+    else:
+        table(law)
+
+
+def distance(law: Law) -> float:
+    """The total variation between a draw and its law: a unit of the last place for every integer, and both tails."""
+    return (2 * reach(law, log2_probability=-BITS) + 4) * 2.0**-BITS
+
+
+def reach(law: Law, *, log2_probability: float) -> int:
+    """The smallest t found with P(|X| >= t) <= 2^log2_probability, by the law's proven tail."""
+
+    def beyond(t: int) -> bool:
+        return law.log2_tail(t) + 1 <= log2_probability
+
+    high = 1
+    while not beyond(high):
+        high *= 2
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if beyond(middle) else (middle, high)
+    return high
+
+
+@lru_cache(maxsize=8)
+def table(law: Law) -> Table:
+    """The law's table, made once."""
+    last = reach(law, log2_probability=-BITS)
+    with gmpy2.context(precision=PRECISION):
+        masses = law.masses(last)
+        scale = gmpy2.mpfr(2) ** BITS / (masses[0] + 2 * gmpy2.fsum(masses[1:]))
+        below, total = [], gmpy2.mpfr(0)
+        for mass in reversed(masses[1:]):  # P(X <= -last), ..., P(X <= -1)
+            total += mass
+            below.append(int(gmpy2.rint(total * scale)))
+    # P(X <= k) = 1 - P(X <= -k-1)
+    whole = [*below, *((1 << BITS) - max(value, 1) for value in reversed(below))]
+    rest = BITS - WORD
+    high = np.array([value >> rest for value in whole], dtype=np.uint64)
+    return Table(last, high, [value & ((1 << rest) - 1) for value in whole])

@@ -1,0 +1,102 @@
+"""Prices that are sealed before a run's first release, and the rule by which runs add up.
+
+Within a run a client releases one and the same event, at most `most` times, both fixed when it is first charged: PLD (or RDP)
+at the run's own delta is a theorem there. Across runs the researcher chooses the next run after seeing the ones before, and
+composing privacy losses jointly would be no filter (arXiv:2602.06756). What holds for parameters chosen adaptively is basic
+composition: sum of epsilon_i <= epsilon and sum of delta_i <= delta is a valid privacy filter, and the sum of the
+epsilon_i a valid odometer (Rogers, Roth, Ullman, Vadhan 2016, arXiv:1605.08294, section 3, basic composition); runs that go
+on side by side change nothing (Haney et al. 2023, arXiv:2309.05901v2).
+"""
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+from dp_accounting import DpEvent
+
+from tacit.errors import LedgerError
+from tacit.privacy.accounting import price
+from tacit.privacy.accounting.calibrate import affordable
+from tacit.types import Budget
+
+RULE = "basic composition of what the others sealed when they began and this one has used, arXiv:1605.08294"
+SPARE_SHARE, SPARE = 10, 2  # repeated rounds are paid again: a tenth of the planned ones and two more are sealed too
+text_of = lru_cache(maxsize=100_000)(price.to_text)
+ROUNDING = 1e-9  # of a delta: shares like 0.1 do not add up to 1 in binary
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What other runs have sealed: it counts whether they use it or not."""
+
+    epsilon: float = 0.0
+    delta: float = 0.0
+
+
+@dataclass(frozen=True)
+class Seal:
+    """One client in one run: at most `most` releases of one event, for `epsilon` at `delta`."""
+
+    unit: str
+    event: str
+    delta: float
+    most: int
+    epsilon: float
+
+
+def with_spare(rounds: int) -> int:
+    """The releases that a run of so many planned rounds seals at most.
+
+    >>> with_spare(30)
+    35
+    """
+    return rounds + rounds // SPARE_SHARE + SPARE
+
+
+def most_releases(
+    budget: Budget,
+    event: DpEvent,
+    *,
+    before: Spent,
+    total_delta: float,
+    rounds: int,
+    accountant: str,
+    hint: int,
+    most_epsilon: float = math.inf,
+) -> int:
+    """How many releases of the event may be sealed, after what other runs have sealed; 0 where none can.
+
+    `budget.delta` is the run's own share of `total_delta`; `most_epsilon` is what this run was promised to cost at most.
+    """
+    if before.delta + budget.delta > total_delta * (1 + ROUNDING):
+        return 0
+    left = min(most_epsilon, math.inf if budget.epsilon == math.inf else budget.epsilon - before.epsilon)
+    if left <= 0:
+        return 0
+    most = with_spare(rounds)
+    return affordable(event, epsilon=left, delta=budget.delta, accountant=accountant, most=most, hint=min(hint, most))
+
+
+def seal(budget: Budget, event: DpEvent, *, most: int, accountant: str) -> Seal:
+    """The price of `most` releases, before the first of them."""
+    composition = price.compose([(event, most)])
+    epsilon = price.epsilon(composition, delta=budget.delta, accountant=accountant)
+    return Seal(budget.unit, text_of(event), budget.delta, most, epsilon)
+
+
+def refuse_other(known: Seal, budget: Budget, event: DpEvent, *, who: str, path: object) -> None:
+    """Refuses a charge that is not the one a run was sealed with. Raises LedgerError."""
+    asked = (budget.unit, text_of(event), budget.delta)
+    if asked != (known.unit, known.event, known.delta):
+        raise LedgerError(
+            f"The ledger {path} has sealed this run for {who} with {known.event} per {known.unit} at delta"
+            f" {known.delta:g}, and it now asks for {asked[1]} per {asked[0]} at delta {asked[2]:g}: put its budgets and"
+            " settings back as they were, or start another run; nothing was released."
+        )
+
+
+def stands(known: Seal, budget: Budget, *, before: Spent, most_epsilon: float = math.inf) -> bool:
+    """Whether all that was sealed is still within the budget: it is not where the budget was lowered since."""
+    if known.epsilon > most_epsilon * (1 + ROUNDING):
+        return False
+    return budget.epsilon == math.inf or before.epsilon + known.epsilon <= budget.epsilon * (1 + ROUNDING)

@@ -1,0 +1,119 @@
+"""Who holds which row, and which rows are held out: the identity of a population whose clients the data itself names.
+
+Rows may come and go, and their client's charges carry over. A row that changes hands would have the charges of two clients,
+and one that leaves the protected rows for the test set would be public: both are refused. A row is known by a hash of its
+encoded values and its label, so two equal rows are told apart by nothing. They are counted: rows that were at two clients from
+the first are no move; a move is a row that is new at one place and missing at another, whether at once or in two steps.
+"""
+
+import datetime
+import hashlib
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from tacit.data.dataset import Dataset
+from tacit.data.population import Population
+from tacit.errors import LedgerError
+
+HASH_BYTES = 16
+TEST = ""  # whose rows the held-out ones are
+MOST_AT_ONCE = 500  # placeholders of one statement
+
+Counts = dict[bytes, dict[str, int]]  # row -> client -> how often
+
+
+@dataclass(frozen=True, eq=False)
+class Holdings:
+    """How often each row is with each client; the empty name has the test rows."""
+
+    counts: Counts = field(repr=False)
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash of all of it: what is known already is not compared again."""
+        made = hashlib.blake2b(digest_size=HASH_BYTES)
+        for row in sorted(self.counts):
+            made.update(row)
+            made.update(repr(sorted(self.counts[row].items())).encode())
+        return made.hexdigest()
+
+    def refuse(self, db: sqlite3.Connection, path: Path) -> None:
+        """Raises LedgerError where a row has changed hands since this ledger was charged."""
+        if db.execute("SELECT 1 FROM holdings WHERE digest = ?", (self.digest,)).fetchone():
+            return
+        for row, known in self._known(db):
+            moved = _moved(self.counts[row], known)
+            if moved:
+                raise LedgerError(_sentence(path, *moved))
+
+    def note(self, db: sqlite3.Connection) -> None:
+        """Adds what is new, within the transaction of a charge."""
+        known = {row for row, _ in self._known(db)}
+        rows = [
+            (row, client, 0 if row in known else count, count)
+            for row, places in self.counts.items()
+            for client, count in places.items()
+        ]
+        db.executemany(
+            "INSERT INTO held VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET most = MAX(most, excluded.most)", rows
+        )
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+        db.execute("INSERT OR IGNORE INTO holdings VALUES (?, ?)", (self.digest, now))
+
+    def _known(self, db: sqlite3.Connection) -> Iterator[tuple[bytes, dict[str, tuple[int, int]]]]:
+        """The rows here that the ledger knows, each with (at first sight, at most) by client."""
+        rows = sorted(self.counts)
+        for start in range(0, len(rows), MOST_AT_ONCE):
+            part = rows[start : start + MOST_AT_ONCE]
+            marks = ", ".join("?" * len(part))
+            found: dict[bytes, dict[str, tuple[int, int]]] = {}
+            for row, client, first, most in db.execute(f"SELECT * FROM held WHERE row IN ({marks})", part):
+                found.setdefault(row, {})[client] = (first, most)
+            yield from found.items()
+
+
+def _moved(now: dict[str, int], known: dict[str, tuple[int, int]]) -> tuple[str, str] | None:
+    """(from, to) of a row that is new at one place and missing at another, or new in the test set at all.
+
+    >>> _moved({"b": 1}, {"a": (1, 1)}), _moved({"a": 1, "b": 1}, {"a": (1, 1)})
+    (('a', 'b'), None)
+    """
+    for client, count in now.items():
+        others = [other for other in known if other != client]
+        gone = [other for other in others if now.get(other, 0) < known[other][1]]
+        if count > known.get(client, (0, 0))[0] and (gone or (client == TEST and others)):
+            return (gone or others)[0], client
+    return None
+
+
+def holdings(population: Population, dataset: Dataset) -> Holdings:
+    """What every client holds, and what is held out."""
+    counts: Counts = {}
+    owners = np.repeat(np.arange(len(population)), population.sizes)
+    protected = zip(_rows(population.x, population.y), (population.names[k] for k in owners.tolist()), strict=True)
+    for row, client in chain(protected, ((row, TEST) for row in _rows(dataset.test_x, dataset.test_y))):
+        places = counts.setdefault(row, {})
+        places[client] = places.get(client, 0) + 1
+    return Holdings(counts)
+
+
+def _rows(x: torch.Tensor, y: torch.Tensor) -> Iterator[bytes]:
+    values = np.ascontiguousarray(x.cpu().numpy().reshape(len(x), -1))
+    for row, label in zip(values, y.tolist(), strict=True):
+        yield hashlib.blake2b(row.tobytes() + repr(label).encode(), digest_size=HASH_BYTES).digest()
+
+
+def _sentence(path: Path, before: str, now: str) -> str:
+    first, second = (f"client {name}" if name != TEST else "the test rows" for name in (before, now))
+    if now == TEST:
+        text = f"a row that {first} was charged for is now among {second}, which are public"
+    else:
+        text = f"a row of {first} is now with {second}, so it would have the charges of both"
+    return f"The ledger {path} belongs to other data or another partition of it: {text}; put it back; nothing was released."

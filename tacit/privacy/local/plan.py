@@ -1,0 +1,146 @@
+"""Who adds how much noise: from every client's budget to the mechanism it runs in each round.
+
+Two strategies (Liu et al., PVLDB 15(4), section 4.2): *spread* gives each client the noise that makes its budget last
+the planned rounds; *same-noise* gives all the same multiplier, and a client drops out when the ledger says it cannot
+pay another round.
+"""
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tacit.data.population import Population
+from tacit.errors import BadInput
+from tacit.privacy.accounting.calibrate import noise_multiplier, noise_multipliers
+from tacit.privacy.local.mechanism import SampledGaussian, multiplier_from_noise_on_mean
+from tacit.types import Client, Unit
+
+RATE_DIGITS = 3  # rates of clients with nearly equal sizes are made equal, so that they share one price
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """The mechanism of every client. `participations` is how many rounds a spread budget is made to last."""
+
+    clip: float
+    participations: int
+    rates: np.ndarray = field(repr=False)
+    steps: np.ndarray = field(repr=False)
+    multipliers: np.ndarray = field(repr=False)
+    priced: bool = True  # False for a published rule of thumb that has no proof: then nothing is charged or promised
+    unit: Unit = "record"
+
+    def update_noise(self, sizes: np.ndarray, *, learning_rate: float) -> np.ndarray:
+        """The noise per coordinate of every client's update, as `dp_sgd` states it: eta z C sqrt(steps) / (q n).
+
+        An update that is noised as a whole (client level) has z C.
+        """
+        if self.unit == "client":
+            return self.multipliers * self.clip
+        return learning_rate * self.multipliers * self.clip * np.sqrt(self.steps) / (self.rates * sizes)
+
+    def mechanism(self, client: Client) -> SampledGaussian:
+        """What the client runs in one round, and what that costs."""
+        k = client.index
+        return SampledGaussian(float(self.multipliers[k]), self.clip, float(self.rates[k]), int(self.steps[k]))
+
+
+def planned_participations(*, rounds: int, share: float) -> int:
+    """Rounds a client is made to afford: all of them if all take part, else mean + 2 std of a Binomial(rounds, share).
+
+    A client drawn more often than that runs out early and stays out; one drawn less often keeps what is left.
+
+    >>> planned_participations(rounds=100, share=1.0), planned_participations(rounds=100, share=0.1)
+    (100, 16)
+    """
+    if share >= 1:
+        return rounds
+    mean = rounds * share
+    return max(1, min(rounds, math.ceil(mean + 2 * math.sqrt(mean * (1 - share)))))
+
+
+def sampling_rates(sizes: np.ndarray, *, batch_size: int, sampling_rate: float | None) -> np.ndarray:
+    """The Poisson rate of each client: the given one, or the one that makes `batch_size` the expected batch."""
+    if sampling_rate is not None:
+        return np.full(len(sizes), sampling_rate)
+    distinct, inverse = np.unique(sizes, return_inverse=True)
+    rates = [min(1.0, float(f"{batch_size / n:.{RATE_DIGITS}g}")) for n in distinct]
+    return np.array(rates)[inverse]
+
+
+def spread(
+    population: Population,
+    *,
+    rates: np.ndarray,
+    steps: np.ndarray,
+    participations: int,
+    accountant: str,
+    own: int | None = None,
+) -> np.ndarray:
+    """Each client's multiplier, so that `participations` rounds cost at most what is left of its epsilon.
+
+    Whoever is one client (`own`) needs no other's, and a list of 10,000 sizes is hours of work: those stay NaN.
+    """
+    for index in np.flatnonzero(np.isinf(population.epsilons))[:1]:
+        name = population.names[int(index)]
+        raise BadInput(
+            f"Client {name} sets no limit (epsilon = inf), so strategy = spread has no noise to give it: name a finite epsilon."
+        )
+    multipliers = np.full(len(population), np.nan)
+    kinds, inverse = np.unique(np.column_stack([rates, steps]), axis=0, return_inverse=True)
+    for kind, (rate, count) in enumerate(kinds):
+        mine = np.flatnonzero(inverse.ravel() == kind)
+        if own is not None and own not in mine:
+            continue
+        multipliers[mine] = noise_multipliers(
+            population.to_spread[mine],
+            delta=population.delta,
+            sampling_rate=float(rate),
+            steps=int(count) * participations,
+            accountant=accountant,
+        )
+    return multipliers
+
+
+def same_noise(
+    population: Population,
+    *,
+    rates: np.ndarray,
+    steps: np.ndarray,
+    participations: int,
+    accountant: str,
+    clip: float,
+    multiplier: float | None,
+    noise_on_mean: float | None,
+) -> np.ndarray:
+    """One multiplier for all: the given one, or the one that lets the largest finite budget last the planned rounds."""
+    if multiplier is not None:
+        return np.full(len(population), multiplier)
+    if noise_on_mean is not None:
+        batches, inverse = np.unique(rates * population.sizes, return_inverse=True)
+        z = [
+            multiplier_from_noise_on_mean(noise_on_mean=noise_on_mean, clip=clip, expected_batch=float(b))
+            for b in batches
+        ]
+        return np.array(z)[inverse]
+    finite = np.where(np.isinf(population.epsilons), -1.0, population.to_spread)
+    most = int(np.argmax(finite))
+    if finite[most] < 0:
+        raise BadInput("No client sets a limit, so there is no noise to derive: set privacy.noise_multiplier.")
+    z = noise_multiplier(
+        epsilon=float(finite[most]),
+        delta=population.delta,
+        sampling_rate=float(rates[most]),
+        steps=int(steps[most]) * participations,
+        accountant=accountant,
+    )
+    return np.full(len(population), z)
+
+
+PFA_CODE_STEPS = 8000  # T* in the released code of PFA, whatever the number of steps that are run
+
+
+def pfa_code_noise(population: Population, *, rates: np.ndarray) -> np.ndarray:
+    """z = 10 q sqrt(T* (-log10 delta)) / epsilon: the rule of thumb in PFA's released code. It is no guarantee of any kind."""
+    return 10 * rates * math.sqrt(PFA_CODE_STEPS * -math.log10(population.delta)) / population.epsilons

@@ -1,0 +1,85 @@
+"""How a server, which has no key, gets a sum opened: by one holder of the key, or by `threshold` holders of its shares.
+
+`Alone` and `Together` are for a process that is all parties; a deployment asks its sites instead (`engine.flower.opening`).
+Every holder checks and adds the reports itself and writes the round into its own book, in one process as elsewhere.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from gmpy2 import mpz
+
+from tacit.errors import BadCiphertext
+from tacit.protect.envelope import Place, taken
+from tacit.protect.holder import Opener
+from tacit.protect.paillier import PublicKey
+from tacit.protect.threshold import Partial, Verification, combine
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A sum's numbers, whose reports are in it, the bytes of the questions and answers, and who was left out, with the reason."""
+
+    numbers: list[mpz] = field(repr=False)
+    clients: list[str]
+    asked_bytes: int
+    answered_bytes: int
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+
+class Opens(Protocol):
+    """Whoever opens sums for the server."""
+
+    def open(self, place: Place, messages: Sequence[bytes]) -> Opened:
+        """The sum of these reports. Raises TooFewReports, OpeningRefused or another TacitError that says why not."""
+        ...
+
+
+@dataclass(frozen=True)
+class Alone:
+    """One holder of the whole key."""
+
+    holder: Opener[list[mpz]]
+
+    def open(self, place: Place, messages: Sequence[bytes]) -> Opened:
+        numbers, clients = self.holder.open(place, messages)
+        return Opened(numbers, clients, total_bytes(messages), len(numbers_to_bytes(place.public, numbers)))
+
+
+@dataclass(frozen=True)
+class Together:
+    """As many holders of shares as are needed, each with its book."""
+
+    verification: Verification
+    holders: Sequence[Opener[Partial]]
+
+    def open(self, place: Place, messages: Sequence[bytes]) -> Opened:
+        inbox = taken(place, messages)
+        total = inbox.total(at_least=min(holder.at_least for holder in self.holders))
+        partials = [holder.open(place, messages)[0] for holder in self.holders]
+        answered = sum(len(self.verification.to_bytes(partial)) for partial in partials)
+        numbers = combine(self.verification, total, partials)
+        return Opened(numbers, inbox.complete(), total_bytes(messages) * len(self.holders), answered)
+
+
+def total_bytes(messages: Sequence[bytes]) -> int:
+    """The length of all messages."""
+    return sum(len(raw) for raw in messages)
+
+
+def numbers_to_bytes(public: PublicKey, numbers: Sequence[mpz]) -> bytes:
+    """Opened numbers for the wire, of one width: the length says how many there are and nothing else."""
+    return b"".join(int(number).to_bytes(_width(public), "big") for number in numbers)
+
+
+def numbers_from_bytes(public: PublicKey, raw: bytes, *, count: int) -> list[mpz]:
+    """What `numbers_to_bytes` wrote. Raises BadCiphertext where it is not `count` numbers."""
+    width = _width(public)
+    if len(raw) != count * width:
+        raise BadCiphertext(f"{len(raw)} bytes came where {count} opened numbers of {width} bytes belong.")
+    return [mpz(int.from_bytes(raw[at : at + width], "big")) for at in range(0, len(raw), width)]
+
+
+def _width(public: PublicKey) -> int:
+    return (public.bits + 7) // 8

@@ -1,0 +1,206 @@
+"""How integers travel so that they can be added: as they are, or sealed so that whoever adds them cannot read them.
+
+A seal has three sides. A client writes a report; the server collects the reports of a round and adds them; whoever may open
+the sum opens it, once it holds enough reports. `Plain` is the slow twin of `Sealed`: from the same integers both open the
+same sum. In a simulation one process holds all sides. Elsewhere a site has one entry in `signers` and is a `holder` of the key
+or of a share of it; the server has neither, and `opener` asks the holders.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from tacit.errors import (
+    BadInput,
+    Duplicate,
+    GridOverflow,
+    MessageRefused,
+    OpeningRefused,
+    TacitError,
+    TooFewReports,
+    Truncated,
+)
+from tacit.protect.envelope import Inbox, Place, sizes, write
+from tacit.protect.holder import Opener
+from tacit.protect.lanes import Lanes
+from tacit.protect.opening import Opened, Opens
+from tacit.protect.paillier import PublicKey, Source
+from tacit.protect.proofs import prove
+from tacit.protect.signing import Members, Signer
+from tacit.protect.threshold import Verification
+from tacit.types import Message, Shared
+
+
+class Collected(Protocol):
+    """The reports of one round so far."""
+
+    @property
+    def clients(self) -> list[str]:
+        """Whose whole report is there; once it is opened, in the sum."""
+        ...
+
+    @property
+    def opened(self) -> Opened | None:
+        """How the sum was opened, where somebody else than the server did it."""
+        ...
+
+    def accept(self, message: Message) -> None:
+        """Adds a report. Raises a TacitError for what is none; the others stay."""
+        ...
+
+    def settle(self) -> Mapping[str, TacitError]:
+        """Checks what is cheaper to check for all at once. Who is refused now is out of the sum; the reasons by client."""
+        ...
+
+    def open(self) -> np.ndarray:
+        """The sum of the integers that are settled. Raises TooFewReports, or GridOverflow where a report left the grid."""
+        ...
+
+
+class Seal(Protocol):
+    """What one group of clients uses."""
+
+    def report(self, shared: Shared, *, client: str, round: int) -> dict[str, torch.Tensor]:
+        """What a client sends."""
+        ...
+
+    def collect(self, *, round: int) -> Collected:
+        """Where the server puts the reports of a round."""
+        ...
+
+
+@dataclass(frozen=True)
+class Plain:
+    """Reports that everybody on the way can read: for a server that is trusted to add, and to measure `Sealed` by."""
+
+    lanes: Lanes
+    fewest: int
+
+    @property
+    def kind(self) -> torch.dtype:
+        """Of a report's integers."""
+        return torch.int32 if self.lanes.reach < 2**31 else torch.int64
+
+    def report(self, shared: Shared, *, client: str, round: int) -> dict[str, torch.Tensor]:
+        return {"report": shared.vector.to(self.kind)}
+
+    def collect(self, *, round: int) -> "PlainSum":
+        return PlainSum(self)
+
+
+@dataclass
+class PlainSum:
+    """A running sum."""
+
+    seal: Plain
+    clients: list[str] = field(default_factory=list)
+    total: np.ndarray | None = None
+    opened: Opened | None = None  # the server reads it itself
+
+    def accept(self, message: Message) -> None:
+        (report,), lanes = _tensors(message, 1), self.seal.lanes
+        if message.sender in self.clients:
+            raise Duplicate("a second report: the first counts")
+        if report.shape != (lanes.count,) or report.dtype != self.seal.kind:
+            raise BadInput(f"its report is not {lanes.count} integers of {self.seal.kind}")
+        values = report.numpy().astype(np.int64)
+        if values.max() > lanes.reach or values.min() < -lanes.reach:
+            raise GridOverflow("its report is beyond the grid")
+        self.total = values if self.total is None else self.total + values
+        self.clients.append(message.sender)
+
+    def settle(self) -> Mapping[str, TacitError]:
+        return {}
+
+    def open(self) -> np.ndarray:
+        if self.total is None or len(self.clients) < self.seal.fewest:
+            text = f"{len(self.clients)} reports arrived and {self.seal.fewest} are needed"
+            raise TooFewReports(f"{text}: the sum would carry less noise than was promised.")
+        return self.total
+
+
+@dataclass(frozen=True)
+class Sealed:
+    """Reports under Paillier, signed: the server multiplies what it cannot read."""
+
+    lanes: Lanes
+    public: PublicKey
+    run: str
+    roster: str  # `common_hash` of what all sites were told
+    members: Members = field(repr=False)
+    signers: Mapping[str, Signer] = field(repr=False)
+    randomisers: Source = field(repr=False)
+    verification: Verification | None = field(default=None, repr=False)  # of a split key
+    opener: Opens | None = field(default=None, repr=False)
+    holder: Opener[bytes] | None = field(default=None, repr=False)
+
+    def place(self, round: int) -> Place:
+        """What a report of this round is bound to."""
+        return Place(self.run, round, self.public, self.roster, sizes(self.lanes.numbers), self.members)
+
+    def report(self, shared: Shared, *, client: str, round: int) -> dict[str, torch.Tensor]:
+        numbers, place = self.lanes.pack(shared.vector.numpy()), self.place(round)
+        values, secret = zip(*self.randomisers.take_known(len(numbers)), strict=True)
+        sealed = self.public.seal_with(numbers, values)
+        parts = write(place, self.signers[client], sealed, prove(place.claim(client, sealed), numbers, secret))
+        return {_name(i): torch.frombuffer(bytearray(raw), dtype=torch.uint8) for i, raw in enumerate(parts)}
+
+    def collect(self, *, round: int) -> "SealedSum":
+        return SealedSum(self, Inbox(self.place(round)))
+
+
+@dataclass
+class SealedSum:
+    """Signed ciphertexts, checked as they come and their proofs together. The opener is shown all that hold, so that it need not
+    believe the server."""
+
+    seal: Sealed
+    inbox: Inbox
+    taken: dict[str, list[bytes]] = field(default_factory=dict)
+    opened: Opened | None = None
+
+    @property
+    def clients(self) -> list[str]:
+        return self.opened.clients if self.opened else self.inbox.complete()
+
+    def accept(self, message: Message) -> None:
+        parts = [report_bytes(tensor) for tensor in _tensors(message, len(self.inbox.place.numbers))]
+        self.inbox.accept_report(message.sender, parts)
+        self.taken[message.sender] = parts
+
+    def settle(self) -> Mapping[str, TacitError]:
+        refused = self.inbox.settle()
+        for client in refused:
+            del self.taken[client]
+        return refused
+
+    def open(self) -> np.ndarray:
+        if self.seal.opener is None:
+            raise OpeningRefused("The sum can be opened only where a key is: send the reports to a client.")
+        settled = [raw for client in self.inbox.complete() for raw in self.taken[client]]
+        self.opened = self.seal.opener.open(self.inbox.place, settled)
+        return self.seal.lanes.unpack(self.opened.numbers, reports=len(self.opened.clients))
+
+
+def _name(part: int) -> str:
+    return f"report-{part}" if part else "report"
+
+
+def _tensors(message: Message, parts: int) -> list[torch.Tensor]:
+    """The parts of a report, and nothing else. Raises MessageRefused."""
+    names = [_name(part) for part in range(parts)]
+    if not message.tensors:
+        raise MessageRefused(f"it sent no report: {message.facts.get('failed', 'there was none in its message')}")
+    if sorted(message.tensors) != sorted(names):
+        raise Truncated(f"its message holds {len(message.tensors)} tensors that are not the {parts} parts of a report")
+    return [message.tensors[name] for name in names]
+
+
+def report_bytes(tensor: torch.Tensor) -> bytes:
+    """The bytes of one part of a report. Raises MessageRefused for numbers of another kind."""
+    if tensor.dtype != torch.uint8 or tensor.dim() != 1:
+        raise MessageRefused(f"its report is {tensor.dtype} of shape {list(tensor.shape)}, not bytes")
+    return tensor.numpy().tobytes()

@@ -1,0 +1,268 @@
+"""The commands as a person types them: real processes, their output, their exit codes."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from terminal import hears_ctrl_c, refused
+
+import tacit
+from tacit.experiment.file import shipped
+
+SHARED = ["--set", "privacy.delta_share=0.1"]
+SMALL = ["--set", "train.rounds=3", "--set", "train.local_steps=2", "--set", "data.clients=4"]
+
+
+@pytest.fixture
+def command(tmp_path):
+    """Runs `tacit ...` in an empty folder."""
+
+    def call(*words, **options):
+        line = [sys.executable, "-m", "tacit", *map(str, words)]
+        return subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=120, **options)
+
+    return call
+
+
+def test_version(command):
+    assert command("--version").stdout.strip() == f"tacit {tacit.__version__}"
+
+
+def test_run_shows_progress_a_table_the_guarantee_and_the_files(command, tmp_path):
+    done = command("run", "digits", *SMALL, "--out", "here")
+    assert done.returncode == 0, done.stderr
+    for words in (
+        "round 3/3",
+        "accuracy",
+        "tightest",
+        "loosest",
+        "out of budget",
+        "epsilon spent",
+        "noise multiplier",
+        "here",
+    ):
+        assert words in done.stdout
+    said = " ".join(done.stdout.split()).replace("│ ", "").replace(" │", "")
+    assert "add or remove one record of one client" in said
+    assert (tmp_path / "here" / "summary.json").is_file()
+
+
+def test_run_without_a_name_runs_digits_in_a_new_folder(command, tmp_path):
+    done = command("run", *SMALL, "--json")
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)
+    assert summary["name"] == "digits"
+    assert {
+        "test_accuracy",
+        "rounds",
+        "stopped",
+        "clients",
+        "seconds",
+        "uplink_bytes",
+        "downlink_bytes",
+        "guarantee",
+    } <= set(summary)
+    assert len(list((tmp_path / "runs").glob("digits-*"))) == 1
+
+
+def test_an_experiment_file_and_a_custom_model_are_run(command, tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "from torch import nn\ndef net(input_shape, classes):\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.Tanh(), nn.Linear(16, classes))\n"
+    )
+    (tmp_path / "mine.toml").write_text(
+        '[model]\nname = "mine:net"\n[train]\nrounds = 2\n[data]\nclients = 3\n[privacy]\nkind = "local"\nepsilon = 5\n'
+    )
+    done = command("run", "mine.toml", "--json", env=os.environ | {"PYTHONPATH": str(tmp_path)})
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["parameters"] == 64 * 16 + 16 + 160 + 10
+
+
+def left_in(group):
+    """The processes of a group that still run."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            words = place.read_text().rpartition(")")[2].split()
+            found += [place.parent.name] if int(words[2]) == group and words[0] != "Z" else []
+    return found
+
+
+def test_sigterm_before_a_run_has_begun_says_that_nothing_had(tmp_path):
+    words = ["tacit", "run", "digits", "--out", "here"]
+    code = f"import sys; sys.argv = {words!r}\nimport os, signal, tacit\nfrom tacit.cli import main\n"
+    code += "tacit.run = lambda *a, **k: os.kill(os.getpid(), signal.SIGTERM)\nmain()\n"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (143, "Stopped. Nothing had begun yet.\n")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_ctrl_c_and_sigterm_leave_a_resumable_run_and_say_so_in_one_sentence(command, tmp_path, number, code):
+    line = [sys.executable, "-m", "tacit", "run", "digits", "--out", "here", "--set", "train.rounds=2000"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "preexec_fn": hears_ctrl_c}
+    process = subprocess.Popen(line, cwd=tmp_path, text=True, start_new_session=True, **pipes)
+    log = tmp_path / "here" / "rounds.jsonl"
+    for _ in range(600):
+        if log.exists() and log.read_text().count("\n") >= 2:
+            break
+        time.sleep(0.1)
+    os.killpg(process.pid, number)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert said == "Stopped. Nothing is lost: go on with `tacit run --resume --out here`.\n"
+    assert left_in(process.pid) == []
+    done = log.read_text().count("\n")
+    process = subprocess.Popen(
+        [*line[:3], "run", "--resume", "--out", "here"], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+    )
+    for _ in range(600):
+        if log.read_text().count("\n") >= done + 2:
+            break
+        time.sleep(0.1)
+    process.kill()
+    process.communicate()
+    assert log.read_text().count("\n") >= done + 2
+
+
+def test_a_second_run_on_the_same_folder_is_refused(command):
+    command("run", *SMALL, "--out", "here")
+    assert "--resume" in refused(command("run", *SMALL, "--out", "here"))
+    assert command("run", *SMALL, "--out", "here", "--force").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["run", "digit"], "Did you mean 'digits'?"),
+        (["run", "--set", "train.rond=3"], "Did you mean 'train.rounds'?"),
+        (["run", "--set", "privacy.epsilon=-1"], "privacy.epsilon > 0"),
+        (["run", "--set", "privacy.delta=1"], "privacy.delta"),
+        (["run", "--set", "privacy.clip=0"], "privacy.clip > 0"),
+        (["run", "--set", "train.clients_per_round=21"], "20 clients"),
+        (["run", "--set", "data.clients=100000"], "100000"),
+        (["run", "--resume"], "--out"),
+        (["run", "--resume", "--out", "nowhere"], "no run to resume"),
+        (["run", "--resume", "--force", "--out", "x"], "one of them"),
+        (["run", "--frobnicate"], "--frobnicate"),
+        (["runn"], "runn"),
+        (["data", "mnits"], "Did you mean 'mnist'?"),
+        (["plan", "--epsilon", "3", "--sampling-rate", "0.1"], "--steps"),
+        (["plan", "--epsilon", "-3", "--sampling-rate", "0.1", "--steps", "5"], "epsilon > 0"),
+        (["plan", "--epsilon", "3", "--steps", "5"], "--sampling-rate"),
+        (["plan", "--sampling-rate", "2", "--epsilon", "3", "--steps", "5"], "sampling_rate"),
+        (["plan", "--epsilon", "3", "--delta", "2", "--sampling-rate", "0.1", "--steps", "5"], "delta"),
+        (["plan", "--sampling-rate", "0.1", "--steps", "5"], "--noise-multiplier"),
+        (["plan", "digits", "--epsilon", "3"], "--epsilon"),
+        (["plan", "digits", "--set", "privacy.kind=none"], "nothing to plan"),
+        (["plan", "digits", *SHARED, "--set", "privacy.ledger=."], "is a folder: name a file"),
+        (["run", "digits", *SHARED, "--set", "privacy.ledger=file/x.db"], "file is a file, not a folder"),
+        (["run", "digits", *SHARED, "--set", "privacy.ledger=file"], "cannot be read as a ledger"),
+        (["run", "--out", "file"], "choose another --out"),
+        (["run", "--out", "file/below"], "choose another --out"),
+        (["run", "bytes.toml"], "no UTF-8 text"),
+        (["run", "old"], "tacit run --resume --out old"),
+        (["plan", "old"], "old/experiment.toml"),
+        (["run", "--resume", "--out", "old"], "old/run.json is missing or damaged"),
+        (["report", "file"], "file is a file: name the folder of a run"),
+        (["compare", "digits", "--vary", "aggregate.rule="], "--vary KEY=VALUE,VALUE"),
+    ],
+)
+def test_bad_input_gets_one_sentence_and_exit_code_2(command, tmp_path, words, expected):
+    (tmp_path / "file").write_text("a text, long enough to be no empty database and no page of one")
+    (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "experiment.toml").write_text(tacit.Experiment.load("digits").toml())
+    (tmp_path / "old" / "run.json").write_text("{")
+    assert expected in refused(command(*words))
+
+
+def test_debug_shows_the_traceback(command):
+    done = command("--debug", "run", "digit")
+    assert "Traceback" in done.stderr
+
+
+def test_plan_computes_the_noise_the_epsilon_or_the_steps(command):
+    common = ["plan", "--delta", "1e-5", "--sampling-rate", "0.05", "--json"]
+    noise = json.loads(command(*common, "--epsilon", "3", "--steps", "150").stdout)
+    assert 1.18 < noise["noise_multiplier"] < 1.2
+    assert noise["epsilon_spent"] <= 3
+    spent = json.loads(command(*common, "--noise-multiplier", "1", "--steps", "150").stdout)
+    assert spent["epsilon"] == pytest.approx(4.18, abs=0.005)
+    rdp = json.loads(command(*common, "--noise-multiplier", "1", "--steps", "150", "--accountant", "rdp").stdout)
+    assert rdp["epsilon"] == pytest.approx(4.75, abs=0.005)
+    steps = json.loads(command(*common, "--noise-multiplier", "1", "--epsilon", "4.18").stdout)
+    assert steps["steps"] == 150
+    assert {"epsilon", "delta", "noise_multiplier", "sampling_rate", "steps", "accountant", "guarantee"} <= set(steps)
+
+
+def test_plan_of_an_experiment_has_a_row_per_budget_group(command):
+    rows = json.loads(
+        command("plan", "digits", "--set", "privacy.epsilon=[1,1,2,2,2]", "--set", "data.clients=5", "--json").stdout
+    )
+    assert [row["clients"] for row in rows] == [2, 3]
+    assert rows[0]["noise_multiplier"][0] > rows[1]["noise_multiplier"][0]
+    assert all(row["affordable_rounds"][0] >= row["planned_rounds"] for row in rows)
+    assert "affordable" in command("plan", "digits").stdout
+
+
+def test_data_shows_a_table_and_draws_a_picture(command, tmp_path):
+    done = command("data", "digits", "--set", "data.clients=5", "--picture", "who.svg")
+    assert done.returncode == 0, done.stderr
+    assert "client-4" in done.stdout
+    assert (tmp_path / "who.svg").read_text().lstrip().startswith("<?xml")
+    rows = json.loads(command("data", "digits", "--set", "data.clients=5", "--json").stdout)["clients"]
+    assert len(rows) == 5
+    assert (tmp_path / "digits-clients.png").stat().st_size > 10_000
+
+
+CENTRAL = ["--set", "privacy.kind=central", "--set", "privacy.epsilon=8", "--set", "train.clients_per_round=2"]
+
+
+def test_central_dp_is_planned_and_run_and_says_that_its_epsilon_is_per_client(command, tmp_path):
+    planned = command("plan", "digits", *SMALL, *CENTRAL)
+    assert "client level, add or remove one client" in " ".join(planned.stdout.split())
+    done = command("run", "digits", *SMALL, *CENTRAL, "--out", "here")
+    assert done.returncode == 0, done.stderr
+    said = " ".join(done.stdout.split()).replace("│ ", "").replace(" │", "")
+    assert "central DP (Poisson cohorts), epsilon 8 per client" in said
+    assert "the server is trusted, and who took part in which round stays secret" in said
+    assert json.loads((tmp_path / "here" / "summary.json").read_text())["guarantee"]["unit"] == "client"
+
+
+def test_central_dp_that_cannot_be_promised_is_refused_in_one_sentence(command):
+    assert "privacy.weight_cap" in refused(
+        command("run", "digits", *SMALL, *CENTRAL, "--set", "aggregate.weights=examples")
+    )
+    assert "without noise" in refused(command("run", "digits", *SMALL, *CENTRAL, "--set", "privacy.noise_multiplier=0"))
+    assert "clients_per_round <= 4" in refused(
+        command("run", "digits", *SMALL, *CENTRAL, "--set", "train.clients_per_round=5")
+    )
+
+
+def test_the_help_of_run_names_the_experiments_that_ship(command):
+    said = " ".join(command("run", "--help").stdout.split())
+    assert all(name in said for name in shipped())
+
+
+def test_a_run_that_is_stopped_before_it_began_is_not_said_to_be_resumable(command, tmp_path):
+    (tmp_path / "mine.py").write_text("def net(input_shape, classes):\n    raise KeyboardInterrupt\n")
+    words = ["run", "digits", "--set", "model.name=mine:net", "--out", "here"]
+    done = command(*words, env=os.environ | {"PYTHONPATH": os.pathsep.join(["", *sys.path, str(tmp_path)])})
+    assert (done.returncode, done.stderr) == (130, "Stopped. Nothing had begun yet.\n")
+    assert not (tmp_path / "here").exists()
+
+
+@pytest.mark.parametrize("line", ["5", '{"round": "x"}', '{"round": null}', "[]"])
+def test_a_line_of_the_log_that_is_no_round_is_dropped_when_a_run_goes_on(command, tmp_path, line):
+    command("run", *SMALL, "--out", "here")
+    with (tmp_path / "here" / "rounds.jsonl").open("a") as log:
+        log.write(f"{line}\n")
+    done = command("run", "--resume", "--out", "here", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["rounds"] == 3

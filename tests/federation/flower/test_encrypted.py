@@ -1,0 +1,140 @@
+"""Encrypted sums at sites: the server adds what it cannot read, and one site opens each round."""
+
+import json
+import sqlite3
+
+import pytest
+from trained import same_model
+
+import tacit
+from tacit.errors import TacitError
+from tacit.federation.flower.client import client_app
+from tacit.federation.flower.local import LocalGrid
+
+ENCRYPTED = {
+    "privacy": {"kind": "distributed", "epsilon": 8.0, "clip": 0.5, "fewest_reports": 2},
+    "protect": {"kind": "paillier", "key_bits": 2048, "bits": 12},
+}
+
+
+def openings(deployed):
+    found = []
+    for index in range(3):
+        for path in deployed.site(index).glob("openings-*.db"):
+            with sqlite3.connect(path) as book:
+                found += [(round, deployed.names[index]) for (round,) in book.execute("SELECT round FROM openings")]
+    return sorted(found)
+
+
+class Watched(LocalGrid):
+    """Keeps what crosses the wire, and may lose answers or have the server ask for something else."""
+
+    def __init__(self, *args, change=None, lose=()):
+        super().__init__(*args)
+        self.seen, self.change, self.lose = [], change, lose
+
+    def push_messages(self, messages):
+        names = []
+        for message in messages:
+            ask = json.loads(message.content["tacit"]["json"])
+            if self.change:
+                self.change(ask, message)
+            (name,) = super().push_messages([message])
+            self.seen.append((ask["kind"], ask.get("round"), self._replies[name]))
+            if ask["kind"] in self.lose:
+                self._replies.pop(name)
+            names.append(name)
+        return names
+
+
+def grid(deployed, **options):
+    return Watched(client_app(), [deployed.site(index) for index in range(3)], **options)
+
+
+def test_encrypted_sums_at_sites_give_the_simulators_model_bit_for_bit(federation, tmp_path):
+    deployed = federation(**ENCRYPTED)
+    tacit.run(deployed.experiment, out=tmp_path / "simulated")
+    history = deployed.run()
+    assert same_model(tmp_path / "simulated", history.out)
+    assert [round for round, _ in openings(deployed)] == [0, 1, 2]
+    assert not list((deployed.folder / "server").rglob("*secret*"))
+    assert not list((deployed.folder / "server").rglob("*signing*"))
+
+
+def test_integers_in_the_clear_reach_the_same_model(federation, tmp_path):
+    plain = ENCRYPTED | {"protect": {"bits": 12}}
+    deployed = federation(**plain)
+    tacit.run(deployed.experiment, out=tmp_path / "simulated")
+    history = deployed.run()
+    assert same_model(tmp_path / "simulated", history.out)
+
+
+def test_a_second_opening_is_refused_by_the_site_and_a_repeated_question_gets_the_same_bytes(federation):
+    deployed = federation(**ENCRYPTED, train={"rounds": 1})
+    line = grid(deployed)
+    deployed.run(line)
+    (asked,) = (deployed.folder / "sites").rglob("opened-*/round-*.answer")
+    opener = next(index for index in range(3) if deployed.site(index) in asked.parents)
+    from tacit.federation.site.site import Site
+
+    site = Site(deployed.site(opener))
+    run = json.loads((deployed.folder / "out" / "run.json").read_text())["run"]
+    ask = {"kind": "open", "run": run, "round": 0, "group": asked.parent.name.removeprefix("opened-")}
+    with pytest.raises(TacitError, match="answered already: another answer to it would be a second release"):
+        site.answer(ask, b"another sum")
+    with pytest.raises(TacitError, match="1 rounds were agreed"):
+        site.answer(ask | {"round": 1}, b"")
+    asked.unlink()  # even where the kept answer is gone, the opener's own book refuses
+    with pytest.raises(TacitError):
+        site.answer(ask, b"another sum")
+    assert len(openings(deployed)) == 1
+
+
+def test_a_server_cannot_have_one_report_opened(federation):
+    from tacit.engine.wire import pack, unpack
+    from tacit.types import Message
+
+    def alone(ask, message):
+        if ask["kind"] == "open":
+            from tacit.federation.flower.messages import _content, read
+
+            sent = unpack(read(message)[1])
+            first = sorted(sent.tensors)[0]
+            body = pack(Message("server", {first: sent.tensors[first]}))
+            message.content = _content(ask, body)
+
+    deployed = federation(**ENCRYPTED)
+    with pytest.raises(TacitError, match=r"could not be opened by .*1 whole reports arrived and 2 are needed"):
+        deployed.run(grid(deployed, change=alone))
+    assert openings(deployed) == []
+
+
+def test_a_run_whose_opening_was_lost_is_resumed_with_the_same_opening(federation, tmp_path):
+    deployed = federation(**ENCRYPTED)
+    with pytest.raises(TacitError, match=r"Round 0 could not be opened by .*no answer in 1 s.*--resume"):
+        deployed.run(grid(deployed, lose=("open",)), round_seconds=1)
+    assert len(openings(deployed)) == 1
+    history = deployed.run(resume=True)
+    tacit.run(deployed.experiment, out=tmp_path / "whole")
+    assert same_model(tmp_path / "whole", history.out)
+    assert len(openings(deployed)) == 3
+
+
+def test_a_round_with_too_few_reports_is_not_opened_and_the_run_goes_on(federation):
+    deployed = federation(**ENCRYPTED)
+    line = grid(deployed)
+    real = line.push_messages
+
+    def one_reports_in_round_one(messages):
+        names = []
+        for message in messages:
+            ask = json.loads(message.content["tacit"]["json"])
+            names += real([message])
+            if ask.get("round") == 1 and ask["kind"] == "train" and message.metadata.dst_node_id > 1:
+                line._replies.pop(names[-1])
+        return names
+
+    line.push_messages = one_reports_in_round_one
+    history = deployed.run(line, round_seconds=2)
+    assert [record["opened"] for record in history.rounds] == [1, 0, 1]
+    assert [round for round, _ in openings(deployed)] == [0, 2]

@@ -1,0 +1,60 @@
+import os
+
+import pytest
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+from flwr.supercore.task_identity import TaskIdentity
+
+from tacit.errors import BadInput
+from tacit.federation.flower.messages import BODY, BYTES, HEAD, WHOLE_BYTES, answer, question, read
+
+ASK = {"kind": "train", "round": 3}
+
+
+@pytest.fixture(autouse=True)
+def _somebody():
+    TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1  # a Message asks who makes it
+
+
+def ask(body, **changes):
+    return question(ASK | changes, body, node=1, seconds=1)
+
+
+def parts(message):
+    """Flower sends each of these by a request of its own."""
+    return [type(part).__name__ for part in get_all_nested_objects(message).values()]
+
+
+@pytest.mark.parametrize("body", [b"", b"abc", bytes(WHOLE_BYTES), bytes(WHOLE_BYTES + 1)])
+def test_what_was_written_is_read(body):
+    asked = ask(body)
+    assert read(asked) == (ASK, body)
+    assert read(answer({"again": True}, body, to=asked)) == ({"again": True}, body)
+
+
+def test_an_answer_is_sent_in_three_parts_and_a_question_in_four():
+    asked = ask(b"abc")
+    assert sorted(parts(asked)) == ["ConfigRecord", "ConfigRecord", "Message", "RecordDict"]
+    assert sorted(parts(answer({}, b"abc", to=asked))) == ["ConfigRecord", "Message", "RecordDict"]
+
+
+def test_a_long_body_is_cut_into_pieces():
+    body = os.urandom(3 * WHOLE_BYTES)
+    for message in (ask(body), answer({}, body, to=ask(b""))):
+        assert parts(message).count("ArrayChunk") == 3
+
+
+def test_the_body_of_a_round_is_stored_once_for_all_sites():
+    first, second = ask(b"abc", terms=1), ask(b"abc", terms=2)
+    assert first.content[HEAD].object_id != second.content[HEAD].object_id
+    assert first.content[BODY].object_id == second.content[BODY].object_id
+
+
+@pytest.mark.parametrize(
+    "records",
+    [{}, {HEAD: {"json": "{"}}, {HEAD: {"json": "{}", BYTES: "text"}}, {HEAD: {"json": "{}"}, BODY: {BYTES: 3}}],
+)
+def test_a_message_of_somebody_else_is_refused(records):
+    content = RecordDict({name: ConfigRecord(values) for name, values in records.items()})
+    with pytest.raises(BadInput, match="is not one of Tacit's"):
+        read(Message(content, 1, "train"))

@@ -1,0 +1,309 @@
+"""The hospitals of docs/how-to-deploy.md: rows of their own in csv files, one epsilon each."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from trained import same_model
+from typer.testing import CliRunner
+
+import tacit
+from tacit.cli.app import app
+from tacit.errors import BadInput, RunExists, TacitError
+from tacit.experiment import Experiment
+from tacit.federation.flower.client import client_app
+from tacit.federation.flower.local import LocalGrid
+from tacit.federation.flower.narrate import ending, in_flowers_words, observer
+from tacit.federation.flower.server import Call, serve
+from tacit.federation.operate import inspect as check
+from tacit.federation.operate.layout import open_federation
+from tacit.federation.operate.processes import free_port
+from tacit.federation.site.join import read_settings
+from tacit.privacy.ledger.reader import find
+from tacit.report.collect import run_page
+from tacit.report.run_folder import read
+
+ROOT = Path(__file__).resolve().parents[3]
+NAMES = ("north", "coast", "valley")
+HIDDEN = "a value that is not repeated here"
+
+
+@pytest.fixture
+def hospitals(tmp_path, monkeypatch):
+    """The example's files in an empty folder, which is the working directory."""
+    monkeypatch.chdir(tmp_path)
+    subprocess.run([sys.executable, ROOT / "examples/hospitals/make_records.py"], check=True, capture_output=True)
+    (tmp_path / "hospitals.toml").write_text((ROOT / "examples/hospitals/hospitals.toml").read_text())
+    return tmp_path
+
+
+def make(*options):
+    words = ["deploy", "init", "federation", "--sites", ",".join(NAMES), "--experiment", "hospitals.toml", *options]
+    done = CliRunner().invoke(app, [*words, "--port", str(free_port())], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return open_federation(Path("federation"))
+
+
+def put_rows(federation):
+    for name in NAMES:
+        (federation.site(name) / "records.csv").write_bytes(Path(f"records/{name}.csv").read_bytes())
+
+
+def deployed(federation, **call):
+    experiment = Experiment.load(federation.app / "tacit_app" / "experiment.toml")
+    grid = LocalGrid(client_app(), [federation.site(name) for name in NAMES])
+    options = {"sites": NAMES, "join_seconds": 20, "round_seconds": 20} | call
+    return serve(grid, experiment, Call(out=federation.results, **options))
+
+
+def wrong(folder):
+    return [finding.text for finding in check.findings(folder) if finding.wrong]
+
+
+def said(federation, name="coast"):
+    lines = (federation.site(name) / "log.jsonl").read_text().splitlines()
+    return [json.loads(line)["text"] for line in lines]
+
+
+def test_hospitals_train_under_the_simulators_guarantee_and_spend_their_own_epsilons(hospitals, monkeypatch):
+    federation = make("--trial", "--set", "train.rounds=3")
+    put_rows(federation)
+    settings = ("train.rounds=3",)
+    simulated = tacit.run(Experiment.load("hospitals.toml", settings), out="simulated", page=False)
+    monkeypatch.chdir("/")  # the server and the sites have other working directories than whoever ran init
+    history = deployed(federation)
+    assert history.summary["test_accuracy"] > 0.6
+    assert history.summary["guarantee"] == simulated.summary["guarantee"]
+    spent = history.summary["sites"]["epsilon"]
+    assert 0.9 < spent["north"] <= 1.0 < 2.7 < spent["coast"] <= 3.0 < 7.2 < spent["valley"] <= 8.0
+    for place in (hospitals / "simulated", history.out):
+        assert 'rule = "random-effects"' in (place / "experiment.toml").read_text()
+
+
+def test_columns_in_another_order_are_the_same_rows(hospitals):
+    federation = make("--trial", "--set", "train.rounds=2")
+    put_rows(federation)
+    first = deployed(federation)
+    path = federation.site("coast") / "records.csv"
+    rows = [line.split(",") for line in path.read_text().splitlines()]
+    path.write_text("\n".join(",".join(reversed(row)) for row in rows) + "\n")
+    for name in NAMES:  # as if nothing had been released
+        for file in ("ledger.db", "ledger.mark"):
+            (federation.site(name) / file).unlink()
+        shutil.rmtree(federation.site(name) / "runs")
+    assert same_model(deployed(federation, force=True).out, first.out.with_name("results.1"))
+
+
+def test_a_sites_folder_can_move_and_its_ledger_goes_on(hospitals):
+    federation = make("--trial", "--set", "train.rounds=2")
+    put_rows(federation)
+    deployed(federation)
+    Path("federation").rename("moved")
+    moved = open_federation(Path("moved"))
+    with pytest.raises(TacitError, match=r"does not agree to the run: The site's budget .* is used up"):
+        deployed(moved, force=True)
+    texts = "\n".join(finding.text for finding in check.findings(moved.folder))
+    assert re.search(
+        r"coast: epsilon 3, delta 1e-05 per record \((2\.9\d\d|3\.000) spent, (2\.9\d\d|3\.000) sealed\)", texts
+    ), texts
+
+
+def test_the_site_keeps_its_own_promise_in_words(hospitals):
+    federation = make("--set", "train.rounds=1")
+    put_rows(federation)
+    deployed(federation)
+    (kept,) = federation.site("coast").glob("runs/*/promise.txt")
+    promise = kept.read_text()
+    assert promise.startswith("For coast, record-level differential privacy: to add or remove one record of one client")
+    assert "the server, the other clients and everybody who sees updates or models can observe" in promise
+    assert "the epsilon of the whole run is at most 3.000" in promise
+    assert any(promise.strip() in text for text in said(federation))
+    shown = CliRunner().invoke(app, ["ledger", "show", str(federation.site("coast"))])
+    assert "For coast, record-level differential privacy" in " ".join(shown.output.split())
+
+
+def test_a_wrong_folder_is_answered_with_the_right_ones(hospitals):
+    federation = make()
+    for place, words in (
+        ("federation/sites/cost", "the sites here are coast, north, valley"),
+        ("nowhere", "make one with `tacit deploy init nowhere`"),
+    ):
+        with pytest.raises(BadInput, match=words):
+            list(check.findings(Path(place)))
+    with pytest.raises(BadInput, match=r"it is one site's; the federation may be .*federation"):
+        open_federation(Path("federation/sites/coast"))
+    with pytest.raises(BadInput, match=r"is no site's folder, as it holds no site.toml"):
+        read_settings(federation.folder)
+    with pytest.raises(TacitError, match=r"There is no ledger at .*: look at .*coast, .*north, .*valley"):
+        find(federation.folder)
+
+
+def test_rows_that_are_not_there_yet_are_found_at_the_federation_and_at_the_site(hospitals):
+    federation = make()
+    missing = wrong(federation.folder)
+    assert len(missing) == 3
+    assert all("records.csv does not exist: put the rows there" in text for text in missing)
+    assert any("does not exist" in text for text in wrong(federation.site("north")))
+    put_rows(federation)
+    assert wrong(federation.folder) == []
+    assert any("north: 220 rows in records.csv" in finding.text for finding in check.findings(federation.folder))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("benign\n", "unsure\n", "has the label 'unsure', which data.classes does not declare"),
+        ("radius,", "age,", "has no column 'radius', which data.columns names"),
+        ("diagnosis\n", "diagnosis,age\n", "has a column 'age' that is no feature"),
+        (",", ";", "does not separate its cells by commas"),
+        (None, "", "is empty"),
+        (None, "radius,texture,smoothness,concave_points,diagnosis\n", "holds no rows"),
+        (None, "radius,texture,smoothness,concave_points,diagnosis\n9,9,x,0.1,benign\n", "line 2, column 'smoothness'"),
+    ],
+)
+def test_a_broken_file_is_named_at_the_site_and_never_to_the_server(hospitals, old, new, words):
+    federation = make()
+    put_rows(federation)
+    path = federation.site("coast") / "records.csv"
+    path.write_text(new if old is None else path.read_text().replace(old, new))
+    (found,) = wrong(federation.folder)
+    assert str(path) in found
+    assert words in found
+    with pytest.raises(BadInput, match="coast"):
+        check.refuse_wrong(federation, resume=False, force=False)
+    with pytest.raises(TacitError, match=r"coast.*The site cannot take part; the reason is in its log.jsonl") as told:
+        deployed(federation, join_seconds=2)
+    assert words not in str(told.value)
+    for cell in ("'unsure'", "'age'"):  # a log quotes no cell, and of a file without names a column is one
+        words = words.replace(f"label {cell}", f"label {HIDDEN}").replace(f"column {cell}", f"column {HIDDEN}")
+    assert any(words in text and str(path) in text for text in said(federation))
+
+
+def test_values_beyond_their_range_are_clamped_and_the_site_is_told(hospitals):
+    federation = make("--set", "train.rounds=1")
+    put_rows(federation)
+    path = federation.site("coast") / "records.csv"
+    path.write_text(path.read_text() + "4000,20,0.1,0.1,benign\n")
+    note = "clamped 1 value of 'radius' into its declared range [5, 40]"
+    assert wrong(federation.folder) == []
+    assert any(note in finding.text for finding in check.findings(federation.folder))
+    history = deployed(federation)
+    assert any(note in text for text in said(federation))
+    assert note not in json.dumps(history.summary)
+
+
+def test_public_rows_that_cannot_be_read_are_refused_before_anything_is_made(hospitals):
+    (hospitals / "public-test.csv").unlink()
+    with pytest.raises(BadInput, match=r"public-test.csv does not exist"):
+        make()
+    assert not Path("federation").exists()
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [('data.classes="from-data"', "declare them"), ('data.columns=["radius"]', "leaves out 'texture'")],
+)
+def test_what_sites_would_read_differently_is_refused(hospitals, setting, words):
+    with pytest.raises(BadInput, match=words):
+        make("--set", setting)
+
+
+def test_a_server_that_does_not_say_the_columns_is_refused(hospitals):
+    federation = make()
+    put_rows(federation)
+    path = federation.app / "tacit_app" / "experiment.toml"
+    path.write_text(re.sub(r"(?m)^columns = .*\n", "", path.read_text()))
+    with pytest.raises(BadInput, match=r"list them in data.columns"):
+        deployed(federation)
+
+
+def test_check_says_what_a_run_in_the_results_means(hospitals):
+    federation = make("--set", "train.rounds=1")
+    put_rows(federation)
+    texts = lambda: "\n".join(finding.text for finding in check.findings(federation.folder))  # noqa: E731
+    assert "results" not in texts()
+    history = deployed(federation)
+    assert "holds a run that is finished (1 rounds); `up --force` sets it aside" in texts()
+    (history.out / "summary.json").unlink()
+    assert "holds a run that is not finished (1 rounds); `up --resume` goes on with it" in texts()
+
+
+def test_resuming_a_finished_deployment_starts_nothing_and_shows_it(hospitals):
+    federation = make("--set", "train.rounds=1")
+    put_rows(federation)
+    deployed(federation)
+    done = CliRunner().invoke(app, ["deploy", "up", "federation", "--resume"], catch_exceptions=False)
+    assert done.exit_code == 0
+    assert "The run is finished, so nothing was started" in done.output
+    assert "ledger of coast" in done.output
+    assert not (federation.server / "superlink.log").exists()
+
+
+def test_a_site_whose_folder_was_given_away_stays_known_to_the_server(hospitals):
+    federation = make()
+    put_rows(federation)
+    federation.site("coast").rename(hospitals / "given")
+    assert federation.public_key("coast").read_bytes() == (hospitals / "given" / "node.pub").read_bytes()
+    assert wrong(federation.folder) == []
+    with pytest.raises(BadInput, match="`up` cannot start coast"):
+        check.refuse_wrong(federation, resume=False, force=False)
+
+
+def test_the_server_says_every_round_and_where_the_page_is(hospitals, capsys):
+    federation = make("--set", "train.rounds=2")
+    put_rows(federation)
+    spent = {"epsilon_tightest": 0.25, "epsilon_loosest": 2.0}
+    chosen = Experiment.load(federation.app / "tacit_app" / "experiment.toml")
+    observer(chosen)({"round": 0, "accuracy": 0.5, "answered": 2, "cohort": 3} | spent)
+    ending(deployed(federation))
+    lines = capsys.readouterr().out
+    assert "round 1/2  accuracy 0.500  epsilon per record 0.250 to 2.000  2 of 3 sites" in lines
+    assert f"report: {federation.results / 'report.html'}" in lines
+    assert "add or remove one record of one client" in lines
+    found = run_page(read(federation.results))
+    assert [max(curve["epsilon"]) > 0.9 for curve in found["curves"]] == [True] * 3
+    assert found["clients"]["sizes"] == [220, 130, 70]
+    assert found["labels"] is None  # the server knows no site's labels
+    with pytest.raises(RunExists) as refusal:
+        deployed(federation)
+    assert "use --run-config 'resume=true' to go on" in in_flowers_words(refusal.value)
+
+
+def test_a_site_says_what_it_answers_to_whoever_listens(hospitals, caplog):
+    federation = make("--set", "train.rounds=1")
+    put_rows(federation)
+    with caplog.at_level("INFO", logger="tacit.federation.site"):
+        deployed(federation)
+    assert "answered: Takes part in hospitals with 220 rows." in caplog.messages
+    assert any(
+        line.startswith("answered: Agreed: 1 rounds, 10 parameters, epsilon 3 in all") for line in caplog.messages
+    )
+    assert any(line.startswith("answered round 0: Trained; epsilon spent") for line in caplog.messages)
+
+
+@pytest.mark.faults
+def test_the_walk_through_of_the_documentation_works_as_it_is_written(tmp_path):
+    text = (ROOT / "docs" / "how-to-deploy.md").read_text()
+    (walk,) = re.findall(r"## Three hospitals.*?```sh\n(.*?)```", text, flags=re.S)
+    walk = walk.replace(
+        "tacit deploy init ", f"tacit deploy init --port {free_port()} "
+    )  # others may use the usual one
+    env = {
+        "HOME": str(tmp_path),
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+    }
+    done = subprocess.run(
+        ["bash", "-ec", walk], cwd=ROOT, env=os.environ | env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    place = tmp_path / "hospitals" / "federation"
+    assert json.loads((place / "results" / "summary.json").read_text())["test_accuracy"] > 0.6
+    assert (place / "results" / "report.html").is_file()
+    assert "Written: north.csv (10 charges of 1 client)" in done.stdout
+    assert "ok: 10 charges of 1 client, each with a price and a time." in done.stdout

@@ -1,0 +1,373 @@
+import os
+import shutil
+import socket
+import subprocess
+from dataclasses import replace
+
+import pytest
+
+import tacit
+from tacit.errors import BadInput
+from tacit.federation.operate import inspect as check
+from tacit.federation.operate.certificates import days_left, make_authority, make_node_key, make_server, signed_by
+from tacit.federation.operate.init import init
+from tacit.federation.operate.layout import app_digest, open_federation
+from tacit.federation.operate.processes import free_port
+from tacit.federation.site.limits import digest, read_limits
+from tacit.protect import keys
+
+
+def make(folder, *, sites="3", trial=False, **changes):
+    values = {"data": {"clients": 20}, "train": {"rounds": 2}, "privacy": {"kind": "local", "epsilon": "uniform"}}
+    for section, change in changes.items():
+        values[section] = values.get(section, {}) | change
+    experiment = tacit.Experiment(name="trial", **values)
+    return init(folder, sites=sites, experiment=experiment, host="127.0.0.1", port=free_port(), trial=trial)
+
+
+@pytest.fixture
+def federation(tmp_path):
+    return make(tmp_path / "federation")
+
+
+def wrong(federation):
+    return [finding.text for finding in check.findings(federation.folder) if finding.wrong]
+
+
+def test_a_new_federation_holds_everything_and_nothing_is_wrong(federation):
+    assert federation.sites == ("client-0", "client-1", "client-2")
+    for name in federation.sites:
+        files = {path.name for path in federation.site(name).iterdir()}
+        assert {
+            "site.toml", "budget.toml", "proposal.toml", "ledger.db", "node.key", "node.pub", "ca.crt",
+        } == files  # fmt: skip
+    assert wrong(federation) == []
+    assert open_federation(federation.folder) == federation
+
+
+def test_private_keys_are_for_their_owner_only(federation):
+    keys = [*federation.folder.rglob("*.key")]
+    assert len(keys) == 5
+    assert all(key.stat().st_mode & 0o077 == 0 for key in keys)
+
+
+def test_the_server_certificate_is_accepted_by_openssl(federation):
+    command = ["openssl", "verify", "-x509_strict", "-CAfile", "ca.crt", "server.pem"]
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    done = subprocess.run(command, cwd=federation.server, capture_output=True, text=True, check=False)
+    assert "server.pem: OK" in done.stdout, done.stderr
+
+
+def test_a_deployment_takes_its_noise_from_the_operating_system_unless_it_is_a_trial(federation, tmp_path):
+    experiment = tacit.Experiment.load(federation.app / "tacit_app" / "experiment.toml")
+    assert experiment.run.randomness == "os"
+    assert experiment.data.clients == 3
+    limits = read_limits(federation.site("client-1"))
+    assert limits.accept.experiments == (digest(experiment),)
+    assert not limits.trial
+    seeded = make(tmp_path / "seeded", trial=True)
+    assert read_limits(seeded.site("client-1")).trial
+
+
+def test_the_readme_names_the_exact_commands(federation):
+    text = (federation.folder / "README.md").read_text()
+    for words in (
+        "tacit deploy up .",
+        "tacit deploy server .",
+        f"Open port {federation.port} to the sites, and no other",
+        "tacit deploy site sites/client-2",
+        "flwr run app federation --stream",
+    ):
+        assert words in text
+
+
+def test_the_readme_names_no_place_of_the_machine_that_made_it(federation):
+    text = (federation.folder / "README.md").read_text()
+    assert str(federation.folder) not in text
+    assert str(federation.folder.parent) not in text
+
+
+def test_the_command_that_the_server_prints_switches_flowers_telemetry_off(federation):
+    from tacit.federation.operate.serve import run_command
+
+    words = run_command(federation).split()
+    assert {"FLWR_TELEMETRY_ENABLED=0", "FLWR_DISABLE_UPDATE_CHECK=1", f"FLWR_HOME={federation.home}"} <= set(words)
+    assert words[-5:] == ["flwr", "run", str(federation.app), "federation", "--stream"]
+
+
+def test_sites_with_rows_of_their_own_are_named(tmp_path):
+    (tmp_path / "test.csv").write_text("a,ill\n1,no\n2,yes\n")
+    data = {"name": "csv", "path": "x.csv", "test_path": str(tmp_path / "test.csv"), "partition": "natural"}
+    csv = {
+        "data": data | {"label": "ill", "classes": ["no", "yes"]},
+        "privacy": {"epsilon": {"north": 1.0, "coast": 3.0}},
+    }
+    made = make(tmp_path / "f", sites="north,coast", **csv)
+    assert made.sites == ("north", "coast")
+    assert [read_limits(made.site(name)).epsilon for name in made.sites] == [1.0, 3.0]
+    assert 'data = "records.csv"' in (made.site("north") / "site.toml").read_text()
+    for sites in ("3", "north,north", "north,../x"):
+        with pytest.raises(BadInput, match="name them, each once"):
+            make(tmp_path / "g", sites=sites, **csv)
+
+
+def test_names_for_data_that_tacit_deals_out_are_told_the_number(tmp_path):
+    with pytest.raises(BadInput, match="give the number of sites, as in --sites 2; names are for csv and npz"):
+        make(tmp_path / "f", sites="north,coast")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"privacy": {"level": "maximum"}}, "its own budget"),
+        ({"privacy": {"ledger": "x.db", "delta_share": 0.1}}, "its own ledger"),
+        ({"data": {"name": "csv", "path": "x.csv", "classes": 2}}, 'data.partition = "natural"'),
+        ({"data": {"name": "csv", "path": "x", "classes": 2, "partition": "natural"}}, "data.test_path"),
+        (
+            {
+                "data": {
+                    "name": "csv",
+                    "path": "x",
+                    "classes": 2,
+                    "partition": "natural",
+                    "test_path": "y",
+                    "client_column": "z",
+                }
+            },
+            "leave out data.client_column",
+        ),
+    ],
+)
+def test_what_makes_sense_in_one_process_only_is_refused(tmp_path, changes, words):
+    with pytest.raises(BadInput, match=words):
+        make(tmp_path / "f", sites="a,b" if "data" in changes else "3", **changes)
+    assert not (tmp_path / "f").exists()
+
+
+def test_a_folder_that_is_not_empty_is_left_alone(federation):
+    with pytest.raises(BadInput, match="is not empty"):
+        make(federation.folder)
+    with pytest.raises(BadInput, match="holds no federation"):
+        open_federation(federation.folder / "sites")
+
+
+def test_an_expired_certificate_is_found(federation):
+    make_server(federation.server, hosts=("127.0.0.1",), days=-3)
+    assert any("server.pem expired 3.0 days ago" in text for text in wrong(federation))
+    assert days_left(federation.server / "ca.crt") > 300
+
+
+def test_a_certificate_of_another_authority_is_found(federation, tmp_path):
+    other = tmp_path / "other"
+    other.mkdir()
+    make_authority(other, name="other")
+    make_server(other, hosts=("127.0.0.1",))
+    shutil.copy(other / "server.pem", federation.server / "server.pem")
+    assert not signed_by(federation.server / "server.pem", federation.server / "ca.crt")
+    assert any("was not signed by" in text for text in wrong(federation))
+    shutil.copy(other / "ca.crt", federation.site("client-1") / "ca.crt")
+    assert any("client-1/ca.crt is not the certificate" in text for text in wrong(federation))
+    (federation.server / "server.pem").write_text("nonsense")
+    assert any("cannot be read as a certificate" in text for text in wrong(federation))
+
+
+def test_two_sites_with_one_key_are_found(federation):
+    for name in ("node.key", "node.pub"):
+        shutil.copy(federation.site("client-0") / name, federation.site("client-2") / name)
+    assert wrong(federation) == ["The sites client-0 and client-2 have one key: make a key for each."]
+    make_node_key(federation.site("client-2"))
+    assert wrong(federation) == []
+    (federation.site("client-2") / "node.pub").unlink()
+    assert any("node.pub is missing" in text for text in wrong(federation))
+
+
+@pytest.mark.parametrize("name", ["experiment.toml", "server_app.py", "client_app.py"])
+def test_a_tampered_app_folder_is_found(federation, name):
+    with (federation.app / "tacit_app" / name).open("a") as file:
+        file.write("\n# a word more\n")
+    assert any("was changed after it was made" in text for text in wrong(federation))
+
+
+def test_a_file_that_was_slipped_into_the_app_is_found(federation):
+    (federation.app / "tacit_app" / "extra.py").write_text("")
+    assert any("extra.py is no part of the app" in text for text in wrong(federation))
+    (federation.app / "tacit_app" / "extra.py").unlink()
+    (federation.app / "tacit_app" / "__init__.py").unlink()
+    with pytest.raises(BadInput, match="is missing from the app"):
+        app_digest(federation.app)
+
+
+def test_an_experiment_that_a_site_does_not_accept_is_found(federation):
+    path = federation.site("client-1") / "budget.toml"
+    path.write_text(path.read_text().replace("most_rounds = 2", "most_rounds = 1"))
+    assert wrong(federation) == ["client-1: The server asks for 2 rounds; the site allows 1."]
+    path.write_text("epsilon = -1\ndelta = 1e-5\n")
+    assert wrong(federation) == [f"client-1: {path}: Expected epsilon > 0, got -1.0."]
+    path.unlink()
+    path.mkdir()
+    assert any("client-1: The budget file" in text and "cannot be read" in text for text in wrong(federation))
+
+
+def let_through(folder):
+    """Lets every user pass down to a folder."""
+    for place in (folder, *folder.parents):
+        if place.stat().st_mode & 0o005 != 0o005:
+            place.chmod(0o755)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become a user who may not read the file")
+def test_a_budget_file_that_the_user_cannot_read_is_found(federation, tmp_path):
+    let_through(tmp_path)
+    os.seteuid(65534)
+    try:
+        with pytest.raises(BadInput, match=r"is closed to user 65534: .* run this as the owner"):
+            wrong(federation)
+        os.seteuid(0)
+        for path in (federation.folder, *federation.folder.rglob("*")):
+            path.chmod(0o755 if path.is_dir() else 0o644)
+        (federation.site("client-1") / "budget.toml").chmod(0o600)
+        os.seteuid(65534)
+        assert any("cannot be read by user" in text for text in wrong(federation))
+    finally:
+        os.seteuid(0)
+
+
+def test_a_port_in_use_is_found_before_anything_starts(federation):
+    with socket.socket() as line:
+        line.bind(("127.0.0.1", federation.port))
+        line.listen()
+        line.settimeout(0.1)
+        assert any(f"Port {federation.port} is in use by something else" in text for text in wrong(federation))
+        with pytest.raises(BadInput, match=f"Port {federation.port} is in use"):
+            check.refuse_wrong(federation, resume=False, force=False)
+
+
+def test_a_site_is_told_that_its_server_cannot_be_reached(federation):
+    found = [finding.text for finding in check.findings(federation.site("client-0")) if finding.wrong]
+    assert len(found) == 1
+    assert f"The server 127.0.0.1:{federation.port} cannot be reached" in found[0]
+
+
+def test_another_version_of_flower_is_found_and_none_too(federation, monkeypatch):
+    from importlib.metadata import PackageNotFoundError
+
+    import tacit.federation.flower as flower
+
+    monkeypatch.setattr(flower, "version", lambda name: "1.17.0")
+    assert wrong(federation) == [
+        'Tacit works with flwr >=1.41,<1.43, and 1.17.0 is installed: pip install "tacit[flower]"'
+    ]
+
+    def absent(name):
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(check, "version", absent)
+    monkeypatch.setattr(flower, "version", absent)
+    assert wrong(federation) == ['Flower is not installed: pip install "tacit[flower]"']
+    with pytest.raises(BadInput, match="Flower is not installed"):
+        flower.require_flwr()
+
+
+ENCRYPTED = {
+    "privacy": {"kind": "distributed", "epsilon": 8.0, "fewest_reports": 2},
+    "protect": {"kind": "paillier", "key_bits": 2048},
+}
+
+
+@pytest.fixture(scope="module")
+def sealed_once(tmp_path_factory):
+    return make(tmp_path_factory.mktemp("sealed") / "federation", **ENCRYPTED)
+
+
+@pytest.fixture
+def sealed(sealed_once, tmp_path):
+    """A federation with a split key, which a test may damage."""
+    shutil.copytree(sealed_once.folder, tmp_path / "sealed")
+    return open_federation(tmp_path / "sealed")
+
+
+def test_a_deployed_key_is_split_and_the_experiment_says_so(sealed):
+    experiment = tacit.Experiment.load(sealed.app / "tacit_app" / "experiment.toml")
+    assert experiment.protect.threshold == 2
+    assert read_limits(sealed.site("client-1")).accept.experiments == (digest(experiment),)
+    assert wrong(sealed) == []
+    said = [finding.text for finding in check.findings(sealed.folder)]
+    assert "Sums are opened by 2 of 3 sites together; no site holds the key" in said
+    assert "2 of the 3 sites together, and nobody alone" in (sealed.folder / "README.md").read_text()
+    assert not list(sealed.folder.rglob("secret.json"))
+    own = [finding.text for finding in check.findings(sealed.site("client-1"))]
+    assert any(text.startswith("A share of the key: 2 of 3 sites open") for text in own)
+
+
+def test_a_key_for_all_is_made_only_where_it_is_asked_for(tmp_path):
+    common = make(tmp_path / "f", **ENCRYPTED | {"protect": ENCRYPTED["protect"] | {"threshold": 1}})
+    assert wrong(common) == []
+    said = [finding.text for finding in check.findings(common.folder)]
+    assert "Sums are opened by one of 3 sites, by turns; each of them holds the whole key" in said
+    assert len(list(common.folder.rglob("secret.json"))) == 3
+    assert not list(common.folder.rglob("share.json"))
+    assert "The server and any one site" in (common.folder / "README.md").read_text()
+
+
+def test_a_missing_or_foreign_share_is_found(sealed):
+    mine, other = (sealed.site(name) / "keys" / "share.json" for name in ("client-0", "client-1"))
+    kept = mine.read_bytes()
+    mine.unlink()
+    assert any("client-0: " in text and "is missing" in text for text in wrong(sealed))
+    assert any("is missing" in f.text for f in check.findings(sealed.site("client-0")) if f.wrong)
+    shutil.copy(other, mine)
+    assert any("is share 2, and client-0 has share 1" in text for text in wrong(sealed))
+    mine.write_bytes(kept)
+    assert wrong(sealed) == []
+    mine.chmod(0o644)
+    assert any("can be read by others" in text for text in wrong(sealed))
+
+
+def test_a_share_of_another_federation_is_found(sealed, tmp_path):
+    again = make(tmp_path / "again", **ENCRYPTED)
+    place = sealed.site("client-2") / "keys"
+    shutil.copy(again.site("client-2") / "keys" / "share.json", place / "share.json")
+    assert any("client-2: " in text and "is a share of another key" in text for text in wrong(sealed))
+    for file in ("public.json", "verification.json"):
+        shutil.copy(again.site("client-2") / "keys" / file, place / file)
+    assert any("client-2: " in text and "keys of another federation" in text for text in wrong(sealed))
+
+
+def test_an_altered_share_is_found(sealed):
+    path = sealed.site("client-0") / "keys" / "share.json"
+    share = keys.load_share(path)
+    keys.save_share(path, replace(share, value=share.value + 1), force=True)
+    assert any("does not hold share 1 of its key" in text for text in wrong(sealed))
+
+
+def test_a_whole_key_or_a_share_where_none_belongs_is_found(sealed):
+    shutil.copy(sealed.site("client-0") / "keys" / "share.json", sealed.server / "keys" / "share.json")
+    (sealed.site("client-1") / "keys" / "secret.json").write_text("{}")
+    found = wrong(sealed)
+    assert any("share.json belongs to a site: the server must not have it" in text for text in found)
+    assert any("client-1: " in text and "is the whole key" in text for text in found)
+
+
+@pytest.mark.parametrize(
+    ("protect", "privacy", "sites", "words"),
+    [
+        ({"key_shape": "ordinary"}, {}, "3", "Only safe-prime keys can be split"),
+        ({"threshold": 2}, {}, "4", "threshold of 3 to 4 for 4 clients, got 2"),
+        ({"threshold": 2}, {"colluding": 1}, "3", "threshold of 3 to 3 for 3 clients, got 2"),
+        ({}, {}, "101", "set protect.threshold = 1"),
+        ({"key": "secret.json", "key_bits": None}, {}, "3", "leave out protect.key"),
+    ],
+)
+def test_keys_that_could_not_keep_the_promise_are_not_made(tmp_path, protect, privacy, sites, words):
+    changes = {"protect": ENCRYPTED["protect"] | protect, "privacy": ENCRYPTED["privacy"] | privacy}
+    with pytest.raises(BadInput, match=words):
+        make(tmp_path / "f", sites=sites, **changes)
+    assert not (tmp_path / "f").exists()
+
+
+def test_colluding_sites_raise_the_threshold(tmp_path):
+    made = make(tmp_path / "f", **ENCRYPTED | {"privacy": ENCRYPTED["privacy"] | {"colluding": 1}})
+    assert "Sums are opened by 3 of 3 sites together; no site holds the key" in [
+        finding.text for finding in check.findings(made.folder)
+    ]

@@ -1,0 +1,49 @@
+"""Who may answer for a site, by real processes: a lock is a process's own."""
+
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from tacit.errors import BadInput
+from tacit.federation.operate import presence
+from tacit.federation.operate.presence import LOCK, take_place
+
+STAY = "import sys, time; from pathlib import Path; from tacit.federation.operate.presence import take_place; " \
+       "print(take_place(Path(sys.argv[1])), flush=True); time.sleep(600)"  # fmt: skip
+
+
+@pytest.fixture
+def earlier(tmp_path):
+    """A process that has taken the site's place, and stays."""
+    with subprocess.Popen([sys.executable, "-c", STAY, str(tmp_path)], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "False\n"
+        yield process
+        process.kill()
+
+
+def test_a_second_process_for_a_site_is_refused(tmp_path, earlier):
+    with pytest.raises(BadInput, match=f"Another process answers for the site in {tmp_path}: stop it first"):
+        take_place(tmp_path)
+
+
+def test_a_killed_process_is_known_to_have_been_here(tmp_path, earlier):
+    earlier.kill()
+    earlier.wait()
+    assert take_place(tmp_path)
+
+
+def test_a_copied_folder_does_not_take_the_other_process_for_dead(tmp_path, earlier):
+    (tmp_path / "copy").mkdir()
+    shutil.copy(tmp_path / LOCK, tmp_path / "copy" / LOCK)
+    assert not take_place(tmp_path / "copy")
+
+
+def test_a_folder_from_another_machine_or_boot_does_not_either(tmp_path, earlier, monkeypatch):
+    earlier.kill()
+    earlier.wait()
+    (tmp_path / "boot").write_text("another\n")
+    monkeypatch.setattr(presence, "BOOT", tmp_path / "boot")
+    assert not take_place(tmp_path)

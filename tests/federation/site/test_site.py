@@ -1,0 +1,400 @@
+"""A site's own limits: what it is asked for is held against its budget file and its agreement, whoever asks."""
+
+import json
+import os
+import shutil
+import sqlite3
+
+import pytest
+import torch
+from redteam.lying_server import Server, accept, experiment
+
+from tacit.engine.wire import pack, unpack
+from tacit.errors import BudgetExhausted, Refused
+from tacit.federation.site.limits import digest
+from tacit.federation.site.make import make_site
+from tacit.federation.site.site import UNSAID, Site
+from tacit.types import Message
+
+
+@pytest.fixture
+def server(tmp_path):
+    def make(**changes):
+        return Server(tmp_path / "site", experiment(**changes))
+
+    return make
+
+
+def refused(server, words, ask, *args, **options):
+    """The site refuses in these words, logs them, and is charged nothing."""
+    before = server.charges()
+    with pytest.raises((Refused, BudgetExhausted), match=words):
+        ask(*args, **options)
+    assert server.log()[-1]["verdict"] == "refused"
+    assert server.charges() == before
+
+
+def test_a_site_says_who_it_is_and_nothing_of_its_rows(server):
+    said = server().hello()
+    assert said["site"] == "client-0"
+    assert set(said) == {"site", "examples", "shape", "classes", "epsilon", "unit", "tacit", "torch"}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"event": "less"}, "asks for less noise"),
+        ({"epsilon": 9.0}, "asks for epsilon 9; the site allows 1"),
+        ({"rounds": 30}, "asks for 30 rounds; 3 were agreed"),
+        ({"parameters": 7}, "asks for a model of 7 parameters; 650 were agreed"),
+    ],
+)
+def test_a_server_that_asks_for_more_than_agreed_is_refused(server, change, words):
+    asking = server()
+    asking.agree()
+    if "event" in change:
+        record = json.loads(asking.terms["event"])
+        change = {"event": json.dumps(record | {"noise_multiplier": record["noise_multiplier"] * 2 / 3})}
+    refused(asking, words, asking.train, 0, **change)
+    refused(asking, words, asking.agree, terms=change)
+
+
+def test_a_round_beyond_the_agreed_ones_is_refused(server):
+    asking = server()
+    asking.agree()
+    refused(asking, "asks for round 3; 3 rounds were agreed", asking.train, 3)
+    refused(asking, "asks for round -1", asking.train, -1)
+
+
+def test_another_model_shape_is_refused(server):
+    asking = server()
+    asking.agree()
+    refused(asking, "other parameters", asking.train, 0, body=pack(Message("server", {"params": torch.zeros(3)})))
+    refused(asking, "other parameters", asking.train, 0, body=pack(Message("server", {})))
+
+
+def test_a_round_without_an_agreement_is_refused(server):
+    asking = server()
+    refused(asking, "no agreement", asking.train)
+
+
+def test_a_second_opening_of_a_round_is_refused_and_a_repeated_question_gets_the_same_bytes(server):
+    asking = server()
+    asking.agree()
+    first = asking.train(0)
+    assert asking.train(0) == first
+    asking.restart()
+    assert asking.train(0) == first
+    assert asking.charges() == [0]
+    other = asking.body(params=asking.parts.params + 1)
+    refused(asking, "answered already: another answer to it would be a second release", asking.train, 0, body=other)
+    asking.train(1)
+    refused(asking, "asks for round 0 again", asking.train, 0)
+
+
+def test_the_charge_is_on_disk_before_anything_is_trained(server, monkeypatch):
+    asking = server()
+    asking.agree()
+    seen = []
+    real = asking.parts.algorithm.__class__.train
+
+    def watched(self, *args):
+        seen.append(asking.charges())
+        return real(self, *args)
+
+    monkeypatch.setattr(asking.parts.algorithm.__class__, "train", watched)
+    asking.train(0)
+    assert seen == [[0]]
+
+
+def test_a_crash_after_the_charge_costs_one_round_and_is_said(server, monkeypatch):
+    asking = server()
+    asking.agree()
+    monkeypatch.setattr(
+        "tacit.federation.site.outbox.keep", lambda *args: (_ for _ in ()).throw(OSError(28, "No space left"))
+    )
+    with pytest.raises(Refused):
+        asking.train(0)
+    monkeypatch.undo()
+    asking.restart()
+    asking.train(0)
+    assert asking.charges() == [0, 0]
+    assert any(line["verdict"] == "lost" and "charged again" in line["text"] for line in asking.log())
+    asking.train(1)
+    refused(asking, "budget .* does not pay for round 2", asking.train, 2)
+
+
+def test_the_ledger_stops_a_run_that_the_budget_does_not_pay_for(server):
+    asking = server(privacy={"noise_multiplier": 0.3})
+    asking.agree()
+    refused(asking, r"budget \(epsilon 1, delta 1e-05 per record\) does not pay for round 0", asking.train)
+
+
+def test_a_budget_that_was_lowered_meanwhile_stops_the_run(server):
+    asking = server()
+    asking.agree()
+    path = asking.folder / "budget.toml"
+    path.write_text(path.read_text().replace("epsilon = 1.0", "epsilon = 0.5"))
+    refused(asking, "now epsilon 0.5", asking.train)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"train": {"rounds": 4}}, "is not among those that the site's budget.toml accepts"),
+        ({"run": {"seed": 4}}, "is not among those"),
+        ({"privacy": {"epsilon": [5.0, 5.0]}}, "is not among those"),
+    ],
+)
+def test_an_experiment_that_was_not_accepted_is_refused(server, changes, words):
+    asking = server()
+    refused(asking, words, asking.hello, experiment(**changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"model.name": ["mlp"]}, "asks for model.name = 'logr'; the site allows 'mlp'"),
+        ({"train.rounds": {"max": 2}}, "asks for train.rounds = 3; the site allows at most 2"),
+        ({"privacy.kind": "central"}, "asks for privacy.kind = 'local'; the site allows 'central'"),
+        ({"train.local_steps": None}, "sets train.local_steps = 2, which the site's budget.toml does not name"),
+    ],
+)
+def test_settings_that_the_site_does_not_allow_are_refused(server, changes, words):
+    asking = server()
+    accept(asking, **changes)
+    refused(asking, words, asking.hello)
+
+
+def test_allowed_settings_let_a_new_experiment_in_but_never_beyond_the_frame(server):
+    asking = server()
+    frame = {"privacy.kind": ["local", "none", "distributed"], "train.rounds": {"max": 50}}
+    accept(asking, **frame, **{"run.randomness": ["os", "seeded"]})
+    assert asking.hello(experiment(train={"rounds": 5}))["site"] == "client-0"
+    refused(asking, "asks for 21 rounds; the site allows 20", asking.hello, experiment(train={"rounds": 21}))
+    refused(asking, "asks for delta 0.01; the site allows 1e-05", asking.hello, experiment(privacy={"delta": 0.01}))
+    refused(asking, "noise from a seed that the server knows", asking.hello, experiment(run={"randomness": "seeded"}))
+    refused(asking, "promises no privacy", asking.hello, experiment(privacy={"kind": "none"}))
+    refused(asking, "would read the site's single report", asking.hello, experiment(privacy={"kind": "distributed"}))
+
+
+def test_a_roster_that_lies_about_the_site_is_refused(server):
+    asking = server()
+    record = asking.roster.record()
+    refused(asking, "asks for epsilon 7", asking.agree, roster=record | {"epsilons": [7.0, 2.0]})
+    refused(asking, "another size", asking.agree, roster=record | {"sizes": [1, 60]})
+    refused(asking, "does not hold client-0 once", asking.agree, roster=record | {"names": ["a", "b"]})
+
+
+def test_the_number_of_other_sites_cannot_change_within_a_run(server):
+    asking = server()
+    asking.agree()
+    more = {"names": ["client-0", "client-1", "c"], "sizes": [60, 60, 60], "epsilons": [1.0, 2.0, 3.0]}
+    refused(asking, "another experiment or other sites", asking.agree, roster=asking.roster.record() | more)
+
+
+@pytest.mark.parametrize("run", ["../../etc", "", "0" * 31, "Z" * 32])
+def test_a_run_cannot_be_named_so_that_it_leaves_the_sites_folder(server, run):
+    asking = server()
+    refused(asking, "no run's name", asking.agree, run=run)
+
+
+def test_what_goes_wrong_at_the_site_is_logged_there_and_not_told(server):
+    asking = server()
+    asking.agree()
+    with pytest.raises(Refused, match="could not be read"):
+        asking.train(0, body=b"not a message")
+    with pytest.raises(Refused, match="nothing that a site does"):
+        asking.site.answer({"kind": "dump"}, b"")
+    (asking.folder / "budget.toml").unlink()
+    with pytest.raises(Refused, match=UNSAID):
+        asking.train(0)
+    assert asking.log()[-1]["verdict"] == "failed"
+    assert "cannot be read by this site" in asking.log()[-1]["text"]
+
+
+def test_a_budget_file_that_cannot_be_read_or_understood_stops_everything(server):
+    asking = server()
+    path = asking.folder / "budget.toml"
+    for text, words in (
+        ("epsilon = ", "not valid TOML"),
+        ('epsilon = "a"\ndelta = 1e-5', "epsilon"),
+        ("epsilon = -1\ndelta=1e-5", "epsilon"),
+    ):
+        path.write_text(text)
+        with pytest.raises(Refused, match=UNSAID):
+            asking.hello()
+        assert words in asking.log()[-1]["text"]
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(Refused, match=UNSAID):
+        asking.hello()
+    assert "cannot be read by this site" in asking.log()[-1]["text"]
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('epsilon = "3"', "expected epsilon to be a number, got '3'"),
+        ("epsilon = true", "expected epsilon to be a number"),
+        ('most_rounds = "3"', "expected most_rounds to be a whole number, got '3'"),
+        ('answer_seconds = "60"', "expected answer_seconds to be a number"),
+        ('trial = "no"', "expected trial to be true or false, got 'no'"),
+        ("epsilom = 3.0", "unknown key 'epsilom'. Did you mean 'epsilon'?"),
+        ("most_round = 3", "unknown key 'most_round'. Did you mean 'most_rounds'?"),
+        ('accept.experiment = ["a"]', "unknown key 'accept.experiment'. Did you mean 'accept.experiments'?"),
+        ('accept.settings."train.round" = 3', "unknown key 'train.round'. Did you mean 'train.rounds'?"),
+    ],
+)
+def test_a_budget_file_with_a_text_for_a_number_or_a_misspelt_key_is_refused_in_one_sentence(tmp_path, line, words):
+    from tacit.errors import BadInput
+    from tacit.federation.site.limits import read_limits
+
+    good = {"epsilon": "epsilon = 3.0", "delta": "delta = 1e-5"}
+    text = "\n".join({**good, line.split(" ")[0]: line}.values())
+    if line.startswith("epsilom"):
+        text = text.replace("epsilon = 3.0\n", "")
+    (tmp_path / "budget.toml").write_text(text)
+    with pytest.raises(BadInput) as caught:
+        read_limits(tmp_path)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_site_file_with_a_misspelt_key_or_a_number_for_a_text_is_refused(tmp_path):
+    from tacit.errors import BadInput
+    from tacit.federation.site.join import read_settings
+
+    (tmp_path / "site.toml").write_text('name = "north"\ndat = "records.csv"\n')
+    with pytest.raises(BadInput, match=r"unknown key 'dat'\. Did you mean 'data'\?"):
+        read_settings(tmp_path)
+    (tmp_path / "site.toml").write_text('name = "north"\ndata = 3\n')
+    with pytest.raises(BadInput, match="expected data to be a text, got 3"):
+        read_settings(tmp_path)
+
+
+def let_through(folder):
+    """Lets every user pass down to a folder."""
+    for place in (folder, *folder.parents):
+        if place.stat().st_mode & 0o005 != 0o005:
+            place.chmod(0o755)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become a user who may not read the file")
+def test_a_budget_file_of_somebody_else_is_named_with_the_user(server):
+    from tacit.errors import BadInput
+    from tacit.federation.site.limits import read_limits
+
+    asking = server()
+    (asking.folder / "budget.toml").chmod(0o600)
+    let_through(asking.folder)
+    os.seteuid(65534)
+    try:
+        with pytest.raises(BadInput, match=r"cannot be read by user .* \(Permission denied\)"):
+            read_limits(asking.folder)
+    finally:
+        os.seteuid(0)
+
+
+def test_a_full_disk_releases_nothing(server, monkeypatch):
+    asking = server()
+    asking.agree()
+
+    def full(self, paying):
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr("tacit.privacy.ledger.ledger.Ledger._write", full)
+    with pytest.raises(Refused, match=UNSAID):
+        asking.train(0)
+    assert "nothing was released" in asking.log()[-1]["text"]
+    assert asking.charges() == []
+
+
+def test_the_answer_is_what_the_simulator_would_have_sent(server):
+    asking = server()
+    asking.agree()
+    message = unpack(asking.train(0))
+    assert message.sender == "client-0"
+    assert set(message.facts) == {"examples", "noise_std", "epsilon"}
+
+
+def test_a_digest_covers_every_key():
+    changes = [{"run": {"workers": 2}}, {"run": {"device": "cuda"}}, {"run": {"out": "x"}}, {"privacy": {"clip": 2.0}}]
+    assert len({digest(experiment()), *(digest(experiment(**change)) for change in changes)}) == 5
+
+
+def test_a_site_reads_its_own_file(tmp_path):
+    from sklearn.datasets import load_iris
+
+    x, y = load_iris(return_X_y=True)
+    lines = ["a,b,c,d,kind", *(",".join(map(str, [*row, label])) for row, label in zip(x, y, strict=True))]
+    (tmp_path / "test.csv").write_text("\n".join(lines[:1] + lines[1::3]) + "\n")
+    data = {"name": "csv", "path": "unused.csv", "partition": "natural", "label": "kind", "classes": 3}
+    data |= {"columns": ["a", "b", "c", "d"]}
+    chosen = experiment(
+        data=data | {"test_path": str(tmp_path / "test.csv"), "clients": 20, "examples_per_client": None}
+    )
+    make_site(tmp_path / "north", chosen, name="north", epsilon=1.0)
+    hello = {"kind": "hello", "experiment": chosen.toml()}
+    with pytest.raises(Refused, match=UNSAID):
+        Site(tmp_path / "north").answer(hello, b"")
+    (tmp_path / "north" / "records.csv").write_text("\n".join(lines) + "\n")
+    said, _ = Site(tmp_path / "north").answer(hello, b"")
+    assert (said["examples"], said["shape"], said["classes"]) == (150, [4], 3)
+    (tmp_path / "north" / "records.csv").write_text("\n".join([*lines, "1,2,3,4,unheard"]) + "\n")
+    with pytest.raises(Refused, match=UNSAID) as told:
+        Site(tmp_path / "north").answer(hello, b"")
+    assert "unheard" not in str(told.value)
+    shutil.rmtree(tmp_path / "north")
+
+
+def central(server, **changes):
+    asking = server(privacy={"kind": "central", "epsilon": 1.0} | changes)
+    path = asking.folder / "budget.toml"
+    assert 'unit = "client"' in path.read_text()
+    return asking
+
+
+def test_under_central_dp_a_site_pays_for_every_round_before_it_agrees(server):
+    asking = central(server)
+    asking.agree(releases=3)
+    assert asking.charges() == [0, 1, 2]
+    asking.agree(releases=3)
+    asking.train(0)
+    asking.restart()
+    asking.train(2)
+    assert asking.charges() == [0, 1, 2]
+
+
+def test_under_central_dp_a_round_that_is_repeated_with_new_noise_is_paid_for_or_refused(server):
+    asking = central(server, epsilon=50.0, noise_multiplier=2.0)
+    path = asking.folder / "budget.toml"
+    path.write_text(path.read_text().replace("epsilon = 1.0", "epsilon = 50.0"))
+    asking.terms["epsilon"] = 50.0
+    asking.agree(releases=3)
+    asking.agree(releases=4)
+    assert asking.charges() == [0, 1, 2, 3]
+    refused(asking, "does not pay for 996 more rounds", asking.agree, releases=1000)
+
+
+def test_under_central_dp_a_payment_that_was_cut_short_is_made_up(server):
+    asking = central(server)
+    asking.agree(releases=3)
+    with sqlite3.connect(asking.folder / "ledger.db") as book:
+        book.execute("DELETE FROM charges WHERE round > 0")
+    asking.restart()
+    asking.agree(releases=1)
+    assert asking.charges() == [0, 1, 2]
+
+
+def test_under_central_dp_a_server_cannot_talk_the_number_of_rounds_down(server):
+    asking = central(server)
+    asking.agree(releases=1)
+    assert asking.charges() == [0, 1, 2]
+
+
+def test_a_budget_per_record_does_not_let_a_client_level_run_in(server):
+    asking = central(server)
+    path = asking.folder / "budget.toml"
+    path.write_text(path.read_text().replace('unit = "client"', 'unit = "record"'))
+    refused(asking, "asks for a budget per client; the site's is per record", asking.agree, releases=3)

@@ -1,0 +1,214 @@
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from statistical import has_std, is_normal, is_poisson_sampling
+
+from tacit.errors import BadInput
+from tacit.privacy.accounting import price
+from tacit.privacy.central.mechanism import CohortGaussian, QuantileClip
+from tacit.privacy.clip import bound, norm_bound
+from tacit.random import seeded
+from tacit.types import Bounded
+
+POISSON = CohortGaussian(1.3, clip=0.5, population=50, cohort=10)
+FIXED = replace(POISSON, sampler="fixed")
+PAPER = CohortGaussian(1.0, clip=1.0, population=2400, cohort=30)  # the example of docs/papers.md
+ADAPTIVE = replace(PAPER, count_std=30 / 20 * 4)
+
+
+def epsilon(mechanism, rounds=300, accountant="pld"):
+    return price.epsilon(((mechanism.event(), rounds),), delta=1e-5, accountant=accountant)
+
+
+@pytest.mark.parametrize(("mechanism", "std"), [(POISSON, 1.3 * 0.5), (FIXED, 1.3 * 2 * 0.5)])
+def test_noise_has_the_stated_std_and_not_two_thirds_or_three_halves(mechanism, std):
+    noised = mechanism.noise(seeded(0)("noise"), Bounded(torch.zeros(100_000), mechanism.sensitivity))
+    assert has_std(noised.vector, std)
+    assert is_normal(noised.vector, std)
+    assert not has_std(noised.vector, std * 2 / 3)
+    assert not has_std(noised.vector, std * 3 / 2)
+    assert noised.noise_std == pytest.approx(std)
+
+
+def test_the_noise_of_a_fixed_cohort_covers_two_clips():
+    """Replacing a client moves the sum by up to 2C: what the price calls z is noise over 2C."""
+    one, other = (FIXED.bound(torch.tensor([sign * 9.0, 0.0])).vector for sign in (1, -1))
+    assert float((one - other).norm()) == pytest.approx(FIXED.sensitivity) == pytest.approx(2 * FIXED.clip)
+    assert FIXED.noise_std / FIXED.sensitivity == pytest.approx(FIXED.event().event.noise_multiplier)
+
+
+def test_golden_prices_of_both_samplers():
+    assert epsilon(PAPER) == pytest.approx(1.35, abs=0.02)
+    assert epsilon(PAPER, accountant="rdp") == pytest.approx(1.71, abs=0.02)
+    fixed = replace(PAPER, sampler="fixed")
+    assert epsilon(fixed, accountant="rdp") == pytest.approx(2.52, abs=0.02)
+    # noise of one clip under replace-one is a multiplier of one half
+    assert epsilon(replace(fixed, noise_multiplier=0.5), accountant="rdp") == pytest.approx(15.2, abs=0.1)
+
+
+def test_a_fixed_cohort_has_no_pld_price_and_none_together_with_poisson_cohorts():
+    fixed = replace(PAPER, sampler="fixed")
+    with pytest.raises(BadInput, match="RDP alone"):
+        epsilon(fixed)
+    with pytest.raises(BadInput, match="no common price"):
+        price.epsilon(price.compose([(fixed.event(), 1), (PAPER.event(), 1)]), delta=1e-5, accountant="rdp")
+
+
+def test_without_sampling_nothing_is_amplified():
+    everybody = replace(PAPER, cohort=2400)
+    assert price.sampled_gaussian(everybody.event()) == (1.0, 1.0)
+    assert epsilon(everybody, rounds=1) > 3
+
+
+@pytest.mark.parametrize("mechanism", [POISSON, FIXED, replace(POISSON, cohort=50)])
+def test_events_read_back_from_text(mechanism):
+    event = mechanism.event()
+    assert price.compose([(price.from_text(price.to_text(event)), 1)]) == ((event, 1),)
+
+
+def test_poisson_cohorts_are_poisson_and_sometimes_empty():
+    stream = seeded(0)("cohort")
+    cohorts = [POISSON.sample(stream) for _ in range(2000)]
+    assert is_poisson_sampling(cohorts, size=50, rate=0.2)
+    rare = replace(POISSON, cohort=1, population=5)
+    assert any(len(rare.sample(stream)) == 0 for _ in range(100))
+
+
+def test_fixed_cohorts_have_their_size_and_are_uniform_and_are_not_poisson():
+    stream = seeded(0)("cohort")
+    cohorts = [FIXED.sample(stream) for _ in range(2000)]
+    assert {len(cohort) for cohort in cohorts} == {10}
+    assert not is_poisson_sampling(cohorts, size=50, rate=0.2)
+    hits = np.bincount(np.concatenate(cohorts), minlength=50)
+    assert abs(hits - 400).max() < 5 * math.sqrt(2000 * 0.2 * 0.8)
+
+
+def test_noise_is_refused_for_a_sum_of_another_sensitivity():
+    with pytest.raises(BadInput, match=r"sensitivity 1\.0, got a sum of 0\.5"):
+        FIXED.noise(seeded(0)("noise"), Bounded(torch.zeros(3), 0.5))
+    with pytest.raises(AttributeError):
+        POISSON.noise(seeded(0)("noise"), torch.zeros(3))
+
+
+@given(st.lists(st.floats(-(2.0**127), 2.0**127, width=32), min_size=1, max_size=8), st.floats(1e-3, 1e3))
+def test_whatever_is_bounded_is_within_the_clip_and_points_the_same_way(values, clip):
+    vector = torch.tensor(values)
+    bounded = bound(vector, clip=clip).vector
+    assert float(bounded.double().norm()) <= clip * (1 + 1e-6)
+    assert bool((bounded.sign() * vector.sign() >= 0).all())
+    if float(vector.double().norm()) <= clip:
+        assert torch.equal(bounded, vector)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_cannot_be_bounded(value):
+    with pytest.raises(BadInput, match="not finite"):
+        bound(torch.tensor([1.0, value]), clip=1.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"noise_multiplier": 0.0}, "noise_multiplier > 0"),
+        ({"clip": 0.0}, "clip > 0"),
+        ({"cohort": 51}, "at most 50 clients, got 51"),
+        ({"cohort": 0}, "cohort >= 1"),
+        ({"sampler": "shuffled"}, "sampler"),
+        ({"count_std": 0.65}, "privacy.count_noise higher"),
+    ],
+)
+def test_a_mechanism_that_would_break_its_promise_is_refused(change, message):
+    with pytest.raises(BadInput, match=message):
+        replace(POISSON, **change)
+
+
+def test_the_joint_price_of_sum_and_count_is_that_of_the_paper():
+    """z_Delta = (z^-2 - (2 sigma_b)^-2)^(-1/2): the two Gaussians together are one of multiplier z."""
+    z, sigma_b = ADAPTIVE.noise_multiplier, ADAPTIVE.count_std
+    assert ADAPTIVE.update_multiplier == pytest.approx((z**-2 - (2 * sigma_b) ** -2) ** -0.5)
+    assert ADAPTIVE.update_multiplier > z
+    assert ADAPTIVE.event() == PAPER.event()
+    together = ADAPTIVE.update_multiplier**-2 + (2 * sigma_b) ** -2
+    assert together**-0.5 == pytest.approx(z)
+    fixed = replace(ADAPTIVE, sampler="fixed")  # a bit that is replaced changes the count by 1, an update the sum by 2C
+    assert (fixed.update_multiplier**-2 + sigma_b**-2) ** -0.5 == pytest.approx(z)
+
+
+def test_the_noise_on_the_sum_grows_to_pay_for_the_count():
+    noised = ADAPTIVE.noise(seeded(0)("noise"), Bounded(torch.zeros(2_000_000), 1.0))
+    assert has_std(noised.vector, ADAPTIVE.update_multiplier)
+    assert not has_std(noised.vector, 1.0)  # as if the count were free
+
+
+def test_the_count_has_its_noise_and_not_two_thirds_of_it():
+    stream = seeded(0)("count")
+    shares = np.array([ADAPTIVE.noised_share(stream, 12, 20) for _ in range(4000)])
+    noise = (shares - 0.5) * ADAPTIVE.cohort - (12 - 10)
+    assert has_std(noise, ADAPTIVE.count_std)
+    assert not has_std(noise, ADAPTIVE.count_std * 2 / 3)
+
+
+def test_a_client_moves_the_count_by_one_half_whatever_its_bit():
+    quiet = replace(ADAPTIVE, count_std=1e9)  # the same noise twice cancels
+    shares = [quiet.noised_share(seeded(0)("count"), *counts) for counts in ((5, 10), (5, 11), (6, 11))]
+    moved = (np.array(shares[1:]) - shares[0]) * quiet.cohort
+    assert moved == pytest.approx([-0.5, 0.5], abs=1e-3)
+
+
+def test_without_a_count_none_is_released():
+    with pytest.raises(TypeError):
+        PAPER.noised_share(seeded(0)("count"), 1, 1)
+
+
+@pytest.mark.parametrize(("within", "direction"), [(30, -1), (0, 1)])
+def test_the_clip_shrinks_if_everybody_was_within_it_and_grows_if_nobody_was(within, direction):
+    """Flower 1.41 adapts the other way."""
+    bits = [True] * within + [False] * (30 - within)
+    steps = [math.log(QuantileClip().next(replace(PAPER, count_std=1.5), bits, seeded(n)("count"))) for n in range(400)]
+    assert np.mean(steps) == pytest.approx(direction * 0.2 * 0.5, abs=0.005)
+
+
+@pytest.mark.parametrize("quantile", [0.2, 0.5, 0.8])
+def test_the_clip_finds_the_quantile_of_the_norms_from_far_below_and_far_above(quantile):
+    norms = np.random.default_rng(0).lognormal(0.0, 0.5, 2000)
+    stream, adapt = seeded(0)("count"), QuantileClip(quantile)
+    for start in (0.01, 100.0):
+        mechanism, found = CohortGaussian(1.0, start, 2000, 200, count_std=10.0), []
+        for _ in range(400):
+            drawn = norms[mechanism.sample(stream)]
+            mechanism = mechanism.at(adapt.next(mechanism, (drawn <= mechanism.clip).tolist(), stream))
+            found.append(mechanism.clip)
+        assert np.median(found[-100:]) == pytest.approx(np.quantile(norms, quantile), rel=0.08)
+
+
+@pytest.mark.parametrize("size", [1 << 14, (1 << 14) + 7, 159_010])
+@pytest.mark.parametrize("scale", [1e-8, 1e-3, 1.0, 1e15, 1e30])
+def test_the_fast_norm_is_an_upper_bound_and_a_tight_one(size, scale):
+    for seed in range(5):
+        vector = scale * torch.randn(size, generator=torch.Generator().manual_seed(seed)) ** 3
+        exact = float(torch.linalg.vector_norm(vector.double()))
+        assert exact <= norm_bound(vector) <= exact * (1 + 5e-5)
+
+
+@pytest.mark.parametrize("clip", [1e-3, 0.5, 7.0])
+def test_a_long_update_is_clipped_once_and_stays_as_it_is_then(clip):
+    vector = torch.randn(159_010, generator=torch.Generator().manual_seed(0))
+    once = bound(vector, clip=clip).vector
+    assert clip * (1 - 2e-4) < float(torch.linalg.vector_norm(once.double())) <= clip
+    assert bound(once, clip=clip).vector is once
+
+
+def test_a_long_update_that_is_not_finite_or_huge_is_still_bounded_or_refused():
+    vector = torch.randn(20_000, generator=torch.Generator().manual_seed(0))
+    for wrong in (float("nan"), float("inf")):
+        broken = vector.clone()
+        broken[-1] = wrong
+        with pytest.raises(BadInput, match="not finite"):
+            bound(broken, clip=1.0)
+    huge = bound(vector * 1e37, clip=1.0).vector
+    assert 0.999 < float(torch.linalg.vector_norm(huge.double())) <= 1 + 1e-6

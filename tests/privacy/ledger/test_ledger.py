@@ -1,0 +1,358 @@
+import math
+import sqlite3
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tacit.errors import LedgerError
+from tacit.privacy.accounting import price
+from tacit.privacy.ledger.ledger import Ledger
+from tacit.privacy.local.mechanism import SampledGaussian
+from tacit.types import Budget, Client
+
+EVENT = SampledGaussian(noise_multiplier=1.0, clip=1.0, sampling_rate=0.05, steps=10).event()
+OTHER = SampledGaussian(noise_multiplier=2.0, clip=1.0, sampling_rate=0.1, steps=5).event()
+
+
+def client(name="a", epsilon=3.0, unit="record"):
+    return Client(0, name, Budget(epsilon, 1e-5, unit), torch.zeros(1), torch.zeros(1))
+
+
+def ledger(tmp_path, *, run="r", population="p", **settings):
+    return Ledger(tmp_path / "ledger.db", population=population, run=run, **{"delta": 2e-5, **settings})
+
+
+def pay(book, round, *clients, event=EVENT, attempt="1"):
+    book.open_round(round, attempt)
+    return book.admit(clients, lambda _: event)
+
+
+def epsilon(rounds, event=EVENT):
+    return price.epsilon(price.compose([(event, rounds)]), delta=1e-5)
+
+
+def test_a_charge_is_on_disk_when_admit_returns(tmp_path):
+    pay(ledger(tmp_path), 0, client())
+    with sqlite3.connect(tmp_path / "ledger.db") as other:
+        assert other.execute("SELECT client, round, unit FROM charges").fetchall() == [("a", 0, "record")]
+
+
+def test_spent_is_the_price_of_everything_charged(tmp_path):
+    book = ledger(tmp_path)
+    for r in range(4):
+        pay(book, r, client())
+    assert book.spent(client()) == epsilon(4)
+    assert book.spent(client("b")) == 0.0
+
+
+def test_the_round_that_would_overspend_is_refused_and_not_charged(tmp_path):
+    book, tight = ledger(tmp_path), client(epsilon=epsilon(3) + 1e-9)
+    paid = [bool(pay(book, r, tight)) for r in range(5)]
+    assert paid == [True, True, True, False, False]
+    assert book.spent(tight) == epsilon(3) <= tight.budget.epsilon
+
+
+def test_who_cannot_pay_stays_out_and_the_others_go_on(tmp_path):
+    poor, rich = client("poor", epsilon=epsilon(1)), client("rich", epsilon=10.0)
+    book = ledger(tmp_path)
+    assert [c.id for c in pay(book, 0, poor, rich)] == ["poor", "rich"]
+    assert [c.id for c in pay(book, 1, poor, rich)] == ["rich"]
+
+
+def test_rounds_left_counts_down_by_one_and_agrees_with_a_fresh_ledger(tmp_path):
+    book, c = ledger(tmp_path), client(epsilon=epsilon(7))
+    for r in range(8):
+        book.open_round(r, "1")
+        assert book.rounds_left(c, EVENT) == 7 - r
+        fresh = ledger(tmp_path)
+        assert fresh.rounds_left(c, EVENT) == 7 - r
+        fresh.close()
+        book.admit([c], lambda _: EVENT)
+
+
+def test_sealed_prices_of_other_runs_and_charges_of_this_one_add_up(tmp_path):
+    first = ledger(tmp_path, run="one", rounds=10)  # 3 more are sealed, for rounds that must be repeated
+    pay(first, 0, client(epsilon=9.0))
+    first.close()
+    second = ledger(tmp_path, run="two", rounds=10)
+    pay(second, 0, client(epsilon=9.0), event=OTHER)
+    assert second.spent(client(epsilon=9.0)) == epsilon(13) + epsilon(1, OTHER)
+    assert second.alone(client()) == epsilon(1, OTHER)
+    assert second.other_runs("record") == 1
+    assert second.compositions("record") == {"a": second.composition("a", "record")}
+
+
+def test_a_run_may_release_no_more_than_was_sealed_when_it_began(tmp_path):
+    book, c = ledger(tmp_path, rounds=3), client(epsilon=math.inf)
+    assert [bool(pay(book, r, c)) for r in range(7)] == [True] * 5 + [False] * 2  # 3 planned, 2 spare
+
+
+def test_a_run_without_a_share_of_delta_left_pays_nothing(tmp_path):
+    rich = client(epsilon=100.0)
+    books = [ledger(tmp_path, run=str(number), rounds=1) for number in range(3)]
+    assert [bool(pay(book, 0, rich)) for book in books] == [True, True, False]  # 1e-5 each, and 2e-5 in all
+
+
+def test_another_event_or_unit_for_a_client_of_the_same_run_is_refused_and_not_ignored(tmp_path):
+    book = ledger(tmp_path)
+    pay(book, 0, client(epsilon=9.0))
+    for round, attempt, event, who in (
+        (0, "1", OTHER, client(epsilon=9.0)),
+        (0, "2", OTHER, client(epsilon=9.0)),
+        (1, "1", OTHER, client(epsilon=9.0)),
+        (1, "1", EVENT, client(epsilon=9.0, unit="client")),
+    ):
+        with pytest.raises(LedgerError, match=r"has sealed this run for a with .* put its budgets and settings back"):
+            pay(book, round, who, event=event, attempt=attempt)
+    assert len(list(book.entries())) == 1
+
+
+def test_a_lowered_budget_counts_at_once_and_a_raised_one_from_the_next_run_on(tmp_path):
+    book = ledger(tmp_path)
+    pay(book, 0, client(epsilon=epsilon(5)))
+    assert book.rounds_left(client(epsilon=epsilon(3)), EVENT) == 2
+    assert book.rounds_left(client(epsilon=epsilon(9)), EVENT) == 4
+
+
+def test_a_second_run_cannot_spend_what_the_first_has_spent(tmp_path):
+    c = client(epsilon=epsilon(3))
+    first = ledger(tmp_path, run="one")
+    for r in range(3):
+        pay(first, r, c)
+    first.close()
+    assert pay(ledger(tmp_path, run="two"), 0, c) == []
+
+
+def test_two_runs_at_once_never_overspend_together(tmp_path):
+    c = client(epsilon=epsilon(5))
+    books = [ledger(tmp_path, run="one"), ledger(tmp_path, run="two")]
+    paid = sum(len(pay(books[r % 2], r // 2, c)) for r in range(12))
+    assert paid == 5
+    assert books[0].spent(c) <= c.budget.epsilon
+
+
+def test_record_and_client_charges_are_never_added_or_counted_together(tmp_path):
+    record, whole = ledger(tmp_path, run="one"), ledger(tmp_path, run="two")
+    pay(record, 0, client(unit="record"))
+    pay(whole, 0, client(unit="client"))
+    assert record.spent(client(unit="record")) == whole.spent(client(unit="client")) == epsilon(1)
+    assert (whole.other_runs("client"), whole.other_runs("client", apart=True)) == (0, 1)
+
+
+def test_a_resumed_seeded_round_is_paid_once(tmp_path):
+    book = ledger(tmp_path)
+    for r in range(3):
+        pay(book, r, client())
+    book.close()  # the crash came before the checkpoint of round 2
+    again = ledger(tmp_path)
+    pay(again, 2, client())
+    assert again.spent(client()) == epsilon(3)
+
+
+def test_a_resumed_round_of_another_attempt_is_paid_again(tmp_path):
+    book = ledger(tmp_path)
+    for r in range(3):
+        pay(book, r, client())
+    book.close()
+    again = ledger(tmp_path)
+    pay(again, 2, client(), attempt="other randomness")
+    assert again.spent(client()) == epsilon(4)
+
+
+def test_a_resumed_round_that_took_the_last_of_the_budget_is_still_admitted(tmp_path):
+    c = client(epsilon=epsilon(3))
+    book = ledger(tmp_path)
+    for r in range(3):
+        pay(book, r, c)
+    book.close()
+    again = ledger(tmp_path)
+    assert pay(again, 2, c) == [c]
+    assert pay(again, 3, c) == []
+    assert again.spent(c) == epsilon(3)
+
+
+def test_spent_counts_an_interrupted_round_even_before_it_is_resumed(tmp_path):
+    book = ledger(tmp_path)
+    pay(book, 0, client())
+    book.close()
+    again = ledger(tmp_path)
+    again.open_round(0, "1")
+    assert again.spent(client()) == epsilon(1)
+
+
+def test_an_unlimited_budget_is_charged_all_the_same(tmp_path):
+    book, c = ledger(tmp_path), client(epsilon=math.inf)
+    assert pay(book, 0, c) == [c]
+    assert book.spent(c) == epsilon(1)
+
+
+def test_a_ledger_of_other_data_is_refused(tmp_path):
+    ledger(tmp_path).close()
+    with pytest.raises(LedgerError, match="belongs to other data"):
+        ledger(tmp_path, population="q")
+
+
+def test_a_file_that_is_no_ledger_is_refused_in_one_sentence(tmp_path):
+    (tmp_path / "ledger.db").write_text("this is not a database, whatever its name says" * 100)
+    with pytest.raises(LedgerError, match="cannot be opened"):
+        ledger(tmp_path)
+
+
+def test_entries_say_who_was_charged_what_and_when(tmp_path):
+    book = ledger(tmp_path)
+    pay(book, 0, client("a"), client("b"))
+    entries = list(book.entries())
+    assert [(e["client"], e["round"], e["unit"]) for e in entries] == [("a", 0, "record"), ("b", 0, "record")]
+    assert price.from_text(entries[0]["event"]) == EVENT
+    assert entries[0]["time"].startswith("20")
+
+
+def pay_all(book, round, *, epsilon=3.0, event=EVENT, unit="client", attempt="1"):
+    book.open_round(round, attempt)
+    return book.admit_everybody(Budget(epsilon, 1e-5, unit), event)
+
+
+def test_a_charge_to_everybody_is_one_row_on_disk_that_every_client_has_spent(tmp_path):
+    book = ledger(tmp_path)
+    assert pay_all(book, 0)
+    with sqlite3.connect(tmp_path / "ledger.db") as other:
+        assert other.execute("SELECT round, unit FROM everybody").fetchall() == [(0, "client")]
+    for name in ("a", "whoever"):
+        assert book.spent(client(name, unit="client")) == epsilon(1)
+        assert book.spent(client(name, unit="record")) == 0.0
+    assert book.composition(None, "client") == price.compose([(EVENT, 1)])
+
+
+def test_everybody_pays_until_the_round_that_would_overspend_and_then_nobody(tmp_path):
+    book = ledger(tmp_path)
+    assert [pay_all(book, r, epsilon=epsilon(3)) for r in range(5)] == [True, True, True, False, False]
+    assert book.spent(client(unit="client")) == epsilon(3)
+
+
+def test_rounds_left_to_all_count_down_and_agree_with_a_fresh_ledger(tmp_path):
+    book, budget = ledger(tmp_path), Budget(epsilon(4), 1e-5, "client")
+    for r in range(5):
+        book.open_round(r, "1")
+        fresh = ledger(tmp_path)
+        assert book.rounds_left_to_all(budget, EVENT) == fresh.rounds_left_to_all(budget, EVENT) == 4 - r
+        fresh.close()
+        book.admit_everybody(budget, EVENT)
+
+
+def test_what_one_client_was_charged_alone_adds_to_what_everybody_was(tmp_path):
+    c, limit = client(unit="client", epsilon=9.0), {"epsilon": 9.0}
+    first, book = ledger(tmp_path, run="one", rounds=1), ledger(tmp_path, run="two", rounds=1)
+    pay(first, 0, c)
+    assert pay_all(book, 0, **limit)
+    assert book.spent(c) == epsilon(3) + epsilon(1)
+    assert book.spent(client("b", unit="client")) == epsilon(1)
+    with pytest.raises(LedgerError, match="either all clients pay together or each for itself"):
+        pay(book, 1, c)
+    third = ledger(tmp_path, run="three", rounds=1)
+    assert not pay_all(third, 0, **limit)  # "a" has no delta left, so nobody pays
+    assert third.spent(client("b", unit="client")) == epsilon(3)
+
+
+def test_a_resumed_charge_to_everybody_is_paid_once_by_the_same_attempt_and_again_by_another(tmp_path):
+    for attempt, total in (("1", 3), ("1", 3), ("2", 4)):
+        book = ledger(tmp_path)
+        for r in range(0 if total == 3 and not list(book.entries()) else 2, 3):
+            assert pay_all(book, r, epsilon=epsilon(4), attempt=attempt)
+        assert book.spent(client(unit="client")) == epsilon(total)
+        book.close()
+
+
+def test_two_runs_at_once_never_overspend_everybody_together(tmp_path):
+    books = [ledger(tmp_path, run="one"), ledger(tmp_path, run="two")]
+    assert sum(pay_all(books[r % 2], r // 2, epsilon=epsilon(5)) for r in range(12)) == 5
+    assert books[1].other_runs("client") == 1
+
+
+def test_entries_name_everybody(tmp_path):
+    book = ledger(tmp_path)
+    pay_all(book, 0)
+    (entry,) = book.entries()
+    assert (entry["client"], entry["round"], entry["unit"]) == ("every client", 0, "client")
+    assert price.from_text(entry["event"]) == EVENT
+    assert "1 charges" in repr(book)
+
+
+@pytest.mark.parametrize("format", ["1", "2"])
+def test_a_ledger_of_an_earlier_format_is_not_charged_any_more_and_stays_as_it_is(tmp_path, format):
+    book = ledger(tmp_path)
+    pay(book, 0, client())
+    for table in ("seals", "batches", "draws", "held", "holdings"):
+        book._db.execute(f"DROP TABLE {table}")
+    book._db.execute("UPDATE facts SET value = ? WHERE name = 'format'", (format,))
+    book.close()
+    before = (tmp_path / "ledger.db").read_bytes()
+    with pytest.raises(LedgerError, match="can be read but not charged any more: finish its runs"):
+        ledger(tmp_path)
+    assert (tmp_path / "ledger.db").read_bytes() == before
+
+
+def test_a_ledger_of_a_later_format_is_refused(tmp_path):
+    book = ledger(tmp_path)
+    book._db.execute("UPDATE facts SET value = '4' WHERE name = 'format'")
+    book.close()
+    with pytest.raises(LedgerError, match="another version"):
+        ledger(tmp_path)
+
+
+def test_a_refusal_in_the_middle_of_a_charge_leaves_the_ledger_usable(tmp_path):
+    book = ledger(tmp_path)
+    book.open_round(0, "1")
+    with pytest.raises(ZeroDivisionError):
+        book.admit([client()], lambda _: 1 / 0)
+    assert pay(book, 0, client())
+
+
+def test_synchronous_is_full(tmp_path):
+    assert ledger(tmp_path)._db.execute("PRAGMA synchronous").fetchone() == (2,)
+
+
+FULL_DISK = """
+    import resource, sys
+    sys.path.insert(0, {tests!r})
+    from test_ledger import *
+    book = Ledger({path!r}, population="p", run="r")
+    size = os.path.getsize({path!r})
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))  # the file can grow no further, as on a full disk
+    try:
+        for r in range(10_000):
+            book.open_round(r, "1")
+            if not book.admit([client(str(i), epsilon=math.inf) for i in range(50)], lambda _: EVENT):
+                sys.exit("nobody was admitted")
+            print("released", r, flush=True)
+    except LedgerError as error:
+        print("refused", error)
+"""
+
+
+def test_a_full_disk_refuses_the_charge_and_releases_nothing(tmp_path, request):
+    path = str(tmp_path / "ledger.db")
+    script = textwrap.dedent(FULL_DISK.format(tests=str(request.path.parent), path=path)).replace(
+        "import resource, sys", "import os, resource, sys"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    *released, last = done.stdout.splitlines()
+    assert last.startswith("refused"), done.stderr
+    assert "nothing was released" in last
+    charged = {e["round"] for e in ledger(tmp_path).entries()}
+    assert charged == set(range(len(released)))
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=12))
+def test_whatever_the_order_of_charges_nobody_passes_its_budget(tmp_path_factory, charges):
+    place = tmp_path_factory.mktemp("ledger")
+    books = {kind: ledger(place, run=str(kind)) for kind in (True, False)}
+    clients = [client(str(i), epsilon=epsilon(1 + i)) for i in range(4)]
+    for r, (i, kind) in enumerate(charges):
+        pay(books[kind], r, clients[i], event=EVENT if kind else OTHER)
+    assert all(book.spent(c) <= c.budget.epsilon for c in clients for book in books.values())
