@@ -2,25 +2,30 @@
 
 `digits-encrypted` runs with sums in clear and under Paillier, each in a fresh process, one after the other, `--repeats` times.
 Ratios are of the best whole run (start, key and tables included) and of the median round. Both runs end in the same model, bit
-for bit, or the program says so and fails. Every encrypted run has a twin without proofs (`proofs.py` has their parts). The second
-table is one client's work before sealing, on one core; the third what it costs to open a sum with shares of the key instead of
-the whole of it.
+for bit, or the program says so and fails. The second table has
+what proofs cost the same runs (`proofs.py` has their parts), the third one client's work before sealing, on one core, the fourth
+what it costs to open a sum with shares of the key instead of the whole of it.
 """
 
 import argparse
 import json
+import resource
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 import timeit
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
+
+from tacit.protect import envelope, proofs
+from tacit.protect import seal as seals
 
 MOST = 3.0  # times the run without encryption
 SIZE, CLIENTS, BITS = 1_000_000, 100, 16
@@ -38,9 +43,6 @@ UNPROVED = ", no proofs"  # the same run with nothing proved and nothing checked
 
 def without_proofs() -> None:
     """Makes this process, and its forks, send zeros for proofs and believe everybody."""
-    from tacit.protect import envelope, proofs
-    from tacit.protect import seal as seals
-
     seals.prove = lambda claim, messages, secret: bytes(proofs.proof_bytes(claim.public))
     envelope.unproved = lambda reports: {}
     proofs.warm = lambda public: None
@@ -54,31 +56,55 @@ def one(settings: dict[str, str], rounds: int) -> dict[str, Any]:
         without_proofs()
     changes = [f"{key}={value}" for key, value in settings.items()]
     experiment = tacit.Experiment.load("digits-encrypted", (f"train.rounds={rounds}", *changes))
-    began = time.perf_counter()
+    began, spent = time.perf_counter(), _processor()
     with tempfile.TemporaryDirectory() as folder:
         history = tacit.run(experiment, out=f"{folder}/run")
         seconds = time.perf_counter() - began
         model = (Path(folder) / "run" / "model.safetensors").read_bytes().hex()
     return {
         "run": seconds,
+        "processor": _processor() - spent,
         "rounds": [record["seconds"] for record in history.rounds],
         "uplink": history.summary["uplink_bytes"],
         "model": model,
     }
 
 
-def in_turns(rounds: int, repeats: int) -> dict[str, list[dict[str, Any]]]:
+def in_turns(contenders: dict[str, dict[str, str]], rounds: int, repeats: int) -> dict[str, list[dict[str, Any]]]:
     """Every contender once, then every contender again."""
-    all_ = CONTENDERS | {
-        name + UNPROVED: settings | {UNPROVED: "1"} for name, settings in CONTENDERS.items() if name != "in clear"
-    }
-    found: dict[str, list[dict[str, Any]]] = {name: [] for name in all_}
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in contenders}
     for _ in range(repeats):
-        for name, settings in all_.items():
+        for name, settings in contenders.items():
             words = [sys.executable, __file__, "--one", json.dumps(settings), "--rounds", str(rounds)]
             done = subprocess.run(words, check=True, capture_output=True, text=True)
             found[name].append(json.loads(done.stdout.splitlines()[-1]))
     return found
+
+
+def _processor() -> float:
+    """Seconds of the processor that this process and its children have had."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in used)
+
+
+def with_and_without_proofs(rounds: int, repeats: int) -> dict[str, tuple[float, float]]:
+    """What proofs cost whole runs, by key: the processor's time against the same run without, and what is more, a round.
+
+    The key is made beforehand, one for both: finding primes takes longer or shorter by chance, and more than proofs do.
+    """
+    from tacit.protect import keys
+    from tacit.protect.paillier import generate
+
+    pairs: dict[str, dict[str, str]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for bits, shape in product((2048, 3072), ("ordinary", "short-exponent")):
+            secret, _ = keys.save(Path(folder) / f"{bits}-{shape}", generate(bits=bits, shape=shape))
+            settings = {"protect.key_bits": "", "protect.key": str(secret)}
+            pairs[f"{bits}, {shape}"] = settings
+            pairs[f"{bits}, {shape}{UNPROVED}"] = settings | {UNPROVED: "1"}
+        found = {name: min(one["processor"] for one in runs) for name, runs in in_turns(pairs, rounds, repeats).items()}
+    proved = {name: (spent, found[name + UNPROVED]) for name, spent in found.items() if UNPROVED not in name}
+    return {name: (spent / bare, (spent - bare) / rounds) for name, (spent, bare) in proved.items()}
 
 
 def stages() -> dict[str, float]:
@@ -164,7 +190,7 @@ def main() -> None:
     if options.one is not None:
         print(json.dumps(one(json.loads(options.one), options.rounds)))
         return
-    console, found = Console(), in_turns(options.rounds, options.repeats)
+    console, found = Console(), in_turns(CONTENDERS, options.rounds, options.repeats)
     table = Table("sums", "run, s", "x", "median round, ms", "x", "uplink, kB", title="digits-encrypted")
     base_run, base_round = _figures(found["in clear"])
     for name, results in found.items():
@@ -173,11 +199,10 @@ def main() -> None:
         uplink = f"{results[0]['uplink'] / 1000:.0f}"
         table.add_row(name, f"{whole:.2f}", ratios[0], f"{1000 * middle:.1f}", ratios[1], uplink)
     console.print(table)
-    for name in CONTENDERS:
-        if name + UNPROVED in found:
-            pairs = zip(_figures(found[name]), _figures(found[name + UNPROVED]), strict=True)
-            whole, middle = (proved / bare for proved, bare in pairs)
-            console.print(f"proofs, {name}: the run {whole:.2f} times the same without, a median round {middle:.2f}")
+    more = Table("key", "x", "more, ms a round", title="digits-encrypted with proofs, against without: processor time")
+    for name, (ratio, seconds) in with_and_without_proofs(options.rounds, options.repeats).items():
+        more.add_row(name, f"{ratio:.2f}", f"{1000 * seconds:.0f}")
+    console.print(more)
     work = Table("step", "ms", "us a parameter", title=f"{SIZE:,} parameters, {BITS} bits, {CLIENTS} clients, one core")
     for name, seconds in stages().items():
         work.add_row(name, f"{1000 * seconds:.0f}", f"{1e6 * seconds / SIZE:.3f}")
