@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import tacit
+from tacit.algorithms import finished
 from tacit.algorithms.central_dp import CentralDP
 from tacit.errors import BadInput
 from tacit.privacy.accounting import price
@@ -92,10 +93,10 @@ def test_a_server_hands_the_noise_of_one_round_to_the_next_and_a_checkpoint_can_
     central = CentralDP(Alternating(1.0, 0.5, 40, 10), {"a": 1.0}, 1.0, local=None, optimizer=Sgd())
     state, moves = central.init(torch.zeros(D)), []
     for r in range(4):
-        told = central.broadcast(state, [])
+        told = central.broadcast(state, [], round=r)
         assert set(told.tensors) == {"params", "clip"}  # and nothing of the noise
         message = Message("a", {"update": torch.zeros(D)}, {"unclipped": True})
-        after, _ = central.server(state, [message], partial(seeded(3), "server", r))
+        after, _ = finished(central.collect(state, round=r), [message], partial(seeded(3), "server", r))
         moves.append(after.params - state.params)
         state = after
         assert all(isinstance(value, torch.Tensor) for value in state.memory.values())

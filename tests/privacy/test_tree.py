@@ -212,7 +212,7 @@ def run_of(steps=5):
 
 
 def replies(parts, trainer):
-    question = pack(parts.algorithm.broadcast(parts.algorithm.init(parts.params), [parts.population[0]]))
+    question = pack(parts.algorithm.broadcast(parts.algorithm.init(parts.params), [parts.population[0]], round=0))
     return [unpack(raw) for raw, _ in trainer(question, 0, [2, 0, 1])]
 
 
