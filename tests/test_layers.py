@@ -71,6 +71,11 @@ def test_every_module_has_a_room_and_every_room_is_there():
         assert place.is_dir() or place.with_suffix(".py").is_file(), name
 
 
+def test_every_folder_with_modules_is_a_package_that_is_installed():
+    folders = {path.parent for path in (ROOT / "tacit").rglob("*.py")}
+    assert [folder for folder in folders if not (folder / "__init__.py").is_file()] == []
+
+
 def test_an_import_that_goes_up_is_found(tmp_path):
     path = tmp_path / "digest.py"
     path.write_text("def late():\n    from tacit.cli.app import main\n", "utf-8")
