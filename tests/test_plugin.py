@@ -77,7 +77,7 @@ def test_an_option_that_says_the_default_leaves_the_population_as_it_is():
     ids = []
     for options in ({}, {"height": 1}, {"height": 2}):
         experiment = Experiment(**SMALL | {"data": {"clients": 3, "name": "somebody:stripes"} | options})
-        ids.append(population_id(experiment, tacit.build.parts.build(experiment)))
+        ids.append(population_id(experiment, tacit.build.parts.build(experiment).population))
     assert ids[0] == ids[1] != ids[2]
 
 

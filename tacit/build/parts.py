@@ -151,7 +151,7 @@ def population_id(experiment: Experiment, population: Population, *, elsewhere: 
     """What a ledger belongs to: the same records in the same hands, run after run.
 
     Where the data itself names the clients, rows may come and go, and who holds which is looked at row by row
-    (tacit/privacy/ledger/holdings.py); that needs the same way of reading them, of naming their clients and of holding some out. Where
+    (privacy/ledger/holdings.py); that needs the same way of reading them, of naming their clients and of holding some out. Where
     Tacit deals the rows out, other settings or other rows would put a record into other hands, and the charges of two clients
     would have to be added. Where the files lie never matters.
     """

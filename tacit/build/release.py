@@ -10,7 +10,6 @@ from, and without rows, which a deployed server does not know.
 Where a run's files lie and how fast it goes is left out. Partition, initial weights and budgets stay on the bare seed.
 """
 
-import hashlib
 import json
 import os
 import platform
@@ -26,14 +25,14 @@ import torch
 from torch import nn
 
 import tacit
-from tacit.experiment import Experiment
 from tacit.build.held import held
 from tacit.data.load import settings
 from tacit.data.population import Population
 from tacit.digest import mark
+from tacit.experiment import Experiment
 from tacit.privacy.plan import Plan
 from tacit.random import Derive, Stream, from_os, keyed
-from tacit.types import Client, State
+from tacit.types import Client
 
 FORMAT = "tacit release 1"
 WHERE = {  # where, how fast and under which seal, not what: a sealed run releases the very integers of an unsealed one

@@ -36,6 +36,7 @@ PLACES = (
 Number = Annotated[float, Field(strict=True)]  # no text, and no true for 1
 Count = Annotated[int, Field(strict=True, ge=1)]
 MOST_NAME = 100  # characters of an experiment's name: it stands in logs
+OPTIONS = ("aggregate.", "data.", "model.")  # tables whose other keys are the options of the part they name
 
 
 class Accept(BaseModel):
@@ -57,7 +58,9 @@ class Accept(BaseModel):
     def _understood(cls, settings: dict[str, Any]) -> dict[str, Any]:
         """A limit that is not understood would be none."""
         for place, allowed in settings.items():
-            if place not in PLACES:
+            if place not in PLACES and not place.startswith(
+                OPTIONS
+            ):  # an option is understood by the part that takes it
                 raise ValueError(f"accept.settings: {unknown(place, PLACES)}")
             numbers = isinstance(allowed, dict) and all(type(end) in (int, float) for end in allowed.values())
             if isinstance(allowed, dict) and not (numbers and allowed and set(allowed) <= {"min", "max"}):

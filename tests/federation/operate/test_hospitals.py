@@ -262,7 +262,9 @@ def test_the_server_says_every_round_and_where_the_page_is(hospitals, capsys):
     observer(chosen)({"round": 0, "accuracy": 0.5, "answered": 2, "cohort": 3} | spent)
     ending(deployed(federation))
     lines = capsys.readouterr().out
-    assert "round 1/2  accuracy 0.500  epsilon per record 0.250 to 2.000  2 of 3 sites" in lines
+    assert (
+        "round 1/2  accuracy 0.500  epsilon per record 0.250 to 2.000 (all runs of its ledger)  2 of 3 sites" in lines
+    )
     assert f"report: {federation.results / 'report.html'}" in lines
     assert "add or remove one record of one client" in lines
     found = run_page(read(federation.results))
