@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from tacit.build.parts import Parts
-from tacit.engine.wire import unpack
+from tacit.engine.wire import all_finite, unpack
 from tacit.errors import BadInput
 from tacit.train.workspace import Trained
 from tacit.types import Client, Message, Private, Raw
@@ -61,7 +61,7 @@ def refuse_odd(raw: bytes, *, sender: str, like: Message, most: float) -> None:
     if _shapes(message) != _shapes(like):
         raise BadInput(f"it sent {_words(message)} where {_words(like)} belongs")
     for name, tensor in message.tensors.items():
-        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+        if tensor.is_floating_point() and not all_finite(tensor):
             raise BadInput(f"it sent a {name} that is not finite")
         if tensor.is_floating_point() and tensor.numel() and float(tensor.abs().max()) > most:
             raise BadInput(f"it sent a {name} that is larger than any honest one")

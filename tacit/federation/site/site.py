@@ -16,7 +16,7 @@ import torch
 
 import tacit
 from tacit.algorithms import rule_of
-from tacit.engine.wire import unpack
+from tacit.engine.wire import all_finite, unpack
 from tacit.errors import BadInput, BudgetExhausted, Refused, TacitError
 from tacit.experiment import Experiment
 from tacit.federation.site import agreement, outbox, sealed, store
@@ -152,7 +152,7 @@ class Site:
             return known.agreement
         agreement.refuse_many(self.folder, run, most=limits.most_runs)
         size, privacy = len(read_rows(self.folder, experiment, values, local=self._local).y), experiment.privacy
-        if kind_of(experiment).together:
+        if kind_of(experiment).plans.trusts_server:
             raise Refused("The server does not speak Tacit, so it adds no noise: only local DP protects the site.")
         roster = Roster((values["name"],), (size,), (limits.epsilon,), privacy.run_delta, privacy.unit_kept)
         agreement.refuse_changed(self.folder, run, text, roster.record())
@@ -295,6 +295,6 @@ def refuse_unusable(body: bytes, terms: Terms) -> Message:
     if params is None or params.shape != (terms.parameters,) or params.dtype != torch.float32:
         found = "none" if params is None else f"{list(params.shape)} of {params.dtype}"
         raise Refused(f"The server sent other parameters ({found}) than the {terms.parameters} that were agreed.")
-    if not bool(torch.isfinite(params).all()):
+    if not all_finite(params):
         raise Refused("The server sent parameters that are not finite.")
     return received
