@@ -59,7 +59,7 @@ class ToyPlan(Plan):
 
 
 class Toy:
-    together = False
+    plans = ToyPlan
 
     def plan(self, experiment, population, *, size, own=None):
         mechanism = SampledGaussian(experiment.privacy.noise_multiplier or 4.0, experiment.privacy.clip, 1.0)

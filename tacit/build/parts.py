@@ -142,7 +142,7 @@ def clients(
     limits = {"epsilons": epsilons, "delta": privacy.run_delta, "unit": privacy.unit_kept}
     population = populate(dataset, shares, names=names, **limits)
     if before.runs:
-        sealed = before.epsilons(population.names, together=kind_of(experiment).together)
+        sealed = before.epsilons(population.names, together=kind_of(experiment).plans.together)
         population = replace(population, sealed=sealed)
     return dataset, shares, population
 

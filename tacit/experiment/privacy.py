@@ -59,7 +59,12 @@ class PrivacySection(Section):
         return values
 
     def possible(self) -> None:
-        if ":" not in self.kind:  # somebody else's kind is looked for when it is needed, not here
+        if self.foreign:  # it is looked for when it is needed, not here
+            if self.unit is None:
+                raise BadInput(
+                    f'privacy.kind = "{self.kind}" needs privacy.unit: say "record" or "client", whom its epsilon is about.'
+                )
+        else:
             check.one_of(KINDS, **{"privacy.kind": self.kind})
         self._possible_client_level()
         check.probability(**{"privacy.delta": self.delta})
@@ -117,6 +122,11 @@ class PrivacySection(Section):
                 raise BadInput(f'privacy.{key} belongs to privacy.kind = "distributed": leave it out.')
         check.at_least(1, **{"privacy.fewest_reports": 1 if self.fewest_reports is None else self.fewest_reports})
         check.at_least(0, **{"privacy.colluding": self.colluding or 0})
+
+    @property
+    def foreign(self) -> bool:
+        """Whether the kind is somebody else's."""
+        return ":" in self.kind
 
     @property
     def run_delta(self) -> float:

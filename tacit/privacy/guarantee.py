@@ -21,6 +21,7 @@ FROM_OS = "the operating system's entropy"
 
 
 PUBLIC = ("the test set and all settings, their tuning included, are public",)
+FOREIGN = "the code that privacy.kind names, which is not Tacit's, releases nothing but what it prices"
 FLOATS = ("floating-point noise stands for real-valued noise",)
 EMPTIED = "empty one client (its update is then zero)"
 ACCOUNTANTS = {"pld": "the least of PLD, RDP and the closed form for Gaussians", "rdp": "RDP"}
@@ -58,7 +59,7 @@ def promise(experiment: Experiment, words: Words) -> Guarantee:
         epsilon_median=0.0,
         epsilon_max=0.0,
         randomness=SEEDED if experiment.run.randomness == "seeded" else FROM_OS,
-        assumes=(*WHO[privacy.unit_kept], *PUBLIC, *words.assumes),
+        assumes=(*WHO[privacy.unit_kept], *PUBLIC, *words.assumes, *(FOREIGN,) * privacy.foreign),
     )
 
 

@@ -1,23 +1,29 @@
 """The one place that picks a kind of privacy by its name."""
 
 import importlib
-from typing import Any
 
+from tacit import plugin
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.experiment.privacy import KINDS
-from tacit.privacy.plan import Kind
+from tacit.privacy.plan import Kind, Plan
 
 
 def kind_of(experiment: Experiment) -> Kind:
-    """The kind that an experiment names: a folder of this one, or "package.module:name". Raises BadInput in one sentence."""
+    """The kind that an experiment names: a folder of this room, or what the factory at "package.module:name" makes.
+
+    Raises BadInput in one sentence for what cannot be imported or made, and for what is no kind.
+    """
     name = experiment.privacy.kind
     if name in KINDS:
         return importlib.import_module(f"tacit.privacy.{name}.kind").KIND
-    module, _, attribute = name.partition(":")
-    try:
-        found: Any = getattr(importlib.import_module(module), attribute)
-        made: Any = found() if callable(found) else found
-        return made
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise BadInput(f"privacy.kind = {name!r} cannot be used ({error}): name a package.module:factory.") from None
+    made = plugin.make(plugin.find("tacit.privacy", name, key="privacy.kind"), {}, table="privacy")
+    plans = getattr(made, "plans", None)
+    if not (isinstance(plans, type) and issubclass(plans, Plan)):
+        raise BadInput(
+            f"privacy.kind = {name!r} is no kind of privacy: it needs `plans`, the class of the plans it makes."
+        )
+    for asked in ("plan", "refuse_at_site"):
+        if not callable(getattr(made, asked, None)):
+            raise BadInput(f"privacy.kind = {name!r} is no kind of privacy: it has no `{asked}`.")
+    return made

@@ -36,6 +36,12 @@ class Plan(ABC):
     trusts_server: ClassVar[bool] = False  # whether the noise is the server's
     own_training: ClassVar[bool] = True  # whether the promise is made in Tacit's own training, and in no other
 
+    def __init_subclass__(cls, **rest: Any) -> None:
+        """Refuses a plan by which all would pay for cohorts that it cannot draw: it would be found out when they have paid."""
+        super().__init_subclass__(**rest)
+        if cls.together and cls.drawn is Plan.drawn:
+            raise TypeError(f"{cls.__name__} says `together`, so it must say by which chance a cohort is `drawn`.")
+
     @property
     def fewest(self) -> int:
         """With fewer reports than this a round releases nothing."""
@@ -119,7 +125,7 @@ def planned_participations(*, rounds: int, share: float) -> int:
 class Kind(Protocol):
     """A kind of privacy, by which plans are made."""
 
-    together: bool  # as of its plans
+    plans: type[Plan]  # what it makes: what holds for all of them is asked before there is one
 
     def plan(self, experiment: Experiment, population: Population, *, size: int, own: int | None = None) -> Plan:
         """The plan for a model of `size` parameters. Raises BadInput. One client (`own`) may leave out what is the others'."""

@@ -2,14 +2,14 @@
 
 from tacit.data.population import Population
 from tacit.experiment import Experiment
-from tacit.privacy.central.plan import central_plan
+from tacit.privacy.central.plan import CentralPlan, central_plan
 from tacit.privacy.plan import Plan
 
 
 class Central:
     """The kind `central`."""
 
-    together = True
+    plans = CentralPlan
 
     def plan(self, experiment: Experiment, population: Population, *, size: int, own: int | None = None) -> Plan:
         """One noise for all clients, from their one budget."""

@@ -15,7 +15,7 @@ from tacit.rules._split import threshold
 class Distributed:
     """The kind `distributed`."""
 
-    together = False
+    plans = DistributedPlan
 
     def plan(self, experiment: Experiment, population: Population, *, size: int, own: int | None = None) -> Plan:
         """Grid, groups and shares of noise. Raises BadInput, or NeedsRows for a rule that must see single updates."""

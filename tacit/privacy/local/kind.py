@@ -14,7 +14,7 @@ from tacit.privacy.plan import Plan, planned_participations
 class Local:
     """The kind `local`."""
 
-    together = False
+    plans = LocalPlan
 
     def plan(self, experiment: Experiment, population: Population, *, size: int, own: int | None = None) -> Plan:
         """Every client's noise, by the strategy that the experiment names."""

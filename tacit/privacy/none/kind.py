@@ -52,7 +52,7 @@ class NoPlan(Plan):
 class NoPrivacy:
     """The kind `none`."""
 
-    together = False
+    plans = NoPlan
 
     def plan(self, experiment: Experiment, population: Population, *, size: int, own: int | None = None) -> Plan:
         return NoPlan()
