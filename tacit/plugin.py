@@ -180,7 +180,7 @@ def unknown(key: str, *, table: str, known: Iterable[str]) -> str:
     )
 
 
-def wrong(place: str, problem: Mapping[str, Any]) -> str:
+def wrong(key_path: str, problem: Mapping[str, Any]) -> str:
     """The sentence for a value of the wrong type: `problem` is one of a pydantic error's."""
     message = str(problem["msg"]).removeprefix("Value error, ")
     if problem["type"] == "value_error":
@@ -188,11 +188,11 @@ def wrong(place: str, problem: Mapping[str, Any]) -> str:
     if problem["type"] == "literal_error":
         valid = str(problem.get("ctx", {}).get("expected"))
         near = check.nearest(problem["input"], re.findall("'([^']*)'", valid))
-        return f"Expected {place} to be one of {valid}; got {problem['input']!r}.{near}"
+        return f"Expected {key_path} to be one of {valid}; got {problem['input']!r}.{near}"
     kind = next((words for start, words in KINDS.items() if str(problem["type"]).startswith(start)), None)
     if kind:
-        return f"Expected {place} to be {kind}, got {problem['input']!r}."
-    return f"{place}: {message[:1].lower()}{message[1:]}, got {problem['input']!r}."
+        return f"Expected {key_path} to be {kind}, got {problem['input']!r}."
+    return f"{key_path}: {message[:1].lower()}{message[1:]}, got {problem['input']!r}."
 
 
 def search_here() -> None:
@@ -212,14 +212,14 @@ def only_installed() -> None:
         del sys.path[0]
 
 
-def _value(place: str, value: Any, hint: Any) -> Any:
+def _value(key_path: str, value: Any, hint: Any) -> Any:
     try:
         # true is no number, though Python takes it for one
         return TypeAdapter(hint).validate_python(value, strict=True if isinstance(value, bool) else None)
     except ValidationError as error:
-        raise BadInput(wrong(place, error.errors()[0])) from None
+        raise BadInput(wrong(key_path, error.errors()[0])) from None
     except PydanticUserError:
-        raise BadInput(f"{place} cannot be set: no text says a value of the type {hint}.") from None
+        raise BadInput(f"{key_path} cannot be set: no text says a value of the type {hint}.") from None
 
 
 def _parameters(factory: Factory) -> Mapping[str, inspect.Parameter]:

@@ -92,8 +92,8 @@ class Stream:
 def seeded(seed: int) -> Derive:
     """Streams that are a function of the seed and of the place they are used: `seeded(7)(round, client, "noise")`."""
 
-    def derive(*place: int | str) -> Stream:
-        text = repr((int(seed), *place)).encode()
+    def derive(*purpose: int | str) -> Stream:
+        text = repr((int(seed), *purpose)).encode()
         return Stream(hashlib.blake2b(text, digest_size=KEY_BYTES, person=b"tacit-stream").digest())
 
     return derive
@@ -102,8 +102,8 @@ def seeded(seed: int) -> Derive:
 def keyed(key: bytes) -> Derive:
     """Streams that are a function of a secret or public key and of the place they are used."""
 
-    def derive(*place: int | str) -> Stream:
-        text = repr(place).encode()
+    def derive(*purpose: int | str) -> Stream:
+        text = repr(purpose).encode()
         return Stream(hashlib.blake2b(text, digest_size=KEY_BYTES, key=key, person=b"tacit-stream").digest())
 
     return derive
@@ -112,8 +112,8 @@ def keyed(key: bytes) -> Derive:
 def from_os() -> Derive:
     """Streams keyed by the operating system's entropy, whatever the place: never the same twice."""
 
-    def derive(*place: object) -> Stream:
-        del place
+    def derive(*purpose: object) -> Stream:
+        del purpose
         return Stream(os.urandom(KEY_BYTES))
 
     return derive

@@ -52,8 +52,8 @@ def wide(*, input_shape: tuple[int, ...], classes: int, width: int = 8) -> nn.Mo
 class diary:
     """Writes one line a round into the run's folder."""
 
-    def __init__(self, place):
-        self._path = place / "diary.txt"
+    def __init__(self, folder):
+        self._path = folder / "diary.txt"
 
     def past(self, records):
         self._path.write_text("")
@@ -72,7 +72,7 @@ class diary:
 class chat:
     """A writer that cannot be made of what a run gives."""
 
-    def __init__(self, place, channel: str):
+    def __init__(self, folder, channel: str):
         self.channel = channel
 
 

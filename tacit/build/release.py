@@ -41,15 +41,6 @@ WHERE = {  # where, how fast and under which seal, not what: a sealed run releas
     "privacy": {"ledger"},
     "protect": {"kind", "key_bits", "key_shape", "key", "threshold"},
 }
-UNSAID = {  # of [data], where a source has no such option: part of every key since there are keys
-    "label": "label",
-    "test_share": 0.2,
-    "numeric": {},
-    "categorical": {},
-    "ignore": [],
-    "missing": "refuse",
-    "divide_by": 1.0,
-}
 KERNELS = ("MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "MKL_DEBUG_CPU_TYPE", "ONEDNN_", "DNNL_", "OPENBLAS_CORETYPE")
 ONE_BY_ONE, STACKED = "one by one", "stacked"  # trainers that give other bits
 
@@ -88,8 +79,8 @@ class Releases:
         """The digest of one client's releases."""
         rows = client.mark or self.population.marks[client.index].tobytes()
         budget = repr((float(self.population.epsilons[client.index]), self.population.delta, self.population.unit))
-        place = (self.common, trainer, client.id, str(client.index), budget, self.plan.key(client))
-        return bytes.fromhex(mark("client", *place, rows))
+        who = (self.common, trainer, client.id, str(client.index), budget, self.plan.key(client))
+        return bytes.fromhex(mark("client", *who, rows))
 
     def streams(self, *, trainer: str = ONE_BY_ONE) -> ClientDerive:
         """Every client's randomness: `derive(question, round, client, purpose)`."""
@@ -134,7 +125,7 @@ def experiment_text(experiment: Experiment) -> str:
     """Everything an experiment says, but where its files lie and how fast it goes."""
     values = experiment.model_dump(mode="json", exclude=WHERE, exclude_none=True)  # pyright: ignore[reportArgumentType]
     said = {key: value for key, value in settings(experiment.data).items() if key not in WHERE["data"]}
-    values["data"] = UNSAID | {key: value for key, value in said.items() if value is not None}
+    values["data"] = {key: value for key, value in said.items() if value is not None}
     return json.dumps(values, sort_keys=True, default=repr)
 
 

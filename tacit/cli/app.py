@@ -62,7 +62,7 @@ def run_command(
 ) -> None:
     """Train a federated model and keep the ledger."""
     from tacit.report.progress import Display, closing
-    from tacit.simulation.run import new_place
+    from tacit.simulation.run import new_folder
 
     plugin.search_here()
     if resume and force:
@@ -75,15 +75,17 @@ def run_command(
         else tacit.Experiment.load(experiment or "digits", tuple(settings or ()))
     )
     console = Console(stderr=as_json, quiet=as_json)
-    place = out or Path(chosen.run.out or new_place(chosen.name))
+    folder = out or Path(chosen.run.out or new_folder(chosen.name))
     try:
         with Display(console) as display:
             history = tacit.run(
-                chosen, out=place, resume=resume, force=force, observe=display.observe, ready=display.ready
+                chosen, out=folder, resume=resume, force=force, observe=display.observe, ready=display.ready
             )
     except KeyboardInterrupt as error:
-        begun = (place / "experiment.toml").exists()
-        said = f"Nothing is lost: go on with `tacit run --resume --out {place}`." if begun else "Nothing had begun yet."
+        begun = (folder / "experiment.toml").exists()
+        said = (
+            f"Nothing is lost: go on with `tacit run --resume --out {folder}`." if begun else "Nothing had begun yet."
+        )
         typer.echo(f"Stopped. {said}", err=True)
         raise typer.Exit(exit_code(error)) from None
     if as_json:
@@ -188,14 +190,14 @@ def data_command(
 
     plugin.search_here()
     shown = holdings.of(_experiment_or_data(name, tuple(settings or ())))
-    place = picture or Path(f"{shown.name}-clients.png")
-    shown.draw(place)
+    path = picture or Path(f"{shown.name}-clients.png")
+    shown.draw(path)
     if as_json:
         typer.echo(json.dumps(shown.record(), indent=2))
         return
     console = Console()
     console.print(shown.table())
-    console.print(f"Picture: {place}", highlight=False)
+    console.print(f"Picture: {path}", highlight=False)
 
 
 def _experiment_or_data(name: str, settings: tuple[str, ...]) -> tacit.Experiment:
@@ -227,8 +229,8 @@ def _usage(error: UsageError) -> str:
 
     said = re.sub(r"(\s*Did you mean '[^']*'\?)\1+", r"\1", error.format_message().rstrip("."))
     name = str(getattr(error, "option_name", "") or "").lstrip("-").replace("-", "_")
-    places = list(homes(name)) if name else []
-    return f"There is no option --{name}: write `--set {places[0]}=VALUE`" if places else said
+    keys = list(homes(name)) if name else []
+    return f"There is no option --{name}: write `--set {keys[0]}=VALUE`" if keys else said
 
 
 def main() -> None:

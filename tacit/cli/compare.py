@@ -16,7 +16,7 @@ from tacit.compare.values import parse_vary, text
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.simulation.compare import compare, plain
-from tacit.simulation.run import new_place
+from tacit.simulation.run import new_folder
 from tacit.stopping import exit_code
 
 SEEDS = 3  # the fewest that give an interval one can use
@@ -48,15 +48,15 @@ def command(
             "Nothing is varied, so there is nothing to compare: add --vary aggregate.rule=mean,weighted (or another key and its "
             "values), give --seeds N to compare seeds alone, or use `tacit run`."
         )
-    place = out or new_place(f"{base.get('name', 'digits')}-compare")
+    folder = out or new_folder(f"{base.get('name', 'digits')}-compare")
     console = Console(stderr=as_json, quiet=as_json)
     try:
         with Display(console) as display:
             options: dict[str, Any] = {"resume": resume, "force": force, "jobs": jobs, "display": display}
-            rows = compare(base, choices, seeds=count, out=place, **options)
+            rows = compare(base, choices, seeds=count, out=folder, **options)
     except KeyboardInterrupt as error:
-        begun = (place / ASKED).exists()
-        way = f"Nothing is lost: go on with `tacit compare --resume --out {place}`." if begun else "Nothing had begun."
+        begun = (folder / ASKED).exists()
+        way = f"Nothing is lost: go on with `tacit compare --resume --out {folder}`." if begun else "Nothing had begun."
         print(f"Stopped. {way}", file=sys.stderr)
         return exit_code(error)
     if as_json:
@@ -64,7 +64,7 @@ def command(
     else:
         table.show(rows, console)
         console.print(
-            Text(f"Files: {place} (report.html, compare.csv, table.csv, table.md, figures as .png and .svg, runs/)")
+            Text(f"Files: {folder} (report.html, compare.csv, table.csv, table.md, figures as .png and .svg, runs/)")
         )
     return int(any(run.failure for row in rows for run in row.runs))
 

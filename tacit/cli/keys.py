@@ -34,8 +34,8 @@ def new_command(
         raise BadInput(f"{folder / taken[0]} exists: choose another folder, or overwrite it with --force.")
     with Console(stderr=True).status(f"Looking for primes for a key of {bits} bits"):
         key = generate(bits=bits, shape=shape)  # type: ignore[arg-type]  # refused by name if it is none of the shapes
-    places = on_disk.save(folder, key, force=force)
-    _tell(_facts(key.public, "public key") | {"files": [str(place) for place in places]}, as_json=as_json)
+    paths = on_disk.save(folder, key, force=force)
+    _tell(_facts(key.public, "public key") | {"files": [str(path) for path in paths]}, as_json=as_json)
 
 
 @keys.command("client")
@@ -49,9 +49,9 @@ def client_command(
     from tacit.protect import signing
 
     signer = signing.new_signer(name)
-    places = signing.save(folder, signer, force=force)
+    paths = signing.save(folder, signer, force=force)
     facts = {"kind": "signing key", "client": name, "id": signing.fingerprint(signer.public)}
-    _tell(facts | {"files": [str(place) for place in places]}, as_json=as_json)
+    _tell(facts | {"files": [str(path) for path in paths]}, as_json=as_json)
 
 
 @keys.command("show")
@@ -93,9 +93,9 @@ def split_command(
     from tacit.protect.threshold import deal
 
     shares = deal(on_disk.load_secret(file), threshold=threshold, of=of)
-    places = on_disk.save_shares(out, shares, force=force)
+    paths = on_disk.save_shares(out, shares, force=force)
     facts = _facts(shares[0].verification.public, "shares") | {"opened by": f"{threshold} of {of}"}
-    _tell(facts | {"files": [str(place) for place in places]}, as_json=as_json)
+    _tell(facts | {"files": [str(path) for path in paths]}, as_json=as_json)
     if not as_json:
         typer.echo(f"Give each client its own share, then destroy {file}: whoever has it opens everything alone.")
 

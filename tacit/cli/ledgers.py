@@ -13,8 +13,7 @@ from rich.table import Table
 from tacit.errors import TacitError
 from tacit.federation.site.limits import NAME, Limits, read_limits
 from tacit.privacy.guarantee import shown, shown_delta
-from tacit.privacy.ledger import reader as books
-from tacit.privacy.ledger import witness
+from tacit.privacy.ledger import reader, witness
 from tacit.privacy.ledger.filter import ROUNDING
 
 MOST_ROWS = 40
@@ -27,15 +26,15 @@ CAPTION = (
 
 def by_client(path: Path, *, delta: float | None) -> Table:
     """A row per client: how often it was charged, in how many runs, and what that adds up to."""
-    file = books.find(path)
-    charges = books.entries(file)
+    file = reader.find(path)
+    charges = reader.entries(file)
     delta, limits = _delta(file, delta), _limits(file)
-    accounts = books.accounts(file)
-    sealed, used = books.totals(accounts), books.totals([replace(a, sealed=a.used) for a in accounts])
+    accounts = reader.accounts(file)
+    sealed, used = reader.totals(accounts), reader.totals([replace(a, sealed=a.used) for a in accounts])
     names = ("client", "per", "charges", "runs", "last (UTC)", "epsilon spent", "sealed", "at delta", "joint PLD")
     table = Table(*names, title=str(file), caption=CAPTION.format(delta=delta))
     table.columns[names.index("epsilon spent")].no_wrap = True
-    for (client, unit), joint in sorted(books.spent(charges, delta=delta).items()):
+    for (client, unit), joint in sorted(reader.spent(charges, delta=delta).items()):
         mine = [entry for entry in charges if (entry["client"], entry["unit"]) == (client, unit)]
         limit = f" of {limits.epsilon:g}" if limits and limits.unit == unit else ""
         last = mine[-1]["time"][:16].replace("T", " ")
@@ -52,11 +51,11 @@ def by_client(path: Path, *, delta: float | None) -> Table:
 def by_run(path: Path) -> Table:
     """A row per run: what it sealed when it began, what it has used of that, and at which delta; the largest over clients."""
     table = Table("run", "per", "clients", "releases", "sealed", "used", "at delta", box=None)
-    runs: dict[tuple[str, str], list[books.Account]] = {}
-    for account in books.accounts(books.find(path)):
+    runs: dict[tuple[str, str], list[reader.Account]] = {}
+    for account in reader.accounts(reader.find(path)):
         runs.setdefault((account.run, account.unit), []).append(account)
     for (run, unit), members in runs.items():
-        who = "all" if members[0].client == books.EVERYBODY else str(len(members))
+        who = "all" if members[0].client == reader.EVERYBODY else str(len(members))
         releases = f"{max(m.releases for m in members)} of {max(m.most for m in members)}"
         prices = shown(max(m.sealed for m in members)), shown(max(m.used for m in members))
         table.add_row(run[:8], unit, who, releases, *prices, shown_delta(max(m.delta for m in members)))
@@ -65,7 +64,7 @@ def by_run(path: Path) -> Table:
 
 def by_charge(path: Path) -> Table:
     """A row per charge, the newest ones."""
-    charges = books.entries(books.find(path))
+    charges = reader.entries(reader.find(path))
     table = Table("time (UTC)", "client", "run", "round", "per", "for", box=None)
     if len(charges) > MOST_ROWS:
         table.caption = f"the last {MOST_ROWS} of {len(charges)}; `tacit ledger export` has all"
@@ -88,29 +87,29 @@ def _what(event: str) -> str:
 def as_csv(path: Path) -> str:
     """Every charge as CSV."""
     out = io.StringIO()
-    writer = csv.DictWriter(out, books.NAMES, lineterminator="\n")
+    writer = csv.DictWriter(out, reader.NAMES, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(books.entries(books.find(path)))
+    writer.writerows(reader.entries(reader.find(path)))
     return out.getvalue()
 
 
 def as_json(path: Path) -> str:
     """Every charge as JSON."""
-    return json.dumps(books.entries(books.find(path)), indent=1)
+    return json.dumps(reader.entries(reader.find(path)), indent=1)
 
 
 def verify(path: Path, *, delta: float | None) -> Iterator[str]:
     """Whatever is wrong: with the file, with the budget, or with an answer that nobody was charged for."""
-    file = books.find(path)
+    file = reader.find(path)
     marks = (file.parent / witness.NAME, file.with_name(f"{file.name}.mark"))
-    found = [*books.faults(file), *(text for mark in marks for text in books.marked(file, mark))]
+    found = [*reader.faults(file), *(text for mark in marks for text in reader.marked(file, mark))]
     yield from found
     if found:
         return
-    charges, limits = books.entries(file), _limits(file)
+    charges, limits = reader.entries(file), _limits(file)
     if limits is not None:
-        sums = {key: epsilon for key, (epsilon, _) in books.totals(books.accounts(file)).items()}
-        for (client, unit), epsilon in (sums or books.spent(charges, delta=_delta(file, delta))).items():
+        sums = {key: epsilon for key, (epsilon, _) in reader.totals(reader.accounts(file)).items()}
+        for (client, unit), epsilon in (sums or reader.spent(charges, delta=_delta(file, delta))).items():
             if unit == limits.unit and epsilon > limits.epsilon * (1 + ROUNDING):
                 text = f"the runs of {client} have sealed epsilon {shown(epsilon)} per {unit}, more than the {limits.epsilon:g} of"
                 yield f"{text} {NAME}: nothing more will be charged"
@@ -141,7 +140,7 @@ def _delta(file: Path, delta: float | None) -> float:
         from tacit.experiment import Experiment
 
         return Experiment.load(known).privacy.delta
-    sealed = [at for _, at in books.totals(books.accounts(file)).values()]
+    sealed = [at for _, at in reader.totals(reader.accounts(file)).values()]
     if sealed:  # what its runs have taken of their clients' delta, each its own share
         return max(sealed)
     raise TacitError("An epsilon needs a delta: give --delta, for this ledger stands alone.")
@@ -149,5 +148,5 @@ def _delta(file: Path, delta: float | None) -> float:
 
 def summary(path: Path) -> dict[str, Any]:
     """What `verify` looked at."""
-    charges = books.entries(books.find(path))
+    charges = reader.entries(reader.find(path))
     return {"charges": len(charges), "clients": len({entry["client"] for entry in charges})}

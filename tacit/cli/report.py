@@ -23,14 +23,14 @@ def command(folders: Sequence[Path], *, out: Path | None, live: bool, port: int 
         return
     if port is not None:
         raise BadInput("--port is for --live: add --live, or leave it out.")
-    place = out or (folders[0] / "report.html" if len(folders) == 1 else Path("report.html"))
-    if place.is_dir():
-        place = place / "report.html"
-    write_page(folders, place)
+    path = out or (folders[0] / "report.html" if len(folders) == 1 else Path("report.html"))
+    if path.is_dir():
+        path = path / "report.html"
+    write_page(folders, path)
     kind = "Comparison" if len(folders) == 1 and (folders[0] / ASKED).exists() else "Report"
-    typer.echo(f"{kind}: {place}")
+    typer.echo(f"{kind}: {path}")
     if show:
-        webbrowser.open(place.resolve().as_uri())
+        webbrowser.open(path.resolve().as_uri())
 
 
 def _ready(url: str, *, show: bool) -> None:

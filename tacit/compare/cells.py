@@ -87,14 +87,14 @@ def _check_keys(values: Mapping[str, Any], vary: Mapping[str, Sequence[Any]]) ->
 
 def _applied(values: Mapping[str, Any], varied: Mapping[str, Any]) -> dict[str, Any]:
     copy = {name: dict(part) if isinstance(part, Mapping) else part for name, part in values.items()}
-    for place, value in varied.items():
-        section, _, key = place.partition(".")
+    for key_path, value in varied.items():
+        section, _, key = key_path.partition(".")
         copy.setdefault(section, {})[key] = value
     return copy
 
 
-def _said(values: Mapping[str, Any], place: str) -> bool:
-    section, _, key = place.partition(".")
+def _said(values: Mapping[str, Any], key_path: str) -> bool:
+    section, _, key = key_path.partition(".")
     return key in values.get(section, {})
 
 

@@ -85,13 +85,13 @@ def note(path: Path, values: Mapping[str, Any], vary: Mapping[str, Sequence[Any]
 
 def asked(path: Path) -> tuple[dict[str, list[Any]], int]:
     """What the comparison in a folder varies, and over how many seeds."""
-    place = path / ASKED
-    if not place.exists():
+    file = path / ASKED
+    if not file.exists():
         raise BadInput(f"There is no comparison to resume in {path}.")
     with suppress(tomllib.TOMLDecodeError, KeyError):
-        known = tomllib.loads(place.read_text("utf-8"))
+        known = tomllib.loads(file.read_text("utf-8"))
         return known["vary"], known["seeds"]
-    raise BadInput(f"{place} is damaged: start again with --force, which keeps the old files.")
+    raise BadInput(f"{file} is damaged: start again with --force, which keeps the old files.")
 
 
 def _lock(path: Path) -> int:

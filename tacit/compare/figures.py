@@ -62,17 +62,17 @@ def by_round(rows: Sequence[Row]) -> Figure:
 def by_cell(rows: Sequence[Row]) -> Figure:
     """A dot with its interval per cell, the seeds as small dots, and the number in words at the right."""
     figure, axes = plot.canvas(height=1.3 + 0.36 * len(rows) + plot.LINE_HEIGHT * len(_promises(rows)))
-    for place, (row, ink) in enumerate(zip(rows, plot.styles([row.cell for row in rows]), strict=True)):
+    for row_number, (row, ink) in enumerate(zip(rows, plot.styles([row.cell for row in rows]), strict=True)):
         found = row.accuracy
         if found is None:
             continue
         seeds = [run.accuracy for run in row.ended]
         if len(seeds) > 1:
-            axes.scatter(seeds, [place + 0.2] * len(seeds), s=9, color=plot.GREY, alpha=0.6, linewidths=0)
+            axes.scatter(seeds, [row_number + 0.2] * len(seeds), s=9, color=plot.GREY, alpha=0.6, linewidths=0)
         axes.errorbar(
-            found.mean, place, xerr=_error(found), color=ink.color, marker=ink.marker, capsize=3, linewidth=1.6
+            found.mean, row_number, xerr=_error(found), color=ink.color, marker=ink.marker, capsize=3, linewidth=1.6
         )
-        axes.text(1.02, place, accuracy(row), transform=axes.get_yaxis_transform(), va="center", fontsize=9)
+        axes.text(1.02, row_number, accuracy(row), transform=axes.get_yaxis_transform(), va="center", fontsize=9)
     axes.set_yticks(range(len(rows)), _named(rows), parse_math=False)
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.grid(axis="y", visible=False)

@@ -94,10 +94,10 @@ def spread(wished: Sequence[float], *, gap: float, low: float, high: float) -> l
             blocks[-2:] = [[(one * n + other * m) / (n + m), n + m]]
     starts = [start for start, count in blocks for _ in range(int(count))]
     top = high - (len(wished) - 1) * gap
-    places = [0.0] * len(wished)
+    heights = [0.0] * len(wished)
     for rank, index in enumerate(order):
-        places[index] = min(max(starts[rank], low), top) + rank * gap
-    return places
+        heights[index] = min(max(starts[rank], low), top) + rank * gap
+    return heights
 
 
 def label_ends(
@@ -107,16 +107,16 @@ def label_ends(
     low, high = axes.get_ylim()
     wished = [y for _, y in ends]
     gap = LINE_HEIGHT / (tall - MARGIN) * (high - low)
-    places = spread(wished, gap=gap, low=low + gap / 2, high=high - gap / 2)
+    heights = spread(wished, gap=gap, low=low + gap / 2, high=high - gap / 2)
     across = axes.get_yaxis_transform()  # x from 0 to 1 over the axes, y as the data
-    for (x, y), place, name, style in zip(ends, places, names, inks, strict=True):
+    for (x, y), height, name, style in zip(ends, heights, names, inks, strict=True):
         sample = {"color": style.color, "linestyle": style.linestyle, "linewidth": style.linewidth}
-        axes.plot(SAMPLE, [place, place], transform=across, clip_on=False, **sample)
-        axes.text(SAMPLE[1] + 0.01, place, name, transform=across, va="center", fontsize=9, parse_math=False)
+        axes.plot(SAMPLE, [height, height], transform=across, clip_on=False, **sample)
+        axes.text(SAMPLE[1] + 0.01, height, name, transform=across, va="center", fontsize=9, parse_math=False)
         axes.annotate(
             "",
             xy=(x, y),
-            xytext=(SAMPLE[0], place),
+            xytext=(SAMPLE[0], height),
             textcoords=across,
             annotation_clip=False,
             arrowprops={"arrowstyle": "-", "color": style.color, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 2},

@@ -152,8 +152,8 @@ def _changes(blocks: Sequence[Block], source: "csv") -> Iterator[str]:
 
 def _joined(blocks: Sequence[Block], class_names: tuple[str, ...]) -> Rows:
     """Blocks as one set of rows, with labels as class indices."""
-    place = {name: code for code, name in enumerate(class_names)}
-    y = [np.array([place[name] for name in block.labels[0]], np.int64)[block.labels[1]] for block in blocks]
+    code_of = {name: code for code, name in enumerate(class_names)}
+    y = [np.array([code_of[name] for name in block.labels[0]], np.int64)[block.labels[1]] for block in blocks]
     clients = [block.clients for block in blocks if block.clients]
     x = torch.from_numpy(np.concatenate([block.x for block in blocks]))
     return Rows(x=x, y=np.concatenate(y), clients=names.merged(clients) if clients else None)

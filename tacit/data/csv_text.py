@@ -79,16 +79,16 @@ def _first_line(reader: "Reader", path: Path) -> list[str]:
     return head
 
 
-def listing(place: str | None) -> list[Path]:
+def listing(named: str | None) -> list[Path]:
     """The files meant by a path: itself, or the csv files in the folder. Raises: BadData if there are none."""
-    if place is None:
+    if named is None:
         return []
-    path = Path(place).expanduser()
+    path = Path(named).expanduser()
     if path.is_file():
         return [path]
     if not path.is_dir():
-        raise BadData(f"{place} does not exist: correct data.path or data.test_path.")
+        raise BadData(f"{named} does not exist: correct data.path or data.test_path.")
     stems = names.in_natural_order(file.stem for file in path.glob("*.csv"))
     if not stems:
-        raise BadData(f"{place} holds no .csv files: expected one per client, named after it.")
+        raise BadData(f"{named} holds no .csv files: expected one per client, named after it.")
     return [path / f"{stem}.csv" for stem in stems]

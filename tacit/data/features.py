@@ -91,10 +91,10 @@ def _numbers(table: Table, column: str, absent: np.ndarray, *, fill: float, rang
 def _categories(table: Table, column: str, absent: np.ndarray, source: "csv") -> np.ndarray:
     """A categorical column as [n, values], one feature per declared value."""
     vocabulary = _vocabulary(column, source)
-    place = {value: code for code, value in enumerate(vocabulary)}
-    cells, other = table.columns[column], place.get(OTHER, -1)
-    codes = np.fromiter((place.get(cell, other) for cell in cells), np.int64, len(cells))
-    codes[absent] = place.get(MISSING_CATEGORY, 0)
+    code_of = {value: code for code, value in enumerate(vocabulary)}
+    cells, other = table.columns[column], code_of.get(OTHER, -1)
+    codes = np.fromiter((code_of.get(cell, other) for cell in cells), np.int64, len(cells))
+    codes[absent] = code_of.get(MISSING_CATEGORY, 0)
     if (codes < 0).any():
         row = int(np.argmin(codes))
         raise BadData(

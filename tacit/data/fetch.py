@@ -45,9 +45,9 @@ def folders(name: str, *, path: str | None = None) -> list[Path]:
 def locate(name: str, file: str, *, path: str | None = None, others: frozenset[str] = frozenset()) -> Path | None:
     """The first place of a file, with or without its .gz, passing over those whose checksum is among `others`."""
     for folder in folders(name, path=path):
-        for place in (folder / file, folder / file.removesuffix(".gz")):
-            if place.is_file() and not (others and checksum(place, "sha256") in others):
-                return place
+        for path in (folder / file, folder / file.removesuffix(".gz")):
+            if path.is_file() and not (others and checksum(path, "sha256") in others):
+                return path
     return None
 
 
@@ -61,7 +61,7 @@ def obtain(
 ) -> dict[str, Path]:
     """Finds every file of a data set, downloading what is nowhere. Raises: BadData naming the files and a folder."""
     found = {file: locate(name, file, path=path, others=others) for file in checksums}
-    absent = [file for file, place in found.items() if place is None]
+    absent = [file for file, path in found.items() if path is None]
     if absent and path is not None:
         raise BadData(
             f"{path} does not hold {', '.join(absent)} of {name}: correct data.path, or remove it to download them."
@@ -74,7 +74,7 @@ def obtain(
                 f"Could not download {name} ({error}): put {', '.join(absent)} into {cache(name)}, "
                 "or set TACIT_DATA to a folder that holds them."
             ) from error
-    return {file: place or cache(name) / file for file, place in found.items()}
+    return {file: path or cache(name) / file for file, path in found.items()}
 
 
 def address(name: str, file: str) -> str:

@@ -31,8 +31,8 @@ def merged(parts: Sequence[Coded]) -> Coded:
     ('a', 'b9', 'b10')
     """
     names = in_natural_order({name for known, _ in parts for name in known})
-    place = {name: code for code, name in enumerate(names)}
-    recoded = [np.array([place[name] for name in known], np.int32)[codes] for known, codes in parts]
+    code_of = {name: code for code, name in enumerate(names)}
+    recoded = [np.array([code_of[name] for name in known], np.int32)[codes] for known, codes in parts]
     return names, np.concatenate(recoded)
 
 

@@ -47,28 +47,28 @@ class Folder:
 
         Raises BadInput for a file that is damaged, or is a checkpoint of a Tacit that wrote them in another way.
         """
-        place = self.path / CHECKPOINT
-        if not place.exists():
+        file = self.path / CHECKPOINT
+        if not file.exists():
             return None
         try:
-            tensors = load_file(place)
+            tensors = load_file(file)
         except SafetensorError as error:
             raise BadInput(
-                f"{place} is damaged ({error}): start again with --force, which keeps the old files."
+                f"{file} is damaged ({error}): start again with --force, which keeps the old files."
             ) from error
         if not {"params", "round"} <= set(tensors):
             raise BadInput(
-                f"{place} is no checkpoint of this version of Tacit: start again with --force, which keeps the old files."
+                f"{file} is no checkpoint of this version of Tacit: start again with --force, which keeps the old files."
             )
         memory, optimizer = _under("memory.", tensors), _under("optimizer.", tensors)
         return State(tensors["params"], memory, optimizer, tensors.get("average")), int(tensors["round"])
 
     def rounds(self, *, before: int) -> list[dict[str, Any]]:
         """The log of the rounds before a checkpoint; what a crash left after it is dropped from the file."""
-        place = self.path / "rounds.jsonl"
-        lines = place.read_text("utf-8").splitlines() if place.exists() else []
+        file = self.path / "rounds.jsonl"
+        lines = file.read_text("utf-8").splitlines() if file.exists() else []
         kept = [line for line in lines if _complete(line) and json.loads(line)["round"] < before]
-        replace(place, "".join(f"{line}\n" for line in kept).encode())
+        replace(file, "".join(f"{line}\n" for line in kept).encode())
         return [json.loads(line) for line in kept]
 
     def logged(self) -> set[int]:
@@ -91,8 +91,8 @@ class Folder:
 
 def logged_rounds(path: Path) -> set[int]:
     """The rounds that the log in a run's folder holds."""
-    place = path / "rounds.jsonl"
-    lines = place.read_text("utf-8").splitlines() if place.exists() else []
+    file = path / "rounds.jsonl"
+    lines = file.read_text("utf-8").splitlines() if file.exists() else []
     return {int(json.loads(line)["round"]) for line in lines if _complete(line)}
 
 
@@ -156,14 +156,14 @@ def open_folder(
     return Folder(path, _run(path / "run.json", lock), lock)
 
 
-def _run(place: Path, lock: int) -> str:
+def _run(file: Path, lock: int) -> str:
     """The name under which the ledger knows a run. Raises BadInput where the folder does not say it any more."""
     try:
-        return str(json.loads(place.read_text("utf-8"))["run"])
+        return str(json.loads(file.read_text("utf-8"))["run"])
     except (OSError, ValueError, KeyError, TypeError):
         os.close(lock)
         raise BadInput(
-            f"{place} is missing or damaged, so nobody knows which charges are this run's: put it back, or start anew with"
+            f"{file} is missing or damaged, so nobody knows which charges are this run's: put it back, or start anew with"
             " --force, which keeps the old files."
         ) from None
 

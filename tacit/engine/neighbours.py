@@ -37,8 +37,8 @@ def refuse_older(ledger: Ledger, run: Path) -> None:
 def paid_from(ledger: Path, run: Path) -> Iterator[Path]:
     """The other runs' folders, beside a run and beside the ledger, whose own record names this ledger."""
     wanted = ledger.resolve()
-    places = {folder.resolve(): folder for parent in (run.parent, ledger.parent) for folder in parent.glob("*/")}
-    for folder in sorted(set(places) - {run.resolve()}):
+    folders = {folder.resolve(): folder for parent in (run.parent, ledger.parent) for folder in parent.glob("*/")}
+    for folder in sorted(set(folders) - {run.resolve()}):
         way = _record(folder / "clients.json").get("ledger")
         if isinstance(way, str) and (folder / way).resolve() == wanted:
             yield folder

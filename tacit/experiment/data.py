@@ -4,7 +4,7 @@ How a source is read is the source's own to say: the other keys are the options 
 stands for, or of somebody's own as "package.module:name".
 """
 
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import Field
 
@@ -13,7 +13,7 @@ from tacit.errors import BadInput
 from tacit.experiment.section import OpenSection
 
 Kind = Literal["iid", "dirichlet", "shards", "natural"]
-KINDS = ("iid", "dirichlet", "shards", "natural")
+KINDS: tuple[str, ...] = get_args(Kind)
 
 
 class DataSection(OpenSection):

@@ -100,8 +100,8 @@ def _text(path: Path) -> str:
 
 
 def _apply(values: dict[str, Any], setting: str) -> None:
-    place, separator, text = setting.partition("=")
-    section, _, key = place.strip().partition(".")
+    key_path, separator, text = setting.partition("=")
+    section, _, key = key_path.strip().partition(".")
     if not separator or (not key and section != "name"):
         raise BadInput(f"Expected a setting as section.key=value, got {setting!r}.")
     if section == "name":
@@ -117,7 +117,7 @@ def _apply(values: dict[str, Any], setting: str) -> None:
 def _sentence(error: ValidationError) -> str:
     """The first problem of a validation error, in one sentence."""
     problem = error.errors()[0]
-    place = ".".join(str(part) for part in problem["loc"] if isinstance(part, str) and part.isidentifier())
+    key_path = ".".join(str(part) for part in problem["loc"] if isinstance(part, str) and part.isidentifier())
     if problem["type"] == "extra_forbidden":
         *section, key = [str(part) for part in problem["loc"]]
         if section:
@@ -125,7 +125,7 @@ def _sentence(error: ValidationError) -> str:
         known = list(Experiment.model_fields)
         near = f" Did you mean {next(iter(homes(key)))!r}?" if homes(key) else check.nearest(key, known)
         return f"Unknown key {key!r}.{near}" if near else f"Unknown key {key!r}. Valid keys: {', '.join(known)}."
-    return plugin.wrong(place, dict(problem))
+    return plugin.wrong(key_path, dict(problem))
 
 
 def _keys(section: str) -> list[str]:

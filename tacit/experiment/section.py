@@ -69,11 +69,11 @@ class OpenSection(Section):
         return dict(self.model_extra or {})
 
 
-def _plain(value: Any, place: str, *, depth: int = 0) -> Any:
+def _plain(value: Any, key_path: str, *, depth: int = 0) -> Any:
     if isinstance(value, str | int | float):
         return value
     if depth < DEEPEST and isinstance(value, list | tuple):
-        return [_plain(item, place, depth=depth + 1) for item in value]
+        return [_plain(item, key_path, depth=depth + 1) for item in value]
     if depth < DEEPEST and isinstance(value, dict) and all(isinstance(key, str) for key in value):
-        return {key: _plain(item, place, depth=depth + 1) for key, item in value.items()}
-    raise BadInput(f"Expected {place} to be a text, a number, or a list or table of them.")
+        return {key: _plain(item, key_path, depth=depth + 1) for key, item in value.items()}
+    raise BadInput(f"Expected {key_path} to be a text, a number, or a list or table of them.")

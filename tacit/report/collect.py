@@ -163,17 +163,17 @@ def _privacy(
 
 def _spent(files: RunFiles, charges: spending.Charges, names: list[str], *, live: bool) -> list[float] | None:
     """What everybody spent: from an earlier page's notes if the ledger has not grown since, else priced."""
-    place, mark = files.folder / "spent.json", [files.run, charges.total]
-    if place.exists():
+    path, mark = files.folder / "spent.json", [files.run, charges.total]
+    if path.exists():
         try:
-            noted = json.loads(place.read_text("utf-8"))
+            noted = json.loads(path.read_text("utf-8"))
             if noted["mark"] == mark and len(noted["spent"]) == len(names):
                 return [float(value) for value in noted["spent"]]
         except (ValueError, KeyError, TypeError):
             pass  # notes that cannot be read are made again
     spent = spending.spent_by_all(charges, names, most=LIVE_PRICES if live and files.summary is None else None)
     if spent and files.summary is not None and len(set(spent)) > LIVE_PRICES:
-        place.write_text(json.dumps({"mark": mark, "spent": spent}), "utf-8")
+        path.write_text(json.dumps({"mark": mark, "spent": spent}), "utf-8")
     return spent
 
 

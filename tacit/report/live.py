@@ -52,8 +52,8 @@ class Server(ThreadingHTTPServer):
 
     def mark(self) -> str:
         """Changes when a file of the folders does."""
-        places = [place for folder in self.folders for place in _watched(folder)]
-        return "-".join(f"{stat.st_mtime_ns:x}.{stat.st_size:x}" for stat in map(_stat, places) if stat)
+        paths = [path for folder in self.folders for path in _watched(folder)]
+        return "-".join(f"{stat.st_mtime_ns:x}.{stat.st_size:x}" for stat in map(_stat, paths) if stat)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -66,13 +66,13 @@ class Handler(BaseHTTPRequestHandler):
         if self.headers.get("Host") not in self.server.hosts:
             self._answer(HTTPStatus.FORBIDDEN, b"This page is served to 127.0.0.1 alone.\n", "text/plain")
             return
-        place = urlsplit(self.path)
+        url = urlsplit(self.path)
         known: dict[str, Callable[[dict[str, list[str]]], None]] = {"/": self._page, "/data": self._data}
-        if place.path not in known:
+        if url.path not in known:
             self._answer(HTTPStatus.NOT_FOUND, b"There is only / and /data here.\n", "text/plain")
             return
         try:
-            known[place.path](parse_qs(place.query))
+            known[url.path](parse_qs(url.query))
         except TacitError as error:
             self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, f"{error}\n".encode(), "text/plain")
 
@@ -120,8 +120,8 @@ def _watched(folder: Path) -> list[Path]:
     return [run / name for run in runs for name in WATCHED]
 
 
-def _stat(place: Path) -> os.stat_result | None:
+def _stat(path: Path) -> os.stat_result | None:
     try:
-        return place.stat()
+        return path.stat()
     except OSError:
         return None

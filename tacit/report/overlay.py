@@ -86,7 +86,7 @@ def _cells(folder: Path) -> list[Entry]:
     found = []
     for cell in cells:
         begun = [t.folder for t in tasks if t.cell is cell and (t.folder / "experiment.toml").exists()]
-        runs = tuple(read(place) for place in begun)
+        runs = tuple(read(folder) for folder in begun)
         planned = cell.experiments[0].train.rounds
         found.append(Entry(cell.label, runs, planned, len(cell.experiments) - len(runs), cell.varied))
     return found
@@ -165,13 +165,13 @@ def _settings(runs: Sequence[RunFiles]) -> tuple[list[Any], list[dict[str, str]]
     """Sections of settings that all runs share, and what is each one's own."""
     flat = [{(name, row[0]): row for name, rows in settings(run.experiment) for row in rows} for run in runs]
     same = {
-        place: row
-        for place, row in flat[0].items()
-        if place != ("run", "seed") and all(other.get(place, [None] * 2)[1] == row[1] for other in flat)
+        key: row
+        for key, row in flat[0].items()
+        if key != ("run", "seed") and all(other.get(key, [None] * 2)[1] == row[1] for other in flat)
     }
     names = dict.fromkeys(name for name, _ in flat[0])
     common = [[name, [row for (section, _), row in same.items() if section == name]] for name in names]
-    own = [{".".join(place): row[1] for place, row in one.items() if place not in same} for one in flat]
+    own = [{".".join(key): row[1] for key, row in one.items() if key not in same} for one in flat]
     return common, [{key: value for key, value in one.items() if key != "run.seed"} for one in own]
 
 

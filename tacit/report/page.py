@@ -25,13 +25,13 @@ from tacit.report.run_folder import read
 SCRIPTS = ("base.js", "chart.js", "heat.js", "blocks.js", "run.js", "several.js", "live.js")
 
 
-def write_page(folders: Sequence[Path], place: Path) -> None:
+def write_page(folders: Sequence[Path], path: Path) -> None:
     """Makes the page of a run, a comparison, or several of them. Raises BadInput in one sentence; then nothing is written."""
     content = render(collect(folders)).encode()
     try:
-        replace(place, content)
+        replace(path, content)
     except OSError as error:
-        raise BadInput(f"{place} cannot be written ({error.strerror}): name another file with --out.") from None
+        raise BadInput(f"{path} cannot be written ({error.strerror}): name another file with --out.") from None
 
 
 def collect(folders: Sequence[Path], *, since: int = 0, live: bool = False) -> dict[str, Any]:

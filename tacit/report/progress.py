@@ -188,7 +188,7 @@ def closing(history: History, console: Console) -> None:
         console.print(Text(f"Ledger: {history.ledger.path}"))
 
 
-def show_promise(summary: dict[str, Any], console: Console, place: Path) -> None:
+def show_promise(summary: dict[str, Any], console: Console, folder: Path) -> None:
     """The guarantee as a panel of short lines, then as the sentence that is signed, and where that stands."""
     promise = summary["guarantee"]
     if promise is None:
@@ -199,7 +199,7 @@ def show_promise(summary: dict[str, Any], console: Console, place: Path) -> None
         table.add_row(Text(name, style="dim"), Text(words))
     console.print(Panel(table, title="guarantee", expand=False))
     console.print(Text("To sign: ", style="bold"), Text(summary["sentence"]), sep="", soft_wrap=True)
-    console.print(Text(f'(This is "sentence" in {place / "summary.json"}; the report has it too.)'), soft_wrap=True)
+    console.print(Text(f'(This is "sentence" in {folder / "summary.json"}; the report has it too.)'), soft_wrap=True)
 
 
 def promise_lines(promise: dict[str, Any], *, other_runs: int | None) -> list[tuple[str, str]]:

@@ -38,10 +38,10 @@ class RunFiles:
         if not self.guarantee:
             return None
         known = (self.clients or {}).get("ledger") or self.experiment.privacy.ledger or "ledger.db"
-        place = self.folder / known
-        if not place.is_file():
-            raise BadInput(f"{place} is missing, so nobody can say what was spent: put the ledger back.")
-        return place
+        path = self.folder / known
+        if not path.is_file():
+            raise BadInput(f"{path} is missing, so nobody can say what was spent: put the ledger back.")
+        return path
 
 
 def read(folder: Path) -> RunFiles:
@@ -65,17 +65,17 @@ def read(folder: Path) -> RunFiles:
     return RunFiles(folder, experiment, run, _rounds(folder / "rounds.jsonl"), summary, clients)
 
 
-def _rounds(place: Path) -> list[dict[str, Any]]:
-    lines = _text(place).split("\n") if place.exists() else []
+def _rounds(path: Path) -> list[dict[str, Any]]:
+    lines = _text(path).split("\n") if path.exists() else []
     ends = len(lines) - 1  # what follows the last line break is being written
     records: list[dict[str, Any]] = []
     for number, line in enumerate(lines[:ends], 1):
         try:
             record = json.loads(line)
         except ValueError:
-            raise BadInput(f"Line {number} of {place} is damaged.") from None
+            raise BadInput(f"Line {number} of {path} is damaged.") from None
         if not _is_record(record):
-            raise BadInput(f"Line {number} of {place} is not the record of a round.")
+            raise BadInput(f"Line {number} of {path} is not the record of a round.")
         records.append(record)
     return records
 
@@ -88,32 +88,32 @@ def _is_record(record: Any) -> bool:
     )
 
 
-def _table(place: Path, needed: dict[str, Any]) -> dict[str, Any] | None:
-    if not place.exists():
+def _table(path: Path, needed: dict[str, Any]) -> dict[str, Any] | None:
+    if not path.exists():
         return None
     try:
-        found = json.loads(_text(place))
+        found = json.loads(_text(path))
     except ValueError as error:
-        raise BadInput(f"{place} is damaged ({_one_line(error)}).") from None
+        raise BadInput(f"{path} is damaged ({_one_line(error)}).") from None
     if not isinstance(found, dict) or not all(isinstance(found.get(key), kind) for key, kind in needed.items()):
-        raise BadInput(f"{place} is damaged: it lacks what a run writes there.")
+        raise BadInput(f"{path} is damaged: it lacks what a run writes there.")
     return found
 
 
-def _check_clients(place: Path, clients: dict[str, Any]) -> None:
+def _check_clients(path: Path, clients: dict[str, Any]) -> None:
     count, width = len(clients["names"]), len(clients["classes"])
     fits = len(clients["records"]) == len(clients["limits"]) == count and clients["together"] >= 1
     columns = -(-count // max(1, clients["together"]))
     counts = clients["labels"]  # none of a deployment
     if not (fits and len(counts) in (0, columns) and all(len(row) == width for row in counts)):
-        raise BadInput(f"{place} is damaged: its lists do not fit together.")
+        raise BadInput(f"{path} is damaged: its lists do not fit together.")
 
 
-def _text(place: Path) -> str:
+def _text(path: Path) -> str:
     try:
-        return place.read_text("utf-8")
+        return path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"{place} cannot be read ({_one_line(error)}).") from None
+        raise BadInput(f"{path} cannot be read ({_one_line(error)}).") from None
 
 
 def _one_line(error: Exception) -> str:

@@ -42,27 +42,27 @@ def compare(
     The first seed is the experiment's `run.seed`. A finished run is never run again; with `resume` an unfinished one goes on. A run
     that fails has its sentence in `row.runs`, and the others go on. Raises BadInput or RunExists before anything starts.
     """
-    place, values = Path(out), plain(experiment)
+    folder, values = Path(out), plain(experiment)
     jobs = _cores() if jobs is None else jobs
     check.at_least(1, jobs=jobs)
-    refuse_taken(place, resume=resume, force=force)
+    refuse_taken(folder, resume=resume, force=force)
     cells = expand(values, vary, seeds=seeds)
-    known = [] if force else tasks_of(place, cells)
+    known = [] if force else tasks_of(folder, cells)
     for cell in cells:
         if not known or any(task.cell is cell and not task.finished for task in known):
             try_out(cell)
-    lock = take(place, force=force)
+    lock = take(folder, force=force)
     try:
-        note(place, values, vary, seeds=seeds)
-        tasks = tasks_of(place, cells)
+        note(folder, values, vary, seeds=seeds)
+        tasks = tasks_of(folder, cells)
         waiting = [task for task in tasks if not task.finished]
         display = display or Display(Console(quiet=True))
         display.begin(tasks, waiting, jobs=jobs)
-        failures = run_all(waiting, jobs=jobs, logs=place / "log", watch=display.watch)
+        failures = run_all(waiting, jobs=jobs, logs=folder / "log", watch=display.watch)
         rows = rows_of(tasks, failures)
-        files.write(place, rows)
-        figures.draw(place, rows)
-        write_page([place], place / "report.html")
+        files.write(folder, rows)
+        figures.draw(folder, rows)
+        write_page([folder], folder / "report.html")
         return rows
     finally:
         os.close(lock)

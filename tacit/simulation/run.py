@@ -47,13 +47,13 @@ def run(
     Guarantee: the ledger is charged on disk before a client trains. With seeded randomness a resumed run equals an uninterrupted
     one, bit for bit on CPU. Raises TacitError in one sentence for whatever cannot be done; nothing is lost then.
     """
-    place = Path(out or experiment.run.out or new_place(experiment.name))
-    refuse_taken(place, resume=resume, force=force)
+    path = Path(out or experiment.run.out or new_folder(experiment.name))
+    refuse_taken(path, resume=resume, force=force)
     writers = load_writers(experiment.run.writers)
     with ExitStack() as stack:
-        before = _before(experiment, place, resume=resume)
+        before = _before(experiment, path, resume=resume)
         parts = build(experiment, progress=progress, before=before)
-        folder = open_folder(place, experiment, resume=resume, force=force, resolved=with_rule(parts), before=before)
+        folder = open_folder(path, experiment, resume=resume, force=force, resolved=with_rule(parts), before=before)
         stack.callback(folder.close)
         trainer = _trainer(parts, stack)
         ledger = open_ledger(parts, folder)
@@ -72,18 +72,18 @@ def run(
     return history
 
 
-def new_place(name: str) -> Path:
+def new_folder(name: str) -> Path:
     """A folder under runs/ that does not exist yet."""
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     return first_free(Path("runs") / f"{name}-{stamp}{suffix}" for suffix in ("", *(f"-{n}" for n in range(2, 1000))))
 
 
-def _before(experiment: Experiment, place: Path, *, resume: bool) -> Before:
+def _before(experiment: Experiment, path: Path, *, resume: bool) -> Before:
     """What other runs of a shared ledger had sealed when this run began."""
     shared = experiment.privacy.ledger
     if shared is None:
         return NOTHING
-    return noted(place / "run.json") if resume else read(Path(shared), unit=experiment.privacy.unit_kept)
+    return noted(path / "run.json") if resume else read(Path(shared), unit=experiment.privacy.unit_kept)
 
 
 def _trainer(parts: Parts, stack: ExitStack) -> Trainer:

@@ -65,12 +65,14 @@ def windows(layer: Conv, x: torch.Tensor) -> torch.Tensor:
     """
     x = padded(layer, x).movedim(1, -1).contiguous()
     kernel, stride, dilation = layer.kernel_size, layer.stride, layer.dilation
-    places = [(s - r * (k - 1) - 1) // t + 1 for s, k, t, r in zip(x.shape[1:], kernel, stride, dilation, strict=False)]
+    positions = [
+        (s - r * (k - 1) - 1) // t + 1 for s, k, t, r in zip(x.shape[1:], kernel, stride, dilation, strict=False)
+    ]
     batch, *space, _ = x.stride()
     channels = layer.in_channels // layer.groups
     moves = [s * t for s, t in zip(space, stride, strict=True)]
     steps = [s * r for s, r in zip(space, dilation, strict=True)]
-    shape = (len(x), *places, layer.groups, *kernel, channels)
+    shape = (len(x), *positions, layer.groups, *kernel, channels)
     return x.as_strided(shape, (batch, *moves, channels, *steps, 1)).contiguous()
 
 

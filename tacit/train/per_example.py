@@ -67,11 +67,11 @@ class Outer:
 class Table:
     """Gradients of an embedding: (batch, time) places in a table, and what is added there. Equal places add up first."""
 
-    def __init__(self, places: torch.Tensor, gradients: torch.Tensor, *, rows: int):
+    def __init__(self, indices: torch.Tensor, gradients: torch.Tensor, *, rows: int):
         batch, time, width = gradients.shape
-        first = torch.arange(0, batch * rows, rows, device=places.device)
-        pairs, where = torch.unique(places + first[:, None], return_inverse=True)
-        self.batch, self.owner, self.place = batch, pairs // rows, pairs % rows
+        first = torch.arange(0, batch * rows, rows, device=indices.device)
+        pairs, where = torch.unique(indices + first[:, None], return_inverse=True)
+        self.batch, self.owner, self.row = batch, pairs // rows, pairs % rows
         merged = gradients.new_zeros(len(pairs), width)
         self.merged = merged.index_add_(0, where.view(-1), gradients.reshape(batch * time, width))
 
@@ -80,7 +80,7 @@ class Table:
         return norms.new_zeros(self.batch).index_add_(0, self.owner, norms)
 
     def add_weighted(self, weights: torch.Tensor, out: torch.Tensor) -> None:
-        out.index_add_(0, self.place, cleaned(self.merged) * weights[self.owner][:, None])
+        out.index_add_(0, self.row, cleaned(self.merged) * weights[self.owner][:, None])
 
 
 class Product:

@@ -63,9 +63,9 @@ class BookKeeping:
             raise Unsupported(reason)
         self.layers = [module for module in model.modules() if _trainable(module)]
         self.forward = traced(model, self.layers, like)
-        place = {id(parameter): block for parameter, block in zip(model.parameters(), blocks(model), strict=True)}
-        self.places = [
-            {name: place[id(p)] for name, p in layer.named_parameters(recurse=False) if p.requires_grad}
+        block_of = {id(parameter): block for parameter, block in zip(model.parameters(), blocks(model), strict=True)}
+        self.blocks_of = [
+            {name: block_of[id(p)] for name, p in layer.named_parameters(recurse=False) if p.requires_grad}
             for layer in self.layers
         ]
 
@@ -91,10 +91,10 @@ class BookKeeping:
             if d is not None:
                 uses.setdefault(index, []).append((a, d))
         return [
-            (self.places[index][name], form)
+            (self.blocks_of[index][name], form)
             for index, pairs in uses.items()
             for name, form in RULES[type(self.layers[index])](self.layers[index], pairs, batch).items()
-            if name in self.places[index]
+            if name in self.blocks_of[index]
         ]
 
 
@@ -202,14 +202,14 @@ def unsupported(model: nn.Module) -> str:
     owner: dict[int, str] = {}
     for name, module in model.named_modules():
         for parameter_name, parameter in module.named_parameters(recurse=False):
-            place = f"{name}.{parameter_name}".lstrip(".")
+            parameter_path = f"{name}.{parameter_name}".lstrip(".")
             if not parameter.requires_grad:
                 continue
             if type(module) not in RULES or parameter_name not in ("weight", "bias"):
-                return f"{place!r} belongs to a {type(module).__name__}, which has no rule"
+                return f"{parameter_path!r} belongs to a {type(module).__name__}, which has no rule"
             if id(parameter) in owner:
-                return f"{place!r} is the same parameter as {owner[id(parameter)]!r}"
-            owner[id(parameter)] = place
+                return f"{parameter_path!r} is the same parameter as {owner[id(parameter)]!r}"
+            owner[id(parameter)] = parameter_path
     return ""
 
 

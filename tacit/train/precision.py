@@ -15,12 +15,12 @@ FULL = ("ieee", "none")  # "none": nothing is set, here or above, and float32 is
 LAYERS = ("conv", "rnn")  # together: cuDNN's older setting `allow_tf32`, the only one before torch 2.9, stands for both
 
 
-def _places(backend: Any) -> list[Any]:
+def _settings(backend: Any) -> list[Any]:
     """Where torch lets one choose the precision of a backend's convolutions."""
     return [getattr(backend, layer) for layer in LAYERS if hasattr(backend, layer)]
 
 
-CUDNN, ONEDNN = _places(torch.backends.cudnn), _places(torch.backends.mkldnn)
+CUDNN, ONEDNN = _settings(torch.backends.cudnn), _settings(torch.backends.mkldnn)
 
 
 class full_precision:
@@ -30,24 +30,24 @@ class full_precision:
     """
 
     def __init__(self, device: torch.device):
-        self.places = CUDNN if device.type == "cuda" else ONEDNN
+        self.settings = CUDNN if device.type == "cuda" else ONEDNN
         self.cuda = device.type == "cuda"
 
     def __enter__(self) -> None:
         refuse_coarse_products()
-        found = [(place, place.fp32_precision) for place in self.places]
-        self.coarse = [(place, precision) for place, precision in found if precision not in FULL]
+        found = [(setting, setting.fp32_precision) for setting in self.settings]
+        self.coarse = [(setting, precision) for setting, precision in found if precision not in FULL]
         self.older = self.cuda and _allowed()
         if self.older:
             torch.backends.cudnn.allow_tf32 = False
-        for place, _ in self.coarse:
-            place.fp32_precision = "ieee"
+        for setting, _ in self.coarse:
+            setting.fp32_precision = "ieee"
 
     def __exit__(self, *error: object) -> None:
         if self.older:
             torch.backends.cudnn.allow_tf32 = True
-        for place, precision in self.coarse:
-            place.fp32_precision = precision
+        for setting, precision in self.coarse:
+            setting.fp32_precision = precision
 
 
 def refuse_coarse_products() -> None:

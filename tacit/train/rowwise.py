@@ -116,7 +116,7 @@ def apart(rank: int | None = None, *, least: int = 1) -> Rule:
     return rule
 
 
-def along(place: int, name: str = "dim", default: Any = None, *, more: int = 0, new: int = 0) -> Rule:
+def along(position: int, name: str = "dim", default: Any = None, *, more: int = 0, new: int = 0) -> Rule:
     """Operations along stated dimensions, none of which may be the leading one. `new`: the result has one more."""
 
     def rule(args: tuple, kwargs: dict) -> None:
@@ -124,7 +124,7 @@ def along(place: int, name: str = "dim", default: Any = None, *, more: int = 0, 
         if not NAMED.issuperset(kwargs):
             raise Unsupported("it is told by another name along what it works")
         rank = args[0].rank + new
-        given = [*args[place : place + 1 + more]] or [kwargs.get(name, default)]
+        given = [*args[position : position + 1 + more]] or [kwargs.get(name, default)]
         given += [kwargs[other] for other in ("dim0", "dim1") if other in kwargs]
         refuse_leading([dim for dim in given if not (more and dim is None)], rank)
 
@@ -246,12 +246,12 @@ def filled(args: tuple, kwargs: dict) -> None:
     refuse_kinds(list(inside(*args[1:], kwargs)), "rows", "weight")
 
 
-def filled_with(place: int) -> Rule:
+def filled_with(position: int) -> Rule:
     """A new tensor of one number, which is not the size of the batch: that stands in the shape alone."""
 
     def rule(args: tuple, kwargs: dict) -> None:
         filled(args, kwargs)
-        refuse_kinds(list(inside(args[place:], kwargs.get("fill_value"))), "size", "rows")
+        refuse_kinds(list(inside(args[position:], kwargs.get("fill_value"))), "size", "rows")
 
     return rule
 

@@ -22,17 +22,17 @@ class Shifts:
 
     def offsets(self, stream: Stream, batch: int) -> torch.Tensor:
         """(batch, count, 2) places in 0 .. 2 reach where a view begins in the padded image; `reach` leaves it as it is."""
-        places = (stream.uniform(batch * (self.count - 1) * 2) * (2 * self.reach + 1)).astype("int64")
-        drawn = torch.from_numpy(places).view(batch, self.count - 1, 2)
+        starts = (stream.uniform(batch * (self.count - 1) * 2) * (2 * self.reach + 1)).astype("int64")
+        drawn = torch.from_numpy(starts).view(batch, self.count - 1, 2)
         return torch.cat([torch.full((batch, 1, 2), self.reach), drawn], dim=1)
 
     def of(self, x: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
         """The views (batch, count, channels, height, width) of images (batch, channels, height, width)."""
         batch, channels, height, width = x.shape
         room = F.pad(x, [self.reach] * 4)
-        places = offsets.to(x.device)
-        rows = places[:, :, 0, None] + torch.arange(height, device=x.device)
-        columns = places[:, :, 1, None] + torch.arange(width, device=x.device)
+        starts = offsets.to(x.device)
+        rows = starts[:, :, 0, None] + torch.arange(height, device=x.device)
+        columns = starts[:, :, 1, None] + torch.arange(width, device=x.device)
         image = torch.arange(batch, device=x.device)[:, None, None, None, None]
         channel = torch.arange(channels, device=x.device)[:, None, None]
         return room[image, channel, rows[:, :, None, :, None], columns[:, :, None, None, :]]

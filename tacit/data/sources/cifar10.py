@@ -62,10 +62,10 @@ def read_batch(raw: bytes, *, where: str) -> tuple[np.ndarray, np.ndarray]:
 def _loose(path: str | None) -> dict[str, tuple[np.ndarray, np.ndarray]] | None:
     """The batches as files of their own, if all six lie in a folder that is searched."""
     for folder in fetch.folders("cifar10", path=path):
-        for place in (folder, folder / INSIDE):
-            if all((place / name).is_file() for name in (*TRAIN, TEST)):
+        for inside in (folder, folder / INSIDE):
+            if all((inside / name).is_file() for name in (*TRAIN, TEST)):
                 return {
-                    name: read_batch((place / name).read_bytes(), where=str(place / name)) for name in (*TRAIN, TEST)
+                    name: read_batch((inside / name).read_bytes(), where=str(inside / name)) for name in (*TRAIN, TEST)
                 }
     return None
 

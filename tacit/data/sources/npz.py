@@ -131,13 +131,13 @@ def _indices(labels: np.ndarray, class_names: tuple[str, ...], *, path: str) -> 
     """Labels as indices into the class names."""
     known, codes = names.coded(labels)
     positions = labels.dtype.kind != "U" and not all(name.lstrip("-").isdecimal() for name in class_names)
-    place = {str(code) if positions else name: code for code, name in enumerate(class_names)}
+    code_of = {str(code) if positions else name: code for code, name in enumerate(class_names)}
     for code, name in enumerate(known):
-        if name not in place:
+        if name not in code_of:
             row = int(np.argmax(codes == code))
             raise BadData(
                 f"{path} has the label {name!r} in row {row}, which data.classes does not declare: correct it or "
                 "declare it.",
                 cell=name,
             )
-    return np.array([place[name] for name in known], np.int64)[codes]
+    return np.array([code_of[name] for name in known], np.int64)[codes]

@@ -44,12 +44,12 @@ def task(
 
     def train(received: Message, question: str, round: int, index: int) -> Reply:
         client = population[index]
-        place = partial(derive, question, round, client)
+        streams = partial(derive, question, round, client)
 
         with torch.random.fork_rng(devices=[]), flushed_denormals():
-            torch.manual_seed(place("dropout").torch_seed())
+            torch.manual_seed(streams("dropout").torch_seed())
             try:
-                trained = algorithm.train(work, received, client, place)
+                trained = algorithm.train(work, received, client, streams)
             except TrainingDiverged as error:
                 text = f"{str(error).rstrip('.')} at client {client.id} in round {round}"
                 raise TrainingDiverged(

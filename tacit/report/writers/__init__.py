@@ -1,6 +1,6 @@
 """Where people already look: writers that pass every round on to another tool. `[run] writers = ["tensorboard"]`.
 
-A writer is a file of this package with a class of its name, or "package.module:name", made with what it takes of `place` and
+A writer is a file of this package with a class of its name, or "package.module:name", made with what it takes of `folder` and
 `facts`; its `wants` names the package it needs. `past(records)` is called once with the rounds that a resumed run already has,
 `round(record)` after each round, `finish(summary)` at the end, `close()` always. Records are flat, and the name of an epsilon in
 them carries its unit. A writer sees what the researcher sees; it is never told about data.
@@ -20,7 +20,7 @@ from tacit.errors import BadInput
 from tacit.experiment import Experiment
 
 ROOM = "tacit.report.writers"
-GIVEN = ("place", "facts")
+GIVEN = ("folder", "facts")
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def open_writers(
     with ExitStack() as stack:
         writers = []
         for factory in factories:
-            writer = plugin.make(factory, {}, table="run", given={"place": folder.path, "facts": facts})
+            writer = plugin.make(factory, {}, table="run", given={"folder": folder.path, "facts": facts})
             stack.callback(writer.close)
             writer.past(flat_records(past, unit=unit))
             writers.append(writer)

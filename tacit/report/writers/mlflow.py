@@ -24,14 +24,14 @@ class mlflow:
 
     wants = "mlflow"
 
-    def __init__(self, place: Path, facts: Facts):
+    def __init__(self, folder: Path, facts: Facts):
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # MLflow's own deprecations
             from mlflow import MlflowClient
 
             logging.getLogger("mlflow").setLevel(logging.WARNING)
-            uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{(place / 'mlflow.db').resolve()}"
+            uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{(folder / 'mlflow.db').resolve()}"
             self._client: Any = MlflowClient(tracking_uri=uri)
             experiment = self._client.get_experiment_by_name(facts.name)
             home = experiment.experiment_id if experiment else self._client.create_experiment(facts.name)

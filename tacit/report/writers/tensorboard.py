@@ -16,14 +16,14 @@ class tensorboard:
 
     wants = "tensorboard"
 
-    def __init__(self, place: Path, facts: Facts):
-        self._place, self._facts = place / "tensorboard", facts
+    def __init__(self, folder: Path, facts: Facts):
+        self._path, self._facts = folder / "tensorboard", facts
         self._writer: Any = None
 
     def past(self, records: Sequence[dict[str, Any]]) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer = SummaryWriter(str(self._place), purge_step=0 if records else None)
+        self._writer = SummaryWriter(str(self._path), purge_step=0 if records else None)
         rows = "\n".join(f"| {_cell(key)} | {_cell(value)} |" for key, value in self._facts.settings.items())
         self._writer.add_text("settings", f"| setting | value |\n|---|---|\n{rows}", global_step=0)
         for record in records:
