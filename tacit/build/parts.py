@@ -12,7 +12,7 @@ import torch
 from rich.progress import Progress
 from torch import nn
 
-from tacit import check, models
+from tacit import check, models, tasks
 from tacit.algorithms import Algorithm, rule_of
 from tacit.build.held import held
 from tacit.build.release import ClientDerive, Releases
@@ -25,11 +25,13 @@ from tacit.data.population import Population, populate
 from tacit.data.shares import Shares
 from tacit.errors import BadInput, Refused
 from tacit.experiment import Experiment
+from tacit.losses import Losses
 from tacit.privacy.kinds import kind_of
 from tacit.privacy.ledger.before import NOTHING, Before
 from tacit.privacy.plan import Plan
 from tacit.privacy.wiring import Local, Seals, Wiring
 from tacit.random import seeded
+from tacit.tasks import Task
 from tacit.train.flat import flatten
 
 FOREIGN = (
@@ -49,6 +51,8 @@ class Parts:
     dataset: Dataset = field(repr=False)
     shares: Shares | None = field(repr=False)
     population: Population = field(repr=False)
+    task: Task = field(repr=False)
+    losses: Losses = field(repr=False)
     model: nn.Module = field(repr=False)
     theta: torch.Tensor = field(repr=False)
     params: torch.Tensor = field(repr=False)
@@ -108,9 +112,11 @@ def assemble(
         raise BadInput(f"Expected train.clients_per_round <= {len(population)} clients, got {train.clients_per_round}.")
     if train.min_clients > (train.clients_per_round or len(population)):
         raise BadInput(f"Expected train.min_clients <= the clients of a round, got {train.min_clients}.")
+    task = tasks.load(experiment, dataset)
+    losses = tasks.loss_of(experiment, task)
     model = _model(experiment, dataset)
     made = held(model)
-    models.check_output(model, dataset.test_x[:2], dataset.classes)
+    models.check_output(model, dataset.test_x[:2], task.answer)
     device = _device(experiment.run.device)
     theta = flatten(model.to(device))
     plan = kind_of(experiment).plan(experiment, population, size=theta.numel(), own=own)
@@ -123,7 +129,7 @@ def assemble(
     repeats = experiment.run.device == "cpu" and experiment.run.randomness == "seeded" and local is None
     nonce = "" if repeats else uuid.uuid4().hex
     params = theta.cpu().clone()
-    whole = (experiment, dataset, shares, population, model, theta, params, plan, algorithm)
+    whole = (experiment, dataset, shares, population, task, losses, model, theta, params, plan, algorithm)
     return Parts(*whole, made=made, nonce=nonce, elsewhere=elsewhere, before=before)
 
 
@@ -180,7 +186,7 @@ def model_size(experiment: Experiment, dataset: Dataset) -> int:
 def _model(experiment: Experiment, dataset: Dataset) -> nn.Module:
     seed = seeded(experiment.run.seed)("model").torch_seed()
     shape = tuple(dataset.x.shape[1:])
-    facts = {"input_shape": shape, "classes": dataset.classes, "seed": seed}
+    facts = {"input_shape": shape, "classes": tasks.load(experiment, dataset).answer[-1], "seed": seed}
     return models.build(experiment.model.name, **facts, options=experiment.model.options())
 
 

@@ -77,7 +77,7 @@ class Display:
         if event["kind"] == "started":
             self._running[task] = 0
         elif event["kind"] == "round":
-            self._rounds += "accuracy" in event  # a resumed run first says how far it had come
+            self._rounds += "trained" in event  # a resumed run first says how far it had come
             self._left[task], self._running[task] = planned - event["rounds"], event["rounds"]
         else:
             self._running.pop(task, None)

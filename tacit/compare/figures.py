@@ -203,7 +203,7 @@ def _over(rows: Sequence[Row], more: str = "", *, interval: bool = False) -> str
 
 
 def _accuracies(run: Run) -> list[float]:
-    return [record["accuracy"] for record in run.rounds]
+    return [record[run.metric] for record in run.rounds]
 
 
 def _uploaded(run: Run) -> list[float]:

@@ -35,15 +35,20 @@ class Run:
     failure: str | None = None
 
     @property
+    def metric(self) -> str:
+        """The metric that stands for it."""
+        return str((self.summary or {}).get("metric", "accuracy"))
+
+    @property
     def accuracy(self) -> float:
-        """The mean over the last 10 rounds; of a run without rounds, the accuracy it ended with."""
-        last = [record["accuracy"] for record in self.rounds[-LAST_ROUNDS:]]
+        """The mean of its metric over the last 10 rounds; of a run without rounds, what it ended with."""
+        last = [record[self.metric] for record in self.rounds[-LAST_ROUNDS:]]
         return math.fsum(last) / len(last) if last else self.final
 
     @property
     def final(self) -> float:
         """The test accuracy of the model it left."""
-        return self.summary["test_accuracy"] if self.summary else math.nan
+        return self.summary[f"test_{self.metric}"] if self.summary else math.nan
 
     @property
     def guarantee(self) -> dict[str, Any] | None:

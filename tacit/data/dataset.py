@@ -7,6 +7,7 @@ import torch
 
 from tacit.errors import BadData
 
+IGNORED = -100  # torch's word for a target that counts nothing
 PART = 1 << 14  # rows looked at together
 
 
@@ -14,7 +15,10 @@ PART = 1 << 14  # rows looked at together
 class Dataset:
     """Training and test rows, with the client each training row belongs to where the source names clients.
 
-    Guarantee: every feature is finite, every label is in 0..classes-1, and rows, labels and clients have equal lengths.
+    `y` holds classes (whole numbers) or numbers (floats), one or a row of them per example.
+
+    Guarantee: every feature is finite, every class is in 0..classes-1, every number finite, and rows, targets and clients have
+    equal lengths.
     Raises: BadData.
 
     >>> x, y = torch.zeros(4, 2), torch.tensor([0, 1, 0, 1])
@@ -38,10 +42,7 @@ class Dataset:
                 raise BadData(
                     f"Expected {self.name} to hold {part} rows with one label each, got {len(x)} and {len(y)}."
                 )
-            if y.min() < 0 or y.max() >= self.classes:
-                raise BadData(
-                    f"Expected every {part} label of {self.name} in 0..{self.classes - 1}, got {int(y.max())}."
-                )
+            self._refuse_targets(part, y)
         if self.x.shape[1:] != self.test_x.shape[1:]:
             shapes = f"{list(self.x.shape[1:])} and {list(self.test_x.shape[1:])}"
             raise BadData(f"Expected training and test rows of {self.name} to have one shape, got {shapes}.")
@@ -50,10 +51,38 @@ class Dataset:
         refuse_not_finite(self.x, where=f"{self.name} training data", client=self.client, names=self.client_names)
         refuse_not_finite(self.test_x, where=f"{self.name} test data")
 
+        if self.y.shape[1:] != self.test_y.shape[1:] or self.y.dtype != self.test_y.dtype:
+            raise BadData(f"Expected training and test targets of {self.name} to be of one kind and shape.")
+
+    def _refuse_targets(self, part: str, y: torch.Tensor) -> None:
+        """Raises BadData for classes that are not named, and numbers that are not finite."""
+        if y.is_floating_point():
+            refuse_not_finite(y.reshape(len(y), -1), where=f"the targets of {self.name}'s {part} data")
+            return
+        low = IGNORED if y.dim() > 1 else 0  # rows of tokens are filled up with what counts nothing
+        odd = (y < 0) & (y != low) | (y >= self.classes)
+        if odd.any():
+            raise BadData(f"Expected every {part} label of {self.name} in 0..{self.classes - 1}, got {int(y[odd][0])}.")
+
     @property
     def classes(self) -> int:
-        """The number of classes."""
+        """The number of classes; 0 where targets are numbers."""
         return len(self.class_names)
+
+    @property
+    def classified(self) -> bool:
+        """Whether each row has one class."""
+        return self.y.dim() == 1 and not self.y.is_floating_point()
+
+    @property
+    def targets(self) -> str:
+        """What the targets are, in a few words.
+
+        >>> Dataset("t", torch.zeros(2, 1), torch.zeros(2), torch.zeros(2, 1), torch.zeros(2), ()).targets
+        'numbers'
+        """
+        each = f" in rows of {self.y.shape[1]}" if self.y.dim() > 1 else ""
+        return f"numbers{each}" if self.y.is_floating_point() else f"{self.classes} classes{each}"
 
 
 def refuse_not_finite(

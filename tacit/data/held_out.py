@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Features, labels as class indices and, where the source names clients, whose row each is."""
+    """Features, targets (class indices, or float32 numbers) and, where the source names clients, whose row each is."""
 
     x: torch.Tensor
     y: np.ndarray
@@ -41,13 +41,13 @@ def dataset(
             f"{source.path} leaves no rows to train on: correct the data, or data.missing if rows were dropped."
         )
     client_names, client = rows.clients or (None, None)
-    x, y = rows.x, torch.from_numpy(rows.y.astype(np.int64))
+    x, y = rows.x, _targets(rows.y)
     if test is None:
         held = hold_out(client, rows=len(y), share=source.test_share, seed=seed)
         test_x, test_y, x, y = x[held], y[held], x[~held], y[~held]
         client = None if client is None else client[~held]
     else:
-        test_x, test_y = test.x, torch.from_numpy(test.y.astype(np.int64))
+        test_x, test_y = test.x, _targets(test.y)
     return Dataset(
         name=type(source).__name__,
         x=x,
@@ -59,6 +59,10 @@ def dataset(
         client_names=client_names,
         notes=tuple(notes),
     )
+
+
+def _targets(y: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(y.astype(np.float32 if y.dtype.kind == "f" else np.int64, copy=False))
 
 
 def hold_out(client: np.ndarray | None, *, rows: int, share: float, seed: int) -> np.ndarray:

@@ -10,10 +10,11 @@ from pydantic import Field
 from tacit.errors import BadData, BadInput
 
 FROM_DATA = "from-data"
+NUMBERS = "numbers"  # targets are no classes at all
 FROM_DATA_NOTE = "the set of labels was taken from the data and is treated as public"
 
 Word = Annotated[str, Field(coerce_numbers_to_str=True)]  # [0, 1] are names
-Classes = int | str | tuple[Word, ...]  # the labels, how many there are, or "from-data"
+Classes = int | str | tuple[Word, ...]  # the labels, how many there are, "from-data" or "numbers"
 Coded = tuple[tuple[str, ...], np.ndarray]  # the distinct texts and, for every row, which of them it has
 
 
@@ -72,10 +73,12 @@ def refuse_undeclared(source: str, path: str | None, classes: Classes | None) ->
     """Refuses a person's own file that is not named, and labels that are not declared. Raises BadInput."""
     if path is None:
         raise BadInput(f'Expected data.path to say where the {source} data is, as in path = "records.{source}".')
+    if classes == NUMBERS:
+        return
     if classes is None or (isinstance(classes, str) and classes != FROM_DATA):
         raise BadInput(
             'Expected data.classes to declare the labels, as in classes = ["no", "yes"] or classes = 10; '
-            'classes = "from-data" makes the labels found in the data public.'
+            'classes = "from-data" makes the labels found in the data public, and classes = "numbers" is for a regression.'
         )
     count = classes if isinstance(classes, int) else len(set(classes))
     if count < 2 or (isinstance(classes, tuple) and count < len(classes)):

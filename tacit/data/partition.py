@@ -70,6 +70,11 @@ def partition(
 def share_out(dataset: Dataset, section: DataSection, *, rng: np.random.Generator) -> Shares:
     """Shares a data set's training rows as its section says. Raises: BadInput, BadData."""
     natural = section.partition == "natural"
+    if section.partition in ("dirichlet", "shards") and not dataset.classified:
+        raise BadInput(
+            f'data.partition = "{section.partition}" deals rows out by their class, and {dataset.name} has {dataset.targets}:'
+            ' use "iid" or "natural".'
+        )
     return partition(
         dataset.y.numpy(),
         kind=section.partition,

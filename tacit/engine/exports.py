@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from tacit.build.parts import Parts
+from tacit.tasks import headline
 from tacit.types import Guarantee
 
 MOST_COLUMNS = 2000  # more clients share a column of labels by clients
@@ -55,7 +56,8 @@ def clients_record(
         "classes": list(parts.dataset.class_names),
         "together": together,
         "all_pay": parts.plan.together,
-        "labels": _label_counts(parts, together) if simulated else [],
+        "labels": _label_counts(parts, together) if simulated and parts.dataset.classified else [],
+        "metric": headline(parts.experiment),
         "guarantee": promise.record() if promise else None,
         "ledger": ledger,
         "parameters": parts.params.numel(),

@@ -13,7 +13,7 @@ from torch import nn
 import tacit
 from tacit.build.parts import Parts, population_id
 from tacit.engine import neighbours
-from tacit.engine.evaluate import evaluate
+from tacit.engine.evaluate import answers, confusion, measurements
 from tacit.engine.exports import clients_record, csv_text, flat_records
 from tacit.engine.folder import Folder
 from tacit.errors import LedgerError
@@ -22,6 +22,7 @@ from tacit.privacy.ledger.conditions import Condition, Draws
 from tacit.privacy.ledger.holdings import holdings
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.ledger.witness import NAME as MARK
+from tacit.tasks import headline
 from tacit.train.flat import blocks
 from tacit.types import Guarantee
 
@@ -98,15 +99,19 @@ def finish(parts: Parts, ledger: Ledger | None, folder: Folder, params: torch.Te
     """Writes the model and the summary of a run that has ended."""
     experiment = parts.experiment
     rounds = folder.rounds(before=experiment.train.rounds)
-    accuracy, loss = evaluate(parts, params)
+    found, loss = answers(parts, params)
+    measured, name = measurements(parts, found), headline(experiment)
     guarantee = None
     if ledger is not None:
         guarantee = spent_by(promise(experiment, parts.plan.words(experiment)), ledger, parts.population)
         guarantee = replace(guarantee, also=parts.plan.also(guarantee, experiment, ledger, parts.population))
     summary = {
         "name": experiment.name,
-        "test_accuracy": accuracy,
+        f"test_{name}": measured[name]["value"],
         "test_loss": loss,
+        "metric": name,
+        "metrics": measured,
+        "confusion": confusion(found),
         "rounds": len(rounds),
         "stopped": stopped,
         "clients": len(parts.population),

@@ -57,14 +57,14 @@ def loop(parts: Parts, ledger: Ledger | None, folder: Folder, trainer: Trainer, 
         before, (state, info) = state, collecting.finish(partial(derive, "server", r))
         state = averaged(state, before, rate=train.averaging, round=r)
         watch.lap("server")
-        accuracy, loss = evaluate(parts, state.result)
+        measured = evaluate(parts, state.result)
         watch.lap("evaluate")
-        if not math.isfinite(loss):
+        if not math.isfinite(measured["loss"]):
             raise TrainingDiverged(
-                f"The test loss became {loss} in round {r}: lower train.learning_rate; the last checkpoint is kept."
+                f"The test loss became {measured['loss']} in round {r}: lower train.learning_rate; the last checkpoint is kept."
             )
         spent, moved = meter.after(cohort, last=r + 1 == train.rounds), state.params - before.params
-        record = {"round": r, "accuracy": accuracy, "loss": loss, **_record(cohort, traffic, spent, moved, info)}
+        record = {"round": r, **measured, **_record(cohort, traffic, spent, moved, info)}
         record |= _absent(trainer)
         watch.lap("admit")  # what was spent is priced with the admission
         record |= watch.read()

@@ -16,6 +16,7 @@ from tacit.errors import BadInput
 from tacit.experiment.combinations import refuse_impossible
 from tacit.experiment.data import DataSection
 from tacit.experiment.privacy import PrivacySection
+from tacit.experiment.task import MetricSection, TaskSection
 from tacit.experiment.toml import dumps, parse_value
 from tacit.experiment.training import AggregateSection, ModelSection, ProtectSection, RunSection, TrainSection
 
@@ -32,6 +33,8 @@ class Experiment(BaseModel):
     name: str = "experiment"
     data: DataSection = Field(default_factory=lambda: DataSection.model_validate({}))
     model: ModelSection = ModelSection()
+    task: TaskSection = TaskSection()
+    metric: MetricSection = MetricSection()
     train: TrainSection = TrainSection()
     privacy: PrivacySection = PrivacySection()
     aggregate: AggregateSection = AggregateSection()

@@ -1,6 +1,7 @@
 """Models: one file per model; its name is `model.name` in the TOML. Or any torch factory as "package.module:function".
 
-A factory takes what it needs of `input_shape` and `classes`; its other parameters are its options in `[model]`.
+A factory takes what it needs of `input_shape` and `classes`, how many numbers it answers (one where the task asks for one); its
+other parameters are its options in `[model]`.
 """
 
 from collections.abc import Mapping
@@ -32,7 +33,7 @@ def build(
     >>> sum(p.numel() for p in build("mlp", input_shape=(1, 28, 28), classes=10, seed=1).parameters())
     159010
     """
-    check.at_least(2, classes=classes)
+    check.at_least(1, classes=classes)
     factory = plugin.find(ROOM, name, key="model.name")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -55,8 +56,8 @@ def size(name: str, *, input_shape: Shape, classes: int, options: Mapping[str, A
         return sum(p.numel() for p in _made(factory, input_shape, classes, options or {}).parameters())
 
 
-def check_output(model: nn.Module, x_example: torch.Tensor, classes: int) -> None:
-    """Passes a batch (of one or more) through the model. Raises: ModelRefused unless it answers one score per class."""
+def check_output(model: nn.Module, x_example: torch.Tensor, answer: Shape) -> None:
+    """Passes a batch (of one or more) through the model. Raises: ModelRefused unless its answers have the task's shape."""
     training = model.training
     try:
         with torch.no_grad():
@@ -65,9 +66,11 @@ def check_output(model: nn.Module, x_example: torch.Tensor, classes: int) -> Non
         raise ModelRefused(f"The model cannot read inputs of shape {tuple(x_example.shape[1:])}: {error}") from error
     finally:
         model.train(training)
-    expected = (len(x_example), classes)
+    expected = (len(x_example), *answer)
     if shape != expected:
-        raise ModelRefused(f"Expected scores of shape {expected}, one per class, but the model answers {shape}.")
+        raise ModelRefused(
+            f"Expected answers of shape {expected}, as the task needs them, but the model's are {shape}."
+        )
 
 
 def image(name: str, shape: Shape, *, smallest: int) -> tuple[int, int]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from tacit.engine.watch import STAGES
 from tacit.experiment import Experiment
+from tacit import metrics
 from tacit.experiment.toml import dumps
 from tacit.privacy.guarantee import sentence, shown
 from tacit.report import spending
@@ -24,10 +25,11 @@ MOST_CLIENTS = 3000  # rows of the table of clients
 MOST_REFUSED = 100  # messages named that a server refused
 LIVE_PRICES = 48  # while a run goes on, what everybody has spent is priced only if it takes few prices
 COLUMNS = (
-    "accuracy", "loss", "train_loss", "clipped", "cohort", "out_of_budget", "epsilon_tightest", "epsilon_loosest",
+    "score", "loss", "train_loss", "clipped", "cohort", "out_of_budget", "epsilon_tightest", "epsilon_loosest",
     "update_norm", "signal_to_noise", "signal_to_noise_low", "signal_to_noise_high", "uplink_total", "downlink_total",
     "seconds", *(f"seconds_{stage}" for stage in STAGES),
 )  # fmt: skip
+SHARES = ("accuracy", "balanced_accuracy", "auroc", "average_precision", "f1")  # of 1
 CEILED = ("epsilon_tightest", "epsilon_loosest")
 
 
@@ -41,6 +43,7 @@ def run_page(files: RunFiles, *, since: int = 0, live: bool = False) -> dict[str
     refused = [(r["round"] + 1, str(name), str(why)) for r in files.rounds for name, why in _refusals(r)]
     return {
         "kind": "run",
+        "metric": metric_facts(files),
         "name": files.experiment.name,
         "folder": files.folder.resolve().name,
         "finished": files.summary is not None,
@@ -63,6 +66,25 @@ def run_page(files: RunFiles, *, since: int = 0, live: bool = False) -> dict[str
         "final": facts(files.summary) if files.summary else {},
         "notes": list((files.summary or files.clients or {}).get("notes") or []),
         "version": (files.summary or {}).get("version"),
+    }
+
+
+def metric_facts(files: RunFiles) -> dict[str, Any]:
+    """The metric that stands for a run, for the page: its name for people, whether it is a share of 1, and what is known of it."""
+    known = files.measured
+    interval, table = known.get("interval"), (files.summary or {}).get("metrics", {})
+    return {
+        "name": metrics.words(files.metric),
+        "share": files.metric in SHARES,
+        "value": short(known.get("value")),
+        "baseline": short(known.get("baseline")),
+        "interval": [short(end) for end in interval] if interval else None,
+        "all": [
+            [metrics.words(key), short(one.get("value")), [short(end) for end in one.get("interval") or ()], short(one.get("baseline"))]
+            for key, one in table.items()
+        ],
+        "confusion": (files.summary or {}).get("confusion"),
+        "classes": (files.clients or {}).get("classes", []),
     }
 
 

@@ -13,14 +13,15 @@ from typing import Any
 
 import numpy as np
 
+from tacit import metrics
 from tacit.compare.cells import expand
 from tacit.compare.comparison_folder import ASKED, BASE, asked, tasks_of
 from tacit.compare.results import CONFIDENCE, LAST_ROUNDS, estimate, last_rounds, statement
 from tacit.errors import BadInput
-from tacit.report.collect import MOST_POINTS, settings, short, stages
+from tacit.report.collect import MOST_POINTS, SHARES, settings, short, stages
 from tacit.report.run_folder import RunFiles, read
 
-SERIES = ("accuracy", "loss", "clipped", "signal_to_noise")
+SERIES = ("score", "loss", "clipped", "signal_to_noise")
 CUMULATED = ("uplink_bytes", "downlink_bytes")
 
 
@@ -56,12 +57,17 @@ def several_page(found: Sequence[Entry], *, name: str) -> dict[str, Any]:
     kept = [entry for entry in found if entry.runs]
     if not kept:
         raise BadInput(f"No run of {name} has begun, so there is nothing to show yet.")
+    named = {run.metric for entry in kept for run in entry.runs}
+    if len(named) > 1:
+        raise BadInput(f"These runs are measured by {' and by '.join(sorted(named))}: show those of one metric together.")
+    metric = named.pop()
     common, own = _settings([entry.runs[0] for entry in kept])
     differing = {entry.label: mine for entry, mine in zip(kept, own, strict=True)}
     return {
         "kind": "several",
         "name": name,
         "finished": all(run.summary for entry in found for run in entry.runs) and not any(e.missing for e in found),
+        "metric": {"name": metrics.words(metric), "share": metric in SHARES},
         "last": last_rounds(len(run.rounds) for entry in found for run in entry.runs if run.summary),
         "confidence": 100 * CONFIDENCE,
         "promises": [{"statement": words, **_promise(found, words)} for words in promises],
@@ -110,7 +116,7 @@ def _entry(entry: Entry, promises: list[str]) -> dict[str, Any]:
         "planned": entry.planned,
         "rounds": max((len(run.rounds) for run in entry.runs), default=0),
         "early": sum(run.summary["stopped"] == "budget" for run in ended if run.summary),
-        "accuracy": short(found.mean) if found else None,
+        "score": short(found.mean) if found else None,
         "interval": short(found.interval) if found else None,
         "each": [short(value) for value in last],
         "promise": promises.index(statement(promise)) if promise else None,
@@ -128,8 +134,8 @@ def _entry(entry: Entry, promises: list[str]) -> dict[str, Any]:
 
 
 def _last(run: RunFiles) -> float:
-    last = [record["accuracy"] for record in run.rounds[-LAST_ROUNDS:]]
-    return math.fsum(last) / len(last) if last else float((run.summary or {})["test_accuracy"])
+    last = [record["score"] for record in run.rounds[-LAST_ROUNDS:]]
+    return math.fsum(last) / len(last) if last else float((run.summary or {})[f"test_{run.metric}"])
 
 
 def _series(runs: Sequence[RunFiles]) -> dict[str, Any]:

@@ -13,11 +13,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from tacit import metrics
 from tacit.build.parts import Parts
 from tacit.compare.values import size
 from tacit.engine.history import History
 from tacit.experiment import Experiment
 from tacit.privacy.guarantee import seen_by_more, shown, shown_delta, with_others
+from tacit.tasks import headline
 from tacit.types import Others
 
 LINES = 10  # how many lines a run prints where there is no terminal
@@ -34,7 +36,7 @@ class Display:
         )
         self._live: Live | None = None
         self._limits, self._unit = (0.0, 0.0), "record"
-        self._rounds, self._printed = 0, 0.0
+        self._rounds, self._metric, self._printed = 0, "accuracy", 0.0
 
     def __enter__(self) -> "Display":
         return self
@@ -46,7 +48,7 @@ class Display:
     def ready(self, parts: Parts, past: list[dict[str, Any]]) -> None:
         """Says what is about to run."""
         experiment, population = parts.experiment, parts.population
-        self._rounds = experiment.train.rounds
+        self._rounds, self._metric = experiment.train.rounds, headline(experiment)
         self._limits = (float(population.epsilons.min()), float(population.epsilons.max()))
         self._unit = population.unit
         promise = _promise(parts, self._limits)
@@ -91,7 +93,7 @@ class Display:
         return Panel(Group(self._bar, table), expand=False)
 
     def _facts(self, record: dict[str, Any]) -> dict[str, str]:
-        facts = {"accuracy": f"{record['accuracy']:.3f}"}
+        facts = {metrics.words(self._metric): f"{record[self._metric]:.3f}"}
         if "epsilon_tightest" in record:
             low, high = self._limits
             facts[f"epsilon per {self._unit}, tightest client"] = spent_of(record["epsilon_tightest"], low)
@@ -120,7 +122,8 @@ def round_line(record: dict[str, Any], experiment: Experiment) -> str:
         ends = f"{shown(record['epsilon_tightest'])} to {shown(record['epsilon_loosest'])}"
         spent = f"  epsilon per {experiment.privacy.unit_kept} {ends} ({counted(record)})"
     who = f"{record['answered']} of {record['cohort']} sites"
-    return f"round {record['round'] + 1}/{rounds}  accuracy {record['accuracy']:.3f}{spent}  {who}"
+    metric = headline(experiment)
+    return f"round {record['round'] + 1}/{rounds}  {metrics.words(metric)} {record[metric]:.3f}{spent}  {who}"
 
 
 def counted(record: dict[str, Any]) -> str:
@@ -239,11 +242,20 @@ def _others(record: dict[str, Any]) -> Others:
     return Others(**values)
 
 
+def _value(summary: dict[str, Any], metric: str) -> str:
+    """A metric with its interval over test rows, and what always answering the same would reach."""
+    known = summary.get("metrics", {}).get(metric, {})
+    ends, baseline = known.get("interval"), known.get("baseline")
+    more = f" (95 % over test rows {ends[0]:.4f} to {ends[1]:.4f})" if ends else ""
+    return f"{summary[f'test_{metric}']:.4f}{more}" + (f"; a constant answer has {baseline:.4f}" if baseline is not None else "")
+
+
 def facts(summary: dict[str, Any]) -> dict[str, str]:
     """The closing table's rows."""
     why = {"rounds": "all planned rounds", "budget": "too few clients could pay for another round"}[summary["stopped"]]
+    metric = summary.get("metric", "accuracy")
     rows = {
-        "test accuracy, final model": f"{summary['test_accuracy']:.4f}",
+        f"test {metrics.words(metric)}, final model": _value(summary, metric),
         "rounds": f"{summary['rounds']} ({why})",
     }
     if summary.get("rule"):

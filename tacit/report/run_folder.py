@@ -11,8 +11,9 @@ from typing import Any
 from tacit.errors import BadInput, TacitError
 from tacit.experiment import Experiment
 
-NUMBERS = ("accuracy", "loss", "uplink_bytes", "downlink_bytes", "seconds")  # what every record has
-SUMMARY = {"test_accuracy": (int, float), "rounds": int, "stopped": str, "clients": int, "sentence": str}
+ACCURACY = "accuracy"
+NUMBERS = ("loss", "uplink_bytes", "downlink_bytes", "seconds")  # what every record has
+SUMMARY = {"rounds": int, "stopped": str, "clients": int, "sentence": str}
 CLIENTS = {"names": list, "records": list, "limits": list, "classes": list, "labels": list, "together": int}
 
 
@@ -26,6 +27,13 @@ class RunFiles:
     rounds: list[dict[str, Any]] = field(repr=False)
     summary: dict[str, Any] | None = field(repr=False)
     clients: dict[str, Any] | None = field(repr=False)
+    metric: str = ACCURACY  # stands for the run, and for `score` in its rounds; in folders of old it is the accuracy
+
+    @property
+    def measured(self) -> dict[str, Any]:
+        """What is known of that metric: value, interval, baseline and direction; of a run that goes on, nothing."""
+        found = (self.summary or {}).get("metrics", {}).get(self.metric, {})
+        return found if isinstance(found, dict) else {}
 
     @property
     def guarantee(self) -> dict[str, Any] | None:
@@ -62,10 +70,11 @@ def read(folder: Path) -> RunFiles:
     run = (_table(folder / "run.json", {"run": str}) or {"run": ""})["run"]
     if clients is not None:
         _check_clients(folder / "clients.json", clients)
-    return RunFiles(folder, experiment, run, _rounds(folder / "rounds.jsonl"), summary, clients)
+    metric = str((summary or clients or {}).get("metric", ACCURACY))
+    return RunFiles(folder, experiment, run, _rounds(folder / "rounds.jsonl", metric), summary, clients, metric)
 
 
-def _rounds(path: Path) -> list[dict[str, Any]]:
+def _rounds(path: Path, metric: str) -> list[dict[str, Any]]:
     lines = _text(path).split("\n") if path.exists() else []
     ends = len(lines) - 1  # what follows the last line break is being written
     records: list[dict[str, Any]] = []
@@ -74,17 +83,17 @@ def _rounds(path: Path) -> list[dict[str, Any]]:
             record = json.loads(line)
         except ValueError:
             raise BadInput(f"Line {number} of {path} is damaged.") from None
-        if not _is_record(record):
+        if not _is_record(record, metric):
             raise BadInput(f"Line {number} of {path} is not the record of a round.")
-        records.append(record)
+        records.append(record | {"score": record[metric]})
     return records
 
 
-def _is_record(record: Any) -> bool:
+def _is_record(record: Any, metric: str) -> bool:
     return (
         isinstance(record, dict)
         and isinstance(record.get("round"), int)
-        and all(isinstance(record.get(key), int | float) and math.isfinite(record[key]) for key in NUMBERS)
+        and all(isinstance(record.get(key), int | float) and math.isfinite(record[key]) for key in (metric, *NUMBERS))
     )
 
 

@@ -95,7 +95,10 @@ def _trainer(parts: Parts, stack: ExitStack) -> Trainer:
         stack.callback(on_ray.close)
         return on_ray
     work = workspace(
-        copy.deepcopy(parts.model), clip=parts.plan.training_clip, physical_batch=experiment.train.physical_batch
+        copy.deepcopy(parts.model),
+        clip=parts.plan.training_clip,
+        physical_batch=experiment.train.physical_batch,
+        losses=parts.losses,
     )
     algorithm = parts.algorithm
     if isinstance(algorithm, LocalDP) and work.theta.is_cuda and stackable(algorithm, work, parts.population):

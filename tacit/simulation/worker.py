@@ -34,7 +34,7 @@ def attempt(task: dict[str, str], wire: TextIO) -> None:
             out=folder,
             resume=(folder / "experiment.toml").exists(),
             ready=lambda _, past: say("round", rounds=len(past)),
-            observe=lambda record: say("round", rounds=record["round"] + 1, accuracy=record["accuracy"]),
+            observe=lambda record: say("round", rounds=record["round"] + 1, trained=True),
             page=False,  # the comparison has one of its own; `tacit report` makes that of a single run
         )
     except TacitError as error:

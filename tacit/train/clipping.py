@@ -9,11 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from tacit import check
 from tacit.errors import BadInput
+from tacit.losses import Losses
+from tacit.losses.cross_entropy import cross_entropy
 from tacit.train.flat import blocks
 from tacit.train.per_example_check import refuse, settle
 from tacit.train.per_example_paths import OUT_OF_MEMORY, PATHS, Looped, Path
@@ -28,13 +29,15 @@ PROBED = 32  # examples that a path without a proof is tried with at once, where
 Public = tuple[torch.Size, torch.dtype, torch.Size, torch.dtype, bool]  # what a choice may depend on
 
 
-def clipped_sum_slow(model: nn.Module, x: torch.Tensor, y: torch.Tensor, *, clip: float) -> torch.Tensor:
+def clipped_sum_slow(
+    model: nn.Module, x: torch.Tensor, y: torch.Tensor, *, clip: float, losses: Losses = cross_entropy
+) -> torch.Tensor:
     """The slow twin: one example at a time, by autograd. Flat, in the order of `flat.blocks`; zeros for frozen parameters."""
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     entries = torch.cat([torch.full(p.shape, p.requires_grad).reshape(-1) for p in model.parameters()])
     total = torch.zeros(len(entries), device=x.device)
     for i in range(len(y)):
-        loss = F.cross_entropy(model(x[i : i + 1]), y[i : i + 1])
+        loss = losses(model(x[i : i + 1]), y[i : i + 1])[0]
         parts = torch.autograd.grad(loss, trainable, materialize_grads=True)
         gradient = torch.cat([part.reshape(-1) for part in parts])
         norm = gradient.norm()
@@ -62,12 +65,12 @@ class NotPrivate:
 
     @property
     def loss_sum(self) -> float:
-        """The cross-entropy, summed over the examples that have one."""
+        """The loss, summed over the examples that have one."""
         return float(self.losses.nan_to_num(0.0, 0.0, 0.0).sum())
 
 
 class Clipper:
-    """Sums the clipped per-example gradients of a model's cross-entropy.
+    """Sums the clipped per-example gradients of a model's loss; `losses` gives one number per example.
 
     `physical_batch` bounds how many examples are in memory at once. The `path` is "book-keeping" where every operation is known to
     keep examples apart and every trainable parameter belongs to a layer with a rule, else "vmap", else "loop"; it is chosen on
@@ -93,6 +96,7 @@ class Clipper:
         clip: float,
         physical_batch: int = 256,
         path: str | None = None,
+        losses: Losses = cross_entropy,
     ):
         check.positive(clip=clip)
         check.at_least(SMALLEST, clip=clip)
@@ -102,7 +106,7 @@ class Clipper:
         refuse(model)
         self.model, self.clip, self.physical_batch = model, float(clip), int(physical_batch)
         self.path: str | None = None
-        self.reason = ""
+        self.reason, self.losses = "", losses
         self._names = tuple(PATHS) if path is None else (path,)
         self._first = next(model.parameters(), torch.zeros(0))
         self._size = sum(block.stop - block.start for block in blocks(model))
@@ -122,7 +126,7 @@ class Clipper:
                 raise
             except Exception:  # noqa: BLE001 - rows of this shape went through, so that it depends on values: no word about it
                 return self._sum(
-                    Looped(self.model, x), again() if again else x, y
+                    Looped(self.model, x, self.losses), again() if again else x, y
                 )  # not the rows that were written into
 
     def _path(self, x: torch.Tensor, y: torch.Tensor) -> Path:
@@ -130,7 +134,7 @@ class Clipper:
         public = (x.shape[1:], x.dtype, y.shape[1:], y.dtype, self.model.training)
         if public not in self._settled:
             most = min(self.physical_batch, PROBED)
-            self._settled[public] = settle(self.model, self._names, x, y, most=most)
+            self._settled[public] = settle(self.model, self._names, x, y, losses=self.losses, most=most)
         self.path, path, self.reason = self._settled[public]
         return path
 

@@ -13,7 +13,7 @@ import torch
 
 from tacit.privacy.mechanism import TrainingMechanism
 from tacit.random import Stream
-from tacit.train.views import Shifts, labelled
+from tacit.train.views import Shifts
 from tacit.train.workspace import Trained, Workspace
 from tacit.types import Client, Private
 
@@ -40,7 +40,7 @@ def dp_sgd(
         else:
             offsets = views.offsets(stream, len(batch))
             moved = partial(lambda rows, offsets: views.of(rows(), offsets), rows, offsets)
-            total, info = work.viewed_sum(moved(), labelled(y, views), again=moved)
+            total, info = work.viewed_sum(moved(), y, again=moved)
         state, noisy = mechanism.noise(state, stream, total)  # + N(0, (zC)^2 I)
         theta.add_(noisy.vector, alpha=-learning_rate / p_D)  # line 14
         for part in work.frozen:

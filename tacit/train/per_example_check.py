@@ -19,6 +19,8 @@ from torch.linalg import vector_norm
 from torch.overrides import TorchFunctionMode
 
 from tacit.errors import ModelRefused
+from tacit.losses import Losses
+from tacit.losses.cross_entropy import cross_entropy
 from tacit.train.flat import blocks, views
 from tacit.train.fresh import twin
 from tacit.train.per_example_paths import PATHS, Path, clip_weights, example_gradient
@@ -54,7 +56,13 @@ def refuse(model: nn.Module) -> None:
 
 
 def settle(
-    model: nn.Module, names: Sequence[str], x: torch.Tensor, y: torch.Tensor, *, most: int = ALONE
+    model: nn.Module,
+    names: Sequence[str],
+    x: torch.Tensor,
+    y: torch.Tensor,
+    *,
+    losses: Losses = cross_entropy,
+    most: int = ALONE,
 ) -> tuple[str, Path, str]:
     """The first of the named paths that agrees with single examples: its name, itself, and why those before it do not.
 
@@ -64,11 +72,11 @@ def settle(
     rows, labels = synthetic(model, x, y, count=SMALL + LARGE)
     few, reasons = (rows[:ALONE], labels[:ALONE]), []
     with same_chance(x.device), drawn(model):
-        gradients = alone(model, *few)
+        gradients = alone(model, *few, losses)
         for name in names:
             path: Path | None = None
             try:
-                path = PATHS[name](model, rows)
+                path = PATHS[name](model, rows, losses)
                 reason = "" if name == "loop" else difference(model, path, gradients, *few)
                 if name == "vmap" and not reason:
                     reason = disorder(path, *synthetic(model, x, y, count=most + 1), size=len(gradients[0]))
@@ -78,13 +86,13 @@ def settle(
                 reason = str(error).partition("\n")[0] or type(error).__name__
             if path and not reason:
                 if name != "book-keeping":
-                    refuse_memory(model, gradients, *few)
+                    refuse_memory(model, gradients, *few, losses)
                 return name, path, "; ".join(reasons)
             reasons.append(f"{name}: {reason}")
     raise ModelRefused(f"Do not ask for a path: the model cannot take this one ({'; '.join(reasons)}).")
 
 
-def alone(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+def alone(model: nn.Module, x: torch.Tensor, y: torch.Tensor, losses: Losses) -> torch.Tensor:
     """The gradients of single examples. Raises: ModelRefused when computing them changes the model."""
     gradients = []
     for i in range(len(y)):
@@ -92,7 +100,7 @@ def alone(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         before = _state(used)
         try:
             with same_chance(x.device), Watched():
-                gradients.append(example_gradient(used, x[i : i + 1], y[i : i + 1])[0])
+                gradients.append(example_gradient(used, x[i : i + 1], y[i : i + 1], losses)[0])
         except Exception as error:
             text = str(error).partition("\n")[0] or type(error).__name__
             raise ModelRefused(f"The model cannot be trained on single examples: {text}") from error
@@ -102,9 +110,9 @@ def alone(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return torch.stack(gradients)
 
 
-def refuse_memory(model: nn.Module, gradients: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> None:
+def refuse_memory(model: nn.Module, gradients: torch.Tensor, x: torch.Tensor, y: torch.Tensor, losses: Losses) -> None:
     """Raises: ModelRefused where an example's gradient depends on the examples before it, although the model was copied."""
-    again = alone(model, x.flip(0), y.flip(0)).flip(0)
+    again = alone(model, x.flip(0), y.flip(0), losses).flip(0)
     if not torch.allclose(
         again, gradients, rtol=TOLERANCE, atol=BLOCK_FLOOR * float(gradients.abs().max()), equal_nan=True
     ):

@@ -9,11 +9,12 @@ from collections.abc import Callable
 from typing import Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from tacit.losses import Losses
+from tacit.losses.cross_entropy import cross_entropy
 from tacit.train.flat import Block, blocks, views
 from tacit.train.fresh import fresh, twin
 from tacit.train.layers import RULES
@@ -31,16 +32,12 @@ class Path(Protocol):
     def __call__(self, x: torch.Tensor, y: torch.Tensor, *, clip: float, out: torch.Tensor) -> Result: ...
 
 
-def example_losses(logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Cross-entropy per example; an example with several targets counts their mean."""
-    losses = F.cross_entropy(logits, y, reduction="none")
-    return losses if losses.dim() == 1 else losses.flatten(1).mean(1)
-
-
-def example_gradient(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def example_gradient(
+    model: nn.Module, x: torch.Tensor, y: torch.Tensor, losses: Losses = cross_entropy
+) -> tuple[torch.Tensor, torch.Tensor]:
     """The flat gradient of one example, given as a batch of one, and its loss. Frozen parameters have zeros."""
     with torch.enable_grad():
-        loss = example_losses(model(x), y).sum()
+        loss = losses(model(x), y).sum()
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     found = iter(torch.autograd.grad(loss, trainable, materialize_grads=True) if trainable else ())
     parts = [
@@ -57,8 +54,8 @@ def clip_weights(norms: torch.Tensor, clip: float) -> torch.Tensor:
 class BookKeeping:
     """One forward pass, one backward pass to the outputs of the layers, one product per parameter."""
 
-    def __init__(self, model: nn.Module, like: torch.Tensor):
-        reason = unsupported(model)
+    def __init__(self, model: nn.Module, like: torch.Tensor, losses: Losses):
+        self.losses, reason = losses, unsupported(model)
         if reason:
             raise Unsupported(reason)
         self.layers = [module for module in model.modules() if _trainable(module)]
@@ -72,7 +69,7 @@ class BookKeeping:
     def __call__(self, x: torch.Tensor, y: torch.Tensor, *, clip: float, out: torch.Tensor) -> Result:
         tape = Tape()
         with torch.enable_grad():
-            losses = example_losses(tape.run(self.forward, x), y)
+            losses = self.losses(tape.run(self.forward, x), y)
             total = losses.sum()  # given the outputs' gradients instead, torch imports sympy: 32 MB in every site
         found = torch.autograd.grad(total, tape.edges, allow_unused=True) if tape.edges else ()
         with torch.no_grad():
@@ -130,8 +127,8 @@ class Tape:
 class Vmapped:
     """One gradient per example at once, by `torch.func`; as many examples at a time as memory allows."""
 
-    def __init__(self, model: nn.Module, like: torch.Tensor):
-        self.model = model
+    def __init__(self, model: nn.Module, like: torch.Tensor, losses: Losses):
+        self.model, self.losses = model, losses
         layout = blocks(model)
         self.layout = tuple(b for b, p in zip(layout, model.parameters(), strict=True) if p.requires_grad)
         self.step = max(1, PART_FLOATS // max(1, sum(block.stop - block.start for block in self.layout)))
@@ -152,7 +149,7 @@ class Vmapped:
         model = fresh(self.model)
 
         def loss(own: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-            return example_losses(torch.func.functional_call(model, own, (x[None],)), y[None]).sum()
+            return self.losses(torch.func.functional_call(model, own, (x[None],)), y[None]).sum()
 
         gradients = torch.func.vmap(torch.func.grad_and_value(loss), in_dims=(None, 0, 0), randomness="different")
         with sdpa_kernel(SDPBackend.MATH):  # the fused kernels have no batching rule
@@ -171,15 +168,15 @@ class Looped:
     An example that the model's code refuses to read, with whatever error, counts as zero too: an error would tell about it.
     """
 
-    def __init__(self, model: nn.Module, like: torch.Tensor):
-        self.model = model
+    def __init__(self, model: nn.Module, like: torch.Tensor, losses: Losses):
+        self.model, self.losses = model, losses
 
     def __call__(self, x: torch.Tensor, y: torch.Tensor, *, clip: float, out: torch.Tensor) -> Result:
         norms, losses = [], []
         for i in range(len(y)):
             model = twin(self.model)
             try:
-                gradient, loss = example_gradient(model, x[i : i + 1], y[i : i + 1])
+                gradient, loss = example_gradient(model, x[i : i + 1], y[i : i + 1], self.losses)
             except OUT_OF_MEMORY:
                 raise
             except Exception:  # noqa: BLE001 - whatever it was, it depends on this example
@@ -190,7 +187,7 @@ class Looped:
         return torch.stack(norms), torch.stack(losses)
 
 
-PATHS: dict[str, Callable[[nn.Module, torch.Tensor], Path]] = {
+PATHS: dict[str, Callable[[nn.Module, torch.Tensor, Losses], Path]] = {
     "book-keeping": BookKeeping,
     "vmap": Vmapped,
     "loop": Looped,

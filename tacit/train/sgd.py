@@ -5,7 +5,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch.nn.functional import cross_entropy
 
 from tacit.errors import TrainingDiverged
 from tacit.random import Stream
@@ -45,7 +44,7 @@ def sgd(
         if not order:
             order = list(torch.from_numpy(rng.permutation(client.size)).split(batch_size))[::-1]
         batch = order.pop()
-        loss = cross_entropy(model(client.x[batch]), client.y[batch])
+        loss = work.losses(model(client.x[batch]), client.y[batch]).mean()
         for parameter, gradient in zip(params, torch.autograd.grad(loss, params), strict=True):
             parameter.data.add_(gradient, alpha=-learning_rate)
     if not math.isfinite(last := float(loss.detach())):

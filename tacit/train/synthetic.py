@@ -47,11 +47,11 @@ def candidates(model: nn.Module, x: torch.Tensor, count: int) -> Iterator[torch.
 
 
 def labels(scores: torch.Tensor, y: torch.Tensor, count: int) -> torch.Tensor:
-    """Labels, or probabilities of classes, for these scores."""
+    """Targets for these answers: classes that each of them has a score for, or numbers that may be probabilities."""
     generator, shape = torch.Generator().manual_seed(SEED), (count, *y.shape[1:])
     if y.is_floating_point():
         return torch.randn(shape, generator=generator).softmax(1).to(y) if len(shape) > 1 else torch.zeros(shape).to(y)
-    return torch.randint(0, max(1, scores.shape[1]), shape, generator=generator).to(y)
+    return torch.randint(0, max(1, min(scores.shape[1:], default=1)), shape, generator=generator).to(y)
 
 
 @contextmanager

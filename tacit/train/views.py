@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from tacit.losses import Losses
 from tacit.random import Stream
 
 
@@ -39,17 +40,23 @@ class Shifts:
 
 
 class Viewed(nn.Module):
-    """A model on several views of each example: scores (batch, classes, views), over which the loss takes the mean."""
+    """A model on several views of each example: its answers (batch, views, ...), over which the loss takes the mean."""
 
     def __init__(self, model: nn.Module):
         super().__init__()
         self.model = model
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """One score for every class and view."""
-        return self.model(x.flatten(0, 1)).unflatten(0, x.shape[:2]).transpose(1, 2)
+        """One answer for every view."""
+        return self.model(x.flatten(0, 1)).unflatten(0, x.shape[:2])
 
 
-def labelled(y: torch.Tensor, views: Shifts) -> torch.Tensor:
-    """The label of every view."""
-    return y[..., None].expand(*y.shape, views.count)
+def over_views(losses: Losses) -> Losses:
+    """The mean of an example's losses over its views; their targets are one and the same."""
+
+    def mean(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        count = outputs.shape[1]
+        repeated = y[:, None].expand(len(y), count, *y.shape[1:])
+        return losses(outputs.flatten(0, 1), repeated.flatten(0, 1)).unflatten(0, (len(y), count)).mean(1)
+
+    return mean

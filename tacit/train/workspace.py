@@ -6,10 +6,12 @@ from functools import cached_property
 import torch
 from torch import nn
 
+from tacit.losses import Losses
+from tacit.losses.cross_entropy import cross_entropy
 from tacit.train.clipping import Clipper
 from tacit.train.flat import blocks, flatten
 from tacit.train.fresh import fresh, hooked
-from tacit.train.views import Viewed
+from tacit.train.views import Viewed, over_views
 from tacit.types import Private, Raw, Shared
 
 OWN_CODE = ("torch.nn.modules.", "tacit.models")  # modules that remember in their buffers at most
@@ -24,6 +26,7 @@ class Workspace:
     clip: float | None
     physical_batch: int
     buffers: tuple[torch.Tensor, ...] = ()
+    losses: Losses = cross_entropy
 
     def forget(self) -> None:
         """Sets the model's buffers back to what they were, so that no client meets what another one left in them."""
@@ -49,25 +52,26 @@ class Workspace:
     @cached_property
     def clipped_sum(self) -> Clipper:
         """Sums of clipped per-example gradients; the path is chosen once, on synthetic rows."""
-        return self._sums(self.model)
+        return self._sums(self.model, self.losses)
 
     @cached_property
     def viewed_sum(self) -> Clipper:
         """The same for examples (views, ...) that come in several views: clipped is the mean over the views."""
-        return self._sums(Viewed(self.model))
+        return self._sums(Viewed(self.model), over_views(self.losses))
 
-    def _sums(self, model: nn.Module) -> Clipper:
+    def _sums(self, model: nn.Module, losses: Losses) -> Clipper:
         if self.clip is None:
             raise ValueError("this workspace was made for training without clipping")
-        return Clipper(model, clip=self.clip, physical_batch=self.physical_batch)
+        return Clipper(model, clip=self.clip, physical_batch=self.physical_batch, losses=losses)
 
 
-def workspace(model: nn.Module, *, clip: float | None, physical_batch: int) -> Workspace:
+def workspace(
+    model: nn.Module, *, clip: float | None, physical_batch: int, losses: Losses = cross_entropy
+) -> Workspace:
     """Prepares a model for training; it is changed in place."""
     model.train()
-    return Workspace(
-        model, flatten(model), clip, physical_batch, tuple(buffer.detach().clone() for buffer in model.buffers())
-    )
+    buffers = tuple(buffer.detach().clone() for buffer in model.buffers())
+    return Workspace(model, flatten(model), clip, physical_batch, buffers, losses)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import zipfile
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,13 +21,14 @@ from tacit.data.held_out import Rows, dataset
 from tacit.errors import BadData
 
 ARRAYS = ("x", "y", "client", "x_test", "y_test")
+TOKENS = 2  # dimensions of rows of token numbers
 BROKEN = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error)
 
 
 @dataclass(frozen=True, kw_only=True)
 class npz:
-    """How an .npz file is read. `classes` are the labels as a list, a number c for 0..c-1, or "from-data"; x is divided by the
-    public constant `divide_by`. Without test rows `test_share` of every client's rows is held out, by the run's seed.
+    """How an .npz file is read. `classes` are the labels as a list, a number c for 0..c-1 (also of rows of tokens), "from-data",
+    or "numbers" where y are numbers, or rows of 0 and 1 for several labels; x is divided by the public constant `divide_by`. Without test rows `test_share` of every client's rows is held out, by the run's seed.
     """
 
     path: str | None = None
@@ -50,14 +52,23 @@ def rows_of(source: npz, *, seed: int) -> Dataset:
     path = str(source.path)
     arrays = read(path)
     clients = _clients(arrays["client"], path=path, rows=len(arrays["y"])) if "client" in arrays else None
-    x = _features(arrays.pop("x"), where=f"x of {path}", divide_by=source.divide_by, clients=clients)
+    vocabulary = source.classes if isinstance(source.classes, int) and arrays["y"].ndim == TOKENS else 0
+    how: dict[str, Any] = {"divide_by": source.divide_by, "tokens": vocabulary > 0}
+    x = _features(arrays.pop("x"), where=f"x of {path}", clients=clients, **how)
     test_path, tests = _tests(arrays, source)
-    labels = [_labels(arrays["y"], where=f"y of {path}", rows=len(x))]
-    if tests:
-        labels.append(_labels(tests[1], where=f"the test labels of {test_path}", rows=len(tests[0])))
-    class_names, notes = names.classes(source.classes, [names.coded(part) for part in labels])
-    codes = [_indices(part, class_names, path=file) for part, file in zip(labels, (path, test_path), strict=False)]
-    test_x = _features(tests[0], where=f"the test rows of {test_path}", divide_by=source.divide_by) if tests else None
+    targets = [
+        (arrays["y"], f"y of {path}", len(x)),
+        *([(tests[1], f"the test labels of {test_path}", len(tests[0]))] if tests else []),
+    ]
+    if source.classes == names.NUMBERS:
+        codes, class_names, notes = [_numbers(y, where=where, rows=rows) for y, where, rows in targets], (), []
+    elif vocabulary:
+        codes, class_names, notes = [y for y, _, _ in targets], tuple(map(str, range(vocabulary))), []
+    else:
+        labels = [_labels(y, where=where, rows=rows) for y, where, rows in targets]
+        class_names, notes = names.classes(source.classes, [names.coded(part) for part in labels])
+        codes = [_indices(part, class_names, path=file) for part, file in zip(labels, (path, test_path), strict=False)]
+    test_x = _features(tests[0], where=f"the test rows of {test_path}", **how) if tests else None
     return dataset(
         source,
         Rows(x=x, y=codes[0], clients=clients),
@@ -99,10 +110,14 @@ def _tests(arrays: dict[str, np.ndarray], source: npz) -> tuple[str, tuple[np.nd
     return str(source.path), (arrays["x_test"], arrays["y_test"]) if inside else None
 
 
-def _features(x: np.ndarray, *, where: str, divide_by: float, clients: names.Coded | None = None) -> torch.Tensor:
-    """Features as finite float32."""
+def _features(
+    x: np.ndarray, *, where: str, divide_by: float, clients: names.Coded | None = None, tokens: bool = False
+) -> torch.Tensor:
+    """Features as finite float32; `tokens` that are whole numbers stay such."""
     if x.dtype.kind not in "fiub" or x.ndim < 2:
         raise BadData(f"Expected {where} to be numbers of shape [rows, ...], got {x.dtype} of shape {list(x.shape)}.")
+    if tokens and x.dtype.kind in "iu":
+        return torch.from_numpy(x.astype(np.int64))
     with np.errstate(over="ignore"):  # what does not fit float32 becomes infinite and is refused below, by its row
         out = torch.from_numpy(x.astype(np.float32, copy=False))
         out = out if divide_by == 1 else out / divide_by
@@ -115,6 +130,16 @@ def _labels(y: np.ndarray, *, where: str, rows: int) -> np.ndarray:
     if y.dtype.kind not in "iubU" or y.shape != (rows,):
         raise BadData(f"Expected {where} to be {rows} integers or texts, got {y.dtype} of shape {list(y.shape)}.")
     return y.astype(np.int64) if y.dtype.kind == "b" else y
+
+
+def _numbers(y: np.ndarray, *, where: str, rows: int) -> np.ndarray:
+    """Targets as float32, one or a row of them for each example; Dataset refuses what is not finite."""
+    if y.dtype.kind not in "fiub" or y.ndim not in (1, 2) or len(y) != rows:
+        raise BadData(
+            f"Expected {where} to be {rows} numbers or rows of numbers, got {y.dtype} of shape {list(y.shape)}."
+        )
+    with np.errstate(over="ignore"):
+        return y.astype(np.float32)
 
 
 def _clients(client: np.ndarray, *, path: str, rows: int) -> names.Coded:

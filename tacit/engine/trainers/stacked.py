@@ -18,6 +18,7 @@ from tacit.data.population import Population
 from tacit.digest import question_mark
 from tacit.engine.trainers.processes import Reply, Trainer
 from tacit.engine.wire import pack, unpack
+from tacit.losses import Losses
 from tacit.privacy.mechanism import NoiseState, TrainingMechanism
 from tacit.random import Stream
 from tacit.train.dp_sgd import DpSgd, finite
@@ -25,9 +26,9 @@ from tacit.train.flat import blocks
 from tacit.train.fresh import fresh
 from tacit.train.per_example import row_norms
 from tacit.train.per_example_check import refuse, settle
-from tacit.train.per_example_paths import clip_weights, example_losses
+from tacit.train.per_example_paths import clip_weights
 from tacit.train.precision import full_precision
-from tacit.train.views import Shifts, Viewed, labelled
+from tacit.train.views import Shifts, Viewed, over_views
 from tacit.train.workspace import Trained, Workspace
 from tacit.types import Bounded, Client, Private
 
@@ -41,8 +42,8 @@ def stackable(algorithm: LocalDP, work: Workspace, population: Population) -> bo
     refuse(work.model)
     views, x, y = algorithm.local.views, population.x[:3], population.y[:3]
     if views is not None:
-        x, y = x[:, None].expand(-1, views.count, *x.shape[1:]), labelled(y, views)
-    return settle(_model(work, views), ("vmap", "loop"), x, y)[0] == "vmap"
+        x = x[:, None].expand(-1, views.count, *x.shape[1:])
+    return settle(_model(work, views), ("vmap", "loop"), x, y, losses=_losses(work, views))[0] == "vmap"
 
 
 def stacked(algorithm: LocalDP, work: Workspace, population: Population, derive: ClientDerive) -> Trainer:
@@ -85,7 +86,7 @@ def dp_sgd_stacked(
     start = theta_0.to(work.theta.device)
     theta = start.repeat(len(clients), 1)
     p_D = torch.tensor([m.sampling_rate * c.size for m, c in zip(mechanisms, clients, strict=True)])
-    model = _model(work, local.views)
+    model, losses_of = _model(work, local.views), _losses(work, local.views)
     rates = (-local.learning_rate / p_D).to(start.device)
     seen = torch.zeros(3, len(clients), device=start.device)  # loss, examples, clipped
     for _ in range(mechanisms[0].steps):
@@ -93,7 +94,7 @@ def dp_sgd_stacked(
             clients, mechanisms, states, streams, local.views
         )  # line 11: each record with probability p
         with full_precision(x.device):
-            total = _clipped_sums(model, work, theta, x, y, mask, seen)
+            total = _clipped_sums(model, work, losses_of, theta, x, y, mask, seen)
         noisy = []
         for k, (mechanism, stream, row) in enumerate(zip(mechanisms, streams, total, strict=True)):
             states[k], noised = mechanism.noise(states[k], stream, Bounded(row, mechanism.clip))  # + N(0, (zC)^2 I)
@@ -106,6 +107,10 @@ def dp_sgd_stacked(
 
 def _model(work: Workspace, views: Shifts | None) -> nn.Module:
     return work.model if views is None else Viewed(work.model)
+
+
+def _losses(work: Workspace, views: Shifts | None) -> Losses:
+    return work.losses if views is None else over_views(work.losses)
 
 
 def _batches(
@@ -135,13 +140,13 @@ def _batches(
         for row, (stream, batch) in enumerate(zip(streams, drawn, strict=True)):
             offsets[row, : len(batch)] = views.offsets(stream, len(batch))
         x = views.of(x.flatten(0, 1), offsets.flatten(0, 1)).unflatten(0, places.shape)
-        y = labelled(y, views)
     return x, y, mask.to(device)
 
 
 def _clipped_sums(
     model: nn.Module,
     work: Workspace,
+    losses_of: Losses,
     theta: torch.Tensor,
     x: torch.Tensor,
     y: torch.Tensor,
@@ -155,7 +160,7 @@ def _clipped_sums(
     params = {b.name: theta[:, b.start : b.stop].unflatten(1, b.shape) for b in layout}
 
     def loss(own: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return example_losses(functional_call(copied, own, (x[None],)), y[None]).sum()
+        return losses_of(functional_call(copied, own, (x[None],)), y[None]).sum()
 
     per_example = vmap(grad_and_value(loss), in_dims=(None, 0, 0), randomness="different")
     per_client = vmap(per_example, randomness="different")

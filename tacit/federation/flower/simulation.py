@@ -130,7 +130,12 @@ def _trainer(text: str, digest: str, before: str) -> Trainer:
     parts = build(Experiment(**tomllib.loads(text)), before=recorded(json.loads(before)))
     if not parts.nonce and parts.releases.digest != digest:
         raise BadInput("A worker found other rows, code or budgets than the run was paid for: start it again.")
-    work = workspace(parts.model, clip=parts.plan.training_clip, physical_batch=parts.experiment.train.physical_batch)
+    work = workspace(
+        parts.model,
+        clip=parts.plan.training_clip,
+        physical_batch=parts.experiment.train.physical_batch,
+        losses=parts.losses,
+    )
     return one_by_one(task(parts.algorithm, work, parts.population, parts.derive))
 
 

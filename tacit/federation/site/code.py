@@ -15,7 +15,8 @@ from tacit.experiment import Experiment
 
 def named_code(experiment: Experiment) -> list[str]:
     """What an experiment names as "package.module:name"."""
-    names = (experiment.model.name, experiment.aggregate.rule, experiment.data.name, experiment.privacy.kind)
+    parts = (experiment.model.name, experiment.aggregate.rule, experiment.data.name, experiment.privacy.kind)
+    names = (*parts, experiment.task.kind, experiment.task.loss, experiment.metric.choose)
     return [name for name in names if name is not None and ":" in name]
 
 

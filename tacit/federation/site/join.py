@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tacit import models, parse
+from tacit import models, parse, tasks
 from tacit.build.parts import Parts, assemble, population_id
 from tacit.data.dataset import Dataset
 from tacit.data.load import source
@@ -75,7 +75,10 @@ def join(folder: Path, run: str, text: str, roster: Roster, *, local: Local | No
     index = _own_place(roster, name, rows=len(rows.y), limits=limits, experiment=experiment)
     refuse_steps(limits, _steps(experiment, len(rows.y)))
     known = models.size(
-        experiment.model.name, input_shape=shape(rows), classes=rows.classes, options=experiment.model.options()
+        experiment.model.name,
+        input_shape=shape(rows),
+        classes=tasks.load(experiment, rows).answer[-1],
+        options=experiment.model.options(),
     )
     refuse_parameters(limits, known or 0)
     population = roster.population(shape(rows))
@@ -93,7 +96,12 @@ def join(folder: Path, run: str, text: str, roster: Roster, *, local: Local | No
         rounds=experiment.train.rounds,
         parameters=parameters,
     )
-    work = workspace(parts.model, clip=parts.plan.training_clip, physical_batch=experiment.train.physical_batch)
+    work = workspace(
+        parts.model,
+        clip=parts.plan.training_clip,
+        physical_batch=experiment.train.physical_batch,
+        losses=parts.losses,
+    )
     told = replace(client, budget=replace(budget, epsilon=roster.epsilons[index]))  # what everybody knows of it
     train = one_by_one(task(parts.algorithm, work, {index: told}, parts.derive))
     agreed = Agreement(run, text, roster.record(), terms)

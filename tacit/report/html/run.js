@@ -10,7 +10,8 @@ const line = (data, key, name, index, more) => ({ name, x: data.rounds.round, y:
 
 // what each chart of the page shows; called again when a live run has gone on
 const CHARTS = {
-  accuracy: (d) => ({ title: "Test accuracy by round", note: "On the public test set.", xLabel: "round", format: fixed(4), tick: percentTick, top: 1, series: [line(d, "accuracy", "test accuracy", 0)] }),
+  score: (d) => ({ title: `Test ${d.metric.name} by round`, note: `On the public test set.${d.metric.baseline === null ? "" : ` A constant answer (the majority, or the mean) reaches ${fixed(4)(d.metric.baseline)}.`}`, xLabel: "round", format: fixed(4),
+    ...(d.metric.share ? { tick: percentTick, top: 1 } : {}), series: [line(d, "score", `test ${d.metric.name}`, 0), ...(d.metric.baseline === null ? [] : [{ name: "a constant answer", x: d.rounds.round, y: d.rounds.round.map(() => d.metric.baseline), index: 1 }])] }),
   loss: (d) => ({ title: "Loss by round", note: has(d, "train_loss") ? "The test loss is public; the clients' train loss carries no noise and is not covered by ε." : null, xLabel: "round", format: fixed(4),
     series: [line(d, "loss", "test loss", 0), ...(has(d, "train_loss") ? [line(d, "train_loss", "train loss (raw)", 1)] : [])] }),
   epsilon: (d) => {
@@ -44,7 +45,7 @@ function headBlock(d) {
 function tilesBlock(d) {
   const last = (key) => (d.rounds[key] || [])[d.rounds.round.length - 1], spent = d.guarantee && d.guarantee.epsilon && d.guarantee.epsilon.max;
   return el("ul", { class: "tiles", "aria-label": "Final numbers" },
-    tile("Test accuracy", d.final["test accuracy, final model"] || fixed(4)(last("accuracy")), d.finished ? "of the final model" : "so far"),
+    tile(`Test ${d.metric.name}`, fixed(4)(d.metric.value === null ? last("score") : d.metric.value), d.finished ? "of the final model" : "so far"),
     d.guarantee ? tile(`ε spent, per ${d.guarantee.unit}`, spent ? `≤ ${epsilon(spent)}` : "≤ limits", `largest of all clients, δ = ${delta(d.guarantee.delta)}`) : tile("Privacy", "none", "nothing is promised"),
     tile("Rounds", whole(d.done), `of ${whole(d.planned)} planned`),
     d.clients ? tile("Clients", whole(d.clients.count), d.clients.records ? `${whole(d.clients.records[0])} to ${whole(d.clients.records[2])} records each` : null) : null,
@@ -81,7 +82,7 @@ function runPage(d) {
   page.replaceChildren(...[
     slot("head", headBlock), slot("tiles", tilesBlock),
     section("guarantee", "Guarantee", slot("promise", promiseBlock)),
-    section("learning", "Learning", d.rounds.round.length ? el("div", { class: "grid" }, make("accuracy"), make("loss")) : el("p", { class: "note", text: "No round has ended yet." }),
+    section("learning", "Learning", d.rounds.round.length ? el("div", { class: "grid" }, make("score"), make("loss")) : el("p", { class: "note", text: "No round has ended yet." }),
       d.thinned > 1 ? el("p", { class: "note", text: `Every ${d.thinned}th round is drawn; rounds.csv has all of them.` }) : null),
     d.guarantee ? section("privacy", "Privacy spent", el("div", { class: "grid" }, d.curves.length ? make("epsilon") : el("p", { class: "note", text: "Nothing has been charged yet." }))) : null,
     d.rounds.round.length ? section("noise", "Clipping and noise", el("div", { class: "grid three" }, researcher)) : null,

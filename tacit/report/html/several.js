@@ -8,26 +8,26 @@ function overlay(d, key, options) {
 }
 function severalTable(d) {
   const units = [...new Set(d.entries.map((e) => e.unit).filter(Boolean))];
-  const heads = [{ name: "run" }, { name: `accuracy (${d.last})`, number: true },
+  const heads = [{ name: "run" }, { name: `${d.metric.name} (${d.last})`, number: true },
     ...units.map((unit) => ({ name: `ε spent per ${unit}`, number: true })), ...(d.promises.length > 1 ? [{ name: "promise" }] : []), { name: "rounds", number: true }, { name: "up", number: true }, { name: "down", number: true }, { name: "time", number: true }, { name: "state" }];
   const state = (e) => {
     const words = e.ended === e.seeds ? "finished" : `unfinished: ${e.ended} of ${e.seeds} ended`;
     return e.early ? `${words}; ${e.early} stopped for want of budget` : words;
   };
   const spent = (e, unit) => (e.unit === unit && e.epsilon ? (e.epsilon.min === e.epsilon.max ? epsilon(e.epsilon.max) : `${epsilon(e.epsilon.min)} to ${epsilon(e.epsilon.max)}`) : e.unit === null ? "no promise" : "–");
-  return table("Runs side by side", heads, d.entries.map((e) => [e.label, e.accuracy === null ? "–" : `${e.accuracy.toFixed(4)}${e.interval === null ? "" : ` ± ${e.interval.toFixed(4)}`}`,
+  return table("Runs side by side", heads, d.entries.map((e) => [e.label, e.score === null ? "–" : `${e.score.toFixed(4)}${e.interval === null ? "" : ` ± ${e.interval.toFixed(4)}`}`,
     ...units.map((unit) => spent(e, unit)), ...(d.promises.length > 1 ? [e.promise === null ? "none" : `(${e.promise + 1}) per ${e.unit}`] : []), `${whole(e.rounds)} of ${whole(e.planned)}`, bytes(e.uplink_bytes), bytes(e.downlink_bytes), seconds(e.seconds), state(e)]), { open: true, tall: true });
 }
 function byEpsilon(d, number) {
-  const promise = d.promises[number], mine = d.entries.filter((e) => e.promise === number && e.epsilon && e.accuracy !== null);
+  const promise = d.promises[number], mine = d.entries.filter((e) => e.promise === number && e.epsilon && e.score !== null);
   if (mine.length < 2 || !mine.every((e) => e.epsilon.max > 0)) return null;
   const all = mine.map((e) => e.epsilon.max);
   if (Math.max(...all) < 1.01 * Math.min(...all)) return null;
   const real = new Map(), aside = (value) => { while (real.has(value)) value *= 1.04; return value; };
   const places = mine.map((e) => { const place = aside(e.epsilon.max); real.set(place, e.epsilon.max); return place; });
-  return chart({ title: `Accuracy by ε per ${promise.unit}${d.promises.length > 1 ? `, promise (${number + 1})` : ""}`, points: true, xlog: true, xLabel: `largest ε spent per ${promise.unit} (log scale)`, xName: "ε", xTick: (v) => digits(v, 3), xFormat: (v) => epsilon(real.get(v)), format: fixed(4), tick: percentTick, top: 1, bottom: 0,
+  return chart({ title: `${d.metric.name} by ε per ${promise.unit}${d.promises.length > 1 ? `, promise (${number + 1})` : ""}`, points: true, xlog: true, xLabel: `largest ε spent per ${promise.unit} (log scale)`, xName: "ε", xTick: (v) => digits(v, 3), xFormat: (v) => epsilon(real.get(v)), format: fixed(4), tick: percentTick, top: 1, bottom: 0,
     note: `Holds ${promise.statement}. Equal ε stand side by side.`,
-    series: mine.map((e, n) => ({ name: e.label, index: d.entries.indexOf(e), x: [places[n]], y: [e.accuracy], low: e.interval === null ? null : [Math.max(0, e.accuracy - e.interval)], high: e.interval === null ? null : [Math.min(1, e.accuracy + e.interval)] })) });
+    series: mine.map((e, n) => ({ name: e.label, index: d.entries.indexOf(e), x: [places[n]], y: [e.score], low: e.interval === null ? null : [Math.max(0, e.score - e.interval)], high: e.interval === null ? null : [Math.min(1, e.score + e.interval)] })) });
 }
 function severalPage(d) {
   const page = document.getElementById("page"), seeds = Math.max(...d.entries.map((e) => e.seeds)), band = seeds > 1 ? `Mean of ${seeds} seeds, band from the lowest to the highest.` : null;
@@ -44,7 +44,7 @@ function severalPage(d) {
         : el("div", { class: "card promise none" }, el("p", { text: "No privacy is promised by any of these runs." })),
       d.entries.some((e) => e.promise === null) && d.promises.length ? el("p", { class: "note", text: `No promise: ${d.entries.filter((e) => e.promise === null).map((e) => e.label).join("; ")}` }) : null,
       el("p", { class: "note", text: "An ε is that of one run: whoever sees several runs on the same data sees what they spend together." })),
-    section("learning", "Learning", el("div", { class: "grid three" }, [overlay(d, "accuracy", { title: "Test accuracy by round", note: band, format: fixed(4), tick: percentTick, top: 1, wide: true, height: 320 }),
+    section("learning", "Learning", el("div", { class: "grid three" }, [overlay(d, "score", { title: `Test ${d.metric.name} by round`, note: band, format: fixed(4), ...(d.metric.share ? { tick: percentTick, top: 1 } : {}), wide: true, height: 320 }),
       overlay(d, "loss", { title: "Test loss by round", note: band, format: fixed(4) }), overlay(d, "signal_to_noise", { title: "Signal-to-noise by round", note: "Median client of each run, from released updates.", format: fixed(3), zero: true }),
       overlay(d, "clipped", { title: "Clip fraction by round", raw: true, format: percent, tick: percentTick, zero: true, top: 1 })].map(keep))),
     epsilons.some(Boolean) ? section("privacy", "Privacy spent", el("div", { class: "grid" }, epsilons)) : null,

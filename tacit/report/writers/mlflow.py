@@ -39,7 +39,7 @@ class mlflow:
         self._id = known[0].info.run_id if known else self._create(home, facts)
 
     def past(self, records: Sequence[dict[str, Any]]) -> None:
-        logged = {metric.step for metric in self._client.get_metric_history(self._id, "accuracy")}
+        logged = {metric.step for metric in self._client.get_metric_history(self._id, "loss")}
         for record in records:
             if record["round"] not in logged:
                 self.round(record)
@@ -52,7 +52,8 @@ class mlflow:
         self._client.log_batch(self._id, metrics=found)
 
     def finish(self, summary: dict[str, Any]) -> None:
-        self._client.log_metric(self._id, "test_accuracy", summary["test_accuracy"], step=summary["rounds"])
+        metric = f"test_{summary['metric']}"
+        self._client.log_metric(self._id, metric, summary[metric], step=summary["rounds"])
         self._client.set_tag(self._id, "tacit.guarantee", summary["sentence"])
         self._client.set_terminated(self._id, status="FINISHED")
 

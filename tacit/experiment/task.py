@@ -1,0 +1,19 @@
+"""The `[task]` and `[metric]` tables of an experiment file: what a model is trained for, and how it is measured."""
+
+from tacit.experiment.section import OpenSection, Section
+
+
+class TaskSection(OpenSection):
+    """`[task]`: classification, binary, multilabel, regression or tokens, or anybody's as "package.module:name".
+
+    `loss` names the loss that trains it, by a file of tacit/losses or "package.module:name"; the other keys are that loss's options.
+    """
+
+    kind: str = "classification"
+    loss: str | None = None
+
+
+class MetricSection(Section):
+    """`[metric]`: `choose` names the metric that stands for the run everywhere; the task's own unless it is said."""
+
+    choose: str | None = None

@@ -1,0 +1,151 @@
+"""Metrics: how good a model is on public test rows. One file per metric; its name is `metric.choose` in the TOML.
+
+Or anybody's "package.module:name". A metric is a class with `better` ("higher" or "lower"), the `best` value there is (None where
+there is no limit), and a call that makes one number of `Answers`; it raises ValueError where the test rows cannot tell, such as an
+AUROC of one class. Computed by scikit-learn wherever it has it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from tacit import plugin
+from tacit.errors import BadInput
+
+ROOM = "tacit.metrics"
+RESAMPLES = 200  # of the test rows, for an interval: the ends of the middle 95 % move by a tenth of its width
+MIDDLE = (0.025, 0.975)
+SPELT = {"auroc": "AUROC", "f1": "F1", "rmse": "RMSE", "mae": "MAE", "r2": "R²", "brier": "Brier score"}
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """What a model answered to the test rows: targets, and predictions as the task reads them, one row per example.
+
+    Targets of -100 (`ignored`) count nothing; they and their predictions are left out.
+    """
+
+    kind: str
+    targets: np.ndarray = field(repr=False)
+    predictions: np.ndarray = field(repr=False)
+    class_names: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def rows(self, index: np.ndarray) -> "Answers":
+        """Some of the examples, perhaps more than once."""
+        return replace(self, targets=self.targets[index], predictions=self.predictions[index])
+
+    @property
+    def labels(self) -> np.ndarray:
+        """The class, or each label, that is predicted."""
+        if self.kind == "multilabel":
+            return (self.predictions > 0.5).astype(int)
+        return self.predictions.argmax(-1)
+
+    @property
+    def classes(self) -> Sequence[int]:
+        """Every class by its number, whether test rows have it or not."""
+        return range(self.predictions.shape[-1])
+
+
+class Metric(Protocol):
+    """One number about answers."""
+
+    better: Literal["higher", "lower"]
+    best: float | None
+    worst: float | None
+
+    def __call__(self, answers: Answers) -> float: ...
+
+
+def names() -> list[str]:
+    """The metrics that ship with Tacit, by file."""
+    return plugin.names(ROOM)
+
+
+def load(name: str, *, key: str = "metric.choose") -> Metric:
+    """The metric of a name. Raises BadInput in one sentence.
+
+    >>> load("rmse").better
+    'lower'
+    """
+    made: Any = plugin.make(plugin.find(ROOM, name, key=key), {}, table="metric")
+    if not callable(made) or getattr(made, "better", None) not in ("higher", "lower"):
+        raise BadInput(f'{key} = {name!r} is no metric: it needs a call and `better`, "higher" or "lower".')
+    return made
+
+
+def key(metric: str) -> str:
+    """A metric's name in records and summaries: the last word of somebody's own.
+
+    >>> key("balanced-accuracy"), key("mine.metrics:lift")
+    ('balanced_accuracy', 'lift')
+    """
+    return metric.rpartition(":")[2].replace("-", "_")
+
+
+def words(key: str) -> str:
+    """A metric's name for people.
+
+    >>> words("auroc"), words("balanced_accuracy")
+    ('AUROC', 'balanced accuracy')
+    """
+    return SPELT.get(key, key.replace("_", " "))
+
+
+def measure(metric: Metric, answers: Answers, *, name: str) -> float:
+    """A metric's number. Raises BadInput where the test rows cannot tell."""
+    try:
+        return float(metric(answers))
+    except ValueError as error:
+        raise BadInput(
+            f"metric.choose = {name!r} cannot be computed on these test rows: {plugin.said(error)}."
+        ) from None
+
+
+def table(names: Sequence[str], answers: Answers) -> dict[str, dict[str, Any]]:
+    """Each metric's value and the middle 95 % of it over resampled test rows; left out where the rows cannot tell.
+
+    The interval is about the choice of test rows alone: not about seeds, noise or clients.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for name in names:
+        metric = load(name)
+        try:
+            found[name] = {"value": float(metric(answers)), "interval": interval(metric, answers)}
+        except ValueError:
+            continue
+    return found
+
+
+def interval(metric: Metric, answers: Answers) -> list[float] | None:
+    """The middle 95 % of a metric over test rows that are drawn again (percentile bootstrap); None of fewer than two rows."""
+    rng, values = np.random.default_rng(0), []
+    for _ in range(RESAMPLES if len(answers) > 1 else 0):
+        try:
+            values.append(float(metric(answers.rows(rng.integers(0, len(answers), len(answers))))))
+        except ValueError:  # a class is missing from this draw
+            continue
+    return [float(end) for end in np.quantile(values, MIDDLE)] if len(values) > RESAMPLES // 2 else None
+
+
+def baseline(metric: Metric, answers: Answers) -> float | None:
+    """What always answering the same would reach: the shares of the classes among the test rows, or the mean of their numbers.
+
+    >>> even = Answers("classification", np.array([0, 0, 0, 1]), np.full((4, 2), 0.5), ("no", "yes"))
+    >>> baseline(load("accuracy"), even)
+    0.75
+    """
+    targets, predictions = answers.targets, answers.predictions
+    if answers.kind in ("regression", "multilabel"):
+        constant = targets.reshape(predictions.shape).mean(0)
+    else:
+        constant = np.bincount(targets.reshape(-1), minlength=predictions.shape[-1]) / max(1, targets.size)
+    try:
+        return float(metric(replace(answers, predictions=np.broadcast_to(constant, predictions.shape))))
+    except ValueError:
+        return None
