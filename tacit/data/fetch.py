@@ -45,9 +45,9 @@ def folders(name: str, *, path: str | None = None) -> list[Path]:
 def locate(name: str, file: str, *, path: str | None = None, others: frozenset[str] = frozenset()) -> Path | None:
     """The first place of a file, with or without its .gz, passing over those whose checksum is among `others`."""
     for folder in folders(name, path=path):
-        for path in (folder / file, folder / file.removesuffix(".gz")):
-            if path.is_file() and not (others and checksum(path, "sha256") in others):
-                return path
+        for copy in (folder / file, folder / file.removesuffix(".gz")):
+            if copy.is_file() and not (others and checksum(copy, "sha256") in others):
+                return copy
     return None
 
 

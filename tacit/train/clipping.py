@@ -31,14 +31,14 @@ Public = tuple[torch.Size, torch.dtype, torch.Size, torch.dtype, bool]  # what a
 def clipped_sum_slow(model: nn.Module, x: torch.Tensor, y: torch.Tensor, *, clip: float) -> torch.Tensor:
     """The slow twin: one example at a time, by autograd. Flat, in the order of `flat.blocks`; zeros for frozen parameters."""
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    trainable = torch.cat([torch.full(p.shape, p.requires_grad).reshape(-1) for p in model.parameters()])
-    total = torch.zeros(len(trainable), device=x.device)
+    entries = torch.cat([torch.full(p.shape, p.requires_grad).reshape(-1) for p in model.parameters()])
+    total = torch.zeros(len(entries), device=x.device)
     for i in range(len(y)):
         loss = F.cross_entropy(model(x[i : i + 1]), y[i : i + 1])
         parts = torch.autograd.grad(loss, trainable, materialize_grads=True)
         gradient = torch.cat([part.reshape(-1) for part in parts])
         norm = gradient.norm()
-        total[trainable] += torch.where(norm.isfinite(), gradient * (clip / norm).clamp(max=1.0), 0.0)
+        total[entries] += torch.where(norm.isfinite(), gradient * (clip / norm).clamp(max=1.0), 0.0)
     return total
 
 
