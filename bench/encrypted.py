@@ -24,7 +24,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from tacit.protect import envelope, proofs
+from tacit.protect import inbox, proofs
 from tacit.protect import seal as seals
 
 MOST = 3.0  # times the run without encryption
@@ -44,7 +44,7 @@ UNPROVED = ", no proofs"  # the same run with nothing proved and nothing checked
 def without_proofs() -> None:
     """Makes this process, and its forks, send zeros for proofs and believe everybody."""
     seals.prove = lambda claim, messages, secret: bytes(proofs.proof_bytes(claim.public))
-    envelope.unproved = lambda reports: {}
+    inbox.unproved = lambda reports: {}
     proofs.warm = lambda public: None
 
 

@@ -11,8 +11,9 @@ from typing import Protocol
 from gmpy2 import mpz
 
 from tacit.errors import BadCiphertext
-from tacit.protect.envelope import Place, taken
+from tacit.protect.envelope import RoundContext
 from tacit.protect.holder import Opener
+from tacit.protect.inbox import inbox_of
 from tacit.protect.paillier import PublicKey
 from tacit.protect.threshold import Partial, Verification, combine
 
@@ -31,7 +32,7 @@ class Opened:
 class Opens(Protocol):
     """Whoever opens sums for the server."""
 
-    def open(self, place: Place, messages: Sequence[bytes]) -> Opened:
+    def open(self, context: RoundContext, messages: Sequence[bytes]) -> Opened:
         """The sum of these reports. Raises TooFewReports, OpeningRefused or another TacitError that says why not."""
         ...
 
@@ -42,9 +43,9 @@ class Alone:
 
     holder: Opener[list[mpz]]
 
-    def open(self, place: Place, messages: Sequence[bytes]) -> Opened:
-        numbers, clients = self.holder.open(place, messages)
-        return Opened(numbers, clients, total_bytes(messages), len(numbers_to_bytes(place.public, numbers)))
+    def open(self, context: RoundContext, messages: Sequence[bytes]) -> Opened:
+        numbers, clients = self.holder.open(context, messages)
+        return Opened(numbers, clients, total_bytes(messages), len(numbers_to_bytes(context.public, numbers)))
 
 
 @dataclass(frozen=True)
@@ -54,10 +55,10 @@ class Together:
     verification: Verification
     holders: Sequence[Opener[Partial]]
 
-    def open(self, place: Place, messages: Sequence[bytes]) -> Opened:
-        inbox = taken(place, messages)
+    def open(self, context: RoundContext, messages: Sequence[bytes]) -> Opened:
+        inbox = inbox_of(context, messages)
         total = inbox.total(at_least=min(holder.at_least for holder in self.holders))
-        partials = [holder.open(place, messages)[0] for holder in self.holders]
+        partials = [holder.open(context, messages)[0] for holder in self.holders]
         answered = sum(len(self.verification.to_bytes(partial)) for partial in partials)
         numbers = combine(self.verification, total, partials)
         return Opened(numbers, inbox.complete(), total_bytes(messages) * len(self.holders), answered)

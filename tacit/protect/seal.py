@@ -23,8 +23,9 @@ from tacit.errors import (
     TooFewReports,
     Truncated,
 )
-from tacit.protect.envelope import Inbox, Place, sizes, write
+from tacit.protect.envelope import RoundContext, chunk_sizes, write
 from tacit.protect.holder import Opener
+from tacit.protect.inbox import Inbox
 from tacit.protect.lanes import Lanes
 from tacit.protect.opening import Opened, Opens
 from tacit.protect.paillier import PublicKey, Source
@@ -137,19 +138,19 @@ class Sealed:
     opener: Opens | None = field(default=None, repr=False)
     holder: Opener[bytes] | None = field(default=None, repr=False)
 
-    def place(self, round: int) -> Place:
+    def context(self, round: int) -> RoundContext:
         """What a report of this round is bound to."""
-        return Place(self.run, round, self.public, self.roster, sizes(self.lanes.numbers), self.members)
+        return RoundContext(self.run, round, self.public, self.roster, chunk_sizes(self.lanes.numbers), self.members)
 
     def report(self, shared: Shared, *, client: str, round: int) -> dict[str, torch.Tensor]:
-        numbers, place = self.lanes.pack(shared.vector.numpy()), self.place(round)
+        numbers, context = self.lanes.pack(shared.vector.numpy()), self.context(round)
         values, secret = zip(*self.randomisers.take_known(len(numbers)), strict=True)
         sealed = self.public.seal_with(numbers, values)
-        parts = write(place, self.signers[client], sealed, prove(place.claim(client, sealed), numbers, secret))
+        parts = write(context, self.signers[client], sealed, prove(context.claim(client, sealed), numbers, secret))
         return {_name(i): torch.frombuffer(bytearray(raw), dtype=torch.uint8) for i, raw in enumerate(parts)}
 
     def collect(self, *, round: int) -> "SealedSum":
-        return SealedSum(self, Inbox(self.place(round)))
+        return SealedSum(self, Inbox(self.context(round)))
 
 
 @dataclass
@@ -159,7 +160,7 @@ class SealedSum:
 
     seal: Sealed
     inbox: Inbox
-    taken: dict[str, list[bytes]] = field(default_factory=dict)
+    messages: dict[str, list[bytes]] = field(default_factory=dict)
     opened: Opened | None = None
 
     @property
@@ -167,21 +168,21 @@ class SealedSum:
         return self.opened.clients if self.opened else self.inbox.complete()
 
     def accept(self, message: Message) -> None:
-        parts = [report_bytes(tensor) for tensor in _tensors(message, len(self.inbox.place.numbers))]
+        parts = [report_bytes(tensor) for tensor in _tensors(message, len(self.inbox.context.chunk_sizes))]
         self.inbox.accept_report(message.sender, parts)
-        self.taken[message.sender] = parts
+        self.messages[message.sender] = parts
 
     def settle(self) -> Mapping[str, TacitError]:
         refused = self.inbox.settle()
         for client in refused:
-            del self.taken[client]
+            del self.messages[client]
         return refused
 
     def open(self) -> np.ndarray:
         if self.seal.opener is None:
             raise OpeningRefused("The sum can be opened only where a key is: send the reports to a client.")
-        settled = [raw for client in self.inbox.complete() for raw in self.taken[client]]
-        self.opened = self.seal.opener.open(self.inbox.place, settled)
+        settled = [raw for client in self.inbox.complete() for raw in self.messages[client]]
+        self.opened = self.seal.opener.open(self.inbox.context, settled)
         return self.seal.lanes.unpack(self.opened.numbers, reports=len(self.opened.clients))
 
 
