@@ -130,8 +130,8 @@ def stages() -> dict[str, float]:
         found[name] = best
         return result
 
-    placed = timed("clip and round to the grid", lambda: grid.place(update, stream=seeded(0)("rounding")))
-    shared = timed("share of the noise", lambda: noise.noise({}, seeded(0)("share"), placed)[1])
+    quantised = timed("clip and round to the grid", lambda: grid.quantise(update, stream=seeded(0)("rounding")))
+    shared = timed("share of the noise", lambda: noise.noise({}, seeded(0)("share"), quantised)[1])
     packed = timed(f"pack into lanes of {lanes.width} bits", lambda: lanes.pack(shared.vector.numpy()))
     timed("unpack a sum", lambda: lanes.unpack(packed, reports=1))
     return found

@@ -34,7 +34,9 @@ class Group:
     def mean(self, reports: Collected, *, grid: Grid, turn: int) -> Message:
         """The opened sum over the weight it holds, as one message for all who reported."""
         total, clients = reports.open(), reports.clients
-        update = grid.lift(total, turn=turn) / sum(self.weights[name] for name in clients)  # divide by K, after opening
+        update = grid.dequantise(total, turn=turn) / sum(
+            self.weights[name] for name in clients
+        )  # divide by K, after opening
         members = [self.facts[name] | {"group": self.name} for name in clients]
         return stand_in(self.name, torch.from_numpy(update).float(), members)
 

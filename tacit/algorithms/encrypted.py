@@ -52,11 +52,11 @@ class Encrypted:
         where = {"stream": derive("rounding"), "turn": turn, "weight": group.weights[client.id]}
         try:
             trained = self.local(work, received.tensors["params"], client, derive("train"))  # Δ = w^k - w_t
-            placed = self.grid.place(trained.update.vector.cpu().numpy(), **where)  # Δ / max(1, ζ/S)
+            quantised = self.grid.quantise(trained.update.vector.cpu().numpy(), **where)  # Δ / max(1, ζ/S)
             info = trained.info | {"clipped": float(trained.update.vector.norm() > self.grid.clip)}
         except Exception:  # noqa: BLE001 - whatever the rows cause: nobody shall learn of it, a zero with its noise is sent
-            placed, info = self.grid.place(np.zeros(self.grid.size), **where), {"diverged": 1.0}
-        _, shared = group.noise.noise(group.noise.init(), derive("share"), placed)  # + its share of N(0, S²σ²)
+            quantised, info = self.grid.quantise(np.zeros(self.grid.size), **where), {"diverged": 1.0}
+        _, shared = group.noise.noise(group.noise.init(), derive("share"), quantised)  # + its share of N(0, S²σ²)
         return Trained(shared, info)
 
     def release(self, trained: Trained, client: Client, received: Message) -> Message:

@@ -15,6 +15,8 @@ from itertools import pairwise
 
 from gmpy2 import mpz
 
+from tacit.protect.octets import from_octets
+
 Compute = Callable[[int, int], Iterable[mpz]]  # the integers number start to stop - 1
 NO_PROCESS = -1
 WORTH_A_FORK = 8  # fewer integers than this are computed in place: a fork costs about as much
@@ -42,13 +44,13 @@ class Batch:
 
     def result(self) -> list[mpz]:
         """The integers, in order. Raises what `compute` raises."""
-        found: list[mpz] = []
+        values: list[mpz] = []
         while self._parts:
             pid, start, stop = self._parts[0]
             done = _succeeded(pid)
             del self._parts[0]
-            found += self._read(start, stop) if done else list(self._compute(start, stop))
-        return found
+            values += self._read(start, stop) if done else list(self._compute(start, stop))
+        return values
 
     def close(self) -> None:
         """Ends what still runs. Does nothing in a process that inherited the batch by a fork."""
@@ -73,16 +75,15 @@ class Batch:
         try:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            for place, value in zip(range(start, stop), self._compute(start, stop), strict=True):
-                self._memory[place * self._width : (place + 1) * self._width] = int(value).to_bytes(self._width, "big")
+            width = self._width
+            for position, value in zip(range(start, stop), self._compute(start, stop), strict=True):
+                self._memory[position * width : (position + 1) * width] = int(value).to_bytes(width, "big")
             os._exit(0)
         finally:
             os._exit(1)  # whatever happened: nothing of the parent's may run here
 
     def _read(self, start: int, stop: int) -> list[mpz]:
-        width = self._width
-        raw = self._memory[start * width : stop * width]
-        return [mpz(int.from_bytes(raw[at : at + width], "big")) for at in range(0, len(raw), width)]
+        return from_octets(self._memory[start * self._width : stop * self._width], width=self._width)
 
 
 def _succeeded(pid: int) -> bool:

@@ -29,10 +29,10 @@ def save(folder: Path, key: SecretKey, *, force: bool = False) -> tuple[Path, Pa
 
 def save_shares(folder: Path, shares: list[Share], *, force: bool = False) -> list[Path]:
     """Writes one secret file per share and the public verification keys."""
-    places = [folder / f"share-{share.index}.json" for share in shares]
-    for place, share in zip(places, shares, strict=True):
-        save_share(place, share, force=force)
-    return [*places, save_verification(folder, shares[0].verification, force=force)]
+    paths = [folder / f"share-{share.index}.json" for share in shares]
+    for path, share in zip(paths, shares, strict=True):
+        save_share(path, share, force=force)
+    return [*paths, save_verification(folder, shares[0].verification, force=force)]
 
 
 def save_share(path: Path, share: Share, *, force: bool = False) -> None:
@@ -117,11 +117,15 @@ def _parse(record: dict[str, Any]) -> Key:
         pair = (from_text(short[0]), from_text(short[1])) if short else None
         return SecretKey(public, from_text(record["p"]), from_text(record["q"]), pair)
     keys = tuple(from_text(text) for text in record["keys"])
-    whole = Verification(public, _whole(record["threshold"]), from_text(record["v"]), keys)
-    return Share(whole, _whole(record["index"]), from_text(record["share"])) if "share" in record else whole
+    verification = Verification(public, _integer(record["threshold"]), from_text(record["v"]), keys)
+    return (
+        Share(verification, _integer(record["index"]), from_text(record["share"]))
+        if "share" in record
+        else verification
+    )
 
 
-def _whole(number: Any) -> int:
+def _integer(number: Any) -> int:
     if type(number) is not int:
         raise TypeError(f"{number!r:.40} in the place of a whole number")
     return number

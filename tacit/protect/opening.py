@@ -14,6 +14,7 @@ from tacit.errors import BadCiphertext
 from tacit.protect.envelope import RoundContext
 from tacit.protect.holder import Opener
 from tacit.protect.inbox import inbox_of
+from tacit.protect.octets import from_octets, to_octets
 from tacit.protect.paillier import PublicKey
 from tacit.protect.threshold import Partial, Verification, combine
 
@@ -71,7 +72,7 @@ def total_bytes(messages: Sequence[bytes]) -> int:
 
 def numbers_to_bytes(public: PublicKey, numbers: Sequence[mpz]) -> bytes:
     """Opened numbers for the wire, of one width: the length says how many there are and nothing else."""
-    return b"".join(int(number).to_bytes(_width(public), "big") for number in numbers)
+    return to_octets(numbers, width=_width(public))
 
 
 def numbers_from_bytes(public: PublicKey, raw: bytes, *, count: int) -> list[mpz]:
@@ -79,7 +80,7 @@ def numbers_from_bytes(public: PublicKey, raw: bytes, *, count: int) -> list[mpz
     width = _width(public)
     if len(raw) != count * width:
         raise BadCiphertext(f"{len(raw)} bytes came where {count} opened numbers of {width} bytes belong.")
-    return [mpz(int.from_bytes(raw[at : at + width], "big")) for at in range(0, len(raw), width)]
+    return from_octets(raw, width=width)
 
 
 def _width(public: PublicKey) -> int:

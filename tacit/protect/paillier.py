@@ -29,6 +29,7 @@ from gmpy2 import mpz
 from tacit import check
 from tacit.errors import BadCiphertext, BadInput, KeyRefused, SumOverflow
 from tacit.protect import cores, primes, weak
+from tacit.protect.octets import from_octets, to_octets
 
 Shape = Literal["ordinary", "short-exponent", "safe-prime"]
 SHAPES: tuple[Shape, ...] = ("ordinary", "short-exponent", "safe-prime")
@@ -128,26 +129,26 @@ class PublicKey:
 
     def to_bytes(self, ciphertexts: Iterable[mpz]) -> bytes:
         """Ciphertexts as big-endian numbers of one width: the length says how many there are and nothing else."""
-        return b"".join(int(c).to_bytes(self.ciphertext_bytes, "big") for c in ciphertexts)
+        return to_octets(ciphertexts, width=self.ciphertext_bytes)
 
     def from_bytes(self, raw: bytes) -> list[mpz]:
         """What `to_bytes` wrote, checked. Raises BadCiphertext."""
         width = self.ciphertext_bytes
         if not raw or len(raw) % width:
             raise BadCiphertext(f"{len(raw)} bytes are not a number of whole ciphertexts of {width} bytes.")
-        found = [mpz(int.from_bytes(raw[at : at + width], "big")) for at in range(0, len(raw), width)]
-        self.validate(found)
-        return found
+        ciphertexts = from_octets(raw, width=width)
+        self.validate(ciphertexts)
+        return ciphertexts
 
     def validate(self, ciphertexts: Sequence[mpz]) -> None:
         """Raises BadCiphertext, naming the first c outside 0 < c < n^2 or with a factor in common with n."""
-        for place, c in enumerate(ciphertexts):
+        for position, c in enumerate(ciphertexts):
             if not 0 < c < self.n_squared:
-                raise BadCiphertext(f"Ciphertext {place} is outside 0 < c < n^2: refuse its sender.")
+                raise BadCiphertext(f"Ciphertext {position} is outside 0 < c < n^2: refuse its sender.")
         product = reduce(lambda a, b: a * b % self.n, ciphertexts, mpz(1))  # one gcd instead of one for each
         if gcd(product, self.n) != 1:
-            place = next(place for place, c in enumerate(ciphertexts) if gcd(c, self.n) != 1)
-            raise BadCiphertext(f"Ciphertext {place} has a factor in common with n: refuse its sender.")
+            position = next(position for position, c in enumerate(ciphertexts) if gcd(c, self.n) != 1)
+            raise BadCiphertext(f"Ciphertext {position} has a factor in common with n: refuse its sender.")
 
 
 @dataclass(frozen=True)
@@ -191,9 +192,9 @@ class SecretKey:
 
     def open(self, ciphertexts: Sequence[mpz], *, workers: int | None = None) -> list[mpz]:
         """The messages, on all cores. Raises BadCiphertext, or SumOverflow if one is not below 2^plaintext_bits."""
-        found = self._messages(self.decrypt, ciphertexts, workers)
-        refuse_overflow(self.public, found)
-        return found
+        messages = self._messages(self.decrypt, ciphertexts, workers)
+        refuse_overflow(self.public, messages)
+        return messages
 
     def open_any(self, ciphertexts: Sequence[mpz], *, workers: int | None = None) -> list[mpz]:
         """The messages modulo n, out of range or not, and n itself, which is no message, where there is none.

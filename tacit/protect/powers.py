@@ -4,9 +4,12 @@ Many bases share Pippenger's buckets (SIAM J. Comput. 9(2), 1980), few of them S
 with sliding windows. One base for many exponents has a comb (Lim and Lee, CRYPTO 1994).
 """
 
+import hashlib
 from collections.abc import Iterator, Sequence
 
 from gmpy2 import mpz, powmod
+
+from tacit.protect.octets import from_octets
 
 WIDEST_DIGIT = 12
 FEW_DIGIT = 4  # bits of a digit where every base has a table of its own, of its odd powers
@@ -46,14 +49,14 @@ def by_buckets(bases: Sequence[mpz], exponents: Sequence[int], modulus: mpz, *, 
 
 def by_squarings(bases: Sequence[mpz], exponents: Sequence[int], modulus: mpz, *, bits: int) -> mpz:
     """Bit by bit from the top, with the odd powers of every base at hand: all bases share the squarings."""
-    due: list[list[mpz]] = [[] for _ in range(bits)]  # by place: what is multiplied in there
+    due: list[list[mpz]] = [[] for _ in range(bits)]  # by position: what is multiplied in there
     for base, exponent in zip(bases, exponents, strict=True):
         digits = list(_odd_digits(exponent))
         square, odd = base * base % modulus, [base % modulus]
         for _ in range(max((digit for _, digit in digits), default=0) >> 1):
             odd.append(odd[-1] * square % modulus)
-        for place, digit in digits:
-            due[place].append(odd[digit >> 1])
+        for position, digit in digits:
+            due[position].append(odd[digit >> 1])
     total = mpz(1)
     for factors in reversed(due):
         total = total * total % modulus
@@ -62,15 +65,21 @@ def by_squarings(bases: Sequence[mpz], exponents: Sequence[int], modulus: mpz, *
     return total
 
 
+def small_exponents(seed: bytes, count: int, *, bits: int) -> list[int]:
+    """Exponents."""
+    width = bits // 8
+    return [int(e) for e in from_octets(hashlib.shake_256(b"batch" + seed).digest(width * count), width=width)]
+
+
 def _odd_digits(exponent: int) -> Iterator[tuple[int, int]]:
-    """Places and odd digits of FEW_DIGIT bits: the exponent is the sum of digit 2^place."""
-    place, mask = 0, (1 << FEW_DIGIT) - 1
+    """Places and odd digits of FEW_DIGIT bits: the exponent is the sum of digit 2^position."""
+    position, mask = 0, (1 << FEW_DIGIT) - 1
     while exponent:
         zeros = (exponent & -exponent).bit_length() - 1
         exponent >>= zeros
-        yield place + zeros, exponent & mask
+        yield position + zeros, exponent & mask
         exponent >>= FEW_DIGIT
-        place += zeros + FEW_DIGIT
+        position += zeros + FEW_DIGIT
 
 
 def _cost(bases: int, bits: int, width: int) -> int:

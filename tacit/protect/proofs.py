@@ -43,7 +43,7 @@ from gmpy2 import mpz
 
 from tacit.errors import BadInput, BadProof
 from tacit.protect.paillier import PublicKey
-from tacit.protect.powers import Comb, product_of_powers
+from tacit.protect.powers import Comb, product_of_powers, small_exponents
 
 DOMAIN = b"tacit proof 2\n"
 COEFFICIENT_BITS = 128  # of an e_j, and of a checker's weight
@@ -89,10 +89,10 @@ def proof_bytes(public: PublicKey) -> int:
     return sum(_widths(public))
 
 
-def prove(claim: Claim, messages: Sequence[int], secret: Sequence[mpz]) -> bytes:
+def prove(claim: Claim, messages: Sequence[int], exponents: Sequence[mpz]) -> bytes:
     """The proof of who sealed `messages` with randomisers made from the numbers in `secret`."""
     public, count = claim.public, len(claim.ciphertexts)
-    if not 0 < count == len(messages) == len(secret) < 1 << COUNT_BITS:
+    if not 0 < count == len(messages) == len(exponents) < 1 << COUNT_BITS:
         raise BadInput(f"Expected a message and a secret number for each of {count} ciphertexts.")
     n, x = public.n, mpz(secrets.randbelow(int(public.n)))
     if public.h_s is None:
@@ -105,13 +105,13 @@ def prove(claim: Claim, messages: Sequence[int], secret: Sequence[mpz]) -> bytes
     e = coefficients(public, claim.seed(), commitment, count)
     z1 = (x + sum(a * b for a, b in zip(e, messages, strict=True))) % n
     if public.h_s is None:
-        z2 = s * product_of_powers(secret, e, n, bits=COEFFICIENT_BITS) % n
+        z2 = s * product_of_powers(exponents, e, n, bits=COEFFICIENT_BITS) % n
     else:
-        z2 = s + sum(a * b for a, b in zip(e, secret, strict=True))
-    return written(public, commitment, z1, z2)
+        z2 = s + sum(a * b for a, b in zip(e, exponents, strict=True))
+    return proof_to_bytes(public, commitment, z1, z2)
 
 
-def written(public: PublicKey, commitment: mpz, z1: mpz, z2: mpz) -> bytes:
+def proof_to_bytes(public: PublicKey, commitment: mpz, z1: mpz, z2: mpz) -> bytes:
     """A proof for the wire, its numbers of one width each."""
     numbers = zip((commitment, z1, z2), _widths(public), strict=True)
     return b"".join(int(number).to_bytes(width, "big") for number, width in numbers)
@@ -153,9 +153,7 @@ def comb(public: PublicKey) -> Comb:
 
 def coefficients(public: PublicKey, seed: bytes, commitment: mpz, count: int) -> list[int]:
     """The challenge: e_1 ... e_count."""
-    width = COEFFICIENT_BITS // 8
-    raw = hashlib.shake_256(b"batch" + seed + public.to_bytes([commitment])).digest(width * count)
-    return [int.from_bytes(raw[at : at + width], "big") for at in range(0, len(raw), width)]
+    return small_exponents(seed + public.to_bytes([commitment]), count, bits=COEFFICIENT_BITS)
 
 
 def response_bits(public: PublicKey) -> int:

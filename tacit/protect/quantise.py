@@ -1,7 +1,7 @@
 """From a real vector to integers whose sum is private and exact, and back.
 
 Sources: stochastic and conditional rounding, and the random rotation, from Kairouz, Liu, Steinke 2021 (arXiv:2102.06387),
-Algorithm 1 and Proposition 22. Guarantee: every vector that `place` returns has a sum of squares of at most
+Algorithm 1 and Proposition 22. Guarantee: every vector that `quantise` returns has a sum of squares of at most
 `l2_squared`, checked on the integers themselves: a rounding that came out longer is drawn again, so the sensitivity is a
 fact and not an event of high probability. The vector of a client that stays out is zero, on the grid too.
 """
@@ -27,7 +27,7 @@ Rotation = Literal["none", "hadamard"]
 
 
 @dataclass(frozen=True)
-class Placed:
+class Quantised:
     """Integers of a known greatest length, none beyond `largest`: what noise may be added to."""
 
     values: np.ndarray = field(repr=False)
@@ -40,8 +40,8 @@ class Grid:
     """The grid of one federation: `size` real coordinates, clipped to norm `clip`, as integers of `bits` bits.
 
     >>> grid = Grid(size=3, clip=1.0, bits=8)
-    >>> placed = grid.place(np.array([0.6, 0.0, 0.0]), stream=seeded(0)("rounding"))
-    >>> placed.values[1:].tolist(), grid.lift(placed.values).round(2)[0]
+    >>> quantised = grid.quantise(np.array([0.6, 0.0, 0.0]), stream=seeded(0)("rounding"))
+    >>> quantised.values[1:].tolist(), grid.dequantise(quantised.values).round(2)[0]
     ([0, 0], np.float64(0.6))
     """
 
@@ -75,7 +75,7 @@ class Grid:
 
     @cached_property
     def l2_squared(self) -> int:
-        """The greatest sum of squares of a placed vector: the squared sensitivity, when a client comes or goes."""
+        """The greatest sum of squares of a quantised vector: the squared sensitivity, when a client comes or goes."""
         length, d = self.clip / self.step, self.dimension
         usual = length**2 + d / 4 + LENGTH_MARGIN * (length + math.sqrt(d) / 2)  # Proposition 22
         return math.ceil(min(usual, (length + math.sqrt(d)) ** 2))
@@ -85,7 +85,7 @@ class Grid:
         """The clip with its allowance for rounding, in the vector's own units."""
         return math.sqrt(self.l2_squared) * self.step
 
-    def place(self, vector: np.ndarray, *, stream: Stream, turn: int = 0, weight: float = 1.0) -> Placed:
+    def quantise(self, vector: np.ndarray, *, stream: Stream, turn: int = 0, weight: float = 1.0) -> Quantised:
         """Clips, weighs, rotates by the round's public `turn`, and rounds at random, each coordinate on average to itself.
 
         Raises BadInput for a vector that is not finite or has another size, and for a weight that could lengthen it.
@@ -102,10 +102,10 @@ class Grid:
             norm = max(math.sqrt(float(x @ x)), self.clip)
         x = x * (SHORTEN * weight * min(1.0, self.clip / norm) / self.step) if norm else x
         y = x if self.rotation == "none" else _hadamard(self._padded(x) * self._signs(turn))
-        return Placed(self._round(np.clip(y, -self.largest, self.largest), stream), self.l2_squared, self.largest)
+        return Quantised(self._round(np.clip(y, -self.largest, self.largest), stream), self.l2_squared, self.largest)
 
-    def lift(self, values: np.ndarray, *, turn: int = 0) -> np.ndarray:
-        """The real vector that (sums of) integers stand for: `place` backwards."""
+    def dequantise(self, values: np.ndarray, *, turn: int = 0) -> np.ndarray:
+        """The real vector that (sums of) integers stand for: `quantise` backwards."""
         x = np.asarray(values, dtype=np.float64) * self.step
         if self.rotation == "none":
             return x

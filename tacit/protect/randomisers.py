@@ -34,9 +34,9 @@ class FixedBase:
     """Powers of one base by table: base^(d 2^(wi)) for every digit d of w bits and every place i."""
 
     def __init__(self, base: mpz, modulus: mpz, *, bits: int, window: int):
-        self.modulus, self.window, self.places = modulus, window, ceil(bits / window)
+        self.modulus, self.window = modulus, window
         self.table: list[list[mpz]] = []
-        for _ in range(self.places):
+        for _ in range(ceil(bits / window)):
             row = [mpz(1)]
             for _ in range((1 << window) - 1):
                 row.append(row[-1] * base % modulus)
@@ -121,10 +121,10 @@ class Randomisers:
         self._own()
         self.warm()
         if count and hasattr(os, "fork"):
-            secret, width = self._draw(count), self.public.ciphertext_bytes
-            batch = cores.Batch(self._make(secret), count, width=width, workers=min(self.workers, count))
+            exponents, width = self._draw(count), self.public.ciphertext_bytes
+            batch = cores.Batch(self._make(exponents), count, width=width, workers=min(self.workers, count))
             with self._lock:
-                self._batches.append((batch, secret))
+                self._batches.append((batch, exponents))
 
     def take(self, count: int) -> list[mpz]:
         """`count` randomisers that nobody has had before; what is not ready is made now."""
@@ -136,13 +136,13 @@ class Randomisers:
         self.warm()
         with self._lock:
             while len(self._stock) < count and self._batches:
-                batch, secret = self._batches.popleft()
-                self._stock.extend(zip(batch.result(), secret, strict=True))
+                batch, exponents = self._batches.popleft()
+                self._stock.extend(zip(batch.result(), exponents, strict=True))
             missing = count - len(self._stock)
             if missing > 0:
-                secret, width = self._draw(missing), self.public.ciphertext_bytes
-                values = cores.compute(self._make(secret), missing, width=width, workers=self.workers)
-                self._stock.extend(zip(values, secret, strict=True))
+                exponents, width = self._draw(missing), self.public.ciphertext_bytes
+                values = cores.compute(self._make(exponents), missing, width=width, workers=self.workers)
+                self._stock.extend(zip(values, exponents, strict=True))
             return [self._stock.popleft() for _ in range(count)]
 
     def close(self) -> None:
@@ -161,11 +161,11 @@ class Randomisers:
             return [mpz(secrets.randbits(self.public.exponent_bits)) for _ in range(count)]
         return [mpz(secrets.randbelow(int(self.public.n) - 1) + 1) for _ in range(count)]
 
-    def _make(self, secret: Sequence[mpz]) -> cores.Compute:
+    def _make(self, exponents: Sequence[mpz]) -> cores.Compute:
         """The randomisers of these numbers."""
         table, n, n_squared = self._table, self.public.n, self.public.n_squared
         power = table.power if table else lambda r: gmpy2.powmod(r, n, n_squared)
-        return lambda start, stop: (power(r) for r in secret[start:stop])
+        return lambda start, stop: (power(r) for r in exponents[start:stop])
 
     def _own(self) -> None:
         if os.getpid() != self._owner:  # a fork: what is in stock belongs to the parent

@@ -144,9 +144,9 @@ class Sealed:
 
     def report(self, shared: Shared, *, client: str, round: int) -> dict[str, torch.Tensor]:
         numbers, context = self.lanes.pack(shared.vector.numpy()), self.context(round)
-        values, secret = zip(*self.randomisers.take_known(len(numbers)), strict=True)
+        values, exponents = zip(*self.randomisers.take_known(len(numbers)), strict=True)
         sealed = self.public.seal_with(numbers, values)
-        parts = write(context, self.signers[client], sealed, prove(context.claim(client, sealed), numbers, secret))
+        parts = write(context, self.signers[client], sealed, prove(context.claim(client, sealed), numbers, exponents))
         return {_name(i): torch.frombuffer(bytearray(raw), dtype=torch.uint8) for i, raw in enumerate(parts)}
 
     def collect(self, *, round: int) -> "SealedSum":

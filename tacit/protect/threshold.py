@@ -25,7 +25,7 @@ from gmpy2 import mpz
 from tacit.errors import BadInput, KeyRefused, WrongShare
 from tacit.protect import cores
 from tacit.protect.paillier import PublicKey, SecretKey, refuse_overflow
-from tacit.protect.powers import product_of_powers
+from tacit.protect.powers import product_of_powers, small_exponents
 
 MOST_SHARES = 100
 BATCH_BYTES = 16  # a wrong answer passes the batch with probability 2^-128
@@ -105,11 +105,11 @@ class Share:
 
     def genuine(self) -> bool:
         """Whether it is what its verification key was made from."""
-        whole = self.verification
-        if not 0 <= self.value < whole.public.n_squared:  # it is below n p'q'
+        verification = self.verification
+        if not 0 <= self.value < verification.public.n_squared:  # it is below n p'q'
             return False
-        raised = gmpy2.powmod(whole.v, whole.delta * self.value, whole.public.n_squared)
-        return 1 <= self.index <= whole.of and raised == whole.keys[self.index - 1]
+        raised = gmpy2.powmod(verification.v, verification.delta * self.value, verification.public.n_squared)
+        return 1 <= self.index <= verification.of and raised == verification.keys[self.index - 1]
 
     def open(self, ciphertexts: Sequence[mpz], *, workers: int | None = None) -> Partial:
         """This share's part of opening, with its proof. Raises BadCiphertext."""
@@ -146,8 +146,8 @@ def deal(secret: SecretKey, *, threshold: int, of: int) -> list[Share]:
     values = [sum(a * mpz(i) ** k for k, a in enumerate(coefficients)) % order for i in range(1, of + 1)]
     v = gmpy2.powmod(secrets.randbelow(int(public.n_squared) - 2) + 2, 2, public.n_squared)
     keys = tuple(gmpy2.powmod(v, factorial(of) * value, public.n_squared) for value in values)
-    whole = Verification(public, threshold, v, keys)
-    return [Share(whole, i + 1, value) for i, value in enumerate(values)]
+    verification = Verification(public, threshold, v, keys)
+    return [Share(verification, i + 1, value) for i, value in enumerate(values)]
 
 
 def refuse_wrong(verification: Verification, ciphertexts: Sequence[mpz], partial: Partial) -> None:
@@ -189,26 +189,25 @@ def join(verification: Verification, partials: Iterable[Partial]) -> list[mpz]:
     powers = {i: 2 * delta * prod(j for j in chosen if j != i) // prod(j - i for j in chosen if j != i) for i in chosen}
     inverse = gmpy2.invert(mpz(4 * delta**2), public.n)
     opened = []
-    for place in range(len(answers[chosen[0]].values)):
+    for position in range(len(answers[chosen[0]].values)):
         joined = mpz(1)
         for i in chosen:
-            joined = joined * gmpy2.powmod(answers[i].values[place], powers[i], public.n_squared) % public.n_squared
+            joined = joined * gmpy2.powmod(answers[i].values[position], powers[i], public.n_squared) % public.n_squared
         opened.append((joined - 1) // public.n * inverse % public.n)  # c^(4 Delta^2 d) = 1 + 4 Delta^2 m n
     refuse_overflow(public, opened)
     return opened
 
 
 def _batch(
-    whole: Verification, index: int, ciphertexts: Sequence[mpz], values: Sequence[mpz]
+    verification: Verification, index: int, ciphertexts: Sequence[mpz], values: Sequence[mpz]
 ) -> tuple[mpz, mpz, bytes]:
     """The products of c^(4 rho) and of c_i^(2 rho): the second is the first to the power Delta s_i; and a hash of it all."""
-    public = whole.public
-    n_squared, sizes = public.n_squared, f"{whole.threshold} {whole.of} {index} {len(ciphertexts)}"
+    public = verification.public
+    n_squared, sizes = public.n_squared, f"{verification.threshold} {verification.of} {index} {len(ciphertexts)}"
     hashed = hashlib.sha256(f"tacit threshold {public.id} {sizes}\n".encode())
-    hashed.update(public.to_bytes([whole.v, whole.keys[index - 1], *ciphertexts, *values]))
+    hashed.update(public.to_bytes([verification.v, verification.keys[index - 1], *ciphertexts, *values]))
     seed = hashed.digest()
-    raw = hashlib.shake_256(b"batch" + seed).digest(BATCH_BYTES * len(ciphertexts))
-    rho = [int.from_bytes(raw[at : at + BATCH_BYTES], "big") for at in range(0, len(raw), BATCH_BYTES)]
+    rho = small_exponents(seed, len(ciphertexts), bits=8 * BATCH_BYTES)
     base, image = (product_of_powers(one, rho, n_squared, bits=8 * BATCH_BYTES) for one in (ciphertexts, values))
     return gmpy2.powmod(base, 4, n_squared), gmpy2.powmod(image, 2, n_squared), seed
 

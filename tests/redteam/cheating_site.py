@@ -10,7 +10,7 @@ from gmpy2 import mpz
 
 from tacit.protect.envelope import LENGTH_BYTES, PREFIX, RoundContext, parse, write
 from tacit.protect.powers import product_of_powers
-from tacit.protect.proofs import coefficients, comb, proof_bytes, prove, written
+from tacit.protect.proofs import coefficients, comb, proof_bytes, proof_to_bytes, prove
 from tacit.protect.randomisers import Randomisers
 from tacit.protect.signing import Signer
 from tacit.types import Message
@@ -54,7 +54,7 @@ class CheatingSite:
         z2 = s + sum(a * b for a, b in zip(e, secret, strict=True))
         if public.h_s is None:
             z2 = s * product_of_powers(secret, e, public.n, bits=128) % public.n
-        return self.signed(ciphertexts, written(public, commitment, z1, z2))
+        return self.signed(ciphertexts, proof_to_bytes(public, commitment, z1, z2))
 
     def signed(self, ciphertexts: Sequence[mpz], proof: bytes | None = None) -> list[bytes]:
         """Signs ciphertexts and a proof, of zeros where none is given."""
