@@ -81,8 +81,8 @@ class Server:
 
     def broadcast(self, state: State, cohort: Sequence[Client]) -> Message:
         """The model, and what the rule tells the round's clients beside it."""
-        told = self.rule.tell(state.memory, np.array([client.budget.epsilon for client in cohort]))
-        return Message("server", {"params": state.params, **told.tensors}, told.facts)
+        added = self.rule.tell(state.memory, np.array([client.budget.epsilon for client in cohort]))
+        return Message("server", {"params": state.params, **added.tensors}, added.facts)
 
     def collect(self, state: State) -> "Combining":
         """A round that adds messages by the rule, as they arrive."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from tacit.errors import BadCiphertext, BadOpening, GridOverflow, SumOverflow, TacitError, TooFewReports
+from tacit.errors import BadCiphertext, BadOpening, GridOverflow, SumOverflow, TooFewReports
 from tacit.privacy.mechanism import ShareMechanism
 from tacit.protect.quantise import Grid
 from tacit.protect.seal import Collected, Seal
@@ -41,49 +41,17 @@ class Group:
         return stand_in(self.name, torch.from_numpy(update).float(), members)
 
 
-@dataclass(frozen=True)
-class Reports:
-    """The reports of round `turn` by group; who sent what cannot be used is named in `refused`, with the reason."""
-
-    groups: Mapping[str, Group]
-    turn: int
-    found: dict[str, tuple[Group, Collected]] = field(default_factory=dict)
-    refused: dict[str, str] = field(default_factory=dict)
-
-    def add(self, message: Message) -> None:
-        """Takes a report, or says why not: whatever a client has sent, the round goes on without it."""
-        group, refused = self.groups.get(message.sender), self.refused
-        if group is None:
-            refused[plain(message.sender)] = "it is no client of this run"
-            return
-        if group.name not in self.found:
-            self.found[group.name] = (group, group.seal.collect(round=self.turn))
-        try:
-            self.found[group.name][1].accept(message)
-        except TacitError as error:
-            refused.setdefault(message.sender, plain(str(error)))
-        except Exception as error:  # noqa: BLE001 - whatever a client has sent, the round goes on without it
-            refused.setdefault(message.sender, f"its message cannot be used ({type(error).__name__})")
-
-    def settled(self) -> dict[str, tuple[Group, Collected]]:
-        """What is left once every proof was checked: nobody counts before."""
-        for _, reports in self.found.values():
-            for sender, error in reports.settle().items():
-                self.refused[sender] = plain(str(error))
-        return self.found
-
-
-def plain(text: str) -> str:
+def printable(text: str) -> str:
     """A text that may quote a client's message, for a terminal and a log: printable, and not long.
 
-    >>> plain("a\\x1b[2Jb")
+    >>> printable("a\\x1b[2Jb")
     'a?[2Jb'
     """
     return "".join(sign if sign.isprintable() else "?" for sign in text[:MOST_TEXT])
 
 
 def means(
-    found: Mapping[str, tuple[Group, Collected]], *, grid: Grid, turn: int, refused: dict[str, str]
+    collected: Mapping[str, tuple[Group, Collected]], *, grid: Grid, turn: int, refused: dict[str, str]
 ) -> list[Message]:
     """One message for each group with enough reports; a sum that cannot be opened is named in `refused`.
 
@@ -92,7 +60,7 @@ def means(
     """
     opened: list[Message] = []
     dropped = False
-    for name, (group, reports) in found.items():
+    for name, (group, reports) in collected.items():
         try:
             opened.append(group.mean(reports, grid=grid, turn=turn))
         except TooFewReports as error:

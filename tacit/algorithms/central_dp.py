@@ -7,14 +7,13 @@ answer, or sends what cannot be used, counts as one; the divisor is the expected
 who answered, or what one client sent.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
 from dp_accounting import DpEvent
 
-from tacit.algorithms._usable import update_of
 from tacit.digest import mark, tensor_bytes
 from tacit.errors import BadInput
 from tacit.privacy.mechanism import AdaptiveClip, CohortMechanism
@@ -90,15 +89,36 @@ class Summing:
 
     def finish(self, derive: Derive) -> tuple[State, dict[str, Any]]:
         """The model moved by the noised sum. Guarantee: that of the mechanism, whoever answered."""
-        state, mechanism, total, made = self.state, self.mechanism, self.total, self.algorithm
+        state, mechanism, total, algorithm = self.state, self.mechanism, self.total, self.algorithm
         # keyed by the sum itself: another sum, of other answers or other rows, never meets the same noise
         stream = derive("noise", mark(tensor_bytes(total)))
         rest = {name: tensor for name, tensor in state.memory.items() if name != "clip"}
         rest, noised = mechanism.noise(rest, stream, Bounded(total, mechanism.sensitivity))
-        params, memory = made.optimizer.step(state.params, state.optimizer, noised.vector / made.expected_weight)
+        params, memory = algorithm.optimizer.step(
+            state.params, state.optimizer, noised.vector / algorithm.expected_weight
+        )
         within = list(self.within.values())
         count = derive("count", sum(within), len(within))
-        clip = made.adapt.next(mechanism, within, count) if made.adapt else mechanism.clip
-        info = {"clip": mechanism.clip, "noise_std": noised.noise_std / made.expected_weight, "refused": self.refused}
-        info |= {"noised_norm": float(noised.vector.norm()) / made.expected_weight}
+        clip = algorithm.adapt.next(mechanism, within, count) if algorithm.adapt else mechanism.clip
+        info = {
+            "clip": mechanism.clip,
+            "noise_std": noised.noise_std / algorithm.expected_weight,
+            "refused": self.refused,
+        }
+        info |= {"noised_norm": float(noised.vector.norm()) / algorithm.expected_weight}
         return State(params, {**rest, "clip": torch.tensor(clip, dtype=torch.float64)}, memory), info
+
+
+def update_of(message: Message, *, like: torch.Tensor, known: Collection[str], seen: Collection[str]) -> torch.Tensor:
+    """The update of a known client's first message, of the type and shape of `like`. Raises BadInput with the reason."""
+    update = message.tensors.get("update")
+    if message.sender not in known:
+        raise BadInput("it is no client of this run")
+    if message.sender in seen:
+        raise BadInput("it answered twice: its first answer counts")
+    if update is None:
+        raise BadInput(f"it sent no update: {message.facts.get('failed', 'there was none in its message')}")
+    if (update.dtype, update.shape) != (like.dtype, like.shape):
+        expected = f"{like.dtype} of shape {tuple(like.shape)}"
+        raise BadInput(f"it sent {update.dtype} of shape {tuple(update.shape)} instead of {expected}")
+    return update

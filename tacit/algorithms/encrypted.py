@@ -17,8 +17,10 @@ import torch
 from dp_accounting import DpEvent
 
 from tacit.algorithms import Server, finished
-from tacit.algorithms._groups import Group, Reports, means
+from tacit.algorithms._groups import Group, means, printable
+from tacit.errors import TacitError
 from tacit.protect.quantise import Grid
+from tacit.protect.seal import Collected
 from tacit.random import Derive
 from tacit.train.attempt import Local
 from tacit.train.workspace import Trained, Workspace
@@ -41,21 +43,21 @@ class Encrypted:
         return self.server.init(params)
 
     def broadcast(self, state: State, cohort: Sequence[Client], *, round: int) -> Message:
-        told = self.server.broadcast(state, cohort)
-        return replace(told, facts=told.facts | {"turn": round})
+        message = self.server.broadcast(state, cohort)
+        return replace(message, facts=message.facts | {"turn": round})
 
     def cost(self, client: Client) -> DpEvent:
         return self.groups[client.id].noise.event()
 
     def train(self, work: Workspace, received: Message, client: Client, derive: Derive) -> Trained:
         group, turn = self.groups[client.id], received.facts["turn"]
-        where = {"stream": derive("rounding"), "turn": turn, "weight": group.weights[client.id]}
+        rounding = {"stream": derive("rounding"), "turn": turn, "weight": group.weights[client.id]}
         try:
             trained = self.local(work, received.tensors["params"], client, derive("train"))  # Δ = w^k - w_t
-            quantised = self.grid.quantise(trained.update.vector.cpu().numpy(), **where)  # Δ / max(1, ζ/S)
+            quantised = self.grid.quantise(trained.update.vector.cpu().numpy(), **rounding)  # Δ / max(1, ζ/S)
             info = trained.info | {"clipped": float(trained.update.vector.norm() > self.grid.clip)}
         except Exception:  # noqa: BLE001 - whatever the rows cause: nobody shall learn of it, a zero with its noise is sent
-            quantised, info = self.grid.quantise(np.zeros(self.grid.size), **where), {"diverged": 1.0}
+            quantised, info = self.grid.quantise(np.zeros(self.grid.size), **rounding), {"diverged": 1.0}
         _, shared = group.noise.noise(group.noise.init(), derive("share"), quantised)  # + its share of N(0, S²σ²)
         return Trained(shared, info)
 
@@ -66,30 +68,48 @@ class Encrypted:
         return Message(client.id, seal.report(trained.update, client=client.id, round=turn))  # HE(Δ)
 
     def collect(self, state: State, *, round: int) -> "Summing":
-        return Summing(self, state, Reports(self.groups, round))
+        return Summing(self, state, round)
 
 
 @dataclass(frozen=True)
 class Summing:
-    """A round on a server that cannot read single reports: it adds them, and has the sums opened."""
+    """A round on a server that cannot read single reports: it adds them by group, and has the sums opened."""
 
     algorithm: Encrypted
     state: State
-    reports: Reports
+    turn: int
+    collected: dict[str, tuple[Group, Collected]] = field(default_factory=dict)  # by group
+    refused: dict[str, str] = field(default_factory=dict)  # by client, or by what was not opened: the reason
 
     def add(self, message: Message) -> None:
-        self.reports.add(message)  # Σ HE(Δ)
+        """Takes a report, or says why not: whatever a client has sent, the round goes on without it."""
+        group, refused = self.algorithm.groups.get(message.sender), self.refused
+        if group is None:
+            refused[printable(message.sender)] = "it is no client of this run"
+            return
+        if group.name not in self.collected:
+            self.collected[group.name] = (group, group.seal.collect(round=self.turn))
+        try:
+            self.collected[group.name][1].accept(message)  # Σ HE(Δ)
+        except TacitError as error:
+            refused.setdefault(message.sender, printable(str(error)))
+        except Exception as error:  # noqa: BLE001 - whatever a client has sent, the round goes on without it
+            refused.setdefault(message.sender, f"its message cannot be used ({type(error).__name__})")
 
     def finish(self, derive: Derive) -> tuple[State, dict[str, Any]]:
         """The model moved by the opened sums; where none was opened it stays as it is, and so do the memories."""
-        grid, found, refused = self.algorithm.grid, self.reports.settled(), self.reports.refused
-        opened = means(
-            found, grid=grid, turn=self.reports.turn, refused=refused
-        )  # the clients' part: open, divide by K
-        asked = [reports.opened for _, reports in found.values() if reports.opened]
-        info: dict[str, Any] = {"opened": len(opened), "refused": refused}
+        self._settle()
+        opened = means(self.collected, grid=self.algorithm.grid, turn=self.turn, refused=self.refused)  # divide by K
+        asked = [reports.opened for _, reports in self.collected.values() if reports.opened]
+        info: dict[str, Any] = {"opened": len(opened), "refused": self.refused}
         info |= {name: sum(getattr(one, name) for one in asked) for name in ("asked_bytes", "answered_bytes")}
         if not opened:
             return self.state, info
         state, more = finished(self.algorithm.server.collect(self.state), opened, derive)
         return state, info | more
+
+    def _settle(self) -> None:
+        """Checks every proof: nobody counts before."""
+        for _, reports in self.collected.values():
+            for sender, error in reports.settle().items():
+                self.refused[sender] = printable(str(error))

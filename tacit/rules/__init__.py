@@ -98,11 +98,11 @@ class Rule(ABC):
         """What the round's clients are told beside the model; the cohort's epsilons are known to the server."""
         return Message("server", {})
 
-    def refuse(self, told: Message, *, size: int) -> None:  # noqa: B027 - most rules tell nothing
+    def refuse(self, received: Message, *, size: int) -> None:  # noqa: B027 - most rules tell nothing
         """Raises BadInput for what `tell` cannot have said to clients of a model of `size` parameters: it may be crafted."""
 
     def send(
-        self, update: torch.Tensor, facts: dict[str, Any], told: Message
+        self, update: torch.Tensor, facts: dict[str, Any], received: Message
     ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """The client's last step: what it uploads of an update that is already private, and what it states beside."""
         return {"update": update}, {}

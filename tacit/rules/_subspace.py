@@ -39,10 +39,10 @@ class Subspace:
 
     def basis(self) -> torch.Tensor:
         """V itself, (d, k): only for those who must be told."""
-        found = torch.zeros(len(self.rows[0]), self.mix.shape[1], device=self.rows[0].device)
+        basis = torch.zeros(len(self.rows[0]), self.mix.shape[1], device=self.rows[0].device)
         for weights, row in zip(self.mix.float(), self.rows, strict=True):
-            found.add_(row[:, None] * weights)
-        return found if self.centre is None else found.sub_(self.centre[:, None] * self.mix.float().sum(0))
+            basis.add_(row[:, None] * weights)
+        return basis if self.centre is None else basis.sub_(self.centre[:, None] * self.mix.float().sum(0))
 
 
 def subspace(rows: Sequence[torch.Tensor], *, rank: int, centred: bool) -> Subspace:

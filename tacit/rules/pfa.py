@@ -64,14 +64,14 @@ class pfa(Rule):
         )
         return Message("server", {}, {"threshold": cut})
 
-    def refuse(self, told: Message, *, size: int) -> None:
-        if type(told.facts.get("threshold")) not in (int, float):
+    def refuse(self, received: Message, *, size: int) -> None:
+        if type(received.facts.get("threshold")) not in (int, float):
             raise BadInput("The rule pfa needs to be told the threshold, a number.")
 
     def send(
-        self, update: torch.Tensor, facts: dict[str, Any], told: Message
+        self, update: torch.Tensor, facts: dict[str, Any], received: Message
     ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        return {"update": update}, {"group": "public" if facts["epsilon"] >= told.facts["threshold"] else "private"}
+        return {"update": update}, {"group": "public" if facts["epsilon"] >= received.facts["threshold"] else "private"}
 
     def start(self) -> "Divided":
         return Divided()
@@ -89,16 +89,19 @@ class pfa(Rule):
         spaces = self.spaces(memory, public.rows, public.weights)
         for space, block in zip(spaces, self.parts(memory, private[1]), strict=True):
             block.copy_(space.point(space.coordinates(block)))  # in place: the private mean is not needed again
-        return Applied(combine(public, private), memory, public.info(self.found(spaces)))
+        return Applied(combine(public, private), memory, public.info(self.largest_rank(spaces)))
 
     def weight(self, facts: dict[str, Any]) -> float:
         return float(facts[self.weights])
 
     def parts(self, memory: Memory, vector: torch.Tensor) -> list[torch.Tensor]:
         """The blocks of a vector: every parameter by itself, or the whole model."""
+        return [vector[start:stop] for start, stop in pairwise(self.marks(memory))]
+
+    def marks(self, memory: Memory) -> list[int]:
+        """Where the blocks begin and end."""
         marks = memory["layout"].tolist()
-        marks = marks if self.blocks == "layer" else [marks[0], marks[-1]]
-        return [vector[start:stop] for start, stop in pairwise(marks)]
+        return marks if self.blocks == "layer" else [marks[0], marks[-1]]
 
     def spaces(self, memory: Memory, rows: list[torch.Tensor], weights: list[float]) -> list[Subspace]:
         """Line 6: the top-k subspace of the public updates, block by block."""
@@ -108,7 +111,7 @@ class pfa(Rule):
         blocks = zip(*(self.parts(memory, row) for row in rows), strict=True)
         return [subspace(block, rank=self.rank, centred=len(rows) > 1) for block in blocks]
 
-    def found(self, spaces: list[Subspace]) -> int:
+    def largest_rank(self, spaces: list[Subspace]) -> int:
         """The largest rank that was found."""
         return max(space.mix.shape[1] for space in spaces)
 

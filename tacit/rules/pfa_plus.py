@@ -24,15 +24,15 @@ class pfa_plus(pfa):
     """PFA+; the options are those of `pfa`."""
 
     def tell(self, memory: Memory, epsilons: np.ndarray) -> Message:
-        told = super().tell(memory, epsilons)
+        message = super().tell(memory, epsilons)
         basis = {name: memory[name] for name in ("basis", "centre") if name in memory}
-        return Message("server", basis, {**told.facts, "layout": self._marks(memory)} if basis else told.facts)
+        return Message("server", basis, {**message.facts, "layout": self.marks(memory)} if basis else message.facts)
 
-    def refuse(self, told: Message, *, size: int) -> None:
-        super().refuse(told, size=size)
-        if "basis" not in told.tensors:
+    def refuse(self, received: Message, *, size: int) -> None:
+        super().refuse(received, size=size)
+        if "basis" not in received.tensors:
             return
-        basis, marks, centre = told.tensors["basis"], told.facts.get("layout"), told.tensors.get("centre")
+        basis, marks, centre = received.tensors["basis"], received.facts.get("layout"), received.tensors.get("centre")
         fits = basis.dtype == torch.float32 and basis.dim() == 2 and basis.shape[0] == size
         if not fits or not 1 <= basis.shape[1] <= self.rank:
             raise BadInput(f"The basis is not at most {self.rank} vectors of {size} numbers.")
@@ -44,13 +44,13 @@ class pfa_plus(pfa):
             raise BadInput(f"The layout does not cut {size} numbers into blocks.")
 
     def send(
-        self, update: torch.Tensor, facts: dict[str, Any], told: Message
+        self, update: torch.Tensor, facts: dict[str, Any], received: Message
     ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        tensors, group = super().send(update, facts, told)
-        if "basis" not in told.tensors or group["group"] == "public":
+        tensors, group = super().send(update, facts, received)
+        if "basis" not in received.tensors or group["group"] == "public":
             return tensors, group
-        x = update - told.tensors["centre"] if "centre" in told.tensors else update
-        return {"coordinates": _by_block(told.facts["layout"], x, told.tensors["basis"])}, group
+        x = update - received.tensors["centre"] if "centre" in received.tensors else update
+        return {"coordinates": _by_block(received.facts["layout"], x, received.tensors["basis"])}, group
 
     def apply(self, memory: Memory, gathered: Divided) -> Applied:
         public = gathered.public
@@ -69,15 +69,11 @@ class pfa_plus(pfa):
             update, self._refreshed(memory, public.rows, public.weights), public.info(memory["basis"].shape[1])
         )
 
-    def _marks(self, memory: Memory) -> list[int]:
-        marks = memory["layout"].tolist()
-        return marks if self.blocks == "layer" else [marks[0], marks[-1]]
-
     def _refreshed(self, memory: Memory, rows: list[torch.Tensor], weights: list[float]) -> Memory:
         if not rows:
             return memory
         spaces = self.spaces(memory, rows, weights)
-        k = max(1, self.found(spaces))
+        k = max(1, self.largest_rank(spaces))
         padded = [torch.nn.functional.pad(s.basis(), (0, k - s.mix.shape[1])) for s in spaces]
         fresh = {name: memory[name] for name in ("layout", "threshold") if name in memory} | {
             "basis": torch.cat(padded)
@@ -86,7 +82,7 @@ class pfa_plus(pfa):
         return fresh | ({"centre": torch.cat(centres)} if centres else {})
 
     def _rebuilt(self, memory: Memory, coordinates: torch.Tensor) -> torch.Tensor:
-        marks = self._marks(memory)
+        marks = self.marks(memory)
         sizes = torch.tensor([stop - start for start, stop in pairwise(marks)])
         point = (memory["basis"] * coordinates.repeat_interleave(sizes, dim=0)).sum(1)
         return point + memory["centre"] if "centre" in memory else point

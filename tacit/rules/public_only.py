@@ -29,26 +29,26 @@ class public_only(Rule):
     def tell(self, memory: Memory, epsilons: np.ndarray) -> Message:
         return self._pfa().tell(memory, epsilons)
 
-    def refuse(self, told: Message, *, size: int) -> None:
-        self._pfa().refuse(told, size=size)
+    def refuse(self, received: Message, *, size: int) -> None:
+        self._pfa().refuse(received, size=size)
 
     def send(
-        self, update: torch.Tensor, facts: dict[str, Any], told: Message
+        self, update: torch.Tensor, facts: dict[str, Any], received: Message
     ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        return self._pfa().send(update, facts, told)
+        return self._pfa().send(update, facts, received)
 
     def weight(self, facts: dict[str, Any]) -> float:
         return float(facts["epsilon"])
 
-    def start(self) -> "Heard":
-        return Heard()
+    def start(self) -> "PublicSum":
+        return PublicSum()
 
-    def add(self, gathered: "Heard", message: Message) -> None:
+    def add(self, gathered: "PublicSum", message: Message) -> None:
         gathered.last = message.tensors["update"]
         if message.facts.get("group") == "public":
             gathered.public.add(self.weight(message.facts), gathered.last, clients=message.facts.get("clients", 1))
 
-    def apply(self, memory: Memory, gathered: "Heard") -> Applied:
+    def apply(self, memory: Memory, gathered: "PublicSum") -> Applied:
         if gathered.last is None:
             raise BadInput("Expected at least one update.")
         public = gathered.public
@@ -60,7 +60,7 @@ class public_only(Rule):
 
 
 @dataclass
-class Heard:
+class PublicSum:
     """The sum of the round's public updates, and the last update of all, whose shape a step of zero has."""
 
     public: Sum = field(default_factory=Sum)

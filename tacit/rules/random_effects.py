@@ -62,8 +62,8 @@ class random_effects(Rule):
         """Adds this round's residuals to each client's, and estimates tau^2 from what all have shown so far."""
         after = dict(memory)
         for message, sigma2 in zip(rows, noise, strict=True):
-            kept, residual = f"sum:{message.sender}", message.tensors["update"] - mean
-            after[kept] = memory[kept] + residual if kept in memory else residual
+            key, residual = f"sum:{message.sender}", message.tensors["update"] - mean
+            after[key] = memory[key] + residual if key in memory else residual
             after[f"seen:{message.sender}"] = memory.get(f"seen:{message.sender}", torch.zeros(())) + 1
             after[f"noise:{message.sender}"] = memory.get(f"noise:{message.sender}", torch.zeros(())) + sigma2
         names = [key.removeprefix("sum:") for key in after if key.startswith("sum:")]

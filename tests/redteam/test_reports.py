@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from redteam.cheating_site import CheatingSite, message
 
-from tacit.algorithms._groups import plain
+from tacit.algorithms._groups import printable
 from tacit.engine.wire import pack, receive_any
 from tacit.errors import BadSignature, MessageRefused
 from tacit.federation.flower.inbound import named, spent_of
@@ -199,4 +199,4 @@ def test_a_mutated_message_is_refused_or_the_very_same_report(cuts):
 
 
 def test_what_is_written_down_of_a_refusal_is_short_and_printable():
-    assert plain("\x1b[2J" + "x" * 10**6) == "?[2J" + "x" * 496
+    assert printable("\x1b[2J" + "x" * 10**6) == "?[2J" + "x" * 496
