@@ -4,7 +4,10 @@ The signature covers run, round, client, chunk, number of chunks, key id, roster
 ciphertexts, under a fixed prefix; so a message cannot be altered, cut, moved to another round or passed off as another
 client's. `roster` is a hash of what the client was told of the run (`common_hash`): reports of sites that were told different
 things are not added. Behind the ciphertexts of the last chunk comes the proof that the sender knows what it sealed, all of it
-(`proofs`); without one a client does not count. Every refusal has a type of its own and names the sender.
+(`proofs`). Here one message is checked by itself; `inbox` puts a round's reports together and checks the proofs.
+
+A message is 4 bytes of the header's length, the header (JSON), 64 bytes of signature, and the body: ciphertexts, then the
+proof in the last chunk. Every refusal has a type of its own and names the sender.
 """
 
 import hashlib
@@ -38,7 +41,11 @@ MOST_HEADER = 4096  # a header is a few hundred bytes; a longer one is not read
 
 @dataclass(frozen=True)
 class Header:
-    """Where a chunk of ciphertexts belongs. `run` names one attempt at one run, `key` is the public key's id, `roster` a hash."""
+    """Where a chunk of ciphertexts belongs, and what it is.
+
+    `run` names one attempt at one run, `key` is the public key's id, `roster` the hash of what the site was told, `size` and
+    `sha256` are those of the body.
+    """
 
     run: str
     round: int
@@ -51,13 +58,13 @@ class Header:
     sha256: str
 
     def raw(self) -> bytes:
-        """The bytes that are signed, after PREFIX."""
+        """The bytes that are signed, after PREFIX: JSON with sorted keys and no spaces, so that one header has one form."""
         return json.dumps(asdict(self), sort_keys=True, separators=(",", ":")).encode()
 
 
 @dataclass(frozen=True)
 class SignedHeader:
-    """A header with its client's signature."""
+    """A header with its client's signature, as it arrived: nothing has been checked."""
 
     header: Header
     signature: bytes = field(repr=False)
@@ -65,7 +72,10 @@ class SignedHeader:
 
 @dataclass(frozen=True)
 class RoundContext:
-    """What a report must be for: one round of one run under one key and roster, with `chunk_sizes[i]` ciphertexts in chunk i."""
+    """What a report must be for: one round of one run under one key and roster, with `chunk_sizes[i]` ciphertexts in chunk i.
+
+    Everybody who checks a report makes this value for itself, from what it knows and never from the report.
+    """
 
     run: str
     round: int
@@ -80,13 +90,17 @@ class RoundContext:
         return self.chunk_sizes[chunk] * self.public.ciphertext_bytes + (proof_bytes(self.public) if last else 0)
 
     def claim(self, client: str, ciphertexts: Sequence[mpz]) -> Claim:
-        """What a client has to prove."""
+        """What a client has to prove of its ciphertexts; binding it to run, round, client and roster makes a proof useless
+        elsewhere.
+        """
         return Claim(self.public, self.run, self.round, client, self.roster, ciphertexts)
 
 
 def common_hash(run: str, experiment: str, roster: Mapping[str, Any]) -> str:
     """A hash of what all sites of a run must have been told alike: its name, the experiment's text, and every site's name,
     size and epsilon.
+
+    Guarantee: a server that tells two sites different stories gets reports that nobody adds together.
 
     >>> common_hash("r", "", {"names": ["a"]}) == common_hash("r", "", {"names": ["b"]})
     False
@@ -105,7 +119,11 @@ def chunk_sizes(count: int, *, chunk: int = CHUNK) -> tuple[int, ...]:
 
 
 def write(context: RoundContext, signer: Signer, ciphertexts: Sequence[mpz], proof: bytes) -> Iterator[bytes]:
-    """A client's report on a round: one signed message per chunk, the proof behind the last."""
+    """A client's report on a round: one signed message per chunk, the proof behind the last.
+
+    Assumes: as many ciphertexts as the chunks take together, and a proof of `proof_bytes`. Another number makes messages that
+    every `check_header` refuses.
+    """
     start, chunks = 0, len(context.chunk_sizes)
     for chunk, count in enumerate(context.chunk_sizes):
         body = context.public.to_bytes(ciphertexts[start : start + count]) + (proof if chunk + 1 == chunks else b"")
@@ -117,7 +135,13 @@ def write(context: RoundContext, signer: Signer, ciphertexts: Sequence[mpz], pro
 
 
 def parse(raw: bytes) -> tuple[SignedHeader, bytes]:
-    """Header, signature and the ciphertexts' bytes, nothing checked yet. Raises Truncated if there are none."""
+    """Header, signature and body of a message. Nothing is verified yet: not the signature, nor that the sender is anybody.
+
+    Guarantee: the header has our fields, of our types, in our one form (`Header.raw` gives back the bytes that arrived).
+
+    Raises: Truncated if the message ends before its signature or its header is longer than MOST_HEADER, BadSignature if the
+    header cannot be read or has another form.
+    """
     length = int.from_bytes(raw[:LENGTH_BYTES], "big")
     head, rest = raw[LENGTH_BYTES : LENGTH_BYTES + length], raw[LENGTH_BYTES + length :]
     if length > MOST_HEADER or len(head) < length or len(rest) < SIGNATURE_BYTES:
@@ -133,7 +157,11 @@ def parse(raw: bytes) -> tuple[SignedHeader, bytes]:
 
 
 def check_header(context: RoundContext, signed: SignedHeader) -> None:
-    """Raises the MessageRefused that says why a header does not belong here."""
+    """Refuses a header that does not belong to this round. Until its signature holds, only the sender's name is looked at.
+
+    Raises: UnknownSender, BadSignature, Replayed (another run or round), ForeignKey, OtherRoster, or Truncated for a chunk
+    that was not agreed: the first that applies, naming the sender.
+    """
     header = signed.header
     who = f"The report of {header.client!r}"
     if header.client not in context.members:
@@ -156,7 +184,15 @@ def check_header(context: RoundContext, signed: SignedHeader) -> None:
 
 
 def check_body(context: RoundContext, header: Header, body: bytes) -> tuple[list[mpz], bytes]:
-    """The ciphertexts, and behind those of the last chunk the proof. Raises Truncated, BadSignature or BadCiphertext."""
+    """The ciphertexts of a chunk, and behind those of the last chunk the proof (else no bytes).
+
+    Guarantee: the body is what the header's signature covers, and every ciphertext is a unit modulo n^2.
+
+    Assumes: `check_header` has let the header pass.
+
+    Raises: Truncated for another length, BadSignature for another hash, BadCiphertext for a number that is no ciphertext, all
+    naming the sender.
+    """
     who = f"The report of {header.client!r}"
     if len(body) != header.size:
         raise Truncated(f"{who} is refused: {len(body)} of {header.size} bytes arrived.")

@@ -38,7 +38,12 @@ BUSY_SECONDS = 30  # how long a second opener on the same file waits for its tur
 
 
 def whose_turn(turns: Sequence[str], *, run: str, round: int) -> str:
-    """The member that opens this round: everybody computes the same one.
+    """The member that opens this round: a hash of run and round among the sorted names, so everybody computes the same one.
+
+    Guarantee: never two holders for one round. Whoever names the run can favour a holder, so turns are no defence against one
+    that helps the server.
+
+    Assumes: at least one name.
 
     >>> whose_turn(["coast", "north"], run="r", round=0) in ("coast", "north")
     True
@@ -50,7 +55,14 @@ def whose_turn(turns: Sequence[str], *, run: str, round: int) -> str:
 class Opener(Generic[T]):
     """Opens at most one sum of a round, of at least `at_least` reports, with `open_with` (a secret key's or a share's).
 
-    Guarantee: the round is on disk as opened before `open_with` is called.
+    Guarantee: before `open_with` is called, run, round, key and a hash of the sum are on disk (SQLite, synchronous=FULL).
+    Another sum of the round is refused from then on, by every process that uses the same file and after a crash; the same sum
+    is opened again. Nothing is written for what is refused.
+
+    Assumes: the file is neither deleted nor replaced by an older copy, and nobody else uses the same key or share with
+    another file.
+
+    Raises: BadInput for `at_least` below 2 or a name that is not among the turns, OpeningRefused if the file cannot be kept.
     """
 
     def __init__(
@@ -78,7 +90,10 @@ class Opener(Generic[T]):
     def open(self, context: RoundContext, messages: Sequence[bytes]) -> tuple[T, list[str]]:
         """Opens the sum of the reports it is shown, and says whose they are. Withstands a server that lies.
 
-        Raises MessageRefused for a report that is not in order, TooFewReports, or OpeningRefused.
+        Assumes: `context` is the holder's own knowledge of run, round, key, roster and members, not the server's.
+
+        Raises: MessageRefused for a report that is not in order, TooFewReports, or OpeningRefused: another sum of this round
+        was opened, it is another's turn, or the opening cannot be written down. In each case nothing is opened.
         """
         inbox = inbox_of(context, messages)
         total, clients = inbox.total(at_least=self.at_least), inbox.complete()

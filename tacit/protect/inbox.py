@@ -1,4 +1,9 @@
-"""The reports of one round as they come in: what is checked when, and who counts."""
+"""The reports of one round as they come in: what is checked when, and who counts.
+
+Each message is checked when it arrives (`envelope`), the proofs of all complete reports together when they are counted
+(`proved`), because one equation for all is cheaper than one for each. Server and holders of a key both use it: whoever adds
+reports has checked them itself.
+"""
 
 from collections.abc import Sequence
 
@@ -10,9 +15,11 @@ from tacit.protect.proved import unproved
 
 
 class Inbox:
-    """The reports of one round, each checked when it comes in, and the proofs of all that are whole when they are counted.
+    """The reports of one round, for whoever adds them up.
 
-    Guarantee: whoever counts, and whose ciphertexts are in `total`, has sent all its chunks and a proof that held.
+    Guarantee: whoever counts (`complete`), and whose ciphertexts are in `total`, is a member, has sent all its chunks, signed
+    and for this round, and a proof that held. A refused message leaves the others as they are, and a client whose proof
+    failed may send its report again.
     """
 
     def __init__(self, context: RoundContext):
@@ -22,7 +29,11 @@ class Inbox:
         self._proved: set[str] = set()
 
     def accept(self, raw: bytes) -> SignedHeader:
-        """Takes one message. Raises a MessageRefused; the messages taken before stay. Its proof is checked by `settle`."""
+        """Takes one message, in any order; its proof is checked by `settle`.
+
+        Raises: what `parse`, `check_header` and `check_body` raise, and Duplicate for a chunk that is there already, all of
+        them a MessageRefused. The messages taken before stay.
+        """
         signed, body = parse(raw)
         header = signed.header
         check_header(self.context, signed)
@@ -35,7 +46,13 @@ class Inbox:
         return signed
 
     def accept_report(self, client: str, messages: Sequence[bytes]) -> None:
-        """Takes the whole report of a client, or nothing of it. Raises a MessageRefused."""
+        """Takes the messages of one client's report; if one of them is refused, none of them stays.
+
+        A report that lacks chunks is taken and never counts: the caller says how many there must be.
+
+        Raises: Duplicate if anything of this client is there already, BadSignature if a message is in another client's name,
+        and what `accept` raises.
+        """
         if client in self._chunks:
             raise Duplicate(f"The report of {client!r} is refused: one has been received.")
         for raw in messages:
@@ -50,7 +67,12 @@ class Inbox:
             raise
 
     def settle(self) -> dict[str, MessageRefused]:
-        """Checks the proofs of all whole reports that are new, together. Forgets who has none that holds, and says why."""
+        """Checks the proofs of all complete reports that are new, together, and returns the refusal of each whose proof does
+        not hold.
+
+        Guarantee: an honest client is never refused for what another one sent. Whoever is refused is forgotten; it counts as
+        if it had sent nothing.
+        """
         whole = [name for name, chunks in self._chunks.items() if len(chunks) == len(self.context.chunk_sizes)]
         new = [name for name in whole if name not in self._proved]
         refused = unproved(
@@ -71,24 +93,36 @@ class Inbox:
         return [c for chunk in sorted(parts) for c in parts[chunk]]
 
     def complete(self) -> list[str]:
-        """The clients whose whole report was there, with a proof that held, at the last `settle`, in order of their names."""
+        """The clients that counted at the last `settle`, in order of their names."""
         return sorted(self._proved)
 
     def total(self, *, at_least: int) -> list[mpz]:
-        """Ciphertexts of the sum of all reports that `complete` names. Raises TooFewReports."""
+        """Ciphertexts of the sum of all reports that `complete` names: multiplied here, nobody's word for a product is taken.
+
+        Raises: TooFewReports if there are fewer than `at_least`.
+        """
         clients = self.complete()
         refuse_few(clients, at_least=at_least)
         return self.context.public.add(map(self._row, clients))
 
 
 def refuse_few(clients: Sequence[str], *, at_least: int) -> None:
-    """Raises TooFewReports."""
+    """Refuses a round with fewer than `at_least` complete reports, whose sum would carry less noise than was promised.
+
+    Raises: TooFewReports.
+    """
     if len(clients) < at_least:
         raise TooFewReports(f"{len(clients)} whole reports arrived and {at_least} are needed: the round is not opened.")
 
 
 def inbox_of(context: RoundContext, messages: Sequence[bytes]) -> Inbox:
-    """The reports, all of them in order and proved. Raises MessageRefused, for the first that is not."""
+    """The inbox of reports that must all be in order and proved: for a holder, which opens nothing as soon as one thing is
+    wrong.
+
+    A report that lacks chunks is no error here; it does not count.
+
+    Raises: the MessageRefused of the first message, or the first proof, that is not in order.
+    """
     inbox = Inbox(context)
     for raw in messages:
         inbox.accept(raw)

@@ -1,17 +1,19 @@
-"""Paillier's additive encryption (EUROCRYPT 1999) with g = n + 1: whoever has the public key seals and adds, whoever has
-the secret key opens. `textbook` is the slow twin.
+"""Paillier's additive encryption (EUROCRYPT 1999) with g = n + 1: whoever has the public key seals and adds, whoever has the
+secret key opens. `textbook` is the slow twin.
 
     seal   c = (1 + mn) rho mod n^2        rho is an n-th residue that is used once: see `randomisers`
     add    c = c_1 c_2 mod n^2             opens to m_1 + m_2
     open   modulo p^2 and q^2 apart, then joined by the Chinese remainder theorem (Paillier 1999, section 7)
 
 Guarantee: without the secret key a ciphertext says nothing about its message (IND-CPA), under
+
 - `ordinary`, `safe-prime`: decisional composite residuosity, and that rho = h_s^r with |n|/2-bit r looks like a random
   n-th residue (Damgård, Jurik and Nielsen 2010: h = -x^2, p = q = 3 mod 4, gcd(p - 1, q - 1) = 2);
 - `short-exponent`: the stronger assumption of Ma, Han and Lei (ACSAC 2021): the same although h lies in a secret
   subgroup of only `short_bits` bits. Such a key opens only what was sealed with its own h_s.
 
-Ciphertexts are malleable on purpose and an opener is an oracle: nothing here authenticates, see `envelope` and `opener`.
+Ciphertexts are malleable on purpose and whoever opens is an oracle: nothing here authenticates. Who sent what is settled by
+`envelope`, that its sender knows it by `proofs`, and what may be opened by `holder`. Nothing here takes constant time.
 """
 
 import hashlib
@@ -35,32 +37,51 @@ Shape = Literal["ordinary", "short-exponent", "safe-prime"]
 SHAPES: tuple[Shape, ...] = ("ordinary", "short-exponent", "safe-prime")
 SIZES = (2048, 3072, 4096)  # 112, 128 and about 150 bits of security (NIST SP 800-57 part 1, table 2)
 LEAST_BITS = SIZES[0]
-SPARE_BITS = 2  # a plaintext is below n / 2, so a sum that ran over is seen and never wraps in silence
+SPARE_BITS = 2  # a plaintext is below n / 2, so a sum that has run over by less than its double is seen
 
 
 class Source(Protocol):
-    """Where randomisers come from."""
+    """Where randomisers come from.
+
+    Guarantee, of every implementation: no randomiser is handed out twice, by either method. Two ciphertexts with one
+    randomiser give away the difference of their messages.
+    """
 
     def take(self, count: int) -> list[mpz]:
         """`count` randomisers that nobody has had before."""
         ...
 
     def take_known(self, count: int) -> list[tuple[mpz, mpz]]:
-        """The same, each with the number it was made from: r with rho = h_s^r, or rho = r^n under a key without h_s."""
+        """The same, each with the number it was made from: r with rho = h_s^r, or rho = r^n under a key without h_s.
+
+        That number opens whatever the randomiser seals, and is what a sender needs to prove that it knows what it sealed.
+        """
         ...
 
 
 def short_bits(bits: int) -> int:
-    """The bits of the secret subgroup's order: four times the security of n, because finding a prime of half of them
-    takes a square root (Ma et al. have 448 for 2048 and 512 for 3072; 4096 lies between 512 and their 768 for 7680)."""
+    """The bits of r under a `short-exponent` key of `bits` bits, which are those of the order of its secret subgroup.
+
+    At least four times the security of n: one of the two short primes has half of them, and finding it takes the square root
+    of its size. Ma, Han and Lei (ACSAC 2021) have 448 for 2048 and 512 for 3072; 4096 lies between 512 and their 768 for
+    7680. Other sizes, which only tests have, get a quarter.
+
+    >>> short_bits(3072)
+    512
+    """
     return {2048: 448, 3072: 512, 4096: 640}.get(bits, bits // 4)
 
 
 @dataclass(frozen=True)
 class PublicKey:
-    """n, and h_s for fast randomisers. Raises KeyRefused for an n that can be factored or an h_s that hides nothing.
+    """n, and h_s for fast randomisers: all that is needed to seal and to add.
+
+    Guarantee: n has at least `least_bits` bits, and `weak.refuse_public` has found neither a factor of it nor an h_s that
+    hides nothing. That n is a product of two primes drawn at random, and that nobody kept them, is the maker's word.
 
     A key without `h_s` (one made elsewhere) still works, with randomisers r^n. `least_bits` is for tests alone.
+
+    Raises: KeyRefused for a key that is too short or weak, BadInput for an unknown shape.
     """
 
     n: mpz = field(repr=False)
@@ -101,16 +122,29 @@ class PublicKey:
 
     @cached_property
     def id(self) -> str:
-        """A fingerprint of all that makes the key: 128 bits of SHA-256, in hexadecimal."""
+        """A fingerprint of all that makes the key (shape, n and h_s): 128 bits of SHA-256, in hexadecimal. It is signed with
+        every report.
+        """
         text = f"tacit paillier {self.shape} {self.n:x} {self.h_s or 0:x}"
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     def seal(self, messages: Sequence[int], randomisers: Source) -> list[mpz]:
-        """A ciphertext per message. Raises BadInput for a message that is negative or too large."""
+        """A ciphertext per message, each under a randomiser of its own.
+
+        Guarantee: IND-CPA, under the assumptions of the module, as long as the source hands out no randomiser twice.
+
+        Raises: BadInput for a message that is not an integer, is negative or is not below 2^plaintext_bits. The randomisers
+        that were taken for it are gone all the same.
+        """
         return self.seal_with(messages, randomisers.take(len(messages)))
 
     def seal_with(self, messages: Sequence[int], values: Sequence[mpz]) -> list[mpz]:
-        """The same, with randomisers that were taken before and are used nowhere else."""
+        """The same, with randomisers that were taken before.
+
+        Assumes: every value came from a `Source` for this key and is used nowhere else.
+
+        Raises: BadInput as `seal`, ValueError for another number of values than messages.
+        """
         n, n_squared, limit = self.n, self.n_squared, 1 << self.plaintext_bits
         try:
             numbers = [mpz(index(m)) for m in messages]  # a float, even a whole one, is not a message
@@ -121,7 +155,16 @@ class PublicKey:
         return [(1 + m * n) * rho % n_squared for m, rho in zip(numbers, values, strict=True)]
 
     def add(self, rows: Iterable[Sequence[mpz]]) -> list[mpz]:
-        """Ciphertexts of the sums of equally long rows, place by place. Raises BadInput if they are not."""
+        """Ciphertexts of the sums of equally long rows, position by position. Needs no secret.
+
+        Guarantee: opens to the sums modulo n. Nothing random is added, so whoever knows the rows can tell that this is their
+        sum.
+
+        Assumes: ciphertexts that `validate` has let pass, and messages whose sum is below 2^plaintext_bits (`Lanes` leaves
+        room for it).
+
+        Raises: BadInput for no rows, or rows of different lengths.
+        """
         rows = list(rows)
         if not rows or any(len(row) != len(rows[0]) for row in rows):
             raise BadInput(f"Expected rows of one length to add, got lengths {sorted({len(row) for row in rows})}.")
@@ -132,7 +175,11 @@ class PublicKey:
         return to_octets(ciphertexts, width=self.ciphertext_bytes)
 
     def from_bytes(self, raw: bytes) -> list[mpz]:
-        """What `to_bytes` wrote, checked. Raises BadCiphertext."""
+        """What `to_bytes` wrote, each number checked by `validate`.
+
+        Raises: BadCiphertext for no bytes, for bytes that are not a number of whole ciphertexts, and for what `validate`
+        refuses.
+        """
         width = self.ciphertext_bytes
         if not raw or len(raw) % width:
             raise BadCiphertext(f"{len(raw)} bytes are not a number of whole ciphertexts of {width} bytes.")
@@ -141,7 +188,13 @@ class PublicKey:
         return ciphertexts
 
     def validate(self, ciphertexts: Sequence[mpz]) -> None:
-        """Raises BadCiphertext, naming the first c outside 0 < c < n^2 or with a factor in common with n."""
+        """Refuses what is not a ciphertext under this key.
+
+        Guarantee: what passes is a unit modulo n^2, so that it opens to something. That its sender knows to what, `proofs`
+        must show.
+
+        Raises: BadCiphertext, naming the first c outside 0 < c < n^2 or with a factor in common with n.
+        """
         for position, c in enumerate(ciphertexts):
             if not 0 < c < self.n_squared:
                 raise BadCiphertext(f"Ciphertext {position} is outside 0 < c < n^2: refuse its sender.")
@@ -153,7 +206,21 @@ class PublicKey:
 
 @dataclass(frozen=True)
 class SecretKey:
-    """The primes of a public key, and for short-exponent keys the short primes behind them. Never printed."""
+    """The primes of a public key, and for short-exponent keys the short primes behind them. Never printed.
+
+    Guarantee: both are primes of n, of one size and far apart, with the shape that the public key claims
+    (`weak.refuse_secret`).
+
+    Assumes: whoever holds it opens single reports as well as sums. What keeps it from that is `holder`.
+
+    Raises: KeyRefused for primes that do not belong to the public key or are weak.
+
+    >>> from tacit.protect.randomisers import Randomisers
+    >>> key = generate(bits=512, least_bits=512)  # so short for this example alone
+    >>> stock = Randomisers(key.public, expected=2, workers=1)
+    >>> key.open(key.public.add([key.public.seal([20], stock), key.public.seal([22], stock)]))
+    [mpz(42)]
+    """
 
     public: PublicKey
     p: mpz = field(repr=False)
@@ -178,7 +245,12 @@ class SecretKey:
         return gmpy2.invert(self.p, self.q)
 
     def decrypt(self, c: mpz) -> mpz:
-        """The message modulo n of one ciphertext, which may come from any Paillier with g = n + 1."""
+        """The message modulo n of one ciphertext, which may come from any Paillier with g = n + 1.
+
+        Assumes: c is a unit modulo n^2 (`PublicKey.validate`).
+
+        Raises: BadCiphertext under a short-exponent key, for what was not sealed with that key's own h_s.
+        """
         parts = []
         for p, p_squared, exponent, inverse in self._halves:
             u, rest = divmod(gmpy2.powmod(c, exponent, p_squared) - 1, p)
@@ -191,7 +263,11 @@ class SecretKey:
         return m_p + self.p * ((m_q - m_p) * self._p_inverse % self.q)
 
     def open(self, ciphertexts: Sequence[mpz], *, workers: int | None = None) -> list[mpz]:
-        """The messages, on all cores. Raises BadCiphertext, or SumOverflow if one is not below 2^plaintext_bits."""
+        """The messages, in order, on all cores unless `workers` says how many.
+
+        Raises: BadCiphertext for what is no ciphertext of this key, SumOverflow if a message is not below 2^plaintext_bits.
+        Then no message at all is returned.
+        """
         messages = self._messages(self.decrypt, ciphertexts, workers)
         refuse_overflow(self.public, messages)
         return messages
@@ -199,7 +275,10 @@ class SecretKey:
     def open_any(self, ciphertexts: Sequence[mpz], *, workers: int | None = None) -> list[mpz]:
         """The messages modulo n, out of range or not, and n itself, which is no message, where there is none.
 
-        For a holder that answers whoever asks: what a sum out of range means is decided there, by `refuse_overflow`.
+        For a holder that answers whoever asks: it answers alike whatever the sum is, and what a sum out of range means is
+        decided by who asked, with `refuse_overflow`.
+
+        Raises: BadCiphertext for what `PublicKey.validate` refuses.
         """
         return self._messages(self._decrypt_any, ciphertexts, workers)
 
@@ -220,13 +299,27 @@ class SecretKey:
 
 
 def refuse_overflow(public: PublicKey, opened: Sequence[mpz]) -> None:
-    """Raises SumOverflow if a sum ran over the plaintext's band."""
+    """Refuses opened sums beyond the plaintext's band.
+
+    Guarantee: a sum from 2^plaintext_bits up to n is refused. One of n or more wraps around and can fall back into the band,
+    so the messages must be small enough together; `Lanes` sees to that for honest reports and looks at what was opened again.
+
+    Raises: SumOverflow.
+    """
     if any(m.bit_length() > public.plaintext_bits for m in opened):
         raise SumOverflow(f"A sum is not below 2^{public.plaintext_bits}: fewer reports or more headroom are needed.")
 
 
 def generate(*, bits: int = 3072, shape: Shape = "ordinary", least_bits: int = LEAST_BITS) -> SecretKey:
-    """A new key from the operating system's entropy. `least_bits` is for tests alone."""
+    """A new key from the operating system's entropy.
+
+    Guarantee: n has exactly `bits` bits; p and q are random primes of half of them, both 3 modulo 4, at least 2^(bits/2 -
+    100) apart (FIPS 186-5, A.1.1), with gcd(p - 1, q - 1) = 2 and n prime to (p - 1)(q - 1).
+
+    `least_bits` is for tests alone.
+
+    Raises: BadInput for a size that is not one of SIZES, or an unknown shape.
+    """
     check.one_of(SHAPES, shape=shape)
     if bits % 2 or bits < least_bits or (least_bits == LEAST_BITS and bits not in SIZES):
         raise BadInput(f"Expected bits to be one of {', '.join(map(str, SIZES))}; got {bits!r}.")

@@ -35,7 +35,14 @@ REMEMBERED = 4096  # proofs that held in this process; the same bytes hold again
 
 
 def unproved(reports: Mapping[str, tuple[Claim, bytes]]) -> dict[str, BadProof]:
-    """Whose proof does not hold, with the refusal. All claims are under one key, their ciphertexts units below n^2."""
+    """Whose proof does not hold, with the refusal. Nothing is raised.
+
+    Guarantee: whoever is not named has a proof that held, by its own equation or by one together with others (false with
+    probability at most 2^-127), in this call or in an earlier one of this process. Whoever is named fails by itself, so
+    nobody is refused for what another sent. One cheat costs a check of each report in its batch.
+
+    Assumes: all claims are under one key, and their ciphertexts are units below n^2.
+    """
     refused: dict[str, BadProof] = {}
     open_: dict[str, tuple[bytes, Equation]] = {}
     for name, (claim, proof) in reports.items():
@@ -57,7 +64,7 @@ def unproved(reports: Mapping[str, tuple[Claim, bytes]]) -> dict[str, BadProof]:
 
 
 def holds(claim: Claim, proof: bytes) -> bool:
-    """Whether a proof is one of this claim: the work itself, nothing remembered."""
+    """Whether a proof is one of this claim: the work itself, nothing remembered, one equation and no batch."""
     try:
         return balanced(claim.public, [equation(claim, proof, seed=claim.seed())], [1])
     except BadProof:
@@ -65,13 +72,21 @@ def holds(claim: Claim, proof: bytes) -> bool:
 
 
 def hold_together(public: PublicKey, equations: Sequence[Equation]) -> bool:
-    """Whether all of them hold, but for probability 2^-127."""
+    """Whether all of them hold, but for probability 2^-127.
+
+    The weights are drawn here, from the operating system, after all equations are fixed: that is what the guarantee rests on.
+
+    Assumes: at least one equation, and no more than TOGETHER, for which the comb has room.
+    """
     drawn = [secrets.randbelow((1 << COEFFICIENT_BITS) - 1) + 1 for _ in equations[1:]]
     return balanced(public, equations, [1, *drawn])
 
 
 def balanced(public: PublicKey, equations: Sequence[Equation], weights: Sequence[int]) -> bool:
-    """Whether the product of the equations, each to its weight, holds up to the sign."""
+    """Whether the product of the equations, each to its weight, holds up to the sign.
+
+    Assumes: weights of at most 128 bits. Weights that a sender could foresee prove nothing; use `hold_together`.
+    """
     z1 = sum(w * one.z1 for w, one in zip(weights, equations, strict=True)) % public.n
     left = (1 + z1 * public.n) * _hidden(public, [one.z2 for one in equations], weights) % public.n_squared
     right = _committed(public, equations, weights)

@@ -28,7 +28,10 @@ Rotation = Literal["none", "hadamard"]
 
 @dataclass(frozen=True)
 class Quantised:
-    """Integers of a known greatest length, none beyond `largest`: what noise may be added to."""
+    """Integers that noise may be added to: none beyond `largest`, their sum of squares at most `l2_squared`.
+
+    A mechanism compares both with what it was priced for, so noise for another grid does not run.
+    """
 
     values: np.ndarray = field(repr=False)
     l2_squared: int
@@ -38,6 +41,10 @@ class Quantised:
 @dataclass(frozen=True)
 class Grid:
     """The grid of one federation: `size` real coordinates, clipped to norm `clip`, as integers of `bits` bits.
+
+    Everything here is public: the grid is the same at every client and does not depend on data.
+
+    Raises: BadInput for a size below 1, a clip that is not positive, an unknown rotation, or bits other than 8, 12 and 16.
 
     >>> grid = Grid(size=3, clip=1.0, bits=8)
     >>> quantised = grid.quantise(np.array([0.6, 0.0, 0.0]), stream=seeded(0)("rounding"))
@@ -69,13 +76,21 @@ class Grid:
 
     @property
     def step(self) -> float:
-        """The distance between two grid points in the vector's own units."""
+        """The distance between two grid points in the vector's own units.
+
+        Rotated coordinates are flat: the grid then ends at FLATNESS of their standard deviations, C/sqrt(d), instead of at C,
+        which makes the step finer, and a coordinate beyond is cut.
+        """
         flat = 1.0 if self.rotation == "none" else min(1.0, FLATNESS / math.sqrt(self.dimension))
         return self.clip * flat / self.largest
 
     @cached_property
     def l2_squared(self) -> int:
-        """The greatest sum of squares of a quantised vector: the squared sensitivity, when a client comes or goes."""
+        """The greatest sum of squares of a quantised vector: the squared sensitivity, when a client comes or goes.
+
+        It is the smaller of the bound of Proposition 22 (arXiv:2102.06387), which a rounding meets with probability at least
+        1 - e^-2, and of (C/step + sqrt(d))^2, which every rounding meets.
+        """
         length, d = self.clip / self.step, self.dimension
         usual = length**2 + d / 4 + LENGTH_MARGIN * (length + math.sqrt(d) / 2)  # Proposition 22
         return math.ceil(min(usual, (length + math.sqrt(d)) ** 2))
@@ -86,9 +101,15 @@ class Grid:
         return math.sqrt(self.l2_squared) * self.step
 
     def quantise(self, vector: np.ndarray, *, stream: Stream, turn: int = 0, weight: float = 1.0) -> Quantised:
-        """Clips, weighs, rotates by the round's public `turn`, and rounds at random, each coordinate on average to itself.
+        """Clips to norm C, weighs, rotates by the round's public `turn`, and rounds each coordinate up or down at random.
 
-        Raises BadInput for a vector that is not finite or has another size, and for a weight that could lengthen it.
+        Guarantee: whatever the vector, the integers' sum of squares is at most `l2_squared` and none is beyond `largest`.
+        Zero stays zero. Rounding is on average exact, but for what it costs to draw again a rounding that came out too long,
+        and to cut a rotated coordinate that is beyond the grid. How often it draws depends on the vector, and so does the
+        time it takes.
+
+        Raises: BadInput for a vector that is not finite or has another size, for a weight that is not in (0, 1], and if
+        MOST_TRIES roundings in a row came out too long, which has probability 2^-288.
         """
         check.rate(weight=weight)
         x = np.asarray(vector, dtype=np.float64)
@@ -105,7 +126,11 @@ class Grid:
         return Quantised(self._round(np.clip(y, -self.largest, self.largest), stream), self.l2_squared, self.largest)
 
     def dequantise(self, values: np.ndarray, *, turn: int = 0) -> np.ndarray:
-        """The real vector that (sums of) integers stand for: `quantise` backwards."""
+        """The real vector that integers, or a sum of integers, stand for: `quantise` backwards, but for rounding and
+        clipping.
+
+        Assumes: the `turn` of `quantise`; with another one the rotation is not undone.
+        """
         x = np.asarray(values, dtype=np.float64) * self.step
         if self.rotation == "none":
             return x

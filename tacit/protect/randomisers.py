@@ -31,7 +31,10 @@ MOST_WINDOW = 16
 
 
 class FixedBase:
-    """Powers of one base by table: base^(d 2^(wi)) for every digit d of w bits and every place i."""
+    """Powers of one base by table: base^(d 2^(wi)) for every digit d of w = `window` bits and every position i of a digit.
+
+    The table has ceil(bits / w) 2^w numbers; a power is at most ceil(bits / w) multiplications and no squaring.
+    """
 
     def __init__(self, base: mpz, modulus: mpz, *, bits: int, window: int):
         self.modulus, self.window = modulus, window
@@ -44,7 +47,9 @@ class FixedBase:
             base = row[-1] * base % modulus
 
     def power(self, exponent: int | mpz) -> mpz:
-        """base^exponent for an exponent of at most `bits` bits."""
+        """base^exponent for an exponent of at most `bits` bits. Raises: ValueError for one that is negative or longer than
+        the table.
+        """
         mask, window, modulus, product = (1 << self.window) - 1, self.window, self.modulus, mpz(1)
         for row in self.table:
             digit = exponent & mask
@@ -57,7 +62,10 @@ class FixedBase:
 
 
 class SplitBase:
-    """Powers modulo n^2 for who has its factors: modulo p^2 and q^2, joined by the Chinese remainder theorem."""
+    """Powers modulo n^2 for who has its factors: modulo p^2 and q^2, joined by the Chinese remainder theorem.
+
+    The numbers are the same as `FixedBase` modulo n^2 gives: nobody can tell from a randomiser how it was made.
+    """
 
     def __init__(self, base: mpz, secret: SecretKey, *, bits: int, window: int):
         p_squared, q_squared = secret.p**2, secret.q**2
@@ -65,7 +73,7 @@ class SplitBase:
         self.inverse = gmpy2.invert(p_squared, q_squared)
 
     def power(self, exponent: int | mpz) -> mpz:
-        """base^exponent for an exponent of at most `bits` bits."""
+        """base^exponent for an exponent of at most `bits` bits. Raises: ValueError as `FixedBase.power`."""
         a, b = (half.power(exponent) for half in self.halves)
         p_squared, q_squared = (half.modulus for half in self.halves)
         return a + p_squared * ((b - a) * self.inverse % q_squared)
@@ -86,7 +94,12 @@ class Randomisers:
 
     Who has the `secret` key may give it: the same randomisers then take about three quarters of the time.
 
-    Guarantee: no randomiser is handed out twice, in this process, its forks or anywhere else.
+    Guarantee: no randomiser is handed out twice by one stock or its forks; two stocks agree in one only if the operating
+    system draws the same exponent twice. What is handed out, value and exponent, is gone from the stock. Threads may share a
+    stock.
+
+    Raises: BadInput for `expected` below 1, KeyRefused for a secret key of another public key, TypeError when it is copied or
+    pickled.
     """
 
     def __init__(
@@ -116,7 +129,12 @@ class Randomisers:
                 self._table = FixedBase(self.public.h_s, self.public.n_squared, bits=bits, window=window)
 
     def prepare(self, count: int) -> None:
-        """Starts making `count` randomisers in the background, to be ready when the model has been trained."""
+        """Starts making `count` randomisers in the background, to be ready when the model has been trained.
+
+        Where there is no `fork` it does nothing, and they are made when they are taken.
+
+        Raises: BadInput for a count below 0.
+        """
         check.at_least(0, count=count)
         self._own()
         self.warm()
@@ -127,11 +145,16 @@ class Randomisers:
                 self._batches.append((batch, exponents))
 
     def take(self, count: int) -> list[mpz]:
-        """`count` randomisers that nobody has had before; what is not ready is made now."""
+        """`count` randomisers that nobody has had before; it waits for those in the making, and what is missing then is made
+        now.
+        """
         return [value for value, _ in self.take_known(count)]
 
     def take_known(self, count: int) -> list[tuple[mpz, mpz]]:
-        """The same, each with the exponent (or root) it was made from, which is kept nowhere once it is handed out."""
+        """The same, each with the exponent (or root) it was made from, which is kept nowhere once it is handed out.
+
+        Assumes: the caller forgets that number when the proof is made. Who has it reads the message.
+        """
         self._own()
         self.warm()
         with self._lock:
@@ -146,7 +169,7 @@ class Randomisers:
             return [self._stock.popleft() for _ in range(count)]
 
     def close(self) -> None:
-        """Ends background work and forgets the stock."""
+        """Ends background work and forgets the stock; what a fork inherited stays its parent's to end."""
         self._own()
         for batch, _ in self._batches:
             batch.close()

@@ -8,12 +8,18 @@ from math import lcm
 
 
 def seal(n: int, m: int, r: int) -> int:
-    """c = g^m r^n mod n^2."""
+    """c = g^m r^n mod n^2.
+
+    Assumes: r is prime to n, drawn at random and used once.
+
+    >>> opened(11, 13, add(143, seal(143, 20, 5), seal(143, 22, 7)))
+    42
+    """
     return pow(n + 1, m, n * n) * pow(r, n, n * n) % (n * n)
 
 
 def add(n: int, a: int, b: int) -> int:
-    """A ciphertext of the sum."""
+    """A ciphertext of the sum, modulo n."""
     return a * b % (n * n)
 
 
