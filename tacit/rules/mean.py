@@ -26,6 +26,7 @@ class mean(Rule):
     needs = ()
 
     def weight(self, facts: dict[str, Any]) -> float:
+        """The number of examples."""
         return float(facts["examples"])
 
     def apply(self, memory: Memory, gathered: Sum) -> Applied:

@@ -21,14 +21,18 @@ from tacit.types import Message
 
 @dataclass(frozen=True)
 class pfa_plus(pfa):
-    """PFA+; the options are those of `pfa`."""
+    """PFA+; the options are those of `pfa`. Every client needs the basis, so the broadcast carries it in full."""
 
     def tell(self, memory: Memory, epsilons: np.ndarray) -> Message:
+        """The threshold, and after the first round the basis, its centre and the blocks."""
         message = super().tell(memory, epsilons)
         basis = {name: memory[name] for name in ("basis", "centre") if name in memory}
         return Message("server", basis, {**message.facts, "layout": self.marks(memory)} if basis else message.facts)
 
     def refuse(self, received: Message, *, size: int) -> None:
+        """Raises: BadInput for a basis, centre or layout that is not of this model's size and type: a client multiplies by
+        them.
+        """
         super().refuse(received, size=size)
         if "basis" not in received.tensors:
             return
@@ -46,6 +50,9 @@ class pfa_plus(pfa):
     def send(
         self, update: torch.Tensor, facts: dict[str, Any], received: Message
     ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """A public client's whole update; a private one's coordinates in the received basis, k numbers a block, and nothing
+        else.
+        """
         tensors, group = super().send(update, facts, received)
         if "basis" not in received.tensors or group["group"] == "public":
             return tensors, group
@@ -53,6 +60,11 @@ class pfa_plus(pfa):
         return {"coordinates": _by_block(received.facts["layout"], x, received.tensors["basis"])}, group
 
     def apply(self, memory: Memory, gathered: Divided) -> Applied:
+        """Round 0 is `pfa`. Then private coordinates are put back by the basis they were made with, and the public updates
+        give the next.
+
+        Raises: BadInput where nothing was gathered.
+        """
         public = gathered.public
         if "basis" not in memory:  # warm-up: private clients sent whole updates
             applied = super().apply(memory, gathered)

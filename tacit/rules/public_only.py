@@ -17,7 +17,7 @@ from tacit.types import Message
 
 @dataclass(frozen=True)
 class public_only(Rule):
-    """The public mean. `split` and `share` as in `pfa`."""
+    """The public mean by epsilon. `split` and `share` as in `pfa`; private updates are received and not used."""
 
     split: Literal["gmm", "kmeans", "top"] = "top"
     share: float = 0.1
@@ -38,17 +38,20 @@ class public_only(Rule):
         return self._pfa().send(update, facts, received)
 
     def weight(self, facts: dict[str, Any]) -> float:
+        """Epsilon."""
         return float(facts["epsilon"])
 
     def start(self) -> "PublicSum":
         return PublicSum()
 
     def add(self, gathered: "PublicSum", message: Message) -> None:
+        """Adds a public update; of a private one only the shape is of use."""
         gathered.last = message.tensors["update"]
         if message.facts.get("group") == "public":
             gathered.public.add(self.weight(message.facts), gathered.last, clients=message.facts.get("clients", 1))
 
     def apply(self, memory: Memory, gathered: "PublicSum") -> Applied:
+        """The public mean, or a zero step without a public client. Raises: BadInput where nothing was gathered."""
         if gathered.last is None:
             raise BadInput("Expected at least one update.")
         public = gathered.public

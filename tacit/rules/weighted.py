@@ -17,6 +17,7 @@ class weighted(Rule):
     sees = "sums"
 
     def weight(self, facts: dict[str, Any]) -> float:
+        """Epsilon itself. An infinite one is refused by the sum: nobody without noise can be weighed by epsilon."""
         return float(facts["epsilon"])
 
     def apply(self, memory: Memory, gathered: Sum) -> Applied:
