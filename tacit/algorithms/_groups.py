@@ -13,7 +13,6 @@ from tacit.protect.seal import Collected, Seal
 from tacit.rules import stand_in
 from tacit.types import Message
 
-MOST_TEXT = 500  # signs of a refusal
 OUT_OF_RANGE = (
     GridOverflow,
     SumOverflow,
@@ -32,7 +31,12 @@ class Group:
     weights: Mapping[str, float] = field(repr=False)
 
     def mean(self, reports: Collected, *, grid: Grid, turn: int) -> Message:
-        """The opened sum over the weight it holds, as one message for all who reported."""
+        """The opened sum over the weight it holds, as one message for all who reported.
+
+        Guarantee: clients are counted after opening and by the server's own weights, so nothing that a client states is used.
+
+        Raises: what `Collected.open` raises.
+        """
         total, clients = reports.open(), reports.clients
         update = grid.dequantise(total, turn=turn) / sum(
             self.weights[name] for name in clients
@@ -41,22 +45,17 @@ class Group:
         return stand_in(self.name, torch.from_numpy(update).float(), members)
 
 
-def printable(text: str) -> str:
-    """A text that may quote a client's message, for a terminal and a log: printable, and not long.
-
-    >>> printable("a\\x1b[2Jb")
-    'a?[2Jb'
-    """
-    return "".join(sign if sign.isprintable() else "?" for sign in text[:MOST_TEXT])
-
-
 def means(
     collected: Mapping[str, tuple[Group, Collected]], *, grid: Grid, turn: int, refused: dict[str, str]
 ) -> list[Message]:
     """One message for each group with enough reports; a sum that cannot be opened is named in `refused`.
 
-    A sum out of range is of no use and drops the round, all groups of it: one report did not keep to the grid, and nobody can
-    say whose without opening single reports.
+    Guarantee: a group with too few reports is left out, and the others count. A sum out of range is of no use and drops the
+    round, all groups of it: one report did not keep to the grid, and nobody can say whose without opening single reports.
+
+    Assumes: every group's proofs were checked (`Collected.settle`).
+
+    Raises: OpeningRefused and whatever else an opener has for the operator: holders that are away stop the run, for a resume.
     """
     opened: list[Message] = []
     dropped = False

@@ -26,7 +26,13 @@ from tacit.types import Bounded, Client, Message, State
 
 @dataclass(frozen=True)
 class CentralDP:
-    """`mechanism` is the round: its cohort, its noise and its price; `weights` (by client, at most 1) are the server's own."""
+    """`mechanism` is the round: its cohort, its noise and its price; `weights` (by client, at most 1) are the server's own.
+
+    `expected_weight` is q W, the divisor, whoever answers; `adapt` moves the clip from round to round, or None.
+
+    Assumes: the server is trusted, keeps the cohort secret, and `cost` is charged to everybody in the population, drawn or
+    not.
+    """
 
     forgiving: ClassVar[bool] = True  # a broken message is refused by name, and the round goes on
     numbered: ClassVar[bool] = False
@@ -39,27 +45,35 @@ class CentralDP:
     adapt: AdaptiveClip | None = None
 
     def init(self, params: torch.Tensor) -> State:
+        """The clip of the first round is part of the state, and so is what the mechanism remembers."""
         clip = torch.tensor(self.mechanism.clip, dtype=torch.float64)
         return State(params, {"clip": clip, **self.mechanism.init()}, self.optimizer.init(params))
 
     def broadcast(self, state: State, cohort: Sequence[Client], *, round: int) -> Message:
+        """The model and the round's clip."""
         return Message("server", {"params": state.params, "clip": state.memory["clip"]})
 
     def cost(self, client: Client) -> DpEvent:
+        """The mechanism's event: the same for every client."""
         return self.mechanism.event()
 
     def train(self, work: Workspace, received: Message, client: Client, derive: Derive) -> Trained:
+        """What the client trained, or zeros where training failed or diverged: nobody learns which."""
         # that it sends nothing, or that the run stops, would tell everybody: whoever fails sends a zero update
         trained = attempt(self.local, work, received.tensors["params"], client, derive("train"))
         clipped = float(trained.update.vector.norm()) > float(received.tensors["clip"])
         return Trained(trained.update, trained.info | {"clipped": float(clipped)})
 
     def release(self, trained: Trained, client: Client, received: Message) -> Message:
+        """The update, clipped to the round's clip, and whether it was shorter, for the adaptive clip. No noise yet: the
+        server is trusted.
+        """
         bounded = self.mechanism.at(float(received.tensors["clip"])).bound(trained.update.vector)
         unclipped = bounded.vector is trained.update.vector
         return Message(client.id, {"update": bounded.vector}, {"unclipped": unclipped})
 
     def collect(self, state: State, *, round: int) -> "Summing":
+        """An empty sum, under one clip for bound and noise of the round."""
         mechanism = self.mechanism.at(float(state.memory["clip"]))  # S_t: noise and clip of one round cannot differ
         return Summing(self, state, mechanism, torch.zeros_like(state.params))
 
@@ -77,6 +91,11 @@ class Summing:
     seen: set[str] = field(default_factory=set)
 
     def add(self, message: Message) -> None:
+        """Clips again and adds; what cannot be used is named in `refused` and counts as zero. Nothing that a client sends
+        raises.
+
+        Guarantee: one client moves the sum by at most its weight times the clip, with its first message, whatever it sends.
+        """
         weights = self.algorithm.weights
         try:
             update = self.mechanism.bound(update_of(message, like=self.total, known=weights, seen=self.seen))
@@ -88,7 +107,11 @@ class Summing:
         self.seen.add(message.sender)
 
     def finish(self, derive: Derive) -> tuple[State, dict[str, Any]]:
-        """The model moved by the noised sum. Guarantee: that of the mechanism, whoever answered."""
+        """The model moved by the noised sum.
+
+        Guarantee: that of the mechanism, whoever answered. The noise is keyed by the sum, so two different sums never share
+        it.
+        """
         state, mechanism, total, algorithm = self.state, self.mechanism, self.total, self.algorithm
         # keyed by the sum itself: another sum, of other answers or other rows, never meets the same noise
         stream = derive("noise", mark(tensor_bytes(total)))
@@ -110,7 +133,11 @@ class Summing:
 
 
 def update_of(message: Message, *, like: torch.Tensor, known: Collection[str], seen: Collection[str]) -> torch.Tensor:
-    """The update of a known client's first message, of the type and shape of `like`. Raises BadInput with the reason."""
+    """The update of a known client's first message, of the type and shape of `like`. That it is finite is the clip's to
+    check.
+
+    Raises: BadInput with the reason: a stranger, a second answer, no update, another type or shape.
+    """
     update = message.tensors.get("update")
     if message.sender not in known:
         raise BadInput("it is no client of this run")

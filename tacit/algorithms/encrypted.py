@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from dp_accounting import DpEvent
 
-from tacit.algorithms import Server, finished
-from tacit.algorithms._groups import Group, means, printable
+from tacit.algorithms import Server, finished, printable
+from tacit.algorithms._groups import Group, means
 from tacit.errors import TacitError
 from tacit.protect.quantise import Grid
 from tacit.protect.seal import Collected
@@ -29,7 +29,11 @@ from tacit.types import Client, Message, Shared, State
 
 @dataclass(frozen=True)
 class Encrypted:
-    """`groups` is each client's group, by name: its noise with its price, and its seal. `grid` holds the clip S."""
+    """`groups` is each client's group, by name: its noise with its price, and its seal. `grid` holds the clip S.
+
+    Assumes: in every opened sum as many reports with an honest share of the noise as the shares were sized for (the fewest
+    that are opened, less the colluders); the price is for that.
+    """
 
     forgiving: ClassVar[bool] = True
     numbered: ClassVar[bool] = True  # a report is rotated and sealed for its round
@@ -43,13 +47,20 @@ class Encrypted:
         return self.server.init(params)
 
     def broadcast(self, state: State, cohort: Sequence[Client], *, round: int) -> Message:
+        """The model, what the rule tells, and the round's number, which rotates the grid and is sealed into every report."""
         message = self.server.broadcast(state, cohort)
         return replace(message, facts=message.facts | {"turn": round})
 
     def cost(self, client: Client) -> DpEvent:
+        """The event of the group's noise: for the opened sum, not for a single report."""
         return self.groups[client.id].noise.event()
 
     def train(self, work: Workspace, received: Message, client: Client, derive: Derive) -> Trained:
+        """Trains, quantises and adds the client's share of the noise.
+
+        Guarantee: it always returns integers with their noise; whatever goes wrong in training ends as a vector of zeros with
+        noise.
+        """
         group, turn = self.groups[client.id], received.facts["turn"]
         rounding = {"stream": derive("rounding"), "turn": turn, "weight": group.weights[client.id]}
         try:
@@ -62,12 +73,17 @@ class Encrypted:
         return Trained(shared, info)
 
     def release(self, trained: Trained, client: Client, received: Message) -> Message:
+        """Seals the integers for this round.
+
+        Raises: TypeError for integers that carry no share of the noise.
+        """
         if not isinstance(trained.update, Shared):
             raise TypeError("only integers that carry their share of the noise are sealed")
         seal, turn = self.groups[client.id].seal, received.facts["turn"]
         return Message(client.id, seal.report(trained.update, client=client.id, round=turn))  # HE(Δ)
 
     def collect(self, state: State, *, round: int) -> "Summing":
+        """A round without reports."""
         return Summing(self, state, round)
 
 
@@ -82,7 +98,9 @@ class Summing:
     refused: dict[str, str] = field(default_factory=dict)  # by client, or by what was not opened: the reason
 
     def add(self, message: Message) -> None:
-        """Takes a report, or says why not: whatever a client has sent, the round goes on without it."""
+        """Takes a report, or says in `refused` why not: whatever a client has sent, the round goes on without it, and nothing
+        raises.
+        """
         group, refused = self.algorithm.groups.get(message.sender), self.refused
         if group is None:
             refused[printable(message.sender)] = "it is no client of this run"
@@ -97,7 +115,10 @@ class Summing:
             refused.setdefault(message.sender, f"its message cannot be used ({type(error).__name__})")
 
     def finish(self, derive: Derive) -> tuple[State, dict[str, Any]]:
-        """The model moved by the opened sums; where none was opened it stays as it is, and so do the memories."""
+        """The model moved by the opened sums; where none was opened it stays as it is, and so do the memories.
+
+        Raises: what `means` raises: a round that nobody opens now can be opened after a resume.
+        """
         self._settle()
         opened = means(self.collected, grid=self.algorithm.grid, turn=self.turn, refused=self.refused)  # divide by K
         asked = [reports.opened for _, reports in self.collected.values() if reports.opened]

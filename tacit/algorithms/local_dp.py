@@ -40,6 +40,7 @@ class LocalDP:
         return self.server.broadcast(state, cohort)
 
     def cost(self, client: Client) -> DpEvent:
+        """The event of the client's own mechanism, for all its steps of one round."""
         return self.mechanism(client).event()
 
     def train(self, work: Workspace, received: Message, client: Client, derive: Derive) -> Trained:  # lines 6, 8-15
@@ -47,6 +48,11 @@ class LocalDP:
         return self.local(work, theta, client, mechanism, stream=derive("train"))
 
     def release(self, trained: Trained, client: Client, received: Message) -> Message:
+        """What the rule sends of an update that carries its noise, and the facts the rule weighs by. All of it is
+        post-processing.
+
+        Raises: TypeError for an update without noise.
+        """
         if not isinstance(trained.update, Private):
             raise TypeError("local DP releases only updates that carry their noise")
         facts = {"examples": client.size, "noise_std": trained.update.noise_std, "epsilon": client.budget.epsilon}

@@ -9,7 +9,7 @@ from flwr.app import Message
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
-from tacit.algorithms._groups import printable
+from tacit.algorithms import printable
 from tacit.errors import BadInput
 from tacit.federation.flower.messages import UNPAID, question, read
 
