@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import torch
 from dp_accounting import DpEvent
 
+from tacit.algorithms import printable
 from tacit.digest import mark, tensor_bytes
 from tacit.errors import BadInput
 from tacit.privacy.mechanism import AdaptiveClip, CohortMechanism
@@ -100,7 +101,7 @@ class Summing:
         try:
             update = self.mechanism.bound(update_of(message, like=self.total, known=weights, seen=self.seen))
         except BadInput as error:
-            self.refused[message.sender] = str(error)
+            self.refused[printable(message.sender)] = printable(str(error))
         else:
             self.total.add_(update.vector, alpha=weights[message.sender])
             self.within[message.sender] = bool(message.facts.get("unclipped"))

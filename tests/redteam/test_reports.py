@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from redteam.cheating_site import CheatingSite, message
 
-from tacit.algorithms._groups import printable
+from tacit.algorithms import printable
 from tacit.engine.wire import pack, receive_any
 from tacit.errors import BadSignature, MessageRefused
 from tacit.federation.flower.inbound import named, spent_of
