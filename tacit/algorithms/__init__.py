@@ -54,7 +54,7 @@ class Algorithm(Protocol):
     numbered: ClassVar[bool]
 
     def init(self, params: torch.Tensor) -> State:
-        """The server's state before the first round."""
+        """The server's state before the first round. It draws nothing: the initial weights are given."""
         ...
 
     def broadcast(self, state: State, cohort: Sequence[Client], *, round: int) -> Message:
@@ -80,7 +80,10 @@ class Algorithm(Protocol):
         ...
 
     def collect(self, state: State, *, round: int) -> Collecting:
-        """The server's part of the round that starts from `state`: messages are added to it, then it is finished."""
+        """The server's part of the round that starts from `state`: messages are added to it, then it is finished.
+
+        A new one for every round; `state` is left as it is.
+        """
         ...
 
 
@@ -142,6 +145,12 @@ def finished(collecting: Collecting, messages: Iterable[Message], derive: Derive
     """A round whose messages are all there already. The loop adds them as they arrive.
 
     Raises: what `add` and `finish` raise.
+
+    >>> from tacit.rules.mean import mean
+    >>> server = Server(mean(), [(0, 1)], Crowd(np.ones(1), np.ones(1)))
+    >>> update = Message("a", {"update": torch.ones(1)}, {"examples": 60})
+    >>> finished(server.collect(server.init(torch.zeros(1))), [update], derive=lambda *_: None)[0].params
+    tensor([1.])
     """
     for message in messages:
         collecting.add(message)
@@ -149,8 +158,7 @@ def finished(collecting: Collecting, messages: Iterable[Message], derive: Derive
 
 
 def printable(text: str) -> str:
-    r"""A text that may quote a client's message, for a terminal and a log: its first 500 characters, with ? for what cannot be
-    printed.
+    r"""A text that may quote a client's message, for a terminal and a log: printable, and at most 500 characters.
 
     >>> printable("a\x1b[2Jb")
     'a?[2Jb'

@@ -22,7 +22,10 @@ OUT_OF_RANGE = (
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """A group's noise and seal, and what is public of each client: facts for the rule, and a weight of at most 1."""
+    """A group's noise and seal, and what is public of each client: facts for the rule, and a weight of at most 1.
+
+    Groups are fixed before the run: noise is sized for the clients it protects, and a client is in one sum only.
+    """
 
     name: str
     noise: ShareMechanism

@@ -59,16 +59,17 @@ class CentralDP:
         return self.mechanism.event()
 
     def train(self, work: Workspace, received: Message, client: Client, derive: Derive) -> Trained:
-        """What the client trained, or zeros where training failed or diverged: nobody learns which."""
+        """What the client trained, or zeros where training failed or diverged: that it sends nothing would tell everybody.
+
+        Whether its update was longer than the clip is in the info, which stays with the researcher.
+        """
         # that it sends nothing, or that the run stops, would tell everybody: whoever fails sends a zero update
         trained = attempt(self.local, work, received.tensors["params"], client, derive("train"))
         clipped = float(trained.update.vector.norm()) > float(received.tensors["clip"])
         return Trained(trained.update, trained.info | {"clipped": float(clipped)})
 
     def release(self, trained: Trained, client: Client, received: Message) -> Message:
-        """The update, clipped to the round's clip, and whether it was shorter, for the adaptive clip. No noise yet: the
-        server is trusted.
-        """
+        """The update, clipped but without noise, which the trusted server adds, and whether it was within the clip."""
         bounded = self.mechanism.at(float(received.tensors["clip"])).bound(trained.update.vector)
         unclipped = bounded.vector is trained.update.vector
         return Message(client.id, {"update": bounded.vector}, {"unclipped": unclipped})
@@ -92,8 +93,7 @@ class Summing:
     seen: set[str] = field(default_factory=set)
 
     def add(self, message: Message) -> None:
-        """Clips again and adds; what cannot be used is named in `refused` and counts as zero. Nothing that a client sends
-        raises.
+        """Clips again and adds; what cannot be used is named in `refused` and counts as zero. Raises nothing.
 
         Guarantee: one client moves the sum by at most its weight times the clip, with its first message, whatever it sends.
         """
@@ -134,8 +134,7 @@ class Summing:
 
 
 def update_of(message: Message, *, like: torch.Tensor, known: Collection[str], seen: Collection[str]) -> torch.Tensor:
-    """The update of a known client's first message, of the type and shape of `like`. That it is finite is the clip's to
-    check.
+    """The update of a known client's first message, of the type and shape of `like`; whether it is finite, the clip checks.
 
     Raises: BadInput with the reason: a stranger, a second answer, no update, another type or shape.
     """

@@ -98,8 +98,8 @@ class Summing:
     refused: dict[str, str] = field(default_factory=dict)  # by client, or by what was not opened: the reason
 
     def add(self, message: Message) -> None:
-        """Takes a report, or says in `refused` why not: whatever a client has sent, the round goes on without it, and nothing
-        raises.
+        """Takes a report, or says in `refused` why not: whatever a client has sent, the round goes on without it. Raises
+        nothing.
         """
         group, refused = self.algorithm.groups.get(message.sender), self.refused
         if group is None:

@@ -38,6 +38,7 @@ class FedAvg:
         return None
 
     def train(self, work: Workspace, received: Message, client: Client, derive: Derive) -> Trained:
+        """SGD on the client's rows. Raises: what training raises, by the client's name."""
         return self.local(work, received.tensors["params"], client, derive("train"))  # ClientUpdate(k, w)
 
     def release(self, trained: Trained, client: Client, received: Message) -> Message:
@@ -45,5 +46,6 @@ class FedAvg:
         return Message(client.id, {"update": trained.update.vector}, {"examples": client.size})
 
     def collect(self, state: State, *, round: int) -> Combining:
+        """A round of the rule, which is `mean` in the paper."""
         # w <- w + sum of n_k/n (w_k - w)
         return self.server.collect(state)

@@ -24,6 +24,9 @@ class LocalDP:
     """`mechanism(client)` is what the client runs in one round: its sampling, its noise and its price in one object.
 
     `local` is where the noise stands: in every step (record level, DP-SGD) or on the whole clipped update (client level).
+
+    Guarantee: an update has its noise before it leaves `train`, drawn by the mechanism that `cost` charges for; all that
+    follows, at the client and at the server, is post-processing.
     """
 
     forgiving: ClassVar[bool] = False
@@ -44,12 +47,12 @@ class LocalDP:
         return self.mechanism(client).event()
 
     def train(self, work: Workspace, received: Message, client: Client, derive: Derive) -> Trained:  # lines 6, 8-15
+        """Noised local training: what it returns carries its noise."""
         theta, mechanism = received.tensors["params"], self.mechanism(client)
         return self.local(work, theta, client, mechanism, stream=derive("train"))
 
     def release(self, trained: Trained, client: Client, received: Message) -> Message:
-        """What the rule sends of an update that carries its noise, and the facts the rule weighs by. All of it is
-        post-processing.
+        """What the rule sends of an update that carries its noise, and the facts it weighs by: all post-processing.
 
         Raises: TypeError for an update without noise.
         """
@@ -60,5 +63,6 @@ class LocalDP:
         return Message(client.id, tensors, facts | more)
 
     def collect(self, state: State, *, round: int) -> Combining:
+        """A round of the rule on what clients released."""
         # line 7: theta_r <- sum of n_k/n theta_r^k, written for differences
         return self.server.collect(state)

@@ -90,15 +90,14 @@ class RoundContext:
         return self.chunk_sizes[chunk] * self.public.ciphertext_bytes + (proof_bytes(self.public) if last else 0)
 
     def claim(self, client: str, ciphertexts: Sequence[mpz]) -> Claim:
-        """What a client has to prove of its ciphertexts; binding it to run, round, client and roster makes a proof useless
-        elsewhere.
-        """
+        """What a client has to prove of its ciphertexts, for this run, round and roster and in its own name."""
         return Claim(self.public, self.run, self.round, client, self.roster, ciphertexts)
 
 
 def common_hash(run: str, experiment: str, roster: Mapping[str, Any]) -> str:
-    """A hash of what all sites of a run must have been told alike: its name, the experiment's text, and every site's name,
-    size and epsilon.
+    """A hash of what all sites of a run must have been told alike.
+
+    That is the run's name, the experiment's text, and every site's name, size and epsilon.
 
     Guarantee: a server that tells two sites different stories gets reports that nobody adds together.
 

@@ -100,7 +100,7 @@ class Opener(Generic[T]):
         return self._open(context, total, clients), clients
 
     def close(self) -> None:
-        """Closes the file; nothing is pending."""
+        """Closes the file; nothing is pending, because every opening was on disk before it was made."""
         self._db.close()
 
     def _open(self, context: RoundContext, total: list[mpz], clients: list[str]) -> T:

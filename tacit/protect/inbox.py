@@ -67,8 +67,7 @@ class Inbox:
             raise
 
     def settle(self) -> dict[str, MessageRefused]:
-        """Checks the proofs of all complete reports that are new, together, and returns the refusal of each whose proof does
-        not hold.
+        """Checks the proofs of all complete reports that are new, together; returns the refusals of those that do not hold.
 
         Guarantee: an honest client is never refused for what another one sent. Whoever is refused is forgotten; it counts as
         if it had sent nothing.
@@ -116,8 +115,7 @@ def refuse_few(clients: Sequence[str], *, at_least: int) -> None:
 
 
 def inbox_of(context: RoundContext, messages: Sequence[bytes]) -> Inbox:
-    """The inbox of reports that must all be in order and proved: for a holder, which opens nothing as soon as one thing is
-    wrong.
+    """The inbox of reports that must all be in order and proved: for holders, who open nothing as soon as one thing is wrong.
 
     A report that lacks chunks is no error here; it does not count.
 

@@ -107,7 +107,7 @@ def load_verification(path: Path) -> Verification:
 
 
 def public_record(key: PublicKey) -> dict[str, Any]:
-    """A public key as pheutil writes it."""
+    """A public key as pheutil writes it, with shape and h_s under "tacit". `kid` is the key's id; a reader computes it anew."""
     own = {"shape": key.shape} | ({"h_s": to_text(key.h_s)} if key.h_s is not None else {})
     return {"kty": "DAJ", "alg": "PAI-GN1", "key_ops": ["encrypt"], "n": to_text(key.n), "kid": key.id, "tacit": own}
 

@@ -44,17 +44,17 @@ class Lanes:
 
     @property
     def width(self) -> int:
-        """The bits of a lane: the largest sum fits."""
+        """The bits of a lane: the largest sum, 2 reach reports, fits."""
         return (2 * self.reach * self.reports).bit_length()
 
     @property
     def per_number(self) -> int:
-        """Lanes in one number."""
+        """How many lanes one number has."""
         return self.plaintext_bits // self.width
 
     @property
     def numbers(self) -> int:
-        """How many numbers a vector takes."""
+        """How many numbers, and so how many ciphertexts, a vector takes."""
         return -(-self.count // self.per_number)
 
     def pack(self, values: Sequence[int] | np.ndarray) -> list[int]:
@@ -104,7 +104,7 @@ class Lanes:
 
 
 def pack_slowly(lanes: Lanes, values: Sequence[int]) -> list[int]:
-    """The twin of `Lanes.pack`, by shifts."""
+    """The slow twin of `Lanes.pack`, by shifts. It checks nothing."""
     numbers = []
     for start in range(0, lanes.count, lanes.per_number):
         number = 0

@@ -102,12 +102,12 @@ class PublicKey:
 
     @property
     def plaintext_bits(self) -> int:
-        """A message, and every sum of messages, is below 2 to this power."""
+        """A message, and every sum of messages that is opened, is below 2 to this power."""
         return self.bits - SPARE_BITS
 
     @property
     def exponent_bits(self) -> int:
-        """The bits of r in rho = h_s^r."""
+        """The bits of r in rho = h_s^r: half of n's, or `short_bits` under a short-exponent key."""
         return short_bits(self.bits) if self.shape == "short-exponent" else (self.bits + 1) // 2
 
     @property
@@ -122,9 +122,7 @@ class PublicKey:
 
     @cached_property
     def id(self) -> str:
-        """A fingerprint of all that makes the key (shape, n and h_s): 128 bits of SHA-256, in hexadecimal. It is signed with
-        every report.
-        """
+        """A fingerprint of shape, n and h_s: 128 bits of SHA-256, in hexadecimal. Every report's signature covers it."""
         text = f"tacit paillier {self.shape} {self.n:x} {self.h_s or 0:x}"
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
@@ -171,7 +169,10 @@ class PublicKey:
         return [reduce(lambda a, b: a * b % self.n_squared, column) for column in zip(*rows, strict=True)]
 
     def to_bytes(self, ciphertexts: Iterable[mpz]) -> bytes:
-        """Ciphertexts as big-endian numbers of one width: the length says how many there are and nothing else."""
+        """Ciphertexts as big-endian numbers of one width: the length says how many there are and nothing else.
+
+        Raises: OverflowError for a number that is longer than a ciphertext.
+        """
         return to_octets(ciphertexts, width=self.ciphertext_bytes)
 
     def from_bytes(self, raw: bytes) -> list[mpz]:

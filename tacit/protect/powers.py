@@ -57,8 +57,9 @@ def by_buckets(bases: Sequence[mpz], exponents: Sequence[int], modulus: mpz, *, 
 
 
 def by_squarings(bases: Sequence[mpz], exponents: Sequence[int], modulus: mpz, *, bits: int) -> mpz:
-    """Straus's way, for few bases: bit by bit from the top, with the odd powers of every base at hand, so that all share the
-    squarings.
+    """Straus's way, for few bases: bit by bit from the top, all sharing the squarings.
+
+    Every base has a table of its odd powers, of FEW_DIGIT bits.
     """
     due: list[list[mpz]] = [[] for _ in range(bits)]  # by position: what is multiplied in there
     for base, exponent in zip(bases, exponents, strict=True):
@@ -77,11 +78,10 @@ def by_squarings(bases: Sequence[mpz], exponents: Sequence[int], modulus: mpz, *
 
 
 def small_exponents(seed: bytes, count: int, *, bits: int) -> list[int]:
-    """The challenge of a batch: `count` numbers of `bits` bits, from SHAKE-256 of a seed (Bellare, Garay and Rabin, EUROCRYPT
-    1998).
+    """The challenge of a batch: `count` numbers of `bits` bits, from SHAKE-256 of a seed.
 
     Guarantee: the same numbers for everybody who has the seed; as a random oracle has it, uniform and independent, zero
-    included.
+    included. With them a batch stands for its members (the small exponents test of Bellare, Garay and Rabin, EUROCRYPT 1998).
 
     Assumes: the seed is a hash of all that is batched. Whoever could choose a part of it afterwards could make errors cancel.
 
@@ -109,11 +109,11 @@ def _cost(bases: int, bits: int, width: int) -> int:
 
 
 class Comb:
-    """Powers of one base: the exponent's bits in `teeth` rows, read column by column, the columns in `blocks` with a table
-    each.
+    """Powers of one base by tables: Lim and Lee's comb.
 
-    A power takes bits / teeth multiplications and bits / (teeth blocks) squarings; every block has a table of 2^teeth
-    numbers. It pays where one base is raised to many long exponents, which is what a proof and its check do with h_s.
+    The exponent's bits stand in `teeth` rows, which are read column by column, the columns in `blocks` with a table each. A
+    power takes bits / teeth multiplications and bits / (teeth blocks) squarings; every table has 2^teeth numbers. It pays
+    where one base is raised to many long exponents, which is what a proof and its check do with h_s.
 
     >>> Comb(mpz(3), mpz(1000), bits=20, teeth=3, blocks=2).power(12345) == powmod(3, 12345, 1000)
     True

@@ -84,10 +84,10 @@ class Claim:
 
 @dataclass(frozen=True, eq=False)
 class Equation:
-    """What holds where a claim is proved: (1 + n)^z1 h_s^z2 = +-A prod c_j^(e_j) modulo n^2; under a key without h_s, z2^n
-    for h_s^z2.
+    """What holds where a claim is proved: (1 + n)^z1 h_s^z2 = +-A prod c_j^(e_j) modulo n^2.
 
-    `commitment` is A, `coefficients` are the e_j. `proved` checks equations, one by one or many at once.
+    `commitment` is A, `coefficients` are the e_j; under a key without h_s, z2^n stands for h_s^z2. `proved` checks equations,
+    one by one or many at once.
     """
 
     commitment: mpz
@@ -103,8 +103,7 @@ def proof_bytes(public: PublicKey) -> int:
 
 
 def prove(claim: Claim, messages: Sequence[int], exponents: Sequence[mpz]) -> bytes:
-    """The proof of who sealed `messages` with randomisers made from `exponents`, the numbers that `Source.take_known` gave
-    with them.
+    """The proof of who sealed `messages` with randomisers made from `exponents`, which `Source.take_known` gave with them.
 
     Guarantee: it says nothing about messages or exponents (statistically, within 2^-128). x and s are drawn anew each time,
     so two proofs of one claim are as safe as one.
@@ -176,8 +175,9 @@ def warm(public: PublicKey) -> None:
 
 @lru_cache(maxsize=2)
 def comb(public: PublicKey) -> Comb:
-    """Powers of h_s, with room for the weighted sum of the z2 of 2^REPORT_BITS reports. The last two keys' tables stay in
-    memory.
+    """Powers of h_s, with room for the weighted sum of the z2 of 2^REPORT_BITS reports.
+
+    The tables of the last two keys stay in memory.
 
     Raises: TypeError for a key without h_s.
     """
@@ -193,8 +193,9 @@ def coefficients(public: PublicKey, seed: bytes, commitment: mpz, count: int) ->
 
 
 def response_bits(public: PublicKey) -> int:
-    """The bits of z2 = s + sum e_j r_j: s hides the sum, which is below 2^(128 + 24) times a randomiser's exponent, by 128
-    bits more.
+    """The bits of z2 = s + sum e_j r_j, which s hides.
+
+    The sum is below 2^(128 + 24) times a randomiser's exponent, and s has HIDING_BITS more.
     """
     return COEFFICIENT_BITS + COUNT_BITS + public.exponent_bits + HIDING_BITS + 1
 

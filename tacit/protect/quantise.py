@@ -97,7 +97,7 @@ class Grid:
 
     @property
     def sensitivity(self) -> float:
-        """The clip with its allowance for rounding, in the vector's own units."""
+        """The square root of `l2_squared` in the vector's own units: the clip with its allowance for rounding."""
         return math.sqrt(self.l2_squared) * self.step
 
     def quantise(self, vector: np.ndarray, *, stream: Stream, turn: int = 0, weight: float = 1.0) -> Quantised:
@@ -126,8 +126,7 @@ class Grid:
         return Quantised(self._round(np.clip(y, -self.largest, self.largest), stream), self.l2_squared, self.largest)
 
     def dequantise(self, values: np.ndarray, *, turn: int = 0) -> np.ndarray:
-        """The real vector that integers, or a sum of integers, stand for: `quantise` backwards, but for rounding and
-        clipping.
+        """The real vector that integers, or a sum of them, stand for: `quantise` backwards, but for rounding and clipping.
 
         Assumes: the `turn` of `quantise`; with another one the rotation is not undone.
         """

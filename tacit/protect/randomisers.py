@@ -47,9 +47,7 @@ class FixedBase:
             base = row[-1] * base % modulus
 
     def power(self, exponent: int | mpz) -> mpz:
-        """base^exponent for an exponent of at most `bits` bits. Raises: ValueError for one that is negative or longer than
-        the table.
-        """
+        """base^exponent for an exponent of at most `bits` bits. Raises: ValueError for one that is negative or longer."""
         mask, window, modulus, product = (1 << self.window) - 1, self.window, self.modulus, mpz(1)
         for row in self.table:
             digit = exponent & mask
@@ -145,9 +143,7 @@ class Randomisers:
                 self._batches.append((batch, exponents))
 
     def take(self, count: int) -> list[mpz]:
-        """`count` randomisers that nobody has had before; it waits for those in the making, and what is missing then is made
-        now.
-        """
+        """`count` randomisers that nobody has had before, waiting for those in the making; what is missing then is made now."""
         return [value for value, _ in self.take_known(count)]
 
     def take_known(self, count: int) -> list[tuple[mpz, mpz]]:

@@ -40,12 +40,12 @@ class Collected(Protocol):
 
     @property
     def clients(self) -> list[str]:
-        """Whose whole report is there; once it is opened, in the sum."""
+        """Whose report is there, complete; once the sum is opened, whose report is in it."""
         ...
 
     @property
     def opened(self) -> Opened | None:
-        """How the sum was opened, where somebody else than the server did it."""
+        """How the sum was opened: None before, and where the server reads it itself."""
         ...
 
     def accept(self, message: Message) -> None:
@@ -100,7 +100,7 @@ class Plain:
 
     @property
     def kind(self) -> torch.dtype:
-        """Of a report's integers."""
+        """The integer type of a report."""
         return torch.int32 if self.lanes.reach < 2**31 else torch.int64
 
     def report(self, shared: Shared, *, client: str, round: int) -> dict[str, torch.Tensor]:
@@ -117,7 +117,7 @@ class Plain:
 
 @dataclass
 class PlainSum:
-    """A running sum."""
+    """A running sum that the server reads itself."""
 
     seal: Plain
     clients: list[str] = field(default_factory=list)
@@ -181,8 +181,7 @@ class Sealed:
         return RoundContext(self.run, round, self.public, self.roster, chunk_sizes(self.lanes.numbers), self.members)
 
     def report(self, shared: Shared, *, client: str, round: int) -> dict[str, torch.Tensor]:
-        """Packs the integers, seals them under fresh randomisers, proves that the sender knows them, and signs: one tensor of
-        bytes a chunk.
+        """Packs and seals the integers, proves that the sender knows them, and signs: one tensor of bytes a chunk.
 
         Guarantee: its length depends on lanes and key alone. Calling it twice makes two reports that share no randomiser.
 

@@ -23,7 +23,7 @@ MEMBER, SIGNING = ".member.json", ".signing.json"
 
 @dataclass(frozen=True)
 class Signer:
-    """A client and the key it signs with."""
+    """A client and the key it signs with, which is never printed."""
 
     client: str
     key: Ed25519PrivateKey = field(repr=False)
@@ -38,7 +38,7 @@ class Signer:
 
     @property
     def public(self) -> Ed25519PublicKey:
-        """What the others need to know."""
+        """The public half: what goes into the others' folder of members."""
         return self.key.public_key()
 
 

@@ -74,7 +74,7 @@ class Verification:
 
     @property
     def response_bits(self) -> int:
-        """The bits of a proof's z: it hides e Delta s_i, which is below 2^CHALLENGE_BITS Delta n^2."""
+        """The bits of a proof's z: it hides e Delta s_i, which is below 2^CHALLENGE_BITS Delta n^2, by HIDING_BITS more."""
         return 2 * self.public.bits + int(self.delta).bit_length() + CHALLENGE_BITS + HIDING_BITS + 1
 
     def to_bytes(self, partial: "Partial") -> bytes:
@@ -98,7 +98,7 @@ class Verification:
 
 @dataclass(frozen=True)
 class Partial:
-    """One share's answer to a list of ciphertexts, and the proof (e, z) that it is the right one."""
+    """One share's answer to a list of ciphertexts, and the proof (e, z) that it is the right one. `refuse_wrong` checks it."""
 
     index: int
     values: tuple[mpz, ...] = field(repr=False)
@@ -203,8 +203,9 @@ def refuse_wrong(verification: Verification, ciphertexts: Sequence[mpz], partial
 
 
 def combine(verification: Verification, ciphertexts: Sequence[mpz], partials: Iterable[Partial]) -> list[mpz]:
-    """The messages, from the answers of at least `threshold` shares, each checked. Of two answers with one index the later
-    counts.
+    """The messages, from the answers of at least `threshold` shares, each of which is checked.
+
+    Of two answers with one index the later counts.
 
     Raises: BadInput for too few answers, WrongShare or BadCiphertext for a wrong one (leave that share out and combine
     again), SumOverflow for a sum out of range.
@@ -218,8 +219,8 @@ def combine(verification: Verification, ciphertexts: Sequence[mpz], partials: It
 
 
 def join(verification: Verification, partials: Iterable[Partial]) -> list[mpz]:
-    """The messages, from the answers of at least `threshold` shares. The first `threshold` by index are used; any would give
-    the same.
+    """The messages, from the answers of at least `threshold` shares: the first so many by index, any others would give the
+    same.
 
     Assumes: `refuse_wrong` let every answer pass. Unchecked, one wrong answer makes every message wrong, and nothing shows
     it.
@@ -260,8 +261,7 @@ def _challenge(public: PublicKey, seed: bytes, *numbers: mpz) -> mpz:
 
 
 def fewest_shares(*, of: int, colluding: int) -> int:
-    """The smallest threshold t under which two sums of one round need a common holder who is not among the colluders: 2t > n
-    + c.
+    """The smallest threshold t with 2t > n + c: two sums of one round then need a common holder who is not among c colluders.
 
     It exceeds `of` where there are too many colluders for any threshold.
 

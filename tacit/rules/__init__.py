@@ -132,8 +132,9 @@ class Rule(ABC):
         return Message("server", {})
 
     def refuse(self, received: Message, *, size: int) -> None:  # noqa: B027 - most rules tell nothing
-        """Refuses what `tell` cannot have said to clients of a model of `size` parameters. A site asks before it trains: the
-        server may have crafted it.
+        """Refuses what `tell` cannot have said to clients of a model of `size` parameters.
+
+        A site asks before it trains, since the server may have crafted it.
 
         Raises: BadInput.
         """

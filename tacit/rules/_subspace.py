@@ -43,7 +43,7 @@ class Subspace:
         return total if self.centre is None else total.add_(self.centre, alpha=1 - sum(weights))
 
     def basis(self) -> torch.Tensor:
-        """V itself, (d, k): only for those who must be told."""
+        """V itself, (d, k), as long as k models: only for clients who have to project by themselves (`pfa-plus`)."""
         basis = torch.zeros(len(self.rows[0]), self.mix.shape[1], device=self.rows[0].device)
         for weights, row in zip(self.mix.float(), self.rows, strict=True):
             basis.add_(row[:, None] * weights)

@@ -28,6 +28,7 @@ class inverse_variance(Rule):
     needs = ("noise_std",)
 
     def init(self, layout: Layout, crowd: Crowd) -> Memory:
+        """The noise variance of every client there is, for what a cohort is expected to weigh."""
         return {"variances": torch.as_tensor(crowd.noise_stds, dtype=torch.float64) ** 2}
 
     def weight(self, facts: dict[str, Any]) -> float:

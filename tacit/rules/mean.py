@@ -30,4 +30,5 @@ class mean(Rule):
         return float(facts["examples"])
 
     def apply(self, memory: Memory, gathered: Sum) -> Applied:
+        """The mean. Raises: BadInput where nobody has an example."""
         return Applied(gathered.mean(), memory)

@@ -86,6 +86,7 @@ class pfa(Rule):
         return {"update": update}, {"group": "public" if facts["epsilon"] >= received.facts["threshold"] else "private"}
 
     def start(self) -> "Divided":
+        """Two heaps: public updates one by one, and the sum of the private ones."""
         return Divided()
 
     def add(self, gathered: "Divided", message: Message) -> None:
@@ -146,7 +147,7 @@ class Public:
         return list(zip(self.weights, self.rows, strict=True))
 
     def info(self, rank: int) -> dict[str, int]:
-        """For the reader."""
+        """What the reader is shown: how many clients were public, and how many directions were used."""
         return {"public": len(self.rows), "rank": rank}
 
 
@@ -167,14 +168,15 @@ class Divided:
             self.private.add(weight, sent)
 
     def private_mean(self) -> tuple[float, torch.Tensor] | None:
-        """(weight, mean) of the private updates, or None without any. It is made in place of their sum, so it is asked for
-        once.
-        """
+        """(weight, mean) of the private updates, or None without any. It takes the place of their sum: ask once."""
         private = self.private
         return (private.weight, private.total.div_(private.weight)) if private.clients else None
 
 
 def combine(public: Public, private: tuple[float, torch.Tensor]) -> torch.Tensor:
-    """Line 8: (sum of epsilons * public mean + sum of epsilons * projected private mean) / all epsilons."""
+    """Line 8: (sum of epsilons * public mean + sum of epsilons * projected private mean) / all epsilons.
+
+    `private` is (weight, projected mean), and counts as one more public client of that weight.
+    """
     total, weight = weighted_sum([*public.pairs(), private])
     return total.div_(weight)

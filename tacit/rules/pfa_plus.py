@@ -30,8 +30,9 @@ class pfa_plus(pfa):
         return Message("server", basis, {**message.facts, "layout": self.marks(memory)} if basis else message.facts)
 
     def refuse(self, received: Message, *, size: int) -> None:
-        """Raises: BadInput for a basis, centre or layout that is not of this model's size and type: a client multiplies by
-        them.
+        """Refuses a basis that a client of this model cannot multiply by.
+
+        Raises: BadInput for a basis, centre or layout of another size or type than the model and the rank allow.
         """
         super().refuse(received, size=size)
         if "basis" not in received.tensors:
@@ -50,9 +51,7 @@ class pfa_plus(pfa):
     def send(
         self, update: torch.Tensor, facts: dict[str, Any], received: Message
     ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """A public client's whole update; a private one's coordinates in the received basis, k numbers a block, and nothing
-        else.
-        """
+        """A public client's whole update; a private one's coordinates in the received basis, k numbers a block."""
         tensors, group = super().send(update, facts, received)
         if "basis" not in received.tensors or group["group"] == "public":
             return tensors, group
@@ -60,8 +59,10 @@ class pfa_plus(pfa):
         return {"coordinates": _by_block(received.facts["layout"], x, received.tensors["basis"])}, group
 
     def apply(self, memory: Memory, gathered: Divided) -> Applied:
-        """Round 0 is `pfa`. Then private coordinates are put back by the basis they were made with, and the public updates
-        give the next.
+        """Puts the private mean back by the basis that its coordinates are in, and takes the next one from the public
+        updates.
+
+        In round 0 there is no basis, and it is `pfa`.
 
         Raises: BadInput where nothing was gathered.
         """

@@ -24,17 +24,21 @@ class public_only(Rule):
     sees = "sums"
 
     def init(self, layout: Layout, crowd: Crowd) -> Memory:
+        """As `pfa` in the code's reading: the threshold, once, over all clients."""
         return self._pfa().init(layout, crowd)
 
     def tell(self, memory: Memory, epsilons: np.ndarray) -> Message:
+        """The threshold."""
         return self._pfa().tell(memory, epsilons)
 
     def refuse(self, received: Message, *, size: int) -> None:
+        """Raises: BadInput without a threshold that is a number."""
         self._pfa().refuse(received, size=size)
 
     def send(
         self, update: torch.Tensor, facts: dict[str, Any], received: Message
     ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """The whole update and the client's group, as under `pfa`: a private client uploads as much, for nothing."""
         return self._pfa().send(update, facts, received)
 
     def weight(self, facts: dict[str, Any]) -> float:
@@ -42,6 +46,7 @@ class public_only(Rule):
         return float(facts["epsilon"])
 
     def start(self) -> "PublicSum":
+        """No public update yet."""
         return PublicSum()
 
     def add(self, gathered: "PublicSum", message: Message) -> None:

@@ -90,7 +90,7 @@ class random_effects(Rule):
 
 
 def gram(updates: list[torch.Tensor]) -> torch.Tensor:
-    """Inner products of all pairs, in double precision."""
+    """Inner products of all pairs, in double precision. Assumes: vectors of one length; it makes a copy of them all."""
     rows = torch.stack(updates).double()
     return (rows @ rows.T).cpu()
 

@@ -37,9 +37,7 @@ class robust(Rule):
     needs = ()
 
     def apply(self, memory: Memory, messages: Sequence[Message]) -> Applied:
-        """The weighted mean; the largest over the smallest estimate of noise is in the info. Raises: BadInput without
-        updates.
-        """
+        """The weighted mean; the info has the largest over the smallest estimate of noise. Raises: BadInput without updates."""
         rows = torch.stack([m.tensors["update"] for m in messages] or [torch.zeros(0)])
         if not rows.numel():
             raise BadInput("Expected at least one update.")
