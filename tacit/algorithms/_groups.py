@@ -33,7 +33,7 @@ class Group:
     facts: Mapping[str, dict[str, Any]] = field(repr=False)
     weights: Mapping[str, float] = field(repr=False)
 
-    def mean(self, reports: Collected, *, grid: Grid, turn: int) -> Message:
+    def mean(self, reports: Collected, *, grid: Grid, round: int) -> Message:
         """The opened sum over the weight it holds, as one message for all who reported.
 
         Guarantee: clients are counted after opening and by the server's own weights, so nothing that a client states is used.
@@ -41,15 +41,14 @@ class Group:
         Raises: what `Collected.open` raises.
         """
         total, clients = reports.open(), reports.clients
-        update = grid.dequantise(total, turn=turn) / sum(
-            self.weights[name] for name in clients
-        )  # divide by K, after opening
+        weight = sum(self.weights[name] for name in clients)
+        update = grid.dequantise(total, round=round) / weight  # divide by K, after opening
         members = [self.facts[name] | {"group": self.name} for name in clients]
         return stand_in(self.name, torch.from_numpy(update).float(), members)
 
 
 def means(
-    collected: Mapping[str, tuple[Group, Collected]], *, grid: Grid, turn: int, refused: dict[str, str]
+    collected: Mapping[str, tuple[Group, Collected]], *, grid: Grid, round: int, refused: dict[str, str]
 ) -> list[Message]:
     """One message for each group with enough reports; a sum that cannot be opened is named in `refused`.
 
@@ -64,16 +63,18 @@ def means(
     dropped = False
     for name, (group, reports) in collected.items():
         try:
-            opened.append(group.mean(reports, grid=grid, turn=turn))
+            opened.append(group.mean(reports, grid=grid, round=round))
         except TooFewReports as error:
             refused[f"the sum of group {name}"] = str(error)
         except BadOpening as error:
             dropped = True
-            refused[f"the sum of group {name}"] = f"the sum of round {turn} is not known: {error}; the round is dropped"
+            refused[f"the sum of group {name}"] = (
+                f"the sum of round {round} is not known: {error}; the round is dropped"
+            )
         except OUT_OF_RANGE:
             dropped = True
             refused[f"the sum of group {name}"] = (
-                f"the sum of round {turn} is out of range: a report did not keep to the grid; the round is dropped, one of"
+                f"the sum of round {round} is out of range: a report did not keep to the grid; the round is dropped, one of"
                 f" {', '.join(reports.clients)}"
             )
         if reports.opened:

@@ -4,8 +4,8 @@ Differences, each for a reason in docs/papers.md: integers instead of floats, sh
 division after opening. Guarantee: client level, on the opened sum, for whoever cannot read single reports (the server
 holds no key); who can is left with each client's own share. A report that cannot be used is refused by name; a sum of too few
 is not opened, one that is out of range is dropped, and the model stays as it is: what one client can do is stop a sum. Choosing
-clients at random earns nothing: the server knows who reports. `turn` is the round's number, as the loop counts it; a site compares
-it with the round it was asked for (`site.sealed.refuse_other_turn`).
+clients at random earns nothing: the server knows who reports. The fact `turn` of a broadcast is the round's number, as the loop
+counts it; a site compares it with the round it was asked for (`federation.site.sealed.refuse_other_turn`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -61,8 +61,8 @@ class Encrypted:
         Guarantee: it always returns integers with their noise; whatever goes wrong in training ends as a vector of zeros with
         noise.
         """
-        group, turn = self.groups[client.id], received.facts["turn"]
-        rounding = {"stream": derive("rounding"), "turn": turn, "weight": group.weights[client.id]}
+        group, round = self.groups[client.id], received.facts["turn"]
+        rounding = {"stream": derive("rounding"), "round": round, "weight": group.weights[client.id]}
         try:
             trained = self.local(work, received.tensors["params"], client, derive("train"))  # Δ = w^k - w_t
             quantised = self.grid.quantise(trained.update.vector.cpu().numpy(), **rounding)  # Δ / max(1, ζ/S)
@@ -79,8 +79,8 @@ class Encrypted:
         """
         if not isinstance(trained.update, Shared):
             raise TypeError("only integers that carry their share of the noise are sealed")
-        seal, turn = self.groups[client.id].seal, received.facts["turn"]
-        return Message(client.id, seal.report(trained.update, client=client.id, round=turn))  # HE(Δ)
+        seal, round = self.groups[client.id].seal, received.facts["turn"]
+        return Message(client.id, seal.report(trained.update, client=client.id, round=round))  # HE(Δ)
 
     def collect(self, state: State, *, round: int) -> "Summing":
         """A round without reports."""
@@ -93,7 +93,7 @@ class Summing:
 
     algorithm: Encrypted
     state: State
-    turn: int
+    round: int
     collected: dict[str, tuple[Group, Collected]] = field(default_factory=dict)  # by group
     refused: dict[str, str] = field(default_factory=dict)  # by client, or by what was not opened: the reason
 
@@ -106,7 +106,7 @@ class Summing:
             refused[printable(message.sender)] = "it is no client of this run"
             return
         if group.name not in self.collected:
-            self.collected[group.name] = (group, group.seal.collect(round=self.turn))
+            self.collected[group.name] = (group, group.seal.collect(round=self.round))
         try:
             self.collected[group.name][1].accept(message)  # Σ HE(Δ)
         except TacitError as error:
@@ -120,7 +120,7 @@ class Summing:
         Raises: what `means` raises: a round that nobody opens now can be opened after a resume.
         """
         self._settle()
-        opened = means(self.collected, grid=self.algorithm.grid, turn=self.turn, refused=self.refused)  # divide by K
+        opened = means(self.collected, grid=self.algorithm.grid, round=self.round, refused=self.refused)  # divide by K
         asked = [reports.opened for _, reports in self.collected.values() if reports.opened]
         info: dict[str, Any] = {"opened": len(opened), "refused": self.refused}
         info |= {name: sum(getattr(one, name) for one in asked) for name in ("asked_bytes", "answered_bytes")}

@@ -142,11 +142,9 @@ def _parse(record: dict[str, Any]) -> Key:
         return SecretKey(public, from_text(record["p"]), from_text(record["q"]), pair)
     keys = tuple(from_text(text) for text in record["keys"])
     verification = Verification(public, _integer(record["threshold"]), from_text(record["v"]), keys)
-    return (
-        Share(verification, _integer(record["index"]), from_text(record["share"]))
-        if "share" in record
-        else verification
-    )
+    if "share" not in record:
+        return verification
+    return Share(verification, _integer(record["index"]), from_text(record["share"]))
 
 
 def _integer(number: Any) -> int:

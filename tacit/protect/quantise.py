@@ -100,8 +100,10 @@ class Grid:
         """The square root of `l2_squared` in the vector's own units: the clip with its allowance for rounding."""
         return math.sqrt(self.l2_squared) * self.step
 
-    def quantise(self, vector: np.ndarray, *, stream: Stream, turn: int = 0, weight: float = 1.0) -> Quantised:
-        """Clips to norm C, weighs, rotates by the round's public `turn`, and rounds each coordinate up or down at random.
+    def quantise(self, vector: np.ndarray, *, stream: Stream, round: int = 0, weight: float = 1.0) -> Quantised:
+        """Clips to norm C, weighs, rotates, and rounds each coordinate up or down at random.
+
+        The rotation is public: its signs follow from the number of the round.
 
         Guarantee: whatever the vector, the integers' sum of squares is at most `l2_squared` and none is beyond `largest`.
         Zero stays zero. Rounding is on average exact, but for what it costs to draw again a rounding that came out too long,
@@ -109,7 +111,7 @@ class Grid:
         time it takes.
 
         Raises: BadInput for a vector that is not finite or has another size, for a weight that is not in (0, 1], and if
-        MOST_TRIES roundings in a row came out too long, which has probability 2^-288.
+        MOST_TRIES roundings in a row came out too long, which has probability of at most 2^-288.
         """
         check.rate(weight=weight)
         x = np.asarray(vector, dtype=np.float64)
@@ -122,18 +124,18 @@ class Grid:
             x = x / np.abs(x).max()
             norm = max(math.sqrt(float(x @ x)), self.clip)
         x = x * (SHORTEN * weight * min(1.0, self.clip / norm) / self.step) if norm else x
-        y = x if self.rotation == "none" else _hadamard(self._padded(x) * self._signs(turn))
+        y = x if self.rotation == "none" else _hadamard(self._padded(x) * self._signs(round))
         return Quantised(self._round(np.clip(y, -self.largest, self.largest), stream), self.l2_squared, self.largest)
 
-    def dequantise(self, values: np.ndarray, *, turn: int = 0) -> np.ndarray:
+    def dequantise(self, values: np.ndarray, *, round: int = 0) -> np.ndarray:
         """The real vector that integers, or a sum of them, stand for: `quantise` backwards, but for rounding and clipping.
 
-        Assumes: the `turn` of `quantise`; with another one the rotation is not undone.
+        Assumes: the `round` of `quantise`; with another one the rotation is not undone.
         """
         x = np.asarray(values, dtype=np.float64) * self.step
         if self.rotation == "none":
             return x
-        return (_hadamard(x) * self._signs(turn))[: self.size]
+        return (_hadamard(x) * self._signs(round))[: self.size]
 
     def _round(self, y: np.ndarray, stream: Stream) -> np.ndarray:
         low = np.floor(y)
@@ -147,8 +149,8 @@ class Grid:
     def _padded(self, x: np.ndarray) -> np.ndarray:
         return np.concatenate([x, np.zeros(self.dimension - self.size)])
 
-    def _signs(self, turn: int) -> np.ndarray:
-        words = seeded(turn)("rotation").words(-(-self.dimension // 32))  # public: it only spreads a vector evenly
+    def _signs(self, round: int) -> np.ndarray:
+        words = seeded(round)("rotation").words(-(-self.dimension // 32))  # public: it only spreads a vector evenly
         bits = np.unpackbits(words.view(np.uint8))[: self.dimension]
         return 1.0 - 2.0 * bits
 

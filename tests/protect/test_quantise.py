@@ -19,9 +19,9 @@ vectors = hnp.arrays(np.float64, st.integers(1, 70), elements=st.floats(-1e300, 
 
 @settings(max_examples=150, deadline=None)
 @given(vectors, st.sampled_from((8, 12, 16)), st.sampled_from(ROTATIONS), st.floats(1e-6, 1e6), st.integers(0, 2**31))
-def test_no_vector_is_placed_longer_than_the_sensitivity(vector, bits, rotation, clip, turn):
+def test_no_vector_is_placed_longer_than_the_sensitivity(vector, bits, rotation, clip, round):
     grid = Grid(len(vector), clip, bits, rotation)
-    quantised = grid.quantise(vector, stream=seeded(turn)("rounding"), turn=turn)
+    quantised = grid.quantise(vector, stream=seeded(round)("rounding"), round=round)
     assert sum(int(v) ** 2 for v in quantised.values) <= grid.l2_squared == quantised.l2_squared
     assert np.abs(quantised.values).max() <= grid.largest
     assert quantised.values.dtype == np.int64
@@ -32,7 +32,7 @@ def test_no_vector_is_placed_longer_than_the_sensitivity(vector, bits, rotation,
 def test_a_vector_comes_back_within_the_grid(rotation, bits):
     vector = np.random.default_rng(0).normal(size=100) / 20
     grid = Grid(100, 1.0, bits, rotation)
-    back = grid.dequantise(grid.quantise(vector, stream=seeded(0)("r"), turn=3).values, turn=3)
+    back = grid.dequantise(grid.quantise(vector, stream=seeded(0)("r"), round=3).values, round=3)
     assert np.linalg.norm(back - vector) <= grid.step * math.sqrt(grid.dimension)
     assert back.shape == (100,)
 
@@ -77,12 +77,12 @@ def test_a_rotation_spreads_one_coordinate_over_all_and_needs_its_own_turn():
     grid = Grid(64, 1.0, 16, "hadamard")
     spike = np.zeros(64)
     spike[5] = 1.0
-    quantised = grid.quantise(spike, stream=seeded(0)("r"), turn=1)
+    quantised = grid.quantise(spike, stream=seeded(0)("r"), round=1)
     assert np.abs(quantised.values).min() > 0
-    assert np.allclose(grid.dequantise(quantised.values, turn=1), spike, atol=1e-3)
+    assert np.allclose(grid.dequantise(quantised.values, round=1), spike, atol=1e-3)
     vector = np.random.default_rng(0).normal(size=64) / 10
-    quantised = grid.quantise(vector, stream=seeded(0)("r"), turn=1)
-    assert not np.allclose(grid.dequantise(quantised.values, turn=2), vector, atol=0.05)
+    quantised = grid.quantise(vector, stream=seeded(0)("r"), round=1)
+    assert not np.allclose(grid.dequantise(quantised.values, round=2), vector, atol=0.05)
 
 
 def test_the_fast_transform_is_the_hadamard_matrix():
