@@ -5,7 +5,7 @@ Without it a ciphertext can be borrowed: c_A^k Enc(offset), signed by B, puts A'
     c_j = (1 + n)^(m_j) rho_j, rho_j = h_s^(r_j)            seed = H(run, round, client, roster, key, all c_j)
     A = (1 + n)^x h_s^s, x random mod n, s random           e_j = 128 bits each, from XOF(seed, A)
     sent: A, z1 = x + sum e_j m_j mod n, z2 = s + sum e_j r_j; s is 128 bits longer than the sum
-    held: (1 + n)^(z1) h_s^(z2) = +-A prod c_j^(e_j)
+    checked: (1 + n)^(z1) h_s^(z2) = +-A prod c_j^(e_j)
 
 It is Schnorr's protocol (J. Cryptology 4, 1991) for the opening of a Paillier ciphertext (Damgård and Jurik, PKC 2001, section
 4.2), of many at once: the challenge is a vector of small exponents (Bellare, Garay and Rabin, EUROCRYPT 1998). A hash of the
@@ -28,7 +28,8 @@ odd e_j). The c_j and A must be units; they are if the equation holds, as its le
 A proof says nothing about the m_j: z1 is uniform, z2 within 2^-128 of a number that does not depend on the r_j, and A follows
 from them. It does not bound the m_j either: a sum out of range is seen when it is opened.
 
-A key without h_s has rho_j = r_j^n: then s is a random unit, A = (1 + n)^x s^n, z2 = s prod r_j^(e_j) mod n, and z2^n is held.
+A key without h_s has rho_j = r_j^n: then s is a random unit, A = (1 + n)^x s^n, z2 = s prod r_j^(e_j) mod n,
+and z2^n stands for h_s^(z2) in the check.
 """
 
 import hashlib

@@ -1,7 +1,7 @@
 """Checks the proofs of a round's reports, all by one equation, and one by one only to find out whose does not hold.
 
     T_i = (1 + n)^(z1_i) h_s^(z2_i) / (A_i prod_j c_ij^(e_ij))        each must be +-1
-    w_1 = 1, w_i random in 1 ... 2^128 - 1                            held: prod T_i^(w_i) = +-1
+    w_1 = 1, w_i random in 1 ... 2^128 - 1                         checked: prod T_i^(w_i) = +-1
 
 It is the small exponents test of Bellare, Garay and Rabin (EUROCRYPT 1998). In a group whose order has small factors the test
 alone says little (Boyd and Pavlovski, ASIACRYPT 2000: -1 to an even power is 1), so the argument is not about T_i but about
@@ -13,8 +13,9 @@ is not 0. Else take such an i > 1: whatever the other weights are, one residue o
 has at most one value with it, of 2^128 - 1. A T_i of small order other than +-1 can pass here and fail alone. It has D(T_i) = 0, so
 its sender knows what it sealed and the sum opens to the same number; and nobody is known to find one without a factor of n.
 
-Only the checker knows the weights, and draws new ones from the operating system each time. A report whose own equation fails
-is refused whatever the others are; all that is left was held by an equation, together or alone. `textbook.proved` is the slow twin.
+Only the checker knows the weights, and draws new ones from the operating system each time. Where the common equation fails, each
+report is checked alone and refused for its own equation only, whatever the others are; so all that is left has passed an
+equation, together or alone. `textbook.proved` is the slow twin.
 """
 
 import hashlib
@@ -44,22 +45,22 @@ def unproved(reports: Mapping[str, tuple[Claim, bytes]]) -> dict[str, BadProof]:
     Assumes: all claims are under one key, and their ciphertexts are units below n^2.
     """
     refused: dict[str, BadProof] = {}
-    open_: dict[str, tuple[bytes, Equation]] = {}
+    pending: dict[str, tuple[bytes, Equation]] = {}
     for name, (claim, proof) in reports.items():
         seed = claim.seed()
         mark = hashlib.sha256(seed + proof).digest()
         if mark not in _HELD:
             try:
-                open_[name] = mark, equation(claim, proof, seed=seed)
+                pending[name] = mark, equation(claim, proof, seed=seed)
             except BadProof as error:
                 refused[name] = error
-    names = list(open_)
+    names = list(pending)
     for start in range(0, len(names), TOGETHER):
         some = names[start : start + TOGETHER]
         public = reports[some[0]][0].public
-        for name in _failing(public, {name: open_[name][1] for name in some}):
+        for name in _failing(public, {name: pending[name][1] for name in some}):
             refused[name] = refusal(reports[name][0])
-        _remember([open_[name][0] for name in some if name not in refused])
+        _remember([pending[name][0] for name in some if name not in refused])
     return refused
 
 
