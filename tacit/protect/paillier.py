@@ -217,7 +217,7 @@ class SecretKey:
     Raises: KeyRefused for primes that do not belong to the public key or are weak.
 
     >>> from tacit.protect.randomisers import Randomisers
-    >>> key = generate(bits=512, least_bits=512)  # so short for this example alone
+    >>> key = generate(bits=320, least_bits=320)  # so short for this example alone
     >>> stock = Randomisers(key.public, expected=2, workers=1)
     >>> key.open(key.public.add([key.public.seal([20], stock), key.public.seal([22], stock)]))
     [mpz(42)]

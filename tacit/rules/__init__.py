@@ -239,8 +239,8 @@ def load(name: str, **options: Any) -> Rule:
     Raises: BadInput in one sentence for a name that leads nowhere, for options that it does not take or that have another
     type, and for what is no rule.
 
-    >>> load("pfa", rank=2).rank
-    2
+    >>> load("mean").sees
+    'sums'
     """
     rule = plugin.make(find(name), options, table="aggregate", keys=("rule",))
     if not isinstance(rule, Rule):
