@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from dp_accounting import DpEvent
 
-from tacit.protect.quantise import Placed
+from tacit.protect.quantise import Quantised
 from tacit.random import Stream
 from tacit.types import Bounded, Private, Shared
 
@@ -113,7 +113,7 @@ class CohortMechanism(Mechanism[Bounded, Private], Protocol):
         ...
 
 
-class ShareMechanism(Mechanism[Placed, Shared], Protocol):
+class ShareMechanism(Mechanism[Quantised, Shared], Protocol):
     """A mechanism of which each client adds its share: private is the sum of enough of them."""
 
     @property

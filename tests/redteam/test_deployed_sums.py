@@ -27,7 +27,7 @@ from tacit.federation.site.roster import Roster
 from tacit.federation.site.sealed import seals_of
 from tacit.federation.site.site import Site
 from tacit.protect import keys, signing
-from tacit.protect.envelope import Place, parse
+from tacit.protect.envelope import RoundContext, parse
 from tacit.protect.holder import whose_turn
 from tacit.protect.paillier import generate
 from tacit.types import Message
@@ -216,10 +216,10 @@ def cheating(deployed, answer, name="client-0"):
     folder = deployed.folder / "sites" / name / "keys"
     public, members = keys.load_public(folder / keys.PUBLIC_FILE), signing.load_members(folder)
     size = sum(tensor.numel() for tensor in unpack(answer).tensors.values()) // public.ciphertext_bytes
-    place = Place(head.run, head.round, public, head.roster, (size,), members)
-    count = next(n for n in range(size, 0, -1) if replace(place, numbers=(n,)).body_bytes(0) == head.size)
+    context = RoundContext(head.run, head.round, public, head.roster, (size,), members)
+    count = next(n for n in range(size, 0, -1) if replace(context, chunk_sizes=(n,)).body_bytes(0) == head.size)
     return CheatingSite(
-        replace(place, numbers=(count,)), signing.load_signer(folder / f"{name}{signing.SIGNING}")
+        replace(context, chunk_sizes=(count,)), signing.load_signer(folder / f"{name}{signing.SIGNING}")
     ), count
 
 
@@ -289,7 +289,7 @@ def borrowing(deployed, line):
             return None
         cheat, _ = cheating(deployed, raw)
         earlier = [tensor.numpy().tobytes() for tensor in unpack(line.reports[0, 2]).tensors.values()]
-        theirs = ciphertexts_of(replace(cheat.place, round=0), earlier)
+        theirs = ciphertexts_of(replace(cheat.context, round=0), earlier)
         line.forged = cheat.borrowed(theirs, times=1, offset=5)
         return pack(message("client-0", line.forged))
 

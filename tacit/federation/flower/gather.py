@@ -9,7 +9,7 @@ from flwr.app import Message
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
-from tacit.algorithms._groups import plain
+from tacit.algorithms import printable
 from tacit.errors import BadInput
 from tacit.federation.flower.messages import UNPAID, question, read
 
@@ -40,7 +40,7 @@ class Heard:
             return
         if message.has_error():
             ours = message.error.code == ErrorCode.MOD_FAILED_PRECONDITION
-            reason = plain(message.error.reason or f"error {message.error.code}")
+            reason = printable(message.error.reason or f"error {message.error.code}")
             (self.refusals if ours else self.lost)[node] = reason.removeprefix(UNPAID)
             if ours and reason.startswith(UNPAID):
                 self.unpaid.add(node)
@@ -48,7 +48,7 @@ class Heard:
         try:
             self.answers[node] = read(message)
         except BadInput as error:
-            self.refusals[node] = plain(str(error))
+            self.refusals[node] = printable(str(error))
 
 
 def gather(

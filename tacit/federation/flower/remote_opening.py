@@ -18,8 +18,9 @@ from tacit.federation.flower import open_question as kept
 from tacit.federation.flower.gather import gather
 from tacit.federation.flower.trainer import OverGrid
 from tacit.federation.site.key_files import share_number
-from tacit.protect.envelope import Inbox, Place, refuse_few, taken
+from tacit.protect.envelope import RoundContext
 from tacit.protect.holder import whose_turn
+from tacit.protect.inbox import Inbox, inbox_of, refuse_few
 from tacit.protect.opening import Opened, Opens, numbers_from_bytes, total_bytes
 from tacit.protect.threshold import Partial, Verification, join, refuse_wrong
 from tacit.types import Message
@@ -61,21 +62,21 @@ class AtSite:
     group: str
     at_least: int
 
-    def open(self, place: Place, messages: Sequence[bytes]) -> Opened:
+    def open(self, context: RoundContext, messages: Sequence[bytes]) -> Opened:
         """Asks for the sum of the reports. Raises TooFewReports, BadOpening, or TacitError with the site's reason."""
-        trainer, asked = self.sites.there, question(self, place, messages)
-        who = whose_turn(trainer.names, run=place.run, round=place.round)
+        trainer, asked = self.sites.there, question(self, context, messages)
+        who = whose_turn(trainer.names, run=context.run, round=context.round)
         node = trainer.nodes.get(list(trainer.names).index(who))
         again = "bring it back, then go on with --resume"
         if node is None:
-            raise TacitError(f"Round {place.round} is opened by {who}, which is not connected: {again}.")
+            raise TacitError(f"Round {context.round} is opened by {who}, which is not connected: {again}.")
         heard = gather(trainer.grid, {node: asked.ask}, asked.body, seconds=trainer.seconds)
         if node not in heard.answers:
             why = heard.refusals.get(node) or heard.lost.get(node) or f"no answer in {trainer.seconds:g} s"
-            raise TacitError(f"Round {place.round} could not be opened by {who} ({why}): {again}.")
+            raise TacitError(f"Round {context.round} could not be opened by {who} ({why}): {again}.")
         raw = heard.answers[node][1]
         try:
-            numbers = numbers_from_bytes(place.public, raw, count=sum(place.numbers))
+            numbers = numbers_from_bytes(context.public, raw, count=sum(context.chunk_sizes))
         except BadCiphertext as error:
             raise BadOpening(f"{who} opened it with something that is no sum") from error
         return Opened(numbers, asked.inbox.complete(), asked.report_bytes, len(raw))
@@ -90,9 +91,9 @@ class AtHolders:
     at_least: int
     verification: Verification
 
-    def open(self, place: Place, messages: Sequence[bytes]) -> Opened:
+    def open(self, context: RoundContext, messages: Sequence[bytes]) -> Opened:
         """Asks for the sum of the reports. Raises TooFewReports, or TacitError naming who did not help and why."""
-        trainer, asked, t = self.sites.there, question(self, place, messages), self.verification.threshold
+        trainer, asked, t = self.sites.there, question(self, context, messages), self.verification.threshold
         total = asked.inbox.total(at_least=self.at_least)
         good: dict[str, Partial] = {}
         wrong: dict[str, str] = {}
@@ -112,7 +113,7 @@ class AtHolders:
             lost |= {names[node]: why for node, why in heard.lost.items()}
             open_, told = dict.fromkeys(heard.open(open_), asked.ask), len(heard.answers) >= needed
         if len(good) < t:
-            raise TacitError(self._too_few(place.round, good, lost | wrong))
+            raise TacitError(self._too_few(context.round, good, lost | wrong))
         numbers = join(self.verification, good.values())
         return Opened(numbers, asked.inbox.complete(), asked.report_bytes * len(names), answered, wrong)
 
@@ -136,17 +137,17 @@ class AtHolders:
         return f"{text} ({why}): bring them back, then go on with --resume."
 
 
-def question(opener: AtSite | AtHolders, place: Place, messages: Sequence[bytes]) -> Question:
+def question(opener: AtSite | AtHolders, context: RoundContext, messages: Sequence[bytes]) -> Question:
     """The question about these reports, or the kept one where this round was asked before: sites answer no other.
 
     Raises TooFewReports; then the round goes on without a step, and nobody is asked.
     """
     folder, name = opener.sites.there.folder, f"asked-to-open-{opener.group}.bin"
-    body = kept.find(folder, name, place.round)
+    body = kept.find(folder, name, context.round)
     if body is None:
-        refuse_few(taken(place, messages).complete(), at_least=opener.at_least)
+        refuse_few(inbox_of(context, messages).complete(), at_least=opener.at_least)
         sent = {f"{i:06d}": torch.frombuffer(bytearray(raw), dtype=torch.uint8) for i, raw in enumerate(messages)}
-        body = kept.keep(folder, name, place.round, pack(Message("server", sent)))
+        body = kept.keep(folder, name, context.round, pack(Message("server", sent)))
     reports = [tensor.numpy().tobytes() for _, tensor in sorted(unpack(body).tensors.items())]
-    ask = {"kind": "open", "run": folder.run, "round": place.round, "group": opener.group}
-    return Question(ask, body, taken(place, reports), total_bytes(reports))
+    ask = {"kind": "open", "run": folder.run, "round": context.round, "group": opener.group}
+    return Question(ask, body, inbox_of(context, reports), total_bytes(reports))

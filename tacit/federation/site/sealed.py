@@ -118,5 +118,5 @@ def open_reports(parts: Parts, word: str, turn: int, message: Message) -> bytes:
     if not isinstance(seal, Sealed) or seal.holder is None:
         raise Refused("This site holds no key.")
     reports = [report_bytes(tensor) for _, tensor in sorted(message.tensors.items())]
-    answer, _ = seal.holder.open(seal.place(turn), reports)
+    answer, _ = seal.holder.open(seal.context(turn), reports)
     return answer

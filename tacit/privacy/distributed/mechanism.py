@@ -19,7 +19,7 @@ from tacit.privacy.accounting.calibrate import smallest
 from tacit.privacy.accounting.renyi import IntegerSumDpEvent
 from tacit.privacy.integers.discrete import LAWS, Law, distance, draw, prepare, reach
 from tacit.privacy.mechanism import NoiseState
-from tacit.protect.quantise import Placed
+from tacit.protect.quantise import Quantised
 from tacit.random import Stream
 from tacit.types import Shared
 
@@ -81,7 +81,7 @@ class SharedNoise:
         """Everybody: nothing is claimed for choosing clients at random."""
         return state, np.arange(size)
 
-    def noise(self, state: NoiseState, stream: Stream, bounded: Placed) -> tuple[NoiseState, Shared]:
+    def noise(self, state: NoiseState, stream: Stream, bounded: Quantised) -> tuple[NoiseState, Shared]:
         """Adds this client's share. What then lies beyond its lane is cut to it: to single reports that is post-processing.
 
         Raises BadInput for a vector that was bounded for another sensitivity.
