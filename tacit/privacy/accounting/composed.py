@@ -32,6 +32,7 @@ from tacit.privacy.accounting.discretised import TAIL as TAIL_OF_STEP
 
 TAIL = 1e-20
 STEEPEST = 300.0  # the largest exponent of a tilt
+TILTS, LOOSE = 12, 1e-3  # how many are tried, each half the one before, while rounding may take more of delta than this
 BUTTERFLY, PRODUCT = 8, 3  # units u of point 4 (4 + 2.9 + 1) and of one complex product (2.9)
 NEGLIGIBLE = -100.0  # log of a frequency that is left out, and counted whole as an error
 MOST = 2**19  # masses of a composition; beyond, the grid is made coarser, which costs precision and nothing else
@@ -39,6 +40,7 @@ LARGEST_LOSS = 0.9 * math.log(np.finfo(np.float64).max) if np.finfo(LONG).maxexp
 
 POINTS_PER_STD = 20  # of one step's loss: within 0.1 % of a 10 times finer grid
 COARSEST, FINEST = 5e-3, 1e-5
+FEW, FINER = 20, 4  # intervals below which an epsilon is computed again on a finer grid, and how often that may be
 WIDEST = 1.0  # a grid that says nothing any more
 MOST_POINTS = 200_000  # of one step: a tiny noise multiplier spreads the loss over thousands
 RAREST, NOISIEST = (
@@ -69,19 +71,50 @@ def epsilon(parts: Parts, delta: float) -> float:
     """An epsilon that holds at `delta`, within about 0.1 % of the smallest; inf where rounding may exceed delta."""
     parts = tuple((max(rate, RAREST), min(z, NOISIEST), count) for rate, z, count in parts)
     tail = _tail(sum(count for _, _, count in parts), delta)
-    widest = max(_widest(z) for _, z, _ in parts)
-    if 2 * widest > LARGEST_LOSS:
+    if 2 * max(_widest(z) for _, z, _ in parts) > LARGEST_LOSS:
         return math.inf
-    interval = max(min(_interval(rate, z) for rate, z, _ in parts), widest / MOST_POINTS)
+    interval, best = min(_interval(rate, z) for rate, z, _ in parts), math.inf
+    finest = max(_longest(rate, z, tail) for rate, z, _ in parts) / MOST_POINTS
+    for _ in range(FINER):
+        best = min(best, _on_grid(parts, tail, interval, delta))
+        if best >= FEW * interval or interval <= finest:
+            break
+        interval = max(
+            interval / 8, finest
+        )  # so small an epsilon is a few intervals: which one of them is a matter of luck
+    return best
+
+
+def _on_grid(parts: Parts, tail: float, interval: float, delta: float) -> float:
+    """An epsilon that holds, from losses in whole intervals; these grow until a composition has no more than MOST."""
     while interval <= WIDEST:
         both = [(sampled_gaussian(rate, z, interval, tail), count) for rate, z, count in parts]
-        ways = [_tilted([(pair[way], count) for pair, count in both], delta) for way in (0, 1)]
-        windows = [_window(way.steps) for way in ways]
+        ways = [[(pair[way], count) for pair, count in both] for way in (0, 1)]
+        tilts = [_reach(_placed(steps), delta)[1] for steps in ways]
+        windows = [_window(_tilted(steps, tilt).steps) for steps, tilt in zip(ways, tilts, strict=True)]
         size = max(high - low + 1 for _, low, high in windows)
         if size <= MOST:
-            return max(_one_way(way, window, interval, delta) for way, window in zip(ways, windows, strict=True))
+            return max(_least(steps, tilt, interval, delta) for steps, tilt in zip(ways, tilts, strict=True))
         interval *= 1.1 * size / MOST
     return math.inf
+
+
+def _least(steps: Steps, tilt: float, interval: float, delta: float) -> float:
+    """The least epsilon over tilts, of which each gives one that holds. The next is tried only where rounding weighs in this one's.
+
+    Where a step is rarely sampled, Chernoff's tilt can lift losses that hardly happen above those that decide about delta.
+    """
+    best = math.inf
+    for _ in range(TILTS):
+        way = _tilted(steps, tilt)
+        window = _window(way.steps)
+        if window[2] - window[1] < MOST:
+            found, rounded = _one_way(way, window, interval, delta)
+            best = min(best, found)
+            if rounded < LOOSE * delta:
+                break
+        tilt /= 2
+    return best
 
 
 def _tail(count: int, delta: float) -> float:
@@ -93,15 +126,19 @@ def _widest(z: float) -> float:
     return 0.5 / z / z + 12 / z
 
 
+def _longest(rate: float, z: float, tail: float) -> float:
+    """The largest loss of one step on its grid: log(1 - q + q e^x), x that of a step without sampling."""
+    x = 0.5 / z / z + tail / z
+    return math.log1p(rate * math.expm1(x)) if x < STEEPEST else x
+
+
 def _interval(rate: float, z: float) -> float:
     """A grid fine enough for one step's loss, whose standard deviation is about q sqrt(exp(1/z^2) - 1)."""
     std = 1 / z if rate == 1 else rate * math.sqrt(math.expm1(min(1 / z / z, 50.0)))
     return max(FINEST, min(COARSEST, std / POINTS_PER_STD), _widest(z) / MOST_POINTS)
 
 
-def _tilted(steps: Steps, delta: float) -> Tilted:
-    placed = _placed(steps)
-    _, tilt = _reach(placed, delta)
+def _tilted(steps: Steps, tilt: float) -> Tilted:
     found, log_scale, size = [], LONG(0), LONG(0)
     for losses, count in steps:
         at = losses.first + np.arange(len(losses.masses))  # |tilt at| <= STEEPEST: a loss of 0 is on every grid
@@ -118,23 +155,27 @@ def _tilted(steps: Steps, delta: float) -> Tilted:
 
 
 @np.errstate(over="ignore", invalid="ignore")
-def _one_way(way: Tilted, window: tuple[int, int, int], interval: float, delta: float) -> float:
+def _one_way(way: Tilted, window: tuple[int, int, int], interval: float, delta: float) -> tuple[float, float]:
+    """An epsilon for one direction, and how much of delta the transform's rounding may take there."""
     centre, low, high = window
     start = min(max(low, 1 - centre), high)  # an epsilon is not negative: losses up to 0 cost nothing
     at = np.arange(centre + start, centre + high + 1).astype(LONG)
     losses = at * LONG(interval)
     off = way.off + 8 * float(abs(at[-1]) + abs(at[0])) * way.tilt * ROUNDING
     if losses[-1] > LARGEST_LOSS or off > 1e-3:
-        return math.inf
+        return math.inf, math.inf
     back = np.exp(way.log_scale - LONG(way.tilt) * at) * (1 + 2 * off)
     highest = sum(count * (losses.first + len(losses.masses) - 1) for losses, count in way.steps)
     lost = way.lost + (1.01 * TAIL * float(back[-1]) if centre + high < highest else 0.0)
     if not lost < delta:
-        return math.inf
+        return math.inf, math.inf
     if at[-1] <= 0:
-        return 0.0
-    masses = _convolved(way.steps, low, high)[start - low :] * back
-    return _invert(losses, masses, lost, delta, least=float(losses[0]) if low > 1 - centre else 0.0)
+        return 0.0, 0.0
+    masses, floor = _convolved(way.steps, low, high)
+    found = _invert(
+        losses, masses[start - low :] * back, lost, delta, least=float(losses[0]) if low > 1 - centre else 0.0
+    )
+    return found, floor * float(back[losses >= found].sum())
 
 
 def _total(losses: Losses) -> float:
@@ -186,8 +227,8 @@ def _log_moment(placed: Placed, tilt: float) -> float:
     return total
 
 
-def _convolved(steps: Steps, low: int, high: int) -> np.ndarray:
-    """The masses of the sum at centre + low .. centre + high, each rounded up by what it may be off (points 4 to 6)."""
+def _convolved(steps: Steps, low: int, high: int) -> tuple[np.ndarray, float]:
+    """The masses of the sum at centre + low .. centre + high, each rounded up by what it may be off (points 4 to 6), and that."""
     size = 2 ** (max(high - low + 1, *(len(losses.masses) for losses, _ in steps)) - 1).bit_length()
     transform = BUTTERFLY * (size.bit_length() - 1) * ROUNDING
     spectra, log_size, drift = [], np.zeros(size // 2 + 1), np.zeros(size // 2 + 1)
@@ -205,7 +246,8 @@ def _convolved(steps: Steps, low: int, high: int) -> np.ndarray:
     whole[kept] = math.prod(_power(spectrum[kept], count) for spectrum, count in spectra)
     wrong = np.where(kept, np.expm1(np.minimum(drift, 100)), 1.0) @ sizes + transform * sizes.sum()
     masses = np.asarray(fft.irfft(whole, size))[np.arange(low, high + 1) % size]
-    return np.maximum(masses, 0) + 2.1 * wrong / size
+    floor = float(2.1 * wrong / size)
+    return np.maximum(masses, 0) + floor, floor
 
 
 def _power(base: np.ndarray, count: int) -> np.ndarray:
