@@ -16,6 +16,7 @@ from tacit.privacy.guarantee import shown, shown_delta
 from tacit.privacy.ledger import reader as books
 from tacit.privacy.ledger import witness
 from tacit.privacy.ledger.filter import ROUNDING
+from tacit.privacy.ledger.tables import COLUMNS
 
 MOST_ROWS = 40
 CAPTION = (
@@ -88,7 +89,7 @@ def _what(event: str) -> str:
 def as_csv(path: Path) -> str:
     """Every charge as CSV."""
     out = io.StringIO()
-    writer = csv.DictWriter(out, books.NAMES, lineterminator="\n")
+    writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
     writer.writeheader()
     writer.writerows(books.entries(books.find(path)))
     return out.getvalue()
