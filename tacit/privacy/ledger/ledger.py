@@ -111,8 +111,7 @@ class Ledger(RunView):
             paying = [(c, event) for c, event in priced if self.rounds_left(c, event, hint=hint) >= 1]
             for client, event in paying:
                 self._sealing.seal(client.id, client.budget, event, hint=hint)
-            written = self._write(paying)
-        self._count(written)
+            self._count(self._write(paying))
         self._close_round()
         return [client for client, _ in paying]
 
@@ -125,13 +124,11 @@ class Ledger(RunView):
 
         Raises: as `admit`.
         """
-        written: list[str] = []
         with self._charging():
             left = self.rounds_left_to_all(budget, event, hint=hint)
             if left >= 1:
                 self._sealing.seal(ALL, budget, event, hint=hint)
-                written = self._write_everybody(budget, event)
-        self._count(written)
+                self._count(self._write_everybody(budget, event))
         if left >= 1:
             self._close_round()
         return left >= 1
@@ -197,6 +194,7 @@ class Ledger(RunView):
     @contextmanager
     def _charging(self) -> Iterator[None]:
         """One transaction that reaches the disk, or nothing; then the marks say how far the ledger has come."""
+        done = False
         try:
             self._db.execute("BEGIN IMMEDIATE")
             self._forget_if_changed()
@@ -208,12 +206,14 @@ class Ledger(RunView):
             self._version = self._data_version()
             for mark in self._marks if last else ():
                 witness.write(mark, *last)
+            done = True
         except (sqlite3.Error, OSError) as error:
             text = f"The ledger {self.path} could not be charged for round {self._round} ({error})"
             raise LedgerError(f"{text}; nothing was released.") from error
         finally:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
+            if not done:  # SQLite may have taken the transaction back by itself, or only a mark could not be written
                 self._forget()
 
     def _write(self, paying: Sequence[tuple[Client, DpEvent]]) -> list[str]:
