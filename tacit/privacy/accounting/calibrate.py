@@ -174,7 +174,7 @@ def affordable(
     Raises: BadInput for an event without a price, or none together with `spent`.
 
     >>> step = dp_accounting.PoissonSampledDpEvent(0.05, dp_accounting.GaussianDpEvent(1.0))
-    >>> affordable(step, epsilon=4.18, delta=1e-5)
+    >>> affordable(step, epsilon=4.18, delta=1e-5, hint=150)
     150
     """
 

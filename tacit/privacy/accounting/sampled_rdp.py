@@ -89,9 +89,6 @@ def poisson(rate: float, z: float) -> np.ndarray:
     array comes back.
 
     Assumes: 0 < rate <= 1 and z > 0.
-
-    >>> bool(poisson(0.01, 1.0)[ORDERS.tolist().index(2)] < 2e-4)
-    True
     """
     unsampled = ORDERS / z / z / 2
     if rate == 1:
@@ -110,7 +107,11 @@ def poisson(rate: float, z: float) -> np.ndarray:
 @lru_cache(maxsize=1024)
 @np.errstate(over="ignore", divide="ignore")
 def poisson_whole(rate: float, z: float) -> np.ndarray:
-    """The curve at WHOLE, which reaches further and needs no series. Guarantee: as of `poisson`."""
+    """The curve at WHOLE, which reaches further and needs no series. Guarantee: as of `poisson`.
+
+    >>> bool(poisson_whole(1.0, 2.0)[0] == 2 / 2.0**2 / 2), bool(poisson_whole(0.01, 2.0)[0] < 1e-4)
+    (True, True)
+    """
     if rate == 1:
         return WHOLE / z / z / 2
     x = _K * (_K - 1) / 2 / z / z
