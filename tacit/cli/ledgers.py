@@ -15,6 +15,7 @@ from tacit.federation.site.limits import NAME, Limits, read_limits
 from tacit.privacy.guarantee import shown, shown_delta
 from tacit.privacy.ledger import reader, witness
 from tacit.privacy.ledger.filter import ROUNDING
+from tacit.privacy.ledger.tables import COLUMNS
 
 MOST_ROWS = 40
 CAPTION = (
@@ -87,7 +88,7 @@ def _what(event: str) -> str:
 def as_csv(path: Path) -> str:
     """Every charge as CSV."""
     out = io.StringIO()
-    writer = csv.DictWriter(out, reader.NAMES, lineterminator="\n")
+    writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
     writer.writeheader()
     writer.writerows(reader.entries(reader.find(path)))
     return out.getvalue()

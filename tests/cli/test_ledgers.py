@@ -9,6 +9,7 @@ import tacit
 from tacit.cli import ledgers
 from tacit.errors import LedgerError, TacitError
 from tacit.privacy.ledger import reader as books
+from tacit.privacy.ledger.tables import COLUMNS
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +75,7 @@ def test_a_ledger_of_integer_noise_is_shown_too(tmp_path):
 def test_an_export_holds_every_charge(run):
     rows = list(csv.DictReader(io.StringIO(ledgers.as_csv(run.out))))
     kept = [dict(entry, round=str(entry["round"])) for entry in run.ledger.entries()]
-    assert rows == [{name: row[name] for name in books.NAMES} for row in kept]
+    assert rows == [{name: row[name] for name in COLUMNS} for row in kept]
     assert len(json.loads(ledgers.as_json(run.out))) == 6
 
 

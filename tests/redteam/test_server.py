@@ -408,7 +408,7 @@ NESTED = "[" * 100_000
         {"kind": "train", "run": RUN, "round": "0", "terms": {}},
         {"kind": "train", "run": ["a"], "round": 0, "terms": None},
         {"kind": "open", "run": RUN, "round": 0, "group": {"a": []}},
-        {"kind": "open", "run": RUN, "round": -1, "group": "public"},
+        {"kind": "open", "run": RUN, "round": -1, "group": "all"},
     ],
 )
 def test_no_message_ends_a_site(server, ask):

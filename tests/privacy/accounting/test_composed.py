@@ -117,7 +117,7 @@ def test_where_losses_are_too_large_for_a_grid_nothing_is_said():
 def test_tilted_masses_multiplied_back_are_at_least_the_exact_ones_and_close_where_delta_lies(count, delta):
     losses, _ = sampled_gaussian(0.3, 1.5, 0.1)
     rounded = type(losses)(losses.first, losses.masses.astype(float).astype(LONG), losses.infinite)
-    way = composed._tilted([(rounded, count)], composed._reach(composed._placed([(rounded, count)]), delta)[1])
+    way = composed._tilted([(rounded, count)], composed._reach(composed._centred([(rounded, count)]), delta)[1])
     centre, low, high = composed._window(way.steps)
     at = np.arange(centre + low, centre + high + 1).astype(LONG)
     back = np.exp(way.log_scale - LONG(way.tilt) * at) * (1 + 2 * way.off)

@@ -9,7 +9,7 @@ from statistical import has_masses
 
 from tacit.errors import BadInput
 from tacit.privacy.accounting import price
-from tacit.privacy.distributed.mechanism import LOG2_CUT, SHARES, calibrate, even, seed
+from tacit.privacy.distributed.mechanism import LOG2_CUT, SHARES, calibrate, even, note_2020
 from tacit.protect.quantise import Quantised
 from tacit.random import seeded
 from tacit.types import Shared
@@ -40,9 +40,9 @@ def test_even_shares_are_sized_for_the_fewest_honest_reports():
     assert price.epsilon(((noise.alone(), 1),), delta=1e-5) > price.epsilon(((noise.event(), 1),), delta=1e-5)
 
 
-def test_the_seeds_share_is_worth_sigma_over_the_root_of_the_cohort():
+def test_the_notes_share_is_worth_sigma_over_the_root_of_the_cohort():
     whole = SETTINGS | {"fewest": 8, "colluding": 0}
-    ours, theirs = even(multiplier=4.0, **whole), seed(multiplier=4.0, **whole)
+    ours, theirs = even(multiplier=4.0, **whole), note_2020(multiplier=4.0, **whole)
     assert theirs.multiplier == pytest.approx(4.0 / math.sqrt(8))
     assert price.epsilon(((theirs.event(), 1),), delta=1e-5) == pytest.approx(
         price.epsilon(((even(multiplier=4.0 / math.sqrt(8), **whole).event(), 1),), delta=1e-5)
