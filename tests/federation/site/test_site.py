@@ -11,7 +11,7 @@ from redteam.lying_server import Server, accept, experiment
 
 from tacit.engine.wire import pack, unpack
 from tacit.errors import BudgetExhausted, Refused
-from tacit.federation.site.limits import digest
+from tacit.federation.site.consent import digest
 from tacit.federation.site.make import make_site
 from tacit.federation.site.site import UNSAID, Site
 from tacit.types import Message
