@@ -14,13 +14,17 @@ from tacit.federation.flower.client import FOLDER
 
 
 class LocalGrid(Grid):
-    """Nodes 1, 2, ... are the given site folders, each behind the same ClientApp."""
+    """A Grid whose nodes 1, 2, ... are the given site folders, each behind the same ClientApp, under the folder's name.
+
+    A message is answered while it is pushed, so nothing is ever awaited and nobody is ever away. There is no network, no TLS
+    and no authentication: what the sites decide and pay is real, the way to them is not.
+    """
 
     def __init__(self, app: ClientApp, folders: Iterable[Path]):
         self._app = app
-        places = dict(enumerate(folders, start=1))
-        self._names = {node: folder.name for node, folder in places.items()}
-        self._contexts = {node: _context(node, folder) for node, folder in places.items()}
+        numbered = dict(enumerate(folders, start=1))
+        self._names = {node: folder.name for node, folder in numbered.items()}
+        self._contexts = {node: _context(node, folder) for node, folder in numbered.items()}
         self._replies: dict[str, Message] = {}
         self._count = 0
         TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1  # a Message asks who makes it
