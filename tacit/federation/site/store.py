@@ -19,12 +19,15 @@ OTHERS = 0o077
 def make_folder(path: Path) -> Path:
     """Makes a folder, and those above it that are missing, for the owner alone, and returns it; one that stands is left as it is.
 
+    Guarantee: on return the new names have reached the disk, so that what is written into the folder cannot be lost with it.
+
     Raises: OSError.
     """
     for folder in reversed([path, *path.parents]):
         if not folder.exists():
             folder.mkdir(mode=FOLDER, exist_ok=True)
             folder.chmod(FOLDER)
+            _sync(folder.parent)
     return path
 
 
