@@ -67,10 +67,11 @@ def refuse_forgotten(folder: Path, ledger: Ledger) -> None:
 def unpaid(folder: Path, charged: Callable[[str, int], bool]) -> Iterator[tuple[str, int]]:
     """(run, round) of every answer on a site's disk for which `charged(run, round)` is False and should not be.
 
-    A run that promised nothing charges nothing, by its agreement. Raises: BadInput for an agreement that is damaged.
+    A run that promised nothing charges nothing, by its agreement; an answer whose agreement is gone counts as one that was to be
+    paid for. Raises: BadInput for an agreement that is damaged.
     """
     for run, round in layout.answers(folder):
         if not charged(run, round):
             known = agreement.read(folder, run)
-            if known is not None and known.terms.event:
+            if known is None or known.terms.event:
                 yield run, round
