@@ -159,6 +159,7 @@ class Site:
         agreement.refuse_changed(self.folder, run, text, roster.record())
         joined = self._runs.build(run, text, roster)
         agreement.write(self.folder, joined.agreement)
+        agreement.write_promise(self.folder, run, promise_of(joined))
         return self._runs.hold(joined).agreement
 
     def _train(self, asked: Train, body: bytes) -> Decision:
