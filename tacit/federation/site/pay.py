@@ -58,8 +58,8 @@ def prepay(joined: Joined, releases: int) -> None:
     since a server may have to repeat rounds with new noise; it never holds fewer, whatever number the server names. What was
     cut short by a crash is made up, and what is paid is not paid again.
 
-    Raises: BudgetExhausted, before anything is charged, where the budget does not pay for all that are missing; LedgerError
-    where a charge could not be written.
+    Raises: BudgetExhausted, as a rule before anything is charged, where the budget does not pay for all that are missing;
+    LedgerError where a charge could not be written.
     """
     ledger, event = joined.ledger, joined.parts.algorithm.cost(joined.client)
     if ledger is None or event is None:
@@ -70,7 +70,8 @@ def prepay(joined: Joined, releases: int) -> None:
         raise BudgetExhausted(f"{_budget(joined.limits)} does not pay for {missing} more rounds.")
     for round in range(paid, paid + missing):
         ledger.open_round(round, joined.attempt(b""))
-        ledger.admit([joined.client], lambda client: event)
+        if not ledger.admit([joined.client], lambda client: event):
+            raise BudgetExhausted(f"{_budget(joined.limits)} does not pay for round {round}.")
 
 
 def sealed_before(joined: Joined) -> float:
