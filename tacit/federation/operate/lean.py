@@ -62,6 +62,8 @@ class _Late(ModuleType):
 
 
 class _Loader(importlib.abc.Loader):
+    """Makes a package without running its `__init__`, and remembers who would run it."""
+
     def __init__(self, real: importlib.abc.Loader):
         self._real = real
 
@@ -73,6 +75,8 @@ class _Loader(importlib.abc.Loader):
 
 
 class _Finder(importlib.abc.MetaPathFinder):
+    """Finds the packages of `NAMES` where Python would, and has them made by `_Loader`."""
+
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:

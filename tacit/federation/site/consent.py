@@ -73,6 +73,10 @@ def refuse_beyond(limits: Limits, experiment: Experiment) -> None:
     and sizes within the limits. The epsilon is not held here: the roster has it (`join`).
 
     Raises: Refused, naming the first thing that is not allowed.
+
+    >>> refuse_beyond(Limits(epsilon=1.0, delta=1e-5), Experiment())  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    tacit.errors.Refused: The experiment ... is not among those that the site's budget.toml accepts.
     """
     privacy = experiment.privacy
     if privacy.kind not in KINDS:

@@ -55,6 +55,7 @@ class Plain(logging.Formatter):
     """A formatter that makes one printable line of one record, whatever a server has put into it."""
 
     def format(self, record: logging.LogRecord) -> str:
+        """The record's line, a traceback included, as `plain` has it."""
         return plain(super().format(record))
 
 
