@@ -12,7 +12,7 @@ from redteam.cheating_site import CheatingSite, message
 from tacit.algorithms import printable
 from tacit.engine.wire import pack, receive_any
 from tacit.errors import BadSignature, MessageRefused
-from tacit.federation.flower.inbound import named, spent_of
+from tacit.federation.flower.trainer import attributed, spent_of
 from tacit.protect.envelope import RoundContext, chunk_sizes, parse
 from tacit.protect.inbox import Inbox
 from tacit.protect.lanes import Lanes
@@ -117,7 +117,7 @@ def found():
 
 @pytest.mark.parametrize("why", CRAFTED)
 def test_whatever_a_site_sends_is_refused_in_its_own_name_and_the_others_stay(found, why):
-    heard = receive_any(named(CRAFTED[why], "coast"))
+    heard = receive_any(attributed(CRAFTED[why], "coast"))
     assert heard.sender == "coast"
     with pytest.raises(MessageRefused):
         found.accept(heard)
@@ -190,7 +190,7 @@ def test_a_mutated_message_is_refused_or_the_very_same_report(cuts):
         raw = raw[: at % len(raw)] + other + raw[at % len(raw) + len(other) :]
     collected = SealedSum(SEAL, Inbox(CONTEXT))
     try:
-        collected.accept(receive_any(named(raw, "coast")))
+        collected.accept(receive_any(attributed(raw, "coast")))
     except MessageRefused:
         assert collected.settle() == collected.messages == {}
     else:
