@@ -24,7 +24,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from tacit.protect import envelope, proofs
+from tacit.protect import inbox, proofs
 from tacit.protect import seal as seals
 
 MOST = 3.0  # times the run without encryption
@@ -44,7 +44,7 @@ UNPROVED = ", no proofs"  # the same run with nothing proved and nothing checked
 def without_proofs() -> None:
     """Makes this process, and its forks, send zeros for proofs and believe everybody."""
     seals.prove = lambda claim, messages, secret: bytes(proofs.proof_bytes(claim.public))
-    envelope.unproved = lambda reports: {}
+    inbox.unproved = lambda reports: {}
     proofs.warm = lambda public: None
 
 
@@ -130,8 +130,8 @@ def stages() -> dict[str, float]:
         found[name] = best
         return result
 
-    placed = timed("clip and round to the grid", lambda: grid.place(update, stream=seeded(0)("rounding")))
-    shared = timed("share of the noise", lambda: noise.noise({}, seeded(0)("share"), placed)[1])
+    quantised = timed("clip and round to the grid", lambda: grid.quantise(update, stream=seeded(0)("rounding")))
+    shared = timed("share of the noise", lambda: noise.noise({}, seeded(0)("share"), quantised)[1])
     packed = timed(f"pack into lanes of {lanes.width} bits", lambda: lanes.pack(shared.vector.numpy()))
     timed("unpack a sum", lambda: lanes.unpack(packed, reports=1))
     return found

@@ -16,7 +16,7 @@ from tacit.cli.app import main
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.federation.operate.site_process import run_site
-from tacit.federation.site.limits import departures, digest
+from tacit.federation.site.consent import departures, digest
 from tacit.simulation.compare import compare
 
 TRIMMED = {"rule": "somebody:trimmed_mean", "beta": 0.25}

@@ -1,7 +1,8 @@
 """Federated algorithms, one file per paper: what a client trains and releases, and what the server does with it.
 
-The simulator and a deployment call the same methods. `cost` is asked before `train`, and the ledger is paid in between. What
-arrives is added by the loop (tacit/engine/loop.py), one message at a time and each once.
+The simulator and a deployment call the same methods. `cost` is asked before `train`, and the ledger is paid in between, so
+nothing that costs privacy exists before it is paid for. What arrives is added by the loop (tacit/engine/loop.py), one message
+at a time and each once.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,21 +19,32 @@ from tacit.server_optimizer import ServerOptimizer, Sgd
 from tacit.train.workspace import Trained, Workspace
 from tacit.types import Client, Message, State
 
+MOST_TEXT = 500  # characters of a refusal
+
 
 class Collecting(Protocol):
     """A round on the server, between the first message and the last."""
 
     def add(self, message: Message) -> None:
-        """Takes one message, which comes once, and keeps only what it needs of it."""
+        """Takes one message, which comes once, and keeps only what it needs of it.
+
+        A forgiving algorithm's raises for nothing that a client may have sent; another's may, and ends the run.
+        """
         ...
 
     def finish(self, derive: Derive) -> tuple[State, dict[str, Any]]:
-        """The state after the round; the second value is for the reader and never feeds back. `derive` is for its own noise."""
+        """The state after the round; the second value is for the reader and never feeds back. `derive` is for its own noise.
+
+        Guarantee: the state that the round began from is left as it is, so a round can be repeated from it.
+        """
         ...
 
 
 class Algorithm(Protocol):
     """The parts of one round, which is told its number.
+
+    Guarantee, of every implementation: what the adversary that its file names sees of released messages and of the states
+    that follow from them is private at the price of `cost`. The same arguments and streams give the same bits.
 
     A `forgiving` one refuses broken messages by name as they are added; for others the run stops. Where clients' messages are
     `numbered`, made for one round and of no use in another, the same model in another round is another state.
@@ -42,33 +54,45 @@ class Algorithm(Protocol):
     numbered: ClassVar[bool]
 
     def init(self, params: torch.Tensor) -> State:
-        """The server's state before the first round."""
+        """The server's state before the first round. It draws nothing: the initial weights are given."""
         ...
 
     def broadcast(self, state: State, cohort: Sequence[Client], *, round: int) -> Message:
-        """What every client of the round receives."""
+        """What every client of the round receives. It is public: everybody in the round sees it."""
         ...
 
     def cost(self, client: Client) -> DpEvent | None:
-        """What one round costs this client; None where nothing is promised and nothing charged."""
+        """What one round costs this client; None where nothing is promised and nothing charged.
+
+        It depends on public settings and sizes alone, never on rows or on what came before.
+        """
         ...
 
     def train(self, work: Workspace, received: Message, client: Client, derive: Derive) -> Trained:
-        """Local training."""
+        """Local training, on the client's own rows and randomness; nothing of it has left the client."""
         ...
 
     def release(self, trained: Trained, client: Client, received: Message) -> Message:
-        """The client's last step before the wire."""
+        """The client's last step before the wire: all that others ever see of `trained`. Its `info` stays.
+
+        Raises: TypeError for an update that does not carry the noise which was paid for.
+        """
         ...
 
     def collect(self, state: State, *, round: int) -> Collecting:
-        """The server's part of the round that starts from `state`: messages are added to it, then it is finished."""
+        """The server's part of the round that starts from `state`: messages are added to it, then it is finished.
+
+        A new one for every round; `state` is left as it is.
+        """
         ...
 
 
 @dataclass(frozen=True)
 class Server:
-    """The server's part of every algorithm that has a rule: one value, and one memory for each of its parts in the state."""
+    """The server's part of every algorithm that has a rule: one value, and one memory for each of its parts in the state.
+
+    Guarantee: post-processing. It sees messages and public facts, draws nothing and costs no privacy.
+    """
 
     rule: Rule
     layout: Layout
@@ -81,8 +105,8 @@ class Server:
 
     def broadcast(self, state: State, cohort: Sequence[Client]) -> Message:
         """The model, and what the rule tells the round's clients beside it."""
-        told = self.rule.tell(state.memory, np.array([client.budget.epsilon for client in cohort]))
-        return Message("server", {"params": state.params, **told.tensors}, told.facts)
+        added = self.rule.tell(state.memory, np.array([client.budget.epsilon for client in cohort]))
+        return Message("server", {"params": state.params, **added.tensors}, added.facts)
 
     def collect(self, state: State) -> "Combining":
         """A round that adds messages by the rule, as they arrive."""
@@ -98,10 +122,14 @@ class Combining:
     gathered: Any
 
     def add(self, message: Message) -> None:
+        """Gives the message to the rule. Raises: what the rule raises, which ends the run."""
         self.server.rule.add(self.gathered, message)
 
     def finish(self, derive: Derive) -> tuple[State, dict[str, Any]]:
-        """The optimiser's step along the rule's update. Post-processing: it draws nothing, and costs no privacy."""
+        """The optimiser's step along the rule's update. Post-processing: it draws nothing, and costs no privacy.
+
+        Raises: BadInput where no message was added.
+        """
         applied = self.server.rule.apply(self.state.memory, self.gathered)
         params, memory = self.server.optimizer.step(self.state.params, self.state.optimizer, applied.update)
         return State(params, applied.memory, memory), applied.info
@@ -114,7 +142,25 @@ def rule_of(algorithm: Algorithm) -> Rule | None:
 
 
 def finished(collecting: Collecting, messages: Iterable[Message], derive: Derive) -> tuple[State, dict[str, Any]]:
-    """A round whose messages are all there already. The loop adds them as they arrive."""
+    """A round whose messages are all there already. The loop adds them as they arrive.
+
+    Raises: what `add` and `finish` raise.
+
+    >>> from tacit.rules.mean import mean
+    >>> server = Server(mean(), [(0, 1)], Crowd(np.ones(1), np.ones(1)))
+    >>> update = Message("a", {"update": torch.ones(1)}, {"examples": 60})
+    >>> finished(server.collect(server.init(torch.zeros(1))), [update], derive=lambda *_: None)[0].params
+    tensor([1.])
+    """
     for message in messages:
         collecting.add(message)
     return collecting.finish(derive)
+
+
+def printable(text: str) -> str:
+    r"""A text that may quote a client's message, for a terminal and a log: printable, and at most 500 characters.
+
+    >>> printable("a\x1b[2Jb")
+    'a?[2Jb'
+    """
+    return "".join(sign if sign.isprintable() else "?" for sign in text[:MOST_TEXT])

@@ -6,14 +6,13 @@ from typing import Any
 
 import torch
 
-from tacit.errors import BadCiphertext, BadOpening, GridOverflow, SumOverflow, TacitError, TooFewReports
+from tacit.errors import BadCiphertext, BadOpening, GridOverflow, SumOverflow, TooFewReports
 from tacit.privacy.mechanism import ShareMechanism
 from tacit.protect.quantise import Grid
 from tacit.protect.seal import Collected, Seal
 from tacit.rules import stand_in
 from tacit.types import Message
 
-MOST_TEXT = 500  # signs of a refusal
 OUT_OF_RANGE = (
     GridOverflow,
     SumOverflow,
@@ -23,7 +22,10 @@ OUT_OF_RANGE = (
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """A group's noise and seal, and what is public of each client: facts for the rule, and a weight of at most 1."""
+    """A group's noise and seal, and what is public of each client: facts for the rule, and a weight of at most 1.
+
+    Groups are fixed before the run: noise is sized for the clients it protects, and a client is in one sum only.
+    """
 
     name: str
     noise: ShareMechanism
@@ -31,77 +33,48 @@ class Group:
     facts: Mapping[str, dict[str, Any]] = field(repr=False)
     weights: Mapping[str, float] = field(repr=False)
 
-    def mean(self, reports: Collected, *, grid: Grid, turn: int) -> Message:
-        """The opened sum over the weight it holds, as one message for all who reported."""
+    def mean(self, reports: Collected, *, grid: Grid, round: int) -> Message:
+        """The opened sum over the weight it holds, as one message for all who reported.
+
+        Guarantee: clients are counted after opening and by the server's own weights, so nothing that a client states is used.
+
+        Raises: what `Collected.open` raises.
+        """
         total, clients = reports.open(), reports.clients
-        update = grid.lift(total, turn=turn) / sum(self.weights[name] for name in clients)  # divide by K, after opening
+        weight = sum(self.weights[name] for name in clients)
+        update = grid.dequantise(total, round=round) / weight  # divide by K, after opening
         members = [self.facts[name] | {"group": self.name} for name in clients]
         return stand_in(self.name, torch.from_numpy(update).float(), members)
 
 
-@dataclass(frozen=True)
-class Reports:
-    """The reports of round `turn` by group; who sent what cannot be used is named in `refused`, with the reason."""
-
-    groups: Mapping[str, Group]
-    turn: int
-    found: dict[str, tuple[Group, Collected]] = field(default_factory=dict)
-    refused: dict[str, str] = field(default_factory=dict)
-
-    def add(self, message: Message) -> None:
-        """Takes a report, or says why not: whatever a client has sent, the round goes on without it."""
-        group, refused = self.groups.get(message.sender), self.refused
-        if group is None:
-            refused[plain(message.sender)] = "it is no client of this run"
-            return
-        if group.name not in self.found:
-            self.found[group.name] = (group, group.seal.collect(round=self.turn))
-        try:
-            self.found[group.name][1].accept(message)
-        except TacitError as error:
-            refused.setdefault(message.sender, plain(str(error)))
-        except Exception as error:  # noqa: BLE001 - whatever a client has sent, the round goes on without it
-            refused.setdefault(message.sender, f"its message cannot be used ({type(error).__name__})")
-
-    def settled(self) -> dict[str, tuple[Group, Collected]]:
-        """What is left once every proof was checked: nobody counts before."""
-        for _, reports in self.found.values():
-            for sender, error in reports.settle().items():
-                self.refused[sender] = plain(str(error))
-        return self.found
-
-
-def plain(text: str) -> str:
-    """A text that may quote a client's message, for a terminal and a log: printable, and not long.
-
-    >>> plain("a\\x1b[2Jb")
-    'a?[2Jb'
-    """
-    return "".join(sign if sign.isprintable() else "?" for sign in text[:MOST_TEXT])
-
-
 def means(
-    found: Mapping[str, tuple[Group, Collected]], *, grid: Grid, turn: int, refused: dict[str, str]
+    collected: Mapping[str, tuple[Group, Collected]], *, grid: Grid, round: int, refused: dict[str, str]
 ) -> list[Message]:
     """One message for each group with enough reports; a sum that cannot be opened is named in `refused`.
 
-    A sum out of range is of no use and drops the round, all groups of it: one report did not keep to the grid, and nobody can
-    say whose without opening single reports.
+    Guarantee: a group with too few reports is left out, and the others count. A sum out of range is of no use and drops the
+    round, all groups of it: one report did not keep to the grid, and nobody can say whose without opening single reports.
+
+    Assumes: every group's proofs were checked (`Collected.settle`).
+
+    Raises: OpeningRefused and whatever else an opener has for the operator: holders that are away stop the run, for a resume.
     """
     opened: list[Message] = []
     dropped = False
-    for name, (group, reports) in found.items():
+    for name, (group, reports) in collected.items():
         try:
-            opened.append(group.mean(reports, grid=grid, turn=turn))
+            opened.append(group.mean(reports, grid=grid, round=round))
         except TooFewReports as error:
             refused[f"the sum of group {name}"] = str(error)
         except BadOpening as error:
             dropped = True
-            refused[f"the sum of group {name}"] = f"the sum of round {turn} is not known: {error}; the round is dropped"
+            refused[f"the sum of group {name}"] = (
+                f"the sum of round {round} is not known: {error}; the round is dropped"
+            )
         except OUT_OF_RANGE:
             dropped = True
             refused[f"the sum of group {name}"] = (
-                f"the sum of round {turn} is out of range: a report did not keep to the grid; the round is dropped, one of"
+                f"the sum of round {round} is out of range: a report did not keep to the grid; the round is dropped, one of"
                 f" {', '.join(reports.clients)}"
             )
         if reports.opened:

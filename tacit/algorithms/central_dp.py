@@ -7,14 +7,14 @@ answer, or sends what cannot be used, counts as one; the divisor is the expected
 who answered, or what one client sent.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
 from dp_accounting import DpEvent
 
-from tacit.algorithms._usable import update_of
+from tacit.algorithms import printable
 from tacit.digest import mark, tensor_bytes
 from tacit.errors import BadInput
 from tacit.privacy.mechanism import AdaptiveClip, CohortMechanism
@@ -27,7 +27,13 @@ from tacit.types import Bounded, Client, Message, State
 
 @dataclass(frozen=True)
 class CentralDP:
-    """`mechanism` is the round: its cohort, its noise and its price; `weights` (by client, at most 1) are the server's own."""
+    """`mechanism` is the round: its cohort, its noise and its price; `weights` (by client, at most 1) are the server's own.
+
+    `expected_weight` is q W, the divisor, whoever answers; `adapt` moves the clip from round to round, or None.
+
+    Assumes: the server is trusted, keeps the cohort secret, and `cost` is charged to everybody in the population, drawn or
+    not.
+    """
 
     forgiving: ClassVar[bool] = True  # a broken message is refused by name, and the round goes on
     numbered: ClassVar[bool] = False
@@ -40,27 +46,36 @@ class CentralDP:
     adapt: AdaptiveClip | None = None
 
     def init(self, params: torch.Tensor) -> State:
+        """The clip of the first round is part of the state, and so is what the mechanism remembers."""
         clip = torch.tensor(self.mechanism.clip, dtype=torch.float64)
         return State(params, {"clip": clip, **self.mechanism.init()}, self.optimizer.init(params))
 
     def broadcast(self, state: State, cohort: Sequence[Client], *, round: int) -> Message:
+        """The model and the round's clip."""
         return Message("server", {"params": state.params, "clip": state.memory["clip"]})
 
     def cost(self, client: Client) -> DpEvent:
+        """The mechanism's event: the same for every client."""
         return self.mechanism.event()
 
     def train(self, work: Workspace, received: Message, client: Client, derive: Derive) -> Trained:
+        """What the client trained, or zeros where training failed or diverged: that it sends nothing would tell everybody.
+
+        Whether its update was longer than the clip is in the info, which stays with the researcher.
+        """
         # that it sends nothing, or that the run stops, would tell everybody: whoever fails sends a zero update
         trained = attempt(self.local, work, received.tensors["params"], client, derive("train"))
         clipped = float(trained.update.vector.norm()) > float(received.tensors["clip"])
         return Trained(trained.update, trained.info | {"clipped": float(clipped)})
 
     def release(self, trained: Trained, client: Client, received: Message) -> Message:
+        """The update, clipped but without noise, which the trusted server adds, and whether it was within the clip."""
         bounded = self.mechanism.at(float(received.tensors["clip"])).bound(trained.update.vector)
         unclipped = bounded.vector is trained.update.vector
         return Message(client.id, {"update": bounded.vector}, {"unclipped": unclipped})
 
     def collect(self, state: State, *, round: int) -> "Summing":
+        """An empty sum, under one clip for bound and noise of the round."""
         mechanism = self.mechanism.at(float(state.memory["clip"]))  # S_t: noise and clip of one round cannot differ
         return Summing(self, state, mechanism, torch.zeros_like(state.params))
 
@@ -78,27 +93,59 @@ class Summing:
     seen: set[str] = field(default_factory=set)
 
     def add(self, message: Message) -> None:
+        """Clips again and adds; what cannot be used is named in `refused` and counts as zero. Raises nothing.
+
+        Guarantee: one client moves the sum by at most its weight times the clip, with its first message, whatever it sends.
+        """
         weights = self.algorithm.weights
         try:
             update = self.mechanism.bound(update_of(message, like=self.total, known=weights, seen=self.seen))
         except BadInput as error:
-            self.refused[message.sender] = str(error)
+            self.refused[printable(message.sender)] = printable(str(error))
         else:
             self.total.add_(update.vector, alpha=weights[message.sender])
             self.within[message.sender] = bool(message.facts.get("unclipped"))
         self.seen.add(message.sender)
 
     def finish(self, derive: Derive) -> tuple[State, dict[str, Any]]:
-        """The model moved by the noised sum. Guarantee: that of the mechanism, whoever answered."""
-        state, mechanism, total, made = self.state, self.mechanism, self.total, self.algorithm
+        """The model moved by the noised sum.
+
+        Guarantee: that of the mechanism, whoever answered. The noise is keyed by the sum, so two different sums never share
+        it.
+        """
+        state, mechanism, total, algorithm = self.state, self.mechanism, self.total, self.algorithm
         # keyed by the sum itself: another sum, of other answers or other rows, never meets the same noise
         stream = derive("noise", mark(tensor_bytes(total)))
         rest = {name: tensor for name, tensor in state.memory.items() if name != "clip"}
         rest, noised = mechanism.noise(rest, stream, Bounded(total, mechanism.sensitivity))
-        params, memory = made.optimizer.step(state.params, state.optimizer, noised.vector / made.expected_weight)
+        params, memory = algorithm.optimizer.step(
+            state.params, state.optimizer, noised.vector / algorithm.expected_weight
+        )
         within = list(self.within.values())
         count = derive("count", sum(within), len(within))
-        clip = made.adapt.next(mechanism, within, count) if made.adapt else mechanism.clip
-        info = {"clip": mechanism.clip, "noise_std": noised.noise_std / made.expected_weight, "refused": self.refused}
-        info |= {"noised_norm": float(noised.vector.norm()) / made.expected_weight}
+        clip = algorithm.adapt.next(mechanism, within, count) if algorithm.adapt else mechanism.clip
+        info = {
+            "clip": mechanism.clip,
+            "noise_std": noised.noise_std / algorithm.expected_weight,
+            "refused": self.refused,
+        }
+        info |= {"noised_norm": float(noised.vector.norm()) / algorithm.expected_weight}
         return State(params, {**rest, "clip": torch.tensor(clip, dtype=torch.float64)}, memory), info
+
+
+def update_of(message: Message, *, like: torch.Tensor, known: Collection[str], seen: Collection[str]) -> torch.Tensor:
+    """The update of a known client's first message, of the type and shape of `like`; whether it is finite, the clip checks.
+
+    Raises: BadInput with the reason: a stranger, a second answer, no update, another type or shape.
+    """
+    update = message.tensors.get("update")
+    if message.sender not in known:
+        raise BadInput("it is no client of this run")
+    if message.sender in seen:
+        raise BadInput("it answered twice: its first answer counts")
+    if update is None:
+        raise BadInput(f"it sent no update: {message.facts.get('failed', 'there was none in its message')}")
+    if (update.dtype, update.shape) != (like.dtype, like.shape):
+        expected = f"{like.dtype} of shape {tuple(like.shape)}"
+        raise BadInput(f"it sent {update.dtype} of shape {tuple(update.shape)} instead of {expected}")
+    return update

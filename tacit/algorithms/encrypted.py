@@ -4,8 +4,8 @@ Differences, each for a reason in docs/papers.md: integers instead of floats, sh
 division after opening. Guarantee: client level, on the opened sum, for whoever cannot read single reports (the server
 holds no key); who can is left with each client's own share. A report that cannot be used is refused by name; a sum of too few
 is not opened, one that is out of range is dropped, and the model stays as it is: what one client can do is stop a sum. Choosing
-clients at random earns nothing: the server knows who reports. `turn` is the round's number, as the loop counts it; a site compares
-it with the round it was asked for (`site.sealed.refuse_other_turn`).
+clients at random earns nothing: the server knows who reports. The fact `turn` of a broadcast is the round's number, as the loop
+counts it; a site compares it with the round it was asked for (`federation.site.sealed.refuse_other_turn`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,9 +16,11 @@ import numpy as np
 import torch
 from dp_accounting import DpEvent
 
-from tacit.algorithms import Server, finished
-from tacit.algorithms._groups import Group, Reports, means
+from tacit.algorithms import Server, finished, printable
+from tacit.algorithms._groups import Group, means
+from tacit.errors import TacitError
 from tacit.protect.quantise import Grid
+from tacit.protect.seal import Collected
 from tacit.random import Derive
 from tacit.train.attempt import Local
 from tacit.train.workspace import Trained, Workspace
@@ -27,7 +29,11 @@ from tacit.types import Client, Message, Shared, State
 
 @dataclass(frozen=True)
 class Encrypted:
-    """`groups` is each client's group, by name: its noise with its price, and its seal. `grid` holds the clip S."""
+    """`groups` is each client's group, by name: its noise with its price, and its seal. `grid` holds the clip S.
+
+    Assumes: in every opened sum as many reports with an honest share of the noise as the shares were sized for (the fewest
+    that are opened, less the colluders); the price is for that.
+    """
 
     forgiving: ClassVar[bool] = True
     numbered: ClassVar[bool] = True  # a report is rotated and sealed for its round
@@ -41,55 +47,90 @@ class Encrypted:
         return self.server.init(params)
 
     def broadcast(self, state: State, cohort: Sequence[Client], *, round: int) -> Message:
-        told = self.server.broadcast(state, cohort)
-        return replace(told, facts=told.facts | {"turn": round})
+        """The model, what the rule tells, and the round's number, which rotates the grid and is sealed into every report."""
+        message = self.server.broadcast(state, cohort)
+        return replace(message, facts=message.facts | {"turn": round})
 
     def cost(self, client: Client) -> DpEvent:
+        """The event of the group's noise: for the opened sum, not for a single report."""
         return self.groups[client.id].noise.event()
 
     def train(self, work: Workspace, received: Message, client: Client, derive: Derive) -> Trained:
-        group, turn = self.groups[client.id], received.facts["turn"]
-        where = {"stream": derive("rounding"), "turn": turn, "weight": group.weights[client.id]}
+        """Trains, quantises and adds the client's share of the noise.
+
+        Guarantee: it always returns integers with their noise; whatever goes wrong in training ends as a vector of zeros with
+        noise.
+        """
+        group, round = self.groups[client.id], received.facts["turn"]
+        rounding = {"stream": derive("rounding"), "round": round, "weight": group.weights[client.id]}
         try:
             trained = self.local(work, received.tensors["params"], client, derive("train"))  # Δ = w^k - w_t
-            placed = self.grid.place(trained.update.vector.cpu().numpy(), **where)  # Δ / max(1, ζ/S)
+            quantised = self.grid.quantise(trained.update.vector.cpu().numpy(), **rounding)  # Δ / max(1, ζ/S)
             info = trained.info | {"clipped": float(trained.update.vector.norm() > self.grid.clip)}
         except Exception:  # noqa: BLE001 - whatever the rows cause: nobody shall learn of it, a zero with its noise is sent
-            placed, info = self.grid.place(np.zeros(self.grid.size), **where), {"diverged": 1.0}
-        _, shared = group.noise.noise(group.noise.init(), derive("share"), placed)  # + its share of N(0, S²σ²)
+            quantised, info = self.grid.quantise(np.zeros(self.grid.size), **rounding), {"diverged": 1.0}
+        _, shared = group.noise.noise(group.noise.init(), derive("share"), quantised)  # + its share of N(0, S²σ²)
         return Trained(shared, info)
 
     def release(self, trained: Trained, client: Client, received: Message) -> Message:
+        """Seals the integers for this round.
+
+        Raises: TypeError for integers that carry no share of the noise.
+        """
         if not isinstance(trained.update, Shared):
             raise TypeError("only integers that carry their share of the noise are sealed")
-        seal, turn = self.groups[client.id].seal, received.facts["turn"]
-        return Message(client.id, seal.report(trained.update, client=client.id, round=turn))  # HE(Δ)
+        seal, round = self.groups[client.id].seal, received.facts["turn"]
+        return Message(client.id, seal.report(trained.update, client=client.id, round=round))  # HE(Δ)
 
     def collect(self, state: State, *, round: int) -> "Summing":
-        return Summing(self, state, Reports(self.groups, round))
+        """A round without reports."""
+        return Summing(self, state, round)
 
 
 @dataclass(frozen=True)
 class Summing:
-    """A round on a server that cannot read single reports: it adds them, and has the sums opened."""
+    """A round on a server that cannot read single reports: it adds them by group, and has the sums opened."""
 
     algorithm: Encrypted
     state: State
-    reports: Reports
+    round: int
+    collected: dict[str, tuple[Group, Collected]] = field(default_factory=dict)  # by group
+    refused: dict[str, str] = field(default_factory=dict)  # by client, or by what was not opened: the reason
 
     def add(self, message: Message) -> None:
-        self.reports.add(message)  # Σ HE(Δ)
+        """Takes a report, or says in `refused` why not: whatever a client has sent, the round goes on without it. Raises
+        nothing.
+        """
+        group, refused = self.algorithm.groups.get(message.sender), self.refused
+        if group is None:
+            refused[printable(message.sender)] = "it is no client of this run"
+            return
+        if group.name not in self.collected:
+            self.collected[group.name] = (group, group.seal.collect(round=self.round))
+        try:
+            self.collected[group.name][1].accept(message)  # Σ HE(Δ)
+        except TacitError as error:
+            refused.setdefault(message.sender, printable(str(error)))
+        except Exception as error:  # noqa: BLE001 - whatever a client has sent, the round goes on without it
+            refused.setdefault(message.sender, f"its message cannot be used ({type(error).__name__})")
 
     def finish(self, derive: Derive) -> tuple[State, dict[str, Any]]:
-        """The model moved by the opened sums; where none was opened it stays as it is, and so do the memories."""
-        grid, found, refused = self.algorithm.grid, self.reports.settled(), self.reports.refused
-        opened = means(
-            found, grid=grid, turn=self.reports.turn, refused=refused
-        )  # the clients' part: open, divide by K
-        asked = [reports.opened for _, reports in found.values() if reports.opened]
-        info: dict[str, Any] = {"opened": len(opened), "refused": refused}
+        """The model moved by the opened sums; where none was opened it stays as it is, and so do the memories.
+
+        Raises: what `means` raises: a round that nobody opens now can be opened after a resume.
+        """
+        self._settle()
+        opened = means(self.collected, grid=self.algorithm.grid, round=self.round, refused=self.refused)  # divide by K
+        asked = [reports.opened for _, reports in self.collected.values() if reports.opened]
+        info: dict[str, Any] = {"opened": len(opened), "refused": self.refused}
         info |= {name: sum(getattr(one, name) for one in asked) for name in ("asked_bytes", "answered_bytes")}
         if not opened:
             return self.state, info
         state, more = finished(self.algorithm.server.collect(self.state), opened, derive)
         return state, info | more
+
+    def _settle(self) -> None:
+        """Checks every proof: nobody counts before."""
+        for _, reports in self.collected.values():
+            for sender, error in reports.settle().items():
+                self.refused[sender] = printable(str(error))

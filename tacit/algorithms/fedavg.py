@@ -15,7 +15,11 @@ from tacit.types import Client, Message, State
 
 @dataclass(frozen=True)
 class FedAvg:
-    """Clients run SGD and send the difference; the server averages."""
+    """Clients run SGD and send the difference; the server averages.
+
+    Guarantee: none. Every update can be read by the server and on the way, and a client whose training fails ends the run by
+    name.
+    """
 
     forgiving: ClassVar[bool] = False
     numbered: ClassVar[bool] = False
@@ -30,14 +34,18 @@ class FedAvg:
         return self.server.broadcast(state, cohort)
 
     def cost(self, client: Client) -> None:
+        """Nothing is promised, so nothing is charged."""
         return None
 
     def train(self, work: Workspace, received: Message, client: Client, derive: Derive) -> Trained:
+        """SGD on the client's rows. Raises: what training raises, by the client's name."""
         return self.local(work, received.tensors["params"], client, derive("train"))  # ClientUpdate(k, w)
 
     def release(self, trained: Trained, client: Client, received: Message) -> Message:
+        """The difference as it is, and the number of examples it weighs by."""
         return Message(client.id, {"update": trained.update.vector}, {"examples": client.size})
 
     def collect(self, state: State, *, round: int) -> Combining:
+        """A round of the rule, which is `mean` in the paper."""
         # w <- w + sum of n_k/n (w_k - w)
         return self.server.collect(state)

@@ -24,6 +24,9 @@ class LocalDP:
     """`mechanism(client)` is what the client runs in one round: its sampling, its noise and its price in one object.
 
     `local` is where the noise stands: in every step (record level, DP-SGD) or on the whole clipped update (client level).
+
+    Guarantee: an update has its noise before it leaves `train`, drawn by the mechanism that `cost` charges for; all that
+    follows, at the client and at the server, is post-processing.
     """
 
     forgiving: ClassVar[bool] = False
@@ -40,13 +43,19 @@ class LocalDP:
         return self.server.broadcast(state, cohort)
 
     def cost(self, client: Client) -> DpEvent:
+        """The event of the client's own mechanism, for all its steps of one round."""
         return self.mechanism(client).event()
 
     def train(self, work: Workspace, received: Message, client: Client, derive: Derive) -> Trained:  # lines 6, 8-15
+        """Noised local training: what it returns carries its noise."""
         theta, mechanism = received.tensors["params"], self.mechanism(client)
         return self.local(work, theta, client, mechanism, stream=derive("train"))
 
     def release(self, trained: Trained, client: Client, received: Message) -> Message:
+        """What the rule sends of an update that carries its noise, and the facts it weighs by: all post-processing.
+
+        Raises: TypeError for an update without noise.
+        """
         if not isinstance(trained.update, Private):
             raise TypeError("local DP releases only updates that carry their noise")
         facts = {"examples": client.size, "noise_std": trained.update.noise_std, "epsilon": client.budget.epsilon}
@@ -54,5 +63,6 @@ class LocalDP:
         return Message(client.id, tensors, facts | more)
 
     def collect(self, state: State, *, round: int) -> Combining:
+        """A round of the rule on what clients released."""
         # line 7: theta_r <- sum of n_k/n theta_r^k, written for differences
         return self.server.collect(state)

@@ -97,7 +97,7 @@ def server_command(
     """Start the server that sites reach, and serve until stopped. Only sites' requests pass; runs are started from here."""
     from tacit.federation.operate.serve import run_server
 
-    run_server(folder, listen=listen, said=lambda text: Console().print(text, highlight=False, soft_wrap=True))
+    run_server(folder, listen=listen, tell=lambda text: Console().print(text, highlight=False, soft_wrap=True))
 
 
 @app.command("site")

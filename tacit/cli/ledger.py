@@ -19,16 +19,15 @@ Delta = Annotated[float | None, typer.Option(help="The delta at which epsilon is
 def show_command(path: Place, delta: Delta = None) -> None:
     """Print what every client was charged, and the last charges one by one."""
     from tacit.cli import ledgers
+    from tacit.federation.site.layout import promises
 
     console = Console()
     console.width = max(console.width, WIDE)  # rather a wrapped line than half a number
     console.print(ledgers.by_client(path, delta=delta))
     console.print(ledgers.by_run(path))
     console.print(ledgers.by_charge(path))
-    for promise in sorted(path.glob("runs/*/promise.txt")):
-        console.print(
-            f"Promised in run {promise.parent.name[:8]}: {promise.read_text('utf-8').strip()}", highlight=False
-        )
+    for run, promise in promises(path):
+        console.print(f"Promised in run {run[:8]}: {promise}", highlight=False)
 
 
 @app.command("export")

@@ -11,10 +11,13 @@ from typing import Any
 from rich.table import Table
 
 from tacit.errors import TacitError
-from tacit.federation.site.limits import NAME, Limits, read_limits
+from tacit.federation.site.layout import BUDGET
+from tacit.federation.site.limits import Limits, read_limits
+from tacit.federation.site.own_ledger import unpaid
 from tacit.privacy.guarantee import shown, shown_delta
 from tacit.privacy.ledger import reader, witness
 from tacit.privacy.ledger.filter import ROUNDING
+from tacit.privacy.ledger.tables import COLUMNS
 
 MOST_ROWS = 40
 CAPTION = (
@@ -87,7 +90,7 @@ def _what(event: str) -> str:
 def as_csv(path: Path) -> str:
     """Every charge as CSV."""
     out = io.StringIO()
-    writer = csv.DictWriter(out, reader.NAMES, lineterminator="\n")
+    writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
     writer.writeheader()
     writer.writerows(reader.entries(reader.find(path)))
     return out.getvalue()
@@ -112,21 +115,14 @@ def verify(path: Path, *, delta: float | None) -> Iterator[str]:
         for (client, unit), epsilon in (sums or reader.spent(charges, delta=_delta(file, delta))).items():
             if unit == limits.unit and epsilon > limits.epsilon * (1 + ROUNDING):
                 text = f"the runs of {client} have sealed epsilon {shown(epsilon)} per {unit}, more than the {limits.epsilon:g} of"
-                yield f"{text} {NAME}: nothing more will be charged"
+                yield f"{text} {BUDGET}: nothing more will be charged"
     paid = {(entry["run"], entry["round"]) for entry in charges}
-    for answer in sorted(file.parent.glob("runs/*/round-*.answer")):
-        run, round = answer.parent.name, int(answer.stem.removeprefix("round-"))
-        if (run, round) not in paid and _charges(answer.parent):
-            yield f"round {round} of run {run} was answered and never charged"
-
-
-def _charges(run: Path) -> bool:
-    record = json.loads((run / "agreement.json").read_text("utf-8"))
-    return bool(record["terms"]["event"])
+    for run, round in unpaid(file.parent, lambda run, round: (run, round) in paid):
+        yield f"round {round} of run {run} was answered and never charged"
 
 
 def _limits(file: Path) -> Limits | None:
-    return read_limits(file.parent) if (file.parent / NAME).exists() else None
+    return read_limits(file.parent) if (file.parent / BUDGET).exists() else None
 
 
 def _delta(file: Path, delta: float | None) -> float:

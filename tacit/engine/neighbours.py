@@ -30,7 +30,7 @@ def refuse_older(ledger: Ledger, run: Path) -> None:
             if not ledger.knows(round, run=str(name)):
                 raise LedgerError(
                     f"{folder} holds round {round} of a run that was paid from {ledger.path}, and the ledger knows no charge for"
-                    f" it: restore the ledger, or move the folder away if its rows are others; {witness.NOTHING}"
+                    f" it: restore the ledger, or move the folder away if its rows are others; {witness.UNRELEASED}"
                 )
 
 

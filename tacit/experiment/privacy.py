@@ -24,8 +24,9 @@ class PrivacySection(Section):
     has a ledger of its own, and a must where `ledger` names one that runs share.
     `noise_formula = "pfa-code"` reproduces a published rule of thumb; it has no proof, so nothing is promised.
     `clip_quantile` makes the clip of central DP follow that quantile of the updates' norms, from `clip` (0.1) on.
-    Distributed DP adds shares of integer `noise`, sized for `fewest_reports` of which `colluding` may be known; `share = "seed"`
-    is the share of the 2020 note, which is smaller by the root of the cohort. `groups = 2` sums loose and tight clients apart.
+    Distributed DP adds shares of integer `noise`, sized for `fewest_reports` of which `colluding` may be known; `share` says
+    how large each is: "even" shares make the smallest sum carry `noise_multiplier`; those of "note-2020" (docs/papers.md) are
+    smaller by the root of the cohort, and are priced at what they are worth. `groups = 2` sums loose and tight clients apart.
     """
 
     kind: str = "none"
@@ -46,7 +47,7 @@ class PrivacySection(Section):
     clip_learning_rate: float | None = None
     count_noise: float | None = None
     noise: Literal["skellam", "discrete-gaussian"] | None = None
-    share: Literal["even", "seed"] | None = None
+    share: Literal["even", "note-2020"] | None = None
     fewest_reports: int | None = None
     colluding: int | None = None
     groups: Literal[1, 2] | None = None
@@ -56,6 +57,13 @@ class PrivacySection(Section):
     def _first_clip(cls, values: Any) -> Any:
         if isinstance(values, dict) and values.get("clip_quantile") is not None:
             return {"clip": ADAPTIVE_START} | values
+        return values
+
+    @model_validator(mode="before")
+    @classmethod
+    def _renamed_share(cls, values: Any) -> Any:
+        if isinstance(values, dict) and values.get("share") == "seed":
+            raise BadInput('privacy.share = "seed" is called "note-2020" now: write that.')
         return values
 
     def possible(self) -> None:

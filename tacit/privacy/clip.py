@@ -17,9 +17,13 @@ SMALLEST = 1e-12  # below, squares leave float32
 
 
 def bound(vector: torch.Tensor, *, clip: float) -> Bounded:
-    """Scales a whole update to norm at most C; what is within C comes back as it is, and so does what was scaled before.
+    """Scales a whole update to norm at most C; what is within C comes back as it is, the very tensor.
 
-    Raises BadInput for an update that is not finite: it has no norm.
+    Guarantee: the Euclidean norm of what is returned is at most C, and its `sensitivity` is C. From FAST_FROM coordinates on
+    that holds exactly, so that a vector scaled once is left alone the next time; a shorter one is scaled to C itself, which
+    float32 may round up by 6e-8 of it.
+
+    Raises: BadInput for an update that is not finite: it has no norm.
 
     >>> bound(torch.tensor([3.0, 4.0]), clip=1.0).vector
     tensor([0.6000, 0.8000])
@@ -42,15 +46,19 @@ def bound(vector: torch.Tensor, *, clip: float) -> Bounded:
 def norm_bound(vector: torch.Tensor) -> float:
     """An upper bound on the Euclidean norm, at most 5e-5 of it too large; it makes no copy in double precision.
 
-    Squares are added in float32 in rows of 512, whose error is below 512 units of the last place, and the rows in float64. Short
-    vectors, and what leaves float32, are measured in double precision.
+    Squares are added in float32 in rows of 512, whose error is below 512 units of the last place, and the rows in float64.
+    Short vectors, and what leaves float32, are measured in double precision. NaN or infinity is the answer for what is not
+    finite.
+
+    >>> norm_bound(torch.tensor([3.0, 4.0]))
+    5.0
     """
-    whole = vector.numel() // ROW * ROW
+    in_rows = vector.numel() // ROW * ROW
     if vector.numel() >= FAST_FROM and vector.dtype == torch.float32:
         flat = vector.reshape(-1)
-        rows = torch.linalg.vector_norm(flat[:whole].view(-1, ROW), dim=1)
-        parts = [part.detach().cpu().numpy().astype(np.float64) for part in (rows, flat[whole:])]
-        found = math.sqrt(sum(float(part @ part) for part in parts)) * (1 + ROUNDING)
-        if SMALLEST < found < math.inf:
-            return found
+        rows = torch.linalg.vector_norm(flat[:in_rows].view(-1, ROW), dim=1)
+        parts = [part.detach().cpu().numpy().astype(np.float64) for part in (rows, flat[in_rows:])]
+        norm = math.sqrt(sum(float(part @ part) for part in parts)) * (1 + ROUNDING)
+        if SMALLEST < norm < math.inf:
+            return norm
     return float(torch.linalg.vector_norm(vector, dtype=torch.float64))

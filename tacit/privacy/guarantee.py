@@ -13,13 +13,12 @@ from tacit.data.population import Population
 from tacit.experiment import Experiment
 from tacit.privacy.accounting import price
 from tacit.privacy.ledger.filter import RULE
-from tacit.privacy.ledger.ledger import ALL, Ledger
+from tacit.privacy.ledger.ledger import Ledger
+from tacit.privacy.ledger.tables import ALL
 from tacit.types import Guarantee, Others, Unit
 
 SEEDED = "a seed (an experiment: whoever knows the seed can remove the noise)"
 FROM_OS = "the operating system's entropy"
-
-
 PUBLIC = ("the test set and all settings, their tuning included, are public",)
 FOREIGN = "the code that privacy.kind names, which is not Tacit's, releases nothing but what it prices"
 FLOATS = ("floating-point noise stands for real-valued noise",)
@@ -36,7 +35,11 @@ WHO = {
 
 @dataclass(frozen=True)
 class Words:
-    """What a kind of privacy says of itself; where `accountant` is empty it is the experiment's."""
+    """What a kind of privacy says of itself; where `accountant` is empty it is the experiment's.
+
+    `adversary` is who may see the releases, `relation` the change that epsilon is for, `sampler` what was released of whom,
+    and `assumes` what must hold beside what holds for every run: each the end of a sentence (`_meaning`).
+    """
 
     adversary: str
     relation: str
@@ -46,7 +49,10 @@ class Words:
 
 
 def promise(experiment: Experiment, words: Words) -> Guarantee:
-    """The statement of a run before anything is spent: for whom, against whom, under which change."""
+    """The statement of a run before anything is spent: for whom, against whom, under which change.
+
+    Guarantee: it names the randomness and the assumptions, and says of somebody else's kind that its code is not Tacit's.
+    """
     privacy = experiment.privacy
     return Guarantee(
         unit=privacy.unit_kept,
@@ -72,8 +78,13 @@ def spent_by(
 ) -> Guarantee:
     """The statement with what this run spent, over all clients, and what it comes to with the other runs of its ledger.
 
-    Who was never charged spent nothing. `seen` is what an event is to whom the statement is about. The accountant that is named is
-    the one whose bound was taken.
+    Who was never charged spent nothing. `seen` is what an event is to whom the statement is about. The accountant that is
+    named is the one whose bound was taken.
+
+    Guarantee: every epsilon is the price of what is on disk, at the statement's delta; with other runs, basic composition of
+    what they sealed.
+
+    Raises: BadInput for charges that have no price.
     """
     unit, spent, bounds = guarantee.unit, np.zeros(len(population)), set[str]()
     compositions, shared = ledger.compositions(unit), ledger.composition(None, unit)
@@ -131,31 +142,38 @@ def shown_delta(delta: float) -> str:
 
 
 def sentence(guarantee: Guarantee | None) -> str:
-    """The guarantee in one sentence that a privacy officer can read."""
+    """The guarantee in one sentence that a privacy officer can read; a second and third for other runs and for who sees more.
+
+    Without a guarantee it says that nothing is promised.
+    """
     if guarantee is None:
         return "No privacy is promised: nothing proves that whoever sees the updates cannot learn about single records."
     g = guarantee
     bound = f"the epsilon spent in this run is at most {shown(g.epsilon_max)} (smallest {shown(g.epsilon_min)}, median"
-    said = _meaning(g, whom="every client", bound=f"{bound} {shown(g.epsilon_median)} over the clients)")
-    said += f" {with_others(g.others, g.unit)}" if g.others else ""
-    return said + "".join(f" {_otherwise(other)}" for other in g.also)
+    text = _meaning(g, whom="every client", bound=f"{bound} {shown(g.epsilon_median)} over the clients)")
+    text += f" {with_others(g.others, g.unit)}" if g.others else ""
+    return text + "".join(f" {_otherwise(other)}" for other in g.also)
 
 
 def with_others(others: Others, unit: Unit) -> str:
-    """What the runs of one ledger come to together, and which of them are not included."""
-    said = ""
+    """What the runs of one ledger come to together, and which of them are not included: those that promised per another unit.
+
+    >>> with_others(Others(1, 0, 2.5, 2e-6, "basic composition"), "client").partition(", the ")[2]
+    'epsilon is at most 2.500 at delta = 2e-06 (basic composition).'
+    """
+    text = ""
     if others.runs:
-        said = (
+        text = (
             f"Together with the {_runs(others.runs, 'other ')} of its ledger that promise{'s' * (others.runs == 1)} this per"
             f" {unit}, the epsilon is at most {shown(others.epsilon)} at delta = {shown_delta(others.delta)} ({others.rule})."
         )
     if others.apart:
         word = "client" if unit == "record" else "record"
         verb = "is" if others.apart == 1 else "are"
-        said += (
-            f"{' ' * bool(said)}Not included {verb} {_runs(others.apart, '')} of its ledger that promised per {word}."
+        text += (
+            f"{' ' * bool(text)}Not included {verb} {_runs(others.apart, '')} of its ledger that promised per {word}."
         )
-    return said
+    return text
 
 
 def _runs(count: int, word: str) -> str:
@@ -163,7 +181,10 @@ def _runs(count: int, word: str) -> str:
 
 
 def agreed(guarantee: Guarantee, *, client: str, epsilon: float) -> str:
-    """What one client is promised before a run begins, for whoever signs for that client."""
+    """What one client is promised before a run begins, for whoever signs for that client.
+
+    Guarantee, of the ledger that is opened with this epsilon: the run costs the client no more, whatever happens in it.
+    """
     return _meaning(guarantee, whom=client, bound=f"the epsilon of the whole run is at most {shown(epsilon)}")
 
 

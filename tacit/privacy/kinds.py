@@ -12,18 +12,20 @@ from tacit.privacy.plan import Kind, Plan
 def kind_of(experiment: Experiment) -> Kind:
     """The kind that an experiment names: a folder of this room, or what the factory at "package.module:name" makes.
 
-    Raises BadInput in one sentence for what cannot be imported or made, and for what is no kind.
+    Assumes: somebody else's code does what it says; it runs in this process.
+
+    Raises: BadInput in one sentence for what cannot be imported or made, and for what is no kind.
     """
     name = experiment.privacy.kind
     if name in KINDS:
         return importlib.import_module(f"tacit.privacy.{name}.kind").KIND
-    made = plugin.make(plugin.find("tacit.privacy", name, key="privacy.kind"), {}, table="privacy")
-    plans = getattr(made, "plans", None)
+    kind = plugin.make(plugin.find("tacit.privacy", name, key="privacy.kind"), {}, table="privacy")
+    plans = getattr(kind, "plans", None)
     if not (isinstance(plans, type) and issubclass(plans, Plan)):
         raise BadInput(
             f"privacy.kind = {name!r} is no kind of privacy: it needs `plans`, the class of the plans it makes."
         )
-    for asked in ("plan", "refuse_at_site"):
-        if not callable(getattr(made, asked, None)):
-            raise BadInput(f"privacy.kind = {name!r} is no kind of privacy: it has no `{asked}`.")
-    return made
+    for method in ("plan", "refuse_at_site"):
+        if not callable(getattr(kind, method, None)):
+            raise BadInput(f"privacy.kind = {name!r} is no kind of privacy: it has no `{method}`.")
+    return kind

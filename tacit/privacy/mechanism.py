@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from dp_accounting import DpEvent
 
-from tacit.protect.quantise import Placed
+from tacit.protect.quantise import Quantised
 from tacit.random import Stream
 from tacit.types import Bounded, Private, Shared
 
@@ -46,7 +46,10 @@ class Mechanism(Protocol[Taken, Given]):
         ...
 
     def sample(self, state: NoiseState, stream: Stream, size: int) -> tuple[NoiseState, np.ndarray]:
-        """The places, among `size` units, of those that are in the next step; nothing but chance and the state decides."""
+        """The indices, among `size` units, of those that are in the next step; nothing but chance and the state decides.
+
+        Raises: BadInput for another number of units than was priced, where the price depends on it.
+        """
         ...
 
     def noise(self, state: NoiseState, stream: Stream, bounded: Taken) -> tuple[NoiseState, Given]:
@@ -54,12 +57,16 @@ class Mechanism(Protocol[Taken, Given]):
         ...
 
     def event(self) -> DpEvent:
-        """The price, of a kind that a ledger knows (tacit/privacy/accounting/events.py)."""
+        """The price of all steps from `init` on, of a kind that a ledger knows (tacit/privacy/accounting/events.py)."""
         ...
 
 
 class TrainingMechanism(Mechanism[Bounded, Private], Protocol):
-    """A mechanism of `steps` steps in the training of one client: one `event` pays for all of them."""
+    """A mechanism of `steps` steps in the training of one client: one `event` pays for all of them.
+
+    Assumes, of its caller: every step's sum is of vectors clipped to `clip` and of exactly the units that `sample` drew, it is
+    noised even where none was drawn, and nothing but noised sums leaves the client.
+    """
 
     @property
     def clip(self) -> float:
@@ -88,7 +95,10 @@ class TrainingMechanism(Mechanism[Bounded, Private], Protocol):
 
 
 class CohortMechanism(Mechanism[Bounded, Private], Protocol):
-    """A mechanism of one round at a trusted server: who is drawn, how each update is bounded, the noise on their sum."""
+    """A mechanism of one round at a trusted server: who is drawn, how each update is bounded, the noise on their sum.
+
+    Assumes, of its caller: the cohort is told to nobody, weights are at most 1, and what is divided by is public.
+    """
 
     @property
     def clip(self) -> float:
@@ -113,8 +123,11 @@ class CohortMechanism(Mechanism[Bounded, Private], Protocol):
         ...
 
 
-class ShareMechanism(Mechanism[Placed, Shared], Protocol):
-    """A mechanism of which each client adds its share: private is the sum of enough of them."""
+class ShareMechanism(Mechanism[Quantised, Shared], Protocol):
+    """A mechanism of which each client adds its share: private is the sum of enough of them.
+
+    Assumes, of its caller: a sum of fewer than `fewest` reports is never opened, and of one round only one.
+    """
 
     @property
     def fewest(self) -> int:

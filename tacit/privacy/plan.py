@@ -27,7 +27,10 @@ class Plan(ABC):
     """One run's noise, who pays for it, and what may be said of it. What a kind leaves out means what stands here.
 
     Guarantee asked of every kind: `algorithm(...).cost(client)` is the whole price of what the client's round releases, and
-    `key`, `server_key` and `digest` name everything of the plan that those releases are a function of.
+    `key`, `server_key` and `digest` name everything of the plan that those releases are a function of. Two plans that noise
+    otherwise and share a key would draw the same noise for both, which shows the difference of what it hides.
+
+    Raises: TypeError, when the class is made, for a plan by which all pay together and that cannot draw a cohort.
     """
 
     participations: int  # rounds that a budget is made to last
@@ -44,12 +47,12 @@ class Plan(ABC):
 
     @property
     def fewest(self) -> int:
-        """With fewer reports than this a round releases nothing."""
+        """With fewer reports than this a round releases nothing; a round of fewer clients is not begun."""
         return 1
 
     @property
     def training_clip(self) -> float | None:
-        """The norm that training bounds; None where it bounds nothing."""
+        """The norm that training bounds; None where it bounds nothing. It is for reports: what bounds is the mechanism."""
         return None
 
     @property
@@ -58,35 +61,49 @@ class Plan(ABC):
         return None
 
     def drawn(self, stream: Stream) -> Sequence[int]:
-        """Where all pay together: the clients of a round, by chance alone."""
+        """Where all pay together: the indices of a round's clients, by chance alone.
+
+        Raises: NotImplementedError in every other kind.
+        """
         raise NotImplementedError(f"{type(self).__name__} draws no cohorts")
 
     @abstractmethod
     def key(self, client: Client) -> str:
-        """What a client's noise is keyed by, of the plan."""
+        """What a client's noise is keyed by, of the plan: every number that the client's release depends on."""
 
     def server_key(self) -> str:
-        """What the server's noise and cohorts are keyed by, of the plan."""
+        """What the server's noise and cohorts are keyed by, of the plan; empty where the server draws none."""
         return ""
 
     @abstractmethod
     def digest(self) -> str:
-        """Every number of the plan, as one text."""
+        """Every number of the plan, as one text: a resumed run with another one is another release, and is paid again."""
 
     @abstractmethod
     def algorithm(self, wiring: Wiring) -> Algorithm:
-        """What clients train and release, and what the server does with it. Raises BadInput for what cannot be wired."""
+        """What clients train and release, and what the server does with it.
+
+        Guarantee asked: nothing but what the algorithm's `release` returns leaves a client, and `cost` is its whole price.
+
+        Raises: BadInput for what cannot be wired.
+        """
 
     def rule(self, experiment: Experiment, population: Population) -> str | None:
-        """The name of the rule that combines updates; None where there is none."""
+        """The name of the rule that combines updates; None where there is none.
+
+        The one that was asked for, or the kind's own choice.
+        """
         return experiment.aggregate.rule or "mean"
 
     def update_noise(self, sizes: np.ndarray, *, learning_rate: float) -> np.ndarray | None:
-        """The noise per coordinate of every client's update, where clients noise their own."""
+        """The noise per coordinate of every client's update, where clients noise their own; else None. It is public."""
         return None
 
     def longest(self, index: int, sizes: np.ndarray, *, learning_rate: float, parameters: int) -> float:
-        """No number that an honest client sends is larger."""
+        """No number that an honest client sends is larger; a deployed server refuses a message with one.
+
+        Infinite where nothing is known.
+        """
         return float("inf")
 
     @abstractmethod
@@ -96,7 +113,7 @@ class Plan(ABC):
     def also(
         self, guarantee: Guarantee, experiment: Experiment, ledger: Ledger, population: Population
     ) -> tuple[Guarantee, ...]:
-        """What holds beside the guarantee, against somebody who sees more."""
+        """What holds beside the guarantee, against somebody who sees more. `guarantee` says what was spent."""
         return ()
 
     def title(self, experiment: Experiment) -> str:
@@ -111,7 +128,8 @@ class Plan(ABC):
 def planned_participations(*, rounds: int, share: float) -> int:
     """Rounds a client is made to afford: all of them if all take part, else mean + 2 std of a Binomial(rounds, share).
 
-    A client drawn more often than that runs out early and stays out; one drawn less often keeps what is left.
+    A client drawn more often than that runs out early and stays out; one drawn less often keeps what is left. So this number
+    decides how much noise there is, never whether a budget holds.
 
     >>> planned_participations(rounds=100, share=1.0), planned_participations(rounds=100, share=0.1)
     (100, 16)
@@ -123,12 +141,18 @@ def planned_participations(*, rounds: int, share: float) -> int:
 
 
 class Kind(Protocol):
-    """A kind of privacy, by which plans are made."""
+    """A kind of privacy, by which plans are made. It is asked in a simulation, by a deployed server and at every site alike."""
 
     plans: type[Plan]  # what it makes: what holds for all of them is asked before there is one
 
     def plan(self, experiment: Experiment, population: Population, *, size: int, own: int | None = None) -> Plan:
-        """The plan for a model of `size` parameters. Raises BadInput. One client (`own`) may leave out what is the others'."""
+        """The plan for a model of `size` parameters. One client (`own`) may leave out what is the others'.
+
+        Guarantee asked: the same experiment and population give a client the same noise and price everywhere, or a site and
+        the server would not mean the same run.
+
+        Raises: BadInput for settings that cannot keep the promise.
+        """
         ...
 
     def refuse_at_site(self, experiment: Experiment) -> None:

@@ -11,21 +11,24 @@ from tacit.data.population import Population
 from tacit.experiment import Experiment
 from tacit.privacy.ledger.before import Before
 from tacit.privacy.ledger.filter import most_releases
-from tacit.privacy.ledger.ledger import ALL
+from tacit.privacy.ledger.tables import ALL
 
 GROUPS = 12  # distinct budgets beyond this are shown in so many groups of similar epsilon
 
 
 @dataclass(frozen=True)
 class Purse:
-    """The clients' budgets, and what is gone of them."""
+    """The clients' budgets, and what is gone of them: what plans are priced from. Nothing is charged."""
 
     experiment: Experiment
     population: Population = field(repr=False)
     before: Before
 
     def rounds(self, index: int | None, event: DpEvent, *, hint: int) -> int:
-        """How many of the planned rounds a client can pay for, as the ledger would say; without an index, everybody together."""
+        """How many of the planned rounds a client can pay for, as the ledger would say; without an index, everybody together.
+
+        Raises: BadInput for an event without a price.
+        """
         privacy, rounds = self.experiment.privacy, self.experiment.train.rounds
         known = self.before.of(ALL if index is None else self.population.names[index])
         limits = {"before": known, "total_delta": privacy.delta, "rounds": rounds, "accountant": privacy.accountant}
@@ -45,7 +48,10 @@ class Purse:
         return row | {"delta": self.population.delta}
 
     def groups(self) -> Sequence[np.ndarray]:
-        """Clients with equal epsilon and equal rest of it; of many such groups, a few of similar ones."""
+        """Clients with equal epsilon and equal rest of it; of many such groups, a few of similar ones.
+
+        Guarantee: every client is in exactly one group, in the order of their epsilons.
+        """
         order = np.lexsort((self.population.left, self.population.epsilons))
         epsilons, left = self.population.epsilons[order], self.population.left[order]
         cuts = np.flatnonzero((epsilons[1:] != epsilons[:-1]) | (left[1:] != left[:-1])) + 1

@@ -27,13 +27,19 @@ class Seals(Protocol):
     """Where the seals of encrypted sums come from: one process that is all parties, a site's folder, or the server's."""
 
     def seal(self, plan: Any, number: int, word: str, clients: Sequence[str], everybody: Sequence[str]) -> Any:
-        """The seal of one group's reports. Raises BadInput or KeyRefused."""
+        """The seal of one group's reports: of the group with that number in the plan, called `word`, whose members are `clients`.
+
+        Raises: BadInput for lanes that do not fit the key, KeyRefused for keys that are missing or not those of everybody.
+        """
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class Wiring:
-    """`local` is somebody else's training in the place of Tacit's; `seals` is None where one process is all parties."""
+    """What an algorithm is made from. Where `local` is given it trains in the place of Tacit's own SGD.
+
+    `seals` is None where one process is all parties.
+    """
 
     experiment: Experiment
     population: Population = field(repr=False)
@@ -48,7 +54,10 @@ class Wiring:
 
     @cached_property
     def training(self) -> Local:
-        """A client's training where its update is bounded as a whole: plain SGD, or somebody else's."""
+        """A client's training where its update is bounded as a whole: plain SGD, or somebody else's.
+
+        Where privacy is promised its result is not trusted: it is clipped before anything is released.
+        """
         train = self.experiment.train
 
         def batch(client: Client) -> int:
@@ -61,15 +70,15 @@ class Wiring:
 
     @cached_property
     def optimizer(self) -> ServerOptimizer:
-        """What the server does with a combined update."""
+        """What the server does with a combined update. It sees nothing but what was released, so that it costs nothing."""
         train = self.experiment.train
-        said = {"momentum": train.server_momentum, "adaptivity": train.server_adaptivity}
-        options = {key: value for key, value in said.items() if value is not None}
+        settings = {"momentum": train.server_momentum, "adaptivity": train.server_adaptivity}
+        options = {key: value for key, value in settings.items() if value is not None}
         kinds: Mapping[str, Callable[..., ServerOptimizer]] = {"sgd": Sgd, "momentum": Momentum, "adam": Adam}
         return kinds[train.server_optimizer](train.server_learning_rate, **options)
 
     def rule(self, name: str) -> rules.Rule:
-        """A rule with the experiment's options."""
+        """A rule with the experiment's options. Raises BadInput for a rule that is not there, or options it does not take."""
         return rules.load(name, **self.experiment.aggregate.options())
 
     def server(self, rule: rules.Rule, crowd: rules.Crowd) -> Server:
@@ -78,7 +87,12 @@ class Wiring:
 
     @cached_property
     def views(self) -> Shifts | None:
-        """How records are moved for `train.views`. Raises BadInput for what are no images."""
+        """How records are moved for `train.views`; None where they are not.
+
+        A step of a 28-pixel image is up to 2 pixels, unless said.
+
+        Raises: BadInput for what are no images, or smaller than such a step.
+        """
         train = self.experiment.train
         if train.views is None:
             return None

@@ -15,21 +15,28 @@ from itertools import pairwise
 
 from gmpy2 import mpz
 
+from tacit.protect.octets import from_octets
+
 Compute = Callable[[int, int], Iterable[mpz]]  # the integers number start to stop - 1
 NO_PROCESS = -1
 WORTH_A_FORK = 8  # fewer integers than this are computed in place: a fork costs about as much
 
 
 def available() -> int:
-    """The cores this process may use."""
+    """The cores this process may use: those it is bound to where the system says so, else all."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Batch:
     """`count` integers below 256^width that forked processes compute while the caller goes on.
 
-    `result` waits for them. A process that failed is no loss: its part is computed again in the caller, where an
-    error can be seen.
+    Guarantee: `result` gives what `compute(0, count)` would, in order. A process that failed, was killed or could not be
+    started is no loss: its part is computed again in the caller, where an error can be seen. No process outlives the batch:
+    `close`, which is also called when the batch is no longer used, kills and awaits what still runs.
+
+    Assumes: `compute(start, stop)` yields stop - start integers, none negative and none of more than `width` bytes; if it
+    draws anything, it draws from the operating system, because a generator's state would be copied by the fork; `workers` is
+    at least 1.
     """
 
     def __init__(self, compute: Compute, count: int, *, width: int, workers: int):
@@ -41,14 +48,19 @@ class Batch:
                 self._parts.append((self._fork(start, stop), start, stop))
 
     def result(self) -> list[mpz]:
-        """The integers, in order. Raises what `compute` raises."""
-        found: list[mpz] = []
+        """The integers, in order, once every process has ended.
+
+        Each part is handed over once, so a second call returns an empty list.
+
+        Raises: what `compute` raises, for a part that had to be computed here.
+        """
+        values: list[mpz] = []
         while self._parts:
             pid, start, stop = self._parts[0]
             done = _succeeded(pid)
             del self._parts[0]
-            found += self._read(start, stop) if done else list(self._compute(start, stop))
-        return found
+            values += self._read(start, stop) if done else list(self._compute(start, stop))
+        return values
 
     def close(self) -> None:
         """Ends what still runs. Does nothing in a process that inherited the batch by a fork."""
@@ -73,16 +85,15 @@ class Batch:
         try:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            for place, value in zip(range(start, stop), self._compute(start, stop), strict=True):
-                self._memory[place * self._width : (place + 1) * self._width] = int(value).to_bytes(self._width, "big")
+            width = self._width
+            for position, value in zip(range(start, stop), self._compute(start, stop), strict=True):
+                self._memory[position * width : (position + 1) * width] = int(value).to_bytes(width, "big")
             os._exit(0)
         finally:
             os._exit(1)  # whatever happened: nothing of the parent's may run here
 
     def _read(self, start: int, stop: int) -> list[mpz]:
-        width = self._width
-        raw = self._memory[start * width : stop * width]
-        return [mpz(int.from_bytes(raw[at : at + width], "big")) for at in range(0, len(raw), width)]
+        return from_octets(self._memory[start * self._width : stop * self._width], width=self._width)
 
 
 def _succeeded(pid: int) -> bool:
@@ -94,7 +105,18 @@ def _succeeded(pid: int) -> bool:
 
 
 def compute(work: Compute, count: int, *, width: int, workers: int | None = None) -> list[mpz]:
-    """`count` integers below 256^width, on `workers` cores (all of them if None)."""
+    """`count` integers below 256^width, on `workers` cores (all of them if None).
+
+    Guarantee: the integers of `work(0, count)` in their order, however many cores there are. Few integers, one core, or a
+    system without `fork` compute them in this process.
+
+    Assumes: of `work` what `Batch` does of its `compute`.
+
+    Raises: what `work` raises.
+
+    >>> compute(lambda start, stop: (mpz(i * i) for i in range(start, stop)), 4, width=1)
+    [mpz(0), mpz(1), mpz(4), mpz(9)]
+    """
     workers = min(workers or available(), count)
     if workers < 2 or count < WORTH_A_FORK or not hasattr(os, "fork"):
         return list(work(0, count))

@@ -24,7 +24,8 @@ from gmpy2 import mpz
 
 from tacit import check
 from tacit.errors import BadInput, OpeningRefused
-from tacit.protect.envelope import Place, taken
+from tacit.protect.envelope import RoundContext
+from tacit.protect.inbox import inbox_of
 
 T = TypeVar("T")
 SCHEMA = """
@@ -37,7 +38,12 @@ BUSY_SECONDS = 30  # how long a second opener on the same file waits for its tur
 
 
 def whose_turn(turns: Sequence[str], *, run: str, round: int) -> str:
-    """The member that opens this round: everybody computes the same one.
+    """The member that opens this round: a hash of run and round among the sorted names, so everybody computes the same one.
+
+    Guarantee: never two holders for one round. Whoever names the run can favour a holder, so turns are no defence against one
+    that helps the server.
+
+    Assumes: at least one name.
 
     >>> whose_turn(["coast", "north"], run="r", round=0) in ("coast", "north")
     True
@@ -49,7 +55,14 @@ def whose_turn(turns: Sequence[str], *, run: str, round: int) -> str:
 class Opener(Generic[T]):
     """Opens at most one sum of a round, of at least `at_least` reports, with `open_with` (a secret key's or a share's).
 
-    Guarantee: the round is on disk as opened before `open_with` is called.
+    Guarantee: before `open_with` is called, run, round, key and a hash of the sum are on disk (SQLite, synchronous=FULL).
+    Another sum of the round is refused from then on, by every process that uses the same file and after a crash; the same sum
+    is opened again. Nothing is written for what is refused.
+
+    Assumes: the file is neither deleted nor replaced by an older copy, and nobody else uses the same key or share with
+    another file.
+
+    Raises: BadInput for `at_least` below 2 or a name that is not among the turns, OpeningRefused if the file cannot be kept.
     """
 
     def __init__(
@@ -74,42 +87,45 @@ class Opener(Generic[T]):
         except (sqlite3.Error, OSError) as error:
             raise OpeningRefused(f"The openings {self.path} cannot be kept ({error}); nothing was opened.") from error
 
-    def open(self, place: Place, messages: Sequence[bytes]) -> tuple[T, list[str]]:
+    def open(self, context: RoundContext, messages: Sequence[bytes]) -> tuple[T, list[str]]:
         """Opens the sum of the reports it is shown, and says whose they are. Withstands a server that lies.
 
-        Raises MessageRefused for a report that is not in order, TooFewReports, or OpeningRefused.
+        Assumes: `context` is the holder's own knowledge of run, round, key, roster and members, not the server's.
+
+        Raises: MessageRefused for a report that is not in order, TooFewReports, or OpeningRefused: another sum of this round
+        was opened, it is another's turn, or the opening cannot be written down. In each case nothing is opened.
         """
-        inbox = taken(place, messages)
+        inbox = inbox_of(context, messages)
         total, clients = inbox.total(at_least=self.at_least), inbox.complete()
-        return self._open(place, total, clients), clients
+        return self._open(context, total, clients), clients
 
     def close(self) -> None:
-        """Closes the file; nothing is pending."""
+        """Closes the file; nothing is pending, because every opening was on disk before it was made."""
         self._db.close()
 
-    def _open(self, place: Place, total: list[mpz], clients: list[str]) -> T:
+    def _open(self, context: RoundContext, total: list[mpz], clients: list[str]) -> T:
         if self.turns:
-            turn = whose_turn(self.turns, run=place.run, round=place.round)
+            turn = whose_turn(self.turns, run=context.run, round=context.round)
             if turn != self.name:
-                raise OpeningRefused(f"Round {place.round} is opened by {turn!r}, not by {self.name!r}: ask there.")
-        self._record(place, total, clients)
+                raise OpeningRefused(f"Round {context.round} is opened by {turn!r}, not by {self.name!r}: ask there.")
+        self._record(context, total, clients)
         return self._open_with(total)
 
-    def _record(self, place: Place, total: list[mpz], clients: list[str]) -> None:
-        digest = hashlib.sha256(place.public.to_bytes(total)).hexdigest()
+    def _record(self, context: RoundContext, total: list[mpz], clients: list[str]) -> None:
+        digest = hashlib.sha256(context.public.to_bytes(total)).hexdigest()
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
-        row = (place.run, place.round, place.public.id, len(clients), digest, now)
+        row = (context.run, context.round, context.public.id, len(clients), digest, now)
         try:
             self._db.execute("INSERT INTO openings VALUES (?, ?, ?, ?, ?, ?)", row)
         except sqlite3.IntegrityError as error:
-            if self._opened(place) == (place.public.id, digest):
+            if self._opened(context) == (context.public.id, digest):
                 return
-            text = f"Another sum of round {place.round} of run {place.run} has been opened"
+            text = f"Another sum of round {context.round} of run {context.run} has been opened"
             raise OpeningRefused(f"{text}: a second could give away a single update, so start a new round.") from error
         except sqlite3.Error as error:
             raise OpeningRefused(f"The openings {self.path} cannot be kept ({error}); nothing was opened.") from error
 
-    def _opened(self, place: Place) -> tuple[str, str]:
+    def _opened(self, context: RoundContext) -> tuple[str, str]:
         """Key and digest of the round's sum that is on disk as opened."""
         query = "SELECT key, sha256 FROM openings WHERE run = ? AND round = ?"
-        return self._db.execute(query, (place.run, place.round)).fetchone()
+        return self._db.execute(query, (context.run, context.round)).fetchone()

@@ -20,7 +20,12 @@ T = TypeVar("T", PublicKey, SecretKey, Share, Verification)
 
 
 def save(folder: Path, key: SecretKey, *, force: bool = False) -> tuple[Path, Path]:
-    """Writes `secret.json` (its owner's alone) and `public.json` (everybody's) and returns where they are."""
+    """Writes `secret.json` (its owner's alone) and `public.json` (everybody's) and returns where they are.
+
+    The secret is written first: if the second cannot be written, the public key is still in the first.
+
+    Raises: BadInput if either exists and `force` is not given, or cannot be written.
+    """
     secret, public = folder / SECRET_FILE, folder / PUBLIC_FILE
     files.write(secret, secret_record(key), mode=files.SECRET, force=force)
     files.write(public, public_record(key.public), mode=files.PUBLIC, force=force)
@@ -28,28 +33,39 @@ def save(folder: Path, key: SecretKey, *, force: bool = False) -> tuple[Path, Pa
 
 
 def save_shares(folder: Path, shares: list[Share], *, force: bool = False) -> list[Path]:
-    """Writes one secret file per share and the public verification keys."""
-    places = [folder / f"share-{share.index}.json" for share in shares]
-    for place, share in zip(places, shares, strict=True):
-        save_share(place, share, force=force)
-    return [*places, save_verification(folder, shares[0].verification, force=force)]
+    """Writes one secret file per share and the public verification keys, and returns where they are, the verification last.
+
+    Assumes: the folder is the dealer's, who hands every share to its owner and keeps none: all together open everything.
+
+    Raises: BadInput as `save`; the files before the one that failed are there.
+    """
+    paths = [folder / f"share-{share.index}.json" for share in shares]
+    for path, share in zip(paths, shares, strict=True):
+        save_share(path, share, force=force)
+    return [*paths, save_verification(folder, shares[0].verification, force=force)]
 
 
 def save_share(path: Path, share: Share, *, force: bool = False) -> None:
-    """Writes one share, for its owner alone."""
+    """Writes one share, for its owner alone, with the verification key it belongs to. Raises: BadInput as `save`."""
     record = verification_record(share.verification) | {"key_ops": ["share"], "index": share.index}
     files.write(path, record | {"share": to_text(share.value)}, mode=files.SECRET, force=force)
 
 
 def save_verification(folder: Path, key: Verification, *, force: bool = False) -> Path:
-    """Writes what everybody may know of a split key and returns where it is."""
+    """Writes what everybody may know of a split key and returns where it is. Raises: BadInput as `save`."""
     path = folder / VERIFICATION_FILE
     files.write(path, verification_record(key), mode=files.PUBLIC, force=force)
     return path
 
 
 def load(path: Path) -> Key:
-    """The key in a file, whatever its kind. Raises KeyRefused: damaged, too weak, or a secret that others can read."""
+    """The key in a file, whatever its kind.
+
+    Guarantee: a key that is returned has passed the checks of its class, so a weak or damaged one is never used; a file with
+    secrets in it was read by `owner_files.read(secret=True)`.
+
+    Raises: KeyRefused for a file that is damaged, holds a key that is too weak, or is a secret that others can read.
+    """
     record = files.read(path, secret=False)
     if "p" in record or "share" in record:
         record = files.read(path, secret=True)
@@ -60,17 +76,25 @@ def load(path: Path) -> Key:
 
 
 def load_public(path: Path) -> PublicKey:
-    """A public key. A secret key's file is refused: the server must not have one."""
+    """A public key.
+
+    Raises: KeyRefused as `load`, and for a secret key's file: the server must not have one.
+    """
     return _expect(path, PublicKey, "a public key")
 
 
 def load_secret(path: Path) -> SecretKey:
-    """A secret key."""
+    """A secret key. Raises: KeyRefused as `load`, and for a key of another kind."""
     return _expect(path, SecretKey, "a secret key")
 
 
 def load_share(path: Path) -> Share:
-    """One share of a split key. Raises KeyRefused if its number is not the one that its verification key belongs to."""
+    """One share of a split key.
+
+    Guarantee: its number is the one that its verification key was made from, so its answers will pass `refuse_wrong`.
+
+    Raises: KeyRefused as `load`, and for a share that is not genuine.
+    """
     share = _expect(path, Share, "a share of a key")
     if not share.genuine():
         raise KeyRefused(f"{path} does not hold share {share.index} of its key: it was altered, so ask for it again.")
@@ -78,25 +102,25 @@ def load_share(path: Path) -> Share:
 
 
 def load_verification(path: Path) -> Verification:
-    """The public part of a split key."""
+    """The public part of a split key. Raises: KeyRefused as `load`, and for a key of another kind, a share among them."""
     return _expect(path, Verification, "a verification key")
 
 
 def public_record(key: PublicKey) -> dict[str, Any]:
-    """A public key as pheutil writes it."""
+    """A public key as pheutil writes it, with shape and h_s under "tacit". `kid` is the key's id; a reader computes it anew."""
     own = {"shape": key.shape} | ({"h_s": to_text(key.h_s)} if key.h_s is not None else {})
     return {"kty": "DAJ", "alg": "PAI-GN1", "key_ops": ["encrypt"], "n": to_text(key.n), "kid": key.id, "tacit": own}
 
 
 def secret_record(key: SecretKey) -> dict[str, Any]:
-    """A secret key as pheutil writes it."""
+    """A secret key as pheutil writes it. It holds p and q: write it by `save` only."""
     record = {"kty": "DAJ", "key_ops": ["decrypt"], "p": to_text(key.p), "q": to_text(key.q), "kid": key.public.id}
     short = {"tacit": {"short": [to_text(prime) for prime in key.short]}} if key.short else {}
     return record | {"pub": public_record(key.public)} | short
 
 
 def verification_record(key: Verification) -> dict[str, Any]:
-    """What everybody may know of a split key."""
+    """What everybody may know of a split key, and the first part of a share's own record."""
     record = {"kty": "DAJ", "key_ops": ["verify"], "pub": public_record(key.public), "kid": key.public.id}
     return record | {
         "threshold": key.threshold,
@@ -117,11 +141,13 @@ def _parse(record: dict[str, Any]) -> Key:
         pair = (from_text(short[0]), from_text(short[1])) if short else None
         return SecretKey(public, from_text(record["p"]), from_text(record["q"]), pair)
     keys = tuple(from_text(text) for text in record["keys"])
-    whole = Verification(public, _whole(record["threshold"]), from_text(record["v"]), keys)
-    return Share(whole, _whole(record["index"]), from_text(record["share"])) if "share" in record else whole
+    verification = Verification(public, _integer(record["threshold"]), from_text(record["v"]), keys)
+    if "share" not in record:
+        return verification
+    return Share(verification, _integer(record["index"]), from_text(record["share"]))
 
 
-def _whole(number: Any) -> int:
+def _integer(number: Any) -> int:
     if type(number) is not int:
         raise TypeError(f"{number!r:.40} in the place of a whole number")
     return number

@@ -19,6 +19,12 @@ WIDEST = 62  # bits of a lane: sums are int64
 class Lanes:
     """`count` integers of at most `reach` in size, in numbers below 2^plaintext_bits, of which up to `reports` are added.
 
+    Guarantee: the sum of up to `reports` packed vectors unpacks to the sum of the vectors, exactly. An integer that is not in
+    -reach ... reach cannot be packed; a sum that no packed vectors have, as a lane or what lies beyond the last one shows, is
+    refused. A false sum within all ranges is not seen here.
+
+    Raises: BadInput for a count, reach or number of reports below 1, and for lanes wider than 62 bits or than the plaintext.
+
     >>> lanes = Lanes(count=3, reach=100, reports=2, plaintext_bits=30)
     >>> total = [a + b for a, b in zip(lanes.pack([1, -2, 3]), lanes.pack([10, 20, -100]))]
     >>> lanes.width, len(total), lanes.unpack(total, reports=2).tolist()
@@ -38,21 +44,26 @@ class Lanes:
 
     @property
     def width(self) -> int:
-        """The bits of a lane: the largest sum fits."""
+        """The bits of a lane: the largest sum, 2 reach reports, fits."""
         return (2 * self.reach * self.reports).bit_length()
 
     @property
     def per_number(self) -> int:
-        """Lanes in one number."""
+        """How many lanes one number has."""
         return self.plaintext_bits // self.width
 
     @property
     def numbers(self) -> int:
-        """How many numbers a vector takes."""
+        """How many numbers, and so how many ciphertexts, a vector takes."""
         return -(-self.count // self.per_number)
 
     def pack(self, values: Sequence[int] | np.ndarray) -> list[int]:
-        """The integers as numbers. Raises GridOverflow for one beyond its lane's reach."""
+        """The integers as numbers, the first in the lowest lane.
+
+        Assumes: integers; an array of floats would be cut to whole numbers.
+
+        Raises: BadInput for another number of them, GridOverflow for one beyond its lane's reach.
+        """
         shifted = np.asarray(values, dtype=np.int64) + self.reach
         if shifted.shape != (self.count,):
             raise BadInput(f"Expected {self.count} integers, got shape {shifted.shape}.")
@@ -67,7 +78,10 @@ class Lanes:
     def unpack(self, numbers: Sequence[int], *, reports: int) -> np.ndarray:
         """The sums of the integers in a sum of `reports` packed vectors.
 
-        Raises GridOverflow where a lane, or what lies beyond the last one, is out of range.
+        Assumes: `reports` is the true number of vectors in the sum, since each has added `reach` to every lane.
+
+        Raises: GridOverflow where a lane, or what lies beyond the last one, is out of range, and for more reports than there
+        is room for; BadInput for another number of numbers.
         """
         if not 1 <= reports <= self.reports:
             raise GridOverflow(f"A sum of {reports} reports does not fit lanes made for at most {self.reports}.")
@@ -90,7 +104,7 @@ class Lanes:
 
 
 def pack_slowly(lanes: Lanes, values: Sequence[int]) -> list[int]:
-    """The twin of `Lanes.pack`, by shifts."""
+    """The slow twin of `Lanes.pack`, by shifts. It checks nothing."""
     numbers = []
     for start in range(0, lanes.count, lanes.per_number):
         number = 0

@@ -8,7 +8,7 @@ import contextlib
 import json
 import os
 import secrets
-from base64 import urlsafe_b64decode, urlsafe_b64encode
+from base64 import b64decode, urlsafe_b64encode
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,8 @@ MOST_BYTES = 1 << 20  # the verification keys of 100 shares of 4096 bits take 14
 def to_text(number: int) -> str:
     """A number as JSON web keys have it: base64url of its big-endian bytes, without padding (RFC 7518, section 2).
 
+    Raises: OverflowError for a negative number.
+
     >>> to_text(65537), from_text("AQAB")
     ('AQAB', mpz(65537))
     """
@@ -32,7 +34,10 @@ def to_text(number: int) -> str:
 
 
 def from_text(text: str) -> mpz:
-    """The number that `to_text` wrote."""
+    """The number that `to_text` wrote.
+
+    Raises: ValueError or TypeError for what is no base64url, as `bytes_from_text`.
+    """
     return mpz(int.from_bytes(bytes_from_text(text), "big"))
 
 
@@ -42,14 +47,26 @@ def bytes_to_text(raw: bytes) -> str:
 
 
 def bytes_from_text(text: str) -> bytes:
-    """What `bytes_to_text` wrote. Raises ValueError or TypeError for anything else."""
+    r"""What `bytes_to_text` wrote, with or without padding.
+
+    Raises: ValueError for a character outside the alphabet or a length that no bytes have, TypeError for what is no text.
+
+    >>> bytes_from_text("AQAB")
+    b'\x01\x00\x01'
+    """
     if not isinstance(text, str):
         raise TypeError(f"{type(text).__name__} in the place of base64url")
-    return urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    return b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
 
 
 def write(path: Path, record: dict[str, Any], *, mode: int, force: bool = False) -> None:
-    """Writes a file with exactly this mode, whole or not at all. Raises BadInput if it exists and `force` is not given."""
+    """Writes a record as JSON into a file of exactly this mode.
+
+    Guarantee: the file is there complete, and forced to the disk, or not at all; a secret is never readable by others, not
+    for a moment, because the temporary file is created with its mode. Without `force` an existing file is left as it is.
+
+    Raises: BadInput if the file exists and `force` is not given, or if it cannot be written.
+    """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -73,7 +90,13 @@ def write(path: Path, record: dict[str, Any], *, mode: int, force: bool = False)
 
 
 def read(path: Path, *, secret: bool) -> dict[str, Any]:
-    """The JSON object in a key file. Raises KeyRefused if it is secret and others can read it, or if it is not one."""
+    """The JSON object in a key file.
+
+    Guarantee: with `secret`, the mode and the owner are those of the very file that is read.
+
+    Raises: KeyRefused if the file is missing, unreadable, longer than MOST_BYTES or no JSON object; with `secret` also if
+    group or others have any right to it, or if it belongs to another user than this one or root.
+    """
     try:
         with path.open("rb") as stream:
             state = os.fstat(stream.fileno())

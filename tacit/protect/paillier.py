@@ -1,17 +1,19 @@
-"""Paillier's additive encryption (EUROCRYPT 1999) with g = n + 1: whoever has the public key seals and adds, whoever has
-the secret key opens. `textbook` is the slow twin.
+"""Paillier's additive encryption (EUROCRYPT 1999) with g = n + 1: whoever has the public key seals and adds, whoever has the
+secret key opens. `textbook` is the slow twin.
 
     seal   c = (1 + mn) rho mod n^2        rho is an n-th residue that is used once: see `randomisers`
     add    c = c_1 c_2 mod n^2             opens to m_1 + m_2
     open   modulo p^2 and q^2 apart, then joined by the Chinese remainder theorem (Paillier 1999, section 7)
 
 Guarantee: without the secret key a ciphertext says nothing about its message (IND-CPA), under
+
 - `ordinary`, `safe-prime`: decisional composite residuosity, and that rho = h_s^r with |n|/2-bit r looks like a random
   n-th residue (Damgård, Jurik and Nielsen 2010: h = -x^2, p = q = 3 mod 4, gcd(p - 1, q - 1) = 2);
 - `short-exponent`: the stronger assumption of Ma, Han and Lei (ACSAC 2021): the same although h lies in a secret
   subgroup of only `short_bits` bits. Such a key opens only what was sealed with its own h_s.
 
-Ciphertexts are malleable on purpose and an opener is an oracle: nothing here authenticates, see `envelope` and `opener`.
+Ciphertexts are malleable on purpose and whoever opens is an oracle: nothing here authenticates. Who sent what is settled by
+`envelope`, that its sender knows it by `proofs`, and what may be opened by `holder`. Nothing here takes constant time.
 """
 
 import hashlib
@@ -29,37 +31,57 @@ from gmpy2 import mpz
 from tacit import check
 from tacit.errors import BadCiphertext, BadInput, KeyRefused, SumOverflow
 from tacit.protect import cores, primes, weak
+from tacit.protect.octets import from_octets, to_octets
 
 Shape = Literal["ordinary", "short-exponent", "safe-prime"]
 SHAPES: tuple[Shape, ...] = ("ordinary", "short-exponent", "safe-prime")
 SIZES = (2048, 3072, 4096)  # 112, 128 and about 150 bits of security (NIST SP 800-57 part 1, table 2)
 LEAST_BITS = SIZES[0]
-SPARE_BITS = 2  # a plaintext is below n / 2, so a sum that ran over is seen and never wraps in silence
+SPARE_BITS = 2  # a plaintext is below n / 2, so a sum that has run over by less than its double is seen
 
 
 class Source(Protocol):
-    """Where randomisers come from."""
+    """Where randomisers come from.
+
+    Guarantee, of every implementation: no randomiser is handed out twice, by either method. Two ciphertexts with one
+    randomiser give away the difference of their messages.
+    """
 
     def take(self, count: int) -> list[mpz]:
         """`count` randomisers that nobody has had before."""
         ...
 
     def take_known(self, count: int) -> list[tuple[mpz, mpz]]:
-        """The same, each with the number it was made from: r with rho = h_s^r, or rho = r^n under a key without h_s."""
+        """The same, each with the number it was made from: r with rho = h_s^r, or rho = r^n under a key without h_s.
+
+        That number opens whatever the randomiser seals, and is what a sender needs to prove that it knows what it sealed.
+        """
         ...
 
 
 def short_bits(bits: int) -> int:
-    """The bits of the secret subgroup's order: four times the security of n, because finding a prime of half of them
-    takes a square root (Ma et al. have 448 for 2048 and 512 for 3072; 4096 lies between 512 and their 768 for 7680)."""
+    """The bits of r under a `short-exponent` key of `bits` bits, which are those of the order of its secret subgroup.
+
+    At least four times the security of n: one of the two short primes has half of them, and finding it takes the square root
+    of its size. Ma, Han and Lei (ACSAC 2021) have 448 for 2048 and 512 for 3072; 4096 lies between 512 and their 768 for
+    7680. Other sizes, which only tests have, get a quarter.
+
+    >>> short_bits(3072)
+    512
+    """
     return {2048: 448, 3072: 512, 4096: 640}.get(bits, bits // 4)
 
 
 @dataclass(frozen=True)
 class PublicKey:
-    """n, and h_s for fast randomisers. Raises KeyRefused for an n that can be factored or an h_s that hides nothing.
+    """n, and h_s for fast randomisers: all that is needed to seal and to add.
+
+    Guarantee: n has at least `least_bits` bits, and `weak.refuse_public` has found neither a factor of it nor an h_s that
+    hides nothing. That n is a product of two primes drawn at random, and that nobody kept them, is the maker's word.
 
     A key without `h_s` (one made elsewhere) still works, with randomisers r^n. `least_bits` is for tests alone.
+
+    Raises: KeyRefused for a key that is too short or weak, BadInput for an unknown shape.
     """
 
     n: mpz = field(repr=False)
@@ -80,12 +102,12 @@ class PublicKey:
 
     @property
     def plaintext_bits(self) -> int:
-        """A message, and every sum of messages, is below 2 to this power."""
+        """A message, and every sum of messages that is opened, is below 2 to this power."""
         return self.bits - SPARE_BITS
 
     @property
     def exponent_bits(self) -> int:
-        """The bits of r in rho = h_s^r."""
+        """The bits of r in rho = h_s^r: half of n's, or `short_bits` under a short-exponent key."""
         return short_bits(self.bits) if self.shape == "short-exponent" else (self.bits + 1) // 2
 
     @property
@@ -100,16 +122,27 @@ class PublicKey:
 
     @cached_property
     def id(self) -> str:
-        """A fingerprint of all that makes the key: 128 bits of SHA-256, in hexadecimal."""
+        """A fingerprint of shape, n and h_s: 128 bits of SHA-256, in hexadecimal. Every report's signature covers it."""
         text = f"tacit paillier {self.shape} {self.n:x} {self.h_s or 0:x}"
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     def seal(self, messages: Sequence[int], randomisers: Source) -> list[mpz]:
-        """A ciphertext per message. Raises BadInput for a message that is negative or too large."""
+        """A ciphertext per message, each under a randomiser of its own.
+
+        Guarantee: IND-CPA, under the assumptions of the module, as long as the source hands out no randomiser twice.
+
+        Raises: BadInput for a message that is not an integer, is negative or is not below 2^plaintext_bits. The randomisers
+        that were taken for it are gone all the same.
+        """
         return self.seal_with(messages, randomisers.take(len(messages)))
 
     def seal_with(self, messages: Sequence[int], values: Sequence[mpz]) -> list[mpz]:
-        """The same, with randomisers that were taken before and are used nowhere else."""
+        """The same, with randomisers that were taken before.
+
+        Assumes: every value came from a `Source` for this key and is used nowhere else.
+
+        Raises: BadInput as `seal`, ValueError for another number of values than messages.
+        """
         n, n_squared, limit = self.n, self.n_squared, 1 << self.plaintext_bits
         try:
             numbers = [mpz(index(m)) for m in messages]  # a float, even a whole one, is not a message
@@ -120,39 +153,75 @@ class PublicKey:
         return [(1 + m * n) * rho % n_squared for m, rho in zip(numbers, values, strict=True)]
 
     def add(self, rows: Iterable[Sequence[mpz]]) -> list[mpz]:
-        """Ciphertexts of the sums of equally long rows, place by place. Raises BadInput if they are not."""
+        """Ciphertexts of the sums of equally long rows, position by position. Needs no secret.
+
+        Guarantee: opens to the sums modulo n. Nothing random is added, so whoever knows the rows can tell that this is their
+        sum.
+
+        Assumes: ciphertexts that `validate` has let pass, and messages whose sum is below 2^plaintext_bits (`Lanes` leaves
+        room for it).
+
+        Raises: BadInput for no rows, or rows of different lengths.
+        """
         rows = list(rows)
         if not rows or any(len(row) != len(rows[0]) for row in rows):
             raise BadInput(f"Expected rows of one length to add, got lengths {sorted({len(row) for row in rows})}.")
         return [reduce(lambda a, b: a * b % self.n_squared, column) for column in zip(*rows, strict=True)]
 
     def to_bytes(self, ciphertexts: Iterable[mpz]) -> bytes:
-        """Ciphertexts as big-endian numbers of one width: the length says how many there are and nothing else."""
-        return b"".join(int(c).to_bytes(self.ciphertext_bytes, "big") for c in ciphertexts)
+        """Ciphertexts as big-endian numbers of one width: the length says how many there are and nothing else.
+
+        Raises: OverflowError for a number that is longer than a ciphertext.
+        """
+        return to_octets(ciphertexts, width=self.ciphertext_bytes)
 
     def from_bytes(self, raw: bytes) -> list[mpz]:
-        """What `to_bytes` wrote, checked. Raises BadCiphertext."""
+        """What `to_bytes` wrote, each number checked by `validate`.
+
+        Raises: BadCiphertext for no bytes, for bytes that are not a number of whole ciphertexts, and for what `validate`
+        refuses.
+        """
         width = self.ciphertext_bytes
         if not raw or len(raw) % width:
             raise BadCiphertext(f"{len(raw)} bytes are not a number of whole ciphertexts of {width} bytes.")
-        found = [mpz(int.from_bytes(raw[at : at + width], "big")) for at in range(0, len(raw), width)]
-        self.validate(found)
-        return found
+        ciphertexts = from_octets(raw, width=width)
+        self.validate(ciphertexts)
+        return ciphertexts
 
     def validate(self, ciphertexts: Sequence[mpz]) -> None:
-        """Raises BadCiphertext, naming the first c outside 0 < c < n^2 or with a factor in common with n."""
-        for place, c in enumerate(ciphertexts):
+        """Refuses what is not a ciphertext under this key.
+
+        Guarantee: what passes is a unit modulo n^2, so that it opens to something. That its sender knows to what, `proofs`
+        must show.
+
+        Raises: BadCiphertext, naming the first c outside 0 < c < n^2 or with a factor in common with n.
+        """
+        for position, c in enumerate(ciphertexts):
             if not 0 < c < self.n_squared:
-                raise BadCiphertext(f"Ciphertext {place} is outside 0 < c < n^2: refuse its sender.")
+                raise BadCiphertext(f"Ciphertext {position} is outside 0 < c < n^2: refuse its sender.")
         product = reduce(lambda a, b: a * b % self.n, ciphertexts, mpz(1))  # one gcd instead of one for each
         if gcd(product, self.n) != 1:
-            place = next(place for place, c in enumerate(ciphertexts) if gcd(c, self.n) != 1)
-            raise BadCiphertext(f"Ciphertext {place} has a factor in common with n: refuse its sender.")
+            position = next(position for position, c in enumerate(ciphertexts) if gcd(c, self.n) != 1)
+            raise BadCiphertext(f"Ciphertext {position} has a factor in common with n: refuse its sender.")
 
 
 @dataclass(frozen=True)
 class SecretKey:
-    """The primes of a public key, and for short-exponent keys the short primes behind them. Never printed."""
+    """The primes of a public key, and for short-exponent keys the short primes behind them. Never printed.
+
+    Guarantee: both are primes of n, of one size and far apart, with the shape that the public key claims
+    (`weak.refuse_secret`).
+
+    Assumes: whoever holds it opens single reports as well as sums. What keeps it from that is `holder`.
+
+    Raises: KeyRefused for primes that do not belong to the public key or are weak.
+
+    >>> from tacit.protect.randomisers import Randomisers
+    >>> key = generate(bits=320, least_bits=320)  # so short for this example alone
+    >>> stock = Randomisers(key.public, expected=2, workers=1)
+    >>> key.open(key.public.add([key.public.seal([20], stock), key.public.seal([22], stock)]))
+    [mpz(42)]
+    """
 
     public: PublicKey
     p: mpz = field(repr=False)
@@ -177,7 +246,12 @@ class SecretKey:
         return gmpy2.invert(self.p, self.q)
 
     def decrypt(self, c: mpz) -> mpz:
-        """The message modulo n of one ciphertext, which may come from any Paillier with g = n + 1."""
+        """The message modulo n of one ciphertext, which may come from any Paillier with g = n + 1.
+
+        Assumes: c is a unit modulo n^2 (`PublicKey.validate`).
+
+        Raises: BadCiphertext under a short-exponent key, for what was not sealed with that key's own h_s.
+        """
         parts = []
         for p, p_squared, exponent, inverse in self._halves:
             u, rest = divmod(gmpy2.powmod(c, exponent, p_squared) - 1, p)
@@ -190,15 +264,22 @@ class SecretKey:
         return m_p + self.p * ((m_q - m_p) * self._p_inverse % self.q)
 
     def open(self, ciphertexts: Sequence[mpz], *, workers: int | None = None) -> list[mpz]:
-        """The messages, on all cores. Raises BadCiphertext, or SumOverflow if one is not below 2^plaintext_bits."""
-        found = self._messages(self.decrypt, ciphertexts, workers)
-        refuse_overflow(self.public, found)
-        return found
+        """The messages, in order, on all cores unless `workers` says how many.
+
+        Raises: BadCiphertext for what is no ciphertext of this key, SumOverflow if a message is not below 2^plaintext_bits.
+        Then no message at all is returned.
+        """
+        messages = self._messages(self.decrypt, ciphertexts, workers)
+        refuse_overflow(self.public, messages)
+        return messages
 
     def open_any(self, ciphertexts: Sequence[mpz], *, workers: int | None = None) -> list[mpz]:
         """The messages modulo n, out of range or not, and n itself, which is no message, where there is none.
 
-        For a holder that answers whoever asks: what a sum out of range means is decided there, by `refuse_overflow`.
+        For a holder that answers whoever asks: it answers alike whatever the sum is, and what a sum out of range means is
+        decided by who asked, with `refuse_overflow`.
+
+        Raises: BadCiphertext for what `PublicKey.validate` refuses.
         """
         return self._messages(self._decrypt_any, ciphertexts, workers)
 
@@ -219,13 +300,27 @@ class SecretKey:
 
 
 def refuse_overflow(public: PublicKey, opened: Sequence[mpz]) -> None:
-    """Raises SumOverflow if a sum ran over the plaintext's band."""
+    """Refuses opened sums beyond the plaintext's band.
+
+    Guarantee: a sum from 2^plaintext_bits up to n is refused. One of n or more wraps around and can fall back into the band,
+    so the messages must be small enough together; `Lanes` sees to that for honest reports and looks at what was opened again.
+
+    Raises: SumOverflow.
+    """
     if any(m.bit_length() > public.plaintext_bits for m in opened):
         raise SumOverflow(f"A sum is not below 2^{public.plaintext_bits}: fewer reports or more headroom are needed.")
 
 
 def generate(*, bits: int = 3072, shape: Shape = "ordinary", least_bits: int = LEAST_BITS) -> SecretKey:
-    """A new key from the operating system's entropy. `least_bits` is for tests alone."""
+    """A new key from the operating system's entropy.
+
+    Guarantee: n has exactly `bits` bits; p and q are random primes of half of them, both 3 modulo 4, at least 2^(bits/2 -
+    100) apart (FIPS 186-5, A.1.1), with gcd(p - 1, q - 1) = 2 and n prime to (p - 1)(q - 1).
+
+    `least_bits` is for tests alone.
+
+    Raises: BadInput for a size that is not one of SIZES, or an unknown shape.
+    """
     check.one_of(SHAPES, shape=shape)
     if bits % 2 or bits < least_bits or (least_bits == LEAST_BITS and bits not in SIZES):
         raise BadInput(f"Expected bits to be one of {', '.join(map(str, SIZES))}; got {bits!r}.")

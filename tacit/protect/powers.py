@@ -4,16 +4,24 @@ Many bases share Pippenger's buckets (SIAM J. Comput. 9(2), 1980), few of them S
 with sliding windows. One base for many exponents has a comb (Lim and Lee, CRYPTO 1994).
 """
 
+import hashlib
 from collections.abc import Iterator, Sequence
 
 from gmpy2 import mpz, powmod
+
+from tacit.protect.octets import from_octets
 
 WIDEST_DIGIT = 12
 FEW_DIGIT = 4  # bits of a digit where every base has a table of its own, of its odd powers
 
 
 def product_of_powers(bases: Sequence[mpz], exponents: Sequence[int], modulus: mpz, *, bits: int) -> mpz:
-    """prod_i bases[i]^exponents[i] modulo `modulus`, for exponents of at most so many bits.
+    """prod_i bases[i]^exponents[i] modulo `modulus`, by whichever of two ways needs fewer multiplications.
+
+    Assumes: 0 <= exponent < 2^bits for every exponent; the bits of a longer one are lost, or it raises an IndexError. How
+    long it takes depends on the exponents, which are public here: challenges and weights.
+
+    Raises: ValueError for another number of exponents than bases.
 
     >>> product_of_powers([mpz(2), mpz(3)], [5, 2], mpz(1000), bits=3)
     mpz(288)
@@ -26,7 +34,11 @@ def product_of_powers(bases: Sequence[mpz], exponents: Sequence[int], modulus: m
 
 
 def by_buckets(bases: Sequence[mpz], exponents: Sequence[int], modulus: mpz, *, bits: int, width: int) -> mpz:
-    """Digit by digit from the top: equal digits share a bucket, and the buckets are weighed by running products."""
+    """Pippenger's way, for many bases: digit by digit of `width` bits, from the top.
+
+    Bases with the same digit are multiplied into one bucket, and the buckets are weighed by running products: about
+    bits/width (bases + 2^(width + 1)) multiplications.
+    """
     total, mask = mpz(1), (1 << width) - 1
     for shift in range((bits - 1) // width * width, -1, -width):
         buckets: dict[int, mpz] = {}
@@ -45,15 +57,18 @@ def by_buckets(bases: Sequence[mpz], exponents: Sequence[int], modulus: mpz, *, 
 
 
 def by_squarings(bases: Sequence[mpz], exponents: Sequence[int], modulus: mpz, *, bits: int) -> mpz:
-    """Bit by bit from the top, with the odd powers of every base at hand: all bases share the squarings."""
-    due: list[list[mpz]] = [[] for _ in range(bits)]  # by place: what is multiplied in there
+    """Straus's way, for few bases: bit by bit from the top, all sharing the squarings.
+
+    Every base has a table of its odd powers, of FEW_DIGIT bits.
+    """
+    due: list[list[mpz]] = [[] for _ in range(bits)]  # by position: what is multiplied in there
     for base, exponent in zip(bases, exponents, strict=True):
         digits = list(_odd_digits(exponent))
         square, odd = base * base % modulus, [base % modulus]
         for _ in range(max((digit for _, digit in digits), default=0) >> 1):
             odd.append(odd[-1] * square % modulus)
-        for place, digit in digits:
-            due[place].append(odd[digit >> 1])
+        for position, digit in digits:
+            due[position].append(odd[digit >> 1])
     total = mpz(1)
     for factors in reversed(due):
         total = total * total % modulus
@@ -62,15 +77,30 @@ def by_squarings(bases: Sequence[mpz], exponents: Sequence[int], modulus: mpz, *
     return total
 
 
+def small_exponents(seed: bytes, count: int, *, bits: int) -> list[int]:
+    """The challenge of a batch: `count` numbers of `bits` bits, from SHAKE-256 of a seed.
+
+    Guarantee: the same numbers for everybody who has the seed; as a random oracle has it, uniform and independent, zero
+    included. With them a batch stands for its members (the small exponents test of Bellare, Garay and Rabin, EUROCRYPT 1998).
+
+    Assumes: the seed is a hash of all that is batched. Whoever could choose a part of it afterwards could make errors cancel.
+
+    >>> all(0 <= e < 2**16 for e in small_exponents(b"a hash of the statement", 100, bits=16))
+    True
+    """
+    width = bits // 8
+    return [int(e) for e in from_octets(hashlib.shake_256(b"batch" + seed).digest(width * count), width=width)]
+
+
 def _odd_digits(exponent: int) -> Iterator[tuple[int, int]]:
-    """Places and odd digits of FEW_DIGIT bits: the exponent is the sum of digit 2^place."""
-    place, mask = 0, (1 << FEW_DIGIT) - 1
+    """Places and odd digits of FEW_DIGIT bits: the exponent is the sum of digit 2^position."""
+    position, mask = 0, (1 << FEW_DIGIT) - 1
     while exponent:
         zeros = (exponent & -exponent).bit_length() - 1
         exponent >>= zeros
-        yield place + zeros, exponent & mask
+        yield position + zeros, exponent & mask
         exponent >>= FEW_DIGIT
-        place += zeros + FEW_DIGIT
+        position += zeros + FEW_DIGIT
 
 
 def _cost(bases: int, bits: int, width: int) -> int:
@@ -79,9 +109,14 @@ def _cost(bases: int, bits: int, width: int) -> int:
 
 
 class Comb:
-    """Powers of one base: the exponent's bits in `teeth` rows, read column by column, the columns in `blocks` with a table each.
+    """Powers of one base by tables: Lim and Lee's comb.
 
-    A power takes bits / teeth multiplications and bits / (teeth blocks) squarings, a table of 2^teeth numbers each block.
+    The exponent's bits stand in `teeth` rows, which are read column by column, the columns in `blocks` with a table each. A
+    power takes bits / teeth multiplications and bits / (teeth blocks) squarings; every table has 2^teeth numbers. It pays
+    where one base is raised to many long exponents, which is what a proof and its check do with h_s.
+
+    >>> Comb(mpz(3), mpz(1000), bits=20, teeth=3, blocks=2).power(12345) == powmod(3, 12345, 1000)
+    True
     """
 
     def __init__(self, base: mpz, modulus: mpz, *, bits: int, teeth: int, blocks: int):
@@ -99,7 +134,10 @@ class Comb:
             self.tables.append(table)
 
     def power(self, exponent: int | mpz) -> mpz:
-        """base^exponent for an exponent of at most `bits` bits."""
+        """base^exponent, for an exponent of at most `bits` bits.
+
+        Raises: ValueError for one that is negative or longer: never a wrong power.
+        """
         if exponent < 0 or exponent.bit_length() > self.bits:
             raise ValueError("an exponent is longer than its comb")
         digits, total = format(int(exponent), f"0{self.bits}b"), mpz(1)

@@ -22,17 +22,30 @@ SIEVE_SPAN = 1 << 17  # candidates per random start; a hit is chosen at random a
 
 
 def is_prime(candidate: mpz) -> bool:
-    """Whether a candidate drawn at random is prime."""
+    """Whether a candidate is prime, but for an error of at most 4^-40.
+
+    Assumes: it was drawn at random. GMP's test is not made for numbers that somebody chose so that they pass it.
+    """
     return gmpy2.is_prime(candidate, ROUNDS)
 
 
 def draw(bits: int, *, top: int = 2) -> mpz:
-    """A random number of exactly `bits` bits that is 3 modulo 4 and has its `top` highest bits set."""
+    """A random number of exactly `bits` bits that is 3 modulo 4 and has its `top` highest bits set.
+
+    >>> number = draw(64)
+    >>> number.bit_length(), number >> 62, number % 4
+    (64, mpz(3), mpz(3))
+    """
     return mpz(secrets.randbits(bits)) | ((mpz(1) << top) - 1 << (bits - top)) | 3
 
 
 def random_prime(bits: int, *, top: int = 2) -> mpz:
-    """A random prime of `bits` bits, 3 modulo 4."""
+    """A random prime of `bits` bits that is 3 modulo 4 and has its `top` highest bits set.
+
+    >>> prime = random_prime(64)
+    >>> is_prime(prime), prime.bit_length(), prime % 4
+    (True, 64, mpz(3))
+    """
     while True:
         candidate = draw(bits, top=top)
         if is_prime(candidate):
@@ -40,7 +53,11 @@ def random_prime(bits: int, *, top: int = 2) -> mpz:
 
 
 def safe_prime(bits: int) -> mpz:
-    """A random prime p of `bits` bits with (p - 1) / 2 prime."""
+    """A random prime p of `bits` bits with (p - 1) / 2 prime, its two top bits set.
+
+    Both are sieved together by the primes below SIEVE_BELOW, among SIEVE_SPAN candidates behind a random start, and tried in
+    random order. Of the three kinds it takes by far the longest: two numbers have to be prime at once.
+    """
     while True:
         start = draw(bits - 1)  # p' is odd, so p = 2p' + 1 is 3 modulo 4
         hits = _sieve(start)
@@ -53,7 +70,10 @@ def safe_prime(bits: int) -> mpz:
 
 
 def structured_prime(bits: int, short: int) -> tuple[mpz, mpz]:
-    """A prime P = 2pp' + 1 of `bits` bits and its short prime p of `short` bits; p' is prime as well."""
+    """A prime P = 2pp' + 1 of `bits` bits and its short prime p of `short` bits; p' is prime as well.
+
+    P has its two top bits set, so that a product of two has exactly the bits asked for.
+    """
     rest = random_prime(bits - 1 - short, top=3)  # so that every second p or so gives P its two top bits
     while True:
         p = draw(short)

@@ -5,7 +5,7 @@ Without it a ciphertext can be borrowed: c_A^k Enc(offset), signed by B, puts A'
     c_j = (1 + n)^(m_j) rho_j, rho_j = h_s^(r_j)            seed = H(run, round, client, roster, key, all c_j)
     A = (1 + n)^x h_s^s, x random mod n, s random           e_j = 128 bits each, from XOF(seed, A)
     sent: A, z1 = x + sum e_j m_j mod n, z2 = s + sum e_j r_j; s is 128 bits longer than the sum
-    held: (1 + n)^(z1) h_s^(z2) = +-A prod c_j^(e_j)
+    checked: (1 + n)^(z1) h_s^(z2) = +-A prod c_j^(e_j)
 
 It is Schnorr's protocol (J. Cryptology 4, 1991) for the opening of a Paillier ciphertext (Damgård and Jurik, PKC 2001, section
 4.2), of many at once: the challenge is a vector of small exponents (Bellare, Garay and Rabin, EUROCRYPT 1998). A hash of the
@@ -28,7 +28,8 @@ odd e_j). The c_j and A must be units; they are if the equation holds, as its le
 A proof says nothing about the m_j: z1 is uniform, z2 within 2^-128 of a number that does not depend on the r_j, and A follows
 from them. It does not bound the m_j either: a sum out of range is seen when it is opened.
 
-A key without h_s has rho_j = r_j^n: then s is a random unit, A = (1 + n)^x s^n, z2 = s prod r_j^(e_j) mod n, and z2^n is held.
+A key without h_s has rho_j = r_j^n: then s is a random unit, A = (1 + n)^x s^n, z2 = s prod r_j^(e_j) mod n,
+and z2^n stands for h_s^(z2) in the check.
 """
 
 import hashlib
@@ -43,7 +44,7 @@ from gmpy2 import mpz
 
 from tacit.errors import BadInput, BadProof
 from tacit.protect.paillier import PublicKey
-from tacit.protect.powers import Comb, product_of_powers
+from tacit.protect.powers import Comb, product_of_powers, small_exponents
 
 DOMAIN = b"tacit proof 2\n"
 COEFFICIENT_BITS = 128  # of an e_j, and of a checker's weight
@@ -55,7 +56,11 @@ TEETH, BLOCKS = 11, 4  # of the comb for h_s: 6 MB, as dear as five exponentiati
 
 @dataclass(frozen=True)
 class Claim:
-    """Who says to know what: the proof is for this and nothing else."""
+    """Who says to know what: the proof is for this and nothing else.
+
+    Assumes, where it is checked: every field but the ciphertexts is the checker's own knowledge, and the ciphertexts are in
+    the order in which they were sent.
+    """
 
     public: PublicKey
     run: str
@@ -65,7 +70,12 @@ class Claim:
     ciphertexts: Sequence[mpz] = field(repr=False)
 
     def seed(self) -> bytes:
-        """A hash of all of it."""
+        """A hash of all of it, from which the challenge is made.
+
+        Guarantee: claims that differ in anything have different seeds (SHA-256; the numbers have fixed widths and their count
+        is hashed before them), so a proof cannot be carried to another run, round, client, roster, key or list of
+        ciphertexts.
+        """
         words = json.dumps([self.run, self.round, self.client, self.roster, self.public.shape, len(self.ciphertexts)])
         hashed = hashlib.sha256(DOMAIN + words.encode() + b"\n")
         hashed.update(self.public.to_bytes([self.public.n, self.public.h_s or mpz(0)]))
@@ -75,7 +85,11 @@ class Claim:
 
 @dataclass(frozen=True, eq=False)
 class Equation:
-    """What holds where a claim is proved: (1 + n)^z1 h_s^z2 = +-A prod c_j^(e_j) modulo n^2."""
+    """What holds where a claim is proved: (1 + n)^z1 h_s^z2 = +-A prod c_j^(e_j) modulo n^2.
+
+    `commitment` is A, `coefficients` are the e_j; under a key without h_s, z2^n stands for h_s^z2. `proved` checks equations,
+    one by one or many at once.
+    """
 
     commitment: mpz
     ciphertexts: Sequence[mpz]
@@ -85,14 +99,23 @@ class Equation:
 
 
 def proof_bytes(public: PublicKey) -> int:
-    """The length of a proof: the key's, whatever is proved."""
+    """The length of a proof, which depends on the key alone, not on how much is proved."""
     return sum(_widths(public))
 
 
-def prove(claim: Claim, messages: Sequence[int], secret: Sequence[mpz]) -> bytes:
-    """The proof of who sealed `messages` with randomisers made from the numbers in `secret`."""
+def prove(claim: Claim, messages: Sequence[int], exponents: Sequence[mpz]) -> bytes:
+    """The proof of who sealed `messages` with randomisers made from `exponents`, which `Source.take_known` gave with them.
+
+    Guarantee: it says nothing about messages or exponents (statistically, within 2^-128). x and s are drawn anew each time,
+    so two proofs of one claim are as safe as one.
+
+    Assumes: the claim's ciphertexts are those of these messages and exponents. Nothing is checked: of others it makes a proof
+    that does not hold.
+
+    Raises: BadInput for another number of messages or exponents than ciphertexts, for none, and for 2^24 or more.
+    """
     public, count = claim.public, len(claim.ciphertexts)
-    if not 0 < count == len(messages) == len(secret) < 1 << COUNT_BITS:
+    if not 0 < count == len(messages) == len(exponents) < 1 << COUNT_BITS:
         raise BadInput(f"Expected a message and a secret number for each of {count} ciphertexts.")
     n, x = public.n, mpz(secrets.randbelow(int(public.n)))
     if public.h_s is None:
@@ -105,20 +128,29 @@ def prove(claim: Claim, messages: Sequence[int], secret: Sequence[mpz]) -> bytes
     e = coefficients(public, claim.seed(), commitment, count)
     z1 = (x + sum(a * b for a, b in zip(e, messages, strict=True))) % n
     if public.h_s is None:
-        z2 = s * product_of_powers(secret, e, n, bits=COEFFICIENT_BITS) % n
+        z2 = s * product_of_powers(exponents, e, n, bits=COEFFICIENT_BITS) % n
     else:
-        z2 = s + sum(a * b for a, b in zip(e, secret, strict=True))
-    return written(public, commitment, z1, z2)
+        z2 = s + sum(a * b for a, b in zip(e, exponents, strict=True))
+    return proof_to_bytes(public, commitment, z1, z2)
 
 
-def written(public: PublicKey, commitment: mpz, z1: mpz, z2: mpz) -> bytes:
-    """A proof for the wire, its numbers of one width each."""
+def proof_to_bytes(public: PublicKey, commitment: mpz, z1: mpz, z2: mpz) -> bytes:
+    """A proof for the wire: A, z1 and z2, each of a width that follows from the key.
+
+    Raises: OverflowError for a number beyond its width.
+    """
     numbers = zip((commitment, z1, z2), _widths(public), strict=True)
     return b"".join(int(number).to_bytes(width, "big") for number, width in numbers)
 
 
 def equation(claim: Claim, proof: bytes, *, seed: bytes) -> Equation:
-    """What has to hold for this claim, `seed` being its hash. Raises BadProof for bytes that are no proof of anything."""
+    """What has to hold for this claim, `seed` being its hash (`Claim.seed`). That it does hold is `proved`'s to find out.
+
+    Assumes: the ciphertexts are below n^2.
+
+    Raises: BadProof for bytes that are no proof of anything: another length, a number out of its range, no ciphertexts or too
+    many.
+    """
     public, count, (a, b, _) = claim.public, len(claim.ciphertexts), _widths(claim.public)
     parts = proof[:a], proof[a : a + b], proof[a + b :]
     commitment, z1, z2 = (mpz(int.from_bytes(part, "big")) for part in parts)
@@ -129,7 +161,7 @@ def equation(claim: Claim, proof: bytes, *, seed: bytes) -> Equation:
 
 
 def refusal(claim: Claim) -> BadProof:
-    """Why a report without a proof that holds is not taken."""
+    """Why a report without a proof that holds is not taken; to be raised or recorded by the caller."""
     return BadProof(
         f"The report of {claim.client!r} is refused: nothing shows that it knows what it sealed, so the ciphertexts may"
         " be another's."
@@ -144,7 +176,12 @@ def warm(public: PublicKey) -> None:
 
 @lru_cache(maxsize=2)
 def comb(public: PublicKey) -> Comb:
-    """Powers of h_s, with room for the weighted sum of the z2 of 2^REPORT_BITS reports."""
+    """Powers of h_s, with room for the weighted sum of the z2 of 2^REPORT_BITS reports.
+
+    The tables of the last two keys stay in memory.
+
+    Raises: TypeError for a key without h_s.
+    """
     if public.h_s is None:
         raise TypeError("a key without h_s has no powers of it")
     bits = response_bits(public) + COEFFICIENT_BITS + REPORT_BITS
@@ -152,14 +189,15 @@ def comb(public: PublicKey) -> Comb:
 
 
 def coefficients(public: PublicKey, seed: bytes, commitment: mpz, count: int) -> list[int]:
-    """The challenge: e_1 ... e_count."""
-    width = COEFFICIENT_BITS // 8
-    raw = hashlib.shake_256(b"batch" + seed + public.to_bytes([commitment])).digest(width * count)
-    return [int.from_bytes(raw[at : at + width], "big") for at in range(0, len(raw), width)]
+    """The challenge: e_1 ... e_count, 128 bits each, from the claim's seed and the commitment that was made before it."""
+    return small_exponents(seed + public.to_bytes([commitment]), count, bits=COEFFICIENT_BITS)
 
 
 def response_bits(public: PublicKey) -> int:
-    """The bits of z2 = s + sum e_j r_j: s hides the sum, which is below 2^(128 + 24) times a randomiser's exponent."""
+    """The bits of z2 = s + sum e_j r_j, which s hides.
+
+    The sum is below 2^(128 + 24) times a randomiser's exponent, and s has HIDING_BITS more.
+    """
     return COEFFICIENT_BITS + COUNT_BITS + public.exponent_bits + HIDING_BITS + 1
 
 

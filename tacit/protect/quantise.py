@@ -1,7 +1,7 @@
 """From a real vector to integers whose sum is private and exact, and back.
 
 Sources: stochastic and conditional rounding, and the random rotation, from Kairouz, Liu, Steinke 2021 (arXiv:2102.06387),
-Algorithm 1 and Proposition 22. Guarantee: every vector that `place` returns has a sum of squares of at most
+Algorithm 1 and Proposition 22. Guarantee: every vector that `quantise` returns has a sum of squares of at most
 `l2_squared`, checked on the integers themselves: a rounding that came out longer is drawn again, so the sensitivity is a
 fact and not an event of high probability. The vector of a client that stays out is zero, on the grid too.
 """
@@ -27,8 +27,11 @@ Rotation = Literal["none", "hadamard"]
 
 
 @dataclass(frozen=True)
-class Placed:
-    """Integers of a known greatest length, none beyond `largest`: what noise may be added to."""
+class Quantised:
+    """Integers that noise may be added to: none beyond `largest`, their sum of squares at most `l2_squared`.
+
+    A mechanism compares both with what it was priced for, so noise for another grid does not run.
+    """
 
     values: np.ndarray = field(repr=False)
     l2_squared: int
@@ -39,9 +42,13 @@ class Placed:
 class Grid:
     """The grid of one federation: `size` real coordinates, clipped to norm `clip`, as integers of `bits` bits.
 
+    Everything here is public: the grid is the same at every client and does not depend on data.
+
+    Raises: BadInput for a size below 1, a clip that is not positive, an unknown rotation, or bits other than 8, 12 and 16.
+
     >>> grid = Grid(size=3, clip=1.0, bits=8)
-    >>> placed = grid.place(np.array([0.6, 0.0, 0.0]), stream=seeded(0)("rounding"))
-    >>> placed.values[1:].tolist(), grid.lift(placed.values).round(2)[0]
+    >>> quantised = grid.quantise(np.array([0.6, 0.0, 0.0]), stream=seeded(0)("rounding"))
+    >>> quantised.values[1:].tolist(), grid.dequantise(quantised.values).round(2)[0]
     ([0, 0], np.float64(0.6))
     """
 
@@ -69,26 +76,42 @@ class Grid:
 
     @property
     def step(self) -> float:
-        """The distance between two grid points in the vector's own units."""
+        """The distance between two grid points in the vector's own units.
+
+        Rotated coordinates are flat: the grid then ends at FLATNESS of their standard deviations, C/sqrt(d), instead of at C,
+        which makes the step finer, and a coordinate beyond is cut.
+        """
         flat = 1.0 if self.rotation == "none" else min(1.0, FLATNESS / math.sqrt(self.dimension))
         return self.clip * flat / self.largest
 
     @cached_property
     def l2_squared(self) -> int:
-        """The greatest sum of squares of a placed vector: the squared sensitivity, when a client comes or goes."""
+        """The greatest sum of squares of a quantised vector: the squared sensitivity, when a client comes or goes.
+
+        It is the smaller of the bound of Proposition 22 (arXiv:2102.06387), which a rounding meets with probability at least
+        1 - e^-2, and of (C/step + sqrt(d))^2, which every rounding meets.
+        """
         length, d = self.clip / self.step, self.dimension
         usual = length**2 + d / 4 + LENGTH_MARGIN * (length + math.sqrt(d) / 2)  # Proposition 22
         return math.ceil(min(usual, (length + math.sqrt(d)) ** 2))
 
     @property
     def sensitivity(self) -> float:
-        """The clip with its allowance for rounding, in the vector's own units."""
+        """The square root of `l2_squared` in the vector's own units: the clip with its allowance for rounding."""
         return math.sqrt(self.l2_squared) * self.step
 
-    def place(self, vector: np.ndarray, *, stream: Stream, turn: int = 0, weight: float = 1.0) -> Placed:
-        """Clips, weighs, rotates by the round's public `turn`, and rounds at random, each coordinate on average to itself.
+    def quantise(self, vector: np.ndarray, *, stream: Stream, round: int = 0, weight: float = 1.0) -> Quantised:
+        """Clips to norm C, weighs, rotates, and rounds each coordinate up or down at random.
 
-        Raises BadInput for a vector that is not finite or has another size, and for a weight that could lengthen it.
+        The rotation is public: its signs follow from the number of the round.
+
+        Guarantee: whatever the vector, the integers' sum of squares is at most `l2_squared` and none is beyond `largest`.
+        Zero stays zero. Rounding is on average exact, but for what it costs to draw again a rounding that came out too long,
+        and to cut a rotated coordinate that is beyond the grid. How often it draws depends on the vector, and so does the
+        time it takes.
+
+        Raises: BadInput for a vector that is not finite or has another size, for a weight that is not in (0, 1], and if
+        MOST_TRIES roundings in a row came out too long, which has probability of at most 2^-288.
         """
         check.rate(weight=weight)
         x = np.asarray(vector, dtype=np.float64)
@@ -101,15 +124,18 @@ class Grid:
             x = x / np.abs(x).max()
             norm = max(math.sqrt(float(x @ x)), self.clip)
         x = x * (SHORTEN * weight * min(1.0, self.clip / norm) / self.step) if norm else x
-        y = x if self.rotation == "none" else _hadamard(self._padded(x) * self._signs(turn))
-        return Placed(self._round(np.clip(y, -self.largest, self.largest), stream), self.l2_squared, self.largest)
+        y = x if self.rotation == "none" else _hadamard(self._padded(x) * self._signs(round))
+        return Quantised(self._round(np.clip(y, -self.largest, self.largest), stream), self.l2_squared, self.largest)
 
-    def lift(self, values: np.ndarray, *, turn: int = 0) -> np.ndarray:
-        """The real vector that (sums of) integers stand for: `place` backwards."""
+    def dequantise(self, values: np.ndarray, *, round: int = 0) -> np.ndarray:
+        """The real vector that integers, or a sum of them, stand for: `quantise` backwards, but for rounding and clipping.
+
+        Assumes: the `round` of `quantise`; with another one the rotation is not undone.
+        """
         x = np.asarray(values, dtype=np.float64) * self.step
         if self.rotation == "none":
             return x
-        return (_hadamard(x) * self._signs(turn))[: self.size]
+        return (_hadamard(x) * self._signs(round))[: self.size]
 
     def _round(self, y: np.ndarray, stream: Stream) -> np.ndarray:
         low = np.floor(y)
@@ -123,8 +149,8 @@ class Grid:
     def _padded(self, x: np.ndarray) -> np.ndarray:
         return np.concatenate([x, np.zeros(self.dimension - self.size)])
 
-    def _signs(self, turn: int) -> np.ndarray:
-        words = seeded(turn)("rotation").words(-(-self.dimension // 32))  # public: it only spreads a vector evenly
+    def _signs(self, round: int) -> np.ndarray:
+        words = seeded(round)("rotation").words(-(-self.dimension // 32))  # public: it only spreads a vector evenly
         bits = np.unpackbits(words.view(np.uint8))[: self.dimension]
         return 1.0 - 2.0 * bits
 

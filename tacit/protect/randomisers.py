@@ -31,12 +31,15 @@ MOST_WINDOW = 16
 
 
 class FixedBase:
-    """Powers of one base by table: base^(d 2^(wi)) for every digit d of w bits and every place i."""
+    """Powers of one base by table: base^(d 2^(wi)) for every digit d of w = `window` bits and every position i of a digit.
+
+    The table has ceil(bits / w) 2^w numbers; a power is at most ceil(bits / w) multiplications and no squaring.
+    """
 
     def __init__(self, base: mpz, modulus: mpz, *, bits: int, window: int):
-        self.modulus, self.window, self.places = modulus, window, ceil(bits / window)
+        self.modulus, self.window = modulus, window
         self.table: list[list[mpz]] = []
-        for _ in range(self.places):
+        for _ in range(ceil(bits / window)):
             row = [mpz(1)]
             for _ in range((1 << window) - 1):
                 row.append(row[-1] * base % modulus)
@@ -44,7 +47,7 @@ class FixedBase:
             base = row[-1] * base % modulus
 
     def power(self, exponent: int | mpz) -> mpz:
-        """base^exponent for an exponent of at most `bits` bits."""
+        """base^exponent for an exponent of at most `bits` bits. Raises: ValueError for one that is negative or longer."""
         mask, window, modulus, product = (1 << self.window) - 1, self.window, self.modulus, mpz(1)
         for row in self.table:
             digit = exponent & mask
@@ -57,7 +60,10 @@ class FixedBase:
 
 
 class SplitBase:
-    """Powers modulo n^2 for who has its factors: modulo p^2 and q^2, joined by the Chinese remainder theorem."""
+    """Powers modulo n^2 for who has its factors: modulo p^2 and q^2, joined by the Chinese remainder theorem.
+
+    The numbers are the same as `FixedBase` modulo n^2 gives: nobody can tell from a randomiser how it was made.
+    """
 
     def __init__(self, base: mpz, secret: SecretKey, *, bits: int, window: int):
         p_squared, q_squared = secret.p**2, secret.q**2
@@ -65,7 +71,7 @@ class SplitBase:
         self.inverse = gmpy2.invert(p_squared, q_squared)
 
     def power(self, exponent: int | mpz) -> mpz:
-        """base^exponent for an exponent of at most `bits` bits."""
+        """base^exponent for an exponent of at most `bits` bits. Raises: ValueError as `FixedBase.power`."""
         a, b = (half.power(exponent) for half in self.halves)
         p_squared, q_squared = (half.modulus for half in self.halves)
         return a + p_squared * ((b - a) * self.inverse % q_squared)
@@ -86,7 +92,12 @@ class Randomisers:
 
     Who has the `secret` key may give it: the same randomisers then take about three quarters of the time.
 
-    Guarantee: no randomiser is handed out twice, in this process, its forks or anywhere else.
+    Guarantee: no randomiser is handed out twice by one stock or its forks; two stocks agree in one only if the operating
+    system draws the same exponent twice. What is handed out, value and exponent, is gone from the stock. Threads may share a
+    stock.
+
+    Raises: BadInput for `expected` below 1, KeyRefused for a secret key of another public key, TypeError when it is copied or
+    pickled.
     """
 
     def __init__(
@@ -116,37 +127,45 @@ class Randomisers:
                 self._table = FixedBase(self.public.h_s, self.public.n_squared, bits=bits, window=window)
 
     def prepare(self, count: int) -> None:
-        """Starts making `count` randomisers in the background, to be ready when the model has been trained."""
+        """Starts making `count` randomisers in the background, to be ready when the model has been trained.
+
+        Where there is no `fork` it does nothing, and they are made when they are taken.
+
+        Raises: BadInput for a count below 0.
+        """
         check.at_least(0, count=count)
         self._own()
         self.warm()
         if count and hasattr(os, "fork"):
-            secret, width = self._draw(count), self.public.ciphertext_bytes
-            batch = cores.Batch(self._make(secret), count, width=width, workers=min(self.workers, count))
+            exponents, width = self._draw(count), self.public.ciphertext_bytes
+            batch = cores.Batch(self._make(exponents), count, width=width, workers=min(self.workers, count))
             with self._lock:
-                self._batches.append((batch, secret))
+                self._batches.append((batch, exponents))
 
     def take(self, count: int) -> list[mpz]:
-        """`count` randomisers that nobody has had before; what is not ready is made now."""
+        """`count` randomisers that nobody has had before, waiting for those in the making; what is missing then is made now."""
         return [value for value, _ in self.take_known(count)]
 
     def take_known(self, count: int) -> list[tuple[mpz, mpz]]:
-        """The same, each with the exponent (or root) it was made from, which is kept nowhere once it is handed out."""
+        """The same, each with the exponent (or root) it was made from, which is kept nowhere once it is handed out.
+
+        Assumes: the caller forgets that number when the proof is made. Who has it reads the message.
+        """
         self._own()
         self.warm()
         with self._lock:
             while len(self._stock) < count and self._batches:
-                batch, secret = self._batches.popleft()
-                self._stock.extend(zip(batch.result(), secret, strict=True))
+                batch, exponents = self._batches.popleft()
+                self._stock.extend(zip(batch.result(), exponents, strict=True))
             missing = count - len(self._stock)
             if missing > 0:
-                secret, width = self._draw(missing), self.public.ciphertext_bytes
-                values = cores.compute(self._make(secret), missing, width=width, workers=self.workers)
-                self._stock.extend(zip(values, secret, strict=True))
+                exponents, width = self._draw(missing), self.public.ciphertext_bytes
+                values = cores.compute(self._make(exponents), missing, width=width, workers=self.workers)
+                self._stock.extend(zip(values, exponents, strict=True))
             return [self._stock.popleft() for _ in range(count)]
 
     def close(self) -> None:
-        """Ends background work and forgets the stock."""
+        """Ends background work and forgets the stock; what a fork inherited stays its parent's to end."""
         self._own()
         for batch, _ in self._batches:
             batch.close()
@@ -161,11 +180,11 @@ class Randomisers:
             return [mpz(secrets.randbits(self.public.exponent_bits)) for _ in range(count)]
         return [mpz(secrets.randbelow(int(self.public.n) - 1) + 1) for _ in range(count)]
 
-    def _make(self, secret: Sequence[mpz]) -> cores.Compute:
+    def _make(self, exponents: Sequence[mpz]) -> cores.Compute:
         """The randomisers of these numbers."""
         table, n, n_squared = self._table, self.public.n, self.public.n_squared
         power = table.power if table else lambda r: gmpy2.powmod(r, n, n_squared)
-        return lambda start, stop: (power(r) for r in secret[start:stop])
+        return lambda start, stop: (power(r) for r in exponents[start:stop])
 
     def _own(self) -> None:
         if os.getpid() != self._owner:  # a fork: what is in stock belongs to the parent

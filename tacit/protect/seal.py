@@ -23,8 +23,9 @@ from tacit.errors import (
     TooFewReports,
     Truncated,
 )
-from tacit.protect.envelope import Inbox, Place, sizes, write
+from tacit.protect.envelope import RoundContext, chunk_sizes, write
 from tacit.protect.holder import Opener
+from tacit.protect.inbox import Inbox
 from tacit.protect.lanes import Lanes
 from tacit.protect.opening import Opened, Opens
 from tacit.protect.paillier import PublicKey, Source
@@ -35,36 +36,51 @@ from tacit.types import Message, Shared
 
 
 class Collected(Protocol):
-    """The reports of one round so far."""
+    """The reports of one round so far, at the server."""
 
     @property
     def clients(self) -> list[str]:
-        """Whose whole report is there; once it is opened, in the sum."""
+        """Whose report is there, complete; once the sum is opened, whose report is in it."""
         ...
 
     @property
     def opened(self) -> Opened | None:
-        """How the sum was opened, where somebody else than the server did it."""
+        """How the sum was opened: None before, and where the server reads it itself."""
         ...
 
     def accept(self, message: Message) -> None:
-        """Adds a report. Raises a TacitError for what is none; the others stay."""
+        """Adds a report. Raises: a TacitError for what is none; the others stay."""
         ...
 
     def settle(self) -> Mapping[str, TacitError]:
-        """Checks what is cheaper to check for all at once. Who is refused now is out of the sum; the reasons by client."""
+        """Checks what is cheaper to check for all at once. Who is refused now is out of the sum; the reasons by client.
+
+        Assumes: it is called before `open`, since nobody counts before.
+        """
         ...
 
     def open(self) -> np.ndarray:
-        """The sum of the integers that are settled. Raises TooFewReports, or GridOverflow where a report left the grid."""
+        """The sum of the integers of all reports that are settled.
+
+        Guarantee: no sum of fewer reports than the noise was shared for.
+
+        Raises: TooFewReports, GridOverflow or SumOverflow where a report left the grid, BadOpening for an answer that is no
+        sum, or another TacitError of whoever opens.
+        """
         ...
 
 
 class Seal(Protocol):
-    """What one group of clients uses."""
+    """What one group of clients uses.
+
+    Guarantee, of every implementation: from the same integers the opened sum is the same, to the bit.
+    """
 
     def report(self, shared: Shared, *, client: str, round: int) -> dict[str, torch.Tensor]:
-        """What a client sends."""
+        """What a client sends: integers that carry their share of the noise, written for one round.
+
+        Raises: GridOverflow for integers beyond the lanes.
+        """
         ...
 
     def collect(self, *, round: int) -> Collected:
@@ -74,26 +90,34 @@ class Seal(Protocol):
 
 @dataclass(frozen=True)
 class Plain:
-    """Reports that everybody on the way can read: for a server that is trusted to add, and to measure `Sealed` by."""
+    """Reports that everybody on the way can read: for a server that is trusted to add, and to measure `Sealed` by.
+
+    Guarantee: the same sums as `Sealed`, of at least `fewest` reports. Nothing is hidden, signed or proved.
+    """
 
     lanes: Lanes
     fewest: int
 
     @property
     def kind(self) -> torch.dtype:
-        """Of a report's integers."""
+        """The integer type of a report."""
         return torch.int32 if self.lanes.reach < 2**31 else torch.int64
 
     def report(self, shared: Shared, *, client: str, round: int) -> dict[str, torch.Tensor]:
+        """The integers themselves, of the smallest type that holds the lanes' reach.
+
+        Assumes: integers within the lanes' reach, as the mechanism cuts them; here nothing checks before the server does.
+        """
         return {"report": shared.vector.to(self.kind)}
 
     def collect(self, *, round: int) -> "PlainSum":
+        """An empty sum."""
         return PlainSum(self)
 
 
 @dataclass
 class PlainSum:
-    """A running sum."""
+    """A running sum that the server reads itself."""
 
     seal: Plain
     clients: list[str] = field(default_factory=list)
@@ -101,6 +125,11 @@ class PlainSum:
     opened: Opened | None = None  # the server reads it itself
 
     def accept(self, message: Message) -> None:
+        """Adds one client's integers.
+
+        Raises: MessageRefused for another set of tensors, Duplicate for a second report, BadInput for another shape or type,
+        GridOverflow for an integer beyond the grid. The sum is then as it was.
+        """
         (report,), lanes = _tensors(message, 1), self.seal.lanes
         if message.sender in self.clients:
             raise Duplicate("a second report: the first counts")
@@ -113,9 +142,11 @@ class PlainSum:
         self.clients.append(message.sender)
 
     def settle(self) -> Mapping[str, TacitError]:
+        """Nobody is refused: all was checked on arrival."""
         return {}
 
     def open(self) -> np.ndarray:
+        """The sum. Raises: TooFewReports below `fewest`."""
         if self.total is None or len(self.clients) < self.seal.fewest:
             text = f"{len(self.clients)} reports arrived and {self.seal.fewest} are needed"
             raise TooFewReports(f"{text}: the sum would carry less noise than was promised.")
@@ -124,7 +155,15 @@ class PlainSum:
 
 @dataclass(frozen=True)
 class Sealed:
-    """Reports under Paillier, signed: the server multiplies what it cannot read."""
+    """Reports under Paillier, signed: the server multiplies what it cannot read.
+
+    Guarantee: a server without a key learns from a report that its sender took part, and nothing of its integers (IND-CPA); a
+    report counts for one round, once, and only where its sender proved that it knows what it sealed. What is opened is the
+    holders' decision (`holder`).
+
+    A site has its own entry in `signers` and its `holder`; the server has neither, and an `opener` that asks. `roster` is the
+    `common_hash` of what all sites were told.
+    """
 
     lanes: Lanes
     public: PublicKey
@@ -137,51 +176,71 @@ class Sealed:
     opener: Opens | None = field(default=None, repr=False)
     holder: Opener[bytes] | None = field(default=None, repr=False)
 
-    def place(self, round: int) -> Place:
+    def context(self, round: int) -> RoundContext:
         """What a report of this round is bound to."""
-        return Place(self.run, round, self.public, self.roster, sizes(self.lanes.numbers), self.members)
+        return RoundContext(self.run, round, self.public, self.roster, chunk_sizes(self.lanes.numbers), self.members)
 
     def report(self, shared: Shared, *, client: str, round: int) -> dict[str, torch.Tensor]:
-        numbers, place = self.lanes.pack(shared.vector.numpy()), self.place(round)
-        values, secret = zip(*self.randomisers.take_known(len(numbers)), strict=True)
+        """Packs and seals the integers, proves that the sender knows them, and signs: one tensor of bytes a chunk.
+
+        Guarantee: its length depends on lanes and key alone. Calling it twice makes two reports that share no randomiser.
+
+        Raises: GridOverflow for an integer beyond its lane, BadInput for another number of them, KeyError for a client
+        without a signer.
+        """
+        numbers, context = self.lanes.pack(shared.vector.numpy()), self.context(round)
+        values, exponents = zip(*self.randomisers.take_known(len(numbers)), strict=True)
         sealed = self.public.seal_with(numbers, values)
-        parts = write(place, self.signers[client], sealed, prove(place.claim(client, sealed), numbers, secret))
+        parts = write(context, self.signers[client], sealed, prove(context.claim(client, sealed), numbers, exponents))
         return {_name(i): torch.frombuffer(bytearray(raw), dtype=torch.uint8) for i, raw in enumerate(parts)}
 
     def collect(self, *, round: int) -> "SealedSum":
-        return SealedSum(self, Inbox(self.place(round)))
+        """An empty inbox for this round."""
+        return SealedSum(self, Inbox(self.context(round)))
 
 
 @dataclass
 class SealedSum:
-    """Signed ciphertexts, checked as they come and their proofs together. The opener is shown all that hold, so that it need not
-    believe the server."""
+    """Signed ciphertexts, checked as they come and their proofs together.
+
+    The opener is shown all messages that hold, so that it need not believe the server.
+    """
 
     seal: Sealed
     inbox: Inbox
-    taken: dict[str, list[bytes]] = field(default_factory=dict)
+    messages: dict[str, list[bytes]] = field(default_factory=dict)
     opened: Opened | None = None
 
     @property
     def clients(self) -> list[str]:
+        """Whose report is complete and proved; once the sum is opened, whose report is in it."""
         return self.opened.clients if self.opened else self.inbox.complete()
 
     def accept(self, message: Message) -> None:
-        parts = [report_bytes(tensor) for tensor in _tensors(message, len(self.inbox.place.numbers))]
+        """Takes a client's report, all of it or nothing.
+
+        Raises: a MessageRefused: other tensors than the parts of a report, or what `Inbox.accept_report` refuses.
+        """
+        parts = [report_bytes(tensor) for tensor in _tensors(message, len(self.inbox.context.chunk_sizes))]
         self.inbox.accept_report(message.sender, parts)
-        self.taken[message.sender] = parts
+        self.messages[message.sender] = parts
 
     def settle(self) -> Mapping[str, TacitError]:
+        """Checks the proofs, and drops the messages of whoever has none that holds."""
         refused = self.inbox.settle()
         for client in refused:
-            del self.taken[client]
+            del self.messages[client]
         return refused
 
     def open(self) -> np.ndarray:
+        """Has the sum opened, and unpacks it for as many reports as the opener says are in it.
+
+        Raises: OpeningRefused where there is nobody to ask, GridOverflow for a sum out of range, and what the opener raises.
+        """
         if self.seal.opener is None:
             raise OpeningRefused("The sum can be opened only where a key is: send the reports to a client.")
-        settled = [raw for client in self.inbox.complete() for raw in self.taken[client]]
-        self.opened = self.seal.opener.open(self.inbox.place, settled)
+        settled = [raw for client in self.inbox.complete() for raw in self.messages[client]]
+        self.opened = self.seal.opener.open(self.inbox.context, settled)
         return self.seal.lanes.unpack(self.opened.numbers, reports=len(self.opened.clients))
 
 
@@ -200,7 +259,10 @@ def _tensors(message: Message, parts: int) -> list[torch.Tensor]:
 
 
 def report_bytes(tensor: torch.Tensor) -> bytes:
-    """The bytes of one part of a report. Raises MessageRefused for numbers of another kind."""
+    """The bytes of one part of a report.
+
+    Raises: MessageRefused for a tensor that is not one row of bytes.
+    """
     if tensor.dtype != torch.uint8 or tensor.dim() != 1:
         raise MessageRefused(f"its report is {tensor.dtype} of shape {list(tensor.shape)}, not bytes")
     return tensor.numpy().tobytes()

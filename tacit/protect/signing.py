@@ -23,30 +23,45 @@ MEMBER, SIGNING = ".member.json", ".signing.json"
 
 @dataclass(frozen=True)
 class Signer:
-    """A client and the key it signs with."""
+    """A client and the key it signs with, which is never printed."""
 
     client: str
     key: Ed25519PrivateKey = field(repr=False)
 
     def sign(self, content: bytes) -> bytes:
-        """A signature of 64 bytes."""
+        """A signature of 64 bytes (Ed25519, deterministic).
+
+        Assumes: content that starts with a prefix of its own use (`envelope.PREFIX`), so that it can be taken for nothing
+        else.
+        """
         return self.key.sign(content)
 
     @property
     def public(self) -> Ed25519PublicKey:
-        """What the others need to know."""
+        """The public half: what goes into the others' folder of members."""
         return self.key.public_key()
 
 
 def new_signer(client: str) -> Signer:
-    """A new signing key, from the operating system's entropy."""
+    """A new signing key, from the operating system's entropy.
+
+    Raises: BadInput for a name that cannot be a file's: anything but letters, digits, '-', '_' and '.', or with a dot in
+    front.
+
+    >>> new_signer("../north")
+    Traceback (most recent call last):
+    tacit.errors.BadInput: Expected a client's name of letters, digits, '-', '_' and '.', got '../north'.
+    """
     if not _usable(client):
         raise BadInput(f"Expected a client's name of letters, digits, '-', '_' and '.', got {client!r}.")
     return Signer(client, Ed25519PrivateKey.generate())
 
 
 def save(folder: Path, signer: Signer, *, force: bool = False) -> tuple[Path, Path]:
-    """Writes NAME.signing.json (its owner's alone) and NAME.member.json (for the others' folders)."""
+    """Writes NAME.signing.json (its owner's alone) and NAME.member.json (for the others' folders) and returns where they are.
+
+    Raises: BadInput if either exists and `force` is not given, or cannot be written. The secret is written first.
+    """
     public = {
         "kty": "OKP",
         "crv": "Ed25519",
@@ -60,7 +75,12 @@ def save(folder: Path, signer: Signer, *, force: bool = False) -> tuple[Path, Pa
 
 
 def load_signer(path: Path) -> Signer:
-    """A signing key. Raises KeyRefused if others can read it."""
+    """A signing key.
+
+    Guarantee: its public half belongs to it, and its name can be a file's.
+
+    Raises: KeyRefused if others can read the file, or if it is no signing key.
+    """
     record = files.read(path, secret=True)
     try:
         signer = Signer(_kid(record), Ed25519PrivateKey.from_private_bytes(bytes_from_text(record["d"])))
@@ -72,12 +92,15 @@ def load_signer(path: Path) -> Signer:
 
 
 def fingerprint(public: Ed25519PublicKey) -> str:
-    """128 bits of SHA-256 of a member's key, to be compared by telephone."""
+    """128 bits of SHA-256 of a member's key, in hexadecimal, to be compared by telephone."""
     return hashlib.sha256(b"tacit member" + public.public_bytes_raw()).hexdigest()[:32]
 
 
 def described(path: Path, record: dict[str, Any]) -> tuple[str, Ed25519PublicKey, str]:
-    """Whose key a file holds, its public half, and of which kind it is."""
+    """Whose key a file holds, its public half, and of which kind it is.
+
+    Raises: KeyRefused as `load_signer` for a file with a secret, else for what is no member's key.
+    """
     if "d" in record:
         signer = load_signer(path)
         return signer.client, signer.public, "signing key"
@@ -85,7 +108,14 @@ def described(path: Path, record: dict[str, Any]) -> tuple[str, Ed25519PublicKey
 
 
 def load_members(folder: Path) -> dict[str, Ed25519PublicKey]:
-    """All members in a folder of NAME.member.json. Raises KeyRefused for a file that is not one or names somebody else."""
+    """All members in a folder of NAME.member.json, by name.
+
+    Guarantee: one key a name and one name a key, so that counting names counts keys. Whether a key is an institution's is
+    agreed outside Tacit.
+
+    Raises: KeyRefused for a file that is no member's key, names somebody else, or holds a key that another member has;
+    BadInput for a folder without members.
+    """
     members = {}
     for path in sorted(folder.glob(f"*{MEMBER}")):
         record = files.read(path, secret=False)
@@ -121,7 +151,14 @@ def _kid(record: dict[str, Any]) -> str:
 
 
 def verified(members: Members, client: str, content: bytes, signature: bytes) -> bool:
-    """Whether a member signed the content."""
+    """Whether a member signed the content.
+
+    Raises: KeyError for somebody who is no member.
+
+    >>> signer = new_signer("north")
+    >>> verified({"north": signer.public}, "north", b"content", signer.sign(b"content"))
+    True
+    """
     try:
         members[client].verify(signature, content)
     except InvalidSignature:

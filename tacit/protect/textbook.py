@@ -8,12 +8,18 @@ from math import lcm
 
 
 def seal(n: int, m: int, r: int) -> int:
-    """c = g^m r^n mod n^2."""
+    """c = g^m r^n mod n^2.
+
+    Assumes: r is prime to n, drawn at random and used once.
+
+    >>> opened(11, 13, add(143, seal(143, 20, 5), seal(143, 22, 7)))
+    42
+    """
     return pow(n + 1, m, n * n) * pow(r, n, n * n) % (n * n)
 
 
 def add(n: int, a: int, b: int) -> int:
-    """A ciphertext of the sum."""
+    """A ciphertext of the sum, modulo n."""
     return a * b % (n * n)
 
 
@@ -25,7 +31,7 @@ def opened(p: int, q: int, c: int) -> int:
 
 
 def proved(n: int, h_s: int | None, commitment: int, c: Sequence[int], e: Sequence[int], z1: int, z2: int) -> bool:
-    """(1 + n)^z1 h_s^z2 = +-A prod c_j^(e_j) mod n^2: the slow twin of `proved`, one report and one power at a time."""
+    """(1 + n)^z1 h_s^z2 = +-A prod c_j^(e_j) mod n^2: the slow twin of the module `proved`, one power at a time."""
     hidden = pow(z2, n, n * n) if h_s is None else pow(h_s, z2, n * n)
     left, right = pow(n + 1, z1, n * n) * hidden % (n * n), commitment
     for base, exponent in zip(c, e, strict=True):

@@ -30,7 +30,16 @@ def _primorial() -> mpz:
 
 
 def refuse_public(n: mpz, *, shape: str, h_s: mpz | None) -> None:
-    """Raises KeyRefused for what a look at the public key can find."""
+    """Refuses what a look at the public key can find.
+
+    That is: n even, prime, a power, or of more than MOST_BITS bits; a factor below 2^20; factors whose ratio is near a
+    fraction of numbers up to 8; no h_s where the shape needs one. Where there is an h_s: an n without the residue of its
+    shape, or an h_s that is trivial, no unit or of the wrong Jacobi symbol.
+
+    Guarantee: none beyond that. A key made to be broken, by primes that somebody kept or that are not random, passes.
+
+    Raises: KeyRefused.
+    """
     if n.bit_length() > MOST_BITS:
         raise KeyRefused(f"A key of {n.bit_length()} bits is too large to use: make one of 3072 bits.")
     if n % 2 == 0 or gmpy2.is_prime(n) or gmpy2.is_power(n):
@@ -52,7 +61,14 @@ def refuse_public(n: mpz, *, shape: str, h_s: mpz | None) -> None:
 
 
 def refuse_secret(n: mpz, p: mpz, q: mpz, *, shape: str, h_s: mpz | None, short: tuple[mpz, mpz] | None) -> None:
-    """Raises KeyRefused for what only a holder of p and q can see."""
+    """Refuses what only a holder of p and q can see.
+
+    That is: factors that are not two different primes of n, of one size and far apart, also up to a small fraction; short
+    primes that do not belong to them; n with a factor in common with (p - 1)(q - 1); and where there is an h_s, primes
+    without the shape that is claimed, or an h_s that is no n-th residue or trivial modulo one of them.
+
+    Raises: KeyRefused.
+    """
     if p * q != n or p == q or not (_prime(p) and _prime(q)):
         raise KeyRefused("The secret key does not belong to its public key: take both from the same file.")
     if (short is not None) != (shape == "short-exponent"):

@@ -80,7 +80,12 @@ def metric_facts(files: RunFiles) -> dict[str, Any]:
         "baseline": short(known.get("baseline")),
         "interval": [short(end) for end in interval] if interval else None,
         "all": [
-            [metrics.words(key), short(one.get("value")), [short(end) for end in one.get("interval") or ()], short(one.get("baseline"))]
+            [
+                metrics.words(key),
+                short(one.get("value")),
+                [short(end) for end in one.get("interval") or ()],
+                short(one.get("baseline")),
+            ]
             for key, one in table.items()
         ],
         "confusion": (files.summary or {}).get("confusion"),

@@ -59,7 +59,9 @@ def several_page(found: Sequence[Entry], *, name: str) -> dict[str, Any]:
         raise BadInput(f"No run of {name} has begun, so there is nothing to show yet.")
     named = {run.metric for entry in kept for run in entry.runs}
     if len(named) > 1:
-        raise BadInput(f"These runs are measured by {' and by '.join(sorted(named))}: show those of one metric together.")
+        raise BadInput(
+            f"These runs are measured by {' and by '.join(sorted(named))}: show those of one metric together."
+        )
     metric = named.pop()
     common, own = _settings([entry.runs[0] for entry in kept])
     differing = {entry.label: mine for entry, mine in zip(kept, own, strict=True)}

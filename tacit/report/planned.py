@@ -19,7 +19,7 @@ from tacit.privacy.ledger import before as ledgers
 from tacit.privacy.ledger.before import NOTHING, Before
 from tacit.privacy.ledger.filter import ROUNDING
 from tacit.privacy.ledger.holdings import holdings
-from tacit.privacy.ledger.ledger import ALL
+from tacit.privacy.ledger.tables import ALL
 from tacit.privacy.purse import Purse
 
 

@@ -247,7 +247,9 @@ def _value(summary: dict[str, Any], metric: str) -> str:
     known = summary.get("metrics", {}).get(metric, {})
     ends, baseline = known.get("interval"), known.get("baseline")
     more = f" (95 % over test rows {ends[0]:.4f} to {ends[1]:.4f})" if ends else ""
-    return f"{summary[f'test_{metric}']:.4f}{more}" + (f"; a constant answer has {baseline:.4f}" if baseline is not None else "")
+    return f"{summary[f'test_{metric}']:.4f}{more}" + (
+        f"; a constant answer has {baseline:.4f}" if baseline is not None else ""
+    )
 
 
 def facts(summary: dict[str, Any]) -> dict[str, str]:

@@ -26,7 +26,10 @@ Layout = Sequence[tuple[int, int]]  # (start, stop) of every parameter in the fl
 
 @dataclass(frozen=True, eq=False)
 class Crowd:
-    """What the server knows of all clients beforehand: budgets, and the noise per coordinate that follows from them."""
+    """What the server knows of all clients beforehand: budgets, and the noise per coordinate that follows from them.
+
+    Public by assumption: sizes, budgets and settings are declared, and nothing here depends on rows.
+    """
 
     epsilons: np.ndarray = field(repr=False)
     noise_stds: np.ndarray = field(repr=False)
@@ -34,7 +37,10 @@ class Crowd:
 
 @dataclass(frozen=True)
 class Applied:
-    """What a rule gives back: the combined update, what it remembers, and numbers for the reader."""
+    """What a rule gives back: the combined update, what it remembers, and numbers for the reader.
+
+    `info` is recorded with the round and never read again.
+    """
 
     update: torch.Tensor = field(repr=False)
     memory: Memory = field(repr=False)
@@ -43,7 +49,15 @@ class Applied:
 
 @dataclass
 class Sum:
-    """The sum of w x, that of w, and how many clients are in it, one update at a time. `rule` is whose it is."""
+    """The sum of w x, that of w, and how many clients are in it, one update at a time. `rule` is whose it is.
+
+    It holds one vector, however many updates were added.
+
+    >>> gathered = Sum()
+    >>> for weight, update in ((3.0, torch.tensor([1.0])), (1.0, torch.tensor([5.0]))): gathered.add(weight, update)
+    >>> gathered.mean(), gathered.weight, gathered.clients
+    (tensor([2.]), 4.0, 2)
+    """
 
     rule: str = ""
     weight: float = 0.0
@@ -51,7 +65,10 @@ class Sum:
     _total: torch.Tensor | None = field(default=None, repr=False)
 
     def add(self, weight: float, update: torch.Tensor, *, clients: int = 1) -> None:
-        """Adds w x. The update is left as it is. Raises BadInput for a weight that is negative or not finite."""
+        """Adds w x; the update is left as it is. `clients` is how many it stands for.
+
+        Raises: BadInput for a weight that is negative or not finite; nothing was added then.
+        """
         if not (np.isfinite(weight) and weight >= 0):
             raise BadInput(f"Expected weights that are finite and not negative, got {weight}.")
         self._total = update * weight if self._total is None else self._total.add_(update, alpha=weight)
@@ -60,7 +77,10 @@ class Sum:
 
     @property
     def total(self) -> torch.Tensor:
-        """The sum of w x. Raises BadInput where no weight is above zero."""
+        """The sum of w x: the tensor itself, which the next `add` changes.
+
+        Raises: BadInput where no weight is above zero.
+        """
         if self._total is None or self.weight <= 0:
             raise BadInput(
                 "Expected at least one update with a weight above zero: the weights of this round sum to zero."
@@ -68,11 +88,14 @@ class Sum:
         return self._total
 
     def mean(self) -> torch.Tensor:
-        """The sum of w x over that of w. Raises BadInput where no weight is above zero."""
+        """The sum of w x over that of w: a convex combination of the updates, as a tensor of its own.
+
+        Raises: BadInput where no weight is above zero.
+        """
         return self.total / self.weight
 
     def __iter__(self) -> Iterator[Message]:
-        """Refuses a second pass by the rule's name. Raises BadInput."""
+        """Refuses a second pass by the rule's name: the messages are gone. Raises: BadInput."""
         raise BadInput(
             f"The rule {self.rule} went over the messages twice: it sees sums, for which each was added as it arrived. Use the"
             ' sum\'s `total`, `weight` and `clients`, or say sees = "rows" and get a list of them.'
@@ -82,8 +105,15 @@ class Sum:
 class Rule(ABC):
     """How the server combines updates. Options are the fields of a frozen dataclass; whatever changes is in `memory`.
 
-    A round is `start`, then `add` once for each message as it arrives, then `apply`. Guarantee: no message is given twice, and
-    all clients have trained before `apply` is called.
+    A round is `start`, then `add` once for each message as it arrives, then `apply`.
+
+    Guarantee, of the loop: no message is given twice, and all clients have trained before `apply` is called. Of every rule
+    that ships, held by tests/test_contracts.py: messages are left as they were, what is remembered is tensors, equal updates
+    come back unchanged (but by the random control), and with `sees = "sums"` the same comes out of sums by group as of single
+    messages.
+
+    Assumes: what is added is private already, or nothing is promised. A rule is post-processing, so it costs no privacy; for
+    that it must look at nothing but messages, memory and the crowd.
     """
 
     sees: ClassVar[Literal["sums", "rows"]] = "rows"  # "sums" if (group) sums are all it needs
@@ -91,24 +121,40 @@ class Rule(ABC):
     needs: ClassVar[tuple[str, ...]] = ("epsilon",)  # facts beside "examples" that a client must state
 
     def init(self, layout: Layout, crowd: Crowd) -> Memory:
-        """What the rule remembers before the first round."""
+        """What the rule remembers before the first round: named tensors, which a checkpoint holds."""
         return {}
 
     def tell(self, memory: Memory, epsilons: np.ndarray) -> Message:
-        """What the round's clients are told beside the model; the cohort's epsilons are known to the server."""
+        """What the round's clients are told beside the model; the cohort's epsilons are known to the server.
+
+        It is part of the broadcast, so everybody in the round sees it.
+        """
         return Message("server", {})
 
-    def refuse(self, told: Message, *, size: int) -> None:  # noqa: B027 - most rules tell nothing
-        """Raises BadInput for what `tell` cannot have said to clients of a model of `size` parameters: it may be crafted."""
+    def refuse(self, received: Message, *, size: int) -> None:  # noqa: B027 - most rules tell nothing
+        """Refuses what `tell` cannot have said to clients of a model of `size` parameters.
+
+        A site asks before it trains, since the server may have crafted it.
+
+        Raises: BadInput.
+        """
 
     def send(
-        self, update: torch.Tensor, facts: dict[str, Any], told: Message
+        self, update: torch.Tensor, facts: dict[str, Any], received: Message
     ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """The client's last step: what it uploads of an update that is already private, and what it states beside."""
+        """The client's last step: what it uploads of an update that is already private, and what it states beside.
+
+        Assumes: `refuse` let `received` pass.
+        """
         return {"update": update}, {}
 
     def weight(self, facts: dict[str, Any]) -> float:
-        """The public weight of a client in the sums that a rule which sees sums needs."""
+        """The public weight of a client in the sums that a rule which sees sums needs.
+
+        It is computed from facts alone, because under encryption it is needed before anybody has seen an update.
+
+        Raises: BadInput for a rule that sees sums and does not say by what weight.
+        """
         raise BadInput(f"The rule {type(self).__name__} sees sums but does not say of what: give it `weight(facts)`.")
 
     def start(self) -> Any:
@@ -116,7 +162,10 @@ class Rule(ABC):
         return Sum(type(self).__name__) if self.sees == "sums" else []
 
     def add(self, gathered: Any, message: Message, /) -> None:
-        """Takes one message, which comes once. One that stands for several clients (`stand_in`) counts like all of them."""
+        """Takes one message, which comes once. One that stands for several clients (`stand_in`) counts like all of them.
+
+        Raises: BadInput for a message that cannot be weighed.
+        """
         if self.sees == "sums":
             gathered.add(self.weight(message.facts), message.tensors["update"], clients=message.facts.get("clients", 1))
         else:
@@ -124,11 +173,19 @@ class Rule(ABC):
 
     @abstractmethod
     def apply(self, memory: Memory, gathered: Any, /) -> Applied:
-        """Combines what was gathered in one round. Raises BadInput where that is nothing."""
+        """Combines what was gathered in one round; `gathered` is used up, `memory` is left as it is.
+
+        Raises: BadInput where nothing was gathered.
+        """
 
 
 def combined(rule: Rule, memory: Memory, messages: Iterable[Message]) -> Applied:
-    """A whole round of a rule, for messages that are all there: each is added once, then the rule is applied."""
+    """A whole round of a rule, for messages that are all there: each is added once, then the rule is applied.
+
+    For tests and one's own scripts; in a run the loop adds messages as they arrive.
+
+    Raises: what the rule raises.
+    """
     gathered = rule.start()
     for message in messages:
         rule.add(gathered, message)
@@ -136,7 +193,13 @@ def combined(rule: Rule, memory: Memory, messages: Iterable[Message]) -> Applied
 
 
 def weighted_sum(pairs: Iterable[tuple[float, torch.Tensor]]) -> tuple[torch.Tensor, float]:
-    """The sum of w x and of w, one vector at a time. Raises BadInput where no weight is above zero."""
+    """The sum of w x and of w, one vector at a time.
+
+    Raises: BadInput where no weight is above zero, or one is negative or not finite.
+
+    >>> weighted_sum([(3.0, torch.tensor([1.0])), (1.0, torch.tensor([5.0]))])
+    (tensor([8.]), 4.0)
+    """
     gathered = Sum()
     for w, x in pairs:
         gathered.add(w, x)
@@ -144,7 +207,13 @@ def weighted_sum(pairs: Iterable[tuple[float, torch.Tensor]]) -> tuple[torch.Ten
 
 
 def stand_in(sender: str, update: torch.Tensor, members: Sequence[dict[str, Any]]) -> Message:
-    """One message for a group of clients: the mean of their updates by the rule's weights, and their facts added up."""
+    """One message for a group of clients: the mean of their updates by the rule's weights, and their facts added up.
+
+    Examples and epsilons are added; noise_std is that of the mean by inverse variance, (sum of sigma^-2)^(-1/2), so that
+    1/sigma^2 adds up as well. So under every rule that ships and sees sums the group weighs what its members weigh together.
+
+    Assumes: at least one member, and every noise_std above zero.
+    """
     facts: dict[str, Any] = {"clients": len(members)}
     for key in ("examples", "epsilon"):
         facts[key] = sum(float(member[key]) for member in members)
@@ -153,20 +222,25 @@ def stand_in(sender: str, update: torch.Tensor, members: Sequence[dict[str, Any]
 
 
 def names() -> list[str]:
-    """The rules that ship with Tacit, by file."""
+    """The rules that ship with Tacit, by file, as they are written in the TOML."""
     return plugin.names(ROOM)
 
 
 def seeing_sums() -> list[str]:
-    """What to name where only sums are opened."""
+    """The rules that work where only sums are opened, for the sentence that refuses another."""
     return [*(name for name in names() if load(name).sees == "sums"), 'pfa with aggregate.reading = "paper"']
 
 
 def load(name: str, **options: Any) -> Rule:
     """The rule of that name, or of "package.module:name", made with its options.
 
-    Raises BadInput in one sentence for a name that leads nowhere, for options that it does not take or that have another type,
-    and for what is no rule.
+    Assumes: whoever named it may run code here. A site loads only what its people accepted.
+
+    Raises: BadInput in one sentence for a name that leads nowhere, for options that it does not take or that have another
+    type, and for what is no rule.
+
+    >>> load("mean").sees
+    'sums'
     """
     rule = plugin.make(find(name), options, table="aggregate", keys=("rule",))
     if not isinstance(rule, Rule):
@@ -175,5 +249,5 @@ def load(name: str, **options: Any) -> Rule:
 
 
 def find(name: str) -> plugin.Factory:
-    """What makes the rule of that name. Raises BadInput."""
+    """What makes the rule of that name: a class or a factory, not yet called. Raises: BadInput for a name that leads nowhere."""
     return plugin.find(ROOM, name, key="aggregate.rule")

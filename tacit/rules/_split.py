@@ -13,6 +13,11 @@ import numpy as np
 def threshold(epsilons: np.ndarray, *, how: str, share: float) -> float:
     """The smallest epsilon that counts as public.
 
+    Guarantee: it is one of the epsilons, so at least one client is public. If one is infinite, the infinite ones are the
+    public ones. `top` makes at least one client public, and all with the same epsilon as the last of the `share`.
+
+    Assumes: at least one epsilon, and a `how` that was checked before: every other word means gmm.
+
     >>> threshold(np.array([0.1, 0.12, 9.0, 11.0]), how="kmeans", share=0.1)
     9.0
     """

@@ -16,21 +16,26 @@ NEGLIGIBLE = 1e-10  # of the largest eigenvalue: float32 rows carry no more
 
 @dataclass(frozen=True, eq=False)
 class Subspace:
-    """The top `rank` directions of the rows of one block of coordinates."""
+    """The top directions of the rows of one block of coordinates, written as V = (X - mu)^T mix: never as long as V.
+
+    >>> line = subspace([torch.tensor([3.0, 0.0]), torch.tensor([1.0, 0.0])], rank=1, centred=False)
+    >>> line.point(line.coordinates(torch.tensor([5.0, 7.0]))).round(decimals=3)
+    tensor([5., 0.])
+    """
 
     rows: Sequence[torch.Tensor] = field(repr=False)
     centre: torch.Tensor | None = field(repr=False)
     mix: torch.Tensor = field(repr=False)  # (n, k): V = (X - mu)^T mix
 
     def coordinates(self, x: torch.Tensor) -> torch.Tensor:
-        """V^T (x - mu), in double precision."""
+        """V^T (x - mu), in double precision, on the CPU."""
         inner = torch.stack([_dot(row, x, self.centre) for row in self.rows])
         if self.centre is not None:
             inner = inner - _dot(self.centre, x, self.centre)
         return self.mix.T @ inner
 
     def point(self, coordinates: torch.Tensor) -> torch.Tensor:
-        """V c + mu."""
+        """V c + mu, in the rows' own precision: with `coordinates` the orthogonal projection of x onto mu + span V."""
         weights = (self.mix @ coordinates).tolist()
         total = torch.zeros_like(self.rows[0])
         for weight, row in zip(weights, self.rows, strict=True):
@@ -38,15 +43,21 @@ class Subspace:
         return total if self.centre is None else total.add_(self.centre, alpha=1 - sum(weights))
 
     def basis(self) -> torch.Tensor:
-        """V itself, (d, k): only for those who must be told."""
-        found = torch.zeros(len(self.rows[0]), self.mix.shape[1], device=self.rows[0].device)
+        """V itself, (d, k), as long as k models: only for clients who have to project by themselves (`pfa-plus`)."""
+        basis = torch.zeros(len(self.rows[0]), self.mix.shape[1], device=self.rows[0].device)
         for weights, row in zip(self.mix.float(), self.rows, strict=True):
-            found.add_(row[:, None] * weights)
-        return found if self.centre is None else found.sub_(self.centre[:, None] * self.mix.float().sum(0))
+            basis.add_(row[:, None] * weights)
+        return basis if self.centre is None else basis.sub_(self.centre[:, None] * self.mix.float().sum(0))
 
 
 def subspace(rows: Sequence[torch.Tensor], *, rank: int, centred: bool) -> Subspace:
-    """The top `rank` directions of the rows, around their mean if `centred`; fewer if the rows have fewer."""
+    """The top `rank` directions of the rows, around their mean if `centred`; fewer if the rows have fewer.
+
+    Guarantee: the columns of V are orthonormal and span the directions of the largest singular values; directions whose
+    squared singular value is below NEGLIGIBLE of the largest are dropped.
+
+    Assumes: at least one row, all of one length. They are kept and not copied.
+    """
     n = len(rows)
     gram = torch.zeros(n, n, dtype=torch.float64)
     for start in range(0, len(rows[0]), CHUNK):

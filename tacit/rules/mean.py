@@ -26,7 +26,9 @@ class mean(Rule):
     needs = ()
 
     def weight(self, facts: dict[str, Any]) -> float:
+        """The number of examples."""
         return float(facts["examples"])
 
     def apply(self, memory: Memory, gathered: Sum) -> Applied:
+        """The mean. Raises: BadInput where nobody has an example."""
         return Applied(gathered.mean(), memory)

@@ -30,7 +30,15 @@ DEFAULTS = {"paper": {"blocks": "model", "split": "gmm"}, "code": {"blocks": "la
 
 @dataclass(frozen=True)
 class pfa(Rule):
-    """PFA. `blocks` and `split` follow the reading unless they are named."""
+    """PFA. `blocks` and `split` follow the reading unless they are named.
+
+    `rank` is k, the directions of a block; `share` is how many clients `top` makes public; `weights` says by what clients are
+    averaged. `sees` is "sums" in the paper's reading and "rows" in the code's.
+
+    Assumes: epsilons are stated truthfully. A client that states a large one is public and shapes the subspace.
+
+    Raises: BadInput for an unknown reading, a rank below 1, or a share outside (0, 1).
+    """
 
     reading: Literal["paper", "code"] = "code"
     rank: int = 1
@@ -49,6 +57,7 @@ class pfa(Rule):
             object.__setattr__(self, "sees", "sums")
 
     def init(self, layout: Layout, crowd: Crowd) -> Memory:
+        """The blocks of the model; in the code's reading also the threshold, once, over all clients."""
         memory = {"layout": torch.tensor([layout[0][0], *(stop for _, stop in layout)])}
         if self.reading == "code":  # split once, over all clients
             memory["threshold"] = torch.tensor(
@@ -57,6 +66,7 @@ class pfa(Rule):
         return memory
 
     def tell(self, memory: Memory, epsilons: np.ndarray) -> Message:
+        """The epsilon from which a client is public: the run's, or in the paper's reading that of the round's cohort."""
         cut = (
             float(memory["threshold"])
             if "threshold" in memory
@@ -64,22 +74,30 @@ class pfa(Rule):
         )
         return Message("server", {}, {"threshold": cut})
 
-    def refuse(self, told: Message, *, size: int) -> None:
-        if type(told.facts.get("threshold")) not in (int, float):
+    def refuse(self, received: Message, *, size: int) -> None:
+        """Raises: BadInput without a threshold that is a number."""
+        if type(received.facts.get("threshold")) not in (int, float):
             raise BadInput("The rule pfa needs to be told the threshold, a number.")
 
     def send(
-        self, update: torch.Tensor, facts: dict[str, Any], told: Message
+        self, update: torch.Tensor, facts: dict[str, Any], received: Message
     ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        return {"update": update}, {"group": "public" if facts["epsilon"] >= told.facts["threshold"] else "private"}
+        """The whole update, and which group the client is in: it compares its own epsilon with the threshold."""
+        return {"update": update}, {"group": "public" if facts["epsilon"] >= received.facts["threshold"] else "private"}
 
     def start(self) -> "Divided":
+        """Two heaps: public updates one by one, and the sum of the private ones."""
         return Divided()
 
     def add(self, gathered: "Divided", message: Message) -> None:
+        """Keeps a public update, adds a private one."""
         gathered.add(self.weight(message.facts), message)
 
     def apply(self, memory: Memory, gathered: "Divided") -> Applied:
+        """Lines 6-8 of Algorithm 3. Without a public client the update is zero, without a private one the public mean.
+
+        Raises: BadInput where nothing was gathered.
+        """
         public, private = gathered.public, gathered.private_mean()
         if not public.rows and private is not None:
             return Applied(torch.zeros_like(private[1]), memory, public.info(0))
@@ -89,27 +107,31 @@ class pfa(Rule):
         spaces = self.spaces(memory, public.rows, public.weights)
         for space, block in zip(spaces, self.parts(memory, private[1]), strict=True):
             block.copy_(space.point(space.coordinates(block)))  # in place: the private mean is not needed again
-        return Applied(combine(public, private), memory, public.info(self.found(spaces)))
+        return Applied(combine(public, private), memory, public.info(self.largest_rank(spaces)))
 
     def weight(self, facts: dict[str, Any]) -> float:
+        """Epsilon, or the number of examples."""
         return float(facts[self.weights])
 
     def parts(self, memory: Memory, vector: torch.Tensor) -> list[torch.Tensor]:
-        """The blocks of a vector: every parameter by itself, or the whole model."""
+        """The blocks of a vector, as views: every parameter by itself, or the whole model."""
+        return [vector[start:stop] for start, stop in pairwise(self.marks(memory))]
+
+    def marks(self, memory: Memory) -> list[int]:
+        """Where the blocks begin, and where the last one ends."""
         marks = memory["layout"].tolist()
-        marks = marks if self.blocks == "layer" else [marks[0], marks[-1]]
-        return [vector[start:stop] for start, stop in pairwise(marks)]
+        return marks if self.blocks == "layer" else [marks[0], marks[-1]]
 
     def spaces(self, memory: Memory, rows: list[torch.Tensor], weights: list[float]) -> list[Subspace]:
-        """Line 6: the top-k subspace of the public updates, block by block."""
+        """Line 6: the top-k subspace of the public updates, block by block. A single row is not centred."""
         if self.reading == "paper":
             total, weight = weighted_sum(zip(weights, rows, strict=True))
             rows = [total / weight]
         blocks = zip(*(self.parts(memory, row) for row in rows), strict=True)
         return [subspace(block, rank=self.rank, centred=len(rows) > 1) for block in blocks]
 
-    def found(self, spaces: list[Subspace]) -> int:
-        """The largest rank that was found."""
+    def largest_rank(self, spaces: list[Subspace]) -> int:
+        """The largest rank among the blocks: at most `rank`, less where the public updates have less."""
         return max(space.mix.shape[1] for space in spaces)
 
 
@@ -121,10 +143,11 @@ class Public:
     weights: list[float] = field(default_factory=list)
 
     def pairs(self) -> list[tuple[float, torch.Tensor]]:
+        """Weight and update of every public client."""
         return list(zip(self.weights, self.rows, strict=True))
 
     def info(self, rank: int) -> dict[str, int]:
-        """For the reader."""
+        """What the reader is shown: how many clients were public, and how many directions were used."""
         return {"public": len(self.rows), "rank": rank}
 
 
@@ -136,6 +159,7 @@ class Divided:
     private: Sum = field(default_factory=Sum)
 
     def add(self, weight: float, message: Message) -> None:
+        """Takes one message by its group. Whoever states none is private."""
         if message.facts.get("group") == "public":
             self.public.rows.append(message.tensors["update"])
             self.public.weights.append(weight)
@@ -144,12 +168,15 @@ class Divided:
             self.private.add(weight, sent)
 
     def private_mean(self) -> tuple[float, torch.Tensor] | None:
-        """(weight, mean) of the private updates, or None without any. In place of their sum, so it is asked for once."""
+        """(weight, mean) of the private updates, or None without any. It takes the place of their sum: ask once."""
         private = self.private
         return (private.weight, private.total.div_(private.weight)) if private.clients else None
 
 
 def combine(public: Public, private: tuple[float, torch.Tensor]) -> torch.Tensor:
-    """Line 8: (sum of epsilons * public mean + sum of epsilons * projected private mean) / all epsilons."""
+    """Line 8: (sum of epsilons * public mean + sum of epsilons * projected private mean) / all epsilons.
+
+    `private` is (weight, projected mean), and counts as one more public client of that weight.
+    """
     total, weight = weighted_sum([*public.pairs(), private])
     return total.div_(weight)

@@ -21,18 +21,23 @@ from tacit.types import Message
 
 @dataclass(frozen=True)
 class pfa_plus(pfa):
-    """PFA+; the options are those of `pfa`."""
+    """PFA+; the options are those of `pfa`. Every client needs the basis, so the broadcast carries it in full."""
 
     def tell(self, memory: Memory, epsilons: np.ndarray) -> Message:
-        told = super().tell(memory, epsilons)
+        """The threshold, and after the first round the basis, its centre and the blocks."""
+        message = super().tell(memory, epsilons)
         basis = {name: memory[name] for name in ("basis", "centre") if name in memory}
-        return Message("server", basis, {**told.facts, "layout": self._marks(memory)} if basis else told.facts)
+        return Message("server", basis, {**message.facts, "layout": self.marks(memory)} if basis else message.facts)
 
-    def refuse(self, told: Message, *, size: int) -> None:
-        super().refuse(told, size=size)
-        if "basis" not in told.tensors:
+    def refuse(self, received: Message, *, size: int) -> None:
+        """Refuses a basis that a client of this model cannot multiply by.
+
+        Raises: BadInput for a basis, centre or layout of another size or type than the model and the rank allow.
+        """
+        super().refuse(received, size=size)
+        if "basis" not in received.tensors:
             return
-        basis, marks, centre = told.tensors["basis"], told.facts.get("layout"), told.tensors.get("centre")
+        basis, marks, centre = received.tensors["basis"], received.facts.get("layout"), received.tensors.get("centre")
         fits = basis.dtype == torch.float32 and basis.dim() == 2 and basis.shape[0] == size
         if not fits or not 1 <= basis.shape[1] <= self.rank:
             raise BadInput(f"The basis is not at most {self.rank} vectors of {size} numbers.")
@@ -44,15 +49,23 @@ class pfa_plus(pfa):
             raise BadInput(f"The layout does not cut {size} numbers into blocks.")
 
     def send(
-        self, update: torch.Tensor, facts: dict[str, Any], told: Message
+        self, update: torch.Tensor, facts: dict[str, Any], received: Message
     ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        tensors, group = super().send(update, facts, told)
-        if "basis" not in told.tensors or group["group"] == "public":
+        """A public client's whole update; a private one's coordinates in the received basis, k numbers a block."""
+        tensors, group = super().send(update, facts, received)
+        if "basis" not in received.tensors or group["group"] == "public":
             return tensors, group
-        x = update - told.tensors["centre"] if "centre" in told.tensors else update
-        return {"coordinates": _by_block(told.facts["layout"], x, told.tensors["basis"])}, group
+        x = update - received.tensors["centre"] if "centre" in received.tensors else update
+        return {"coordinates": _by_block(received.facts["layout"], x, received.tensors["basis"])}, group
 
     def apply(self, memory: Memory, gathered: Divided) -> Applied:
+        """Puts the private mean back by the basis that its coordinates are in, and takes the next one from the public
+        updates.
+
+        In round 0 there is no basis, and it is `pfa`.
+
+        Raises: BadInput where nothing was gathered.
+        """
         public = gathered.public
         if "basis" not in memory:  # warm-up: private clients sent whole updates
             applied = super().apply(memory, gathered)
@@ -69,15 +82,11 @@ class pfa_plus(pfa):
             update, self._refreshed(memory, public.rows, public.weights), public.info(memory["basis"].shape[1])
         )
 
-    def _marks(self, memory: Memory) -> list[int]:
-        marks = memory["layout"].tolist()
-        return marks if self.blocks == "layer" else [marks[0], marks[-1]]
-
     def _refreshed(self, memory: Memory, rows: list[torch.Tensor], weights: list[float]) -> Memory:
         if not rows:
             return memory
         spaces = self.spaces(memory, rows, weights)
-        k = max(1, self.found(spaces))
+        k = max(1, self.largest_rank(spaces))
         padded = [torch.nn.functional.pad(s.basis(), (0, k - s.mix.shape[1])) for s in spaces]
         fresh = {name: memory[name] for name in ("layout", "threshold") if name in memory} | {
             "basis": torch.cat(padded)
@@ -86,7 +95,7 @@ class pfa_plus(pfa):
         return fresh | ({"centre": torch.cat(centres)} if centres else {})
 
     def _rebuilt(self, memory: Memory, coordinates: torch.Tensor) -> torch.Tensor:
-        marks = self._marks(memory)
+        marks = self.marks(memory)
         sizes = torch.tensor([stop - start for start, stop in pairwise(marks)])
         point = (memory["basis"] * coordinates.repeat_interleave(sizes, dim=0)).sum(1)
         return point + memory["centre"] if "centre" in memory else point

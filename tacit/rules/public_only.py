@@ -17,38 +17,46 @@ from tacit.types import Message
 
 @dataclass(frozen=True)
 class public_only(Rule):
-    """The public mean. `split` and `share` as in `pfa`."""
+    """The public mean by epsilon. `split` and `share` as in `pfa`; private updates are received and not used."""
 
     split: Literal["gmm", "kmeans", "top"] = "top"
     share: float = 0.1
     sees = "sums"
 
     def init(self, layout: Layout, crowd: Crowd) -> Memory:
+        """As `pfa` in the code's reading: the threshold, once, over all clients."""
         return self._pfa().init(layout, crowd)
 
     def tell(self, memory: Memory, epsilons: np.ndarray) -> Message:
+        """The threshold."""
         return self._pfa().tell(memory, epsilons)
 
-    def refuse(self, told: Message, *, size: int) -> None:
-        self._pfa().refuse(told, size=size)
+    def refuse(self, received: Message, *, size: int) -> None:
+        """Raises: BadInput without a threshold that is a number."""
+        self._pfa().refuse(received, size=size)
 
     def send(
-        self, update: torch.Tensor, facts: dict[str, Any], told: Message
+        self, update: torch.Tensor, facts: dict[str, Any], received: Message
     ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        return self._pfa().send(update, facts, told)
+        """The whole update and the client's group, as under `pfa`: a private client uploads as much, for nothing."""
+        return self._pfa().send(update, facts, received)
 
     def weight(self, facts: dict[str, Any]) -> float:
+        """Epsilon."""
         return float(facts["epsilon"])
 
-    def start(self) -> "Heard":
-        return Heard()
+    def start(self) -> "PublicSum":
+        """No public update yet."""
+        return PublicSum()
 
-    def add(self, gathered: "Heard", message: Message) -> None:
+    def add(self, gathered: "PublicSum", message: Message) -> None:
+        """Adds a public update; of a private one only the shape is of use."""
         gathered.last = message.tensors["update"]
         if message.facts.get("group") == "public":
             gathered.public.add(self.weight(message.facts), gathered.last, clients=message.facts.get("clients", 1))
 
-    def apply(self, memory: Memory, gathered: "Heard") -> Applied:
+    def apply(self, memory: Memory, gathered: "PublicSum") -> Applied:
+        """The public mean, or a zero step without a public client. Raises: BadInput where nothing was gathered."""
         if gathered.last is None:
             raise BadInput("Expected at least one update.")
         public = gathered.public
@@ -60,7 +68,7 @@ class public_only(Rule):
 
 
 @dataclass
-class Heard:
+class PublicSum:
     """The sum of the round's public updates, and the last update of all, whose shape a step of zero has."""
 
     public: Sum = field(default_factory=Sum)

@@ -30,7 +30,16 @@ HALVINGS = 60  # of the bracket of tau^2
 
 @dataclass(frozen=True)
 class random_effects(Rule):
-    """The sum of w_m update_m over the sum of w_m, w_m = 1/(sigma_m^2/H + tau^2)."""
+    """The sum of w_m update_m over the sum of w_m, w_m = 1/(sigma_m^2/H + tau^2), shortened as by `inverse_variance`.
+
+    `horizon` is H, the rounds over which noise averages out; `caution` is how many standard errors a difference between
+    clients must show before it is believed. A round computes the residuals around the mean by the old tau^2, estimates a new
+    one and weighs by that. Memory grows by one vector for each client that has ever taken part.
+
+    Assumes: sigma_m is stated truthfully, and a client keeps its name from round to round.
+
+    Raises: BadInput for a horizon below 1 or a caution below 0.
+    """
 
     horizon: float = 200.0
     caution: float = 2.0
@@ -42,10 +51,15 @@ class random_effects(Rule):
         check.at_least(0, **{"aggregate.caution": self.caution})
 
     def init(self, layout: Layout, crowd: Crowd) -> Memory:
+        """The crowd's variances, and tau^2 = 0: at first clients are believed to want the same."""
         variances = torch.as_tensor(crowd.noise_stds, dtype=torch.float64) ** 2
         return {"variances": variances, "tau2": torch.zeros((), dtype=torch.float64)}
 
     def apply(self, memory: Memory, messages: Sequence[Message]) -> Applied:
+        """The weighted mean; tau and the step's length are in the info.
+
+        Raises: BadInput without messages, and by name for a client that states no noise.
+        """
         if not messages:
             raise BadInput("Expected at least one update.")
         noise = torch.tensor([variance(m) for m in messages], dtype=torch.float64)
@@ -62,8 +76,8 @@ class random_effects(Rule):
         """Adds this round's residuals to each client's, and estimates tau^2 from what all have shown so far."""
         after = dict(memory)
         for message, sigma2 in zip(rows, noise, strict=True):
-            kept, residual = f"sum:{message.sender}", message.tensors["update"] - mean
-            after[kept] = memory[kept] + residual if kept in memory else residual
+            key, residual = f"sum:{message.sender}", message.tensors["update"] - mean
+            after[key] = memory[key] + residual if key in memory else residual
             after[f"seen:{message.sender}"] = memory.get(f"seen:{message.sender}", torch.zeros(())) + 1
             after[f"noise:{message.sender}"] = memory.get(f"noise:{message.sender}", torch.zeros(())) + sigma2
         names = [key.removeprefix("sum:") for key in after if key.startswith("sum:")]
@@ -76,13 +90,22 @@ class random_effects(Rule):
 
 
 def gram(updates: list[torch.Tensor]) -> torch.Tensor:
-    """Inner products of all pairs, in double precision."""
+    """Inner products of all pairs, in double precision. Assumes: vectors of one length; it makes a copy of them all."""
     rows = torch.stack(updates).double()
     return (rows @ rows.T).cpu()
 
 
 def between(variances: torch.Tensor, products: torch.Tensor, *, replicates: int, caution: float) -> float:
-    """The REML estimate of tau^2, or rather the tau^2 at which the score is `caution` standard errors above zero."""
+    """The REML estimate of tau^2, or rather the tau^2 at which the score is `caution` standard errors above zero.
+
+    With w_i = 1/(variance_i + tau^2), S_k = sum of w_i^k and r_i the squared distance of client i to the weighted mean per
+    coordinate, the score is sum w_i^2 r_i - S_1 + S_2/S_1 and its variance 2 (S_2 - 2 S_3/S_1 + (S_2/S_1)^2)/replicates.
+    Where that is not above zero at tau^2 = 0, or there is one client only, the answer is 0; else a root is bracketed and
+    halved HALVINGS times.
+
+    Assumes: variances above zero, and `products` the inner products of the clients' vectors over `replicates` coordinates
+    each.
+    """
 
     def excess(tau2: float) -> float:
         w = 1 / (variances + tau2)
@@ -105,7 +128,10 @@ def between(variances: torch.Tensor, products: torch.Tensor, *, replicates: int,
 
 
 def between_dl(variances: torch.Tensor, products: torch.Tensor, *, replicates: int) -> float:
-    """DerSimonian and Laird 1986: E[Q] = d ((m - 1) + tau^2 (S1 - S2/S1)), solved for tau^2; not below 0."""
+    """DerSimonian and Laird 1986: E[Q] = d ((m - 1) + tau^2 (S1 - S2/S1)), solved for tau^2; not below 0.
+
+    Assumes: at least two clients, variances above zero.
+    """
     w = 1 / variances
     s1, s2 = float(w.sum()), float((w**2).sum())
     q = float(w @ products.diagonal()) - float(w @ products @ w) / s1

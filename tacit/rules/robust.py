@@ -24,12 +24,20 @@ FLOOR = 1e-12  # of the largest noise: a client without any noise must not divid
 
 @dataclass(frozen=True)
 class robust(Rule):
-    """The sum of update_i/|S_i|^2 over the sum of 1/|S_i|^2."""
+    """The sum of update_i/|S_i|^2 over the sum of 1/|S_i|^2.
+
+    Guarantee: nothing that a client states is believed; a client weighs by how far its update is from what all have in
+    common.
+
+    Assumes: every update carries noise, as under local DP. One of zeros has no distance to anything and would count nearly
+    alone; neither is it a defence against clients that lie alike.
+    """
 
     sees = "rows"
     needs = ()
 
     def apply(self, memory: Memory, messages: Sequence[Message]) -> Applied:
+        """The weighted mean; the info has the largest over the smallest estimate of noise. Raises: BadInput without updates."""
         rows = torch.stack([m.tensors["update"] for m in messages] or [torch.zeros(0)])
         if not rows.numel():
             raise BadInput("Expected at least one update.")
@@ -40,7 +48,11 @@ class robust(Rule):
 
 
 def sparse_part(rows: torch.Tensor) -> torch.Tensor:
-    """S of rows = L + S, minimising |L|_* + lambda |S|_1 with lambda = 1/sqrt(max(n, d))."""
+    """S of rows = L + S, minimising |L|_* + lambda |S|_1 with lambda = 1/sqrt(max(n, d)), in double precision.
+
+    A single row, or rows of zeros, have nothing in common with others and come back as they are. It stops after ITERATIONS,
+    or when the residual is below CLOSE of the rows' norm; what it returns is rows - L, so nothing is lost in between.
+    """
     m = rows.double()
     if len(m) == 1 or not m.any():
         return m

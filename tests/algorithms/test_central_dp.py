@@ -99,6 +99,13 @@ def test_a_client_that_skips_its_clip_changes_nothing(sampler):
     assert float(released(made, update).tensors["update"].norm()) == pytest.approx(0.5)
 
 
+def test_what_is_written_down_of_a_refusal_is_short_and_printable():
+    crafted = Message("c3", {}, {"failed": "\x1b[2J" + "x" * 10**6})
+    _, info = served(quiet(), [crafted, message("\x1b]0;c4\a", of_norm(0.2))])
+    assert list(info["refused"]) == ["c3", "?]0;c4?"]
+    assert all(why.isprintable() and len(why) <= 500 for why in info["refused"].values())
+
+
 @pytest.mark.parametrize(
     ("bad", "why"),
     [

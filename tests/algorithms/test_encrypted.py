@@ -222,7 +222,7 @@ def test_a_plain_report_beyond_the_grid_is_refused_by_name():
 def test_a_sealed_report_beyond_the_grid_drops_the_round_and_says_who_may_have_sent_it():
     made = algorithm(seal="paillier", update=lambda c: of_norm(0.1))
     sent, seal = reports(made), made.groups["c0"].seal
-    cheat = CheatingSite(seal.place(0), seal.signers["c0"])
+    cheat = CheatingSite(seal.context(0), seal.signers["c0"])
     number = (1 << (seal.lanes.width * seal.lanes.per_number)) - 1  # every lane full: it carries into its neighbours
     sent[0] = message("c0", cheat.report([number] * seal.lanes.numbers))
     state, info = served(made, sent)

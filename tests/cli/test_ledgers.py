@@ -9,6 +9,7 @@ import tacit
 from tacit.cli import ledgers
 from tacit.errors import LedgerError, TacitError
 from tacit.privacy.ledger import reader as books
+from tacit.privacy.ledger.tables import COLUMNS
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +75,7 @@ def test_a_ledger_of_integer_noise_is_shown_too(tmp_path):
 def test_an_export_holds_every_charge(run):
     rows = list(csv.DictReader(io.StringIO(ledgers.as_csv(run.out))))
     kept = [dict(entry, round=str(entry["round"])) for entry in run.ledger.entries()]
-    assert rows == [{name: row[name] for name in books.NAMES} for row in kept]
+    assert rows == [{name: row[name] for name in COLUMNS} for row in kept]
     assert len(json.loads(ledgers.as_json(run.out))) == 6
 
 
@@ -108,7 +109,16 @@ def test_an_answer_without_a_charge_is_told(copy):
     place = copy / "runs" / ("0" * 32)
     place.mkdir(parents=True)
     (place / "round-000004.answer").write_bytes(b"x")
-    (place / "agreement.json").write_text(json.dumps({"terms": {"event": "something"}}))
+    terms = {"event": "something", "epsilon": 1.0, "rounds": 5, "parameters": 3}
+    record = {"run": "0" * 32, "experiment": "", "roster": {}, "terms": terms}
+    (place / "agreement.json").write_text(json.dumps(record))
+    assert any("round 4 of run 000" in text for text in ledgers.verify(copy, delta=None))
+
+
+def test_an_answer_whose_agreement_is_gone_counts_as_one_to_be_paid_for(copy):
+    place = copy / "runs" / ("0" * 32)
+    place.mkdir(parents=True)
+    (place / "round-0000004.answer").write_bytes(b"x")
     assert any("round 4 of run 000" in text for text in ledgers.verify(copy, delta=None))
 
 

@@ -123,7 +123,7 @@ def test_nobody_is_charged_for_a_round_of_fewer_clients_than_a_sum_or_the_experi
     assert len(list(history.ledger.entries())) == 6 + 5 * (rounds - 1)
 
 
-@pytest.mark.parametrize("share", ["even", "seed"])
+@pytest.mark.parametrize("share", ["even", "note-2020"])
 def test_the_notes_sigma_is_refused_before_the_first_round_and_the_named_one_works(summed, tmp_path, share):
     said = {"noise_multiplier": 1e-3, "epsilon": 10.0, "share": share}
     with pytest.raises(BadInput, match=r"0\.001 cannot pay for one round at epsilon = 10") as refused:
@@ -138,14 +138,14 @@ def test_the_notes_sigma_is_refused_before_the_first_round_and_the_named_one_wor
         tacit.build.parts.build(summed(privacy=said | {"noise_multiplier": once * 0.99}))
 
 
-def test_the_seeds_share_needs_a_sigma_larger_by_the_root_of_the_cohort(summed):
+def test_the_notes_share_needs_a_sigma_larger_by_the_root_of_the_cohort(summed):
     ours, theirs = (
-        tacit.build.parts.build(summed(privacy={"share": share})).plan.noises[0] for share in ("even", "seed")
+        tacit.build.parts.build(summed(privacy={"share": share})).plan.noises[0] for share in ("even", "note-2020")
     )
     assert theirs.share_variance == pytest.approx(
         ours.share_variance, rel=0.01
     )  # the same promise needs the same noise
-    given = tacit.build.parts.build(summed(privacy={"share": "seed", "noise_multiplier": 5.0})).plan.noises[0]
+    given = tacit.build.parts.build(summed(privacy={"share": "note-2020", "noise_multiplier": 5.0})).plan.noises[0]
     assert given.multiplier == pytest.approx(5.0 / np.sqrt(6))
 
 
@@ -195,6 +195,24 @@ def test_rules_that_see_sums_run(summed, tmp_path, rule):
     history = tacit.run(summed(privacy=limits, aggregate=rule), out=tmp_path)
     assert len(history.rounds) == 4
     assert all(record["opened"] >= 1 for record in history.rounds)
+
+
+@pytest.mark.parametrize(
+    ("rule", "name"),
+    [({"rule": "mean"}, "all"), ({"rule": "public-only", "split": "kmeans"}, "public"),
+     ({"rule": "pfa", "reading": "paper"}, "public")],
+)  # fmt: skip
+def test_one_group_is_called_all_and_public_where_the_rule_moves_the_model_for_public_clients_alone(
+    summed, tmp_path, rule, name
+):
+    experiment = summed(aggregate=rule, train={"rounds": 1})
+    assert {group.name for group in tacit.build.parts.build(experiment).algorithm.groups.values()} == {name}
+    assert tacit.run(experiment, out=tmp_path, page=False).rounds[0]["update_norm"] > 0
+
+
+def test_the_old_name_of_the_notes_share_is_refused_with_the_new_one(summed):
+    with pytest.raises(BadInput, match='"seed" is called "note-2020" now'):
+        summed(privacy={"share": "seed"})
 
 
 @pytest.mark.parametrize("rule", ["robust", "random-effects", "pfa", "pfa-plus", "random-projection"])

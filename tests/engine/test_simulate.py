@@ -95,7 +95,11 @@ def test_the_epsilon_of_every_round_is_what_the_ledger_holds_after_it(small, tmp
             rounds = sum(round <= record["round"] for round in taken[name])
             spent = price.epsilon(((step, steps // len(taken[name]) * rounds),), delta=1e-5) if rounds else 0.0
             assert record[told] == pytest.approx(spent, rel=1e-9)
-    assert history.rounds[-1]["epsilon_loosest"] == pytest.approx(history.guarantee.epsilon_max, rel=1e-9)
+    spent = [price.epsilon(history.ledger.composition(name, "record"), delta=1e-5) for name in taken]
+    assert history.rounds[-1]["epsilon_loosest"] == pytest.approx(
+        spent[list(ENDS.values()).index("epsilon_loosest")], rel=1e-9
+    )
+    assert history.guarantee.epsilon_max >= max(spent) * (1 - 1e-9)  # another may have been drawn more often
 
 
 def test_the_epsilon_of_a_long_run_is_rounded_up_to_the_next_mark(small, tmp_path):

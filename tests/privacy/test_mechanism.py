@@ -17,7 +17,7 @@ from tacit.privacy.accounting import price
 from tacit.privacy.central.mechanism import CohortGaussian
 from tacit.privacy.distributed.mechanism import even
 from tacit.privacy.local.mechanism import SampledGaussian
-from tacit.protect.quantise import Placed
+from tacit.protect.quantise import Quantised
 from tacit.random import seeded
 from tacit.server_optimizer import Sgd
 from tacit.types import Bounded, Message, Private
@@ -29,7 +29,7 @@ MECHANISMS = {
     "local": (SampledGaussian(1.3, 0.5, 0.2, steps=4), SPENT),
     "poisson cohorts": (CohortGaussian(1.3, 0.5, SIZE, 10), SPENT),
     "fixed cohorts": (CohortGaussian(1.3, 0.25, SIZE, 10, "fixed"), SPENT),
-    "shares": (even(multiplier=2.0, **SHARES), Placed(np.ones(D, dtype=np.int64), 400, 20)),
+    "shares": (even(multiplier=2.0, **SHARES), Quantised(np.ones(D, dtype=np.int64), 400, 20)),
 }
 
 
@@ -67,7 +67,7 @@ def test_independent_noise_remembers_nothing_and_leaves_what_it_is_given(given):
 
 def test_noise_for_another_sensitivity_is_refused(given):
     mechanism, bounded = given
-    other = Bounded(torch.ones(D), 0.7) if isinstance(bounded, Bounded) else Placed(bounded.values, 401, 20)
+    other = Bounded(torch.ones(D), 0.7) if isinstance(bounded, Bounded) else Quantised(bounded.values, 401, 20)
     with pytest.raises(BadInput, match="This noise is made for"):
         mechanism.noise(mechanism.init(), seeded(0)("a"), other)
 

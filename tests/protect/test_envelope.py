@@ -16,7 +16,8 @@ from tacit.errors import (
     Truncated,
     UnknownSender,
 )
-from tacit.protect.envelope import LENGTH_BYTES, PREFIX, Inbox, Place, check_header, parse, sizes, take_all, write
+from tacit.protect.envelope import LENGTH_BYTES, PREFIX, RoundContext, check_header, chunk_sizes, parse, write
+from tacit.protect.inbox import Inbox
 from tacit.protect.paillier import PublicKey
 from tacit.protect.proofs import prove
 from tacit.protect.randomisers import Randomisers
@@ -31,21 +32,21 @@ def signers():
 
 
 @pytest.fixture
-def place(ordinary, signers):
+def context(ordinary, signers):
     members = {name: signer.public for name, signer in signers.items()}
-    return Place("run-1", 3, ordinary.public, "told", sizes(len(MESSAGES), chunk=2), members)
+    return RoundContext("run-1", 3, ordinary.public, "told", chunk_sizes(len(MESSAGES), chunk=2), members)
 
 
 @pytest.fixture
-def report(ordinary, place, signers, stock):
+def report(ordinary, context, signers, stock):
     """The messages of one client's report."""
 
     def make(name="north", *, where=None, messages=MESSAGES):
-        place_ = where or place
-        source = stock(ordinary) if place_.public == ordinary.public else Randomisers(place_.public, workers=1)
+        context_ = where or context
+        source = stock(ordinary) if context_.public == ordinary.public else Randomisers(context_.public, workers=1)
         values, secret = zip(*source.take_known(len(messages)), strict=True)
-        sealed = place_.public.seal_with(list(messages), values)
-        return list(write(place_, signers[name], sealed, prove(place_.claim(name, sealed), messages, secret)))
+        sealed = context_.public.seal_with(list(messages), values)
+        return list(write(context_, signers[name], sealed, prove(context_.claim(name, sealed), messages, secret)))
 
     return make
 
@@ -64,8 +65,19 @@ def resealed(raw, signer, body):
     return forged(raw, signer, size=len(body), sha256=digest)[: -evidence.header.size or None] + body
 
 
-def test_reports_add_up(ordinary, place, report):
-    inbox = Inbox(place)
+def take_all(inbox, messages):
+    """Takes what can be taken and returns the refusals: by rule the round goes on without them."""
+    refused = []
+    for raw in messages:
+        try:
+            inbox.accept(raw)
+        except MessageRefused as error:
+            refused.append(error)
+    return [*refused, *inbox.settle().values()]
+
+
+def test_reports_add_up(ordinary, context, report):
+    inbox = Inbox(context)
     for name in NAMES:
         for raw in report(name):
             inbox.accept(raw)
@@ -75,15 +87,15 @@ def test_reports_add_up(ordinary, place, report):
     assert ordinary.open(inbox.total(at_least=3)) == [3 * m for m in MESSAGES]
 
 
-def test_the_order_of_messages_does_not_matter(ordinary, place, report):
-    inbox = Inbox(place)
+def test_the_order_of_messages_does_not_matter(ordinary, context, report):
+    inbox = Inbox(context)
     assert take_all(inbox, [raw for name in NAMES for raw in report(name)][::-1]) == []
     assert ordinary.open(inbox.total(at_least=3)) == [3 * m for m in MESSAGES]
 
 
 def test_chunks_cover_everything():
-    assert sizes(5, chunk=2) == (2, 2, 1)
-    assert sum(sizes(7919)) == 7919
+    assert chunk_sizes(5, chunk=2) == (2, 2, 1)
+    assert sum(chunk_sizes(7919)) == 7919
 
 
 def test_every_report_of_a_round_has_the_same_length(report):
@@ -91,9 +103,9 @@ def test_every_report_of_a_round_has_the_same_length(report):
     assert lengths[0] == lengths[1]
 
 
-def refusal(place, raw):
+def refusal(context, raw):
     """The refusal, which must name the sender, and after which the inbox is as before."""
-    inbox = Inbox(place)
+    inbox = Inbox(context)
     with pytest.raises(MessageRefused) as caught:
         inbox.accept(raw)
     assert inbox.complete() == []
@@ -101,42 +113,42 @@ def refusal(place, raw):
     return caught.value
 
 
-def test_an_altered_message_is_refused_whichever_byte_it_is(place, report):
+def test_an_altered_message_is_refused_whichever_byte_it_is(context, report):
     raw = report()[0]
     for at in range(len(raw)):
         altered = raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1 :]
-        assert isinstance(refusal(place, altered), BadSignature | Truncated | UnknownSender)
+        assert isinstance(refusal(context, altered), BadSignature | Truncated | UnknownSender)
 
 
-def test_a_truncated_or_extended_message_is_refused(place, report):
+def test_a_truncated_or_extended_message_is_refused(context, report):
     raw = report()[0]
     for length in (0, 3, 10, len(raw) // 2, len(raw) - 1):
-        assert isinstance(refusal(place, raw[:length]), Truncated)
-    assert isinstance(refusal(place, raw + b"x"), Truncated)
-    assert isinstance(refusal(place, b"\xff" * 100), Truncated)
+        assert isinstance(refusal(context, raw[:length]), Truncated)
+    assert isinstance(refusal(context, raw + b"x"), Truncated)
+    assert isinstance(refusal(context, b"\xff" * 100), Truncated)
 
 
-def test_a_replayed_message_is_refused(place, report):
-    for other in (replace(place, round=2), replace(place, run="run-0")):
-        said = refusal(place, report(where=other)[0])
+def test_a_replayed_message_is_refused(context, report):
+    for other in (replace(context, round=2), replace(context, run="run-0")):
+        said = refusal(context, report(where=other)[0])
         assert isinstance(said, Replayed)
         assert "'north'" in str(said)
 
 
-def test_a_message_for_another_key_is_refused(place, report, ordinary):
+def test_a_message_for_another_key_is_refused(context, report, ordinary):
     foreign = PublicKey(ordinary.public.n, "ordinary", None, 512)  # the same n, but not the same key
-    assert isinstance(refusal(place, report(where=replace(place, public=foreign))[0]), ForeignKey)
+    assert isinstance(refusal(context, report(where=replace(context, public=foreign))[0]), ForeignKey)
 
 
-def test_a_stranger_and_a_member_in_anothers_name_are_refused(place, report, signers):
+def test_a_stranger_and_a_member_in_anothers_name_are_refused(context, report, signers):
     raw = report("north")[0]
-    assert isinstance(refusal(place, forged(raw, signers["north"], client="hill")), UnknownSender)
-    assert isinstance(refusal(place, forged(raw, signers["coast"])), BadSignature)
-    assert isinstance(refusal(place, forged(raw, signers["north"], client="coast")), BadSignature)
+    assert isinstance(refusal(context, forged(raw, signers["north"], client="hill")), UnknownSender)
+    assert isinstance(refusal(context, forged(raw, signers["coast"])), BadSignature)
+    assert isinstance(refusal(context, forged(raw, signers["north"], client="coast")), BadSignature)
 
 
-def test_a_second_message_for_a_place_is_refused(ordinary, place, report):
-    inbox = Inbox(place)
+def test_a_second_message_for_a_place_is_refused(ordinary, context, report):
+    inbox = Inbox(context)
     first, again = report(), report()
     for raw in first:
         inbox.accept(raw)
@@ -151,13 +163,13 @@ def test_a_second_message_for_a_place_is_refused(ordinary, place, report):
     assert ordinary.open(inbox.total(at_least=1)) == list(MESSAGES)
 
 
-def test_chunks_that_are_not_agreed_are_refused(place, report, signers):
+def test_chunks_that_are_not_agreed_are_refused(context, report, signers):
     raw = report()[0]
     for changes in ({"chunk": 3}, {"chunk": -1}, {"chunks": 4}, {"chunk": 2}):
-        assert isinstance(refusal(place, forged(raw, signers["north"], **changes)), Truncated)
+        assert isinstance(refusal(context, forged(raw, signers["north"], **changes)), Truncated)
 
 
-def test_ciphertexts_out_of_range_are_refused_by_sender(ordinary, place, report, signers):
+def test_ciphertexts_out_of_range_are_refused_by_sender(ordinary, context, report, signers):
     raw, public = report()[0], ordinary.public
     width = public.ciphertext_bytes
     good = parse(raw)[1][:width]
@@ -168,23 +180,23 @@ def test_ciphertexts_out_of_range_are_refused_by_sender(ordinary, place, report,
         b"\xff" * width,
     )
     for body in bad:
-        said = refusal(place, resealed(raw, signers["north"], good + body))
+        said = refusal(context, resealed(raw, signers["north"], good + body))
         assert isinstance(said, BadCiphertext)
         assert "'north'" in str(said)
         assert "iphertext 1" in str(said)
 
 
-def test_headers_in_another_form_are_refused(place, report, signers):
+def test_headers_in_another_form_are_refused(context, report, signers):
     raw = report()[0]
     length = int.from_bytes(raw[:LENGTH_BYTES], "big")
     head, rest = raw[LENGTH_BYTES : LENGTH_BYTES + length], raw[LENGTH_BYTES + length :]
     for other in (head.replace(b",", b", "), head.replace(b'"round":3', b'"round":true'), b"{}", b"[1]", b"\xff"):
         signed = len(other).to_bytes(LENGTH_BYTES, "big") + other + signers["north"].sign(PREFIX + other) + rest[64:]
-        assert isinstance(refusal(place, signed), BadSignature)
+        assert isinstance(refusal(context, signed), BadSignature)
 
 
-def test_a_client_with_a_missing_chunk_does_not_count(place, report):
-    inbox = Inbox(place)
+def test_a_client_with_a_missing_chunk_does_not_count(context, report):
+    inbox = Inbox(context)
     refused = take_all(inbox, [*report("north"), *report("coast")[:-1]])
     assert refused == []
     assert inbox.complete() == ["north"]
@@ -192,18 +204,18 @@ def test_a_client_with_a_missing_chunk_does_not_count(place, report):
         inbox.total(at_least=2)
 
 
-def test_a_round_goes_on_without_what_is_refused(ordinary, place, report):
-    inbox, bad = Inbox(place), bytearray(report("valley")[0])
+def test_a_round_goes_on_without_what_is_refused(ordinary, context, report):
+    inbox, bad = Inbox(context), bytearray(report("valley")[0])
     bad[-1] ^= 1
     (refused,) = take_all(inbox, [*report("north"), bytes(bad), *report("coast")])
     assert isinstance(refused, BadSignature)
     assert ordinary.open(inbox.total(at_least=2)) == [2 * m for m in MESSAGES]
 
 
-def test_the_signature_covers_every_field_of_the_header(report, place):
+def test_the_signature_covers_every_field_of_the_header(report, context):
     evidence, _ = parse(report()[0])
-    check_header(place, evidence)
+    check_header(context, evidence)
     for name, value in vars(evidence.header).items():
         other = replace(evidence.header, **{name: value + 1 if isinstance(value, int) else "coast"})
         with pytest.raises(BadSignature, match="altered"):
-            check_header(place, replace(evidence, header=other))
+            check_header(context, replace(evidence, header=other))

@@ -7,8 +7,9 @@ import os
 import pytest
 
 from tacit.errors import BadInput, BadSignature, Duplicate, MessageRefused, OpeningRefused, Replayed, TooFewReports
-from tacit.protect.envelope import Place, sizes, taken, write
+from tacit.protect.envelope import RoundContext, chunk_sizes, write
 from tacit.protect.holder import Opener, whose_turn
+from tacit.protect.inbox import inbox_of
 from tacit.protect.proofs import prove
 from tacit.protect.signing import new_signer
 from tacit.protect.threshold import combine, deal
@@ -22,20 +23,20 @@ def signers():
 
 
 @pytest.fixture
-def place(safe, signers):
+def context(safe, signers):
     """Places of round r."""
     members = {name: signer.public for name, signer in signers.items()}
-    return lambda round: Place("run", round, safe.public, "told", sizes(3, chunk=2), members)
+    return lambda round: RoundContext("run", round, safe.public, "told", chunk_sizes(3, chunk=2), members)
 
 
 @pytest.fixture
-def reports(safe, place, signers, stock):
+def reports(safe, context, signers, stock):
     def make(round=0, names=NAMES):
         found = []
         for name in names:
             values, secret = zip(*stock(safe).take_known(len(MESSAGES)), strict=True)
             row = safe.public.seal_with(MESSAGES, values)
-            found += write(place(round), signers[name], row, prove(place(round).claim(name, row), MESSAGES, secret))
+            found += write(context(round), signers[name], row, prove(context(round).claim(name, row), MESSAGES, secret))
         return found
 
     return make
@@ -49,87 +50,87 @@ def opener(tmp_path, safe):
     return make
 
 
-def test_a_sum_of_enough_reports_is_opened(opener, place, reports):
-    opened, clients = opener().open(place(0), reports(0))
+def test_a_sum_of_enough_reports_is_opened(opener, context, reports):
+    opened, clients = opener().open(context(0), reports(0))
     assert opened == [4 * m for m in MESSAGES]
     assert clients == list(NAMES)
-    assert opener().open(place(1), reports(1, NAMES[:3]))[0] == [3 * m for m in MESSAGES]
+    assert opener().open(context(1), reports(1, NAMES[:3]))[0] == [3 * m for m in MESSAGES]
 
 
-def test_a_second_sum_of_a_round_is_refused_after_a_restart_too(opener, place, reports):
+def test_a_second_sum_of_a_round_is_refused_after_a_restart_too(opener, context, reports):
     first, messages = opener(), reports(0)
-    first.open(place(0), messages)
+    first.open(context(0), messages)
     for other in (reports(0), reports(0, NAMES[:3])):  # sealed anew, the same numbers are another sum
         with pytest.raises(OpeningRefused, match=r"Another sum of round 0 .* has been opened"):
-            first.open(place(0), other)
+            first.open(context(0), other)
     first.close()
     with pytest.raises(OpeningRefused, match="has been opened"):
-        opener().open(place(0), reports(0, NAMES[1:]))
-    opener().open(place(1), reports(1))
+        opener().open(context(0), reports(0, NAMES[1:]))
+    opener().open(context(1), reports(1))
 
 
-def test_the_round_is_on_disk_before_anything_is_opened(opener, place, reports, tmp_path):
+def test_the_round_is_on_disk_before_anything_is_opened(opener, context, reports, tmp_path):
     def crash(total):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        opener(open_with=crash).open(place(0), reports(0))
+        opener(open_with=crash).open(context(0), reports(0))
     with pytest.raises(OpeningRefused, match="has been opened"):
-        opener().open(place(0), reports(0))
+        opener().open(context(0), reports(0))
 
 
-def test_a_holder_that_was_killed_while_it_opened_can_be_asked_for_the_same_sum_and_no_other(opener, place, reports):
+def test_a_holder_that_was_killed_while_it_opened_can_be_asked_for_the_same_sum_and_no_other(opener, context, reports):
     messages = reports(0)
 
     def die():
-        opener(open_with=lambda total: os._exit(9)).open(place(0), messages)
+        opener(open_with=lambda total: os._exit(9)).open(context(0), messages)
 
     process = multiprocessing.get_context("fork").Process(target=die)
     process.start()
     process.join()
     assert process.exitcode == 9
     with pytest.raises(OpeningRefused, match="has been opened"):
-        opener().open(place(0), reports(0, NAMES[:3]))
+        opener().open(context(0), reports(0, NAMES[:3]))
     for _ in range(2):
-        assert opener().open(place(0), messages)[0] == [4 * m for m in MESSAGES]
+        assert opener().open(context(0), messages)[0] == [4 * m for m in MESSAGES]
 
 
-def test_too_few_reports_are_not_opened_and_cost_nothing(opener, place, reports):
+def test_too_few_reports_are_not_opened_and_cost_nothing(opener, context, reports):
     opened = []
     refuser = opener(open_with=opened.append)
     with pytest.raises(TooFewReports, match="2 whole reports arrived and 3 are needed"):
-        refuser.open(place(0), reports(0, NAMES[:2]))
+        refuser.open(context(0), reports(0, NAMES[:2]))
     with pytest.raises(TooFewReports):
-        refuser.open(place(0), reports(0)[:-3])  # the last chunks of two clients are missing
+        refuser.open(context(0), reports(0)[:-3])  # the last chunks of two clients are missing
     assert opened == []
-    opener().open(place(0), reports(0))
+    opener().open(context(0), reports(0))
 
 
-def test_one_report_twice_is_not_two(opener, place, reports):
+def test_one_report_twice_is_not_two(opener, context, reports):
     messages = reports(0, NAMES[:2])
     with pytest.raises(Duplicate):
-        opener().open(place(0), [*messages, *messages[:2]])
+        opener().open(context(0), [*messages, *messages[:2]])
 
 
-def test_reports_that_are_not_in_order_are_not_opened(opener, place, reports):
+def test_reports_that_are_not_in_order_are_not_opened(opener, context, reports):
     opened, messages = [], reports(0)
     refuser = opener(open_with=opened.append)
     with pytest.raises(Replayed):
-        refuser.open(place(0), [*messages, *reports(1)])
+        refuser.open(context(0), [*messages, *reports(1)])
     altered = [*messages[:-1], messages[-1][:-1] + bytes([messages[-1][-1] ^ 1])]
     with pytest.raises(BadSignature):
-        refuser.open(place(0), altered)
+        refuser.open(context(0), altered)
     with pytest.raises(MessageRefused):
-        refuser.open(place(0), [*messages, b""])
+        refuser.open(context(0), [*messages, b""])
     assert opened == []
 
 
-def test_only_the_one_whose_turn_it_is_opens(opener, place, reports):
+def test_only_the_one_whose_turn_it_is_opens(opener, context, reports):
     turn = whose_turn(NAMES, run="run", round=0)
     other = next(name for name in NAMES if name != turn)
     with pytest.raises(OpeningRefused, match=f"opened by '{turn}', not by '{other}'"):
-        opener(file="other.db", name=other, turns=NAMES).open(place(0), reports(0))
-    assert opener(file="own.db", name=turn, turns=NAMES).open(place(0), reports(0))[0] == [4 * m for m in MESSAGES]
+        opener(file="other.db", name=other, turns=NAMES).open(context(0), reports(0))
+    assert opener(file="own.db", name=turn, turns=NAMES).open(context(0), reports(0))[0] == [4 * m for m in MESSAGES]
 
 
 def test_turns_go_round_and_everybody_agrees_on_them():
@@ -147,28 +148,28 @@ def test_settings_that_protect_nobody_are_refused(opener):
         opener(name="lake", turns=NAMES)
 
 
-def test_a_disk_that_cannot_remember_opens_nothing(tmp_path, safe, place, reports):
+def test_a_disk_that_cannot_remember_opens_nothing(tmp_path, safe, context, reports):
     with pytest.raises(OpeningRefused, match="cannot be kept"):
         Opener(tmp_path, safe.open, at_least=3)
     opened = []
     refuser = Opener(tmp_path / "o.db", opened.append, at_least=3)
     refuser._db.execute("DROP TABLE openings")
     with pytest.raises(OpeningRefused, match="nothing was opened"):
-        refuser.open(place(0), reports(0))
+        refuser.open(context(0), reports(0))
     assert opened == []
 
 
-def test_holders_of_shares_open_together_and_never_two_sums(opener, safe, place, reports):
+def test_holders_of_shares_open_together_and_never_two_sums(opener, safe, context, reports):
     shares = deal(safe, threshold=3, of=4)
     messages = reports(0)
     holders = [opener(file=f"{share.index}.db", open_with=share.open) for share in shares]
-    partials = [holder.open(place(0), messages)[0] for holder in holders[:3]]
-    total = taken(place(0), messages).total(at_least=3)
+    partials = [holder.open(context(0), messages)[0] for holder in holders[:3]]
+    total = inbox_of(context(0), messages).total(at_least=3)
     assert combine(shares[0].verification, total, partials) == [4 * m for m in MESSAGES]
     fewer, answers = reports(0, NAMES[:3]), 0
     for holder in holders:
         try:
-            holder.open(place(0), fewer)
+            holder.open(context(0), fewer)
             answers += 1
         except OpeningRefused:
             pass

@@ -123,6 +123,18 @@ def test_files_that_hold_no_key_are_refused(tmp_path, legal):
         keys.load(tmp_path / "missing.json")
 
 
+def test_a_character_that_is_no_base64url_is_refused_and_not_passed_over(tmp_path, legal):
+    for text in ("AQ!AB", "AQ\nAB", "AQ AB", "A"):
+        with pytest.raises(ValueError):
+            files.bytes_from_text(text)
+    assert files.bytes_from_text("-_8=") == files.bytes_from_text("-_8") == b"\xfb\xff"
+    public = keys.public_record(legal.public)
+    path = tmp_path / "k.json"
+    path.write_text(json.dumps(public | {"n": public["n"] + "!"}))
+    with pytest.raises(KeyRefused, match="lacks or garbles"):
+        keys.load(path)
+
+
 def test_a_small_key_in_a_file_is_refused(tmp_path, ordinary):
     _, public = keys.save(tmp_path, ordinary)
     with pytest.raises(KeyRefused, match="512 bits"):

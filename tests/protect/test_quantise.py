@@ -19,12 +19,12 @@ vectors = hnp.arrays(np.float64, st.integers(1, 70), elements=st.floats(-1e300, 
 
 @settings(max_examples=150, deadline=None)
 @given(vectors, st.sampled_from((8, 12, 16)), st.sampled_from(ROTATIONS), st.floats(1e-6, 1e6), st.integers(0, 2**31))
-def test_no_vector_is_placed_longer_than_the_sensitivity(vector, bits, rotation, clip, turn):
+def test_no_vector_is_placed_longer_than_the_sensitivity(vector, bits, rotation, clip, round):
     grid = Grid(len(vector), clip, bits, rotation)
-    placed = grid.place(vector, stream=seeded(turn)("rounding"), turn=turn)
-    assert sum(int(v) ** 2 for v in placed.values) <= grid.l2_squared == placed.l2_squared
-    assert np.abs(placed.values).max() <= grid.largest
-    assert placed.values.dtype == np.int64
+    quantised = grid.quantise(vector, stream=seeded(round)("rounding"), round=round)
+    assert sum(int(v) ** 2 for v in quantised.values) <= grid.l2_squared == quantised.l2_squared
+    assert np.abs(quantised.values).max() <= grid.largest
+    assert quantised.values.dtype == np.int64
 
 
 @pytest.mark.parametrize("rotation", ROTATIONS)
@@ -32,7 +32,7 @@ def test_no_vector_is_placed_longer_than_the_sensitivity(vector, bits, rotation,
 def test_a_vector_comes_back_within_the_grid(rotation, bits):
     vector = np.random.default_rng(0).normal(size=100) / 20
     grid = Grid(100, 1.0, bits, rotation)
-    back = grid.lift(grid.place(vector, stream=seeded(0)("r"), turn=3).values, turn=3)
+    back = grid.dequantise(grid.quantise(vector, stream=seeded(0)("r"), round=3).values, round=3)
     assert np.linalg.norm(back - vector) <= grid.step * math.sqrt(grid.dimension)
     assert back.shape == (100,)
 
@@ -41,7 +41,7 @@ def test_a_vector_comes_back_within_the_grid(rotation, bits):
 def test_a_longer_vector_is_clipped_to_its_norm_and_keeps_its_direction(rotation):
     vector = np.random.default_rng(0).normal(size=500)
     grid = Grid(500, 0.5, 16, rotation)
-    back = grid.lift(grid.place(vector, stream=seeded(0)("r")).values)
+    back = grid.dequantise(grid.quantise(vector, stream=seeded(0)("r")).values)
     assert np.linalg.norm(back) == pytest.approx(0.5, rel=1e-3)
     assert back @ vector / np.linalg.norm(back) / np.linalg.norm(vector) > 0.9999
 
@@ -49,40 +49,40 @@ def test_a_longer_vector_is_clipped_to_its_norm_and_keeps_its_direction(rotation
 def test_without_the_clip_a_vector_would_be_too_long(monkeypatch):
     monkeypatch.setattr(grid_module, "SHORTEN", 1.5)
     with pytest.raises(BadInput, match="not clipped"):
-        Grid(4, 1.0, 16).place(np.ones(4), stream=seeded(0)("r"))
+        Grid(4, 1.0, 16).quantise(np.ones(4), stream=seeded(0)("r"))
 
 
 def test_a_weight_applies_after_the_clip_and_never_lengthens():
     grid = Grid(4, 1.0, 16)
-    back = grid.lift(grid.place(np.full(4, 10.0), stream=seeded(0)("r"), weight=0.25).values)
+    back = grid.dequantise(grid.quantise(np.full(4, 10.0), stream=seeded(0)("r"), weight=0.25).values)
     assert np.linalg.norm(back) == pytest.approx(0.25, rel=1e-3)
     for weight in (0.0, 1.01, float("nan")):
         with pytest.raises(BadInput, match="weight"):
-            grid.place(np.zeros(4), stream=seeded(0)("r"), weight=weight)
+            grid.quantise(np.zeros(4), stream=seeded(0)("r"), weight=weight)
 
 
 def test_rounding_is_right_on_average():
     grid = Grid(4000, 1.0, 8)
     vector = np.full(4000, 0.3 * grid.step)
-    mean = np.mean([grid.place(vector, stream=seeded(i)("r")).values.mean() for i in range(50)])
+    mean = np.mean([grid.quantise(vector, stream=seeded(i)("r")).values.mean() for i in range(50)])
     assert abs(mean - 0.3) < 5 * math.sqrt(0.3 * 0.7 / 200_000)
 
 
 def test_who_stays_out_is_zero_on_the_grid_too():
     for rotation in ROTATIONS:
-        assert not Grid(33, 1.0, 8, rotation).place(np.zeros(33), stream=seeded(0)("r")).values.any()
+        assert not Grid(33, 1.0, 8, rotation).quantise(np.zeros(33), stream=seeded(0)("r")).values.any()
 
 
 def test_a_rotation_spreads_one_coordinate_over_all_and_needs_its_own_turn():
     grid = Grid(64, 1.0, 16, "hadamard")
     spike = np.zeros(64)
     spike[5] = 1.0
-    placed = grid.place(spike, stream=seeded(0)("r"), turn=1)
-    assert np.abs(placed.values).min() > 0
-    assert np.allclose(grid.lift(placed.values, turn=1), spike, atol=1e-3)
+    quantised = grid.quantise(spike, stream=seeded(0)("r"), round=1)
+    assert np.abs(quantised.values).min() > 0
+    assert np.allclose(grid.dequantise(quantised.values, round=1), spike, atol=1e-3)
     vector = np.random.default_rng(0).normal(size=64) / 10
-    placed = grid.place(vector, stream=seeded(0)("r"), turn=1)
-    assert not np.allclose(grid.lift(placed.values, turn=2), vector, atol=0.05)
+    quantised = grid.quantise(vector, stream=seeded(0)("r"), round=1)
+    assert not np.allclose(grid.dequantise(quantised.values, round=2), vector, atol=0.05)
 
 
 def test_the_fast_transform_is_the_hadamard_matrix():
@@ -102,14 +102,14 @@ def test_the_allowance_for_rounding_is_small_where_the_grid_is_fine():
 def test_a_rounding_that_comes_out_too_long_is_drawn_again(monkeypatch):
     grid = Grid(400, 1.0, 8)
     monkeypatch.setattr(grid_module.Grid, "l2_squared", 100)  # below what 400 coordinates of 1/2 round to on average
-    placed = grid.place(np.full(400, 0.25 * grid.step), stream=seeded(0)("r"))
-    assert int(placed.values @ placed.values) <= 100
+    quantised = grid.quantise(np.full(400, 0.25 * grid.step), stream=seeded(0)("r"))
+    assert int(quantised.values @ quantised.values) <= 100
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 def test_what_is_not_finite_is_refused(bad):
     with pytest.raises(BadInput, match="NaN or infinity"):
-        Grid(3, 1.0).place(np.array([0.0, bad, 1.0]), stream=seeded(0)("r"))
+        Grid(3, 1.0).quantise(np.array([0.0, bad, 1.0]), stream=seeded(0)("r"))
 
 
 @pytest.mark.parametrize(
@@ -129,4 +129,4 @@ def test_a_grid_that_cannot_be_is_refused(settings, message):
 
 def test_a_vector_of_another_size_is_refused():
     with pytest.raises(BadInput, match="3 numbers"):
-        Grid(3, 1.0).place(np.zeros(4), stream=seeded(0)("r"))
+        Grid(3, 1.0).quantise(np.zeros(4), stream=seeded(0)("r"))

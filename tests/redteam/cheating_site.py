@@ -8,9 +8,9 @@ import gmpy2
 import torch
 from gmpy2 import mpz
 
-from tacit.protect.envelope import LENGTH_BYTES, PREFIX, Place, parse, write
+from tacit.protect.envelope import LENGTH_BYTES, PREFIX, RoundContext, parse, write
 from tacit.protect.powers import product_of_powers
-from tacit.protect.proofs import coefficients, comb, proof_bytes, prove, written
+from tacit.protect.proofs import coefficients, comb, proof_bytes, proof_to_bytes, prove
 from tacit.protect.randomisers import Randomisers
 from tacit.protect.signing import Signer
 from tacit.types import Message
@@ -19,33 +19,33 @@ from tacit.types import Message
 class CheatingSite:
     """Reports on a round that no honest client would send, every one of them signed."""
 
-    def __init__(self, place: Place, signer: Signer):
-        self.place, self.signer = place, signer
-        self.source = Randomisers(place.public, expected=10, workers=1)
+    def __init__(self, context: RoundContext, signer: Signer):
+        self.context, self.signer = context, signer
+        self.source = Randomisers(context.public, expected=10, workers=1)
 
     def sealed(self, numbers: Sequence[int]) -> tuple[list[mpz], tuple[mpz, ...]]:
         """Ciphertexts of these numbers, and the secret numbers behind their randomisers."""
         values, secret = zip(*self.source.take_known(len(numbers)), strict=True)
-        return self.place.public.seal_with(numbers, values), secret
+        return self.context.public.seal_with(numbers, values), secret
 
-    def report(self, numbers: Sequence[int], *, proved_for: Place | None = None, proved_as: str | None = None):
+    def report(self, numbers: Sequence[int], *, proved_for: RoundContext | None = None, proved_as: str | None = None):
         """A report on any numbers below n / 2, on the grid or not; its proof may be for somewhere or somebody else."""
         ciphertexts, secret = self.sealed(numbers)
-        claim = (proved_for or self.place).claim(proved_as or self.signer.client, ciphertexts)
+        claim = (proved_for or self.context).claim(proved_as or self.signer.client, ciphertexts)
         return self.signed(ciphertexts, prove(claim, numbers, secret))
 
     def borrowed(self, theirs: Sequence[mpz], *, times: int, offset: int = 0):
         """c^k Enc(offset) for somebody's ciphertexts c, with the best proof that it can make: the one for its offset."""
-        n_squared = self.place.public.n_squared
+        n_squared = self.context.public.n_squared
         own, secret = self.sealed([offset] * len(theirs))
         mixed = [gmpy2.powmod(c, times, n_squared) * mine % n_squared for c, mine in zip(theirs, own, strict=True)]
-        return self.signed(mixed, prove(self.place.claim(self.signer.client, mixed), [offset] * len(own), secret))
+        return self.signed(mixed, prove(self.context.claim(self.signer.client, mixed), [offset] * len(own), secret))
 
     def twisted(self, numbers: Sequence[int], factor: int, *, ciphertext: int = 1):
         """A report whose equation is off by a factor put into its commitment, and whose first ciphertext is multiplied."""
-        public, (ciphertexts, secret) = self.place.public, self.sealed(numbers)
+        public, (ciphertexts, secret) = self.context.public, self.sealed(numbers)
         ciphertexts[0] = ciphertexts[0] * ciphertext % public.n_squared
-        claim = self.place.claim(self.signer.client, ciphertexts)
+        claim = self.context.claim(self.signer.client, ciphertexts)
         x, s = mpz(secrets.randbelow(int(public.n))), mpz(secrets.randbits(128))
         hidden = gmpy2.powmod(s, public.n, public.n_squared) if public.h_s is None else comb(public).power(s)
         commitment = (1 + x * public.n) * hidden * factor % public.n_squared
@@ -54,11 +54,11 @@ class CheatingSite:
         z2 = s + sum(a * b for a, b in zip(e, secret, strict=True))
         if public.h_s is None:
             z2 = s * product_of_powers(secret, e, public.n, bits=128) % public.n
-        return self.signed(ciphertexts, written(public, commitment, z1, z2))
+        return self.signed(ciphertexts, proof_to_bytes(public, commitment, z1, z2))
 
     def signed(self, ciphertexts: Sequence[mpz], proof: bytes | None = None) -> list[bytes]:
         """Signs ciphertexts and a proof, of zeros where none is given."""
-        return list(write(self.place, self.signer, ciphertexts, proof or bytes(proof_bytes(self.place.public))))
+        return list(write(self.context, self.signer, ciphertexts, proof or bytes(proof_bytes(self.context.public))))
 
     def resigned(self, raw: bytes, **changes) -> bytes:
         """A message with another header, signed by this site."""
@@ -70,11 +70,11 @@ class CheatingSite:
         return len(head).to_bytes(LENGTH_BYTES, "big") + head + self.signer.sign(PREFIX + head) + body
 
 
-def ciphertexts_of(place: Place, messages: Sequence[bytes]) -> list[mpz]:
+def ciphertexts_of(context: RoundContext, messages: Sequence[bytes]) -> list[mpz]:
     """The ciphertexts of a report, as anybody who sees it can read them."""
     found = []
-    for number, raw in zip(place.numbers, messages, strict=True):
-        found += place.public.from_bytes(parse(raw)[1][: number * place.public.ciphertext_bytes])
+    for number, raw in zip(context.chunk_sizes, messages, strict=True):
+        found += context.public.from_bytes(parse(raw)[1][: number * context.public.ciphertext_bytes])
     return found
 
 

@@ -28,9 +28,9 @@ from tacit.errors import BadInput, TacitError
 from tacit.federation.flower.client import respond
 from tacit.federation.flower.frame import honest, oddity
 from tacit.federation.flower.gather import Heard
-from tacit.federation.flower.inbound import named, spent_of
 from tacit.federation.flower.messages import BODY, BYTES, HEAD, KINDS
 from tacit.federation.flower.muster import declaration
+from tacit.federation.flower.trainer import attributed, spent_of
 from tacit.protect.lanes import Lanes
 from tacit.protect.paillier import generate
 from tacit.protect.randomisers import Randomisers
@@ -138,7 +138,7 @@ def site_side(count, seed):
             {"kind": "hello", "experiment": text},
             {"kind": "agree", "run": RUN, "experiment": text, "roster": roster, "terms": terms, "releases": 3},
             {"kind": "train", "run": RUN, "round": 1, "terms": terms},
-            {"kind": "open", "run": RUN, "round": 1, "group": "public"},
+            {"kind": "open", "run": RUN, "round": 1, "group": "all"},
         ]
         body, seen = asking.body(), {"answered": 0, "refused": 0}
         for number in range(count):
@@ -249,7 +249,7 @@ class Report:
         self.key, self.honest = key, unpack(self.body)
 
     def take(self, head, body):
-        message, sums = receive_any(named(body, "client-0")), self.seal.collect(round=0)
+        message, sums = receive_any(attributed(body, "client-0")), self.seal.collect(round=0)
         try:
             sums.accept(message)
         except TacitError:

@@ -7,7 +7,7 @@ import tacit
 from tacit.build.parts import assemble, clients
 from tacit.engine.wire import pack
 from tacit.experiment.toml import dumps
-from tacit.federation.site.limits import data_digest, departures
+from tacit.federation.site.consent import data_digest, departures
 from tacit.federation.site.make import make_site
 from tacit.federation.site.roster import Roster
 from tacit.federation.site.site import Site

@@ -27,7 +27,7 @@ from tacit.federation.site.roster import Roster
 from tacit.federation.site.sealed import seals_of
 from tacit.federation.site.site import Site
 from tacit.protect import keys, signing
-from tacit.protect.envelope import Place, parse
+from tacit.protect.envelope import RoundContext, parse
 from tacit.protect.holder import whose_turn
 from tacit.protect.paillier import generate
 from tacit.types import Message
@@ -81,7 +81,7 @@ class Line(LocalGrid):
 
 def other_than_the_opener(deployed, run):
     """A node that does not open round 0."""
-    opener = whose_turn(deployed.names, run=f"{run}-public", round=0)
+    opener = whose_turn(deployed.names, run=f"{run}-all", round=0)
     return 1 + next(index for index, name in enumerate(deployed.names) if name != opener)
 
 
@@ -216,10 +216,10 @@ def cheating(deployed, answer, name="client-0"):
     folder = deployed.folder / "sites" / name / "keys"
     public, members = keys.load_public(folder / keys.PUBLIC_FILE), signing.load_members(folder)
     size = sum(tensor.numel() for tensor in unpack(answer).tensors.values()) // public.ciphertext_bytes
-    place = Place(head.run, head.round, public, head.roster, (size,), members)
-    count = next(n for n in range(size, 0, -1) if replace(place, numbers=(n,)).body_bytes(0) == head.size)
+    context = RoundContext(head.run, head.round, public, head.roster, (size,), members)
+    count = next(n for n in range(size, 0, -1) if replace(context, chunk_sizes=(n,)).body_bytes(0) == head.size)
     return CheatingSite(
-        replace(place, numbers=(count,)), signing.load_signer(folder / f"{name}{signing.SIGNING}")
+        replace(context, chunk_sizes=(count,)), signing.load_signer(folder / f"{name}{signing.SIGNING}")
     ), count
 
 
@@ -245,7 +245,7 @@ def test_a_signed_report_out_of_the_grid_drops_its_round_and_the_run_goes_on(fed
     deployed = federation(rounds=2, protect=protect)
     history = deployed.run(Line(deployed, answer=out_of_grid(deployed)))
     assert [record["opened"] for record in history.rounds] == [0, 1]
-    assert history.rounds[0]["refused"] == {"the sum of group public": f"the sum of round 0 {DROPPED}"}
+    assert history.rounds[0]["refused"] == {"the sum of group all": f"the sum of round 0 {DROPPED}"}
     assert history.rounds[0]["update_norm"] == 0.0
     assert history.rounds[1]["refused"] == {}
     assert [charges(deployed, index) for index in range(3)] == [2, 2, 2]  # what was charged stays charged
@@ -264,7 +264,7 @@ def test_a_dropped_round_stays_dropped_when_the_run_is_resumed(federation, tmp_p
     with pytest.raises(KeyboardInterrupt):
         deployed.run(cheat)
     history = deployed.run(Line(deployed, answer=out_of_grid(deployed)), resume=True)
-    assert history.rounds[0]["refused"] == {"the sum of group public": f"the sum of round 0 {DROPPED}"}
+    assert history.rounds[0]["refused"] == {"the sum of group all": f"the sum of round 0 {DROPPED}"}
     assert [record["opened"] for record in history.rounds] == [0, 1]
 
 
@@ -276,9 +276,9 @@ def test_a_site_that_opens_a_sum_with_no_sum_drops_the_round_only(federation):
 
     history = deployed.run(Line(deployed, answer=answer))
     assert [record["opened"] for record in history.rounds] == [0, 1]
-    opener = whose_turn(deployed.names, run=f"{agreed(deployed).run}-public", round=0)
+    opener = whose_turn(deployed.names, run=f"{agreed(deployed).run}-all", round=0)
     text = f"the sum of round 0 is not known: {opener} opened it with something that is no sum; the round is dropped"
-    assert history.rounds[0]["refused"] == {"the sum of group public": text}
+    assert history.rounds[0]["refused"] == {"the sum of group all": text}
 
 
 def borrowing(deployed, line):
@@ -289,7 +289,7 @@ def borrowing(deployed, line):
             return None
         cheat, _ = cheating(deployed, raw)
         earlier = [tensor.numpy().tobytes() for tensor in unpack(line.reports[0, 2]).tensors.values()]
-        theirs = ciphertexts_of(replace(cheat.place, round=0), earlier)
+        theirs = ciphertexts_of(replace(cheat.context, round=0), earlier)
         line.forged = cheat.borrowed(theirs, times=1, offset=5)
         return pack(message("client-0", line.forged))
 

@@ -10,8 +10,9 @@ from redteam.cheating_site import CheatingSite, ciphertexts_of, message
 
 from tacit.errors import BadProof, MessageRefused, TooFewReports
 from tacit.protect import textbook
-from tacit.protect.envelope import Inbox, Place, parse, sizes, taken
+from tacit.protect.envelope import RoundContext, chunk_sizes, parse
 from tacit.protect.holder import Opener
+from tacit.protect.inbox import Inbox, inbox_of
 from tacit.protect.lanes import Lanes
 from tacit.protect.opening import Alone
 from tacit.protect.paillier import PublicKey, generate
@@ -40,21 +41,21 @@ def ordinary():
     return generate(bits=512, least_bits=512)
 
 
-def place_of(key, numbers=FEW, *, round=1):
-    return Place("run", round, key.public, "told", sizes(len(numbers), chunk=2), MEMBERS)
+def context_of(key, numbers=FEW, *, round=1):
+    return RoundContext("run", round, key.public, "told", chunk_sizes(len(numbers), chunk=2), MEMBERS)
 
 
-def site(name, place):
-    return CheatingSite(place, SIGNERS[name])
+def site(name, context):
+    return CheatingSite(context, SIGNERS[name])
 
 
-def claimed(place, name, report):
+def claimed(context, name, report):
     """A report's claim, and its proof."""
-    return place.claim(name, ciphertexts_of(place, report)), parse(report[-1])[1][-proof_bytes(place.public) :]
+    return context.claim(name, ciphertexts_of(context, report)), parse(report[-1])[1][-proof_bytes(context.public) :]
 
 
-def equation_of(place, name, report):
-    claim, proof = claimed(place, name, report)
+def equation_of(context, name, report):
+    claim, proof = claimed(context, name, report)
     return equation(claim, proof, seed=claim.seed())
 
 
@@ -71,10 +72,10 @@ def right(public, one):
     )
 
 
-def forgeries(place, numbers):
+def forgeries(context, numbers):
     """Reports of a cheating site, by what is wrong with them, and whether it knows all the same what it sealed."""
-    public, cheat = place.public, site("coast", place)
-    earlier = replace(place, round=0)
+    public, cheat = context.public, site("coast", context)
+    earlier = replace(context, round=0)
     theirs = ciphertexts_of(earlier, site("north", earlier).report(numbers))
     own, _ = cheat.sealed(numbers)
     return {
@@ -92,12 +93,12 @@ def forgeries(place, numbers):
 
 @pytest.mark.parametrize("numbers", [FEW, MANY], ids=["few", "many"])
 def test_checks_together_alone_and_by_the_book_agree_on_honest_and_on_forged_reports(key, numbers):
-    place = place_of(key, numbers)
-    others = {name: claimed(place, name, site(name, place).report(numbers)) for name in NAMES[1:4]}
-    for why, (report, known) in forgeries(place, numbers).items():
-        mine = claimed(place, "coast", report)
+    context = context_of(key, numbers)
+    others = {name: claimed(context, name, site(name, context).report(numbers)) for name in NAMES[1:4]}
+    for why, (report, known) in forgeries(context, numbers).items():
+        mine = claimed(context, "coast", report)
         if why != "no proof":  # of zeros: it is no proof of anything
-            assert right(key.public, equation_of(place, "coast", report)) is known, why
+            assert right(key.public, equation_of(context, "coast", report)) is known, why
         assert holds(*mine) is known, why
         for reports in ({"coast": mine, **others}, {**others, "coast": mine}):
             assert list(unproved(reports)) == ([] if known else ["coast"]), why
@@ -105,47 +106,47 @@ def test_checks_together_alone_and_by_the_book_agree_on_honest_and_on_forged_rep
 
 @pytest.mark.parametrize("numbers", [FEW, MANY], ids=["few", "many"])
 def test_two_forgeries_that_cancel_each_other_are_refused_by_name(ordinary, numbers):
-    place, public = place_of(ordinary, numbers), ordinary.public
+    context, public = context_of(ordinary, numbers), ordinary.public
     there, back = 1 + public.n, gmpy2.invert(1 + public.n, public.n_squared)
     reports = {
-        name: site(name, place).twisted(numbers, factor)
+        name: site(name, context).twisted(numbers, factor)
         for name, factor in zip(NAMES, (1, there, 1, back, 1), strict=True)
     }
-    equations = [equation_of(place, name, report) for name, report in reports.items()]
+    equations = [equation_of(context, name, report) for name, report in reports.items()]
     assert balanced(public, equations, [1] * 5)  # as a product without weights would have it
     assert not hold_together(public, equations)
-    found = unproved({name: claimed(place, name, report) for name, report in reports.items()})
+    found = unproved({name: claimed(context, name, report) for name, report in reports.items()})
     assert list(found) == ["hill", "south"]
     assert all(repr(name) in str(error) for name, error in found.items())
 
 
 @pytest.mark.parametrize("guess", [1, 2, (1 << 128) - 1, 0x243F6A8885A308D313198A2E03707344])
 def test_forgeries_made_for_weights_that_were_guessed_are_refused(ordinary, guess):
-    place, public = place_of(ordinary), ordinary.public
+    context, public = context_of(ordinary), ordinary.public
     back = gmpy2.powmod(1 + public.n, -guess, public.n_squared)
-    reports = [site("coast", place).twisted(FEW, back), site("north", place).twisted(FEW, 1 + public.n)]
-    equations = [equation_of(place, name, report) for name, report in zip(("coast", "north"), reports, strict=True)]
+    reports = [site("coast", context).twisted(FEW, back), site("north", context).twisted(FEW, 1 + public.n)]
+    equations = [equation_of(context, name, report) for name, report in zip(("coast", "north"), reports, strict=True)]
     assert balanced(public, equations, [1, guess])
     assert not any(hold_together(public, equations) for _ in range(20))
 
 
 def test_borrowed_ciphertexts_of_two_sites_that_cancel_each_other_are_refused(ordinary):
-    place, n_squared = place_of(ordinary), ordinary.public.n_squared
-    theirs = ciphertexts_of(place, site("valley", place).report(FEW))
+    context, n_squared = context_of(ordinary), ordinary.public.n_squared
+    theirs = ciphertexts_of(context, site("valley", context).report(FEW))
     cheats = {
-        "coast": site("coast", place).borrowed(theirs, times=1),
-        "north": site("north", place).borrowed([gmpy2.invert(c, n_squared) for c in theirs], times=1),
+        "coast": site("coast", context).borrowed(theirs, times=1),
+        "north": site("north", context).borrowed([gmpy2.invert(c, n_squared) for c in theirs], times=1),
     }
-    assert list(unproved({name: claimed(place, name, report) for name, report in cheats.items()})) == list(cheats)
+    assert list(unproved({name: claimed(context, name, report) for name, report in cheats.items()})) == list(cheats)
 
 
 @pytest.mark.parametrize("where", range(5))
 def test_a_forged_report_is_named_wherever_it_stands_and_nothing_of_it_is_in_the_sum(key, where):
-    place = place_of(key)
-    theirs = ciphertexts_of(replace(place, round=0), site("north", place).report(FEW))
-    inbox = Inbox(place)
+    context = context_of(key)
+    theirs = ciphertexts_of(replace(context, round=0), site("north", context).report(FEW))
+    inbox = Inbox(context)
     for at, name in enumerate(NAMES):
-        cheat = site(name, place)
+        cheat = site(name, context)
         inbox.accept_report(name, cheat.borrowed(theirs, times=5) if at == where else cheat.report(FEW))
     with pytest.raises(TooFewReports):
         inbox.total(at_least=1)  # nobody counts before the proofs are checked
@@ -153,70 +154,70 @@ def test_a_forged_report_is_named_wherever_it_stands_and_nothing_of_it_is_in_the
     assert inbox.settle() == {}
     assert inbox.complete() == [name for at, name in enumerate(NAMES) if at != where]
     assert key.open(inbox.total(at_least=4), workers=1) == [4 * m for m in FEW]
-    inbox.accept_report(NAMES[where], site(NAMES[where], place).report(FEW))  # an honest one may follow
+    inbox.accept_report(NAMES[where], site(NAMES[where], context).report(FEW))  # an honest one may follow
     assert inbox.settle() == {}
     assert key.open(inbox.total(at_least=5), workers=1) == [5 * m for m in FEW]
 
 
 def test_a_forged_report_is_forged_however_often_it_is_shown(ordinary):
-    place = place_of(ordinary)
-    good, bad = site("north", place).report(FEW), site("coast", place).twisted(FEW, 1 + ordinary.public.n)
+    context = context_of(ordinary)
+    good, bad = site("north", context).report(FEW), site("coast", context).twisted(FEW, 1 + ordinary.public.n)
     for _ in range(3):  # what held in the same batch is remembered, and it is not
-        assert list(unproved({"north": claimed(place, "north", good), "coast": claimed(place, "coast", bad)})) == [
+        assert list(unproved({"north": claimed(context, "north", good), "coast": claimed(context, "coast", bad)})) == [
             "coast"
         ]
         with pytest.raises(BadProof, match="'coast'"):
-            taken(place, [*good, *bad])
+            inbox_of(context, [*good, *bad])
 
 
 def test_the_server_shows_the_holders_only_what_was_proved_and_opens_the_sum_of_it(ordinary):
     lanes = Lanes(3, 10, 5, 30)
     numbers = lanes.pack(np.array([1, -2, 3]))
-    place = place_of(ordinary, numbers)
+    context = context_of(ordinary, numbers)
     holder = Opener(":memory:", partial(ordinary.open, workers=1), at_least=4)
     seal = Sealed(
-        lanes, ordinary.public, "run", "told", MEMBERS, SIGNERS, site("north", place).source, opener=Alone(holder)
+        lanes, ordinary.public, "run", "told", MEMBERS, SIGNERS, site("north", context).source, opener=Alone(holder)
     )
-    found = SealedSum(seal, Inbox(place))
-    theirs = ciphertexts_of(place, site("valley", place).report(numbers))
-    found.accept(message("coast", site("coast", place).borrowed(theirs, times=1)))
+    found = SealedSum(seal, Inbox(context))
+    theirs = ciphertexts_of(context, site("valley", context).report(numbers))
+    found.accept(message("coast", site("coast", context).borrowed(theirs, times=1)))
     for name in NAMES[1:]:
-        found.accept(message(name, site(name, place).report(numbers)))
+        found.accept(message(name, site(name, context).report(numbers)))
     assert list(found.settle()) == ["coast"]
     assert list(found.open()) == [4, -8, 12]
     assert found.clients == list(NAMES[1:])
 
 
 def test_a_sum_that_nobody_settled_is_not_opened(ordinary):
-    place = place_of(ordinary)
+    context = context_of(ordinary)
     holder = Opener(":memory:", lambda total: pytest.fail("it was opened"), at_least=2)
     lanes = Lanes(3, 10, 5, 30)
     seal = Sealed(
-        lanes, ordinary.public, "run", "told", MEMBERS, SIGNERS, site("north", place).source, opener=Alone(holder)
+        lanes, ordinary.public, "run", "told", MEMBERS, SIGNERS, site("north", context).source, opener=Alone(holder)
     )
-    found = SealedSum(seal, Inbox(place))
+    found = SealedSum(seal, Inbox(context))
     for name in NAMES:
-        found.accept(message(name, site(name, place).report(FEW)))
+        found.accept(message(name, site(name, context).report(FEW)))
     with pytest.raises(TooFewReports):
         found.open()
 
 
 @pytest.mark.parametrize("where", [0, 2, 4])
 def test_a_holder_that_is_shown_one_forged_report_among_many_opens_and_writes_down_nothing(ordinary, where):
-    place = place_of(ordinary)
+    context = context_of(ordinary)
     holder = Opener(":memory:", lambda total: pytest.fail("it was opened"), at_least=2)
     reports = [
-        site(name, place).twisted(FEW, 1 + ordinary.public.n if at == where else 1) for at, name in enumerate(NAMES)
+        site(name, context).twisted(FEW, 1 + ordinary.public.n if at == where else 1) for at, name in enumerate(NAMES)
     ]
     with pytest.raises(MessageRefused, match=repr(NAMES[where])):
-        holder.open(place, [raw for report in reports for raw in report])
+        holder.open(context, [raw for report in reports for raw in report])
     assert holder._db.execute("SELECT COUNT(*) FROM openings").fetchone() == (0,)
 
 
 def test_a_report_with_its_sign_changed_opens_to_the_same_sum_with_a_key_and_with_shares(key):
-    place = place_of(key)
-    reports = [raw for name in NAMES for raw in site(name, place).twisted(FEW, -1, ciphertext=-1)]
-    total = taken(place, reports).total(at_least=5)
+    context = context_of(key)
+    reports = [raw for name in NAMES for raw in site(name, context).twisted(FEW, -1, ciphertext=-1)]
+    total = inbox_of(context, reports).total(at_least=5)
     assert key.open(total, workers=1) == [5 * m for m in FEW]
     if key.public.shape == "safe-prime":
         shares = deal(key, threshold=2, of=3)
@@ -226,13 +227,13 @@ def test_a_report_with_its_sign_changed_opens_to_the_same_sum_with_a_key_and_wit
 
 def test_a_site_that_can_factor_n_moves_no_sum_by_a_root_of_one_whatever_the_weights_are(key):
     """Such a number has an order of 2 and passes some weights: it hides nothing, and the sum is what it was."""
-    place, p, q = place_of(key), key.p**2, key.q**2
+    context, p, q = context_of(key), key.p**2, key.q**2
     root = (1 - 2 * p * gmpy2.invert(p, q)) % (p * q)  # 1 modulo p^2, -1 modulo q^2
     assert root * root % key.public.n_squared == 1
     for _ in range(4):
-        inbox = Inbox(place)
+        inbox = Inbox(context)
         for name, factor in zip(NAMES, (1, root, 1, root, root), strict=True):
-            inbox.accept_report(name, site(name, place).twisted(FEW, factor, ciphertext=root))
+            inbox.accept_report(name, site(name, context).twisted(FEW, factor, ciphertext=root))
         inbox.settle()
         clients = inbox.complete()
         assert not clients or key.open(inbox.total(at_least=1), workers=1) == [len(clients) * m for m in FEW]

@@ -9,11 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from redteam.cheating_site import CheatingSite, message
 
-from tacit.algorithms._groups import plain
+from tacit.algorithms import printable
 from tacit.engine.wire import pack, receive_any
 from tacit.errors import BadSignature, MessageRefused
-from tacit.federation.flower.inbound import named, spent_of
-from tacit.protect.envelope import Inbox, Place, parse, sizes
+from tacit.federation.flower.trainer import attributed, spent_of
+from tacit.protect.envelope import RoundContext, chunk_sizes, parse
+from tacit.protect.inbox import Inbox
 from tacit.protect.lanes import Lanes
 from tacit.protect.paillier import generate
 from tacit.protect.seal import Plain, Sealed, SealedSum
@@ -24,18 +25,18 @@ NAMES, NUMBERS = ("coast", "north", "valley"), (11, 22, 33)
 KEY = generate(bits=512, least_bits=512)
 SIGNERS = {name: new_signer(name) for name in NAMES}
 MEMBERS = {name: signer.public for name, signer in SIGNERS.items()}
-PLACE = Place("run", 1, KEY.public, "told", sizes(len(NUMBERS), chunk=2), MEMBERS)
+CONTEXT = RoundContext("run", 1, KEY.public, "told", chunk_sizes(len(NUMBERS), chunk=2), MEMBERS)
 
 
 def site(name):
-    return CheatingSite(PLACE, SIGNERS[name])
+    return CheatingSite(CONTEXT, SIGNERS[name])
 
 
 def crafted():
     """Bytes that a site may send in the place of its report, by what is wrong with them."""
     good = site("coast").report(NUMBERS)
     cheat = site("coast")
-    width = PLACE.public.ciphertext_bytes
+    width = CONTEXT.public.ciphertext_bytes
     nested = b"[" * 2000 + b"]" * 2000
     head = parse(good[0])[0].header
     kinds = {
@@ -109,30 +110,30 @@ REPORT = site("coast").report(NUMBERS)
 @pytest.fixture
 def found():
     """Where a server puts the reports of a round, with one whole report in it."""
-    collected = SealedSum(SEAL, Inbox(PLACE))
+    collected = SealedSum(SEAL, Inbox(CONTEXT))
     collected.accept(message("north", site("north").report(NUMBERS)))
     return collected
 
 
 @pytest.mark.parametrize("why", CRAFTED)
 def test_whatever_a_site_sends_is_refused_in_its_own_name_and_the_others_stay(found, why):
-    heard = receive_any(named(CRAFTED[why], "coast"))
+    heard = receive_any(attributed(CRAFTED[why], "coast"))
     assert heard.sender == "coast"
     with pytest.raises(MessageRefused):
         found.accept(heard)
     assert found.settle() == {}
-    assert found.clients == list(found.taken) == ["north"]
+    assert found.clients == list(found.messages) == ["north"]
     found.accept(message("coast", site("coast").report(NUMBERS)))
     assert found.settle() == {}
     assert found.clients == ["coast", "north"]
 
 
 def test_a_second_report_of_a_site_is_refused_and_the_first_counts(found):
-    for again in (found.taken["north"], site("north").report(NUMBERS)):
+    for again in (found.messages["north"], site("north").report(NUMBERS)):
         with pytest.raises(MessageRefused, match="'north'"):
             found.accept(message("north", again))
     assert found.settle() == {}
-    assert found.clients == list(found.taken) == ["north"]
+    assert found.clients == list(found.messages) == ["north"]
 
 
 def test_a_site_cannot_take_anothers_place_with_its_signed_report(found):
@@ -187,15 +188,15 @@ def test_a_mutated_message_is_refused_or_the_very_same_report(cuts):
     raw = pack(message("coast", REPORT))
     for at, other in cuts:
         raw = raw[: at % len(raw)] + other + raw[at % len(raw) + len(other) :]
-    collected = SealedSum(SEAL, Inbox(PLACE))
+    collected = SealedSum(SEAL, Inbox(CONTEXT))
     try:
-        collected.accept(receive_any(named(raw, "coast")))
+        collected.accept(receive_any(attributed(raw, "coast")))
     except MessageRefused:
-        assert collected.settle() == collected.taken == {}
+        assert collected.settle() == collected.messages == {}
     else:
         assert collected.settle() == {}
-        assert collected.taken == {"coast": REPORT}
+        assert collected.messages == {"coast": REPORT}
 
 
 def test_what_is_written_down_of_a_refusal_is_short_and_printable():
-    assert plain("\x1b[2J" + "x" * 10**6) == "?[2J" + "x" * 496
+    assert printable("\x1b[2J" + "x" * 10**6) == "?[2J" + "x" * 496

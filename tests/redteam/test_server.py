@@ -16,6 +16,7 @@ from tacit.errors import BudgetExhausted, Refused
 from tacit.federation.flower.client import respond
 from tacit.federation.site import store
 from tacit.federation.site.code import code_digest
+from tacit.federation.site.loaded import Loaded
 from tacit.federation.site.make import make_site
 from tacit.federation.site.site import UNSAID, Site
 from tacit.parse import shown
@@ -72,7 +73,7 @@ def test_a_round_binds_one_question_although_its_answer_was_never_kept(server, m
 def test_a_question_that_is_repeated_within_one_life_after_a_failure_is_paid_for_each_time(server, monkeypatch):
     asking = server()
     asking.agree()
-    real, calls = Site._join, []
+    real, calls = Loaded.build, []
 
     def fails_first(*args, **options):
         joined = real(*args, **options)
@@ -88,7 +89,7 @@ def test_a_question_that_is_repeated_within_one_life_after_a_failure_is_paid_for
         object.__setattr__(joined, "train", broken)
         return joined
 
-    monkeypatch.setattr(Site, "_join", fails_first)
+    monkeypatch.setattr(Loaded, "build", fails_first)
     asking.restart()
     with pytest.raises(Refused, match=UNSAID):
         asking.train(0)
@@ -367,7 +368,7 @@ def test_whatever_goes_wrong_the_site_goes_on_and_says_nothing(server, monkeypat
         raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr("tacit.federation.site.site.join", fails)
+        patch.setattr("tacit.federation.site.loaded.join", fails)
         with pytest.raises(Refused, match=UNSAID):
             asking.agree()
     assert asking.log()[-1]["verdict"] == "failed"
@@ -408,7 +409,7 @@ NESTED = "[" * 100_000
         {"kind": "train", "run": RUN, "round": "0", "terms": {}},
         {"kind": "train", "run": ["a"], "round": 0, "terms": None},
         {"kind": "open", "run": RUN, "round": 0, "group": {"a": []}},
-        {"kind": "open", "run": RUN, "round": -1, "group": "public"},
+        {"kind": "open", "run": RUN, "round": -1, "group": "all"},
     ],
 )
 def test_no_message_ends_a_site(server, ask):
@@ -512,4 +513,4 @@ def test_a_server_cannot_fill_a_sites_disk_with_runs(server):
     with pytest.raises(Refused, match="agreed to 2 runs"):
         asking.agree(run=f"{2:032x}")
     asking.agree(run=f"{1:032x}")
-    assert len(asking.site._joined) <= 2
+    assert len(asking.site._runs) <= 2

@@ -5,6 +5,7 @@ import shutil
 import pytest
 
 from tacit.errors import BudgetExhausted, Refused
+from tacit.federation.site import store
 from tacit.federation.site.site import UNSAID
 
 
@@ -81,3 +82,12 @@ def test_a_ledger_that_knows_what_was_released_goes_on_without_its_mark(server):
     asking.restart()
     asking.train(1)
     assert asking.charges() == [0, 1]
+
+
+def test_the_name_of_a_new_folder_is_on_disk_before_anything_is_written_into_it(tmp_path, monkeypatch):
+    """Else a power cut could take a bound question away together with its folder."""
+    synced = []
+    monkeypatch.setattr(store, "_sync", synced.append)
+    store.make_folder(tmp_path / "runs" / "one")
+    store.make_folder(tmp_path / "runs" / "one")
+    assert synced == [tmp_path, tmp_path / "runs"]

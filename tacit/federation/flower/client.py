@@ -20,7 +20,13 @@ FOLDER = "tacit-site"  # the node config's key: the path of the site's folder
 
 
 def client_app() -> ClientApp:
-    """A ClientApp that asks the site in node config `tacit-site`."""
+    """A ClientApp that answers for the site whose folder the node config names (`tacit-site`).
+
+    Guarantee: whatever message comes, the reply is the site's answer or a refusal; a node without a folder has no limits and no
+    ledger, and refuses everything. Messages of Flower's own strategies are answered too (`plain`).
+
+    Assumes: started by Flower's own SuperNode, the site trusts whoever sent the app; see above.
+    """
     app = ClientApp()
 
     def handle(message: Message, context: Context) -> Message:
@@ -40,7 +46,12 @@ def client_app() -> ClientApp:
 
 
 def respond(site: Site, message: Message) -> Message:
-    """The site's answer as a Flower message. Whatever the message was, the answer is an answer or a refusal."""
+    """The site's answer as a Flower message.
+
+    Guarantee: nothing is raised, whatever the message was: the reply is an answer, or a refusal in the site's words, and the
+    site's log has a line of it. A refusal for want of budget begins with `UNPAID`, by which a server knows a run that ends as
+    planned.
+    """
     try:
         ask, raw = read(message)
     except BadInput as error:  # somebody else's message: the site's people want to know of it too

@@ -35,35 +35,44 @@ Reply = Callable[[Message], Message]
 
 
 def answer_for(folder: Path, node: FleetNode) -> None:
-    """Answers for the site in `folder` until the server does not know its node any more. Raises as `answer`."""
+    """Answers for the site in `folder`, by the Tacit that is installed here, until the server does not know its node any more.
+
+    Assumes: the node has joined (`FleetNode.join`). Raises: as `answer`.
+    """
     site = Site(folder)
     answer(node, lambda message: respond(site, message))
 
 
 def answer(node: FleetNode, reply: Reply, *, stopped: Callable[[], bool] = lambda: False) -> None:
-    """Answers one message after the other until `stopped()`. Raises NotLetIn, or httpx.HTTPError that will not pass.
+    """Answers one message after the other until `stopped()`.
 
     The content of each is fetched by a thread of its own: a server that was killed in the middle of a message announces what
     never comes, and the wait for it must not keep the site from the next message.
+
+    Guarantee: no message ends it, whatever it holds, and at most `MOST_FETCHES` threads wait for content. One answer is
+    computed at a time. An answer that could not be sent is not lost: the site has kept it, and the server asks again.
+
+    Raises: NotLetIn where the server does not know the node any more; httpx.HTTPError for an error that will not pass by
+    itself, such as another certificate.
     """
-    heart, here = _Heart(node), SimpleQueue[Task]()
+    heart, ready = _Heart(node), SimpleQueue[Task]()
     heart.start()
     last, failures, fetching = time.monotonic(), 0, list[threading.Thread]()
     try:
         while not stopped() and not heart.unknown:
             began, fetching = time.monotonic(), [thread for thread in fetching if thread.is_alive()]
             try:
-                found, failures = node.look() if len(fetching) < MOST_FETCHES else None, 0
+                announced, failures = node.look() if len(fetching) < MOST_FETCHES else None, 0
             except httpx.HTTPError as error:
                 failures = _endure(error, failures)
                 continue
-            if found:
-                fetching.append(threading.Thread(target=_fetch, args=(node, *found, here), daemon=True))
+            if announced:
+                fetching.append(threading.Thread(target=_fetch, args=(node, *announced, ready), daemon=True))
                 fetching[-1].start()
                 last = time.monotonic()
             pause = _pause(time.monotonic() - began, idle=time.monotonic() - last)
             with contextlib.suppress(Empty):
-                _answer(node, reply, here.get(timeout=pause))
+                _answer(node, reply, ready.get(timeout=pause))
                 last = time.monotonic()
         if heart.unknown:
             raise NotLetIn("the server does not know the node any more")
@@ -89,10 +98,10 @@ def _endure(error: httpx.HTTPError, failures: int) -> int:
     return min(failures + 1, 10)
 
 
-def _fetch(node: FleetNode, run: int, tree: ObjectTree, here: "SimpleQueue[Task]") -> None:
+def _fetch(node: FleetNode, run: int, tree: ObjectTree, ready: "SimpleQueue[Task]") -> None:
     """Waits for the content of one message; one that cannot be had is dropped, and the server asks again."""
     try:
-        here.put(node.fetch(run, tree))
+        ready.put(node.fetch(run, tree))
     except Exception as error:  # noqa: BLE001 - whatever the server sent, the site goes on
         LOG.info("a message could not be had: %s: %s", type(error).__name__, error)
 

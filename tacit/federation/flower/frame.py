@@ -20,7 +20,11 @@ LARGEST = 1e25  # beyond, weights could take a sum out of float32
 
 
 def honest(parts: Parts, client: Client, received: Message) -> Message | None:
-    """An honest answer with zeros for its values; None where the algorithm judges every message itself."""
+    """An honest client's answer to what it received, with zeros for the values that only it knows.
+
+    Everything else of an answer (names, shapes, types, facts) follows from the roster and the round. None where the algorithm
+    judges every message itself, as it is added (central DP, encrypted sums).
+    """
     algorithm, zeros = parts.algorithm, torch.zeros_like(parts.params)
     if algorithm.forgiving:
         return None
@@ -31,9 +35,11 @@ def honest(parts: Parts, client: Client, received: Message) -> Message | None:
 
 
 def oddity(parts: Parts, received: Message, index: int, raw: bytes) -> str:
-    """What no honest site would have sent in an answer, in words that begin with "it"; nothing where all is in order.
+    """What no honest site would have sent in an answer, in words; empty where all is in order.
 
-    Where the algorithm judges every message itself, nothing is odd here.
+    Guarantee: nothing is raised, whatever the bytes are. Where the algorithm judges every message itself, nothing is odd here.
+
+    Assumes: `received` is what the client at `index` was asked with.
     """
     client = parts.population[index]
     like = honest(parts, client, received)
@@ -47,14 +53,23 @@ def oddity(parts: Parts, received: Message, index: int, raw: bytes) -> str:
 
 
 def longest(parts: Parts, index: int) -> float:
-    """No number of an honest answer is larger."""
+    """A bound that no number of a client's honest answer exceeds: what clip and noise allow, and never more than `LARGEST`.
+
+    It bounds single coordinates, not the norm: an answer within it may still be a lie, but no sum of such answers overflows.
+    """
     rate, parameters = parts.experiment.train.learning_rate, parts.params.numel()
     honest_most = parts.plan.longest(index, parts.population.sizes, learning_rate=rate, parameters=parameters)
     return min(LARGEST, honest_most * (1 + CLOSE))
 
 
 def refuse_odd(raw: bytes, *, sender: str, like: Message, most: float) -> None:
-    """Raises BadInput for an answer that no honest site of this name could give."""
+    """Refuses an answer that no honest site of this name could give.
+
+    Guarantee: what passes has the sender, the tensors' names, shapes and types, and the facts (numbers to a relative 1e-6) of
+    `like`; its numbers are finite, and no larger than `most`.
+
+    Raises: BadInput, also for bytes that are no message, in words that quote no more than names and shapes.
+    """
     message = unpack(raw)
     if message.sender != sender:
         raise BadInput("it answered in another's name")

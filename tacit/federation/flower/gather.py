@@ -9,7 +9,7 @@ from flwr.app import Message
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
-from tacit.algorithms._groups import plain
+from tacit.algorithms import printable
 from tacit.errors import BadInput
 from tacit.federation.flower.messages import UNPAID, question, read
 
@@ -23,7 +23,11 @@ Asks = dict[int, dict[str, Any]]  # by node
 
 @dataclass
 class Heard:
-    """What came back, by node: answers, refusals in the site's words, and what Flower says of those it lost."""
+    """What came back, by node: answers, refusals in the site's words, and what Flower says of those it lost.
+
+    Words are printable and cut short: they stand in the server's log. Who is `lost` is still awaited, since its node may come
+    back; an answer and a refusal are final.
+    """
 
     answers: dict[int, tuple[dict[str, Any], bytes]] = field(default_factory=dict)
     refusals: dict[int, str] = field(default_factory=dict)
@@ -31,16 +35,19 @@ class Heard:
     unpaid: set[int] = field(default_factory=set)  # who refused because its budget is used up
 
     def open(self, asks: Asks) -> list[int]:
-        """The nodes whose word is still awaited."""
+        """The nodes of `asks` whose word is still awaited: they have neither answered nor refused."""
         return [node for node in asks if node not in self.answers and node not in self.refusals]
 
     def take(self, node: int, message: Message) -> None:
-        """Notes one reply; a second one of the same node is dropped."""
+        """Notes one reply; after an answer or a refusal, a further one of the same node is dropped.
+
+        Guarantee: nothing is raised, whatever the message holds: what is none of Tacit's counts as a refusal.
+        """
         if node in self.answers or node in self.refusals:
             return
         if message.has_error():
             ours = message.error.code == ErrorCode.MOD_FAILED_PRECONDITION
-            reason = plain(message.error.reason or f"error {message.error.code}")
+            reason = printable(message.error.reason or f"error {message.error.code}")
             (self.refusals if ours else self.lost)[node] = reason.removeprefix(UNPAID)
             if ours and reason.startswith(UNPAID):
                 self.unpaid.add(node)
@@ -48,7 +55,7 @@ class Heard:
         try:
             self.answers[node] = read(message)
         except BadInput as error:
-            self.refusals[node] = plain(str(error))
+            self.refusals[node] = printable(str(error))
 
 
 def gather(
@@ -58,6 +65,12 @@ def gather(
 
     Who is silent is asked again, which costs a site nothing, as it gives one answer to one question: at once when its node
     was gone and is back, else after `again` seconds, and then after twice as long every time.
+
+    Guarantee: it returns soon after `seconds` at the latest, and has looked for answers at least once. The first answer or
+    refusal of a node counts.
+
+    Assumes: asking a node twice gets the same answer. Who trains anew for each question is asked with `again` not below
+    `seconds`.
     """
     heard, ids, ends = Heard(), dict[str, int](), time.monotonic() + seconds
     turns = Turns(grid, again or ASK_SECONDS)
@@ -71,7 +84,7 @@ def gather(
 
 
 class Turns:
-    """When each node is to be asked (again)."""
+    """When each node is to be asked, and asked again: at first, when it was gone and is back, and after pauses that double."""
 
     def __init__(self, grid: Grid, again: float):
         self._grid, self._again, self._look = grid, again, time.monotonic() + LOOK_SECONDS
@@ -79,13 +92,13 @@ class Turns:
         self._away: set[int] = set()
 
     def due(self, nodes: Sequence[int]) -> list[int]:
-        """Which of these nodes are to be asked now."""
+        """Which of these nodes are to be asked now; each is then taken for asked."""
         now, back = time.monotonic(), self._back(nodes)
-        found = [node for node in nodes if node not in self._next or node in back or self._late(node, now)]
-        for node in found:
+        due = [node for node in nodes if node not in self._next or node in back or self._late(node, now)]
+        for node in due:
             _, pause = self._next.get(node, (0.0, self._again))
             self._next[node] = (now + pause, 2 * pause)
-        return found
+        return due
 
     def _late(self, node: int, now: float) -> bool:
         return (

@@ -27,31 +27,39 @@ UNPAID = "[out of budget] "  # in front of a refusal that ends a run as planned
 
 
 def question(ask: dict[str, Any], body: bytes, *, node: int, seconds: float) -> Message:
-    """The question to one node; its answer is awaited for so many seconds."""
+    """The question to one node, as Flower sends it; it and its answer are worth something for so many seconds.
+
+    Assumes: `ask` has a `kind` of `KINDS` and is plain JSON. Its round is the message's group, for whoever reads Flower's log.
+    """
     group = str(ask.get("round", ""))
     return Message(_content(ask, body), node, KINDS[ask["kind"]], ttl=seconds, group_id=group)
 
 
 def answer(reply: dict[str, Any], body: bytes, *, to: Message) -> Message:
-    """The answer to a question."""
+    """The answer to a question: one record that holds both parts where the body is short, since each record costs a request."""
     content = _content(reply, body) if len(body) > WHOLE_BYTES else RecordDict({HEAD: _record(reply, body)})
     return Message(content, reply_to=to)
 
 
 def refusal(reason: str, *, to: Message) -> Message:
-    """A refusal, in words."""
+    """A refusal, in words, as one of Flower's errors: a server tells it from what Flower itself lost by its code."""
     return Message(Error(ErrorCode.MOD_FAILED_PRECONDITION, reason), reply_to=to)
 
 
 def read(message: Message) -> tuple[dict[str, Any], bytes]:
-    """What `question` or `answer` wrote. Raises BadInput for a message of somebody else."""
+    """What `question` or `answer` wrote: a head and a body.
+
+    Guarantee: the head is a JSON object of bounded length and depth, the body is bytes; neither was looked at any further.
+
+    Raises: BadInput for a message of somebody else, in words that quote at most `MOST_WORDS` characters of what is wrong.
+    """
     try:
         content = message.content
         record: Any = content[HEAD]
         head = parse.json_object(record["json"], what="Its head")
-        place: Any = content.get(BODY, record)
-        found: Any = place.get(BYTES, b"")
-        body = found.data if isinstance(found, Array) else found
+        holder: Any = content.get(BODY, record)
+        value: Any = holder.get(BYTES, b"")
+        body = value.data if isinstance(value, Array) else value
         if not isinstance(body, bytes | memoryview):
             raise TypeError(f"its body is {type(body).__name__}")
     except (KeyError, ValueError, TypeError, AttributeError) as error:  # BadInput is a ValueError

@@ -32,7 +32,15 @@ CallNext = Callable[[Message, Context], Message]
 
 
 def tacit_mod(message: Message, context: Context, call_next: CallNext) -> Message:
-    """Answers Tacit's questions for the app behind it; only `train` reaches the app, as plain arrays."""
+    """Answers Tacit's questions for the app behind it; only `train` reaches the app, as plain arrays.
+
+    Guarantee: what the app returns leaves the site only after the algorithm has bounded it and the site's ledger was charged;
+    where the app fails, or returns other shapes, a zero update takes its place, so a failure tells the server nothing of the
+    rows.
+
+    Assumes: the promise is one that is made after training, on whole updates: one that is made in Tacit's own training (DP-SGD)
+    is refused. How many examples the app has is what `site.toml` declares, not what the app says.
+    """
     folder = context.node_config.get(FOLDER)
     if folder is None:
         return refusal(f"This node has no {FOLDER} in its node config, so it has no limits and no ledger.", to=message)
@@ -41,7 +49,11 @@ def tacit_mod(message: Message, context: Context, call_next: CallNext) -> Messag
 
 
 def greet(app: ClientApp) -> ClientApp:
-    """Lets an app hear Tacit's other questions; the mod answers them."""
+    """Lets an app hear Tacit's other questions, which the mod answers, and returns it.
+
+    Without it, Flower would refuse greetings and proposals before the mod sees them; without the mod, the app refuses them
+    itself.
+    """
     for action in ("hello", "agree", "open"):
         app.query(action)(_unreachable)
     return app
@@ -71,15 +83,15 @@ def _train(
         reply = call_next(asked, context)
         if reply.has_error():
             raise BadInput(f"The client's own training failed: {reply.error.reason}")
-        found = flat(reply.content.array_records["arrays"], work)
+        trained = flat(reply.content.array_records["arrays"], work)
     except Exception as error:  # it may depend on the rows: the algorithm sends a zero, and only the log tells
         note(Path(str(context.node_config[FOLDER])), verdict="failed", text=discreet(error))
         raise BadInput("The client's own training failed.") from error
-    return Trained(Raw(found - theta))
+    return Trained(Raw(trained - theta))
 
 
 def flat(arrays: ArrayRecord, work: Workspace) -> torch.Tensor:
-    """Arrays in the model's order as one vector. Raises BadInput for other shapes."""
+    """Arrays in the model's order as one float32 vector. Raises: BadInput where their number or shapes are not the model's."""
     parts = [torch.from_numpy(array.numpy().copy()) for array in arrays.values()]
     wanted = [tuple(b.shape) for b in blocks(work.model)]
     if [tuple(part.shape) for part in parts] != wanted:

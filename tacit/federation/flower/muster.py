@@ -14,7 +14,7 @@ from tacit import parse
 from tacit.errors import BadInput, TacitError
 from tacit.experiment import Experiment
 from tacit.federation.flower.gather import AGAIN_SECONDS, gather
-from tacit.federation.operate.serve import PLACE
+from tacit.federation.operate.serve import FEDERATION
 from tacit.federation.site.roster import MOST_ROWS
 
 DECLARED = ("site", "examples", "shape", "classes", "epsilon", "unit", "tacit", "torch")
@@ -37,19 +37,26 @@ class Call:
 
 
 def call_of(config: Mapping[str, Any]) -> Call:
-    """The call that `flwr run` makes with a run config. Raises BadInput."""
+    """The call that `flwr run` makes with a run config.
+
+    Raises: BadInput for a value of another type, for `resume` together with `force`, and where neither the run config nor the
+    environment says where the federation lies.
+
+    >>> call_of({"sites": "north,coast", "out": "results", "keys": "server"}).sites
+    ('north', 'coast')
+    """
     sites = parse.text(config.get("sites"), what="`sites` of the run config", most=MOST_SITES)
     resume, force = _flag(config, "resume"), _flag(config, "force")
     if resume and force:
         raise BadInput("`resume` goes on with a run and `force` starts a new one: set one of them.")
     return Call(
-        out=_place(config.get("out"), "results"),
+        out=_folder(config.get("out"), "results"),
         sites=tuple(sites.split(",")),
         resume=resume,
         force=force,
         join_seconds=_seconds(config, "join-seconds", Call.join_seconds),
         round_seconds=_seconds(config, "round-seconds", Call.round_seconds),
-        keys=_place(config.get("keys"), "server"),
+        keys=_folder(config.get("keys"), "server"),
     )
 
 
@@ -64,9 +71,9 @@ def _seconds(config: Mapping[str, Any], name: str, usual: float) -> float:
     return parse.number(config.get(name, usual), what=f"`{name}` of the run config")
 
 
-def _place(chosen: Any, name: str) -> Path:
+def _folder(chosen: Any, name: str) -> Path:
     """A folder of the run config, or the one of the federation that `tacit deploy server` serves. Raises BadInput."""
-    home = os.environ.get(PLACE)
+    home = os.environ.get(FEDERATION)
     if chosen:
         return Path(str(chosen))
     if home is None:
@@ -75,9 +82,14 @@ def _place(chosen: Any, name: str) -> Path:
 
 
 def muster(grid: Grid, experiment: Experiment, call: Call) -> tuple[dict[str, int], dict[str, dict[str, Any]]]:
-    """Greets every node until the expected sites are here. Returns their nodes and what they declared.
+    """Greets every node until the expected sites are here. Returns their nodes and what they declared, by name.
 
-    Raises TacitError naming who is missing or refused. A run that is resumed goes on with whoever is here.
+    Guarantee: every site is one of `call.sites`, has one node, runs this version of Tacit, and calls itself what its key was
+    registered as, where it was given a name; what it declared is well-formed (`declaration`), not necessarily true. A run that
+    is resumed goes on with `train.min_clients` of them.
+
+    Raises: TacitError naming who is missing and why others refused, after `call.join_seconds`, or as soon as all have spoken;
+    and at once for a node with a stranger's or another's name, or another version.
     """
     nodes: dict[str, int] = {}
     facts: dict[str, dict[str, Any]] = {}
@@ -96,12 +108,12 @@ def muster(grid: Grid, experiment: Experiment, call: Call) -> tuple[dict[str, in
         known = registered(grid)
         for node, (head, _) in heard.answers.items():
             try:
-                said = declaration(head)
+                declared = declaration(head)
             except BadInput as error:
                 heard.refusals[node] = f"{known.get(node, f'node {node}')} says of itself what cannot be used: {error}"
                 continue
-            _welcome(said, node, nodes, facts, call.sites)
-            refuse_other_name(known.get(node), said["site"])
+            _welcome(declared, node, nodes, facts, call.sites)
+            refuse_other_name(known.get(node), declared["site"])
         refusals |= heard.refusals
     missing = [name for name in call.sites if name not in nodes]
     if missing and (not call.resume or len(nodes) < experiment.train.min_clients):
@@ -110,15 +122,21 @@ def muster(grid: Grid, experiment: Experiment, call: Call) -> tuple[dict[str, in
     return nodes, facts
 
 
-def declaration(said: object) -> dict[str, Any]:
-    """What a site says of itself, as it may be used in a roster. Raises BadInput for anything else.
+def declaration(head: object) -> dict[str, Any]:
+    """What a site says of itself (`tacit.federation.site.greeting`), as it may be used in a roster.
 
-    >>> said = {"site": "a", "examples": 3, "shape": [8], "classes": 2, "epsilon": 1.0, "unit": "record"}
-    >>> declaration(said | {"tacit": "1", "torch": "2"})["examples"]
+    Guarantee: exactly the parts of `DECLARED`, with texts that are short and printable, at least one example, and an epsilon
+    above zero (infinity is one). Whether it is true nobody can check: a site's weight in the average follows from the size it
+    declares.
+
+    Raises: BadInput for anything else.
+
+    >>> head = {"site": "a", "examples": 3, "shape": [8], "classes": 2, "epsilon": 1.0, "unit": "record"}
+    >>> declaration(head | {"tacit": "1", "torch": "2"})["examples"]
     3
     """
     site, examples, shape, classes, epsilon, unit, mine, torch = parse.fields(
-        said, *DECLARED, what="A greeting's answer"
+        head, *DECLARED, what="A greeting's answer"
     )
     return {
         "site": parse.text(site, what="Its name"),
@@ -135,28 +153,35 @@ def declaration(said: object) -> dict[str, Any]:
 
 
 def _welcome(
-    said: dict[str, Any], node: int, nodes: dict[str, int], facts: dict[str, dict[str, Any]], expected: Sequence[str]
+    declared: dict[str, Any],
+    node: int,
+    nodes: dict[str, int],
+    facts: dict[str, dict[str, Any]],
+    expected: Sequence[str],
 ) -> None:
-    name = str(said.get("site"))
+    name = str(declared.get("site"))
     if name not in expected:
         raise TacitError(f"A node calls itself {name}, which is none of the sites ({', '.join(expected)}).")
     if name in nodes and nodes[name] != node:
         raise TacitError(f"Two nodes call themselves {name}: give each site its own folder and key.")
-    if said.get("tacit") != tacit.__version__:
+    if declared.get("tacit") != tacit.__version__:
         raise TacitError(
-            f"Site {name} runs Tacit {said.get('tacit')}, the server {tacit.__version__}: install the same."
+            f"Site {name} runs Tacit {declared.get('tacit')}, the server {tacit.__version__}: install the same."
         )
-    nodes[name], facts[name] = node, said
+    nodes[name], facts[name] = node, declared
 
 
 def registered(grid: Grid) -> dict[int, str]:
-    """The names under which the server's people registered the keys of the nodes that are here, where they gave names."""
+    """The names under which the server's people registered the keys of the nodes that are here, by node, where they gave names."""
     return {node.node_id: node.name for node in grid.get_nodes() if node.name}
 
 
-def refuse_other_name(known: str | None, said: str) -> None:
-    """Raises TacitError for a node that takes another site's name."""
-    if known and known != said:
+def refuse_other_name(registered: str | None, declared: str) -> None:
+    """Refuses a node that calls itself otherwise than its key was registered; without a registered name any will do.
+
+    Raises: TacitError.
+    """
+    if registered and registered != declared:
         raise TacitError(
-            f"The node that was registered as {known} calls itself {said}: one of them has the other's folder."
+            f"The node that was registered as {registered} calls itself {declared}: one of them has the other's folder."
         )

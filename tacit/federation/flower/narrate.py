@@ -14,20 +14,23 @@ from tacit.report.progress import facts, round_line
 
 
 def observer(experiment: Experiment) -> Callable[[dict[str, Any]], None]:
-    """Prints a line for every round."""
+    """Prints a line for every round, from the same record that is in `rounds.jsonl`."""
     return lambda record: print(round_line(record, experiment), flush=True)
 
 
 def ending(history: History) -> None:
-    """Makes the page, and says what came out and where it is."""
+    """Writes the report's page, and says what came out, where it is, and what was promised.
+
+    A page that cannot be made is said and stops nothing: the run has ended.
+    """
     lines = [f"{name}: {value}" for name, value in facts(history.summary).items()]
-    place = history.out / "report.html"
+    page = history.out / "report.html"
     try:
-        write_page([history.out], place)
+        write_page([history.out], page)
     except TacitError as error:
         lines.append(f"no report page: {error}")
     else:
-        lines.append(f"report: {place}")
+        lines.append(f"report: {page}")
     print("\n".join([*lines, history.sentence]), flush=True)
 
 
@@ -39,13 +42,17 @@ class _NotARefusal(logging.Filter):
 
 
 def say_refusals_once() -> None:
-    """Keeps Flower from printing a traceback below a refusal that is one sentence."""
+    """Keeps Flower from printing a traceback below a refusal that is one sentence; those of other errors stay."""
     if not any(isinstance(known, _NotARefusal) for known in FLOWER_LOGGER.filters):
         FLOWER_LOGGER.addFilter(_NotARefusal())
 
 
 def in_flowers_words(error: TacitError) -> str:
-    """A refusal with the options of `tacit deploy up` as those of `flwr run`."""
+    """A refusal with the options of `tacit deploy up` as those of `flwr run`.
+
+    >>> in_flowers_words(TacitError("Go on with --resume."))
+    "Go on with --run-config 'resume=true'."
+    """
     words = str(error)
     for option in ("resume", "force"):
         words = words.replace(f"--{option}", f"--run-config '{option}=true'")

@@ -57,19 +57,25 @@ T = TypeVar("T")
 
 
 class NotLetIn(Exception):
-    """The server does not take this key: it is not registered, or it takes another process for the node."""
+    """The server does not take this key: it is not registered, or the server takes another process for the node."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """A message that is here, and what is needed to answer it."""
+    """A message whose content is here, and its name for the log: type and round."""
 
     message: Message
     name: str
 
 
 class FleetNode:
-    """A node's key and its line to the server."""
+    """A node's key and its line to the server.
+
+    Guarantee: the server is held to the authority's certificate in the site's folder (`ca.crt`), every request is signed with the
+    site's key, no redirection is followed, and no answer is unpacked or longer than `MOST_ANSWER`. Making one asks nothing yet.
+
+    Raises: OSError where `node.key` or `ca.crt` cannot be read; BadInput for a key that is no elliptic curve's.
+    """
 
     def __init__(self, folder: Path, *, server: str):
         key = load_ssh_private_key((folder / "node.key").read_bytes(), None)
@@ -79,52 +85,67 @@ class FleetNode:
         self._client = FleetHttpClient.from_server_address(server, False, (folder / "ca.crt").read_bytes(), proofs)
         guard(self._client._client)
         self._folder = folder
-        self._key, self._kept = public_key_to_bytes(key.public_key()), folder / ".node"
+        self._key, self._last_node = public_key_to_bytes(key.public_key()), folder / ".node"
         self.node = Node()
 
     def join(self, *, died: bool) -> None:
-        """Tells the server that the node is here. Raises NotLetIn, or httpx.HTTPError where the server cannot be reached.
+        """Tells the server that the node is here.
 
         Where the process before this one is known to be dead, its word is taken back first: the server would take the node
         for online for another minute. The pause lets a server that waits for an answer see that the node was gone, so that it
         asks again at once what the dead process was asked.
+
+        Assumes: `died` is True only where that is known (`presence`): else a living process would be pushed out.
+
+        Raises: NotLetIn where the server refuses the node; httpx.HTTPError where it cannot be reached, fails, or answers what
+        is no answer.
         """
-        if died and self._kept.exists():
+        if died and self._last_node.exists():
             with contextlib.suppress(httpx.HTTPError, ValueError):
-                self._client.DeactivateNode(DeactivateNodeRequest(node_id=int(self._kept.read_text())))
+                self._client.DeactivateNode(DeactivateNodeRequest(node_id=int(self._last_node.read_text())))
                 time.sleep(SEEN_SECONDS)
         ask = ActivateNodeRequest(public_key=self._key, heartbeat_interval=HEARTBEAT_DEFAULT_INTERVAL)
         try:
-            found = understood(lambda: self._client.ActivateNode(ask))
+            reply = understood(lambda: self._client.ActivateNode(ask))
         except httpx.HTTPStatusError as error:
             if error.response.status_code >= 500:
                 raise
             raise NotLetIn(error.response.text) from None
-        self.node = Node(node_id=found.node_id)
+        self.node = Node(node_id=reply.node_id)
         with closed():
-            self._kept.write_text(str(found.node_id))
+            self._last_node.write_text(str(reply.node_id))
 
     def leave(self) -> None:
-        """Tells the server that the node goes."""
+        """Tells the server that the node goes, if it can be reached, and closes the line."""
         with contextlib.suppress(httpx.HTTPError):
             self._client.DeactivateNode(DeactivateNodeRequest(node_id=self.node.node_id))
         self._client.close()
 
     def beat(self) -> None:
-        """Says that the node is alive. Raises httpx.HTTPError; NotLetIn where the server does not know the node any more."""
+        """Says that the node is alive. Raises: NotLetIn where the server does not know the node any more; httpx.HTTPError."""
         ask = SendNodeHeartbeatRequest(node=self.node, heartbeat_interval=HEARTBEAT_DEFAULT_INTERVAL)
         if not self._client.SendNodeHeartbeat(ask).success:
             raise NotLetIn("the server does not know the node any more")
 
     def look(self) -> tuple[int, ObjectTree] | None:
-        """The run and the name of the next message, if there is one."""
-        found = understood(lambda: self._client.PullMessages(PullMessagesRequest(node=self.node)))
-        if not found.messages_list:
+        """The run and the tree of parts of the next message, or None; its content is not fetched.
+
+        Raises: httpx.HTTPError, also for an answer that cannot be read.
+        """
+        reply = understood(lambda: self._client.PullMessages(PullMessagesRequest(node=self.node)))
+        if not reply.messages_list:
             return None
-        return understood(lambda: (found.messages_list[0].metadata.run_id, found.message_object_trees[0]))
+        return understood(lambda: (reply.messages_list[0].metadata.run_id, reply.message_object_trees[0]))
 
     def fetch(self, run: int, tree: ObjectTree) -> Task:
-        """A message's content. Raises ValueError for one that is larger than a question may be."""
+        """A message's content, which the server is told was received.
+
+        Guarantee: at most `MOST_OBJECTS` parts are asked for, at most the site's own `most_bytes` and `ROOM_BYTES` are held,
+        and after `CONTENT_SECONDS` it is given up.
+
+        Raises: ValueError for a message that is larger than a question may be; BadInput where the budget file cannot be read; or
+        what flwr raises for content that does not come or cannot be read.
+        """
         if sum(1 for _ in iterate_object_tree(tree)) > MOST_OBJECTS:
             raise ValueError(f"it has more than {MOST_OBJECTS} parts")
         client, most = self._client, read_limits(self._folder).most_bytes + ROOM_BYTES
@@ -140,7 +161,12 @@ class FleetNode:
         return Task(message, f"{message.metadata.message_type} {message.metadata.group_id}".strip()[:MOST_NAME])
 
     def push(self, message: Message) -> None:
-        """Sends an answer."""
+        """Sends an answer, whole, and asks again while the server cannot be reached.
+
+        Guarantee: how long the answer took to compute is not told (Flower's field for it is 0).
+
+        Raises: httpx.HTTPError after `PUSH_SECONDS`, or for an error that will not pass.
+        """
         message.metadata.__dict__["_message_id"] = message.object_id
         with no_object_id_recompute():
             ask = PushMessagesRequest(
@@ -149,17 +175,19 @@ class FleetNode:
                 message_object_trees=[get_object_tree(message)],
                 clientapp_runtime_list=[0.0],  # how long an answer took is not told
             )
-            said, run = patient(self._client.PushMessages, ask), message.metadata.run_id
+            reply, run = patient(self._client.PushMessages, ask), message.metadata.run_id
             push = make_push_object_fn_protobuf(
-                lambda piece: patient(self._client.PushObject, piece), self.node, run, said.session_id
+                lambda piece: patient(self._client.PushObject, piece), self.node, run, reply.session_id
             )
-            push_objects(get_all_nested_objects(message), push, object_ids_to_push=set(said.objects_to_push))
+            push_objects(get_all_nested_objects(message), push, object_ids_to_push=set(reply.objects_to_push))
 
 
 def guard(line: httpx.Client) -> None:
-    """Has a line go to its server and nowhere else, and answers that are larger than they look refused.
+    """Has a line go to its server and nowhere else, and refuses answers that are larger than they look.
 
-    Followed, a redirection would carry an answer, and whatever it holds, to any address within the site's own network.
+    Followed, a redirection would carry an answer, and whatever it holds, to any address within the site's own network. An
+    answer that is compressed, or whose Content-Length is above `MOST_ANSWER`, raises httpx.RemoteProtocolError before its body
+    is read.
     """
     line.follow_redirects = False
     line.event_hooks = {"response": [_refuse_packed]}
@@ -172,7 +200,7 @@ def _refuse_packed(response: httpx.Response) -> None:
 
 
 def understood(call: Callable[[], T]) -> T:
-    """What a call returns. Raises httpx.HTTPError, also for an answer that is none: whatever came, it may pass."""
+    """What a call returns. Raises: httpx.HTTPError, also in the place of whatever else a lying server's answer made it raise."""
     try:
         return call()
     except httpx.HTTPError:
@@ -182,22 +210,30 @@ def understood(call: Callable[[], T]) -> T:
 
 
 def counted(pull: Callable[[str], bytes], *, most: int) -> Callable[[str], bytes]:
-    """`pull`, until more than `most` bytes have come. Raises ValueError from then on."""
+    """`pull`, until more than `most` bytes have come. Raises: ValueError from then on, without asking for more.
+
+    >>> pull = counted(lambda name: b"12345", most=8)
+    >>> pull("first")
+    b'12345'
+    """
     total = 0
 
     def pulled(name: str) -> bytes:
         nonlocal total
-        found = pull(name) if total <= most else b""
-        total += len(found)
+        piece = pull(name) if total <= most else b""
+        total += len(piece)
         if total > most:
             raise ValueError(f"it has more than {most} bytes")
-        return found
+        return piece
 
     return pulled
 
 
 def patient(call: Callable[..., T], ask: object) -> T:
-    """Calls again while the server cannot be reached or fails, for a while. Raises httpx.HTTPError."""
+    """Calls again while the server cannot be reached or fails, with pauses that double, for at most `PUSH_SECONDS`.
+
+    Raises: the last httpx.HTTPError, and at once one that will not pass (`passing`).
+    """
     ends, pause = time.monotonic() + PUSH_SECONDS, RETRY_SECONDS[0]
     while True:
         try:
@@ -210,7 +246,13 @@ def patient(call: Callable[..., T], ask: object) -> T:
 
 
 def passing(error: httpx.HTTPError) -> bool:
-    """Whether an error is the network's or within the server ("database is locked"), and may be gone the next time."""
+    """Whether an error is the network's or within the server ("database is locked"), and may be gone the next time.
+
+    A status below 500 will not pass, nor will a certificate that is not accepted.
+
+    >>> passing(httpx.ConnectError("connection refused")), passing(httpx.ConnectError("certificate verify failed"))
+    (True, False)
+    """
     if isinstance(error, httpx.HTTPStatusError):
         return error.response.status_code >= 500
     return "certificate" not in str(error).lower()

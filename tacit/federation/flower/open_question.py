@@ -9,7 +9,7 @@ from tacit.engine.folder import Folder
 
 
 def find(folder: Folder, name: str, round: int) -> bytes | None:
-    """The question that was kept for this round, if it was asked before."""
+    """The question that was kept under a name for this round, or None where another round's is there, or none."""
     path = folder.path / name
     if not path.exists():
         return None
@@ -18,6 +18,9 @@ def find(folder: Folder, name: str, round: int) -> bytes | None:
 
 
 def keep(folder: Folder, name: str, round: int, body: bytes) -> bytes:
-    """Puts a round's question on disk, in the place of the round's before, and returns it."""
+    """Puts a round's question on disk, in the place of the round's before, and returns it.
+
+    Guarantee: a crash leaves the old question or the new one. Assumes: it is called before anybody is asked.
+    """
     folder.write(name, json.dumps({"round": round}).encode() + b"\n" + body)
     return body

@@ -9,7 +9,10 @@ GRACE_SECONDS = 10.0  # for Flower's own way out
 
 
 def end_with_parent() -> None:
-    """Ends this process soon after the one that started it; the run is resumed from its checkpoint."""
+    """Ends this process, within `GRACE_SECONDS` and a look, after the one that started it has ended; returns at once.
+
+    The end is `os._exit`: nothing is flushed or closed, as in a kill. What a run needs to go on is on disk before every question.
+    """
     parent = os.getppid()
 
     def watch() -> None:

@@ -21,12 +21,19 @@ from tacit.types import Message as Wire
 
 
 def is_plain(message: Message) -> bool:
-    """Whether a message is one of Flower's own strategies."""
+    """Whether a message is one of Flower's own strategies': it has records named `arrays` and `config`."""
     return message.has_content() and "arrays" in message.content and "config" in message.content
 
 
 def respond_plain(site: Site, message: Message, context: Context) -> Message:
-    """One round for a Flower strategy: the new arrays and `num-examples`."""
+    """One round for a Flower strategy: the new arrays and `num-examples`, or a refusal.
+
+    Guarantee: the round is held against the site's own experiment, paid for in its ledger and noised like any other before
+    anything leaves; what leaves are the server's arrays plus the noised update. A run is Flower's run, so its rounds share one
+    agreement.
+
+    Assumes: the strategy sends the model's parameters in the model's own order, as 32-bit floats, and counts rounds from 1.
+    """
     try:
         tensors, round = _read(message)
     except BadInput as error:

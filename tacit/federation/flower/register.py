@@ -14,7 +14,10 @@ from flwr.proto.control_pb2 import RegisterNodeRequest
 
 
 def register(connection: str, keys: dict[str, Path]) -> None:
-    """Registers every key under its site's name: the server holds a node to the name that its key was registered under."""
+    """Registers every key under its site's name: the server holds a node to the name that its key was registered under.
+
+    A key that is known already keeps the name it has. Raises: httpx.HTTPStatusError for any other word of the SuperLink's.
+    """
     client = init_http_client_from_connection(read_superlink_connection(connection))
     try:
         for name, key in keys.items():

@@ -14,12 +14,13 @@ from gmpy2 import mpz
 
 from tacit.engine.wire import pack, unpack
 from tacit.errors import BadCiphertext, BadOpening, TacitError, WrongShare
-from tacit.federation.flower import open_question as kept
+from tacit.federation.flower import open_question
 from tacit.federation.flower.gather import gather
 from tacit.federation.flower.trainer import OverGrid
 from tacit.federation.site.key_files import share_number
-from tacit.protect.envelope import Inbox, Place, refuse_few, taken
+from tacit.protect.envelope import RoundContext
 from tacit.protect.holder import whose_turn
+from tacit.protect.inbox import Inbox, inbox_of, refuse_few
 from tacit.protect.opening import Opened, Opens, numbers_from_bytes, total_bytes
 from tacit.protect.threshold import Partial, Verification, join, refuse_wrong
 from tacit.types import Message
@@ -27,7 +28,7 @@ from tacit.types import Message
 
 @dataclass(frozen=True)
 class Question:
-    """What sites are asked about a round, and the reports it holds."""
+    """What sites are asked about a round, as it is on disk, and the reports it holds; `report_bytes` is their length in all."""
 
     ask: dict[str, Any]
     body: bytes = field(repr=False)
@@ -37,45 +38,56 @@ class Question:
 
 @dataclass
 class Sites:
-    """The sites that open sums for a server. They are there once its run has begun, which is before any sum."""
+    """The sites that open sums for a server. They are there once its run has begun, which is before any sum.
+
+    Seals are made before the trainer that reaches the sites, and need to know how sums are opened: this stands between the two.
+    """
 
     trainer: OverGrid | None = None
 
     @property
     def there(self) -> OverGrid:
-        """Who can be asked."""
+        """The trainer that reaches the sites. Raises: TypeError before the run has begun, which is a fault of the caller's."""
         if self.trainer is None:
             raise TypeError("a sum is opened in a run that has begun")
         return self.trainer
 
     def opening(self, group: str, at_least: int, verification: Verification | None) -> Opens:
-        """How the sums of a group are opened: by shares where the key is split."""
+        """How the sums of a group are opened: by shares where the key is split, else by the site whose turn it is."""
         return AtHolders(self, group, at_least, verification) if verification else AtSite(self, group, at_least)
 
 
 @dataclass(frozen=True)
 class AtSite:
-    """The one site whose turn it is opens, with the whole key."""
+    """The one site whose turn it is opens, with the whole key.
+
+    Assumes: that site is honest about the sum: nothing proves what it says, and it could read single reports if the server gave
+    them.
+    """
 
     sites: Sites
     group: str
     at_least: int
 
-    def open(self, place: Place, messages: Sequence[bytes]) -> Opened:
-        """Asks for the sum of the reports. Raises TooFewReports, BadOpening, or TacitError with the site's reason."""
-        trainer, asked = self.sites.there, question(self, place, messages)
-        who = whose_turn(trainer.names, run=place.run, round=place.round)
+    def open(self, context: RoundContext, messages: Sequence[bytes]) -> Opened:
+        """Asks for the sum of the reports.
+
+        Raises: TooFewReports, before anybody is asked; BadOpening for an answer that is no list of numbers of the right length;
+        TacitError with the reason where the site is not connected, refuses, or does not answer.
+        """
+        trainer, asked = self.sites.there, question(self, context, messages)
+        who = whose_turn(trainer.names, run=context.run, round=context.round)
         node = trainer.nodes.get(list(trainer.names).index(who))
         again = "bring it back, then go on with --resume"
         if node is None:
-            raise TacitError(f"Round {place.round} is opened by {who}, which is not connected: {again}.")
+            raise TacitError(f"Round {context.round} is opened by {who}, which is not connected: {again}.")
         heard = gather(trainer.grid, {node: asked.ask}, asked.body, seconds=trainer.seconds)
         if node not in heard.answers:
             why = heard.refusals.get(node) or heard.lost.get(node) or f"no answer in {trainer.seconds:g} s"
-            raise TacitError(f"Round {place.round} could not be opened by {who} ({why}): {again}.")
+            raise TacitError(f"Round {context.round} could not be opened by {who} ({why}): {again}.")
         raw = heard.answers[node][1]
         try:
-            numbers = numbers_from_bytes(place.public, raw, count=sum(place.numbers))
+            numbers = numbers_from_bytes(context.public, raw, count=sum(context.chunk_sizes))
         except BadCiphertext as error:
             raise BadOpening(f"{who} opened it with something that is no sum") from error
         return Opened(numbers, asked.inbox.complete(), asked.report_bytes, len(raw))
@@ -83,23 +95,30 @@ class AtSite:
 
 @dataclass(frozen=True)
 class AtHolders:
-    """Every site answers with its share of the key; `threshold` answers with a proof open."""
+    """Every site answers with its share of the key; `threshold` answers with a proof open.
+
+    Guarantee: a wrong part is found by its proof, left out by name, and does not change the sum. Neither the server nor fewer
+    than `threshold` sites together can open one.
+    """
 
     sites: Sites
     group: str
     at_least: int
     verification: Verification
 
-    def open(self, place: Place, messages: Sequence[bytes]) -> Opened:
-        """Asks for the sum of the reports. Raises TooFewReports, or TacitError naming who did not help and why."""
-        trainer, asked, t = self.sites.there, question(self, place, messages), self.verification.threshold
+    def open(self, context: RoundContext, messages: Sequence[bytes]) -> Opened:
+        """Asks for the sum of the reports, all sites at once, and takes the first `threshold` parts whose proofs hold.
+
+        Raises: TooFewReports, before anybody is asked; TacitError naming who did not help, and why.
+        """
+        trainer, asked, t = self.sites.there, question(self, context, messages), self.verification.threshold
         total = asked.inbox.total(at_least=self.at_least)
         good: dict[str, Partial] = {}
         wrong: dict[str, str] = {}
         lost: dict[str, str] = {}
         answered, names = 0, {node: trainer.names[index] for index, node in trainer.nodes.items()}
-        open_, told = dict.fromkeys(names, asked.ask), True
-        while open_ and told and len(good) < t:  # again only where a proof failed: who is silent was waited for
+        open_, answering = dict.fromkeys(names, asked.ask), True
+        while open_ and answering and len(good) < t:  # again only where a proof failed: who is silent was waited for
             needed = t - len(good)
             heard = gather(trainer.grid, open_, asked.body, seconds=trainer.seconds, enough=needed)
             for node, (_, raw) in heard.answers.items():
@@ -110,9 +129,9 @@ class AtHolders:
                     wrong[names[node]] = str(error)
             wrong |= {names[node]: why for node, why in heard.refusals.items()}
             lost |= {names[node]: why for node, why in heard.lost.items()}
-            open_, told = dict.fromkeys(heard.open(open_), asked.ask), len(heard.answers) >= needed
+            open_, answering = dict.fromkeys(heard.open(open_), asked.ask), len(heard.answers) >= needed
         if len(good) < t:
-            raise TacitError(self._too_few(place.round, good, lost | wrong))
+            raise TacitError(self._too_few(context.round, good, lost | wrong))
         numbers = join(self.verification, good.values())
         return Opened(numbers, asked.inbox.complete(), asked.report_bytes * len(names), answered, wrong)
 
@@ -136,17 +155,20 @@ class AtHolders:
         return f"{text} ({why}): bring them back, then go on with --resume."
 
 
-def question(opener: AtSite | AtHolders, place: Place, messages: Sequence[bytes]) -> Question:
-    """The question about these reports, or the kept one where this round was asked before: sites answer no other.
+def question(opener: AtSite | AtHolders, context: RoundContext, messages: Sequence[bytes]) -> Question:
+    """The question about these reports, or the one on disk where this round was asked before: sites answer no other.
 
-    Raises TooFewReports; then the round goes on without a step, and nobody is asked.
+    Guarantee: it is on disk before it is returned. A report that came only after a restart is left out of the sum, as it would
+    have been without the restart.
+
+    Raises: TooFewReports; then the round goes on without a step, and nobody is asked.
     """
     folder, name = opener.sites.there.folder, f"asked-to-open-{opener.group}.bin"
-    body = kept.find(folder, name, place.round)
+    body = open_question.find(folder, name, context.round)
     if body is None:
-        refuse_few(taken(place, messages).complete(), at_least=opener.at_least)
+        refuse_few(inbox_of(context, messages).complete(), at_least=opener.at_least)
         sent = {f"{i:06d}": torch.frombuffer(bytearray(raw), dtype=torch.uint8) for i, raw in enumerate(messages)}
-        body = kept.keep(folder, name, place.round, pack(Message("server", sent)))
+        body = open_question.keep(folder, name, context.round, pack(Message("server", sent)))
     reports = [tensor.numpy().tobytes() for _, tensor in sorted(unpack(body).tensors.items())]
-    ask = {"kind": "open", "run": folder.run, "round": place.round, "group": opener.group}
-    return Question(ask, body, taken(place, reports), total_bytes(reports))
+    ask = {"kind": "open", "run": folder.run, "round": context.round, "group": opener.group}
+    return Question(ask, body, inbox_of(context, reports), total_bytes(reports))

@@ -39,7 +39,11 @@ STATUS, SITES = "status.json", "sites.json"
 
 
 def server_app(experiment: Path | Experiment) -> ServerApp:
-    """A ServerApp that runs an experiment with the sites of its run config."""
+    """A ServerApp that runs an experiment with the sites of its run config, and writes the report's page at the end.
+
+    A refusal is one sentence on standard output, and is raised on, so that Flower knows that the run failed. The process ends
+    with the one that started it.
+    """
     app = ServerApp()
 
     @app.main()
@@ -65,6 +69,7 @@ class Status:
     began: float
 
     def write(self, folder: Folder, state: str, text: str) -> None:
+        """Replaces status.json: the state (waiting, running, finished, failed), words about it, and the process."""
         record = {"state": state, "text": text, "pid": os.getpid(), "began": self.began, "time": time.time()}
         write_file(folder.path / STATUS, json.dumps(record).encode())
 
@@ -72,7 +77,14 @@ class Status:
 def serve(grid: Grid, experiment: Experiment, call: Call, observe: Observer | None = None) -> History:
     """Runs the experiment with the sites that answer through `grid`; the files are in `call.out`, as of a simulation.
 
-    Guarantee: the server's own ledger is charged before a site is asked, and every site charges its own before it answers.
+    Guarantee: the server's own ledger is charged before a site is asked, and every site charges its own before it answers. The
+    loop is the simulator's: from one seed and the same rows it reaches the same model. A run whose sites cannot pay any more
+    ends as planned, with the model it has reached. status.json says how far it has come, and after a failure why.
+
+    Assumes: the grid's nodes are the sites of `call.sites`, each proved by its key; what they send is not believed beyond that.
+
+    Raises: BadInput for an experiment that cannot be deployed, RunExists for a folder that is taken, TacitError naming the
+    sites that stopped it and why. A run that stopped can be resumed; what was charged stays spent.
     """
     refuse_undeployable(experiment)
     refuse_unpinned(experiment)
@@ -111,25 +123,32 @@ def _serve(
     nodes, facts = muster(grid, experiment, call)
     roster = _roster(experiment, call.sites, facts, folder)
     population = roster.population(shape(rows))
-    told = {"text": experiment.toml(), "roster": roster.record()}
-    sites = Sites()
-    seals = seals_of(experiment, call.keys, run=folder.run, site=None, **told, opening=sites.opening)
+    text, sites = experiment.toml(), Sites()
+    seals = seals_of(
+        experiment,
+        call.keys,
+        run=folder.run,
+        site=None,
+        text=text,
+        roster=roster.record(),
+        opening=sites.opening,
+    )
     parts = assemble(experiment, rows, population, elsewhere=True, seals=seals)
     folder.write("experiment.toml", with_rule(parts).toml().encode())
     terms = _terms(parts)
-    places = {name: index for index, name in enumerate(roster.names)}
-    where = {places[name]: node for name, node in nodes.items()}
+    indices = {name: index for index, name in enumerate(roster.names)}
+    here = {indices[name]: node for name, node in nodes.items()}
     ledger = open_ledger(parts, folder)
     note_clients(parts, ledger, folder, simulated=False)
     common = {"kind": "agree", "run": folder.run, "experiment": parts.experiment.toml(), "roster": roster.record()}
     common |= {"releases": _releases(parts, ledger, folder)}
     door = Door(grid, roster.names, terms, common, call.join_seconds)
-    door.agree(where)
+    door.agree(here)
     least = 1 if parts.algorithm.forgiving else experiment.train.min_clients
     patience, odd = call.round_seconds, partial(oddity, parts)
-    trainer = OverGrid(grid, folder, where, roster.names, terms, patience, least, door, odd)
+    trainer = OverGrid(grid, folder, here, roster.names, terms, patience, least, door, odd)
     sites.trainer = trainer
-    status.write(folder, "running", f"{len(where)} of {len(roster.names)} sites are here")
+    status.write(folder, "running", f"{len(here)} of {len(roster.names)} sites are here")
     try:
         state, stopped = loop(parts, ledger, folder, trainer, observe)
     except BudgetExhausted:
@@ -144,17 +163,17 @@ def _roster(experiment: Experiment, sites: Sequence[str], facts: dict[str, dict[
     if path.exists():
         return Roster.of(json.loads(path.read_text("utf-8")))
     rows = public_rows(experiment)
-    for name, said in facts.items():
-        if said["shape"] != list(shape(rows)) or said["classes"] != rows.classes:
+    for name, declared in facts.items():
+        if declared["shape"] != list(shape(rows)) or declared["classes"] != rows.classes:
             raise BadInput(
-                f"Site {name} has rows of shape {said['shape']} in {said['classes']} classes; the experiment has "
+                f"Site {name} has rows of shape {declared['shape']} in {declared['classes']} classes; the experiment has "
                 f"{list(shape(rows))} in {rows.classes}: correct the site's data or the experiment."
             )
     present, privacy = [facts[name] for name in sites], experiment.privacy
-    epsilons = [float(said["epsilon"]) for said in present]
+    epsilons = [float(declared["epsilon"]) for declared in present]
     if privacy.level == "minimum":
         epsilons = [min(epsilons)] * len(epsilons)
-    sizes = tuple(int(said["examples"]) for said in present)
+    sizes = tuple(int(declared["examples"]) for declared in present)
     roster = Roster(tuple(sites), sizes, tuple(epsilons), privacy.run_delta, privacy.unit_kept)
     write_file(path, json.dumps(roster.record(), indent=1).encode())
     return roster
@@ -190,7 +209,7 @@ def _with_sites(history: History, trainer: OverGrid, folder: Folder) -> History:
 
 
 def in_words(error: BaseException) -> str:
-    """Why a run ended; Flower ends a server whose SuperLink is gone by SystemExit."""
+    """Why a run ended, for status.json; Flower ends a server whose SuperLink is gone by SystemExit."""
     if isinstance(error, SystemExit | KeyboardInterrupt):
         return "The server was told to stop, or its SuperLink is gone."
     return str(error) or type(error).__name__

@@ -32,7 +32,13 @@ CLUSTER = "TACIT_RAY_ADDRESS"  # the address of a running Ray cluster; a local o
 
 
 class OnRay:
-    """Trains cohorts on Ray. Flower's simulation runs in a thread of its own and is given one round after the other."""
+    """Trains cohorts on Ray: a `Trainer`. Flower's simulation runs in a thread of its own and is given one round after the other.
+
+    Guarantee: replies come in the cohort's order, and have the bits that one process would give, on one kind of machine; a worker
+    that finds other rows, code or budgets than were paid for trains nothing.
+
+    Raises: BadInput where Ray is not installed; when called, TacitError where a worker fails or the simulation ends.
+    """
 
     def __init__(self, parts: Parts):
         _require_ray()
@@ -64,7 +70,7 @@ class OnRay:
         yield from result
 
     def close(self) -> None:
-        """Ends the simulation."""
+        """Ends the simulation, and waits up to a minute for it."""
         self._jobs.put(None)
         self._thread.join(timeout=60)
 
@@ -87,7 +93,7 @@ def _round(grid: Grid, received: bytes, round: int, cohort: list[int]) -> list[R
     """Deals the cohort to the nodes, a few clients each, and returns the replies in the cohort's order."""
     while not (nodes := sorted(grid.get_node_ids())):  # they register a moment after the server has started
         time.sleep(POLL_SECONDS)
-    hands = {node: cohort[place :: len(nodes)] for place, node in enumerate(nodes)}
+    hands = {node: cohort[first :: len(nodes)] for first, node in enumerate(nodes)}
     asks = {node: {"kind": "train", "round": round, "cohort": hand} for node, hand in hands.items() if hand}
     heard = gather(grid, asks, received, seconds=SECONDS, again=SECONDS)  # a worker would train again
     lost = heard.refusals | heard.lost
@@ -95,17 +101,21 @@ def _round(grid: Grid, received: bytes, round: int, cohort: list[int]) -> list[R
         raise TacitError(
             f"A worker of Flower's simulation failed in round {round}: {next(iter(lost.values()), 'no answer')}"
         )
-    found: dict[int, Reply] = {}
+    replies: dict[int, Reply] = {}
     for node, (head, body) in heard.answers.items():
         start = 0
         for index, length, info in zip(hands[node], head["lengths"], head["info"], strict=True):
-            found[index] = (body[start : start + length], info)
+            replies[index] = (body[start : start + length], info)
             start += length
-    return [found[index] for index in cohort]
+    return [replies[index] for index in cohort]
 
 
 def client_app(text: str, digest: str, before: str) -> ClientApp:
-    """A ClientApp that trains the clients it is dealt; it holds nothing but the experiment's text, and what was paid for."""
+    """A ClientApp that trains the clients it is dealt; it holds nothing but the experiment's text, and what was paid for.
+
+    `digest` names the releases that the paying process has charged for, `before` what other runs of its ledger have sealed: a
+    worker builds the experiment from these and refuses where it comes to another digest.
+    """
     app = ClientApp()
 
     @app.train()
@@ -142,11 +152,11 @@ def _trainer(text: str, digest: str, before: str) -> Trainer:
 def _simulate(client: ClientApp, server: ServerApp, nodes: int, workers: int, done: "queue.Queue[Any]") -> None:
     from flwr.simulation import run_simulation
 
-    where: dict[str, Any] = {"address": os.environ.get(CLUSTER, "local")}
-    if where["address"] == "local":
-        where |= {"num_cpus": workers, "include_dashboard": False}
+    cluster: dict[str, Any] = {"address": os.environ.get(CLUSTER, "local")}
+    if cluster["address"] == "local":
+        cluster |= {"num_cpus": workers, "include_dashboard": False}
     try:
-        backend: Any = {"init_args": where, "client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
+        backend: Any = {"init_args": cluster, "client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
         run_simulation(server, client, num_supernodes=nodes, backend_config=backend)
     except BaseException as error:  # noqa: BLE001 - told to the thread that waits for a round
         done.put(error if isinstance(error, TacitError) else TacitError(f"Flower's simulation failed: {error}"))

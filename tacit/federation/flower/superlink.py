@@ -27,7 +27,13 @@ App = Callable[[Scope, Any, Any], Awaitable[None]]
 
 
 def own(app: App) -> App:
-    """The app, whose Control and Runtime API answer processes of this user alone."""
+    """The app, whose Control and Runtime API answer processes of this user and of root alone; all others get 403.
+
+    Guarantee: under Linux it asks the kernel whose the other end of the connection is, so nothing that a request says of itself
+    counts. The Fleet API is left open: each of its requests is signed by a node's key.
+
+    Assumes: the SuperLink listens on loopback. Elsewhere than under Linux nobody is refused.
+    """
 
     async def guarded(scope: Scope, receive: Any, send: Any) -> None:
         if scope["type"] != "http" or scope["path"].startswith(OPEN) or _mine(scope["client"], scope["server"]):
@@ -40,7 +46,10 @@ def own(app: App) -> App:
 
 
 def owner(client: tuple[str, int], server: tuple[str, int], *, table: Path = TABLE) -> int | None:
-    """The user whose process is the client's end of a connection within this machine, if the table names it."""
+    """The number of the user whose process is the client's end of a connection within this machine; None if the table has none.
+
+    `table` is in the form of /proc/net/tcp: IPv4 only, with addresses as the machine's own 32-bit numbers.
+    """
     wanted = [_hex(client), _hex(server), ESTABLISHED]
     for line in table.read_text("ascii").splitlines()[1:]:
         words = line.split()
@@ -55,9 +64,9 @@ def _mine(client: tuple[str, int] | None, server: tuple[str, int] | None) -> boo
     return client is not None and server is not None and owner(client, server) in (os.geteuid(), 0)
 
 
-def _hex(place: tuple[str, int]) -> str:
-    (number,) = struct.unpack("=I", socket.inet_aton(place[0]))
-    return f"{number:08X}:{place[1]:04X}"
+def _hex(end: tuple[str, int]) -> str:
+    (number,) = struct.unpack("=I", socket.inet_aton(end[0]))
+    return f"{number:08X}:{end[1]:04X}"
 
 
 def _wait_longer() -> None:
@@ -67,7 +76,7 @@ def _wait_longer() -> None:
 
 
 def main() -> None:
-    """Serves until SIGTERM. The same steps as `flower-superlink`."""
+    """Serves until SIGTERM, by the same steps as `flower-superlink`; what it writes is for its owner only."""
     os.umask(0o077)
     _wait_longer()
     config = _parse_superlink_lifespan_config()

@@ -8,28 +8,39 @@ back or cannot be done without.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from flwr.serverapp import Grid
 
 from tacit.engine.folder import Folder
 from tacit.engine.trainers.processes import Reply
-from tacit.engine.wire import unpack
-from tacit.errors import BudgetExhausted, TacitError
-from tacit.federation.flower import open_question as kept
+from tacit.engine.wire import pack, unpack
+from tacit.errors import BadInput, BudgetExhausted, TacitError
+from tacit.federation.flower import open_question
 from tacit.federation.flower.door import Door
 from tacit.federation.flower.gather import Heard, gather
-from tacit.federation.flower.inbound import named, spent_of
 from tacit.federation.site.agreement import Terms
 from tacit.types import Message
 
 ASKED = "asked.bin"
 AWAY = "is not connected"
 NOBODY = -1  # no node has this number
+MOST_EPSILON = 1e9  # more is no budget; and a whole number of a thousand digits is no float
 
 
 @dataclass
 class OverGrid:
-    """Trains a cohort at its sites. `spent` holds the epsilon that each site's own ledger reported last."""
+    """A trainer whose clients are sites: called with a broadcast, a round and a cohort, it yields their messages.
+
+    Guarantee: the question is on disk before anybody is asked, so a restarted server asks the very same one and sites answer it
+    from their own disks. Messages come in the cohort's order, each in the name of the site whose node sent it; one that no
+    honest site could have sent (`odd`) counts as a refusal. `spent` holds the epsilon that each site's own ledger reported
+    last, which nobody checks.
+
+    Assumes: the server's own ledger was charged for the round. Raises: BudgetExhausted where a round fails because the absent
+    cannot pay, and TacitError, by name and reason, where fewer than `min_clients` of a cohort answer in `seconds` for other
+    reasons.
+    """
 
     grid: Grid
     folder: Folder
@@ -46,7 +57,7 @@ class OverGrid:
     left: set[int] = field(default_factory=set)  # who is not connected, and was not there in the last round
 
     def __call__(self, received: bytes, round: int, cohort: Sequence[int]) -> Iterator[Reply]:
-        body = kept.find(self.folder, ASKED, round) or kept.keep(self.folder, ASKED, round, received)
+        body = open_question.find(self.folder, ASKED, round) or open_question.keep(self.folder, ASKED, round, received)
         asks = {self.nodes[index]: self._ask(round, index) for index in cohort if index in self.nodes}
         heard = gather(self.grid, asks, body, seconds=self.seconds)
         self._refuse_odd(heard, unpack(body), cohort)
@@ -60,10 +71,13 @@ class OverGrid:
                 spent = spent_of(facts)
                 if spent is not None:
                     self.spent[self.names[index]] = spent
-                yield named(raw, self.names[index]), {}
+                yield attributed(raw, self.names[index]), {}
 
     def away(self) -> set[int]:
-        """Lets in who has come, and returns who has left: not connected, and absent from the last round or from all of them."""
+        """Lets in who has come, and returns the clients that have left, who are not asked and so not charged.
+
+        A client has left when its node is not connected and it was absent from the last round, or has never been there.
+        """
         if self.door is not None:
             self.nodes |= self.door.newcomers(self.nodes)
         missing = {index for index, name in enumerate(self.names) if name in self.absent}
@@ -105,3 +119,32 @@ class OverGrid:
             f"Round {round} got {came} answers and needs {needed} ({why}): bring the sites back, "
             "then go on with --resume."
         )
+
+
+def attributed(raw: bytes, site: str) -> bytes:
+    """A site's message as it came; one that cannot be read or bears another's name, as an empty message of this site.
+
+    So a message is refused in the name of who sent it, and nobody can have another one blamed. Nothing is raised.
+
+    >>> unpack(attributed(b"no message", "north")).sender
+    'north'
+    """
+    try:
+        sender = unpack(raw).sender
+        if sender == site:
+            return raw
+        why = f"its message is written in the name of {sender[:80]!r}"
+    except BadInput as error:
+        why = str(error)
+    return pack(Message(site, {}, {"failed": why}))
+
+
+def spent_of(facts: Any) -> float | None:
+    """The epsilon that a site says its ledger holds, if it says a number from 0 to `MOST_EPSILON`; anything else is None.
+
+    >>> spent_of({"epsilon": 2}), spent_of({"epsilon": "2"})
+    (2.0, None)
+    """
+    epsilon: Any = facts.get("epsilon") if isinstance(facts, dict) else None
+    known = type(epsilon) in (int, float) and 0 <= epsilon < MOST_EPSILON
+    return float(epsilon) if known else None

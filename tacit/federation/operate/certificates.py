@@ -21,7 +21,11 @@ EARLIER = datetime.timedelta(minutes=5)  # clocks differ a little
 
 
 def make_authority(folder: Path, *, name: str, days: int = DAYS) -> None:
-    """Writes `ca.crt` and `ca.key`."""
+    """Writes `ca.crt` and `ca.key`: a certificate authority of this federation alone, which signs no further authorities.
+
+    Guarantee: `ca.key` is made with mode 0600. Whoever has it can pose as the federation's server: README.md says to keep it
+    offline.
+    """
     key = ec.generate_private_key(ec.SECP256R1())
     subject = _name(f"Tacit federation {name}")
     usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)
@@ -37,7 +41,10 @@ def make_authority(folder: Path, *, name: str, days: int = DAYS) -> None:
 
 
 def make_server(folder: Path, *, hosts: tuple[str, ...], days: int = DAYS) -> None:
-    """Writes `server.pem` and `server.key`, signed by the folder's authority, for these host names and addresses."""
+    """Writes `server.pem` and `server.key`, signed by the folder's authority, for these host names and addresses.
+
+    Raises: BadInput where `ca.key` is no key of an authority as `make_authority` makes them; OSError where it is not there.
+    """
     authority = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
     signer = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), None)
     if not isinstance(signer, ec.EllipticCurvePrivateKey):
@@ -56,7 +63,7 @@ def make_server(folder: Path, *, hosts: tuple[str, ...], days: int = DAYS) -> No
 
 
 def make_node_key(folder: Path) -> None:
-    """Writes `node.key` and `node.pub` in OpenSSH's formats."""
+    """Writes `node.key` (mode 0600) and `node.pub` in OpenSSH's formats; a key that stands is overwritten."""
     key = ec.generate_private_key(ec.SECP256R1())
     _write_private(folder / "node.key", key, form=serialization.PrivateFormat.OpenSSH)
     encoding, form = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
@@ -64,7 +71,10 @@ def make_node_key(folder: Path) -> None:
 
 
 def days_left(path: Path) -> float:
-    """How long a certificate is still valid, negative once it has expired. Raises BadInput for what is none."""
+    """How many days a certificate is still valid, negative once it has expired.
+
+    Raises: BadInput for a file that is no certificate, and for one that is not valid yet by this machine's clock.
+    """
     try:
         certificate = x509.load_pem_x509_certificate(path.read_bytes())
     except (OSError, ValueError) as error:
@@ -78,7 +88,7 @@ def days_left(path: Path) -> float:
 
 
 def signed_by(certificate: Path, authority: Path) -> bool:
-    """Whether an authority signed a certificate."""
+    """Whether an authority signed a certificate; dates are not looked at. Raises: OSError or ValueError for files that are none."""
     child, parent = (x509.load_pem_x509_certificate(path.read_bytes()) for path in (certificate, authority))
     try:
         child.verify_directly_issued_by(parent)

@@ -1,11 +1,11 @@
-"""What a check says."""
+"""What `tacit deploy check` says, line by line."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the check."""
+    """One line of the check: something that is in order, or something that is wrong and what to do about it."""
 
     text: str
     wrong: bool = False

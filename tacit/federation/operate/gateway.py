@@ -47,7 +47,14 @@ T = TypeVar("T")
 
 
 class Gateway:
-    """Passes the requests of many connections on to one server."""
+    """Passes the requests of many connections on to one server.
+
+    Guarantee: nothing reaches the server but POSTs to the paths of `PATHS` with a body of known length up to `MOST_BYTES`,
+    written anew with the headers of `PASSED` only. It holds one piece of a body at a time and at most `MOST_LINES` connections,
+    `MOST_FROM_ONE` from one address; a head, and every piece of a body, has to come in time.
+
+    Assumes: who a site is the server finds out, by the signature in the headers; the gateway only looks at what is asked.
+    """
 
     def __init__(self, upstream: Upstream):
         self.upstream = upstream
@@ -55,7 +62,11 @@ class Gateway:
         self._logged, self._minute = 0, 0
 
     async def serve(self, reader: Read, writer: Write) -> None:
-        """One connection, request after request, until either side ends it."""
+        """Serves one connection, request after request, until either side ends it.
+
+        Guarantee: nothing is raised, whatever comes. A request that is refused gets its status, a line in the log, and is the
+        connection's last, since nobody can know where the next one would begin.
+        """
         peer = str(writer.get_extra_info("peername", ("?",))[0])
         self._lines[peer] += 1
         try:
@@ -111,7 +122,7 @@ class Gateway:
         return body_length(head, most=MOST_BYTES)
 
     def log(self, peer: str, text: str) -> None:
-        """A line with the time and who it was; a flood of them is cut."""
+        """Prints a line with the time and who it was; after `LOGGED_A_MINUTE` of them in a minute the rest are counted."""
         minute = int(time.monotonic() // 60)
         if minute != self._minute:
             if self._logged > LOGGED_A_MINUTE:
@@ -149,13 +160,13 @@ async def _refuse(reader: Read, writer: Write, status: int) -> None:
 
 
 async def run(listen: tuple[str, int], upstream: Upstream, certificates: Path) -> None:
-    """Listens until SIGTERM or SIGINT."""
+    """Listens, over TLS 1.2 or newer with the certificate of the folder, until SIGTERM or SIGINT. Raises: OSError, ssl.SSLError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.load_cert_chain(certificates / "server.pem", certificates / "server.key")
-    gateway, stop, here = Gateway(upstream), asyncio.Event(), asyncio.get_running_loop()
+    gateway, stop, loop = Gateway(upstream), asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        here.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, stop.set)
     options: dict[str, Any] = {
         "ssl": context,
         "limit": HEAD_BYTES,
@@ -168,8 +179,12 @@ async def run(listen: tuple[str, int], upstream: Upstream, certificates: Path) -
         await stop.wait()
 
 
-def place(text: str) -> tuple[str, int]:
-    """host:port."""
+def endpoint(text: str) -> tuple[str, int]:
+    """The address and port of "address:port"; IPv6 addresses stand in brackets. Raises: ValueError, also for a host's name.
+
+    >>> endpoint("127.0.0.1:8443"), endpoint("[::1]:8443")
+    (('127.0.0.1', 8443), ('::1', 8443))
+    """
     host, _, port = text.rpartition(":")
     return str(ipaddress.ip_address(host.strip("[]"))), int(port)
 
@@ -177,4 +192,4 @@ def place(text: str) -> tuple[str, int]:
 if __name__ == "__main__":
     os.umask(0o077)
     own = Path(sys.argv[3])
-    asyncio.run(run(place(sys.argv[1]), Upstream(*place(sys.argv[2]), authority=own / "ca.crt"), own))
+    asyncio.run(run(endpoint(sys.argv[1]), Upstream(*endpoint(sys.argv[2]), authority=own / "ca.crt"), own))

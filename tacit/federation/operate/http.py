@@ -17,7 +17,7 @@ END = b"\r\n\r\n"
 
 
 class BadHead(Exception):
-    """A head that is not understood; `status` is what its sender is told."""
+    """A head that is not understood, or not allowed; `status` is what its sender is told, the message what the log has."""
 
     def __init__(self, status: int, why: str):
         super().__init__(why)
@@ -26,18 +26,27 @@ class BadHead(Exception):
 
 @dataclass(frozen=True)
 class Head:
-    """The first line's three words and the headers, names in lower case."""
+    """The first line's three words and the headers in their order, names in lower case."""
 
     first: tuple[bytes, bytes, bytes]
     headers: tuple[tuple[bytes, bytes], ...]
 
     def all(self, name: bytes) -> list[bytes]:
-        """Every value of a header."""
+        """Every value of a header, whose name is in lower case: one that stands twice is seen twice."""
         return [value for key, value in self.headers if key == name]
 
 
 def parse(raw: bytes) -> Head:
-    """A head as it came, with its empty line. Raises BadHead."""
+    """A head as it came, with its empty line.
+
+    Guarantee: what passes can be understood in one way: lines end in CRLF, none is folded, names are tokens (RFC 9110, 5.6.2) and
+    directly followed by a colon, values are printable ASCII without spaces around them.
+
+    Raises: BadHead (400, or 431 for more than `MOST_HEADERS`).
+
+    >>> parse(b"GET /health HTTP/1.1\\r\\nHost: a\\r\\n\\r\\n").all(b"host")
+    [b'a']
+    """
     if not raw.endswith(END):
         raise BadHead(400, "it does not end")
     first, *lines = raw[: -len(END)].split(b"\r\n")
@@ -58,7 +67,11 @@ def _header(line: bytes) -> tuple[bytes, bytes]:
 
 
 def body_length(head: Head, *, most: int) -> int:
-    """How long a request's body is. Raises BadHead unless one Content-Length says so, and nothing else does."""
+    """How long a request's body is, by its one Content-Length.
+
+    Raises: BadHead for a Transfer-Encoding (501), for no length (411), two of them or one that is no number (400), and for more
+    than `most` bytes (413): the places where a proxy and a server could see two different ends (RFC 9112, 6.3).
+    """
     lengths = head.all(b"content-length")
     if head.all(b"transfer-encoding"):
         raise BadHead(501, "it has a Transfer-Encoding")
@@ -70,5 +83,5 @@ def body_length(head: Head, *, most: int) -> int:
 
 
 def dumps(first: bytes, headers: list[tuple[bytes, bytes]]) -> bytes:
-    """A head."""
+    """A head as it is sent, with its empty line. Assumes: `first` and `headers` come from `parse`, or are the program's own."""
     return b"\r\n".join([first, *(name + b": " + value for name, value in headers)]) + END

@@ -17,6 +17,7 @@ from tacit.federation.operate.private import close, closed
 from tacit.federation.operate.processes import free_port
 from tacit.federation.operate.readme import readme
 from tacit.federation.site.key_files import make_keys
+from tacit.federation.site.layout import SETTINGS
 from tacit.federation.site.make import make_site
 from tacit.federation.site.own_rows import OWN_FILES, public_rows, refuse_undeployable
 from tacit.privacy.distributed.kind import refuse_threshold
@@ -67,7 +68,17 @@ app = client_app()
 
 
 def init(folder: Path, *, sites: str, experiment: Experiment, host: str, port: int, trial: bool = False) -> Federation:
-    """Makes a federation. Raises BadInput where one stands already or the sites cannot be named."""
+    """Makes a federation's folder: certificates, a folder for every site, the Flower app, and a README with the commands to type.
+
+    Guarantee: all of it is readable by its owner only. Every site's budget file begins with the epsilon that the experiment
+    gives it, and accepts this experiment alone. `host` and `port` are where sites reach the server. With `trial` seeded noise
+    is kept, which protects nothing.
+
+    Assumes: whoever runs it is trusted with all keys: it makes the authority's, the nodes' and, for encrypted sums, the clients'.
+
+    Raises: BadInput where the folder is not empty, where the sites cannot be named, and for an experiment that cannot be
+    deployed; BadData for public test rows that cannot be read. The experiment is judged before anything is written.
+    """
     if folder.exists() and any(folder.iterdir()):
         raise BadInput(f"{folder} is not empty: choose another folder, or remove it together with its ledgers.")
     experiment = deployable(experiment, sites, trial=trial)
@@ -93,7 +104,13 @@ def init(folder: Path, *, sites: str, experiment: Experiment, host: str, port: i
 
 
 def deployable(experiment: Experiment, sites: str, *, trial: bool) -> Experiment:
-    """The experiment as it is deployed: as many clients as sites, noise that nobody can draw again, and a key that is split."""
+    """The experiment as it is deployed: as many clients as sites, noise that nobody can draw again, and a key that is split.
+
+    The noise is the operating system's unless `trial`; a threshold that is left out becomes the smallest that holds against
+    `privacy.colluding` sites; columns are pinned as the public test rows have them.
+
+    Raises: BadInput for settings that cannot be deployed, a threshold that does not hold, or names where rows are dealt out.
+    """
     values = experiment.model_dump(exclude_none=True)
     values["run"] = {key: value for key, value in values["run"].items() if key != "out"}
     if not trial:
@@ -116,22 +133,26 @@ def deployable(experiment: Experiment, sites: str, *, trial: bool) -> Experiment
 
 
 def with_public_rows(experiment: Experiment) -> Experiment:
-    """The experiment with its test rows found from any working directory, and its columns as they have them.
+    """The experiment with its test rows at an absolute path, and its columns listed in the order in which they have them.
 
-    Raises BadData, before anything is made, where they cannot be read.
+    Assumes: the rows are csv or npz, with a `test_path`. Raises: BadData, before anything is made, where they cannot be read.
     """
     data = experiment.data
     files = source(data)
-    place = {"test_path": str(Path(str(data.options()["test_path"])).expanduser().resolve())}
+    path = {"test_path": str(Path(str(data.options()["test_path"])).expanduser().resolve())}
     columns = {"columns": list(pinned_columns(files))} if isinstance(files, csv) else {}
     values = experiment.model_dump(exclude_none=True)
-    found = Experiment(**values | {"data": values["data"] | place | columns})
-    public_rows(found)
-    return found
+    pinned = Experiment(**values | {"data": values["data"] | path | columns})
+    public_rows(pinned)
+    return pinned
 
 
 def site_budgets(experiment: Experiment, sites: str) -> dict[str, float]:
-    """Every site's name and the epsilon its budget file begins with."""
+    """Every site's name and the epsilon its budget file begins with; infinity where the experiment names none.
+
+    Raises: BadInput for names that are no plain ASCII words, or stand twice: they become folders, certificates and roster
+    entries.
+    """
     if experiment.data.name not in OWN_FILES:
         _, _, population = clients(experiment)
         return dict(zip(population.names, population.epsilons.tolist(), strict=True))
@@ -154,7 +175,7 @@ def _connect(federation: Federation, name: str) -> None:
     federation.public_key(name).parent.mkdir(exist_ok=True)
     federation.public_key(name).write_bytes((folder / "node.pub").read_bytes())
     (folder / "ca.crt").write_bytes((federation.server / "ca.crt").read_bytes())
-    with (folder / "site.toml").open("a", encoding="utf-8") as file:
+    with (folder / SETTINGS).open("a", encoding="utf-8") as file:
         file.write(f'server = "{federation.address}"\n')
 
 

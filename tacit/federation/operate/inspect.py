@@ -17,12 +17,20 @@ from tacit.federation.operate.inspect_keys import own_keys, who_opens
 from tacit.federation.operate.inspect_site import control_findings, lasting, proposal, server_findings, site_findings
 from tacit.federation.operate.layout import Federation, app_digest, open_federation
 from tacit.federation.operate.processes import reach, taken
+from tacit.federation.site.layout import SETTINGS
 
 
 def findings(folder: Path) -> Iterator[Finding]:
-    """Everything that was looked at; a folder with `site.toml` is one site's. Raises BadInput for another user's folder."""
+    """Everything that was looked at, each as it is found; a folder with `site.toml` is one site's, any other a federation's.
+
+    Guarantee: nothing is charged, released or started. A site's rows are read where it accepts the experiment, and its server
+    is asked, as anybody could ask, for what it must refuse.
+
+    Raises: BadInput for a folder that is closed to this user, or is neither a site's nor a federation's, and for a
+    proposal.toml or a site.toml that cannot be read; anything else that is wrong is a finding.
+    """
     _refuse_closed(folder)
-    if (folder / "site.toml").exists():
+    if (folder / SETTINGS).exists():
         yield from _versions()
         yield from site_findings(folder, experiment=proposal(folder))
         yield from own_keys(folder)
@@ -45,14 +53,18 @@ def findings(folder: Path) -> Iterator[Finding]:
 
 def _refuse_closed(folder: Path) -> None:
     try:
-        (folder / "site.toml").exists()
+        (folder / SETTINGS).exists()
     except PermissionError:
         text = f"{folder} is closed to user {os.geteuid()}: a federation's files are for their owner, so run this as the owner"
         raise BadInput(f"{text}.") from None
 
 
 def refuse_wrong(federation: Federation, *, resume: bool, force: bool) -> None:
-    """Raises BadInput with the first thing that is wrong, before any process is started."""
+    """Refuses to start a trial where anything is wrong with the federation, before any process is started.
+
+    Raises: BadInput with the first thing that is wrong, or where its server is running already or a site's folder is not here;
+    RunExists where a run stands in results/ and neither `resume` nor `force` is given.
+    """
     refuse_taken(federation.results, resume=resume, force=force)
     for name in federation.sites:
         if not federation.site(name).exists():
@@ -137,15 +149,15 @@ def _experiment(federation: Federation) -> Experiment | None:
 
 def _results(federation: Federation) -> Iterator[Finding]:
     """Whether a run stands in results/ already, and what `up` would do with it."""
-    place, anew = federation.results, "`up --force` sets it aside and starts anew (what it spent stays spent)"
-    if not (place / "experiment.toml").exists():
+    results, anew = federation.results, "`up --force` sets it aside and starts anew (what it spent stays spent)"
+    if not (results / "experiment.toml").exists():
         return
-    if (place / "summary.json").exists():
-        rounds = json.loads((place / "summary.json").read_text("utf-8"))["rounds"]
-        yield Finding(f"{place} holds a run that is finished ({rounds} rounds); {anew}")
+    if (results / "summary.json").exists():
+        rounds = json.loads((results / "summary.json").read_text("utf-8"))["rounds"]
+        yield Finding(f"{results} holds a run that is finished ({rounds} rounds); {anew}")
         return
-    lines = (place / "rounds.jsonl").read_text("utf-8").count("\n") if (place / "rounds.jsonl").exists() else 0
-    yield Finding(f"{place} holds a run that is not finished ({lines} rounds); `up --resume` goes on with it, {anew}")
+    lines = (results / "rounds.jsonl").read_text("utf-8").count("\n") if (results / "rounds.jsonl").exists() else 0
+    yield Finding(f"{results} holds a run that is not finished ({lines} rounds); `up --resume` goes on with it, {anew}")
 
 
 def _port(federation: Federation) -> Iterator[Finding]:

@@ -13,7 +13,11 @@ from tacit.protect import keys, signing
 
 
 def who_opens(federation: Federation, experiment: Experiment | None) -> Iterator[Finding]:
-    """What is wrong with the keys of a federation; else who opens its sums. Nothing where sums are not encrypted."""
+    """What is wrong with the keys of a federation, as far as they are on this machine; else who opens its sums.
+
+    Looked for: keys that are missing, damaged or of another federation, members that differ between folders, a site's secret at
+    the server, and the whole key at a site where it should be split. Nothing where sums are not encrypted.
+    """
     if experiment is None or experiment.protect.kind != "paillier":
         return
     t, sites = experiment.protect.threshold or 1, federation.sites
@@ -33,15 +37,15 @@ def who_opens(federation: Federation, experiment: Experiment | None) -> Iterator
 
 
 def own_keys(folder: Path) -> Iterator[Finding]:
-    """The same for one site, which knows only its own folder."""
-    place = folder / FOLDER
-    if not place.is_dir():
+    """The same for one site, which knows only its own folder: whether its keys belong together, and how many sites open."""
+    own = folder / FOLDER
+    if not own.is_dir():
         return
     try:
-        split = any((place / file).exists() for file in (keys.SHARE_FILE, keys.VERIFICATION_FILE))
-        t = keys.load_verification(place / keys.VERIFICATION_FILE).threshold if split else 1
-        members = signing.load_members(place)
-        held = load_keys(place, threshold=t, sites=members, site=str(read_settings(folder)["name"]))
+        split = any((own / file).exists() for file in (keys.SHARE_FILE, keys.VERIFICATION_FILE))
+        t = keys.load_verification(own / keys.VERIFICATION_FILE).threshold if split else 1
+        members = signing.load_members(own)
+        held = load_keys(own, threshold=t, sites=members, site=str(read_settings(folder)["name"]))
         yield Finding(f"{_words(held)}, key {held.public.id}, {len(members)} members")
     except TacitError as error:
         yield Finding(str(error), wrong=True)
@@ -52,23 +56,23 @@ def _raw(held: Held) -> dict[str, bytes]:
 
 
 def _words(held: Held) -> str:
-    whole = held.verification
-    return f"A share of the key: {whole.threshold} of {whole.of} sites open" if whole else "The whole key of all sites"
+    split = held.verification
+    return f"A share of the key: {split.threshold} of {split.of} sites open" if split else "The whole key of all sites"
 
 
-def _at_a_site(place: Path, name: str, server: Held, *, threshold: int, sites: tuple[str, ...]) -> Iterator[Finding]:
+def _at_a_site(folder: Path, name: str, server: Held, *, threshold: int, sites: tuple[str, ...]) -> Iterator[Finding]:
     try:
-        held = load_keys(place, threshold=threshold, sites=sites, site=name)
+        held = load_keys(folder, threshold=threshold, sites=sites, site=name)
     except TacitError as error:
         yield Finding(f"{name}: {error}", wrong=True)
         return
     if (held.public, held.verification) != (server.public, server.verification):
-        yield Finding(f"{name}: {place} holds keys of another federation: ask for your own.", wrong=True)
+        yield Finding(f"{name}: {folder} holds keys of another federation: ask for your own.", wrong=True)
     if _raw(held) != _raw(server):
-        yield Finding(f"{name}: {place} holds other members' keys than the server's folder: compare them.", wrong=True)
-    if threshold > 1 and (place / keys.SECRET_FILE).exists():
+        yield Finding(f"{name}: {folder} holds other members' keys than the server's folder: compare them.", wrong=True)
+    if threshold > 1 and (folder / keys.SECRET_FILE).exists():
         text = "is the whole key, with which one site opens everything: destroy it"
-        yield Finding(f"{name}: {place / keys.SECRET_FILE} {text}.", wrong=True)
+        yield Finding(f"{name}: {folder / keys.SECRET_FILE} {text}.", wrong=True)
 
 
 def _secrets_at_the_server(federation: Federation) -> Iterator[Finding]:

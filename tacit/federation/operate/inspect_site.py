@@ -14,9 +14,10 @@ from tacit.experiment import Experiment
 from tacit.federation.operate.certificates import days_left
 from tacit.federation.operate.finding import Finding
 from tacit.federation.operate.processes import reach
+from tacit.federation.site.consent import digest, refuse_beyond
 from tacit.federation.site.join import read_rows
-from tacit.federation.site.limits import Limits, digest, read_limits, refuse_beyond
-from tacit.federation.site.make import PROPOSAL
+from tacit.federation.site.layout import LEDGER, PROPOSAL
+from tacit.federation.site.limits import Limits, read_limits
 from tacit.federation.site.own_rows import OWN_FILES
 from tacit.federation.site.site import Site
 from tacit.privacy.guarantee import shown
@@ -29,13 +30,17 @@ CLOCK_SECONDS = 60.0  # Flower refuses signed requests whose time is further off
 
 
 def proposal(folder: Path) -> Experiment | None:
-    """The experiment that the site was asked for, where its folder holds it. Raises BadInput."""
+    """The experiment that the site was asked for, or None where its folder does not hold it. Raises: BadInput."""
     path = folder / PROPOSAL
     return Experiment.load(path) if path.is_file() else None
 
 
 def site_findings(folder: Path, *, experiment: Experiment | None) -> Iterator[Finding]:
-    """The site's budget, whether it accepts the experiment, and whether its rows can be read for it."""
+    """The site's budget and what is spent of it, whether it accepts the experiment, and whether its rows can be read for it.
+
+    Rows are read only for an experiment that the budget file accepts, and only a file of the site's own. What is wrong with
+    them may quote a cell: it is for the site's own people.
+    """
     try:
         limits, settings = read_limits(folder), Site(folder).settings
         if experiment is not None:
@@ -59,7 +64,7 @@ def site_findings(folder: Path, *, experiment: Experiment | None) -> Iterator[Fi
 
 
 def _spent(folder: Path, limits: Limits) -> str:
-    path = folder / "ledger.db"
+    path = folder / LEDGER
     witness.refuse_lost(path, folder / witness.NAME)
     if not path.exists() or not path.stat().st_size:
         return ""
@@ -73,7 +78,10 @@ def _spent(folder: Path, limits: Limits) -> str:
 
 
 def server_findings(folder: Path) -> Iterator[Finding]:
-    """What a site can see of its server: certificate, reachability, clock."""
+    """What a site can see of its server: its certificate, whether it is reached under it, what strangers may do there, its clock.
+
+    Flower refuses signed requests whose time is more than `CLOCK_SECONDS` off.
+    """
     yield lasting(folder / "ca.crt")
     address = str(Site(folder).settings.get("server", ""))
     host, _, port = address.rpartition(":")
@@ -91,7 +99,10 @@ def server_findings(folder: Path) -> Iterator[Finding]:
 
 
 def control_findings(host: str, port: int, *, authority: Path) -> Iterator[Finding]:
-    """Asks a server, as anybody could, for the list of its runs, which it must refuse."""
+    """Asks a server, as anybody could, for the list of its runs, which it must refuse.
+
+    A server that answers is one where whoever reaches the port can start programs. The request has no body and changes nothing.
+    """
     address, request = f"{host}:{port}", Request(f"https://{host}:{port}/v1/control/list-runs", data=b"", method="POST")
     request.add_header("Content-Type", "application/protobuf")
     try:
@@ -110,7 +121,7 @@ def control_findings(host: str, port: int, *, authority: Path) -> Iterator[Findi
 
 
 def lasting(path: Path) -> Finding:
-    """How long a certificate is still valid."""
+    """How long a certificate is still valid; wrong where it has expired, is not valid yet, or is none."""
     try:
         left = days_left(path)
     except BadInput as error:
@@ -121,13 +132,13 @@ def lasting(path: Path) -> Finding:
 
 
 def clock_offset(url: str, authority: Path) -> float | None:
-    """Seconds by which a server's clock is ahead of ours, from the Date of its answer."""
+    """Seconds by which a server's clock is ahead of ours, from the Date of its answer; None where it does not say it."""
     try:
         with _opener(authority).open(url, timeout=5) as answer:
-            said = answer.headers.get("Date")
+            date = answer.headers.get("Date")
     except (URLError, OSError):
         return None
-    return None if said is None else parsedate_to_datetime(said).timestamp() - time.time()
+    return None if date is None else parsedate_to_datetime(date).timestamp() - time.time()
 
 
 def _opener(authority: Path) -> OpenerDirector:

@@ -8,6 +8,7 @@ from typing import Any
 
 from tacit.errors import BadInput
 from tacit.experiment.toml import dumps
+from tacit.federation.site.layout import SETTINGS
 
 APP_FILES = ("pyproject.toml", "tacit_app/__init__.py", "tacit_app/client_app.py", "tacit_app/server_app.py",
              "tacit_app/experiment.toml")  # fmt: skip
@@ -16,7 +17,11 @@ CONNECTION = "federation"  # the SuperLink's name in Flower's own configuration
 
 @dataclass(frozen=True)
 class Federation:
-    """A federation's folder."""
+    """A federation: where it lies, who its sites are, and the digest of its app.
+
+    `server/`, `app/`, `results/` and `flwr/` stay with the server; each folder of `sites/` goes to its site, and need not be
+    here.
+    """
 
     folder: Path
     name: str
@@ -76,14 +81,14 @@ class Federation:
         (self.home / "config.toml").write_text(f'{text}root-certificates = "{self.server / "ca.crt"}"\n', "utf-8")
 
     def write(self) -> None:
-        """Writes `federation.toml`."""
+        """Writes `federation.toml`, which names no path: a folder can be moved."""
         values: dict[str, Any] = {"name": self.name, "host": self.host, "port": self.port}
         values |= {"inner_port": self.inner, "sites": list(self.sites), "app_sha256": self.digest}
         (self.folder / "federation.toml").write_text(dumps(values), "utf-8")
 
 
 def open_federation(folder: Path) -> Federation:
-    """Reads `federation.toml`. Raises BadInput."""
+    """Reads `federation.toml`. Raises: BadInput, with what may have been meant where there is none."""
     path = folder / "federation.toml"
     try:
         values = tomllib.loads(path.read_text("utf-8"))
@@ -98,16 +103,19 @@ def open_federation(folder: Path) -> Federation:
 
 def _instead(folder: Path) -> str:
     """What else may have been meant."""
-    if (folder / "site.toml").exists():
+    if (folder / SETTINGS).exists():
         return f": it is one site's; the federation may be {folder.resolve().parents[1]}."
-    beside = sorted(path.parent.name for path in folder.parent.glob("*/site.toml"))
+    beside = sorted(path.parent.name for path in folder.parent.glob(f"*/{SETTINGS}"))
     if beside and not folder.exists():
         return f": the sites here are {', '.join(beside)}."
     return f": make one with `tacit deploy init {folder}`."
 
 
 def app_digest(app: Path) -> str:
-    """A hash over the app's files, which name no place: a copied folder has the same. Raises BadInput for other files."""
+    """The SHA-256 over the names and contents of the app's files, which name no path: a copied folder has the same.
+
+    Raises: BadInput for a file that is missing, or that is no part of the app; compiled files are left out.
+    """
     found = {str(path.relative_to(app)) for path in app.rglob("*") if path.is_file()}
     found = {name for name in found if "__pycache__" not in name}
     for name in sorted(found ^ set(APP_FILES)):

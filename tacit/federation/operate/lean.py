@@ -29,7 +29,11 @@ _LOCK = threading.RLock()
 
 
 def be_lean() -> None:
-    """Opens the packages of `NAMES` late from now on; one that is loaded already stays as it is."""
+    """Opens the packages of `NAMES` late from now on; one that is loaded already stays as it is. May be repeated.
+
+    Guarantee: every name of a package is the one it would have been: the first that is not in `NAMES`, nor a module of the
+    package, runs the package's own `__init__`, once. Assumes: it is called before the imports that it spares.
+    """
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
 
@@ -49,15 +53,17 @@ class _Late(ModuleType):
 
     def _light(self, name: str) -> bool:
         """Whether a name could be had from the module that makes it, or as a module of the package."""
-        made = NAMES[self.__name__].get(name)
-        if made:
-            vars(self)[name] = getattr(import_module(made), name, None) or import_module(f"{made}.{name}")
+        maker = NAMES[self.__name__].get(name)
+        if maker:
+            vars(self)[name] = getattr(import_module(maker), name, None) or import_module(f"{maker}.{name}")
         elif find_spec(f"{self.__name__}.{name}"):
             import_module(f"{self.__name__}.{name}")  # which sets it here
         return name in vars(self)
 
 
 class _Loader(importlib.abc.Loader):
+    """Makes a package without running its `__init__`, and remembers who would run it."""
+
     def __init__(self, real: importlib.abc.Loader):
         self._real = real
 
@@ -69,6 +75,8 @@ class _Loader(importlib.abc.Loader):
 
 
 class _Finder(importlib.abc.MetaPathFinder):
+    """Finds the packages of `NAMES` where Python would, and has them made by `_Loader`."""
+
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:

@@ -10,11 +10,14 @@ LOCK = ".site.lock"
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
-def take_place(folder: Path) -> bool:
-    """Locks a site's folder until this process ends. Returns whether an earlier one ran here, in this very folder.
+def lock_folder(folder: Path) -> bool:
+    """Locks a site's folder until this process ends. Returns whether an earlier one ran here, in this very folder, and is dead.
 
-    The lock's file holds its own inode and the machine's boot, so a copied folder, or one on another machine, never takes
-    a process that may be alive for a dead one. Raises BadInput while another process holds the lock.
+    Guarantee: one process at a time holds a folder; the lock ends with the process, however that ends. The lock's file holds
+    its own inode and the machine's boot, so a copied folder, or one on another machine, never takes a process that may be alive
+    for a dead one. Where the machine does not tell its boot, the answer is False.
+
+    Raises: BadInput while another process holds the lock.
     """
     file = os.open(folder / LOCK, os.O_CREAT | os.O_RDWR, 0o600)  # stays open: closing it would free the lock
     try:

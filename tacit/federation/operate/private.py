@@ -13,7 +13,7 @@ FOLDER, FILE = 0o700, 0o600
 
 @contextlib.contextmanager
 def closed() -> Iterator[None]:
-    """What is made meanwhile is for its owner only."""
+    """Has what is made meanwhile, by the whole process, be for its owner only; then the umask is again what it was."""
     before = os.umask(MASK)
     try:
         yield
@@ -24,13 +24,16 @@ def closed() -> Iterator[None]:
 def close(folder: Path) -> None:
     """Takes a folder, and all that is in it, from everybody but its owner. Links are left alone, and not followed.
 
-    Raises BadInput for what belongs to another user.
+    Guarantee: on return nothing in it that was there all the time can be read, written or entered by group or others. What is
+    closed already is not touched, nor is a folder that does not exist.
+
+    Raises: BadInput for what is open and belongs to another user.
     """
-    for place, folders, files in os.walk(folder):
-        for path, mode in ((Path(place), FOLDER), *((Path(place, name), FILE) for name in files)):
+    for root, folders, files in os.walk(folder):
+        for path, mode in ((Path(root), FOLDER), *((Path(root, name), FILE) for name in files)):
             if not path.is_symlink():
                 _chmod(path, mode)
-        folders[:] = [name for name in folders if not Path(place, name).is_symlink()]
+        folders[:] = [name for name in folders if not Path(root, name).is_symlink()]
 
 
 def _chmod(path: Path, mode: int) -> None:

@@ -35,7 +35,10 @@ QUIET = {  # nothing is looked up, counted or installed over the network
 
 
 def environment(home: Path) -> dict[str, str]:
-    """The environment of Flower's programs: offline, with a home of its own, and this Python's programs first."""
+    """The environment of Flower's programs: this process's own with `QUIET` over it, and `home` in the place of Flower's own.
+
+    This Python's programs come first on the path, and no proxy stands between processes of one machine.
+    """
     local = ",".join(
         dict.fromkeys(filter(None, ["127.0.0.1", "localhost", *os.environ.get("NO_PROXY", "").split(",")]))
     )
@@ -44,7 +47,7 @@ def environment(home: Path) -> dict[str, str]:
 
 
 def program(name: str) -> str:
-    """The path of one of Flower's programs. Raises BadInput where it is not installed."""
+    """The path of one of Flower's programs, beside this Python or on the PATH. Raises: BadInput where it is not installed."""
     found = shutil.which(name, path=os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", ""))))
     if found is None:
         raise BadInput(f'{name} is not installed: pip install "tacit[flower]"')
@@ -52,7 +55,11 @@ def program(name: str) -> str:
 
 
 class Processes:
-    """Some programs that end together. Used as a context: whatever happens inside, none is left over."""
+    """Some programs that end together. Used as a context: whatever happens inside, none is left over.
+
+    Guarantee: every program leads a session of its own, writes to a log that is for its owner only, and is ended with all that it
+    started. Under Linux it is also told to end when this process is gone, even if that was killed.
+    """
 
     def __init__(self, *, home: Path):
         self._environment = environment(home)
@@ -69,7 +76,10 @@ class Processes:
         self, name: str, command: Sequence[str | Path], *, log: Path, cwd: Path | None = None,
         environment: dict[str, str] | None = None,
     ) -> int:  # fmt: skip
-        """Starts a program in a session of its own; what it says goes to `log`, which is for its owner only."""
+        """Starts a program, appends what it says to `log`, and returns its process; `name` is how it is spoken of from now on.
+
+        `environment` is added to the common one. Raises: OSError where it cannot be started.
+        """
         with closed():
             log.parent.mkdir(parents=True, exist_ok=True)
             file = log.open("ab")
@@ -83,7 +93,10 @@ class Processes:
         return self._running[name].pid
 
     def call(self, command: Sequence[str | Path], *, seconds: float, cwd: Path | None = None) -> str:
-        """Runs a program to its end and returns what it printed. Raises TacitError with its last words if it fails."""
+        """Runs a program to its end and returns what it printed.
+
+        Raises: TacitError with its last words where it fails, or where it has not ended after `seconds`, and then it is killed.
+        """
         name = Path(str(command[0])).name
         try:
             done = subprocess.run(
@@ -97,7 +110,7 @@ class Processes:
         return done.stdout
 
     def refuse_ended(self, *, lines: int = LAST_WORDS) -> None:
-        """Raises TacitError naming a program that has ended, with its last words."""
+        """Refuses to go on where one of the programs has ended, with whatever code. Raises: TacitError with its last words."""
         for name, process in self._running.items():
             if process.poll() is not None:
                 words = _last_words(self._logs[name].read_text("utf-8", "replace"), lines)
@@ -112,11 +125,15 @@ class Processes:
         return self._running[name].poll() is not None
 
     def signal(self, name: str, number: int) -> None:
-        """Sends a signal to a program and all it started."""
+        """Sends a signal to a program and to what it started in its own group; one that is gone is no error."""
         _send(self._running[name].pid, number)
 
     def stop(self, name: str | None = None) -> None:
-        """Ends one program, or all, the last started first, with everything they started."""
+        """Ends one program, or all, the last started first, with everything they started; they are forgotten then.
+
+        They are asked to end (SIGTERM) and killed after `STOP_SECONDS` in all; what they had started in sessions of its own, such
+        as Flower's own children, is killed too, where /proc tells.
+        """
         names = [name] if name else list(reversed(self._running))
         family = [pid for each in names for pid in descendants(self._running[each].pid)]
         for each in names:
@@ -149,10 +166,10 @@ def alive(pid: int) -> bool:
 def descendants(pid: int) -> list[int]:
     """The processes that a process started, and those that they started, where /proc tells."""
     children: dict[int, list[int]] = {}
-    for place in Path("/proc").glob("[0-9]*/stat"):
+    for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError, ValueError, IndexError):
-            parent = int(place.read_text().rpartition(")")[2].split()[1])
-            children.setdefault(parent, []).append(int(place.parent.name))
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(stat.parent.name))
     found, open_ = [], [pid]
     while open_:
         below = children.get(open_.pop(), [])
@@ -177,14 +194,14 @@ def _end_with_parent() -> None:
 
 
 def free_port() -> int:
-    """A port that is free now, and that no outgoing connection takes before a program listens on it."""
+    """A port that is free now, and that no outgoing connection takes before a program listens on it; another program might."""
     while taken(port := secrets.choice(PORTS)):
         pass
     return port
 
 
 def taken(port: int) -> bool:
-    """Whether something listens on a port of this machine."""
+    """Whether something listens on a port of this machine, at 127.0.0.1 or at all addresses."""
     with socket.socket() as line:
         line.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -195,7 +212,7 @@ def taken(port: int) -> bool:
 
 
 def reach(host: str, port: int, *, authority: Path, seconds: float = 5.0) -> str | None:
-    """Why a TLS server cannot be reached under an authority's certificate, or None if it can."""
+    """Why a TLS server cannot be reached under an authority's certificate, in words, or None if it can; nothing is asked of it."""
     try:
         context = ssl.create_default_context(cafile=str(authority))
         with (

@@ -92,7 +92,7 @@ OWN = """ The site puts its rows into
 
 
 def readme(federation: Federation, experiment: Experiment) -> str:
-    """The text."""
+    """The README's text for one federation: its sites, address and ports, and who can open its sums. Paths are relative to it."""
     kind = experiment.data.name
     return TEXT.format(
         name=federation.name,

@@ -21,7 +21,13 @@ from tacit.stopping import exit_code
 
 
 def trial(folder: Path, *, resume: bool, force: bool, console: Console) -> None:
-    """`tacit deploy up`: checks, runs, prints the summary."""
+    """`tacit deploy up`: checks the federation, runs it on this machine, and prints rounds and summary.
+
+    A run that has done all its rounds is not started again by `resume`: its summary is printed. After Ctrl-C or SIGTERM nothing
+    is left running, and the exit code says which it was.
+
+    Raises: BadInput for what is wrong before it starts, TacitError for a run that fails, typer.Exit where it is stopped.
+    """
     if resume and force:
         raise BadInput("--resume goes on with a run and --force starts a new one: use one of them.")
     federation = open_federation(folder)
@@ -36,14 +42,14 @@ def trial(folder: Path, *, resume: bool, force: bool, console: Console) -> None:
     experiment = Experiment.load(federation.app / "tacit_app" / "experiment.toml")
     started = time.monotonic()
 
-    def said(text: str) -> None:
+    def tell(text: str) -> None:
         console.print(f"[dim]{time.monotonic() - started:5.1f} s[/]  {text}", highlight=False)
 
     def observe(record: dict[str, Any]) -> None:
-        said(round_line(record, experiment))
+        tell(round_line(record, experiment))
 
     try:
-        summary = up(federation, resume=resume, force=force, said=said, observe=observe)
+        summary = up(federation, resume=resume, force=force, tell=tell, observe=observe)
     except KeyboardInterrupt as error:
         typer.echo(f"Stopped. Nothing is lost: go on with `tacit deploy up {folder} --resume`.", err=True)
         raise typer.Exit(exit_code(error)) from None
@@ -51,14 +57,14 @@ def trial(folder: Path, *, resume: bool, force: bool, console: Console) -> None:
 
 
 def finished(results: Path) -> dict[str, Any] | None:
-    """The summary of a run that did all its rounds; one that ran out of budget may go on once a site allows more."""
+    """The summary of a run that did all its rounds, else None: one that ran out of budget may go on once a site allows more."""
     path = results / "summary.json"
     summary = json.loads(path.read_text("utf-8")) if path.exists() else {}
     return summary if summary.get("stopped") == "rounds" else None
 
 
 def closing(summary: dict[str, Any], results: Path, console: Console) -> None:
-    """The table, the guarantee, what every site's own ledger says, and where the files are."""
+    """Prints the table, the guarantee, what every site's own ledger says, and where the files are."""
     table = Table(show_header=False, box=None, padding=(0, 2))
     for name, value in facts(summary).items():
         table.add_row(Text(name, style="dim"), value)

@@ -8,10 +8,11 @@ from pathlib import Path
 
 from tacit import plugin
 from tacit.errors import BadInput, TacitError
-from tacit.federation.operate.presence import take_place
+from tacit.federation.operate.presence import lock_folder
 from tacit.federation.operate.private import MASK, close
+from tacit.federation.site.layout import LOG
 from tacit.federation.site.limits import read_limits
-from tacit.federation.site.log import NAME, SPOKEN, Plain
+from tacit.federation.site.log import SPOKEN, Plain
 from tacit.federation.site.site import Site
 from tacit.stopping import stop_on_term
 
@@ -23,7 +24,14 @@ JOINED = "joined the server"
 
 
 def run_site(folder: Path) -> None:
-    """Joins the server that `site.toml` names, and answers until SIGTERM or Ctrl-C, or until the server does not let it in."""
+    """Joins the server that `site.toml` names, and answers until SIGTERM or Ctrl-C, or until the server does not let it in.
+
+    Guarantee: it answers by the code that is installed here; modules beside the folder it was started in are not imported. Its
+    files are for their owner only, one process answers for a folder, and nothing that a message holds ends it.
+
+    Raises: BadInput for files that are missing or cannot be read, and while another process answers for the folder; TacitError
+    where the server has not let it in for `FORGET_SECONDS`, or its certificate is not accepted.
+    """
     plugin.only_installed()
     folder = folder.resolve()
     settings = Site(folder).settings
@@ -34,8 +42,8 @@ def run_site(folder: Path) -> None:
     os.umask(MASK)
     close(folder)
     stop_on_term()
-    died, server = take_place(folder), str(settings["server"])
-    _speak(f"{settings['name']} joins {server}; everything is in {folder / NAME}, Ctrl-C stops it.")
+    died, server = lock_folder(folder), str(settings["server"])
+    _speak(f"{settings['name']} joins {server}; everything is in {folder / LOG}, Ctrl-C stops it.")
     _serve(folder, str(settings["name"]), server, died=died)
 
 

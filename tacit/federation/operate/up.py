@@ -17,30 +17,38 @@ STARTING = 4  # sites that start at the same time
 JOIN_SECONDS = 120.0  # for so many of them to join
 ASK_SECONDS = 10.0  # between two questions to Flower about a run that has not said anything yet
 
-Said = Callable[[str], None]
+Tell = Callable[[str], None]
 Observed = Callable[[dict[str, Any]], None]
 
 
-def up(federation: Federation, *, resume: bool, force: bool, said: Said, observe: Observed) -> dict[str, Any]:
-    """Starts server and sites, runs the experiment and returns its summary; every process has ended on return.
+def up(federation: Federation, *, resume: bool, force: bool, tell: Tell, observe: Observed) -> dict[str, Any]:
+    """Starts server and sites, runs the experiment and returns its summary.
 
-    Raises TacitError with the reason where the run fails; `resume` goes on with it.
+    Guarantee: every process has ended when it returns or raises. The way is that of a deployment: TLS, node keys, the gateway, a
+    process for each site; only the network is this machine's. What is charged to the sites' ledgers is charged in earnest.
+
+    Assumes: nothing is wrong with the federation (`inspect.refuse_wrong`).
+
+    Raises: TacitError with the reason where the run fails; `resume` goes on with it.
     """
     with Processes(home=federation.home) as processes:
         started = time.monotonic()
         start_server(federation, processes)
-        said(f"server at {federation.address} (TLS, node authentication)")
+        tell(f"server at {federation.address} (TLS, node authentication)")
         register(federation, processes)
         start_sites(federation, processes)
-        said(f"{len(federation.sites)} sites start: {', '.join(federation.sites)}")
+        tell(f"{len(federation.sites)} sites start: {', '.join(federation.sites)}")
         patience = JOIN_SECONDS * max(1.0, len(federation.sites) / STARTING)
         submit(federation, processes, resume=resume, force=force, **{"join-seconds": patience})
-        said("the run is submitted; waiting for the sites to join")
+        tell("the run is submitted; waiting for the sites to join")
         return follow(federation, processes, since=started, observe=observe)
 
 
 def start_sites(federation: Federation, processes: Processes) -> None:
-    """Starts all sites, a few at a time: each needs seconds of a core to start, and forty at once would starve the server."""
+    """Starts all sites, a few at a time: each needs seconds of a core to start, and forty at once would starve the server.
+
+    Raises: TacitError with the last words of one that has ended.
+    """
     starting: list[tuple[str, int]] = []  # and the length of what its log held before
     for name in federation.sites:
         while len(starting) >= STARTING:
@@ -60,14 +68,14 @@ def _joined(folder: Path, past: int) -> bool:
 
 
 def start_site(federation: Federation, name: str, processes: Processes) -> int:
-    """Starts one site as its own people would."""
+    """Starts one site as its own people would, and returns its process; what it says is in its `site.log`."""
     folder = federation.site(name)
     command = [sys.executable, "-m", "tacit", "deploy", "site", folder]
     return processes.start(f"site {name}", command, log=folder / "site.log", cwd=folder)
 
 
 def submit(federation: Federation, processes: Processes, *, resume: bool, force: bool, **config: float) -> None:
-    """`flwr run`."""
+    """Hands the run to the SuperLink by `flwr run`; `config` is added to the run config. Raises: TacitError where that fails."""
     flags = {"resume": str(resume).lower(), "force": str(force).lower()}
     text = " ".join(f"{key}={value}" for key, value in (flags | config).items())
     command = [program("flwr"), "run", federation.app, CONNECTION, "--run-config", text]
@@ -75,7 +83,12 @@ def submit(federation: Federation, processes: Processes, *, resume: bool, force:
 
 
 def follow(federation: Federation, processes: Processes, *, since: float, observe: Observed) -> dict[str, Any]:
-    """Tells every finished round and returns the summary. Raises TacitError with the reason of a failure."""
+    """Tells every finished round to `observe` and returns the summary.
+
+    `since` is when this server was started: what an earlier one has left in results/ is not its word.
+
+    Raises: TacitError with the reason where the run fails, the server's process is gone, or a program has ended.
+    """
     shown, began, look = 0, time.time() - (time.monotonic() - since), time.monotonic() + ASK_SECONDS
     while True:
         status = _status(federation.results, began)
@@ -99,8 +112,10 @@ def follow(federation: Federation, processes: Processes, *, since: float, observ
 
 def _refuse_failed(processes: Processes, *, unless: Callable[[], bool]) -> None:
     """Raises TacitError where Flower says that the newest run is over, and it has left no word of its own."""
-    told = json.loads(processes.call([program("flwr"), "list", CONNECTION, "--format", "json"], seconds=START_SECONDS))
-    newest = max(told["runs"], key=lambda run: run["pending-at"], default={"status": ""})
+    listing = json.loads(
+        processes.call([program("flwr"), "list", CONNECTION, "--format", "json"], seconds=START_SECONDS)
+    )
+    newest = max(listing["runs"], key=lambda run: run["pending-at"], default={"status": ""})
     if newest["status"].startswith("finished") and not unless():
         raise TacitError(f"The run ended before it began: {newest['status-details']} (more in server/superlink.log).")
 

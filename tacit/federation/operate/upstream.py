@@ -18,7 +18,10 @@ Write = asyncio.StreamWriter
 
 
 async def copy(reader: Read, writer: Write, length: int, *, seconds: float) -> None:
-    """So many bytes, piece by piece. Raises EOFError where fewer come, TimeoutError where they come too slowly."""
+    """Passes on so many bytes, piece by piece, and no more; the slower side sets the pace.
+
+    Raises: EOFError where fewer come; TimeoutError where a piece takes longer than `seconds`.
+    """
     while length:
         async with asyncio.timeout(seconds):
             piece = await reader.read(min(PIECE, length))
@@ -31,13 +34,20 @@ async def copy(reader: Read, writer: Write, length: int, *, seconds: float) -> N
 
 
 class Line:
-    """One connection to the SuperLink."""
+    """One connection to the SuperLink, used for one request at a time; `since` is when it was used last."""
 
     def __init__(self, reader: Read, writer: Write):
         self.reader, self.writer, self.since = reader, writer, time.monotonic()
 
     async def answer(self, to: Write) -> bool:
-        """Passes one answer on; whether the connection can be used again. Raises BadHead(502) for what is no answer."""
+        """Passes one answer on; whether the connection can be used again.
+
+        An error within the SuperLink (500) goes on as one that passes (503): Flower's nodes end at the first and wait at the
+        second.
+
+        Raises: BadHead (502) for what is no answer, or none in `ANSWER_SECONDS`; EOFError, TimeoutError or OSError where it
+        breaks off in the middle. The connection is then of no use.
+        """
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 head = parse(await self.reader.readuntil(END))
@@ -50,7 +60,7 @@ class Line:
             headers.append((b"transfer-encoding", b"chunked"))
         elif len(lengths) != 1 or not lengths[0].isdigit():
             raise BadHead(502, "the SuperLink's answer has no length")
-        to.write(dumps(b" ".join(_told(head.first)), headers))
+        to.write(dumps(b" ".join(_as_passing(head.first)), headers))
         if chunked:
             await self._chunks(to)
         else:
@@ -70,7 +80,7 @@ class Line:
                 return
 
     def close(self) -> None:
-        """Ends the connection."""
+        """Ends the connection; one that is broken already is no error."""
         with contextlib.suppress(OSError, ssl.SSLError):
             self.writer.close()
 
@@ -79,25 +89,28 @@ class Upstream:
     """The SuperLink, and the connections to it that are idle; the last used is used first."""
 
     def __init__(self, address: str, port: int, *, authority: Path):
-        self._where = (address, port)
+        self._address = (address, port)
         self._context = ssl.create_default_context(cafile=str(authority))
         self._idle: list[Line] = []
         self.host = f"{address}:{port}".encode()
 
     async def take(self) -> Line | None:
-        """A connection, or None where the SuperLink cannot be reached."""
+        """A connection, idle for less than `FRESH_SECONDS` or new; None where the SuperLink cannot be reached.
+
+        A new one is held to the authority's certificate.
+        """
         while self._idle:
             line = self._idle.pop()
             if time.monotonic() - line.since < FRESH_SECONDS and not line.reader.at_eof():
                 return line
             line.close()
         try:
-            return Line(*await asyncio.open_connection(*self._where, ssl=self._context, limit=HEAD_BYTES))
+            return Line(*await asyncio.open_connection(*self._address, ssl=self._context, limit=HEAD_BYTES))
         except (OSError, ssl.SSLError):
             return None
 
     def give(self, line: Line, *, keep: bool) -> None:
-        """Takes a connection back after its answer."""
+        """Takes a connection back after its answer; without `keep` it is closed."""
         line.since = time.monotonic()
         if keep:
             self._idle.append(line)
@@ -105,7 +118,7 @@ class Upstream:
             line.close()
 
 
-def _told(first: tuple[bytes, bytes, bytes]) -> tuple[bytes, bytes, bytes]:
+def _as_passing(first: tuple[bytes, bytes, bytes]) -> tuple[bytes, bytes, bytes]:
     """An error within the SuperLink ("database is locked") as one that passes: Flower's nodes end at 500, and wait at 503."""
     return (first[0], b"503", b"Service Unavailable") if first[1] == b"500" else first
 

@@ -9,16 +9,18 @@ from typing import Any
 from dp_accounting import DpEvent
 
 from tacit.errors import BadInput, Refused
-from tacit.federation.site import store
+from tacit.federation.site import layout, store
 from tacit.privacy.accounting import price
-
-PROMISE = "promise.txt"
-RUN_NAME = re.compile(r"[0-9a-f]{32}")  # it becomes a folder's name
 
 
 @dataclass(frozen=True)
 class Terms:
-    """What one round asks of a site: the noise and its price (`event`), and the frame it stands in."""
+    """What one round asks of a site.
+
+    `event` is the mechanism of one release as the accountant prices it, noise included, in the ledger's text; empty where nothing
+    is promised. `epsilon` is what the whole run may cost the site, `parameters` the length of the model as one vector. Server and
+    site each compute their own, from the experiment and the roster, and compare.
+    """
 
     event: str
     epsilon: float
@@ -28,7 +30,7 @@ class Terms:
 
 @dataclass(frozen=True)
 class Agreement:
-    """One run as the site accepted it."""
+    """One run as the site accepted it: its name, the experiment's TOML text, the roster's record, and the site's terms."""
 
     run: str
     experiment: str
@@ -37,12 +39,23 @@ class Agreement:
 
 
 def terms_of(event: DpEvent | None, *, epsilon: float, rounds: int, parameters: int) -> Terms:
-    """The terms of a client whose round costs `event`; None costs nothing and promises nothing."""
+    """The terms of a client whose round costs `event`; None costs nothing and promises nothing.
+
+    >>> terms_of(None, epsilon=1.0, rounds=3, parameters=650).event
+    ''
+    """
     return Terms("" if event is None else price.to_text(event), epsilon, rounds, parameters)
 
 
 def refuse_other(asked: Terms, agreed: Terms) -> None:
-    """Refuses terms that are not the agreed ones, naming the first that differs. Raises Refused."""
+    """Refuses terms that are not the agreed ones to the letter, less of anything included.
+
+    Raises: Refused, naming the first difference: a larger epsilon, rounds, parameters, the noise, a smaller epsilon.
+
+    >>> refuse_other(Terms("", 1.0, 30, 650), Terms("", 1.0, 3, 650))
+    Traceback (most recent call last):
+    tacit.errors.Refused: The server asks for 30 rounds; 3 were agreed.
+    """
     if asked.epsilon > agreed.epsilon:
         raise Refused(f"The server asks for epsilon {asked.epsilon:g}; the site allows {agreed.epsilon:g}.")
     if asked.rounds != agreed.rounds:
@@ -50,7 +63,7 @@ def refuse_other(asked: Terms, agreed: Terms) -> None:
     if asked.parameters != agreed.parameters:
         raise Refused(f"The server asks for a model of {asked.parameters} parameters; {agreed.parameters} were agreed.")
     if asked.event != agreed.event:
-        less = noise(asked.event) < noise(agreed.event)
+        less = smallest_noise(asked.event) < smallest_noise(agreed.event)
         raise Refused(
             f"The server asks for {'less' if less else 'other'} noise ({asked.event}) than agreed ({agreed.event})."
         )
@@ -58,44 +71,58 @@ def refuse_other(asked: Terms, agreed: Terms) -> None:
         raise Refused(f"The server asks for epsilon {asked.epsilon:g}; {agreed.epsilon:g} was agreed.")
 
 
-def noise(event: str) -> float:
-    """The smallest noise multiplier in an event's text; no event is no noise."""
+def smallest_noise(event: str) -> float:
+    """The smallest noise multiplier in an event's text; 0 where it names none. For the words of a refusal, not for a price.
+
+    >>> smallest_noise('{"event": "gaussian", "noise_multiplier": 1.5}'), smallest_noise("")
+    (1.5, 0.0)
+    """
     return min(map(float, re.findall(r'"noise_multiplier": ([0-9.eE+-]+)', event)), default=0.0)
 
 
-def place(folder: Path, run: str) -> Path:
-    """The folder of one run at a site. Raises Refused for a name that is none."""
-    if not RUN_NAME.fullmatch(run):
-        raise Refused("The server named a run that is no run's name.")
-    return folder / "runs" / run
-
-
 def refuse_changed(folder: Path, run: str, experiment: str, roster: dict[str, Any]) -> None:
-    """Refuses a run that comes back as another one. Raises Refused."""
+    """Refuses a run that comes back with another experiment or other sites than it began with; a new run passes.
+
+    Raises: Refused; BadInput where the agreement on disk is damaged.
+    """
     known = read(folder, run)
     if known is not None and (known.experiment, known.roster) != (experiment, roster):
         raise Refused("The server came back with another experiment or other sites than this run began with.")
 
 
 def write(folder: Path, agreement: Agreement) -> None:
-    """Puts an agreement on disk; one that stands already must be the same. Raises Refused."""
+    """Puts an agreement on disk; one that stands already is left as it is, and must have the same terms.
+
+    Guarantee: an agreement is written once, and has reached the disk on return; no later question can change it.
+
+    Assumes: `refuse_changed` has held experiment and roster against the one that stands.
+
+    Raises: Refused where its terms are others; BadInput where it is damaged; OSError where the disk does not take it.
+    """
     known = read(folder, agreement.run)
     if known is not None:
         refuse_other(agreement.terms, known.terms)
         return
-    path = store.make_folder(place(folder, agreement.run))
-    store.write(path / "agreement.json", json.dumps(asdict(agreement), indent=1).encode())
+    path = store.make_folder(layout.run_folder(folder, agreement.run)) / layout.AGREEMENT
+    store.write(path, json.dumps(asdict(agreement), indent=1).encode())
 
 
 def write_promise(folder: Path, run: str, text: str) -> str:
-    """Keeps what the site was promised, in words, beside the agreement, and returns it."""
-    store.write(place(folder, run) / PROMISE, f"{text}\n".encode())
+    """Puts what the site was promised, in words, beside the agreement, and returns it.
+
+    Assumes: the agreement was written, which makes the folder.
+    """
+    store.write(layout.run_folder(folder, run) / layout.PROMISE, f"{text}\n".encode())
     return text
 
 
 def read(folder: Path, run: str) -> Agreement | None:
-    """The agreement on a run, or None."""
-    path = place(folder, run) / "agreement.json"
+    """The agreement on a run, or None where there is none.
+
+    Raises: Refused for what is no run's name; BadInput for a file that is damaged, since without it nothing can be held
+    against what the server asks.
+    """
+    path = layout.run_folder(folder, run) / layout.AGREEMENT
     if not path.exists():
         return None
     try:
@@ -107,12 +134,7 @@ def read(folder: Path, run: str) -> Agreement | None:
         ) from None
 
 
-def runs(folder: Path) -> list[str]:
-    """The runs that the site has agreed to."""
-    return sorted(path.parent.name for path in (folder / "runs").glob("*/agreement.json"))
-
-
 def refuse_many(folder: Path, run: str, *, most: int) -> None:
-    """Refuses a new run where as many as the site allows have left a folder. Raises Refused."""
-    if len(runs(folder)) >= most and read(folder, run) is None:
+    """Refuses a new run where the site has agreed to `most` already; a run that is known passes. Raises: Refused."""
+    if len(layout.runs(folder)) >= most and read(folder, run) is None:
         raise Refused(f"The site has agreed to {most} runs, and its budget.toml allows no more (most_runs).")

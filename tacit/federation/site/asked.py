@@ -1,11 +1,16 @@
-"""What a server may ask a site, as four frozen values: nothing behind this file meets a crafted type, size or depth."""
+"""What a server may ask a site, as four frozen values: nothing behind this file meets a crafted type, size or depth.
+
+A question is a JSON object with a `kind` and exactly the parts of that kind. What it says may still be refused; what it is may
+not surprise anybody: texts are short and printable, numbers finite and in range, runs are named as folders may be.
+"""
 
 from dataclasses import dataclass
 from typing import Any
 
 from tacit import parse
 from tacit.errors import BadInput, Refused
-from tacit.federation.site.agreement import RUN_NAME, Terms
+from tacit.federation.site.agreement import Terms
+from tacit.federation.site.layout import RUN_NAME
 from tacit.federation.site.roster import Roster
 
 MOST_EXPERIMENT = 1 << 17  # characters of an experiment's text
@@ -15,14 +20,18 @@ MOST_ROUNDS = 10**6
 
 @dataclass(frozen=True)
 class Hello:
-    """Who is there, for this experiment?"""
+    """Who is there, for this experiment? The answer is free, so only an experiment that was accepted beforehand gets one."""
 
     experiment: str
 
 
 @dataclass(frozen=True)
 class Agree:
-    """Will you take part in this run, with these sites, on these terms?"""
+    """Will you take part in this run, with these sites, on these terms?
+
+    `releases` is how many models the run will have released at most, where everybody pays for all of them (central DP): more
+    than the agreed rounds where a server had to repeat some.
+    """
 
     run: str
     experiment: str
@@ -33,7 +42,7 @@ class Agree:
 
 @dataclass(frozen=True)
 class Train:
-    """Train one round from the parameters that came along."""
+    """Train one round from the parameters that came along: the one question that is paid for."""
 
     run: str
     round: int
@@ -42,7 +51,7 @@ class Train:
 
 @dataclass(frozen=True)
 class Open:
-    """Give your part of opening the sum of the reports that came along."""
+    """Give your part of opening the sum of the reports that came along, which are all of one group of the run."""
 
     run: str
     round: int
@@ -53,7 +62,16 @@ Asked = Hello | Agree | Train | Open
 
 
 def question(ask: object) -> Asked:
-    """The question that a message asks. Raises Refused, in words that quote next to nothing of it."""
+    """The question that a message asks.
+
+    Guarantee: the time it takes is linear in the size of `ask`, and nothing of it is imported, opened or built.
+
+    Raises: Refused for anything that is none of the four, with a part too many, too few, or of another type or size; its words
+    repeat at most a few dozen characters of what was sent.
+
+    >>> question({"kind": "open", "run": "0" * 32, "round": 3, "group": "public"}).round
+    3
+    """
     kind = ask.get("kind") if isinstance(ask, dict) else None
     if not isinstance(ask, dict) or type(kind) is not str or kind not in KINDS:
         raise Refused(f"The server asks for {parse.shown(kind)}, which is nothing that a site does.")
@@ -64,16 +82,20 @@ def question(ask: object) -> Asked:
 
 
 def facts(ask: object) -> dict[str, Any]:
-    """What a log line says of a question before it was read: its kind, run and round, where they are plain."""
-    found: dict[str, Any] = {}
+    """What a log line says of a question before it was read: its kind, run and round, where they are plain; nothing is raised.
+
+    >>> facts({"kind": "train", "round": -1, "run": "../.."})
+    {'kind': 'train'}
+    """
+    plain: dict[str, Any] = {}
     if isinstance(ask, dict):
         if type(ask.get("kind")) is str and ask["kind"] in KINDS:
-            found["kind"] = ask["kind"]
+            plain["kind"] = ask["kind"]
         if type(ask.get("run")) is str and RUN_NAME.fullmatch(ask["run"]):
-            found["run"] = ask["run"]
+            plain["run"] = ask["run"]
         if type(ask.get("round")) is int and 0 <= ask["round"] <= MOST_ROUNDS:
-            found["round"] = ask["round"]
-    return found
+            plain["round"] = ask["round"]
+    return plain
 
 
 def _hello(ask: dict[str, Any]) -> Hello:
@@ -103,7 +125,11 @@ KINDS = {"hello": _hello, "agree": _agree, "train": _train, "open": _open}
 
 
 def terms_from(record: object) -> Terms:
-    """The terms of a record from outside. Raises BadInput."""
+    """The terms of a record from outside; whether they are the agreed ones is another question (`agreement.refuse_other`).
+
+    Raises: BadInput unless it has exactly the four parts: a text of at most `MOST_EVENT` characters, an epsilon above zero
+    (infinity is one), rounds from 1 to `MOST_ROUNDS`, and a number of parameters.
+    """
     names = ("event", "epsilon", "rounds", "parameters")
     event, epsilon, rounds, parameters = parse.fields(record, *names, what="The terms")
     return Terms(

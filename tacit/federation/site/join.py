@@ -1,4 +1,8 @@
-"""A site's own view of a run: its rows, its plan, its noise and its price, computed here and not taken from the server."""
+"""A site's own view of a run: its rows, its plan, its noise and its price, computed here and not taken from the server.
+
+What the server sends of a run is its name, an experiment's text and a roster. From these, the site's own files and its own rows
+everything else follows; the server's terms are compared with what came out (`agreement.refuse_other`) and never used.
+"""
 
 import math
 import tomllib
@@ -8,19 +12,20 @@ from pathlib import Path
 from typing import Any
 
 from tacit import models, parse, tasks
-from tacit.build.parts import Parts, assemble, population_id
+from tacit.build.parts import Parts, assemble
 from tacit.data.dataset import Dataset
 from tacit.data.load import source
 from tacit.data.population import rows_mark
 from tacit.digest import mark, question_mark
 from tacit.engine.trainers.processes import Trainer, one_by_one, task
-from tacit.errors import BadInput, LedgerError, Refused
+from tacit.errors import BadInput, Refused
 from tacit.experiment import Experiment
-from tacit.federation.site import agreement, outbox
+from tacit.federation.site import layout
 from tacit.federation.site.agreement import Agreement, terms_of
-from tacit.federation.site.limits import Limits, read_limits, refuse_beyond, refuse_parameters, refuse_steps
+from tacit.federation.site.consent import refuse_beyond, refuse_crowd, refuse_device, refuse_parameters, refuse_steps
+from tacit.federation.site.limits import Limits, read_limits
+from tacit.federation.site.own_ledger import own_ledger
 from tacit.federation.site.own_rows import (
-    OWN_FILES,
     own_rows,
     refuse_paths,
     refuse_undeployable,
@@ -31,19 +36,22 @@ from tacit.federation.site.own_rows import (
 from tacit.federation.site.roster import Roster
 from tacit.federation.site.sealed import seals_of
 from tacit.federation.site.wording import unknown
-from tacit.privacy.ledger import witness
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.wiring import Local
 from tacit.train.workspace import workspace
 from tacit.types import Budget, Client
 
-SETTINGS = ("name", "server", "data", "device", "examples", "shape")  # of site.toml
+KEYS = ("name", "server", "data", "device", "examples", "shape")  # of site.toml
 MOST_WORDS = 500  # of a refusal that repeats parts of an experiment
 
 
 @dataclass(frozen=True, eq=False)
 class Joined:
-    """What a site needs to take part in one run."""
+    """What a site needs to take part in one run: its own plan, its rows as a client, how it trains, and its ledger for the run.
+
+    `client` has the budget of the site's own file and pays; what trains and noises has the epsilon of the roster, which everybody
+    knows. `ledger` is None where the experiment promises nothing.
+    """
 
     agreement: Agreement
     limits: Limits
@@ -53,7 +61,12 @@ class Joined:
     ledger: Ledger | None = field(repr=False)
 
     def attempt(self, question: bytes) -> str:
-        """The name of the release that answers a question: the same name is the same bits, and is paid once."""
+        """The name of the release that answers a question, under which it is charged: the same name is the same bits, paid once.
+
+        Guarantee: what cannot be repeated bit for bit (noise of the operating system, a GPU, somebody else's training) has
+        another name at every call. Where everybody pays together, all rounds have one name: they were charged when the run was
+        agreed.
+        """
         if self.parts.plan.together:
             return "agreed"
         fresh = uuid.uuid4().hex if self.parts.nonce else ""  # what cannot be repeated is another release every time
@@ -61,29 +74,36 @@ class Joined:
 
 
 def join(folder: Path, run: str, text: str, roster: Roster, *, local: Local | None = None) -> Joined:
-    """Builds this site's own view of the run: plan, noise and price are computed here, not taken from the server.
+    """Builds this site's own view of a run: plan, noise and price are computed here, not taken from the server.
 
-    Everything that can be refused without building anything is refused first. Raises Refused.
+    Guarantee: what can be refused without reading rows is refused before they are read, and too many local steps, or parameters
+    of a model that says its size, before a model is made. Nothing is charged, and nothing is written but an empty ledger and an
+    empty list of openings where there was none. Once the rows are read, only their number and shape can decide whether it
+    succeeds.
+
+    Assumes: `roster` was read by `Roster.of`. `local` is training of somebody else's, on rows that Tacit never sees.
+
+    Raises: Refused for what the site's files do not allow, for a roster that is wrong about this site, and for an experiment that
+    cannot be used; BadInput or BadData for the site's own files; KeyRefused for its keys; LedgerError for its ledger.
     """
-    agreement.place(folder, run)
-    experiment, limits, values = read_experiment(text), read_limits(folder), read_settings(folder)
+    layout.run_folder(folder, run)  # refuses a name that is none
+    experiment, limits, settings = read_experiment(text), read_limits(folder), read_settings(folder)
     refuse_beyond(limits, experiment)
-    refuse_device(experiment, values)
+    refuse_device(experiment, settings)
     refuse_crowd(limits, roster)
-    name = values["name"]
-    rows = read_rows(folder, experiment, values, local=local)
-    index = _own_place(roster, name, rows=len(rows.y), limits=limits, experiment=experiment)
+    name = settings["name"]
+    rows = read_rows(folder, experiment, settings, local=local)
+    index = _own_index(roster, name, rows=len(rows.y), limits=limits, experiment=experiment)
     refuse_steps(limits, _steps(experiment, len(rows.y)))
-    known = models.size(
+    declared = models.size(
         experiment.model.name,
         input_shape=shape(rows),
         classes=tasks.load(experiment, rows).answer[-1],
         options=experiment.model.options(),
     )
-    refuse_parameters(limits, known or 0)
+    refuse_parameters(limits, declared or 0)
     population = roster.population(shape(rows))
-    told = {"text": text, "roster": roster.record()}
-    seals = seals_of(experiment, folder, run=run, site=name, **told)
+    seals = seals_of(experiment, folder, run=run, site=name, text=text, roster=roster.record())
     own = None if seals else index  # the shares of a sum are sized for all of its clients
     parts = assemble(experiment, rows, population, own=own, elsewhere=True, seals=seals, local=local)
     budget = Budget(limits.epsilon, experiment.privacy.run_delta, limits.unit)
@@ -102,23 +122,10 @@ def join(folder: Path, run: str, text: str, roster: Roster, *, local: Local | No
         physical_batch=experiment.train.physical_batch,
         losses=parts.losses,
     )
-    told = replace(client, budget=replace(budget, epsilon=roster.epsilons[index]))  # what everybody knows of it
-    train = one_by_one(task(parts.algorithm, work, {index: told}, parts.derive))
+    public = replace(client, budget=replace(budget, epsilon=roster.epsilons[index]))  # the budget that everybody knows
+    train = one_by_one(task(parts.algorithm, work, {index: public}, parts.derive))
     agreed = Agreement(run, text, roster.record(), terms)
-    return Joined(agreed, limits, parts, client, train, _ledger(folder, parts, limits, agreed, values))
-
-
-def refuse_device(experiment: Experiment, values: dict[str, Any]) -> None:
-    """A site trains on its CPU, or on the device that its own site.toml names. Raises Refused."""
-    device = experiment.run.device
-    if device not in ("cpu", values.get("device")):
-        raise Refused(f"The experiment wants the device {device[:40]!r}, which the site's site.toml does not name.")
-
-
-def refuse_crowd(limits: Limits, roster: Roster) -> None:
-    """Raises Refused for more sites than the site allows in a run."""
-    if len(roster.names) > limits.most_clients:
-        raise Refused(f"The server names {len(roster.names)} sites; the site allows {limits.most_clients}.")
+    return Joined(agreed, limits, parts, client, train, own_ledger(folder, parts, limits, agreed, settings))
 
 
 def _steps(experiment: Experiment, rows: int) -> int:
@@ -130,26 +137,38 @@ def _steps(experiment: Experiment, rows: int) -> int:
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
-    """`site.toml`: the site's name and where its rows are. Raises BadInput."""
-    path = folder / "site.toml"
+    """`site.toml`: the site's name, its server, where its rows are or how many somebody else's code has, and its device.
+
+    Guarantee: `name` is there, no key is unknown, and every value is a text but `examples` and `shape`, which are checked where
+    they are used.
+
+    Raises: BadInput, in one sentence that names the file and the key.
+    """
+    path = folder / layout.SETTINGS
     try:
-        values = tomllib.loads(path.read_text("utf-8"))
+        settings = tomllib.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         raise BadInput(f"{folder} is no site's folder, as it holds no site.toml: name one, as in sites/NAME.") from None
     except (OSError, tomllib.TOMLDecodeError) as error:
         raise BadInput(f"{path} cannot be read ({error}).") from None
-    if not isinstance(values.get("name"), str):
+    if not isinstance(settings.get("name"), str):
         raise BadInput(f'{path} does not name the site: add name = "...".')
-    for key, value in values.items():
-        if key not in SETTINGS:
-            raise BadInput(f"{path}: {unknown(key, SETTINGS)}")
+    for key, value in settings.items():
+        if key not in KEYS:
+            raise BadInput(f"{path}: {unknown(key, KEYS)}")
         if key not in ("examples", "shape") and not isinstance(value, str):
             raise BadInput(f"{path}: expected {key} to be a text, got {value!r}.")
-    return values
+    return settings
 
 
 def read_experiment(text: str) -> Experiment:
-    """The experiment that the server's text describes. Raises Refused."""
+    """The experiment that the server's text describes.
+
+    Guarantee: reading it imports nothing, opens no file and runs no part of it, and the text may be of any kind: its length, its
+    depth and its keys are bounded. What is returned has a site open no path of the server's, and can be deployed.
+
+    Raises: Refused, with at most `MOST_WORDS` characters of what is wrong with it.
+    """
     try:
         experiment = Experiment(**parse.toml_table(text, what="Its text"))
         refuse_paths(experiment)
@@ -160,65 +179,30 @@ def read_experiment(text: str) -> Experiment:
         raise Refused(f"The server's experiment cannot be used: {str(error)[:MOST_WORDS]}") from None
 
 
-def read_rows(folder: Path, experiment: Experiment, values: dict[str, Any], *, local: Local | None) -> Dataset:
-    """The site's rows; where somebody else's code trains on rows that Tacit never sees, only how many there are.
+def read_rows(folder: Path, experiment: Experiment, settings: dict[str, Any], *, local: Local | None) -> Dataset:
+    """The site's rows; where somebody else's code trains on rows that Tacit never sees, zeros of their number and shape.
 
-    For an experiment that was accepted: what it names as its source is imported here, and its options are checked.
+    Assumes: the experiment was accepted (`refuse_beyond`): what it names as its source is imported here and its options are
+    checked, and how rows are read is a question about their values.
+
+    Raises: Refused where rows are only declared and nobody else trains; BadInput for files and settings; BadData for rows, whose
+    text may quote a cell and must not be told to the server.
     """
     source(experiment.data)
-    if "examples" not in values:
-        return own_rows(experiment, name=values["name"], path=_data(folder, values))
+    if "examples" not in settings:
+        return own_rows(experiment, name=settings["name"], path=_data(folder, settings))
     if local is None:
         raise Refused("This site's rows are declared in site.toml only, so its training must come through tacit_mod.")
-    examples = parse.whole(values["examples"], what="examples in site.toml", least=1)
-    return unseen_rows(experiment, examples=examples, shape=values.get("shape"))
+    examples = parse.whole(settings["examples"], what="examples in site.toml", least=1)
+    return unseen_rows(experiment, examples=examples, shape=settings.get("shape"))
 
 
-def _ledger(folder: Path, parts: Parts, limits: Limits, agreed: Agreement, values: dict[str, Any]) -> Ledger | None:
-    if not parts.plan.priced:
-        return None
-    experiment = parts.experiment
-    own = experiment.data.name in OWN_FILES
-    # as site.toml has it, so that a site's folder can move with its ledger
-    ledger = Ledger(
-        folder / "ledger.db",
-        population=f"{experiment.data.name}:{values.get('data')}"
-        if own
-        else population_id(experiment, parts.population, elsewhere=parts.elsewhere),
-        run=agreed.run,
-        delta=limits.delta,
-        rounds=experiment.train.rounds,
-        most_epsilon=agreed.terms.epsilon,  # what the site was promised, be it less than its people allow
-        accountant=experiment.privacy.accountant,
-        marks=(folder / witness.NAME,),
-    )
-    refuse_forgotten(folder, ledger)
-    return ledger
-
-
-def refuse_forgotten(folder: Path, ledger: Ledger) -> None:
-    """Refuses a ledger beside answers that it knows no charge for: another one, or one that went back. Raises LedgerError.
-
-    A question without an answer is nothing to know: it may have been refused for want of budget.
-    """
-    for run in agreement.runs(folder):
-        last = outbox.answered(agreement.place(folder, run))
-        if last is None or ledger.knows(last, run=run):
-            continue
-        known = agreement.read(folder, run)
-        if known is not None and known.terms.event:
-            raise LedgerError(
-                f"{folder} holds the answer to round {last} of run {run}, and {ledger.path} knows no charge for it: restore the"
-                f" newest copy of the ledger and of {witness.NAME}; nothing was released."
-            )
-
-
-def _data(folder: Path, values: dict[str, Any]) -> str | None:
-    path = values.get("data")
+def _data(folder: Path, settings: dict[str, Any]) -> str | None:
+    path = settings.get("data")
     return None if path is None else str(folder / Path(str(path)).expanduser())
 
 
-def _own_place(roster: Roster, name: str, *, rows: int, limits: Limits, experiment: Experiment) -> int:
+def _own_index(roster: Roster, name: str, *, rows: int, limits: Limits, experiment: Experiment) -> int:
     """The site's index in a roster that tells the truth about it. Raises Refused."""
     if roster.names.count(name) != 1 or roster.delta != experiment.privacy.run_delta:
         raise Refused(f"The server's list of sites does not hold {name} once, under the experiment's delta.")

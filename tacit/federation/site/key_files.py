@@ -26,7 +26,11 @@ FOLDER = "keys"  # in the server's and in every site's folder
 
 @dataclass(frozen=True)
 class Held:
-    """What one party holds; the server neither signs nor opens."""
+    """What one party holds: everybody the public key and the members' names, a site also its signing key and its key or share.
+
+    `verification` is there where the key is split, and tells a wrong part of an opening from a right one. The server neither
+    signs nor opens: its `signer` and `secret` are None. Secrets are not in `repr`.
+    """
 
     public: PublicKey
     verification: Verification | None
@@ -36,7 +40,11 @@ class Held:
 
     @property
     def answer(self) -> Callable[[list[mpz]], bytes] | None:
-        """Turns a sum into this site's part of opening it, as bytes for the wire."""
+        """What turns a sum into this site's part of opening it, as bytes for the wire; None where the party holds no key.
+
+        With a share that is its partial opening and a proof; with the whole key it is the opened numbers themselves. It opens
+        whatever it is given: what may be opened is decided before (`tacit.protect.holder.Opener`).
+        """
         secret, public = self.secret, self.public
         if isinstance(secret, Share):
             return lambda total: secret.verification.to_bytes(secret.open(total))
@@ -44,7 +52,15 @@ class Held:
 
 
 def make_keys(experiment: Experiment, server: Path, sites: dict[str, Path]) -> None:
-    """Makes one key pair and a signing key per site, and puts to everybody what is theirs."""
+    """Makes one key pair and a signing key per site, and writes into every folder what is its party's.
+
+    Guarantee: with `protect.threshold` above 1 the whole secret key is never written, only a share to each site; else every
+    site has all of it, and the server none. Secret files have mode 0600, and one that stands is never overwritten.
+
+    Assumes: whoever runs this is trusted with all keys, which are in its memory; `sites` are all of the run's.
+
+    Raises: BadInput where a key file stands already or cannot be written.
+    """
     key, protect = new_key(experiment), experiment.protect
     shares = deal(key, threshold=protect.threshold or 1, of=len(sites)) if protect.split else []
     signers = {name: signing.new_signer(name) for name in sites}
@@ -74,9 +90,13 @@ def share_number(sites: Iterable[str], name: str) -> int:
 
 
 def load_keys(folder: Path, *, threshold: int, sites: Iterable[str], site: str | None) -> Held:
-    """What a site, or the server (site None), has in `folder`. Raises KeyRefused for what is missing or another's.
+    """What a site, or the server (site None), has in `folder`.
 
-    The members on disk must be exactly `sites`: whoever could add or leave out a name would choose whose reports are summed.
+    Guarantee: the members on disk are exactly `sites` (whoever could add or leave out a name would choose whose reports are
+    summed); signing key, share or secret key, verification and public key belong together; a split key is for this `threshold`
+    of these sites; the share is the one of this site's number.
+
+    Raises: KeyRefused, naming the file, for what is missing, damaged, open to other users, or another's.
     """
     sites = list(sites)
     public, members = keys.load_public(folder / keys.PUBLIC_FILE), signing.load_members(folder)
@@ -87,19 +107,19 @@ def load_keys(folder: Path, *, threshold: int, sites: Iterable[str], site: str |
         raise KeyRefused(
             f"Encrypted sums need one list of sites everywhere, and there are {listed}: make them the same."
         )
-    whole = _verification(folder, public, threshold=threshold, of=len(sites)) if threshold > 1 else None
+    verification = _verification(folder, public, threshold=threshold, of=len(sites)) if threshold > 1 else None
     if site is None:
-        return Held(public, whole, members)
+        return Held(public, verification, members)
     signer = _own_signer(folder, site, members)
-    if whole is None:
+    if verification is None:
         return Held(public, None, members, signer, _own_secret(folder, public))
     path, number = folder / keys.SHARE_FILE, share_number(sites, site)
     share = keys.load_share(path)
-    if share.verification != whole:
+    if share.verification != verification:
         raise KeyRefused(f"{path} is a share of another key than {folder / keys.VERIFICATION_FILE}: ask for your own.")
     if share.index != number:
         raise KeyRefused(f"{path} is share {share.index}, and {site} has share {number}: ask for your own.")
-    return Held(public, whole, members, signer, share)
+    return Held(public, verification, members, signer, share)
 
 
 def _own_signer(folder: Path, site: str, members: Members) -> Signer:
@@ -121,10 +141,10 @@ def _own_secret(folder: Path, public: PublicKey) -> SecretKey:
 
 def _verification(folder: Path, public: PublicKey, *, threshold: int, of: int) -> Verification:
     path = folder / keys.VERIFICATION_FILE
-    whole = keys.load_verification(path)
-    if whole.public != public:
+    known = keys.load_verification(path)
+    if known.public != public:
         raise KeyRefused(f"{path} belongs to another key than {folder / keys.PUBLIC_FILE}: take both from one maker.")
-    if (whole.threshold, whole.of) != (threshold, of):
-        text = f"{path} is for {whole.threshold} of {whole.of} sites, and the experiment wants {threshold} of {of}"
+    if (known.threshold, known.of) != (threshold, of):
+        text = f"{path} is for {known.threshold} of {known.of} sites, and the experiment wants {threshold} of {of}"
         raise KeyRefused(f"{text}: make keys for it with `tacit deploy init`.")
-    return whole
+    return known

@@ -4,11 +4,10 @@ from pathlib import Path
 
 from tacit.experiment import Experiment
 from tacit.experiment.toml import dumps
-from tacit.federation.site import store
-from tacit.federation.site.limits import NAME, data_digest, departures, digest
+from tacit.federation.site import layout, store
+from tacit.federation.site.consent import data_digest, departures, digest
 from tacit.federation.site.own_rows import OWN_FILES
 
-PROPOSAL = "proposal.toml"
 BUDGET = """\
 # What this site allows. It is read and applied before every answer; nobody but the site changes it.
 # proposal.toml is the experiment that the server proposes, in full: read it before you accept its digest below.
@@ -33,12 +32,19 @@ experiments = ["{digest}"]  # {name}
 
 
 def make_site(folder: Path, experiment: Experiment, *, name: str, epsilon: float) -> None:
-    """Writes a site's folder for one experiment. The ledger is made by its first charge; an empty file is no charge."""
+    """Writes a site's folder for one experiment.
+
+    Guarantee: the budget file accepts this experiment by its digest and nothing else; the settings that would accept it stand
+    there as comments. The ledger is an empty file, which is no charge: the first charge makes it one. A ledger that stands is
+    left as it is; site.toml, budget.toml and proposal.toml are written anew.
+
+    Raises: OSError.
+    """
     store.make_folder(folder)
     own = experiment.data.name in OWN_FILES
     settings = {"name": name} | ({"data": f"records.{experiment.data.name}"} if own else {})
     note = "# Who this site is, and where its rows are (relative to this folder).\n" if own else "# Who this site is.\n"
-    _write(folder / "site.toml", note + dumps(settings))
+    _write(folder / layout.SETTINGS, note + dumps(settings))
     text = BUDGET.format(
         epsilon=epsilon,
         delta=experiment.privacy.delta,
@@ -50,14 +56,14 @@ def make_site(folder: Path, experiment: Experiment, *, name: str, epsilon: float
         data=data_digest(experiment),
         settings="".join(f"# {line}\n" for line in _settings(experiment)).rstrip(),
     )
-    _write(folder / NAME, text)
-    _write(folder / PROPOSAL, experiment.toml())
-    store.create(folder / "ledger.db", b"")
+    _write(folder / layout.BUDGET, text)
+    _write(folder / layout.PROPOSAL, experiment.toml())
+    store.create(folder / layout.LEDGER, b"")
 
 
 def _settings(experiment: Experiment) -> list[str]:
     """The experiment's own settings as the lines that would accept them."""
-    table = {"accept.settings": {place: [value] for place, value in departures(experiment).items()}}
+    table = {"accept.settings": {key: [value] for key, value in departures(experiment).items()}}
     return [line for line in dumps(table).splitlines() if " = " in line]
 
 

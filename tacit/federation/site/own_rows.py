@@ -22,9 +22,11 @@ OWN_FILES = ("csv", "npz")  # sources where every site has a file of its own; th
 
 
 def refuse_paths(experiment: Experiment) -> None:
-    """Refuses what would make a site open a path that somebody else named. Raises BadInput.
+    """Refuses what would make a site open a path that somebody else named.
 
     Rows of a site's own are read from the path in its site.toml, whatever `data.path` says; `data.test_path` is the server's.
+
+    Raises: BadInput for a file of epsilons, and for a `path` among the options of a source that is not a file of the site's own.
     """
     epsilon = experiment.privacy.epsilon
     if isinstance(epsilon, dict) and set(epsilon) == {"file"} and isinstance(epsilon["file"], str):
@@ -34,7 +36,10 @@ def refuse_paths(experiment: Experiment) -> None:
 
 
 def refuse_undeployable(experiment: Experiment) -> None:
-    """Refuses settings that make sense in one process only. Raises BadInput."""
+    """Refuses settings that make sense in one process only, such as a common ledger, a common key file or rows that are dealt out.
+
+    Raises: BadInput, in one sentence that says what to set instead.
+    """
     data = experiment.data
     if data.name in OWN_FILES:
         if data.partition != "natural":
@@ -57,7 +62,10 @@ def refuse_undeployable(experiment: Experiment) -> None:
 
 
 def refuse_unpinned(experiment: Experiment) -> None:
-    """Refuses csv rows whose columns every site would take from its own file, in its own order. Raises BadInput."""
+    """Refuses csv rows whose columns every site would take from its own file, in its own order.
+
+    Sites would then train one model on columns that mean different things, without an error. Raises: BadInput.
+    """
     if experiment.data.name == "csv" and "columns" not in experiment.data.options():
         raise BadInput(
             "In a deployment every site reads the same columns in the same order: list them in data.columns."
@@ -65,14 +73,25 @@ def refuse_unpinned(experiment: Experiment) -> None:
 
 
 def public_rows(experiment: Experiment) -> Dataset:
-    """What the server may look at: the test rows, the classes and the shape of a row."""
+    """What the server may look at: the test rows, the classes and the shape of a row.
+
+    Guarantee: of csv and npz rows only `data.test_path` is opened; the training rows that the result has are the test rows
+    again. The data that comes with Tacit is public as a whole. Raises: BadInput, BadData.
+    """
     if experiment.data.name not in OWN_FILES:
         return load(experiment.data, seed=experiment.run.seed)
     return _file(experiment, str(experiment.data.options()["test_path"]))
 
 
 def own_rows(experiment: Experiment, *, name: str, path: str | None) -> Dataset:
-    """A site's training rows: its own file, or its share of a built-in data set. Raises BadInput, BadData."""
+    """A site's training rows: all rows of its own file, or its share of a data set that is dealt out.
+
+    Guarantee: of csv and npz rows nothing but `path` is opened, and zeros stand in the place of test rows: what is computed from
+    those says nothing about the site.
+
+    Raises: BadInput where no path is given, where there is no file, or where the experiment deals nothing to a client of this
+    name; BadData for a file that cannot be used, in words that may quote a cell.
+    """
     if experiment.data.name in OWN_FILES:
         if path is None:
             raise BadInput('site.toml does not say where the site\'s rows are: add data = "records.csv".')
@@ -90,24 +109,31 @@ def own_rows(experiment: Experiment, *, name: str, path: str | None) -> Dataset:
 
 def _without_test_rows(dataset: Dataset) -> Dataset:
     """Zeros in the place of test rows, which are the site's own: whether a model can read these is nobody's business."""
-    return replace(dataset, test_x=torch.zeros(2, *shape(dataset)), test_y=torch.zeros(2, dtype=torch.int64))
+    targets = torch.zeros(2, *dataset.y.shape[1:], dtype=dataset.y.dtype)
+    return replace(dataset, test_x=torch.zeros(2, *shape(dataset), dtype=dataset.x.dtype), test_y=targets)
 
 
 def unseen_rows(experiment: Experiment, *, examples: int, shape: Sequence[int] | None) -> Dataset:
-    """Rows that only somebody else's code sees: their number is declared, and their shape is the site's or the experiment's."""
+    """Zeros for rows that only somebody else's code sees; their number is declared by the site.
+
+    The shape follows from the experiment where it can (data that comes with Tacit, csv with its columns), else it is the site's.
+    Nothing of the site's data is opened, and however many `examples` there are, they take no memory.
+
+    Raises: BadInput where neither says the shape.
+    """
     data = experiment.data
     if data.name not in OWN_FILES:
         public = load(data, seed=experiment.run.seed)
-        found, class_names = tuple(public.test_x.shape[1:]), public.class_names
+        row, class_names = tuple(public.test_x.shape[1:]), public.class_names
     elif isinstance(files := cast(csv | npz, source(data)), csv) and files.columns is not None:
-        found, class_names = (encoded_width(files),), declared_classes(files)
+        row, class_names = (encoded_width(files),), declared_classes(files)
     elif shape is not None:
-        found, class_names = tuple(int(side) for side in shape), declared_classes(files)
+        row, class_names = tuple(int(side) for side in shape), declared_classes(files)
     else:
         raise BadInput("site.toml declares rows that Tacit never sees: add their shape, as in shape = [1, 28, 28].")
-    x, y = torch.zeros(1, *found).expand(examples, *found), torch.zeros(1, dtype=torch.int64).expand(examples)
-    one = torch.zeros(2, *found)
-    return Dataset(data.name, x, y, one, torch.zeros(2, dtype=torch.int64), class_names)
+    x, y = torch.zeros(1, *row).expand(examples, *row), torch.zeros(1, dtype=torch.int64).expand(examples)
+    test_x, test_y = torch.zeros(2, *row), torch.zeros(2, dtype=torch.int64)
+    return Dataset(data.name, x, y, test_x, test_y, class_names)
 
 
 def _file(experiment: Experiment, path: str) -> Dataset:

@@ -1,4 +1,4 @@
-"""Paying: the site's own ledger, on the site's own disk, before anything leaves."""
+"""Paying: the site's own ledger, on the site's own disk, before anything leaves; and what is promised for it, in words."""
 
 from pathlib import Path
 
@@ -6,10 +6,22 @@ from tacit.errors import BudgetExhausted, Refused
 from tacit.federation.site.join import Joined
 from tacit.federation.site.limits import Limits
 from tacit.federation.site.log import note
+from tacit.privacy.guarantee import agreed, promise, sentence, shown
 
 
 def pay(folder: Path, joined: Joined, round: int, question: bytes) -> None:
-    """Charges the site's ledger for one answer to one question. Raises BudgetExhausted, or Refused."""
+    """Charges the site's ledger for one answer to one question.
+
+    Guarantee: on return the charge is on disk, and the budget covers it together with all that other runs have sealed. It is
+    made under the name of the release (`Joined.attempt`): an answer that was lost is charged again unless it will be the very
+    same bits, and the log says so. Where everybody pays together (central DP), the run was paid for when it was agreed, and
+    only that is checked. An experiment that promises nothing costs nothing.
+
+    Assumes: the question is the round's own (`outbox.bind`).
+
+    Raises: BudgetExhausted where the budget does not pay for it; Refused for a round that was not paid for when the run was
+    agreed; LedgerError where the charge could not be written. Then nothing may be trained.
+    """
     if joined.ledger is None:
         return
     if joined.parts.plan.together:
@@ -28,7 +40,10 @@ def pay(folder: Path, joined: Joined, round: int, question: bytes) -> None:
 
 
 def refuse_spent(joined: Joined) -> None:
-    """Refuses a new run where earlier ones have left nothing for a single round of it. Raises BudgetExhausted."""
+    """Refuses a new run where earlier ones have left nothing for a single round of it; nothing is charged.
+
+    Raises: BudgetExhausted. A site's first run passes: where its budget is too small from the start, its first round says so.
+    """
     ledger, event = joined.ledger, joined.parts.algorithm.cost(joined.client)
     if ledger is None or event is None or not ledger.other_runs(joined.limits.unit):
         return
@@ -37,9 +52,14 @@ def refuse_spent(joined: Joined) -> None:
 
 
 def prepay(joined: Joined, releases: int) -> None:
-    """Central DP: a site pays for every model of the run, asked or not, so it pays for all of them when it agrees.
+    """Charges every model of a run at once, as central DP needs it: a site pays for each, whether it is asked or not.
 
-    `releases` is the agreed rounds, or more where the server had to repeat some with new noise. Raises BudgetExhausted.
+    Guarantee: on return the ledger holds a charge for each of the agreed rounds, or for `releases` of them where that is more,
+    since a server may have to repeat rounds with new noise; it never holds fewer, whatever number the server names. What was
+    cut short by a crash is made up, and what is paid is not paid again.
+
+    Raises: BudgetExhausted, as a rule before anything is charged, where the budget does not pay for all that are missing;
+    LedgerError where a charge could not be written.
     """
     ledger, event = joined.ledger, joined.parts.algorithm.cost(joined.client)
     if ledger is None or event is None:
@@ -50,16 +70,17 @@ def prepay(joined: Joined, releases: int) -> None:
         raise BudgetExhausted(f"{_budget(joined.limits)} does not pay for {missing} more rounds.")
     for round in range(paid, paid + missing):
         ledger.open_round(round, joined.attempt(b""))
-        ledger.admit([joined.client], lambda client: event)
+        if not ledger.admit([joined.client], lambda client: event):
+            raise BudgetExhausted(f"{_budget(joined.limits)} does not pay for round {round}.")
 
 
 def sealed_before(joined: Joined) -> float:
-    """The epsilon that other runs of the site have sealed."""
+    """The epsilon that other runs of the site have sealed in the same unit: it counts as spent, used or not."""
     return 0.0 if joined.ledger is None else joined.ledger.before(joined.client.id, joined.limits.unit).epsilon
 
 
 def payable(joined: Joined) -> int:
-    """How many of the agreed rounds the site can pay for."""
+    """How many of the agreed rounds what is left of the budget pays for; all of them where they are paid for already, or free."""
     ledger, event, rounds = joined.ledger, joined.parts.algorithm.cost(joined.client), joined.agreement.terms.rounds
     if ledger is None or event is None or joined.parts.plan.together:
         return rounds
@@ -67,8 +88,29 @@ def payable(joined: Joined) -> int:
 
 
 def spent(joined: Joined) -> float | None:
-    """The epsilon that the site's ledger holds, over all its runs."""
+    """The epsilon of what other runs have sealed and this one has charged; None where nothing is charged.
+
+    It is a function of the charges alone, not of the rows, so the server may be told.
+    """
     return None if joined.ledger is None else joined.ledger.spent(joined.client)
+
+
+def promise_of(joined: Joined) -> str:
+    """What the site is promised in a run, for its people to read: for whom, against whom, up to which epsilon, on which conditions.
+
+    Guarantee: the epsilon it names is at most the one that was agreed, and at most what earlier runs have left of the budget;
+    what those have sealed is named beside it.
+    """
+    parts = joined.parts
+    if not parts.plan.priced:
+        return sentence(None)
+    guarantee = promise(parts.experiment, parts.plan.words(parts.experiment))
+    epsilon, before = joined.agreement.terms.epsilon, sealed_before(joined)
+    text = agreed(guarantee, client=joined.client.id, epsilon=min(epsilon, max(0.0, joined.limits.epsilon - before)))
+    if not before:
+        return text
+    earlier = f" Earlier runs of this site have sealed {shown(before)}, which this run's number does not include;"
+    return f"{text}{earlier} all runs together stay within epsilon {joined.limits.epsilon:g} of its budget.toml."
 
 
 def _budget(limits: Limits) -> str:

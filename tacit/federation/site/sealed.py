@@ -18,6 +18,7 @@ from tacit.build.parts import Parts
 from tacit.errors import Refused
 from tacit.experiment import Experiment
 from tacit.federation.site.key_files import FOLDER, Held, load_keys
+from tacit.federation.site.layout import openings_file
 from tacit.privacy.distributed.groups import lanes_of
 from tacit.privacy.distributed.plan import DistributedPlan
 from tacit.protect.envelope import common_hash
@@ -37,6 +38,9 @@ class FolderSeals:
 
     `text` and `roster` are the experiment and the sites as they were told: their hash with the run's name is signed with every
     report, so that reports are added only where every site was told the same. `opening` is how the server has sums opened.
+
+    Guarantee: at a site nothing is opened but by its `Opener`, which checks and adds the reports itself and writes down, before
+    it opens, which sum of the round it is; another one is refused, after a restart as well.
     """
 
     folder: Path
@@ -49,13 +53,17 @@ class FolderSeals:
 
     @cached_property
     def held(self) -> Held:
-        """The keys of the folder. Raises KeyRefused where they are not those of the roster's sites."""
+        """The keys of the folder, read once. Raises: KeyRefused where they are not those of the roster's sites (`load_keys`)."""
         return load_keys(self.folder / FOLDER, threshold=self.threshold, sites=self.roster["names"], site=self.site)
 
     def seal(
         self, plan: DistributedPlan, number: int, word: str, clients: Sequence[str], everybody: Sequence[str]
     ) -> Sealed:
-        """The seal of one group's reports, under the key of the folder."""
+        """The seal of one group's reports, under the key of the folder and this party's own signature.
+
+        `number` and `word` are the group's, `clients` its members, `everybody` all sites of the run: who may open is a question
+        of all of them. The group's noise is sized for `fewest` reports, so no sum of fewer is opened.
+        """
         held, fewest = self.held, plan.noises[number].fewest
         lanes = lanes_of(plan, number, held.public)
         return Sealed(
@@ -76,7 +84,7 @@ class FolderSeals:
         if held.answer is None or held.signer is None:
             return None
         turns = () if held.verification else sorted(everybody)
-        path = self.folder / f"openings-{word}.db"
+        path = openings_file(self.folder, word)
         return Opener(path, held.answer, at_least=fewest, name=held.signer.client, turns=turns)
 
 
@@ -90,21 +98,32 @@ def seals_of(
     roster: Mapping[str, Any],
     opening: Opening | None = None,
 ) -> FolderSeals | None:
-    """Where the seals of a deployed run come from; None where nothing is sealed."""
+    """Where the seals of a deployed run come from; None where nothing is sealed. No key is read before a seal is made.
+
+    `text` and `roster` are what this party was told, or tells: two that were told differently cannot add up each other's reports.
+    """
     if experiment.protect.kind != "paillier":
         return None
     return FolderSeals(folder, run, site, experiment.protect.threshold or 1, text, roster, opening)
 
 
 def refuse_other_turn(parts: Parts, received: Message, round: int) -> None:
-    """Refuses a message whose `turn`, under which a report is sealed, is not the round that was asked. Raises Refused."""
+    """Refuses a message whose `turn`, under which a report is sealed and rotated, is not the round that was asked.
+
+    Otherwise the site would pay for one round and sign a report for another. Where reports are not encrypted there is no turn.
+
+    Raises: Refused.
+    """
     turn = received.facts.get("turn")
     if isinstance(parts.algorithm, Encrypted) and (type(turn) is not int or turn != round):
         raise Refused(f"The server asks for round {round} and sent the turn {turn!r:.40}: they must be the same.")
 
 
 def group_of(parts: Parts, word: str) -> Group:
-    """The group of that name. Raises Refused where this run has none, or its sums are not sealed."""
+    """The group of that name among those of the run as the site itself has built it.
+
+    Raises: Refused where this run has none, or its sums are not sealed.
+    """
     groups = parts.algorithm.groups.values() if isinstance(parts.algorithm, Encrypted) else ()
     for group in groups:
         if group.name == word and isinstance(group.seal, Sealed):
@@ -113,10 +132,17 @@ def group_of(parts: Parts, word: str) -> Group:
 
 
 def open_reports(parts: Parts, word: str, turn: int, message: Message) -> bytes:
-    """This site's part of opening the sum of the reports in a message. Raises a TacitError that says why not."""
+    """This site's part of opening the sum of the reports in a message, as bytes for the wire.
+
+    Guarantee: the site checks every report's signature, roster and proof and adds them up itself; it takes no sum from the
+    server, and has a part in one sum of a round only, of at least as many reports as the noise was sized for.
+
+    Raises: Refused where the site holds no key; TooFewReports; OpeningRefused for another sum of the round, or another site's
+    turn; and a MessageRefused for a report that is not in order.
+    """
     seal = group_of(parts, word).seal
     if not isinstance(seal, Sealed) or seal.holder is None:
         raise Refused("This site holds no key.")
     reports = [report_bytes(tensor) for _, tensor in sorted(message.tensors.items())]
-    answer, _ = seal.holder.open(seal.place(turn), reports)
+    answer, _ = seal.holder.open(seal.context(turn), reports)
     return answer

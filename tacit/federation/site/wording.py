@@ -19,22 +19,25 @@ KINDS = {  # how pydantic's names for a problem begin
 
 
 def wording(error: ValidationError, model: type[BaseModel]) -> str:
-    """The first problem of a file that was held against `model`: a key that is misspelt before one that is missing."""
+    """The first problem of a file that was held against `model`, in one sentence: a misspelt key before one that is missing.
+
+    For files of the site's own people: the sentence repeats the value that is wrong.
+    """
     problem = min(error.errors(include_url=False), key=lambda each: each["type"] != "extra_forbidden")
-    place, kind = ".".join(str(part) for part in problem["loc"]), str(problem["type"])
+    key, kind = ".".join(str(part) for part in problem["loc"]), str(problem["type"])
     if kind == "extra_forbidden":
-        *tables, key = [str(part) for part in problem["loc"]]
-        return unknown(key, _keys(model, tables), where=tables)
+        *tables, last = [str(part) for part in problem["loc"]]
+        return unknown(last, _keys(model, tables), where=tables)
     if kind == "missing":
-        return f"{place} is missing: add a line {place} = ..."
+        return f"{key} is missing: add a line {key} = ..."
     if kind == "literal_error":
-        return f"expected {place} to be one of {problem.get('ctx', {}).get('expected')}, got {problem['input']!r}."
+        return f"expected {key} to be one of {problem.get('ctx', {}).get('expected')}, got {problem['input']!r}."
     if kind == "value_error":
         return problem["msg"].removeprefix("Value error, ")
     wanted = next((words for start, words in KINDS.items() if kind.startswith(start)), None)
     if wanted:
-        return f"expected {place} to be {wanted}, got {problem['input']!r}."
-    return f"{place}: {problem['msg'][:1].lower()}{problem['msg'][1:]}, got {problem['input']!r}."
+        return f"expected {key} to be {wanted}, got {problem['input']!r}."
+    return f"{key}: {problem['msg'][:1].lower()}{problem['msg'][1:]}, got {problem['input']!r}."
 
 
 def unknown(key: str, known: Iterable[str], *, where: Sequence[str] = ()) -> str:
@@ -51,8 +54,8 @@ def unknown(key: str, known: Iterable[str], *, where: Sequence[str] = ()) -> str
 def _keys(model: type[BaseModel], tables: Sequence[str]) -> list[str]:
     """The keys of a model, or of the table within it that the names lead to."""
     for table in tables:
-        found = model.model_fields[table].annotation if table in model.model_fields else None
-        if not (isinstance(found, type) and issubclass(found, BaseModel)):
+        inner = model.model_fields[table].annotation if table in model.model_fields else None
+        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
             return []
-        model = found
+        model = inner
     return list(model.model_fields)

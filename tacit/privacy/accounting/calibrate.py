@@ -29,7 +29,10 @@ def noise_multiplier(
 ) -> float:
     """The smallest z, to 0.1 %, for which `steps` sampled Gaussian releases cost at most `epsilon`.
 
-    Guarantee: price(z) <= epsilon. Raises BadInput where no multiplier can do it.
+    Guarantee: price(z) <= epsilon for the very z that is returned. Multipliers from about 0.01 to 1e6 are searched: a budget
+    that even the least of them keeps gets that one.
+
+    Raises: BadInput for an epsilon, delta, rate or number of steps without a meaning, and where no multiplier can do it.
 
     >>> round(noise_multiplier(epsilon=3, delta=1e-5, sampling_rate=0.05, steps=150), 2)
     1.19
@@ -40,7 +43,16 @@ def noise_multiplier(
 
 
 def smallest(cost: Callable[[float], float], *, epsilon: float) -> float:
-    """The smallest z, to 0.1 %, with cost(z) <= epsilon, for any cost that falls with the noise."""
+    """The smallest z, to 0.1 %, with cost(z) <= epsilon, for any cost that falls with the noise.
+
+    Guarantee: cost(z) <= epsilon was computed for the z that is returned, also where the cost does not fall: then z may not be
+    the smallest. A cost of infinity says that there is no price at so little noise.
+
+    Raises: BadInput where no z up to 1e6 keeps epsilon, or epsilon is no finite number above 0.
+
+    >>> round(smallest(lambda z: 2 / z, epsilon=0.5), 2)
+    4.0
+    """
     check.positive(epsilon=epsilon)
     return _solve_down(cost, epsilon)
 
@@ -48,11 +60,16 @@ def smallest(cost: Callable[[float], float], *, epsilon: float) -> float:
 def noise_multipliers(
     epsilons: np.ndarray, *, delta: float, sampling_rate: float, steps: int, accountant: str = "pld"
 ) -> np.ndarray:
-    """`noise_multiplier` for each of many budgets. Guarantee: price(z_i) <= epsilon_i for every i."""
+    """`noise_multiplier` for each of many budgets.
+
+    Guarantee: price(z_i) <= epsilon_i for every i, each computed. More than 48 different budgets share a grid, whose nodes are
+    1 % apart: then z_i may be that much larger than needed.
+
+    Raises: as `noise_multiplier`; NaN and infinity are no budgets.
+    """
     targets, inverse = np.unique(np.asarray(epsilons, dtype=float), return_inverse=True)
-    for target in (
-        targets[[0, -1]] if len(targets) else ()
-    ):  # the least, and the last: where NaN and infinity are sorted to
+    ends = targets[[0, -1]] if len(targets) else ()  # the least, and the last: where NaN and infinity are sorted to
+    for target in ends:
         check.positive(epsilon=float(target))
     if len(targets) <= FEW:
         settings = {"delta": delta, "sampling_rate": sampling_rate, "steps": steps, "accountant": accountant}
@@ -118,7 +135,7 @@ def _on_grid(cost: Callable[[float], float], targets: np.ndarray) -> np.ndarray:
     last = math.ceil(math.log(_solve_down(cost, float(targets[0]))) / GRID) + 1
     while cost(node(last)) > targets[0]:  # the grid's last node keeps every target because it was priced, too
         last += 1
-    found = np.full(len(targets), last)
+    nodes = np.full(len(targets), last)
     # each entry: nodes low < high, and the targets t with cost(high) <= t < cost(low)
     work = [(first, last, 0, len(targets))]
     while work:
@@ -126,12 +143,12 @@ def _on_grid(cost: Callable[[float], float], targets: np.ndarray) -> np.ndarray:
         if start == stop:
             continue
         if high - low == 1:
-            found[start:stop] = high
+            nodes[start:stop] = high
             continue
         middle = (low + high) // 2
         cut = int(np.searchsorted(targets[start:stop], cost(node(middle)))) + start
         work += [(low, middle, cut, stop), (middle, high, start, cut)]
-    return np.array([node(int(k)) for k in found])
+    return np.array([node(int(k)) for k in nodes])
 
 
 @lru_cache(maxsize=100_000)
@@ -147,10 +164,17 @@ def affordable(
 ) -> int:
     """How many more times `event` can be released after `spent` without passing `epsilon`; at most `most`.
 
-    A good `hint` (the number the noise was calibrated for) saves prices, and changes nothing else.
+    Guarantee: the price of `spent` and so many releases together is at most `epsilon`; with one more it is not, unless `most`
+    is reached. An infinite epsilon affords `most`; 0 is also the answer where `spent` alone has passed the epsilon. A good
+    `hint` (the number the noise was calibrated for) saves prices, and changes nothing else.
+
+    Assumes: events and numbers in `spent` were fixed before the first release; for what is chosen after seeing results see
+    tacit/privacy/ledger/filter.py.
+
+    Raises: BadInput for an event without a price, or none together with `spent`.
 
     >>> step = dp_accounting.PoissonSampledDpEvent(0.05, dp_accounting.GaussianDpEvent(1.0))
-    >>> affordable(step, epsilon=4.18, delta=1e-5)
+    >>> affordable(step, epsilon=4.18, delta=1e-5, hint=150)
     150
     """
 

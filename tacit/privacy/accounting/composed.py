@@ -32,6 +32,7 @@ from tacit.privacy.accounting.discretised import TAIL as TAIL_OF_STEP
 
 TAIL = 1e-20
 STEEPEST = 300.0  # the largest exponent of a tilt
+TILTS, LOOSE = 12, 1e-3  # how many are tried, each half the one before, while rounding may take more of delta than this
 BUTTERFLY, PRODUCT = 8, 3  # units u of point 4 (4 + 2.9 + 1) and of one complex product (2.9)
 NEGLIGIBLE = -100.0  # log of a frequency that is left out, and counted whole as an error
 MOST = 2**19  # masses of a composition; beyond, the grid is made coarser, which costs precision and nothing else
@@ -39,16 +40,14 @@ LARGEST_LOSS = 0.9 * math.log(np.finfo(np.float64).max) if np.finfo(LONG).maxexp
 
 POINTS_PER_STD = 20  # of one step's loss: within 0.1 % of a 10 times finer grid
 COARSEST, FINEST = 5e-3, 1e-5
+FEW, FINER = 20, 4  # intervals below which an epsilon is computed again on a finer grid, and how often that may be
 WIDEST = 1.0  # a grid that says nothing any more
 MOST_POINTS = 200_000  # of one step: a tiny noise multiplier spreads the loss over thousands
-RAREST, NOISIEST = (
-    1e-12,
-    1e8,
-)  # a smaller rate or more noise costs no more than this: sound, and within range of the floats
+RAREST, NOISIEST = 1e-12, 1e8  # a smaller rate or more noise costs no more than this, which floats can hold
 
 Parts = tuple[tuple[float, float, int], ...]  # (sampling rate, noise multiplier, how often)
 Steps = list[tuple[Losses, int]]  # one direction (adding or removing) of each
-Placed = list[tuple[np.ndarray, np.ndarray, int]]  # (masses, losses in intervals from their centre, how often)
+Centred = list[tuple[np.ndarray, np.ndarray, int]]  # (masses, losses in intervals from their centre, how often)
 
 
 @dataclass(frozen=True)
@@ -66,22 +65,58 @@ class Tilted:
 
 
 def epsilon(parts: Parts, delta: float) -> float:
-    """An epsilon that holds at `delta`, within about 0.1 % of the smallest; inf where rounding may exceed delta."""
+    """An epsilon that holds at `delta`, within about 0.1 % of the smallest; inf where no bound is found.
+
+    Guarantee: adding or removing one unit changes the probability of anything that these releases show by at most e^epsilon,
+    except with probability delta, every rounding of this computation included. inf stands for "no statement": the losses are
+    too large for the floats or for a grid of MOST masses, or rounding may exceed delta.
+
+    Assumes: 0 < rate <= 1, z > 0, counts of at least 1 and 0 < delta < 1; tacit/privacy/accounting/price.py sees to that.
+    """
     parts = tuple((max(rate, RAREST), min(z, NOISIEST), count) for rate, z, count in parts)
     tail = _tail(sum(count for _, _, count in parts), delta)
-    widest = max(_widest(z) for _, z, _ in parts)
-    if 2 * widest > LARGEST_LOSS:
+    if 2 * max(_widest(z) for _, z, _ in parts) > LARGEST_LOSS:
         return math.inf
-    interval = max(min(_interval(rate, z) for rate, z, _ in parts), widest / MOST_POINTS)
+    interval, best = min(_interval(rate, z) for rate, z, _ in parts), math.inf
+    finest = max(_longest(rate, z, tail) for rate, z, _ in parts) / MOST_POINTS
+    for _ in range(FINER):
+        best = min(best, _on_grid(parts, tail, interval, delta))
+        if best >= FEW * interval or interval <= finest:
+            break
+        interval = max(interval / 8, finest)  # of a few intervals: which one of them it is would be a matter of luck
+    return best
+
+
+def _on_grid(parts: Parts, tail: float, interval: float, delta: float) -> float:
+    """An epsilon that holds, from losses in whole intervals; these grow until a composition has no more than MOST."""
     while interval <= WIDEST:
         both = [(sampled_gaussian(rate, z, interval, tail), count) for rate, z, count in parts]
-        ways = [_tilted([(pair[way], count) for pair, count in both], delta) for way in (0, 1)]
-        windows = [_window(way.steps) for way in ways]
+        ways = [[(pair[way], count) for pair, count in both] for way in (0, 1)]
+        tilts = [_reach(_centred(steps), delta)[1] for steps in ways]
+        windows = [_window(_tilted(steps, tilt).steps) for steps, tilt in zip(ways, tilts, strict=True)]
         size = max(high - low + 1 for _, low, high in windows)
         if size <= MOST:
-            return max(_one_way(way, window, interval, delta) for way, window in zip(ways, windows, strict=True))
+            return max(_least(steps, tilt, interval, delta) for steps, tilt in zip(ways, tilts, strict=True))
         interval *= 1.1 * size / MOST
     return math.inf
+
+
+def _least(steps: Steps, tilt: float, interval: float, delta: float) -> float:
+    """The least epsilon over tilts, of which each gives one that holds. The next is tried only where rounding weighs in this one's.
+
+    Where a step is rarely sampled, Chernoff's tilt can lift losses that hardly happen above those that decide about delta.
+    """
+    best = math.inf
+    for _ in range(TILTS):
+        way = _tilted(steps, tilt)
+        window = _window(way.steps)
+        if window[2] - window[1] < MOST:
+            found, rounded = _one_way(way, window, interval, delta)
+            best = min(best, found)
+            if rounded < LOOSE * delta:
+                break
+        tilt /= 2
+    return best
 
 
 def _tail(count: int, delta: float) -> float:
@@ -93,48 +128,56 @@ def _widest(z: float) -> float:
     return 0.5 / z / z + 12 / z
 
 
+def _longest(rate: float, z: float, tail: float) -> float:
+    """The largest loss of one step on its grid: log(1 - q + q e^x), x that of a step without sampling."""
+    x = 0.5 / z / z + tail / z
+    return math.log1p(rate * math.expm1(x)) if x < STEEPEST else x
+
+
 def _interval(rate: float, z: float) -> float:
     """A grid fine enough for one step's loss, whose standard deviation is about q sqrt(exp(1/z^2) - 1)."""
     std = 1 / z if rate == 1 else rate * math.sqrt(math.expm1(min(1 / z / z, 50.0)))
     return max(FINEST, min(COARSEST, std / POINTS_PER_STD), _widest(z) / MOST_POINTS)
 
 
-def _tilted(steps: Steps, delta: float) -> Tilted:
-    placed = _placed(steps)
-    _, tilt = _reach(placed, delta)
-    found, log_scale, size = [], LONG(0), LONG(0)
+def _tilted(steps: Steps, tilt: float) -> Tilted:
+    tilted, log_scale, size = [], LONG(0), LONG(0)
     for losses, count in steps:
         at = losses.first + np.arange(len(losses.masses))  # |tilt at| <= STEEPEST: a loss of 0 is on every grid
         masses = losses.masses * np.exp(LONG(tilt) * at)
         scale = masses.sum()
         masses = masses / scale * (1 + (2 * STEEPEST + 8) * ROUNDING)
-        found.append((Losses(losses.first, masses, 0.0), count))
+        tilted.append((Losses(losses.first, masses, 0.0), count))
         log_scale, size = log_scale + count * np.log(scale), size + count * (abs(np.log(scale)) + 1)
-    log_whole = sum(count * math.log(_total(losses)) for losses, count in steps)
+    log_total = sum(count * math.log(_total(losses)) for losses, count in steps)
     lost = (
-        1.01 * math.exp(log_whole) * sum(count * losses.infinite for losses, count in steps) if log_whole < 1 else 1.0
+        1.01 * math.exp(log_total) * sum(count * losses.infinite for losses, count in steps) if log_total < 1 else 1.0
     )
-    return Tilted(found, tilt, log_scale, 8 * float(size) * ROUNDING, lost)
+    return Tilted(tilted, tilt, log_scale, 8 * float(size) * ROUNDING, lost)
 
 
 @np.errstate(over="ignore", invalid="ignore")
-def _one_way(way: Tilted, window: tuple[int, int, int], interval: float, delta: float) -> float:
+def _one_way(way: Tilted, window: tuple[int, int, int], interval: float, delta: float) -> tuple[float, float]:
+    """An epsilon for one direction, and how much of delta the transform's rounding may take there."""
     centre, low, high = window
     start = min(max(low, 1 - centre), high)  # an epsilon is not negative: losses up to 0 cost nothing
     at = np.arange(centre + start, centre + high + 1).astype(LONG)
     losses = at * LONG(interval)
     off = way.off + 8 * float(abs(at[-1]) + abs(at[0])) * way.tilt * ROUNDING
     if losses[-1] > LARGEST_LOSS or off > 1e-3:
-        return math.inf
+        return math.inf, math.inf
     back = np.exp(way.log_scale - LONG(way.tilt) * at) * (1 + 2 * off)
     highest = sum(count * (losses.first + len(losses.masses) - 1) for losses, count in way.steps)
     lost = way.lost + (1.01 * TAIL * float(back[-1]) if centre + high < highest else 0.0)
     if not lost < delta:
-        return math.inf
+        return math.inf, math.inf
     if at[-1] <= 0:
-        return 0.0
-    masses = _convolved(way.steps, low, high)[start - low :] * back
-    return _invert(losses, masses, lost, delta, least=float(losses[0]) if low > 1 - centre else 0.0)
+        return 0.0, 0.0
+    masses, floor = _convolved(way.steps, low, high)
+    found = _invert(
+        losses, masses[start - low :] * back, lost, delta, least=float(losses[0]) if low > 1 - centre else 0.0
+    )
+    return found, floor * float(back[losses >= found].sum())
 
 
 def _total(losses: Losses) -> float:
@@ -146,48 +189,48 @@ def _centre(losses: Losses) -> int:
     return round(float((losses.masses * at).sum() / losses.masses.sum()))
 
 
-def _placed(steps: Steps) -> Placed:
+def _centred(steps: Steps) -> Centred:
     return [(losses.masses.astype(float), np.arange(len(losses.masses)) - _centre(losses), n) for losses, n in steps]
 
 
 def _window(steps: Steps) -> tuple[int, int, int]:
     """(centre, low, high): the sum's losses, in intervals, are within centre + [low, high] but for TAIL on each side."""
-    placed = _placed(steps)
+    centred = _centred(steps)
     centre = sum(n * (losses.first + _centre(losses)) for losses, n in steps)
-    high = min(_reach(placed, TAIL)[0], sum(n * int(at[-1]) for _, at, n in placed))
-    low = min(_reach(placed, TAIL, way=-1)[0], sum(n * -int(at[0]) for _, at, n in placed))
+    high = min(_reach(centred, TAIL)[0], sum(n * int(at[-1]) for _, at, n in centred))
+    low = min(_reach(centred, TAIL, way=-1)[0], sum(n * -int(at[0]) for _, at, n in centred))
     return centre, -max(low, 0), max(high, 0)
 
 
-def _reach(placed: Placed, tail: float, way: int = 1) -> tuple[int, float]:
+def _reach(centred: Centred, tail: float, way: int = 1) -> tuple[int, float]:
     """How far from its centre the sum gets with more than `tail`, and the tilt that says so.
 
     By Chernoff's bound, at tilts that are halved while that helps.
     """
-    spread = sum(n * float(mass @ at**2.0) for mass, at, n in placed)
+    spread = sum(n * float(mass @ at**2.0) for mass, at, n in centred)
     # twice the best tilt for a Gaussian, or the steepest
     tilt = min(
-        2 * math.sqrt(-2 * math.log(tail) / max(spread, TAIL)), STEEPEST / max(len(mass) for mass, _, _ in placed)
+        2 * math.sqrt(-2 * math.log(tail) / max(spread, TAIL)), STEEPEST / max(len(mass) for mass, _, _ in centred)
     )
     best, at, tilt = math.inf, tilt, way * tilt
     while True:
-        found = (_log_moment(placed, tilt) - math.log(tail)) / abs(tilt)
-        if found >= best:
+        reach = (_log_moment(centred, tilt) - math.log(tail)) / abs(tilt)
+        if reach >= best:
             return math.ceil(best), at
-        best, at, tilt = found, tilt, tilt / 2
+        best, at, tilt = reach, tilt, tilt / 2
 
 
-def _log_moment(placed: Placed, tilt: float) -> float:
+def _log_moment(centred: Centred, tilt: float) -> float:
     """log E exp(tilt (S - centre)) of the sum S, rounded up."""
     total = 0.0
-    for mass, at, n in placed:
+    for mass, at, n in centred:
         rounded = 2.0**-52 * (len(mass) + abs(tilt) * len(mass) + 16)
         total += n * (math.log(float(mass @ np.exp(tilt * at))) + rounded)  # |tilt at| <= STEEPEST: nothing overflows
     return total
 
 
-def _convolved(steps: Steps, low: int, high: int) -> np.ndarray:
-    """The masses of the sum at centre + low .. centre + high, each rounded up by what it may be off (points 4 to 6)."""
+def _convolved(steps: Steps, low: int, high: int) -> tuple[np.ndarray, float]:
+    """The masses of the sum at centre + low .. centre + high, each rounded up by what it may be off (points 4 to 6), and that."""
     size = 2 ** (max(high - low + 1, *(len(losses.masses) for losses, _ in steps)) - 1).bit_length()
     transform = BUTTERFLY * (size.bit_length() - 1) * ROUNDING
     spectra, log_size, drift = [], np.zeros(size // 2 + 1), np.zeros(size // 2 + 1)
@@ -201,11 +244,12 @@ def _convolved(steps: Steps, low: int, high: int) -> np.ndarray:
         drift += count * (off / largest + PRODUCT * ROUNDING)
         spectra.append((spectrum, count))
     kept, sizes = log_size > NEGLIGIBLE, np.exp(log_size)
-    whole = np.zeros(size // 2 + 1, np.clongdouble)
-    whole[kept] = math.prod(_power(spectrum[kept], count) for spectrum, count in spectra)
+    product = np.zeros(size // 2 + 1, np.clongdouble)
+    product[kept] = math.prod(_power(spectrum[kept], count) for spectrum, count in spectra)
     wrong = np.where(kept, np.expm1(np.minimum(drift, 100)), 1.0) @ sizes + transform * sizes.sum()
-    masses = np.asarray(fft.irfft(whole, size))[np.arange(low, high + 1) % size]
-    return np.maximum(masses, 0) + 2.1 * wrong / size
+    masses = np.asarray(fft.irfft(product, size))[np.arange(low, high + 1) % size]
+    floor = float(2.1 * wrong / size)
+    return np.maximum(masses, 0) + floor, floor
 
 
 def _power(base: np.ndarray, count: int) -> np.ndarray:
@@ -225,9 +269,9 @@ def _invert(losses: np.ndarray, masses: np.ndarray, lost: float, delta: float, *
     lower = np.cumsum((masses * shrunk)[::-1])[::-1] * (1 - sums)
     if least == 0 and lost + upper[0] - lower[0] <= delta:
         return 0.0
-    kept = lost + upper - lower / shrunk <= delta
-    if not kept.any():
+    allowed = lost + upper - lower / shrunk <= delta
+    if not allowed.any():
         return float(losses[-1]) * (1 + 1e-12)  # beyond the last loss only `lost` is left
-    first = int(np.argmax(kept))
-    found = np.log((lost + upper[first] - delta) / lower[first])
-    return float(np.clip(found, losses[first - 1] if first else least, losses[first])) * (1 + 1e-12) + 8 * ROUNDING
+    first = int(np.argmax(allowed))
+    crossing = np.log((lost + upper[first] - delta) / lower[first])
+    return float(np.clip(crossing, losses[first - 1] if first else least, losses[first])) * (1 + 1e-12) + 8 * ROUNDING

@@ -1,7 +1,7 @@
 """What a release can be: a closed list of kinds, each with its price, the change it protects against, and its words in a ledger.
 
-A `DpEvent` (dp-accounting) describes a release; its `Kind` says the rest. Prices and ledgers ask the kind and know no event
-by its type. Reading a ledger looks a name up in the list and imports nothing; a name that is not there is refused. Code adds a
+A `DpEvent` (dp-accounting) describes a release; its `Kind` says the rest. Prices and ledgers ask the kind and know no event by
+its type. Reading a ledger looks a name up in the list and imports nothing; a name that is not there is refused. Code adds a
 kind by `register`; nothing that stands in a file can.
 """
 
@@ -57,7 +57,7 @@ class Kind:
             raise BadInput(f"The event {self.name!r} has no price: give it `gaussian` or `curve`.")
 
     def divergences(self, event: DpEvent) -> np.ndarray:
-        """Its Rényi curve, never below the truth."""
+        """Upper bounds of its Rényi divergences at `sampled_rdp.ORDERS`."""
         return self.curve(event) if self.curve else sampled_rdp.poisson(*self.gaussian(event))  # type: ignore[misc]
 
 
@@ -65,7 +65,12 @@ _KINDS: dict[str | type[DpEvent], Kind] = {}
 
 
 def register(kind: Kind) -> None:
-    """Adds a kind. Raises BadInput for a name or a type that has one: a ledger's words never change their meaning."""
+    """Adds a kind, for as long as the process lives.
+
+    Guarantee: a ledger's words never change their meaning.
+
+    Raises: BadInput for a name or a type that has a kind already.
+    """
     for key in (kind.name, *kind.types):
         if key in _KINDS:
             raise BadInput(f"There is an event {getattr(key, '__name__', key)!r} already: take another name.")
@@ -73,7 +78,9 @@ def register(kind: Kind) -> None:
 
 
 def kind_of(event: DpEvent) -> Kind:
-    """The kind of an event without counts around it. Raises BadInput for one that has no price.
+    """The kind of an event without counts around it.
+
+    Raises: BadInput for an event that has no price here; a subclass of a known one is another event.
 
     >>> kind_of(dp_accounting.GaussianDpEvent(1.0)).name
     'sampled-gaussian'
@@ -83,35 +90,56 @@ def kind_of(event: DpEvent) -> Kind:
     return _KINDS[type(event)]
 
 
-def named(name: object) -> Kind:
-    """The kind of this name in a ledger. Raises BadInput for one that this version does not know; nothing is imported."""
+def kind_named(name: object) -> Kind:
+    """The kind of this name in a ledger. Nothing is imported. Raises BadInput for a name that this version does not know."""
     if not isinstance(name, str) or name not in _KINDS:
         raise BadInput(f"This ledger holds an event of kind {name!r} that this version cannot price.")
     return _KINDS[name]
 
 
 def counted(event: DpEvent) -> tuple[DpEvent, int]:
-    """An event without the self-compositions around it, and how often it happens. Raises BadInput for a broken count."""
+    """An event without the self-compositions around it, and how often it happens.
+
+    Raises: BadInput for a count that is no whole number, negative, or beyond 2^53.
+
+    >>> counted(dp_accounting.SelfComposedDpEvent(dp_accounting.GaussianDpEvent(1.0), 7))
+    (GaussianDpEvent(noise_multiplier=1.0), 7)
+    """
     times = 1
     while isinstance(event, dp_accounting.SelfComposedDpEvent):
-        event, times = event.event, whole(times * whole(event.count))
+        event, times = event.event, release_count(times * release_count(event.count))
     return event, times
 
 
-def whole(count: int) -> int:
-    """A number of releases, refused unless it is a whole number >= 0: a negative one would pay charges back."""
+def release_count(count: int) -> int:
+    """A number of releases, as it was given.
+
+    Raises: BadInput unless it is a whole number from 0 to 2^53, where floats still count exactly: a negative one would pay
+    charges back.
+
+    >>> release_count(-1)
+    Traceback (most recent call last):
+    tacit.errors.BadInput: Expected a whole number of releases between 0 and 2^53, got -1.
+    """
     if isinstance(count, bool) or not isinstance(count, Integral) or not 0 <= count <= MOST_RELEASES:
         raise BadInput(f"Expected a whole number of releases between 0 and 2^53, got {count!r}.")
     return int(count)
 
 
 def relation(event: DpEvent) -> Relation:
-    """The change that an event's price is for, counts around it or not."""
+    """The change that an event's price is for, counts around it or not. Raises BadInput for an event that has no price.
+
+    >>> relation(dp_accounting.SampledWithoutReplacementDpEvent(50, 10, dp_accounting.GaussianDpEvent(1.0)))
+    'replace one'
+    """
     return kind_of(counted(event)[0]).relation
 
 
 def refuse_mixed(relations: AbstractSet[str]) -> None:
-    """Replacing one unit and adding or removing one are different promises: their epsilons do not add up. Raises BadInput."""
+    """Refuses to add prices for different changes: "replace one" and "add or remove one" are different promises.
+
+    Raises: BadInput, which says to use another ledger.
+    """
     if len(relations) > 1:
         raise BadInput(
             "Fixed-size cohorts (replace one) and other releases (add or remove one) have no common price:"
@@ -120,34 +148,39 @@ def refuse_mixed(relations: AbstractSet[str]) -> None:
 
 
 def alone(event: DpEvent) -> DpEvent:
-    """What an event is, counts around it or not, to whoever sees one client's report by itself."""
+    """What an event is, counts around it or not, to whoever sees one client's report by itself.
+
+    Of most kinds that is the event itself: the client adds all of its noise. Of a sum of shares it is one share.
+
+    Raises: BadInput for an event that has no price.
+    """
     inner, times = counted(event)
     return dp_accounting.SelfComposedDpEvent(kind_of(inner).alone(inner), times)
 
 
 def _sampled_record(event: DpEvent) -> dict[str, Any]:
-    rate, z = sampled_rdp.sampled_gaussian(event)
+    rate, z = sampled_rdp.rate_and_multiplier(event)
     return {"noise_multiplier": z, "sampling_rate": rate}
 
 
 def _sampled(record: dict[str, Any]) -> DpEvent:
     one, rate = dp_accounting.GaussianDpEvent(record["noise_multiplier"]), record["sampling_rate"]
     check.rate(sampling_rate=rate)
-    found = dp_accounting.PoissonSampledDpEvent(rate, one) if rate < 1 else one
-    sampled_rdp.sampled_gaussian(found)
-    return found
+    event = dp_accounting.PoissonSampledDpEvent(rate, one) if rate < 1 else one
+    sampled_rdp.rate_and_multiplier(event)  # refuses numbers that have no price
+    return event
 
 
 def _fixed_record(event: dp_accounting.SampledWithoutReplacementDpEvent) -> dict[str, Any]:
-    _, z = sampled_rdp.cohort(event)
+    _, z = sampled_rdp.share_and_multiplier(event)
     return {"noise_multiplier": z, "population": event.source_dataset_size, "cohort": event.sample_size}
 
 
 def _fixed(record: dict[str, Any]) -> DpEvent:
     one = dp_accounting.GaussianDpEvent(record["noise_multiplier"])
-    found = dp_accounting.SampledWithoutReplacementDpEvent(record["population"], record["cohort"], one)
-    sampled_rdp.cohort(found)
-    return found
+    event = dp_accounting.SampledWithoutReplacementDpEvent(record["population"], record["cohort"], one)
+    sampled_rdp.share_and_multiplier(event)  # refuses numbers that have no price
+    return event
 
 
 register(
@@ -156,7 +189,7 @@ register(
         (dp_accounting.GaussianDpEvent, dp_accounting.PoissonSampledDpEvent),
         _sampled_record,
         _sampled,
-        gaussian=sampled_rdp.sampled_gaussian,
+        gaussian=sampled_rdp.rate_and_multiplier,
     )
 )
 register(
@@ -165,7 +198,7 @@ register(
         (dp_accounting.SampledWithoutReplacementDpEvent,),
         _fixed_record,
         _fixed,
-        curve=lambda event: sampled_rdp.without_replacement(*sampled_rdp.cohort(event)),
+        curve=lambda event: sampled_rdp.without_replacement(*sampled_rdp.share_and_multiplier(event)),
         relation="replace one",
     )
 )

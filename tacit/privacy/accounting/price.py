@@ -31,17 +31,29 @@ Composition = tuple[tuple[DpEvent, int], ...]
 def compose(releases: Iterable[tuple[DpEvent, int]]) -> Composition:
     """Counts equal events together, looking inside self-compositions: the order of releases does not change the price.
 
-    Raises BadInput for a count that is no whole number >= 0.
+    Assumes: events and counts were fixed beforehand; the price of a composition is for that.
+
+    Raises: BadInput for a count that is no whole number from 0 to 2^53.
+
+    >>> gaussian = dp_accounting.GaussianDpEvent(1.0)
+    >>> compose([(gaussian, 2), (dp_accounting.SelfComposedDpEvent(gaussian, 3), 1)])
+    ((GaussianDpEvent(noise_multiplier=1.0), 5),)
     """
     counts: Counter[DpEvent] = Counter()
     for event, count in releases:
         inner, times = events.counted(event)
-        counts[inner] = events.whole(counts[inner] + events.whole(events.whole(count) * times))
+        counts[inner] = events.release_count(counts[inner] + events.release_count(events.release_count(count) * times))
     return tuple(sorted(((event, count) for event, count in counts.items() if count), key=repr))
 
 
 def epsilon(composition: Composition, *, delta: float, accountant: str = "pld") -> float:
-    """The epsilon at `delta` of everything in the composition. Guarantee: not below the smallest that holds.
+    """The epsilon at `delta` of everything in the composition; 0 for nothing, inf where no bound says anything.
+
+    Guarantee: not below the smallest epsilon that holds for the events' own change (`events.relation`), every rounding
+    included.
+
+    Raises: BadInput for an event that has no price, for events whose changes differ, for cohorts of a fixed size by another
+    accountant than "rdp", and for a delta that is not between 0 and 1.
 
     >>> step = dp_accounting.PoissonSampledDpEvent(0.05, dp_accounting.GaussianDpEvent(1.0))
     >>> round(epsilon(((step, 150),), delta=1e-5), 2)
@@ -51,7 +63,7 @@ def epsilon(composition: Composition, *, delta: float, accountant: str = "pld") 
 
 
 def method(composition: Composition, *, delta: float, accountant: str = "pld") -> str:
-    """The name of the bound that `epsilon` took.
+    """The name of the bound that `epsilon` took: the least of those that apply. Raises as `epsilon`.
 
     >>> method(((dp_accounting.GaussianDpEvent(2.0), 3),), delta=1e-5)
     'GDP (closed form)'
@@ -77,18 +89,18 @@ def _priced(composition: Composition, *, delta: float, accountant: str) -> tuple
 
 
 def accountant_for(composition: Composition) -> str:
-    """The accountant that can price a composition: "pld" wherever it can."""
+    """The accountant that can price a composition: "pld" wherever it can. Raises BadInput for an event that has no price."""
     return "rdp" if any(events.relation(event) == "replace one" for event, _ in composition) else "pld"
 
 
 def _sampled(composition: Composition, delta: float) -> tuple[float, str]:
     parts = [(*events.kind_of(event).gaussian(event), count) for event, count in composition]  # type: ignore[misc]
     unsampled = gdp.epsilon(gdp.mu_of((z, count) for _, z, count in parts), delta), "GDP (closed form)"
-    whole, drawn = ([part for part in parts if (part[0] == 1) == wanted] for wanted in (True, False))
+    unsampled_parts, drawn = ([part for part in parts if (part[0] == 1) == full] for full in (True, False))
     if not drawn or unsampled[0] == 0:
         return unsampled
-    if whole:  # they are one Gaussian release
-        drawn.append((1.0, (1 - 1e-15) / gdp.mu_of((z, count) for _, z, count in whole), 1))
+    if unsampled_parts:  # they are one Gaussian release
+        drawn.append((1.0, (1 - 1e-15) / gdp.mu_of((z, count) for _, z, count in unsampled_parts), 1))
     drawn = tuple(drawn)
     by_losses = composed.epsilon(drawn, delta), "PLD (connect the dots, numerical error bounded)"
     if math.isinf(by_losses[0]):
@@ -112,7 +124,13 @@ def _rdp(composition: Composition, delta: float) -> tuple[float, str]:
 
 
 def to_text(event: DpEvent) -> str:
-    """A round event as one line of JSON for the ledger; `from_text` is its inverse. Raises BadInput for what has no price."""
+    """A round event as one line of JSON for the ledger; `from_text` is its inverse.
+
+    Raises: BadInput for what has no price, and for a kind that writes words which are the ledger's own.
+
+    >>> to_text(dp_accounting.GaussianDpEvent(2.0))
+    '{"event": "sampled-gaussian", "noise_multiplier": 2.0, "sampling_rate": 1.0, "steps": 1}'
+    """
     inner, steps = events.counted(event)
     kind = events.kind_of(inner)
     record = kind.to_record(inner)
@@ -125,12 +143,17 @@ def to_text(event: DpEvent) -> str:
 def from_text(text: str) -> DpEvent:
     """The event that `to_text` wrote, exactly: floats are written so that they read back the same.
 
-    Raises BadInput for anything else, a negative or broken number of steps included: it would pay charges back.
+    Guarantee: nothing in the text is imported or run; only kinds that code has registered are read.
+
+    Raises: BadInput for anything else, a negative or broken number of steps included: it would pay charges back.
+
+    >>> from_text(to_text(dp_accounting.GaussianDpEvent(0.1)))
+    SelfComposedDpEvent(event=GaussianDpEvent(noise_multiplier=0.1), count=1)
     """
     try:
         record = json.loads(text)
-        kind = events.named(record.get("event"))
-        if events.whole(record["steps"]) == 0:
+        kind = events.kind_named(record.get("event"))
+        if events.release_count(record["steps"]) == 0:
             raise BadInput("This ledger holds an event of no steps at all.")
         one = kind.from_record({key: value for key, value in record.items() if key not in events.OURS})
         return dp_accounting.SelfComposedDpEvent(one, record["steps"])

@@ -25,7 +25,18 @@ NARROWEST = 0.25  # the variance of a discrete Gaussian share from which Theorem
 
 @dataclass(frozen=True)
 class IntegerSumDpEvent(DpEvent):
-    """One release of an integer vector's sum that carries at least `shares` independent shares of `law` per coordinate."""
+    """One release of an integer vector's sum that carries at least `shares` independent shares of `law` per coordinate.
+
+    Two runs differ by a vector of `dimension` integers with a sum of squares of at most `l2_squared`; `share_variance` is in
+    the same units, per share and coordinate. `slack` is the total variation between all shares as they were drawn and their
+    law, `cut` the probability that any of them is cut to fit its lane; both are for the whole release.
+
+    Raises: BadInput for another law, numbers that are not positive, and discrete Gaussian shares of a variance below 1/4, for
+    which Theorem 1 of arXiv:2102.06387 says nothing.
+
+    >>> IntegerSumDpEvent("skellam", 900.0, shares=4, l2_squared=9, dimension=20, slack=0.0).alone().shares
+    1
+    """
 
     law: str
     share_variance: float
@@ -49,7 +60,11 @@ class IntegerSumDpEvent(DpEvent):
 
 
 def divergence(event: IntegerSumDpEvent, order: int) -> float:
-    """An upper bound on the Rényi divergence of whole order >= 2 between the sum with and without one client."""
+    """An upper bound on the Rényi divergence of whole order >= 2 between the sum with and without one client.
+
+    Guarantee: in both directions, for shares exactly of the law; `slack` and `cut` are counted in `epsilon`. Shares beyond
+    those counted on are post-processing and change nothing.
+    """
     return (_skellam if event.law == "skellam" else _discrete_gaussian)(event, order)
 
 
@@ -75,30 +90,41 @@ def l1_bound(event: IntegerSumDpEvent) -> float:
 
 
 def curve(event: IntegerSumDpEvent, orders: np.ndarray) -> np.ndarray:
-    """`divergence` at any orders above 1, by chords of (order - 1) times the divergence between whole orders."""
+    """`divergence` at any orders above 1, by chords of (order - 1) times the divergence between whole orders.
 
-    def whole(order: int) -> float:
+    Guarantee: never below the true divergence, but for roundings of floats that `sampled_rdp.epsilon` makes up for.
+    """
+
+    def scaled(order: int) -> float:
         return (order - 1) * divergence(event, order) if order > 1 else 0.0
 
-    found = []
+    divergences = []
     for order in orders:
         low = math.floor(order)
         part = order - low
-        chord = (1 - part) * whole(low) + (part * whole(low + 1) if part else 0.0)
-        found.append(chord / (order - 1))
-    return np.array(found)
+        chord = (1 - part) * scaled(low) + (part * scaled(low + 1) if part else 0.0)
+        divergences.append(chord / (order - 1))
+    return np.array(divergences)
 
 
 def epsilon(divergences: np.ndarray, *, slack: float, delta: float) -> float:
-    """The epsilon at `delta` of a curve at `sampled_rdp.ORDERS` whose releases are `slack` away from it; inf if that eats delta."""
+    """The epsilon at `delta` of a curve at `sampled_rdp.ORDERS` whose releases are a total variation of `slack` away from it.
+
+    Guarantee: (1 + e^epsilon) slack is within the part of delta that was set aside for it, and the rest of delta pays for the
+    curve. inf where the slack eats delta.
+
+    >>> event = IntegerSumDpEvent("skellam", 900.0, shares=4, l2_squared=900, dimension=20, slack=0.0)
+    >>> [round(epsilon(default_curve(event), slack=slack, delta=1e-5), 2) for slack in (0.0, 1e-9, 1e-3)]
+    [2.17, 2.17, inf]
+    """
     for reserve in RESERVES:
-        found = sampled_rdp.epsilon(sampled_rdp.ORDERS, divergences, delta * (1 - reserve))
-        if slack == 0 or found + math.log1p(math.exp(-found)) + math.log(slack) <= math.log(delta * reserve):
-            return found
+        spent = sampled_rdp.epsilon(sampled_rdp.ORDERS, divergences, delta * (1 - reserve))
+        if slack == 0 or spent + math.log1p(math.exp(-spent)) + math.log(slack) <= math.log(delta * reserve):
+            return spent
     return math.inf
 
 
 @lru_cache(maxsize=1024)
 def default_curve(event: IntegerSumDpEvent) -> np.ndarray:
-    """`curve` at `sampled_rdp.ORDERS`."""
+    """`curve` at `sampled_rdp.ORDERS`, kept for the next time."""
     return curve(event, sampled_rdp.ORDERS)

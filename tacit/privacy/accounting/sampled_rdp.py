@@ -25,9 +25,8 @@ from scipy import special
 from tacit import check
 from tacit.errors import BadInput
 
-logging.getLogger("absl").setLevel(
-    logging.ERROR
-)  # its series says at every order where it gives up: then the chord counts
+# dp-accounting's series says at every order where it gives up: then the chord counts
+logging.getLogger("absl").setLevel(logging.ERROR)
 ORDERS = RdpAccountant().orders
 WHOLE = np.unique([*range(2, 64), *(2**n for n in range(6, 13)), *(3 * 2**n for n in range(5, 11))])
 SERIES = 2e-12  # what dp-accounting's series may miss of (order - 1) D: 20 times what was measured against 30 digits
@@ -49,8 +48,14 @@ def log_choose(n: np.ndarray | int, k: np.ndarray) -> np.ndarray:
 _LOG_CHOOSE = log_choose(_ORDER, _K)
 
 
-def sampled_gaussian(event: DpEvent) -> tuple[float, float]:
-    """(q, z) of a Gaussian release, Poisson-sampled or not. Raises BadInput for what has no such price."""
+def rate_and_multiplier(event: DpEvent) -> tuple[float, float]:
+    """(q, z) of a Gaussian release, Poisson-sampled or not.
+
+    Raises: BadInput for another event, a rate outside (0, 1], and a multiplier that is not above 0.
+
+    >>> rate_and_multiplier(dp_accounting.PoissonSampledDpEvent(0.1, dp_accounting.GaussianDpEvent(2.0)))
+    (0.1, 2.0)
+    """
     rate = 1.0
     if isinstance(event, dp_accounting.PoissonSampledDpEvent):
         rate, event = event.sampling_probability, event.event
@@ -61,11 +66,14 @@ def sampled_gaussian(event: DpEvent) -> tuple[float, float]:
     return float(rate), float(event.noise_multiplier)
 
 
-def cohort(event: dp_accounting.SampledWithoutReplacementDpEvent) -> tuple[float, float]:
-    """(share drawn, z) of a Gaussian release of a cohort of fixed size. Raises BadInput for what has no such price."""
+def share_and_multiplier(event: dp_accounting.SampledWithoutReplacementDpEvent) -> tuple[float, float]:
+    """(share drawn, z) of a Gaussian release of a cohort of fixed size.
+
+    Raises: BadInput for a cohort larger than its population or empty, and for what is not one Gaussian release of it.
+    """
     check.at_least(1, cohort=event.sample_size)
     check.at_least(event.sample_size, population=event.source_dataset_size)
-    rate, z = sampled_gaussian(event.event)
+    rate, z = rate_and_multiplier(event.event)
     if rate < 1:
         raise BadInput("No price is known here for a cohort of fixed size that is sampled again.")
     return event.sample_size / event.source_dataset_size, z
@@ -74,7 +82,14 @@ def cohort(event: dp_accounting.SampledWithoutReplacementDpEvent) -> tuple[float
 @lru_cache(maxsize=1024)
 @np.errstate(over="ignore")
 def poisson(rate: float, z: float) -> np.ndarray:
-    """The curve at ORDERS of one Gaussian release of a Poisson sample (rate 1: of everything)."""
+    """The curve at ORDERS of one Gaussian release of a Poisson sample (rate 1: of everything).
+
+    Guarantee: add or remove one unit, both directions; at each order the least of three upper bounds: without sampling, by
+    whole orders and chords, and dp-accounting's series with SERIES added, where that was measured. Answers are kept: the same
+    array comes back.
+
+    Assumes: 0 < rate <= 1 and z > 0.
+    """
     unsampled = ORDERS / z / z / 2
     if rate == 1:
         return unsampled
@@ -92,7 +107,11 @@ def poisson(rate: float, z: float) -> np.ndarray:
 @lru_cache(maxsize=1024)
 @np.errstate(over="ignore", divide="ignore")
 def poisson_whole(rate: float, z: float) -> np.ndarray:
-    """The curve at WHOLE, which reaches further and needs no series."""
+    """The curve at WHOLE, which reaches further and needs no series. Guarantee: as of `poisson`.
+
+    >>> bool(poisson_whole(1.0, 2.0)[0] == 2 / 2.0**2 / 2), bool(poisson_whole(0.01, 2.0)[0] < 1e-4)
+    (True, True)
+    """
     if rate == 1:
         return WHOLE / z / z / 2
     x = _K * (_K - 1) / 2 / z / z
@@ -116,7 +135,11 @@ def _log_one_plus(terms: np.ndarray, starts: np.ndarray, orders: np.ndarray, lar
 @lru_cache(maxsize=1024)
 @np.errstate(over="ignore")
 def without_replacement(rate: float, z: float) -> np.ndarray:
-    """The curve at ORDERS, replacing one, of a Gaussian release of a sample of fixed size, `rate` of everybody."""
+    """The curve at ORDERS, replacing one, of a Gaussian release of a sample of fixed size, `rate` of everybody.
+
+    Guarantee: Theorem 27 of arXiv:1808.00087v3 at whole orders, rounded up, chords between them. The multiplier z is noise
+    over what replacing one unit changes in the sum: twice the clip.
+    """
     if rate == 1:
         return ORDERS / z / z / 2
     return _between(lambda order: _without_replacement(rate, z, order))
@@ -137,37 +160,41 @@ def _without_replacement(rate: float, z: float, order: int) -> float:
 @lru_cache(maxsize=64)
 def _log_moments(z: float) -> np.ndarray:
     """log of Theorem 27's 2n-th finite difference, E(p/q - 1)^2n, at index n."""
-    lost = DIFFERENCES * (
-        2 + max(0, math.ceil(math.log2(z)))
-    )  # bits: the difference of order l is about z^-l of its terms
+    # in bits: the difference of order l is about z^-l of its terms
+    lost = DIFFERENCES * (2 + max(0, math.ceil(math.log2(z))))
     with gmpy2.context(precision=128 + lost):
         values = [gmpy2.exp(gmpy2.mpfr(k * (k - 1)) / 2 / gmpy2.mpfr(z) ** 2) for k in range(DIFFERENCES + 1)]
-        found = [0.0]
+        logs = [0.0]
         for order in range(1, DIFFERENCES + 1):
             values = [after - before for before, after in itertools.pairwise(values)]
             if order % 2 == 0:
-                found.append(float(gmpy2.log(values[0])))
-    return np.array(found)
+                logs.append(float(gmpy2.log(values[0])))
+    return np.array(logs)
 
 
-def _between(whole: Callable[[int], float]) -> np.ndarray:
-    """The divergences at ORDERS from `whole`, (order - 1) times the divergence at whole orders: by chords."""
-    found = []
+def _between(scaled: Callable[[int], float]) -> np.ndarray:
+    """The divergences at ORDERS from `scaled`, (order - 1) times the divergence at whole orders: by chords."""
+    divergences = []
     for order in ORDERS:
         low, part = math.floor(order), order % 1
-        start = whole(low) if low > 1 else 0.0
-        found.append((start + part * (whole(low + 1) - start) if part else start) / (order - 1))
-    return np.array(found)
+        start = scaled(low) if low > 1 else 0.0
+        divergences.append((start + part * (scaled(low + 1) - start) if part else start) / (order - 1))
+    return np.array(divergences)
 
 
 def epsilon(orders: np.ndarray, divergences: np.ndarray, delta: float) -> float:
     """The least epsilon that a Rényi curve (a sum of the above) allows at `delta`, over its orders.
 
     Canonne, Kamath, Steinke 2020 (arXiv:2004.00010v4), Proposition 12; 0 where sqrt(1 - e^-KL) <= delta (Bretagnolle, Huber).
+
+    Guarantee: an upper bound for every curve that is one at these orders; sums of curves may have been rounded by 1e-13 of
+    themselves. inf where every order is.
+
+    Assumes: all orders are above 1, and 0 < delta < 1.
     """
     bound = divergences * (1 + 1e-13) + UNDERFLOW
     paid = -(math.log(delta) + np.log(orders)) / (orders - 1)
-    found = bound + np.log1p(-1 / orders) + paid + 4 * UNIT * (bound + np.abs(paid))
+    epsilons = bound + np.log1p(-1 / orders) + paid + 4 * UNIT * (bound + np.abs(paid))
     if delta * delta > -math.expm1(-float(bound.min())) * (1 + 1e-13):
         return 0.0
-    return max(0.0, float(np.min(found)))
+    return max(0.0, float(np.min(epsilons)))

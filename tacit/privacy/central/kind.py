@@ -7,12 +7,20 @@ from tacit.privacy.plan import Plan
 
 
 class Central:
-    """The kind `central`."""
+    """The kind `central`: client-level DP at a trusted server.
+
+    The server sees every clipped update and who sent it; whoever sees the models sees one noised sum a round. Who was drawn is
+    the server's secret. All clients pay for every round, because the price rests on nobody knowing who is in it.
+    """
 
     plans = CentralPlan
 
     def plan(self, experiment: Experiment, population: Population, *, size: int, own: int | None = None) -> Plan:
-        """One noise for all clients, from their one budget."""
+        """One noise for all clients, from their one budget: the given multiplier, or the smallest that makes it last the rounds.
+
+        Raises: BadInput where budgets differ, no noise can be derived or keeps the budget, or the cohort exceeds the
+        population.
+        """
         privacy, train = experiment.privacy, experiment.train
         return central_plan(
             population,

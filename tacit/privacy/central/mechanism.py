@@ -35,6 +35,15 @@ class CohortGaussian:
     With `count_std` the number of clients whose update was within C is released too, with noise of that standard deviation;
     the noise on the sum then grows so that both together cost z.
 
+    Guarantee: one round, sum and count together, costs `event()`, whoever answers: a client that was drawn and is silent
+    counts as a zero vector.
+
+    Assumes: the server draws by `sample` and tells nobody who was drawn; every vector in the sum was bounded by C times a
+    weight of at most 1; floating-point noise stands for real-valued noise.
+
+    Raises: BadInput for numbers that are not positive, a cohort larger than the population, and a count whose noise alone
+    would cost more than z allows.
+
     >>> CohortGaussian(1.0, clip=0.5, population=1000, cohort=100).noise_std
     0.5
     """
@@ -60,7 +69,10 @@ class CohortGaussian:
                 raise BadInput(f"{text} {self.noise_multiplier:.3g} allows: set privacy.count_noise higher.")
 
     def at(self, clip: float) -> "CohortGaussian":
-        """The same with another clip: the price stays."""
+        """The same with another clip: noise and clip move together, so the price stays.
+
+        Raises: BadInput for a clip that is not above 0.
+        """
         return replace(self, clip=clip)
 
     @property
@@ -75,12 +87,19 @@ class CohortGaussian:
 
     @property
     def noise_std(self) -> float:
-        """The standard deviation on the sum."""
+        """The standard deviation on the sum, per coordinate."""
         return self.update_multiplier * self.sensitivity
 
     @property
     def update_multiplier(self) -> float:
-        """z_Delta = (z^-2 - z_b^-2)^(-1/2): Theorem 1 of arXiv:1905.03871, where z_b = 2 sigma_b."""
+        """z_Delta = (z^-2 - z_b^-2)^(-1/2): Theorem 1 of arXiv:1905.03871, where z_b = 2 sigma_b.
+
+        It is noise over sensitivity on the sum alone: z where nothing is counted, and more where the count takes a part of the
+        price. With cohorts of a fixed size one client can change the count by 1 instead of 1/2, so that z_b = sigma_b.
+
+        >>> round(CohortGaussian(1.0, 0.5, population=1000, cohort=100, count_std=5.0).update_multiplier, 3)
+        1.005
+        """
         if self.count_std is None:
             return self.noise_multiplier
         z_b = self.count_std / self._count_sensitivity
@@ -98,7 +117,12 @@ class CohortGaussian:
     def sample(self, state: NoiseState, stream: Stream, size: int) -> tuple[NoiseState, np.ndarray]:
         """The clients of one round, and nothing but chance decides: a Poisson cohort may be empty, and stays so.
 
-        Raises BadInput for another number of clients than was priced.
+        Raises: BadInput for another number of clients than was priced.
+
+        >>> from tacit.random import seeded
+        >>> fixed = CohortGaussian(1.0, 0.5, population=1000, cohort=100, sampler="fixed")
+        >>> len(fixed.sample({}, seeded(0)("cohort"), 1000)[1])
+        100
         """
         if size != self.population:
             raise BadInput(f"This cohort is priced for {self.population} clients, got {size}.")
@@ -107,11 +131,16 @@ class CohortGaussian:
         return state, np.sort(np.argsort(stream.uniform(size), kind="stable")[: self.cohort])
 
     def bound(self, update: torch.Tensor) -> Bounded:
-        """One client's update, clipped."""
+        """One client's update, scaled to norm at most C. Raises BadInput for one that is not finite."""
         return bound(update, clip=self.clip)
 
     def noise(self, state: NoiseState, stream: Stream, bounded: Bounded) -> tuple[NoiseState, Private]:
-        """Noises the sum of a round, once. Raises BadInput for a sum of any other sensitivity."""
+        """Noises the sum of a round, once.
+
+        Guarantee: at the price of `event`, if the sum's sensitivity is what it says.
+
+        Raises: BadInput for a sum of any other sensitivity.
+        """
         if bounded.sensitivity != self.sensitivity:
             raise BadInput(
                 f"This noise is made for sensitivity {self.sensitivity}, got a sum of {bounded.sensitivity}."
@@ -121,14 +150,23 @@ class CohortGaussian:
         return state, Private(total.add(noise.view_as(total), alpha=self.noise_std), self.noise_std)
 
     def noised_share(self, stream: Stream, unclipped: int, answers: int) -> float:
-        """The share of updates that were *not* clipped, over the expected cohort, with its noise."""
+        """The share of updates that were *not* clipped, over the expected cohort, with its noise; it may lie outside [0, 1].
+
+        Guarantee: it is in the price of `event`.
+
+        Raises: TypeError where the mechanism was not priced for a count.
+        """
         if self.count_std is None:
             raise TypeError("this mechanism was not priced for a count")
         centred = unclipped - answers / 2 + self.count_std * float(stream.normal(1))
         return 0.5 + centred / self.cohort
 
     def event(self) -> DpEvent:
-        """The price of one round for every client of the population, drawn or not."""
+        """The price of one round for every client of the population, drawn or not.
+
+        Sampled by chance it is for adding or removing one client, of a fixed size for replacing one: the two never share a
+        ledger.
+        """
         gaussian = dp_accounting.GaussianDpEvent(self.noise_multiplier)
         if self.sampler == "fixed":
             return dp_accounting.SampledWithoutReplacementDpEvent(self.population, self.cohort, gaussian)
@@ -140,13 +178,23 @@ class QuantileClip:
     """The clip follows the quantile gamma of the norms: C <- C exp(-eta (b - gamma)), b the noised share within C.
 
     If too many updates were within C, it shrinks. Algorithm 1 of arXiv:1905.03871.
+
+    Guarantee: it sees nothing of the updates but the noised share, so that it is post-processing and costs nothing more.
+
+    >>> from tacit.random import seeded
+    >>> mechanism = CohortGaussian(1.0, 0.5, population=1000, cohort=100, count_std=5.0)
+    >>> QuantileClip().next(mechanism, [True] * 100, seeded(0)("count")) < 0.5
+    True
     """
 
     quantile: float = 0.5
     learning_rate: float = 0.2
 
     def next(self, mechanism: CohortMechanism, within: Sequence[bool], stream: Stream) -> float:
-        """The clip of the next round; that of this round is the mechanism's."""
+        """The clip of the next round; that of this round is the mechanism's.
+
+        It stays within 1e-9 and 1e9, where float32 holds its noise.
+        """
         b = mechanism.noised_share(stream, sum(within), len(within))
         moved = mechanism.clip * math.exp(-self.learning_rate * (b - self.quantile))
         return min(max(moved, LEAST_CLIP), MOST_CLIP)

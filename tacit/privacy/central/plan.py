@@ -32,7 +32,13 @@ COUNT_SHARE = 20  # sigma_b = m / 20: section 3.1 of arXiv:1905.03871
 
 @dataclass(frozen=True, eq=False)
 class CentralPlan(Plan):
-    """What the server runs in every round, the rounds it is made to last, and every client's weight (at most 1)."""
+    """What the server runs in every round, the rounds it is made to last, and every client's weight (at most 1).
+
+    Guarantee: client level, against everybody who sees the models; the sum is divided by `expected_weight`, which is public,
+    so that who was drawn or answered shows in nothing but the noised sum.
+
+    Assumes: the server is trusted with single updates, and with the secret of who was drawn.
+    """
 
     together: ClassVar[bool] = True
     trusts_server: ClassVar[bool] = True
@@ -45,6 +51,7 @@ class CentralPlan(Plan):
 
     @property
     def training_clip(self) -> float:
+        """The clip that rounds begin with."""
         return self.mechanism.clip
 
     @property
@@ -58,16 +65,20 @@ class CentralPlan(Plan):
         return self.mechanism.rate * float(self.weights.sum())
 
     def drawn(self, stream: Stream) -> Sequence[int]:
+        """The cohort of one round: everybody has paid before it is drawn."""
         _, drawn = self.mechanism.sample(self.mechanism.init(), stream, len(self.weights))
         return [int(index) for index in drawn]
 
     def key(self, client: Client) -> str:
+        """The mechanism, and the client's own weight in the sum."""
         return repr((self.mechanism, float(self.weights[client.index]), self.expected_weight))
 
     def server_key(self) -> str:
+        """The mechanism: the noise on sums and the cohorts are the server's."""
         return repr(self.mechanism)
 
     def digest(self) -> str:
+        """The mechanism and all weights."""
         return mark(repr(self.mechanism), self.weights.tobytes())
 
     def rule(self, experiment: Experiment, population: Population) -> None:
@@ -85,17 +96,22 @@ class CentralPlan(Plan):
         return CentralDP(self.mechanism, weights, self.expected_weight, wiring.training, wiring.optimizer, adapt)
 
     def words(self, experiment: Experiment) -> Words:
+        """Against everybody who sees the models, by cohorts of random or of fixed size."""
         return words.promised(self.mechanism)
 
     def title(self, experiment: Experiment) -> str:
+        """Names the kind of cohorts."""
         return f"central DP ({self.mechanism.sampler.capitalize()} cohorts)"
 
     def rows(self, purse: Purse) -> list[dict[str, Any]]:
+        """One row: all clients pay alike."""
         return [words.row(self, purse)]
 
 
 def capped_weights(sizes: np.ndarray, cap: int | None) -> np.ndarray:
     """w_k = min(n_k, cap) / max over clients, so that none exceeds 1 and C bounds a weighted update; without a cap all are 1.
+
+    Assumes: the clients' numbers of records are public.
 
     >>> capped_weights(np.array([5, 20, 400]), 50).tolist()
     [0.1, 0.4, 1.0]
@@ -119,7 +135,14 @@ def central_plan(
     weight_cap: int | None,
     accountant: str,
 ) -> CentralPlan:
-    """The given multiplier, or the smallest that makes the budget last the planned rounds. Raises BadInput."""
+    """The given multiplier, or the smallest that makes the budget last the planned rounds.
+
+    Guarantee: with a multiplier derived here, `rounds` rounds cost at most what other runs have left of the common epsilon, as
+    priced by this accountant. A given multiplier is not checked against the budget: the ledger stops the run before the round
+    that would pass it. Counting for an adaptive clip is part of the same price.
+
+    Raises: BadInput where the budgets differ, where none sets a limit and no multiplier is given, and as `CohortGaussian`.
+    """
     epsilon = one_budget(population)
     mechanism = CohortGaussian(multiplier or 1.0, clip, len(population), cohort, sampler)
     if multiplier is None and epsilon == float("inf"):
@@ -137,7 +160,12 @@ def central_plan(
 
 
 def one_budget(population: Population) -> float:
-    """The epsilon that all clients share, less what other runs of the ledger have sealed. Raises BadInput where they differ."""
+    """The epsilon that all clients share, less what other runs of the ledger have sealed.
+
+    Where only a crumb of it is left it is the whole epsilon: noise is sized for that, and the ledger keeps the run out.
+
+    Raises: BadInput where the clients' epsilons differ.
+    """
     low, high = float(population.epsilons.min()), float(population.epsilons.max())
     if low != high:
         raise BadInput(

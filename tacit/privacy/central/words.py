@@ -20,7 +20,7 @@ LEVELS = {
 
 
 def promised(mechanism: CohortGaussian) -> Words:
-    """What every client is promised, by cohorts of random or of fixed size."""
+    """What every client is promised, by cohorts of random or of fixed size: the relation is that of the mechanism's price."""
     m = mechanism
     if m.sampler == "fixed":
         sampler = f"cohorts of {m.cohort} of {m.population} clients, without replacement"
@@ -30,7 +30,7 @@ def promised(mechanism: CohortGaussian) -> Words:
 
 
 def row(plan: "CentralPlan", purse: Purse) -> dict[str, Any]:
-    """The one row: every client pays the same for every round."""
+    """The one row: every client pays the same for every round. `epsilon_spent` is the price of the rounds that can be paid for."""
     mechanism, accountant = plan.mechanism, purse.experiment.privacy.accountant
     left = purse.rounds(None, mechanism.event(), hint=plan.participations)
     z, spent = mechanism.noise_multiplier, ((mechanism.event(), max(left, 1)),)

@@ -13,12 +13,22 @@ from tacit.rules._split import threshold
 
 
 class Distributed:
-    """The kind `distributed`."""
+    """The kind `distributed`: client-level DP by sums that nobody's noise makes private alone.
+
+    With `protect.kind = "paillier"` the server sees who reported and the opened sums, and no single report; without, it is
+    trusted not to look at one. A client that holds the key sees the sums it opens. Each client pays for the rounds it reports
+    in.
+    """
 
     plans = DistributedPlan
 
     def plan(self, experiment: Experiment, population: Population, *, size: int, own: int | None = None) -> Plan:
-        """Grid, groups and shares of noise. Raises BadInput, or NeedsRows for a rule that must see single updates."""
+        """Grid, groups and shares of noise.
+
+        Raises: BadInput for settings that would break the promise: a threshold by which one round could be opened twice,
+        sealed sums of one report, more reports than clients, a multiplier that cannot pay for one round. NeedsRows for a rule
+        that must see single updates.
+        """
         privacy, protect, rule = experiment.privacy, experiment.protect, summing_rule(experiment)
         cohort = experiment.train.clients_per_round or len(population)
         how, share = getattr(rule, "split", None), getattr(rule, "share", 0.1)
@@ -57,7 +67,10 @@ class Distributed:
 
 
 def summing_rule(experiment: Experiment) -> Rule:
-    """The experiment's rule, if sums are all it needs. Raises NeedsRows with the names of those that work."""
+    """The experiment's rule, if sums are all it needs.
+
+    Raises: NeedsRows with the names of those that work; BadInput for a rule that is not there or options it does not take.
+    """
     name = experiment.aggregate.rule or "mean"
     rule = rules.load(name, **experiment.aggregate.options())
     if rule.sees != "sums":
@@ -67,7 +80,13 @@ def summing_rule(experiment: Experiment) -> Rule:
 
 
 def refuse_threshold(experiment: Experiment, *, clients: int) -> None:
-    """Raises BadInput where a split key could not keep the promise about colluding clients."""
+    """Refuses a split key that could not keep the promise about colluding clients.
+
+    Guarantee, of what passes: of one round no two different sums are opened unless more than `privacy.colluding` clients help.
+    A common key (`threshold = 1`) passes: there each round has one opener.
+
+    Raises: BadInput, which names the thresholds that work.
+    """
     t, colluding = experiment.protect.threshold or 1, experiment.privacy.colluding or 0
     if t == 1:
         return

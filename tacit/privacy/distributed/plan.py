@@ -33,7 +33,11 @@ from tacit.types import Client, Guarantee
 
 @dataclass(frozen=True, eq=False)
 class DistributedPlan(Plan):
-    """`noises[g]` is the share of the clients k with `groups[k] == g`; `participations` the rounds it is made to last."""
+    """`noises[g]` is the share of the clients k with `groups[k] == g`; `participations` the rounds it is made to last.
+
+    Guarantee: client level, one client's data against none, for whoever sees opened sums (or the models) and no single report.
+    Nothing is claimed for choosing clients at random: the server knows who reports.
+    """
 
     own_training: ClassVar[bool] = False
 
@@ -45,6 +49,7 @@ class DistributedPlan(Plan):
 
     @property
     def training_clip(self) -> float:
+        """The norm that the grid clips whole updates to."""
         return self.grid.clip
 
     @property
@@ -59,7 +64,7 @@ class DistributedPlan(Plan):
 
     @property
     def report_noise(self) -> np.ndarray:
-        """The noise per coordinate of every client's own report, in the update's units."""
+        """The noise per coordinate of every client's own report, in the update's units: what a rule may weigh by, and public."""
         return np.array([self.grid.step * math.sqrt(noise.share_variance) for noise in self.noises])[self.groups]
 
     def mechanism(self, client: Client) -> SharedNoise:
@@ -67,19 +72,22 @@ class DistributedPlan(Plan):
         return self.noises[self.groups[client.index]]
 
     def key(self, client: Client) -> str:
+        """The client's share, how many rounds it is made to last, and that it is charged."""
         return repr((self.mechanism(client), self.participations, self.priced))
 
     def digest(self) -> str:
+        """The grid, every group's share, and who is in which group."""
         return mark(repr((self.grid, self.noises)), self.groups.tobytes())
 
     def algorithm(self, wiring: Wiring) -> Algorithm:
-        """Encrypted: each group with its noise and its seal."""
+        """Encrypted: each group with its noise and its seal. Raises BadInput or KeyRefused for seals that cannot be had."""
         population = wiring.population
         rule = wiring.rule(self.rule(wiring.experiment, population) or "mean")
         members, crowd = groups(self, rule, wiring), rules.Crowd(population.epsilons, self.report_noise)
         return Encrypted(members, self.grid, wiring.server(rule, crowd), wiring.training)
 
     def words(self, experiment: Experiment) -> Words:
+        """What the sums promise, sealed or not."""
         return words.promised(self.noises, experiment, clients=len(self.groups))
 
     def also(
@@ -89,9 +97,11 @@ class DistributedPlan(Plan):
         return (words.seen_alone(guarantee, experiment, ledger, population),)
 
     def title(self, experiment: Experiment) -> str:
+        """Names the strategy."""
         return f"distributed DP ({experiment.privacy.rule})"
 
     def rows(self, purse: Purse) -> list[dict[str, Any]]:
+        """A row for each group that is summed apart."""
         return words.rows(self, purse)
 
 
@@ -110,7 +120,13 @@ def distributed_plan(
 ) -> DistributedPlan:
     """The given multiplier, or the smallest that makes each group's tightest budget last. `split` gives the epsilon of the cut.
 
-    Raises BadInput for noise that cannot pay for a round, naming the smallest that can.
+    Guarantee: where the multiplier is derived, every client's planned rounds cost at most what other runs have left of its
+    epsilon (but for who has a crumb left, whom the ledger keeps out); a given one pays for one round of a whole budget at
+    least, and the ledger stops whoever has no more. A group's `fewest` is its part of all clients times that of the round,
+    rounded down, and at least 1.
+
+    Raises: BadInput for noise that cannot pay for a round, naming the smallest that can; where an infinite epsilon leaves
+    nothing to derive noise from; and as `SharedNoise`.
     """
     cut = split(population.epsilons) if split else -math.inf
     groups = (population.epsilons >= cut).astype(int)

@@ -22,7 +22,7 @@ ACCOUNTANT = "RDP (arXiv:2110.04995, arXiv:2102.06387)"
 
 
 def promised(noises: Sequence[SharedNoise], experiment: Experiment, *, clients: int) -> Words:
-    """What every client is promised, by sums of shares, sealed or not."""
+    """What every client is promised, by sums of shares, sealed or not, and who must not give away what."""
     known, sealed = noises[0].colluding, experiment.protect.kind == "paillier"
     what = "noise and the shares of the key" if experiment.protect.split else "shares"
     helped = f", even with the {what} of {known} other client{'s' if known > 1 else ''}," if known else ""
@@ -38,7 +38,10 @@ def promised(noises: Sequence[SharedNoise], experiment: Experiment, *, clients: 
 
 
 def keys_kept(experiment: Experiment, *, clients: int) -> str:
-    """How many clients may give their key away. Two sums of one round need 2t answers, so of n honest holders 2t - n refuse."""
+    """How many clients may give their key away.
+
+    Two sums of one round need 2t answers, so of n honest holders 2t - n refuse.
+    """
     t = experiment.protect.threshold or 1
     if t == 1:
         return "the server gets no client's key"
@@ -50,7 +53,11 @@ def keys_kept(experiment: Experiment, *, clients: int) -> str:
 
 
 def seen_alone(guarantee: Guarantee, experiment: Experiment, ledger: Ledger, population: Population) -> Guarantee:
-    """What is left against somebody who can read single reports: each is protected by its own share of the noise alone."""
+    """What is left against somebody who can read single reports: each is protected by its own share of the noise alone.
+
+    Every charge of the ledger is priced again as one report (`events.alone`): the same unit, change and delta, a larger
+    epsilon.
+    """
     protect = experiment.protect
     reader = f"{protect.threshold} clients' shares of the key" if protect.split else "a client's key"
     sealed = f"the server once it has {reader}"
@@ -65,13 +72,13 @@ def seen_alone(guarantee: Guarantee, experiment: Experiment, ledger: Ledger, pop
 
 def rows(plan: "DistributedPlan", purse: Purse) -> list[dict[str, Any]]:
     """One row for each group that is summed apart, with both prices: of the sums, and of single reports."""
-    found, delta = [], purse.population.delta
+    table, delta = [], purse.population.delta
     for number, noise in enumerate(plan.noises):
         mine = np.flatnonzero(plan.groups == number)
         rounds = [purse.rounds(k, noise.event(), hint=plan.participations) for k in purse.ends(mine)]
         used = max(1, min(*rounds, plan.participations))
         spent, alone = (price.epsilon(((event, used),), delta=delta) for event in (noise.event(), noise.alone()))
-        found.append(
+        table.append(
             {
                 **purse.whose(mine),
                 "noise_multiplier": [noise.multiplier, noise.multiplier],
@@ -84,4 +91,4 @@ def rows(plan: "DistributedPlan", purse: Purse) -> list[dict[str, Any]]:
                 "guarantee": f"client level, one client's data against none, {noise.law} shares on the sum of the reports",
             }
         )
-    return found
+    return table

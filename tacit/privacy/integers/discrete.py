@@ -26,34 +26,25 @@ PRECISION = 384  # of the arithmetic: errors of 2^21 operations stay below 2^-36
 WIDEST = 1 << 17  # integers on one side of zero that a table may hold: 8 MB and half a second
 
 
-class Law(Protocol):
+class Law(wide.WideLaw, Protocol):
     """A distribution on the integers that is symmetric about zero and falls away from it."""
-
-    @property
-    def variance(self) -> float:
-        """An upper bound of the variance; exact for Skellam."""
-        ...
 
     def log2_tail(self, t: float) -> float:
         """A proven upper bound on log2 P(X >= t), t >= 0."""
         ...
 
     def masses(self, last: int) -> list[float]:
-        """Numbers proportional to P(X = k), k = 0 ... last."""
-        ...
-
-    def log_ratio(self, k: np.ndarray) -> np.ndarray:
-        """log(P(X = k) / P(X = 0)), where the law is too wide for a table."""
-        ...
-
-    def exact_ratio(self, k: int) -> float:
-        """P(X = k) / P(X = 0) to many digits, there too."""
+        """Numbers proportional to P(X = k), k = 0 ... last, in the current gmpy2 context."""
         ...
 
 
 @dataclass(frozen=True)
 class Skellam:
     """The difference of two Poisson(variance / 2) numbers. A sum of Skellams is Skellam, and the variances add.
+
+    So n clients that add Skellam(v) each have added Skellam(nv), exactly: the price of the sum is no approximation.
+
+    Raises: BadInput for a variance that is not a finite number above 0.
 
     >>> from tacit.random import seeded
     >>> draw(Skellam(4.0), seeded(0)("noise"), 5).tolist()
@@ -67,32 +58,39 @@ class Skellam:
 
     def log2_tail(self, t: float) -> float:
         # Chernoff: E exp(sX) = exp(v (cosh s - 1)), at its best s = asinh(t / v)
+        """By Chernoff's bound."""
         s = math.asinh(t / self.variance)
         return (self.variance * 2 * math.sinh(s / 2) ** 2 - s * t) / math.log(2)
 
     def masses(self, last: int) -> list[float]:
         # P(X = k) = exp(-v) I_k(v), by the recurrence I_(k-1) = I_(k+1) + (2k / v) I_k, which is stable downwards (Miller)
-        start = last + reach(
-            self, log2_probability=-1.5 * BITS
-        )  # what is forgotten above has decayed to nothing at `last`
+        """By Miller's recurrence for modified Bessel functions, downwards, where it is stable."""
+        start = last + reach(self, log2_probability=-1.5 * BITS)  # what lies above has decayed to nothing at `last`
         above, here, ratio = gmpy2.mpfr(0), gmpy2.mpfr(1), 2 / gmpy2.mpfr(self.variance)
-        found = []
+        masses = []
         for k in range(start, 0, -1):
             above, here = here, above + k * ratio * here
             if k <= last + 1:
-                found.append(here)
-        return found[::-1]
+                masses.append(here)
+        return masses[::-1]
 
     def log_ratio(self, k: np.ndarray) -> np.ndarray:
+        """By the first term of Debye's expansion (tacit/privacy/integers/wide.py)."""
         return wide.skellam_log_ratio(k, self.variance)
 
     def exact_ratio(self, k: int) -> float:
+        """By 14 terms of Debye's expansion."""
         return wide.skellam_exact_ratio(k, self.variance)
 
 
 @dataclass(frozen=True)
 class DiscreteGaussian:
-    """P(X = k) proportional to exp(-k^2 / (2 sigma2)): Definition 1 of arXiv:2004.00010. Sums of it are only almost of its kind."""
+    """P(X = k) proportional to exp(-k^2 / (2 sigma2)): Definition 1 of arXiv:2004.00010. Sums of it are only almost of its kind.
+
+    What a sum of shares misses of it is in the price (`tau` in tacit/privacy/accounting/renyi.py).
+
+    Raises: BadInput for a sigma2 that is not a finite number above 0.
+    """
 
     sigma2: float
 
@@ -101,24 +99,29 @@ class DiscreteGaussian:
 
     @property
     def variance(self) -> float:
+        """At most sigma2: arXiv:2004.00010, section 3."""
         return self.sigma2  # at most sigma2: arXiv:2004.00010, section 3
 
     def log2_tail(self, t: float) -> float:
+        """It is sigma2-subgaussian: ibidem."""
         return -t * t / (2 * self.sigma2) / math.log(2)  # it is sigma2-subgaussian: ibidem
 
     def masses(self, last: int) -> list[float]:
-        found, mass = [], gmpy2.mpfr(1)
+        """By one product and one ratio a step."""
+        masses, mass = [], gmpy2.mpfr(1)
         step = gmpy2.exp(-1 / (2 * gmpy2.mpfr(self.sigma2)))
         ratio, square = step, step * step
         for _ in range(last + 1):  # exp(-(k+1)^2/2s) = exp(-k^2/2s) exp(-(2k+1)/2s)
-            found.append(mass)
+            masses.append(mass)
             mass, ratio = mass * ratio, ratio * square
-        return found
+        return masses
 
     def log_ratio(self, k: np.ndarray) -> np.ndarray:
+        """-k^2 / (2 sigma2)."""
         return wide.gaussian_log_ratio(k, self.sigma2)
 
     def exact_ratio(self, k: int) -> float:
+        """exp(-k^2 / (2 sigma2))."""
         return wide.gaussian_exact_ratio(k, self.sigma2)
 
 
@@ -127,14 +130,20 @@ LAWS = {"skellam": Skellam, "discrete-gaussian": DiscreteGaussian}
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """P(X <= k), k = -last ... last - 1, as 256-bit integers: the first 64 bits of each, and the others."""
+    """P(X <= k), k = -last ... last - 1, as 256-bit integers: the first 64 bits of each, and the others.
+
+    Integers beyond `last` are left out: both tails together have a probability below 2^-256.
+    """
 
     last: int
     high: np.ndarray = field(repr=False)
     rest: list[int] = field(repr=False)
 
     def look_up(self, high: np.ndarray, stream: Stream) -> np.ndarray:
-        """The draws whose first 64 bits are `high`; where those do not decide, the others are taken from the stream."""
+        """The draws whose first 64 bits are `high`; where those do not decide, the others are taken from the stream.
+
+        Guarantee: each draw is the smallest k whose P(X <= k) is above 256 uniform bits, compared as integers.
+        """
         index = np.searchsorted(self.high, high, side="left")
         ties = np.flatnonzero(self.high[np.minimum(index, len(self.high) - 1)] == high)
         for i in ties:
@@ -145,7 +154,13 @@ class Table:
 
 
 def draw(law: Law, stream: Stream, count: int) -> np.ndarray:
-    """`count` independent integers of the law, int64."""
+    """`count` independent integers of the law, int64.
+
+    Guarantee: each is within `distance(law)` of the law in total variation, and no rounding of floating point decides it. The
+    same stream gives the same integers; all randomness is the stream's.
+
+    Assumes: the stream is cryptographic and used for nothing else. The time of a draw depends a little on what is drawn.
+    """
     last = reach(law, log2_probability=-BITS)
     if last > WIDEST:
         return wide.draw_wide(law, stream, count, last=last)
@@ -162,12 +177,25 @@ def prepare(law: Law) -> None:
 
 
 def distance(law: Law) -> float:
-    """The total variation between a draw and its law: a unit of the last place for every integer, and both tails."""
+    """The total variation between a draw and its law: a unit of the last place for every integer, and both tails.
+
+    Guarantee: an upper bound, below 2^-200 for every law that can be drawn. A price counts it once for every coordinate of
+    every share (`slack`).
+
+    >>> distance(Skellam(4.0)) < 2.0**-240
+    True
+    """
     return (2 * reach(law, log2_probability=-BITS) + 4) * 2.0**-BITS
 
 
 def reach(law: Law, *, log2_probability: float) -> int:
-    """The smallest t found with P(|X| >= t) <= 2^log2_probability, by the law's proven tail."""
+    """The smallest t found with P(|X| >= t) <= 2^log2_probability, by the law's proven tail.
+
+    Guarantee: the probability at t is within the bound; a smaller t might be, too.
+
+    >>> reach(DiscreteGaussian(1.0), log2_probability=-80)
+    11
+    """
 
     def beyond(t: int) -> bool:
         return law.log2_tail(t) + 1 <= log2_probability
@@ -184,7 +212,10 @@ def reach(law: Law, *, log2_probability: float) -> int:
 
 @lru_cache(maxsize=8)
 def table(law: Law) -> Table:
-    """The law's table, made once."""
+    """The law's table, made once and kept: up to 8 MB and half a second, for WIDEST integers on a side.
+
+    Guarantee: every entry is within half a unit of 2^-256 of P(X <= k), but for errors of 2^-360.
+    """
     last = reach(law, log2_probability=-BITS)
     with gmpy2.context(precision=PRECISION):
         masses = law.masses(last)
@@ -194,7 +225,7 @@ def table(law: Law) -> Table:
             total += mass
             below.append(int(gmpy2.rint(total * scale)))
     # P(X <= k) = 1 - P(X <= -k-1)
-    whole = [*below, *((1 << BITS) - max(value, 1) for value in reversed(below))]
+    cumulative = [*below, *((1 << BITS) - max(value, 1) for value in reversed(below))]
     rest = BITS - WORD
-    high = np.array([value >> rest for value in whole], dtype=np.uint64)
-    return Table(last, high, [value & ((1 << rest) - 1) for value in whole])
+    high = np.array([value >> rest for value in cumulative], dtype=np.uint64)
+    return Table(last, high, [value & ((1 << rest) - 1) for value in cumulative])

@@ -1,7 +1,8 @@
 """Integer noise without any rounding: scalar samplers in exact rational arithmetic, the slow twins of discrete.py.
 
-Source: Canonne, Kamath, Steinke 2020 (arXiv:2004.00010v4), Algorithms 1 to 3. Every decision compares integers that were
-drawn uniformly, so the laws are exact; the price is about a hundred microseconds a draw.
+Source: Canonne, Kamath, Steinke 2020 (arXiv:2004.00010v4), Algorithms 1 to 3. Every decision compares integers that were drawn
+uniformly, so the laws are exact; the price is about a hundred microseconds a draw, and a time that depends on what is drawn.
+Tests hold the fast samplers against these; no release uses them.
 """
 
 from fractions import Fraction
@@ -13,7 +14,7 @@ WORD = 32
 
 
 def below(stream: Stream, bound: int) -> int:
-    """A uniform integer in [0, bound), by rejection."""
+    """A uniform integer in [0, bound), by rejection. Assumes: bound >= 1."""
     bits = (bound - 1).bit_length()
     while True:
         value = int.from_bytes(stream.words(-(-bits // WORD)).tobytes(), "little") % (1 << bits)
@@ -22,12 +23,12 @@ def below(stream: Stream, bound: int) -> int:
 
 
 def bernoulli(stream: Stream, p: Fraction) -> bool:
-    """True with probability p, a rational number."""
+    """True with probability p, a rational number from 0 to 1."""
     return below(stream, p.denominator) < p.numerator
 
 
 def bernoulli_exp(stream: Stream, gamma: Fraction) -> bool:
-    """True with probability exp(-gamma) (Algorithm 1)."""
+    """True with probability exp(-gamma), gamma >= 0 (Algorithm 1)."""
     while gamma > 1:
         if not bernoulli_exp(stream, Fraction(1)):
             return False
@@ -39,7 +40,7 @@ def bernoulli_exp(stream: Stream, gamma: Fraction) -> bool:
 
 
 def discrete_laplace(stream: Stream, t: int) -> int:
-    """P(k) proportional to exp(-|k| / t) (Algorithm 2 with s = 1)."""
+    """P(k) proportional to exp(-|k| / t), t >= 1 (Algorithm 2 with s = 1)."""
     while True:
         u = below(stream, t)
         if not bernoulli_exp(stream, Fraction(u, t)):
@@ -53,7 +54,13 @@ def discrete_laplace(stream: Stream, t: int) -> int:
 
 
 def discrete_gaussian(stream: Stream, sigma2: Fraction) -> int:
-    """P(k) proportional to exp(-k^2 / (2 sigma2)) (Algorithm 3)."""
+    """P(k) proportional to exp(-k^2 / (2 sigma2)), sigma2 > 0 (Algorithm 3).
+
+    >>> from tacit.random import seeded
+    >>> stream = seeded(0)("exact")
+    >>> [discrete_gaussian(stream, Fraction(9)) for _ in range(5)]
+    [-3, -1, 1, 3, 7]
+    """
     t = isqrt(int(sigma2)) + 1
     while True:
         y = discrete_laplace(stream, t)

@@ -31,20 +31,25 @@ class WideLaw(Protocol):
     """A symmetric law that falls away from zero, given by the ratio of its masses."""
 
     @property
-    def variance(self) -> float: ...
+    def variance(self) -> float:
+        """An upper bound of the variance; exact for Skellam."""
+        ...
 
     def log_ratio(self, k: np.ndarray) -> np.ndarray:
-        """log(p(k) / p(0)) in floating point, with an absolute error below 2^-41."""
+        """log(p(k) / p(0)) in floating point, with an absolute error below 2^-41, where the law is too wide for a table."""
         ...
 
     def exact_ratio(self, k: int) -> float:
-        """p(k) / p(0) in the current gmpy2 context."""
+        """p(k) / p(0) to many digits, in the current gmpy2 context, there too."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class Blocks:
-    """Block j holds the integers from edges[j] on, `width` of them, each with claims[j]; `marks` are running sums of claims."""
+    """Block j holds the integers from edges[j] on, `width` of them, each with claims[j]; `marks` are running sums of claims.
+
+    Guarantee: claims[j] / SCALE is at least p(k) / p(0) for every k of the block, so that rejection leaves exactly the law.
+    """
 
     width: int
     edges: np.ndarray = field(repr=False)
@@ -54,7 +59,10 @@ class Blocks:
 
 @lru_cache(maxsize=8)
 def blocks(law: WideLaw, last: int) -> Blocks:
-    """Blocks for the integers from -last to last."""
+    """Blocks for the integers from -last to last, made once and kept.
+
+    Assumes: the law falls away from zero, so that the integer of a block nearest to zero is its likeliest.
+    """
     width = 1 << max(0, math.floor(math.log2(math.sqrt(law.variance) / BLOCKS_PER_STD)))
     count = -(-(last + 1) // width)
     edges = width * np.arange(-count, count)
@@ -64,29 +72,35 @@ def blocks(law: WideLaw, last: int) -> Blocks:
 
 
 def draw_wide(law: WideLaw, stream: Stream, count: int, *, last: int) -> np.ndarray:
-    """`count` independent integers of the law, int64."""
-    made, parts, missing = blocks(law, last), [], count
+    """`count` independent integers of the law, int64, none much beyond `last`.
+
+    Guarantee: exact but for what lies beyond `last` and the 2^-250 of `exact_ratio`; both are within `discrete.distance`. How
+    many words of the stream are used depends on what is thrown away.
+
+    Assumes: variances from 2^24 on; narrower laws have a table.
+    """
+    proposal, parts, missing = blocks(law, last), [], count
     while missing:
-        parts.append(_try(law, made, stream, missing + missing // 16 + 16)[:missing])
+        parts.append(_try(law, proposal, stream, missing + missing // 16 + 16)[:missing])
         missing -= len(parts[-1])
     return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
 
 
-def _try(law: WideLaw, made: Blocks, stream: Stream, count: int) -> np.ndarray:
-    """One proposal each; what is kept of them."""
-    total = int(made.marks[-1])
+def _try(law: WideLaw, proposal: Blocks, stream: Stream, count: int) -> np.ndarray:
+    """One proposal each; what is accepted of them."""
+    total = int(proposal.marks[-1])
     fair = np.uint64((1 << 64) // total * total - 1)
     words = _words(stream, 3 * count).reshape(3, count)
     chosen = words[0] <= fair
-    block = np.searchsorted(made.marks, words[0] % np.uint64(total), side="right")
-    k = made.edges[block] + (words[1] & np.uint64(made.width - 1)).astype(np.int64)
-    claim = made.claims[block]
+    block = np.searchsorted(proposal.marks, words[0] % np.uint64(total), side="right")
+    k = proposal.edges[block] + (words[1] & np.uint64(proposal.width - 1)).astype(np.int64)
+    claim = proposal.claims[block]
     bar = SCALE * np.exp(law.log_ratio(k)) / claim
     u = (words[2] >> np.uint64(11)) * 2.0**-53
-    kept = u < bar
+    accepted = u < bar
     for i in np.flatnonzero(np.abs(u - bar) < CLOSE):
-        kept[i] = _decide(law, int(k[i]), int(claim[i]), int(words[2][i]), stream)
-    return k[chosen & kept]
+        accepted[i] = _decide(law, int(k[i]), int(claim[i]), int(words[2][i]), stream)
+    return k[chosen & accepted]
 
 
 def _decide(law: WideLaw, k: int, claim: int, high: int, stream: Stream) -> bool:
@@ -107,7 +121,7 @@ def gaussian_log_ratio(k: np.ndarray, sigma2: float) -> np.ndarray:
 
 
 def gaussian_exact_ratio(k: int, sigma2: float) -> float:
-    """exp(-k^2 / (2 sigma2))."""
+    """exp(-k^2 / (2 sigma2)) in the current gmpy2 context."""
     return gmpy2.exp(-gmpy2.mpfr(k * k) / (2 * gmpy2.mpfr(sigma2)))
 
 
@@ -120,7 +134,11 @@ def skellam_log_ratio(k: np.ndarray, v: float) -> np.ndarray:
 
 
 def skellam_exact_ratio(k: int, v: float) -> float:
-    """I_k(v) / I_0(v) by Debye's expansion: exp(w - v - k asinh(k/v)) sqrt(v/w) (1 + sum U_n(t) / w^n) / (the same at 0)."""
+    """I_k(v) / I_0(v) by Debye's expansion in the current gmpy2 context.
+
+    exp(w - v - k asinh(k/v)) sqrt(v/w) (1 + sum of (U_n(t) / t^n) / w^n) / (the same at 0), w = sqrt(k^2 + v^2), t = k / w
+    (DLMF 10.41.3).
+    """
     x, variance = gmpy2.mpfr(k), gmpy2.mpfr(v)
     w = gmpy2.sqrt(x * x + variance * variance)
     power = gmpy2.exp(x * x / (w + variance) - x * gmpy2.asinh(x / variance))
@@ -147,7 +165,7 @@ def debye(terms: int) -> tuple[tuple[Fraction, ...], ...]:
     >>> debye(1)
     ((Fraction(1, 8), Fraction(-5, 24)),)
     """
-    found, u = [], {0: Fraction(1)}  # U_n as {power: coefficient}
+    polynomials, u = [], {0: Fraction(1)}  # U_n as {power: coefficient}
     for n in range(1, terms + 1):
         after: dict[int, Fraction] = {}
         for power, c in u.items():
@@ -155,5 +173,5 @@ def debye(terms: int) -> tuple[tuple[Fraction, ...], ...]:
                 half = Fraction(power, 2) * (1 if shift == 1 else -1)
                 after[power + shift] = after.get(power + shift, Fraction(0)) + c * (half + factor)
         u = after
-        found.append(tuple(u.get(n + 2 * j, Fraction(0)) for j in range(n + 1)))
-    return tuple(found)
+        polynomials.append(tuple(u.get(n + 2 * j, Fraction(0)) for j in range(n + 1)))
+    return tuple(polynomials)

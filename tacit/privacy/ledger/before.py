@@ -1,4 +1,7 @@
-"""What other runs have sealed in a ledger before a run is planned: noise is sized for what they have left. Nothing is written."""
+"""What other runs have sealed in a ledger before a run is planned: noise is sized for what they have left. Nothing is written.
+
+A run keeps in its own folder (`run.json`) what it found here when it began, so that resuming it gives the same noise.
+"""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,23 +12,30 @@ from typing import Any
 import numpy as np
 
 from tacit.errors import LedgerError
-from tacit.privacy.ledger import reader as books
-from tacit.privacy.ledger import witness
+from tacit.privacy.ledger import reader, witness
 from tacit.privacy.ledger.conditions import Condition
 from tacit.privacy.ledger.filter import Spent
-from tacit.privacy.ledger.ledger import ALL
-from tacit.privacy.ledger.tables import refuse_older_format, refuse_other_population
+from tacit.privacy.ledger.tables import ALL, refuse_older_format, refuse_other_population, tables_of
 
 
 @dataclass(frozen=True)
 class Before:
-    """The seals of other runs in one unit, by client; what everybody was sealed for stands under the empty name."""
+    """The seals of other runs in one unit, by client; what everybody was sealed for stands under the empty name.
+
+    >>> before = Before(1, {"": Spent(1.0, 1e-6), "north": Spent(0.5, 1e-6)})
+    >>> before.of("north").epsilon, before.of("south").epsilon, before.of("").epsilon
+    (1.5, 1.0, 1.5)
+    """
 
     runs: int = 0
     sealed: Mapping[str, Spent] = field(default_factory=dict, repr=False)
 
     def of(self, client: str) -> Spent:
-        """As `Ledger.before`: what counts for a client; of the empty name, for whoever has sealed most."""
+        """As `Ledger.before`: what counts for a client; of the empty name, for whoever has sealed most.
+
+        For the empty name the largest epsilon and the largest delta are taken, which may be two clients': together they bound
+        every client.
+        """
         shared = self.sealed.get(ALL, Spent())
         if client != ALL:
             own = self.sealed.get(client, Spent())
@@ -35,7 +45,13 @@ class Before:
         return Spent(shared.epsilon + most[0], shared.delta + most[1])
 
     def epsilons(self, names: Sequence[str], *, together: bool) -> np.ndarray:
-        """The epsilon that is gone for each client; where all pay together, for each what is gone for the one with least left."""
+        """The epsilon that is gone for each client; where all pay together, for each what is gone for the one with least left.
+
+        One noise protects all who pay together, so it is sized for that one.
+
+        >>> Before(1, {"north": Spent(0.5, 1e-6)}).epsilons(["north", "south"], together=True).tolist()
+        [0.5, 0.5]
+        """
         if together:
             return np.full(len(names), self.of(ALL).epsilon)
         return np.array([self.of(name).epsilon for name in names])
@@ -49,13 +65,18 @@ NOTHING = Before()
 
 
 def read(path: Path, *, unit: str) -> Before:
-    """What a ledger's runs have sealed in one unit; nothing where there is no ledger yet. Raises LedgerError."""
-    _refuse_place(path)
+    """What a ledger's runs have sealed in one unit; nothing where there is no ledger yet.
+
+    Guarantee: the file is opened for reading alone.
+
+    Raises: LedgerError for a path where there can be no ledger, a file that is none, and one of a format that seals no prices.
+    """
+    _refuse_path(path)
     if not path.exists() or not path.stat().st_size:
         return NOTHING
-    with books.reading(path) as db:
+    with reader.reading(path) as db:
         refuse_older_format(db, path)
-        if "seals" not in books.tables(db):
+        if "seals" not in tables_of(db):
             return NOTHING
         query = "SELECT client, TOTAL(epsilon), TOTAL(delta) FROM seals WHERE unit = ? GROUP BY client"
         sealed = {client: Spent(epsilon, delta) for client, epsilon, delta in db.execute(query, (unit,))}
@@ -66,40 +87,49 @@ def read(path: Path, *, unit: str) -> Before:
 def refuse(path: Path, *, population: str, conditions: Iterable[Condition] = ()) -> None:
     """Refuses what a run on this ledger would be refused for: a lost or older copy, other data, rows that changed hands.
 
-    Raises LedgerError.
+    It is for plans, which write nothing: the run itself asks again, within the transaction of its first charge.
+
+    Raises: LedgerError.
     """
     mark = path.with_name(f"{path.name}.mark")
     witness.refuse_lost(path, mark)
     if not path.exists() or not path.stat().st_size:
         return
-    for fault in books.marked(path, mark):
+    for fault in reader.marked(path, mark):
         raise LedgerError(f"{path}: {fault}.")
-    with books.reading(path) as db:
+    with reader.reading(path) as db:
         refuse_other_population(db, path, population)
         for condition in conditions:
             condition.refuse(db, path)
 
 
 def recorded(record: Mapping[str, Any]) -> Before:
-    """The inverse of `Before.record`."""
+    """The inverse of `Before.record`. Raises KeyError, TypeError, ValueError or AttributeError for what is no such record.
+
+    >>> recorded(Before(1, {"north": Spent(0.5, 1e-6)}).record())
+    Before(runs=1)
+    """
     sealed = {str(name): Spent(float(epsilon), float(delta)) for name, (epsilon, delta) in record["sealed"].items()}
     return Before(int(record["runs"]), sealed)
 
 
 def noted(path: Path) -> Before:
-    """What a run's folder notes (`run.json`); nothing in a folder of an earlier version. Raises LedgerError."""
+    """What a run's folder notes (`run.json`); nothing in a folder of an earlier version.
+
+    Raises: LedgerError where the file is missing or damaged: without it nobody knows for what the run's noise was sized.
+    """
     try:
         return recorded(json.loads(path.read_text("utf-8")).get("before", NOTHING.record()))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise LedgerError(f"{path} is missing or damaged, so nobody knows the run's noise: put it back.") from None
 
 
-def _refuse_place(path: Path) -> None:
-    """Raises LedgerError for what can never be a ledger's place."""
+def _refuse_path(path: Path) -> None:
+    """Raises LedgerError for a path where there can never be a ledger."""
     if path.is_dir():
         raise LedgerError(
             f"privacy.ledger = {str(path)!r} is a folder: name a file, for instance {path / 'ledger.db'}."
         )
-    above = next(place for place in path.absolute().parents if place.exists())
+    above = next(parent for parent in path.absolute().parents if parent.exists())
     if not above.is_dir():
         raise LedgerError(f"privacy.ledger = {str(path)!r} cannot be made: {above} is a file, not a folder.")

@@ -9,31 +9,41 @@ from tacit.errors import LedgerError
 
 
 class Condition(Protocol):
-    """Something that the runs of one ledger must agree on; noted with the first charge of a run."""
+    """Something that the runs of one ledger must agree on; noted with the first charge of a run.
+
+    Guarantee, of the ledger: `refuse` is asked when the run opens the file and again within the transaction of its first
+    charge, just before `note`, so that of two runs at once the second sees what the first noted.
+    """
 
     def refuse(self, db: sqlite3.Connection, path: Path) -> None:
-        """Raises LedgerError where the ledger says otherwise."""
+        """Raises LedgerError where the ledger says otherwise. It writes nothing."""
         ...
 
     def note(self, db: sqlite3.Connection) -> None:
-        """Writes it down, within the transaction of a charge."""
+        """Writes it down, within the transaction of a charge. Doing so twice changes nothing."""
         ...
 
 
 @dataclass(frozen=True)
 class Draws:
-    """The server's seeded cohorts: its key knows no rows, so the same key must not draw for other rows."""
+    """The server's seeded cohorts: its key knows no rows, so the same key must not draw for other rows.
+
+    The same `key` draws the same cohorts. On rows with another `digest` two runs would share one draw, and their prices are
+    for independent ones.
+    """
 
     key: str
     digest: str
 
     def refuse(self, db: sqlite3.Connection, path: Path) -> None:
-        found = db.execute("SELECT digest FROM draws WHERE key = ?", (self.key,)).fetchone()
-        if found is not None and found[0] != self.digest:
+        """Raises LedgerError where this key has drawn for other rows: another run.seed is needed."""
+        known = db.execute("SELECT digest FROM draws WHERE key = ?", (self.key,)).fetchone()
+        if known is not None and known[0] != self.digest:
             raise LedgerError(
                 f"The ledger {path} knows a run of these settings on other rows, and the same seed would draw the same"
                 " cohorts: change run.seed; nothing was released."
             )
 
     def note(self, db: sqlite3.Connection) -> None:
+        """Notes for which rows the key has drawn."""
         db.execute("INSERT OR IGNORE INTO draws VALUES (?, ?)", (self.key, self.digest))

@@ -35,7 +35,10 @@ class Spent:
 
 @dataclass(frozen=True)
 class Seal:
-    """One client in one run: at most `most` releases of one event, for `epsilon` at `delta`."""
+    """One client in one run: at most `most` releases of one event, for `epsilon` at `delta`.
+
+    Guarantee: `epsilon` is the price of all `most` releases at `delta`, computed before the first of them.
+    """
 
     unit: str
     event: str
@@ -67,6 +70,17 @@ def most_releases(
     """How many releases of the event may be sealed, after what other runs have sealed; 0 where none can.
 
     `budget.delta` is the run's own share of `total_delta`; `most_epsilon` is what this run was promised to cost at most.
+
+    Guarantee: the epsilon of so many releases, added to `before.epsilon`, is at most `budget.epsilon`, and the run's delta,
+    added to `before.delta`, at most `total_delta` (to 1e-9 of it, which binary fractions need). At most the planned rounds and
+    a tenth of them and two are sealed, also where the budget is infinite.
+
+    Raises: BadInput for an event without a price.
+
+    >>> from dp_accounting import GaussianDpEvent
+    >>> run = {"total_delta": 2e-6, "rounds": 30, "accountant": "pld", "hint": 1}
+    >>> [most_releases(Budget(3.0, 1e-6), GaussianDpEvent(8.0), before=Spent(e, 1e-6), **run) for e in (0.0, 1.0, 3.0)]
+    [26, 12, 0]
     """
     if before.delta + budget.delta > total_delta * (1 + ROUNDING):
         return 0
@@ -78,14 +92,25 @@ def most_releases(
 
 
 def seal(budget: Budget, event: DpEvent, *, most: int, accountant: str) -> Seal:
-    """The price of `most` releases, before the first of them."""
+    """The price of `most` releases, before the first of them.
+
+    Assumes: `most` is what `most_releases` allowed. Nothing is written: tacit/privacy/ledger/sealing.py does that.
+
+    Raises: BadInput for an event without a price.
+    """
     composition = price.compose([(event, most)])
     epsilon = price.epsilon(composition, delta=budget.delta, accountant=accountant)
     return Seal(budget.unit, text_of(event), budget.delta, most, epsilon)
 
 
 def refuse_other(known: Seal, budget: Budget, event: DpEvent, *, who: str, path: object) -> None:
-    """Refuses a charge that is not the one a run was sealed with. Raises LedgerError."""
+    """Refuses a charge that is not the one a run was sealed with: another event, unit or delta.
+
+    The price of a run is that of one event, fixed before its first release; another noise or rate in its midst has no such
+    price.
+
+    Raises: LedgerError, which says what was sealed and what is asked.
+    """
     asked = (budget.unit, text_of(event), budget.delta)
     if asked != (known.unit, known.event, known.delta):
         raise LedgerError(
@@ -96,7 +121,12 @@ def refuse_other(known: Seal, budget: Budget, event: DpEvent, *, who: str, path:
 
 
 def stands(known: Seal, budget: Budget, *, before: Spent, most_epsilon: float = math.inf) -> bool:
-    """Whether all that was sealed is still within the budget: it is not where the budget was lowered since."""
+    """Whether all that was sealed is still within the budget. It is not where that, or `most_epsilon`, was lowered since.
+
+    >>> sealed = Seal("client", "", 1e-6, most=9, epsilon=2.0)
+    >>> [stands(sealed, Budget(epsilon, 1e-6, "client"), before=Spent(0.5)) for epsilon in (3.0, 2.0)]
+    [True, False]
+    """
     if known.epsilon > most_epsilon * (1 + ROUNDING):
         return False
     return budget.epsilon == math.inf or before.epsilon + known.epsilon <= budget.epsilon * (1 + ROUNDING)

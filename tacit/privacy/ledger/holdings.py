@@ -3,10 +3,9 @@
 Rows may come and go, and their client's charges carry over. A row that changes hands would have the charges of two clients,
 and one that leaves the protected rows for the test set would be public: both are refused. A row is known by a hash of its
 encoded values and its label, so two equal rows are told apart by nothing. They are counted: rows that were at two clients from
-the first are no move; a move is a row that is new at one place and missing at another, whether at once or in two steps.
+the first are no move; a move is a row that is new with one client and missing with another, whether at once or in two steps.
 """
 
-import datetime
 import hashlib
 import sqlite3
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ import torch
 from tacit.data.dataset import Dataset
 from tacit.data.population import Population
 from tacit.errors import LedgerError
+from tacit.privacy.ledger.tables import now
 
 HASH_BYTES = 16
 TEST = ""  # whose rows the held-out ones are
@@ -31,21 +31,27 @@ Counts = dict[bytes, dict[str, int]]  # row -> client -> how often
 
 @dataclass(frozen=True, eq=False)
 class Holdings:
-    """How often each row is with each client; the empty name has the test rows."""
+    """How often each row is with each client; the empty name has the test rows.
+
+    Guarantee: a row that was charged to one client is not charged to another later, and does not become a test row, as far as
+    the hash of its values tells rows apart (blake2b, 128 bits). Equal rows that two clients had from the first stay with both.
+
+    Assumes: a row that is changed is another row. Whoever edits a value of a row hides its move; that is beyond this check.
+    """
 
     counts: Counts = field(repr=False)
 
     @cached_property
     def digest(self) -> str:
         """A hash of all of it: what is known already is not compared again."""
-        made = hashlib.blake2b(digest_size=HASH_BYTES)
+        hashed = hashlib.blake2b(digest_size=HASH_BYTES)
         for row in sorted(self.counts):
-            made.update(row)
-            made.update(repr(sorted(self.counts[row].items())).encode())
-        return made.hexdigest()
+            hashed.update(row)
+            hashed.update(repr(sorted(self.counts[row].items())).encode())
+        return hashed.hexdigest()
 
     def refuse(self, db: sqlite3.Connection, path: Path) -> None:
-        """Raises LedgerError where a row has changed hands since this ledger was charged."""
+        """Raises LedgerError where a row has changed hands, or went over to the test rows, since this ledger was charged."""
         if db.execute("SELECT 1 FROM holdings WHERE digest = ?", (self.digest,)).fetchone():
             return
         for row, known in self._known(db):
@@ -54,18 +60,20 @@ class Holdings:
                 raise LedgerError(_sentence(path, *moved))
 
     def note(self, db: sqlite3.Connection) -> None:
-        """Adds what is new, within the transaction of a charge."""
+        """Adds what is new, within the transaction of a charge.
+
+        Of a row seen before, the most often it was at one client is kept.
+        """
         known = {row for row, _ in self._known(db)}
         rows = [
             (row, client, 0 if row in known else count, count)
-            for row, places in self.counts.items()
-            for client, count in places.items()
+            for row, by_client in self.counts.items()
+            for client, count in by_client.items()
         ]
         db.executemany(
             "INSERT INTO held VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET most = MAX(most, excluded.most)", rows
         )
-        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
-        db.execute("INSERT OR IGNORE INTO holdings VALUES (?, ?)", (self.digest, now))
+        db.execute("INSERT OR IGNORE INTO holdings VALUES (?, ?)", (self.digest, now()))
 
     def _known(self, db: sqlite3.Connection) -> Iterator[tuple[bytes, dict[str, tuple[int, int]]]]:
         """The rows here that the ledger knows, each with (at first sight, at most) by client."""
@@ -73,34 +81,37 @@ class Holdings:
         for start in range(0, len(rows), MOST_AT_ONCE):
             part = rows[start : start + MOST_AT_ONCE]
             marks = ", ".join("?" * len(part))
-            found: dict[bytes, dict[str, tuple[int, int]]] = {}
+            known: dict[bytes, dict[str, tuple[int, int]]] = {}
             for row, client, first, most in db.execute(f"SELECT * FROM held WHERE row IN ({marks})", part):
-                found.setdefault(row, {})[client] = (first, most)
-            yield from found.items()
+                known.setdefault(row, {})[client] = (first, most)
+            yield from known.items()
 
 
-def _moved(now: dict[str, int], known: dict[str, tuple[int, int]]) -> tuple[str, str] | None:
-    """(from, to) of a row that is new at one place and missing at another, or new in the test set at all.
+def _moved(here: dict[str, int], known: dict[str, tuple[int, int]]) -> tuple[str, str] | None:
+    """(from, to) of a row that is new with one client and missing with another, or new in the test set at all.
 
     >>> _moved({"b": 1}, {"a": (1, 1)}), _moved({"a": 1, "b": 1}, {"a": (1, 1)})
     (('a', 'b'), None)
     """
-    for client, count in now.items():
+    for client, count in here.items():
         others = [other for other in known if other != client]
-        gone = [other for other in others if now.get(other, 0) < known[other][1]]
+        gone = [other for other in others if here.get(other, 0) < known[other][1]]
         if count > known.get(client, (0, 0))[0] and (gone or (client == TEST and others)):
             return (gone or others)[0], client
     return None
 
 
 def holdings(population: Population, dataset: Dataset) -> Holdings:
-    """What every client holds, and what is held out."""
+    """What every client holds, and what is held out: one hash per row, of its encoded values and its label.
+
+    Assumes: rows are encoded alike in every run of the ledger; the population's identity sees to that.
+    """
     counts: Counts = {}
     owners = np.repeat(np.arange(len(population)), population.sizes)
     protected = zip(_rows(population.x, population.y), (population.names[k] for k in owners.tolist()), strict=True)
     for row, client in chain(protected, ((row, TEST) for row in _rows(dataset.test_x, dataset.test_y))):
-        places = counts.setdefault(row, {})
-        places[client] = places.get(client, 0) + 1
+        by_client = counts.setdefault(row, {})
+        by_client[client] = by_client.get(client, 0) + 1
     return Holdings(counts)
 
 
@@ -110,9 +121,9 @@ def _rows(x: torch.Tensor, y: torch.Tensor) -> Iterator[bytes]:
         yield hashlib.blake2b(row.tobytes() + repr(label).encode(), digest_size=HASH_BYTES).digest()
 
 
-def _sentence(path: Path, before: str, now: str) -> str:
-    first, second = (f"client {name}" if name != TEST else "the test rows" for name in (before, now))
-    if now == TEST:
+def _sentence(path: Path, before: str, after: str) -> str:
+    first, second = (f"client {name}" if name != TEST else "the test rows" for name in (before, after))
+    if after == TEST:
         text = f"a row that {first} was charged for is now among {second}, which are public"
     else:
         text = f"a row of {first} is now with {second}, so it would have the charges of both"

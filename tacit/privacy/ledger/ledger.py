@@ -1,19 +1,17 @@
-"""The ledger: who was charged what, for which round of which run. Append-only, on disk, paid before anything is
-released.
+"""The ledger: who was charged what, for which round of which run. Append-only, on disk, paid before anything is released.
 
-SQLite with `synchronous=FULL`: when `admit` returns, the charge has reached the disk. Entries are never changed or
-removed. Record-level and client-level charges are kept apart and never added.
+SQLite with `synchronous=FULL`: when `admit` returns, the charge has reached the disk. Entries are never changed or removed.
+Record-level and client-level charges are kept apart and never added.
 
 A charge belongs to (client, run, round, attempt). An attempt names everything the released bits are a function of
-(tacit/build/release.py): a resumed round that repeats the very same release is paid once; anything else, however small the change,
-is another attempt and is paid again. Within a run a client's event never changes: another one is refused, not ignored.
+(tacit/build/release.py): a resumed round that repeats the very same release is paid once; anything else, however small the
+change, is another attempt and is paid again. Within a run a client's event never changes: another one is refused, not ignored.
 
-Before a client's first charge in a run, the price of all it may release there is sealed (tacit/privacy/ledger/filter.py), and what
-other runs have sealed counts as spent. Where the secret choice of a cohort is part of the price, every client pays for
+Before a client's first charge in a run, the price of all it may release there is sealed (tacit/privacy/ledger/sealing.py), and
+what other runs have sealed counts as spent. Where the secret choice of a cohort is part of the price, every client pays for
 every round, drawn or not: one row in the table `everybody`, and one seal whose client is the empty name.
 """
 
-import datetime
 import math
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
@@ -23,30 +21,35 @@ from pathlib import Path
 from dp_accounting import DpEvent
 
 from tacit.errors import LedgerError
-from tacit.privacy.accounting import events, price
-from tacit.privacy.ledger import filter as seals
+from tacit.privacy.accounting import price
 from tacit.privacy.ledger import witness
 from tacit.privacy.ledger.conditions import Condition
-from tacit.privacy.ledger.filter import Seal, Spent
-from tacit.privacy.ledger.tables import FORMAT, connect
-from tacit.types import Budget, Client, Unit
-
-__all__ = ["EVERYBODY", "FORMAT", "Ledger"]
-
-EVERYBODY = "every client"  # how `entries` names whom a charge to all is for
-ALL = ""  # whose seal that is
-BATCHES = "SELECT {} FROM batches WHERE run = ? AND round {} ?"
+from tacit.privacy.ledger.filter import text_of
+from tacit.privacy.ledger.sealing import Limits, Sealing
+from tacit.privacy.ledger.tables import ALL, EVERYBODY, now
+from tacit.privacy.ledger.view import BATCHES, RunView
+from tacit.types import Budget, Client
 
 Cost = Callable[[Client], DpEvent]
 
 
-class Ledger:
+class Ledger(RunView):
     """A ledger file, opened for one start of one run, which may spend `delta` in all and plans so many `rounds`.
 
     A client's budget holds the run's own share of delta; without `delta` the run has all of it. `most_epsilon` is what the run
-    may cost a client by itself, where less was promised than the budget has left. Guarantee: after `admit`
-    returns, what it charged is on disk; `spent` never reports less than what was charged. `marks` are files that say how
-    far the ledger has come; `conditions` are what the ledger must not contradict, noted there with the first charge.
+    may cost a client by itself, where less was promised than the budget has left. `marks` are files that say how far the
+    ledger has come (tacit/privacy/ledger/witness.py); `conditions` are what the ledger must not contradict, noted there with
+    the first charge.
+
+    Guarantee: after `admit` returns, what it charged is on disk; over all runs of the file, whatever the order in which they
+    charge it, no client's sealed prices add up to more than its budget at the time of sealing; `spent` never reports less than
+    what was charged.
+
+    Assumes: a release is made only after `admit` or `admit_everybody` has returned, and `attempt` names everything its bits
+    depend on. Whoever can write to the file can forge it: a mark shows a ledger that was lost or went back, and nothing more.
+
+    Raises: LedgerError where the file cannot be opened, has an older format, belongs to another population, is not as far as a
+    mark says, or contradicts a condition.
     """
 
     def __init__(
@@ -62,240 +65,113 @@ class Ledger:
         marks: Sequence[Path] = (),
         conditions: Sequence[Condition] = (),
     ):
-        self.path, self.run, self.accountant = Path(path), run, accountant
-        self._delta, self._rounds, self._marks = delta, rounds, tuple(marks)
-        self._most_epsilon = most_epsilon
-        self._round, self._attempt = 0, ""
-        self._ahead = False  # whether rounds after the open one are on disk: those of a run that lost its checkpoint
-        self._again = False  # whether the open round is on disk
-        self._seals: dict[str, Seal | None] = {}
-        self._used: dict[str, int] = {}
-        self._before: dict[tuple[str, str], Spent] = {}
-        self._events: dict[str, int] = {}
-        self._relations: dict[str, set[events.Relation]] = {}
-        self._others: dict[tuple[str, bool], int] = {}
+        self._marks = tuple(marks)
         for mark in self._marks:
-            witness.refuse_lost(self.path, mark)
-        self._db = connect(self.path, population=population)
+            witness.refuse_lost(Path(path), mark)
+        super().__init__(Path(path), population=population, run=run)
         for mark in self._marks:
             witness.refuse_older(self, mark)
         self._conditions = list(conditions)
         for condition in self._conditions:
             condition.refuse(self._db, self.path)
-        self._version = self._data_version()
+        self.accountant = accountant
+        self._sealing = Sealing(self, self._db, Limits(delta, rounds, most_epsilon, accountant))
+        self._used: dict[str, int] = {}
+        self._event_ids: dict[str, int] = {}
+        self._round, self._attempt = 0, ""
+        self._ahead = False  # whether rounds after the open one are on disk: those of a run that lost its checkpoint
+        self._again = False  # whether the open round is on disk
 
     def open_round(self, round: int, attempt: str) -> None:
-        """Says which release of which round is paid for. What is on disk for the very same one was left by a crash."""
+        """Says which release of which round is paid for next. What is on disk for the very same one was left by a crash.
+
+        Assumes: it is called before every `admit`. It writes nothing; until the round is paid, `rounds_left` counts it as
+        still to come even where it is on disk.
+        """
         self._round, self._attempt = round, attempt
-        found = {name for (name,) in self._db.execute(BATCHES.format("attempt", "="), (self.run, round))}
-        self._again = attempt in found
+        self._again = attempt in self._attempts(round)
         self._ahead = self._db.execute(BATCHES.format("1", ">"), (self.run, round)).fetchone() is not None
         self._forget_if_changed()
 
     def admit(self, clients: Sequence[Client], cost: Cost, *, hint: int = 1) -> list[Client]:
-        """Charges every client that can pay for the open round and returns them; the charge is on disk on return.
+        """Charges every client that can pay for the open round, and returns those, in the order given.
 
-        Raises LedgerError if the charge could not be written, or is another than was sealed: then nothing may be released.
+        Guarantee: on return the charges, and the seals of those charged for the first time, are on disk in one transaction,
+        and the marks after it. This call charges nobody whom it does not return. Whoever was charged for this very attempt
+        before is returned and not charged again. `hint` (about how many releases a budget pays for) saves prices and changes
+        nothing else.
+
+        Raises: LedgerError if the charge could not be written, is another than was sealed for that client in this run, would
+        mix clients that pay for themselves with a charge to all, or contradicts a condition; BadInput for an event without a
+        price, or with one for another change than the runs before. Then nothing may be released, and nothing was charged, with
+        one exception: where only a mark could not be written, the charge stands and is not asked for again.
         """
         with self._charging():
             priced = [(client, cost(client)) for client in clients]
             paying = [(c, event) for c, event in priced if self.rounds_left(c, event, hint=hint) >= 1]
             for client, event in paying:
-                self._seal(client.id, client.budget, event, hint)
-            written = self._write(paying)
-        self._count(written)
+                self._sealing.seal(client.id, client.budget, event, hint=hint)
+            self._count(self._write(paying))
         self._close_round()
         return [client for client, _ in paying]
 
     def admit_everybody(self, budget: Budget, event: DpEvent, *, hint: int = 1) -> bool:
         """Charges every client of the population for the open round, if each can pay within `budget`; else nobody.
 
-        The charge is one row, whatever the size of the population, and on disk on return. Raises LedgerError if it could not
-        be written: then nothing may be released.
+        Guarantee: the charge is one row, whatever the size of the population, and on disk on return; clients that were charged
+        alone in other runs are counted by the one that has sealed most. False means that nothing was charged and nothing may
+        be released.
+
+        Raises: as `admit`.
         """
-        written: list[str] = []
         with self._charging():
             left = self.rounds_left_to_all(budget, event, hint=hint)
             if left >= 1:
-                self._seal(ALL, budget, event, hint)
-                written = self._write_everybody(budget, event)
-        self._count(written)
+                self._sealing.seal(ALL, budget, event, hint=hint)
+                self._count(self._write_everybody(budget, event))
         if left >= 1:
             self._close_round()
         return left >= 1
 
     def rounds_left_to_all(self, budget: Budget, event: DpEvent, *, hint: int = 1) -> int:
-        """How many rounds at `event`, the open one included, every client can pay for."""
+        """How many rounds at `event`, the open one included, every client can pay for. Raises as `rounds_left`."""
         return self._left(ALL, budget, event, hint)
 
     def rounds_left(self, client: Client, event: DpEvent, *, hint: int = 1) -> int:
-        """How many rounds at `event`, the open one included, the client can pay for in this run."""
+        """How many rounds at `event`, the open one included, the client can pay for in this run; 0 or less where it cannot.
+
+        It counts what is sealed and not yet charged. Before the first charge it is what would be sealed: the most releases
+        that the rest of the budget pays for, at most the planned rounds and a few spare ones. A budget that was lowered since
+        counts at once.
+
+        Raises: LedgerError for another event, unit or delta than this run has sealed for the client; BadInput for an event
+        without a price, or with one for another change than those of the runs before.
+        """
         return self._left(client.id, client.budget, event, hint)
 
     def spent(self, client: Client) -> float:
-        """The epsilon of all that other runs have sealed and of all that this one has charged, in the budget's unit."""
+        """The epsilon of all that other runs have sealed and of all that this one has charged, in the budget's unit.
+
+        Guarantee: an upper bound for whatever order the runs were chosen in (basic composition,
+        tacit/privacy/ledger/filter.py). It holds at the sum of the runs' deltas.
+        """
         return self.before(client.id, client.budget.unit).epsilon + self.alone(client)
 
     def alone(self, client: Client) -> float:
-        """The epsilon, at the run's delta, of what this run has charged to the client."""
+        """The epsilon, at the run's own delta, of what this run has charged to the client, alone or with everybody."""
         composition = self.composition(client.id, client.budget.unit)
         return price.epsilon(composition, delta=client.budget.delta, accountant=self.accountant)
 
-    def composition(self, client: str | None, unit: str) -> price.Composition:
-        """What this run has charged to the client in one unit; of None, to every client."""
-        own = self._rows("charges", "client = :client AND", client, unit) if client is not None else []
-        return price.compose([*own, *self._rows("everybody", "", None, unit)])
-
-    def compositions(self, unit: str) -> dict[str, price.Composition]:
-        """`composition` of every client that this run charged by itself, read at once."""
-        rows = self._db.execute(
-            "SELECT client, events.text, COUNT(*) FROM charges JOIN events ON events.id = charges.event"
-            " WHERE run = ? AND unit = ? GROUP BY client, events.text",
-            (self.run, unit),
-        )
-        shared = self._rows("everybody", "", None, unit)
-        charges: dict[str, list[tuple[DpEvent, int]]] = {}
-        for client, text, count in rows:
-            charges.setdefault(client, [*shared]).append((price.from_text(text), count))
-        return {client: price.compose(paid) for client, paid in charges.items()}
-
-    def before(self, client: str, unit: str) -> Spent:
-        """What other runs have sealed for a client in one unit; of the empty name, for whoever has sealed most."""
-        if (client, unit) not in self._before:
-            query = "SELECT TOTAL(epsilon), TOTAL(delta) FROM seals WHERE client = ? AND run != ? AND unit = ?"
-            epsilon, delta = self._db.execute(query, (ALL, self.run, unit)).fetchone()
-            if client == ALL:
-                query = f"{query.replace('client = ?', 'client != ?')} GROUP BY client"
-                alone = self._db.execute(query, (ALL, self.run, unit)).fetchall()
-                own = max((e for e, _ in alone), default=0.0), max((d for _, d in alone), default=0.0)
-            else:
-                own = self._db.execute(query, (client, self.run, unit)).fetchone()
-            self._before[client, unit] = Spent(epsilon + own[0], delta + own[1])
-        return self._before[client, unit]
-
-    def sealed_elsewhere(self, unit: str) -> Iterator[tuple[str, DpEvent, int, float, float]]:
-        """(client, event, most, delta, epsilon) of every seal of other runs in one unit; the empty name is everybody."""
-        rows = self._db.execute(
-            "SELECT client, events.text, most, delta, epsilon FROM seals JOIN events ON events.id = seals.event"
-            " WHERE run != ? AND unit = ?",
-            (self.run, unit),
-        )
-        for client, text, most, delta, epsilon in rows:
-            yield client, price.from_text(text), most, delta, epsilon
-
-    def entries(self) -> Iterator[dict]:
-        """Every charge, oldest round first, as plain values."""
-        names = ("run", "round", "attempt", "client", "unit", "event", "time")
-        rows = self._db.execute(
-            "SELECT run, round, attempt, client, unit, text, time FROM"
-            f" (SELECT * FROM charges UNION ALL SELECT '{EVERYBODY}', * FROM everybody) AS paid"
-            " JOIN events ON events.id = paid.event ORDER BY time, run, round, client"
-        )
-        for row in rows:
-            yield dict(zip(names, row, strict=True))
-
-    def charged(self) -> set[str]:
-        """The clients that were ever charged, in whatever run."""
-        return {client for (client,) in self._db.execute("SELECT DISTINCT client FROM seals") if client != ALL}
-
-    def charged_before(self, round: int, attempt: str) -> bool:
-        """Whether another attempt at a round of this run was charged."""
-        found = {name for (name,) in self._db.execute(BATCHES.format("attempt", "="), (self.run, round))}
-        return bool(found - {attempt})
-
-    def knows(self, round: int, *, run: str | None = None) -> bool:
-        """Whether any attempt at a round of this run, or of another one, was charged."""
-        return self._db.execute(BATCHES.format("1", "="), (run or self.run, round)).fetchone() is not None
-
-    def charged_rounds(self) -> int:
-        """How many releases of this run are on disk, over all attempts."""
-        rows = "SELECT run, round, attempt FROM charges UNION SELECT run, round, attempt FROM everybody"
-        return self._db.execute(f"SELECT COUNT(*) FROM ({rows}) WHERE run = ?", (self.run,)).fetchone()[0]
-
-    def other_runs(self, unit: Unit, *, apart: bool = False) -> int:
-        """How many other runs have sealed a price in this unit; with `apart`, in the other one."""
-        self._forget_if_changed()
-        if (unit, apart) not in self._others:
-            query = f"SELECT COUNT(DISTINCT run) FROM seals WHERE run != ? AND unit {'!=' if apart else '='} ?"
-            self._others[unit, apart] = self._db.execute(query, (self.run, unit)).fetchone()[0]
-        return self._others[unit, apart]
-
-    def link(self, number: int) -> str | None:
-        """The chained hash of one batch of charges, or None where there is none of that number."""
-        row = self._db.execute("SELECT chain FROM batches WHERE number = ?", (number,)).fetchone()
-        return row[0] if row else None
-
-    def __repr__(self) -> str:
-        count = sum(self._db.execute(f"SELECT COUNT(*) FROM {t}").fetchone()[0] for t in ("charges", "everybody"))
-        return f"Ledger({str(self.path)!r}: {count} charges; entries() lists them)"
-
-    def close(self) -> None:
-        """Closes the file. Nothing is pending: every charge was written when it was made."""
-        self._db.close()
-
     def _left(self, name: str, budget: Budget, event: DpEvent, hint: int) -> int:
-        known, before = self._seal_of(name), self.before(name, budget.unit)
-        if known is None:
-            return self._affordable(budget, event, before, hint)
-        seals.refuse_other(known, budget, event, who=name or EVERYBODY, path=self.path)
-        most = known.most
-        if not seals.stands(known, budget, before=before, most_epsilon=self._most_epsilon):
-            most = min(most, self._affordable(budget, event, before, hint))
+        most = self._sealing.most(name, budget, event, hint=hint)
+        if self._sealing.of(name) is None:  # then nothing was charged either
+            return most
         return most - self._used_by(name) + self._repeated(name)
-
-    def _affordable(self, budget: Budget, event: DpEvent, before: Spent, hint: int) -> int:
-        self._refuse_other_relation(budget.unit, event)
-        total = budget.delta if self._delta is None else self._delta
-        limits = {"before": before, "total_delta": total, "rounds": self._rounds, "accountant": self.accountant}
-        limits["most_epsilon"] = self._most_epsilon
-        return seals.most_releases(budget, event, **limits, hint=hint)
-
-    def _refuse_other_relation(self, unit: str, event: DpEvent) -> None:
-        """Refuses an event whose price is for another change than those of other runs. Raises BadInput."""
-        if unit not in self._relations:
-            query = "SELECT DISTINCT text FROM events JOIN seals ON events.id = seals.event WHERE unit = ? AND run != ?"
-            texts = self._db.execute(query, (unit, self.run)).fetchall()
-            self._relations[unit] = {events.relation(price.from_text(text)) for (text,) in texts}
-        events.refuse_mixed(self._relations[unit] | {events.relation(event)})
-
-    def _seal_of(self, name: str) -> Seal | None:
-        if name not in self._seals:
-            row = self._db.execute(
-                "SELECT unit, text, delta, most, epsilon FROM seals JOIN events ON events.id = seals.event"
-                " WHERE client = ? AND run = ?",
-                (name, self.run),
-            ).fetchone()
-            self._seals[name] = Seal(*row) if row else None
-        return self._seals[name]
-
-    def _seal(self, name: str, budget: Budget, event: DpEvent, hint: int) -> None:
-        """Seals what the run may release about a client, once, within the transaction of its first charge."""
-        if self._seal_of(name) is not None:
-            return
-        self._refuse_mixture(name)
-        most = self._affordable(budget, event, self.before(name, budget.unit), hint)
-        made = seals.seal(budget, event, most=most, accountant=self.accountant)
-        self._db.execute("INSERT OR IGNORE INTO events (text) VALUES (?)", (made.event,))
-        self._db.execute(
-            "INSERT INTO seals SELECT ?, ?, ?, id, ?, ?, ?, ? FROM events WHERE text = ?",
-            (name, self.run, made.unit, made.delta, made.most, made.epsilon, _now(), made.event),
-        )
-        self._seals[name] = made
-
-    def _refuse_mixture(self, name: str) -> None:
-        """In one run either all pay together or each for itself: one share of delta covers one of the two."""
-        other = "!=" if name == ALL else "="
-        if self._db.execute(f"SELECT 1 FROM seals WHERE run = ? AND client {other} ?", (self.run, ALL)).fetchone():
-            raise LedgerError(
-                f"In one run of the ledger {self.path} either all clients pay together or each for itself."
-            )
 
     def _used_by(self, name: str) -> int:
         """How many releases of this run are on disk for a client, over all attempts."""
         if name not in self._used:
-            table, mine = ("everybody", "") if name == ALL else ("charges", "client = :client AND")
-            query = f"SELECT COUNT(*) FROM {table} WHERE {mine} run = :run"
-            self._used[name] = self._db.execute(query, {"client": name, "run": self.run}).fetchone()[0]
+            self._used[name] = self._on_disk(name)
         return self._used[name]
 
     def _repeated(self, name: str) -> int:
@@ -305,23 +181,20 @@ class Ledger:
         """
         if not (self._again or (self._attempt == "" and self._ahead)):
             return 0
+        return self._on_disk(
+            name, "AND round = :round AND attempt = :attempt" if self._attempt else "AND round > :round"
+        )
+
+    def _on_disk(self, name: str, which: str = "") -> int:
         table, mine = ("everybody", "") if name == ALL else ("charges", "client = :client AND")
-        where = "round = :round AND attempt = :attempt" if self._attempt else "round > :round"
-        query = f"SELECT COUNT(*) FROM {table} WHERE {mine} run = :run AND {where}"
+        query = f"SELECT COUNT(*) FROM {table} WHERE {mine} run = :run {which}"
         values = {"client": name, "run": self.run, "round": self._round, "attempt": self._attempt}
         return self._db.execute(query, values).fetchone()[0]
-
-    def _rows(self, table: str, mine: str, client: str | None, unit: str) -> list[tuple[DpEvent, int]]:
-        rows = self._db.execute(
-            f"SELECT events.text, COUNT(*) FROM {table} JOIN events ON events.id = {table}.event"
-            f" WHERE {mine} run = :run AND unit = :unit GROUP BY events.text",
-            {"client": client, "run": self.run, "unit": unit},
-        )
-        return [(price.from_text(text), count) for text, count in rows]
 
     @contextmanager
     def _charging(self) -> Iterator[None]:
         """One transaction that reaches the disk, or nothing; then the marks say how far the ledger has come."""
+        done = False
         try:
             self._db.execute("BEGIN IMMEDIATE")
             self._forget_if_changed()
@@ -333,39 +206,41 @@ class Ledger:
             self._version = self._data_version()
             for mark in self._marks if last else ():
                 witness.write(mark, *last)
+            done = True
         except (sqlite3.Error, OSError) as error:
             text = f"The ledger {self.path} could not be charged for round {self._round} ({error})"
             raise LedgerError(f"{text}; nothing was released.") from error
         finally:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
+            if not done:  # SQLite may have taken the transaction back by itself, or only a mark could not be written
                 self._forget()
 
     def _write(self, paying: Sequence[tuple[Client, DpEvent]]) -> list[str]:
         """Charges whoever is not charged yet for this very release, and returns their names."""
         new = [(c, event) for c, event in paying if not (self._again and self._repeated(c.id))]
-        ids, now = {event: self._event(event) for event in {event for _, event in new}}, _now()
+        ids, time = {event: self._event(event) for event in {event for _, event in new}}, now()
         self._db.executemany(
             "INSERT INTO charges VALUES (?, ?, ?, ?, ?, ?, ?)",
-            [(c.id, self.run, self._round, self._attempt, c.budget.unit, ids[e], now) for c, e in new],
+            [(c.id, self.run, self._round, self._attempt, c.budget.unit, ids[e], time) for c, e in new],
         )
         names = [client.id for client, _ in new]
         self._batch(names)
         return names
 
     def _event(self, event: DpEvent) -> int:
-        text = seals.text_of(event)
-        if text not in self._events:
+        text = text_of(event)
+        if text not in self._event_ids:
             row = self._db.execute("SELECT id FROM events WHERE text = ?", (text,)).fetchone()
-            self._events[text] = row[0]
-        return self._events[text]
+            self._event_ids[text] = row[0]
+        return self._event_ids[text]
 
     def _write_everybody(self, budget: Budget, event: DpEvent) -> list[str]:
         if self._again and self._repeated(ALL):
             return []
         self._db.execute(
             "INSERT INTO everybody VALUES (?, ?, ?, ?, ?, ?)",
-            (self.run, self._round, self._attempt, budget.unit, self._event(event), _now()),
+            (self.run, self._round, self._attempt, budget.unit, self._event(event), now()),
         )
         self._batch([EVERYBODY])
         return [ALL]
@@ -383,7 +258,7 @@ class Ledger:
         link = witness.chain(row[0] if row else "", self.run, self._round, self._attempt, *names)
         self._db.execute(
             "INSERT INTO batches (run, round, attempt, charges, chain, time) VALUES (?, ?, ?, ?, ?, ?)",
-            (self.run, self._round, self._attempt, len(names), link, _now()),
+            (self.run, self._round, self._attempt, len(names), link, now()),
         )
 
     def _note_conditions(self) -> None:
@@ -395,22 +270,8 @@ class Ledger:
         """From now on `rounds_left` is about the next round, whose attempt is not known yet."""
         self._again, self._attempt = False, ""
 
-    def _forget_if_changed(self) -> None:
-        if self._data_version() != self._version:  # another run charged the same ledger meanwhile
-            self._version = self._data_version()
-            self._forget()
-
     def _forget(self) -> None:
-        self._before.clear()
-        self._seals.clear()
+        super()._forget()
+        self._sealing.forget()
         self._used.clear()
-        self._events.clear()
-        self._relations.clear()
-        self._others.clear()
-
-    def _data_version(self) -> int:
-        return self._db.execute("PRAGMA data_version").fetchone()[0]
-
-
-def _now() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+        self._event_ids.clear()

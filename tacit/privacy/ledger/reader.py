@@ -1,4 +1,7 @@
-"""Reading a ledger without writing to it: who was charged what, when and for what, and whether the file is sound."""
+"""Reading a ledger without writing to it: who was charged what, when and for what, and whether the file is sound.
+
+It reads all formats there were. A ledger that is being charged can be read; so can a copy on a disk that nobody may write to.
+"""
 
 import sqlite3
 from collections.abc import Iterator
@@ -12,37 +15,40 @@ from typing import Any
 from tacit.errors import LedgerError
 from tacit.privacy.accounting import price
 from tacit.privacy.ledger import witness
-from tacit.privacy.ledger.ledger import EVERYBODY, FORMAT
+from tacit.privacy.ledger.tables import EVERYBODY, FORMAT, charges, tables_of
 
-NAMES: tuple[str, ...] = ("run", "round", "attempt", "client", "unit", "event", "time")
 UNITS = ("record", "client")
 READ = ("1", "2", FORMAT)
 
 
 def find(path: Path) -> Path:
-    """The ledger file itself, or the one in a run's or a site's folder. Raises LedgerError."""
+    """The ledger file itself, or the one in a run's or a site's folder.
+
+    Raises: LedgerError where there is none, naming those in folders below.
+    """
     file = path / "ledger.db" if path.is_dir() else path
     if not file.is_file():
-        below = sorted(str(place.parent) for place in path.rglob("ledger.db")) if path.is_dir() else []
+        below = sorted(str(ledger.parent) for ledger in path.rglob("ledger.db")) if path.is_dir() else []
         raise LedgerError(f"There is no ledger at {file}{': look at ' + ', '.join(below) if below else ''}.")
     return file
 
 
 def entries(path: Path) -> list[dict[str, Any]]:
-    """Every charge, oldest first, as plain values. Raises LedgerError for a file that is no ledger."""
-    with reading(path) as book:
-        parts = {"charges": "SELECT * FROM charges", "everybody": f"SELECT '{EVERYBODY}', * FROM everybody"}
-        found = " UNION ALL ".join(parts[name] for name in _charged(book))
-        query = (
-            f"SELECT run, round, attempt, client, unit, text, time FROM ({found}) AS paid"
-            " JOIN events ON events.id = paid.event ORDER BY time, run, round, client"
-        )
-        return [dict(zip(NAMES, row, strict=True)) for row in book.execute(query)] if found else []
+    """Every charge, oldest first, as plain values under the names of `tables.COLUMNS`; an empty file has none.
+
+    Raises: LedgerError for a file that is no ledger.
+    """
+    with reading(path) as db:
+        return list(charges(db, _charged(db)))
 
 
 @dataclass(frozen=True)
 class Account:
-    """One client in one run: what was sealed for it beforehand, and what it has used of that."""
+    """One client in one run: what was sealed for it beforehand, and what it has used of that.
+
+    `sealed` is the epsilon of `most` releases and counts against the budget; `used` that of the `releases` charged so far,
+    both at the run's `delta`.
+    """
 
     client: str
     run: str
@@ -55,12 +61,17 @@ class Account:
 
 
 def accounts(path: Path) -> list[Account]:
-    """Every client of every run; what everybody was charged for stands under EVERYBODY. Older ledgers sealed nothing."""
-    with reading(path) as book:
-        if "seals" not in tables(book):
+    """Every client of every run; what everybody was charged for stands under EVERYBODY.
+
+    Older formats sealed nothing: the list is empty.
+
+    Raises: LedgerError for a file that is no ledger, BadInput for an event that this version cannot price.
+    """
+    with reading(path) as db:
+        if "seals" not in tables_of(db):
             return []
         paid = "SELECT client, run, event FROM charges UNION ALL SELECT '', run, event FROM everybody"
-        rows = book.execute(
+        rows = db.execute(
             "SELECT seals.client, seals.run, unit, delta, epsilon, text, COUNT(paid.run), most FROM seals"
             f" JOIN events ON events.id = seals.event LEFT JOIN ({paid}) AS paid"
             " ON paid.client = seals.client AND paid.run = seals.run GROUP BY seals.client, seals.run ORDER BY seals.time"
@@ -72,16 +83,24 @@ def accounts(path: Path) -> list[Account]:
 
 
 def totals(accounts: list[Account]) -> dict[tuple[str, str], tuple[float, float]]:
-    """(epsilon, delta) by client and unit: the sums of what was sealed, by basic composition (tacit/privacy/ledger/filter.py)."""
-    found: dict[tuple[str, str], tuple[float, float]] = {}
+    """(epsilon, delta) by client and unit: the sums of what was sealed, by basic composition (tacit/privacy/ledger/filter.py).
+
+    Guarantee: an upper bound for what each client has spent in all runs, however they were chosen; units are never added. What
+    everybody was sealed for counts for each client that is named.
+
+    >>> one = Account("north", "a", "client", 1e-6, sealed=1.0, used=0.5, releases=3, most=6)
+    >>> totals([one, Account(EVERYBODY, "b", "client", 1e-6, 2.0, 2.0, 9, 9)])["north", "client"][0]
+    3.0
+    """
+    sums: dict[tuple[str, str], tuple[float, float]] = {}
     for each in accounts:
-        epsilon, delta = found.get((each.client, each.unit), (0.0, 0.0))
-        found[each.client, each.unit] = (epsilon + each.sealed, delta + each.delta)
-    shared = {unit: sums for (client, unit), sums in found.items() if client == EVERYBODY}
-    for (client, unit), (epsilon, delta) in found.items():
+        epsilon, delta = sums.get((each.client, each.unit), (0.0, 0.0))
+        sums[each.client, each.unit] = (epsilon + each.sealed, delta + each.delta)
+    shared = {unit: pair for (client, unit), pair in sums.items() if client == EVERYBODY}
+    for (client, unit), (epsilon, delta) in sums.items():
         more = shared.get(unit, (0.0, 0.0)) if client != EVERYBODY else (0.0, 0.0)
-        found[client, unit] = (epsilon + more[0], delta + more[1])
-    return found
+        sums[client, unit] = (epsilon + more[0], delta + more[1])
+    return sums
 
 
 def _price(text: str, count: int, delta: float) -> float:
@@ -92,47 +111,57 @@ def _price(text: str, count: int, delta: float) -> float:
 def spent(charges: list[dict[str, Any]], *, delta: float) -> dict[tuple[str, str], float]:
     """The joint price of everything charged, by client and unit; what everybody was charged for counts for each.
 
-    Priced by PLD, or by RDP where cohorts had a fixed size. Over several runs this is no bound where a later one was chosen
-    after seeing an earlier one: `totals` is.
+    Priced by PLD, or by RDP where cohorts had a fixed size.
+
+    Assumes: the runs did not depend on each other. Over several runs this is no bound where a later one was chosen after
+    seeing an earlier one: `totals` is.
+
+    Raises: BadInput for charges that have no price, or none together.
     """
     groups: dict[tuple[str, str], list[Any]] = {}
     for entry in charges:
         groups.setdefault((entry["client"], entry["unit"]), []).append((price.from_text(entry["event"]), 1))
-    found = {}
+    epsilons = {}
     for (client, unit), events in groups.items():
         shared = groups.get((EVERYBODY, unit), []) if client != EVERYBODY else []
         composition = price.compose([*events, *shared])
         accountant = price.accountant_for(composition)
-        found[client, unit] = price.epsilon(composition, delta=delta, accountant=accountant)
-    return found
+        epsilons[client, unit] = price.epsilon(composition, delta=delta, accountant=accountant)
+    return epsilons
 
 
 def marked(path: Path, mark: Path) -> Iterator[str]:
-    """Whether a ledger has come as far as the mark beside it says; a ledger without a mark is taken as it is."""
+    """Whatever shows that a ledger has not come as far as the mark beside it says; a ledger without a mark is taken as it is.
+
+    Raises: LedgerError for a mark or a file that cannot be read.
+    """
     known = witness.read(mark)
     if known is None:
         return
-    with reading(path) as book:
+    with reading(path) as db:
         query = "SELECT chain FROM batches WHERE number = ?"
-        row = book.execute(query, (known[0],)).fetchone() if "batches" in tables(book) else None
+        row = db.execute(query, (known[0],)).fetchone() if "batches" in tables_of(db) else None
     if row is None or row[0] != known[1]:
         yield f"it is an older copy, or another ledger, than the one {mark} was written for: restore the newest copy"
 
 
 def faults(path: Path) -> Iterator[str]:
-    """Whatever is wrong with a ledger: damage, another format, charges without a price or a time."""
-    with reading(path) as book:
-        for (text,) in book.execute("PRAGMA integrity_check").fetchall():
+    """Whatever is wrong with a ledger, a sentence each: damage, another format, charges without a price or a time.
+
+    Raises: LedgerError for a file that cannot be read at all.
+    """
+    with reading(path) as db:
+        for (text,) in db.execute("PRAGMA integrity_check").fetchall():
             if text != "ok":
                 yield f"the file is damaged: {text}"
-        charged = _charged(book)
+        charged = _charged(db)
         if not charged:
             return
-        (format,) = book.execute("SELECT value FROM facts WHERE name = 'format'").fetchone() or ("none",)
+        (format,) = db.execute("SELECT value FROM facts WHERE name = 'format'").fetchone() or ("none",)
         if format not in READ:
             yield f"it has format {format}, and this version reads {' and '.join(READ)}"
         lost = "event NOT IN (SELECT id FROM events)"
-        counts = [book.execute(f"SELECT COUNT(*) FROM {t} WHERE {lost}").fetchone()[0] for t in charged]
+        counts = [db.execute(f"SELECT COUNT(*) FROM {t} WHERE {lost}").fetchone()[0] for t in charged]
         orphans = sum(counts)
         if orphans:
             yield f"{orphans} charges name an event that is not there"
@@ -152,37 +181,37 @@ def _entry_faults(entry: dict[str, Any]) -> Iterator[str]:
         yield f"{where} has no valid round or time"
 
 
-def _charged(book: sqlite3.Connection) -> list[str]:
+def _charged(db: sqlite3.Connection) -> list[str]:
     """Where charges are: an empty file has none, and the first format has no charges for everybody."""
-    names = tables(book)
+    names = tables_of(db)
     return [name for name in ("charges", "everybody") if name in names]
-
-
-def tables(book: sqlite3.Connection) -> set[str]:
-    """The names of the tables that a file has."""
-    return {name for (name,) in book.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
 
 
 @contextmanager
 def reading(path: Path) -> Iterator[sqlite3.Connection]:
-    """The file, for reading alone. What a kill left in the middle of a charge is rolled back in a copy. Raises LedgerError."""
+    """The file, for reading alone. What a kill left in the middle of a charge is rolled back in a copy.
+
+    Guarantee: neither the ledger nor its journal is changed.
+
+    Raises: LedgerError for what is no ledger, also where that shows only within the block.
+    """
     try:
         with ExitStack() as stack:
-            book = stack.enter_context(closing(_connect(path, "ro")))
-            if _half_written(book):
-                place = Path(stack.enter_context(TemporaryDirectory())) / path.name
+            db = stack.enter_context(closing(_connect(path, "ro")))
+            if _half_written(db):
+                copy = Path(stack.enter_context(TemporaryDirectory())) / path.name
                 for end in ("", "-journal"):
-                    copyfile(f"{path}{end}", f"{place}{end}")
-                book = stack.enter_context(closing(_connect(place, "rw")))
-            yield book
+                    copyfile(f"{path}{end}", f"{copy}{end}")
+                db = stack.enter_context(closing(_connect(copy, "rw")))
+            yield db
     except (sqlite3.Error, OSError) as error:
         raise LedgerError(f"{path} cannot be read as a ledger ({error}).") from error
 
 
-def _half_written(book: sqlite3.Connection) -> bool:
+def _half_written(db: sqlite3.Connection) -> bool:
     """Whether nobody is writing and a journal waits to be rolled back, which a reader who may not write cannot do."""
     try:
-        book.execute("SELECT 1 FROM sqlite_master").fetchone()
+        db.execute("SELECT 1 FROM sqlite_master").fetchone()
     except sqlite3.OperationalError as error:
         if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_READONLY:
             return True

@@ -1,7 +1,15 @@
-"""The tables of a ledger file, and how a file is opened: sound, of this format, and of this population."""
+"""The tables of a ledger file, and how a file is opened: sound, of this format, and of this population.
 
+`facts` says what the file is. `seals` are prices fixed before a run's first release, `charges` (of one client) and `everybody`
+(of all) what was really released, each naming its event in `events`. `batches` chain all charges by hashes. `draws`, `held`
+and `holdings` are what the runs of one file must agree on (conditions.py, holdings.py).
+"""
+
+import datetime
 import sqlite3
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from tacit.errors import LedgerError
 
@@ -37,11 +45,21 @@ CREATE TABLE IF NOT EXISTS holdings (digest TEXT PRIMARY KEY, time TEXT NOT NULL
 """
 OTHER_DATA = "belongs to other data or another partition of it"
 FORMAT = "3"  # 1 and 2 had no sealed prices, so what other runs may still spend is not known there
+EVERYBODY = "every client"  # how `charges` names whom a charge to all is for
+ALL = ""  # whose seal that is
+COLUMNS: tuple[str, ...] = ("run", "round", "attempt", "client", "unit", "event", "time")  # of a charge
 BUSY_SECONDS = 60.0  # how long a second run on the same ledger waits for its turn
 
 
 def connect(path: Path, *, population: str) -> sqlite3.Connection:
-    """Opens or makes a ledger. Raises LedgerError for what cannot be opened, is older, or belongs to other data."""
+    """Opens or makes a ledger for charging.
+
+    Guarantee: a transaction that was committed through this connection has reached the disk (`synchronous=FULL`, rollback
+    journal). A run that finds the file locked by another waits up to BUSY_SECONDS for its turn.
+
+    Raises: LedgerError for what cannot be opened, has another format, or belongs to other data; a ledger of formats 1 and 2 is
+    left as it is.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         db = sqlite3.connect(path, isolation_level=None, timeout=BUSY_SECONDS)
@@ -56,13 +74,16 @@ def connect(path: Path, *, population: str) -> sqlite3.Connection:
 
 
 def refuse_older_format(db: sqlite3.Connection, path: Path) -> None:
-    """Raises LedgerError for a ledger that seals no prices."""
-    if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'facts'").fetchone():
+    """Refuses a ledger that seals no prices: what its runs may still spend is not known. A file without tables passes.
+
+    Raises: LedgerError, which says how to go on.
+    """
+    if "facts" not in tables_of(db):
         return
-    (found,) = db.execute("SELECT value FROM facts WHERE name = 'format'").fetchone() or (FORMAT,)
-    if found in ("1", "2"):
+    (format,) = db.execute("SELECT value FROM facts WHERE name = 'format'").fetchone() or (FORMAT,)
+    if format in ("1", "2"):
         raise LedgerError(
-            f"The ledger {path} has format {found}, which seals no prices, so it can be read but not charged any more:"
+            f"The ledger {path} has format {format}, which seals no prices, so it can be read but not charged any more:"
             " finish its runs with the version that wrote it, or begin a new ledger with the budget that"
             " `tacit ledger show` says is left."
         )
@@ -74,15 +95,42 @@ def _fact(db: sqlite3.Connection, path: Path, name: str, value: str, otherwise: 
 
 
 def refuse_other_population(db: sqlite3.Connection, path: Path, population: str) -> None:
-    """Raises LedgerError for the ledger of other data; one that nobody has charged yet is anybody's."""
-    if db.execute("SELECT 1 FROM sqlite_master WHERE name = 'facts'").fetchone():
+    """Refuses the ledger of other data. One that nobody has charged yet is anybody's.
+
+    Raises: LedgerError.
+    """
+    if "facts" in tables_of(db):
         _refuse_other(db, path, "population", population, OTHER_DATA)
 
 
 def _refuse_other(db: sqlite3.Connection, path: Path, name: str, value: str, otherwise: str) -> None:
-    (found,) = db.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone() or (value,)
-    if found != value:
+    (known,) = db.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone() or (value,)
+    if known != value:
         raise LedgerError(
-            f"The ledger {path} {otherwise} ({name} {found}, here {value}): go back to the data and settings that it began with."
+            f"The ledger {path} {otherwise} ({name} {known}, here {value}): go back to the data and settings that it began with."
             " Another privacy.ledger would know nothing of what the same people have spent here; divide their budget first."
         )
+
+
+def now() -> str:
+    """This moment as a ledger writes it: UTC, to the millisecond."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+
+
+def tables_of(db: sqlite3.Connection) -> set[str]:
+    """The names of the tables that a file has."""
+    return {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+
+
+def charges(db: sqlite3.Connection, tables: Sequence[str] = ("charges", "everybody")) -> Iterator[dict[str, Any]]:
+    """Every charge in these tables, oldest first, as plain values under the names of COLUMNS.
+
+    A charge to all has the client EVERYBODY.
+    """
+    parts = {"charges": "SELECT * FROM charges", "everybody": f"SELECT '{EVERYBODY}', * FROM everybody"}
+    query = (
+        f"SELECT run, round, attempt, client, unit, text, time FROM ({' UNION ALL '.join(parts[t] for t in tables)}) AS paid"
+        " JOIN events ON events.id = paid.event ORDER BY time, run, round, client"
+    )
+    for row in db.execute(query) if tables else ():
+        yield dict(zip(COLUMNS, row, strict=True))

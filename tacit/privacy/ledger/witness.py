@@ -1,8 +1,11 @@
 """A mark beside a run or a site that says how far its ledger had come: a lost or older ledger is then noticed.
 
 The mark is written after every charge and before anything is released: the number of the last batch of charges, and a hash
-that chains all batches until then. A ledger that lacks that batch, or has another in its place, is not the one that was
+that chains all batches until then. A ledger that lacks that batch, or has another under that number, is not the one that was
 charged. Restoring a backup: see docs/how-to-deploy.md.
+
+Guarantee: whoever puts back an older copy of a ledger, to spend a budget twice, is refused as long as a mark is left. Who
+replaces the ledger and all its marks is not noticed.
 """
 
 import fcntl
@@ -15,22 +18,30 @@ from typing import TYPE_CHECKING
 from tacit.errors import LedgerError
 
 if TYPE_CHECKING:
-    from tacit.privacy.ledger.ledger import Ledger
+    from tacit.privacy.ledger.view import RunView
 
 NAME = "ledger.mark"
 CHAIN_BYTES = 16
+UNRELEASED = "nothing was released."
 
 
 def chain(before: str, *parts: object) -> str:
-    """The hash of a batch of charges and of all before it."""
+    """The hash of a batch of charges (its run, round, attempt and clients) and of all before it, whose link is `before`.
+
+    >>> chain("", "run", 0, "attempt", "north") == chain("", "run", 0, "attempt", "south")
+    False
+    """
     text = json.dumps([before, *map(str, parts)])
     return hashlib.blake2b(text.encode(), digest_size=CHAIN_BYTES).hexdigest()
 
 
 def write(path: Path, number: int, link: str) -> None:
-    """Notes how far a ledger has come; a mark that is further stays. A kill leaves the old mark or the new one.
+    """Notes how far a ledger has come; a mark that is further stays.
 
-    Runs that share a ledger take turns: one that overtook another would set the mark back, or write into the other's file.
+    Guarantee: a kill leaves the old mark or the new one. Runs that share a ledger take turns by a lock beside the mark: one
+    that overtook another would set the mark back, or write into the other's file.
+
+    Raises: OSError where it cannot be written, LedgerError where the mark that is there cannot be read.
     """
     lock = os.open(path.with_name(f".{path.name}.lock"), os.O_WRONLY | os.O_CREAT, 0o600)
     with os.fdopen(lock, "w") as turn:
@@ -46,7 +57,10 @@ def write(path: Path, number: int, link: str) -> None:
 
 
 def read(path: Path) -> tuple[int, str] | None:
-    """The mark, or None where there is none. Raises LedgerError for one that cannot be read."""
+    """The mark as (number of the last batch, its hash), or None where there is none.
+
+    Raises: LedgerError for one that cannot be read.
+    """
     try:
         record = json.loads(path.read_text("utf-8"))
         return int(record["batch"]), str(record["chain"])
@@ -59,17 +73,14 @@ def read(path: Path) -> tuple[int, str] | None:
 def refuse_lost(ledger: Path, mark: Path) -> None:
     """Refuses to begin an empty ledger where one was charged before. Raises LedgerError."""
     if read(mark) is not None and (not ledger.exists() or not ledger.stat().st_size):
-        raise LedgerError(f"{ledger} is gone, but {mark} says that it was charged: restore the ledger; {NOTHING}")
+        raise LedgerError(f"{ledger} is gone, but {mark} says that it was charged: restore the ledger; {UNRELEASED}")
 
 
-def refuse_older(ledger: "Ledger", mark: Path) -> None:
-    """Refuses a ledger that lacks charges which the mark knows. Raises LedgerError."""
+def refuse_older(ledger: "RunView", mark: Path) -> None:
+    """Refuses a ledger that lacks charges which the mark knows, or has others under their number. Raises LedgerError."""
     known = read(mark)
     if known is not None and ledger.link(known[0]) != known[1]:
         raise LedgerError(
             f"{ledger.path} is an older copy, or another ledger, than the one charged here (it lacks batch {known[0]} of"
-            f" {mark}): restore the newest copy of the ledger; {NOTHING}"
+            f" {mark}): restore the newest copy of the ledger; {UNRELEASED}"
         )
-
-
-NOTHING = "nothing was released."

@@ -12,12 +12,22 @@ from tacit.privacy.plan import Plan, planned_participations
 
 
 class Local:
-    """The kind `local`."""
+    """The kind `local`: each client noises what it sends.
+
+    The server, the other clients and everybody who sees updates or models are adversaries: nobody is trusted but the client's
+    own machine. Each client pays for the rounds it takes part in, from its own budget.
+    """
 
     plans = LocalPlan
 
     def plan(self, experiment: Experiment, population: Population, *, size: int, own: int | None = None) -> Plan:
-        """Every client's noise, by the strategy that the experiment names."""
+        """Every client's noise, by the strategy that the experiment names.
+
+        `own` is the one client whose noise is needed (a site): by the strategy spread the others' stay NaN, which is cheaper
+        and changes nothing of its own.
+
+        Raises: BadInput where there is no budget to derive noise from, or no noise keeps it.
+        """
         privacy, train = experiment.privacy, experiment.train
         cohort = train.clients_per_round or len(population)
         rates, steps = record_steps(experiment, population)
@@ -39,15 +49,18 @@ class Local:
                 "noise_on_mean": privacy.noise_on_mean,
             }
             multipliers = same_noise(population, **(common | given))
-        kept = {"priced": privacy.noise_formula is None, "unit": privacy.unit_kept}
-        return LocalPlan(privacy.clip, participations, rates, steps, multipliers, **kept)
+        priced = privacy.noise_formula is None
+        return LocalPlan(privacy.clip, participations, rates, steps, multipliers, priced, privacy.unit_kept)
 
     def refuse_at_site(self, experiment: Experiment) -> None:
         """Nothing: the site's own noise protects it from every server."""
 
 
 def record_steps(experiment: Experiment, population: Population) -> tuple[np.ndarray, np.ndarray]:
-    """The sampling rate and the noised steps of each client's round; a noised whole update is one step without sampling."""
+    """The sampling rate and the noised steps of each client's round; a noised whole update is one step without sampling.
+
+    With local epochs a client takes ceil(epochs / q) steps: as many as sample its records `epochs` times on average.
+    """
     train, everybody = experiment.train, len(population)
     if experiment.privacy.unit_kept == "client":
         return np.ones(everybody), np.ones(everybody, dtype=int)

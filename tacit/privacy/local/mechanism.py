@@ -23,6 +23,14 @@ from tacit.types import Bounded, Private
 class SampledGaussian:
     """`steps` times: sample each record with probability q, sum vectors of norm at most C, add N(0, (zC)^2 I).
 
+    Guarantee: all steps together cost `event()`, for whoever sees every noised sum: add or remove one record; where the whole
+    update is noised (q = 1, one step), all of a client's data against none.
+
+    Assumes: every vector in a sum was clipped to C, batches stay secret, and floating-point noise stands for real-valued
+    noise.
+
+    Raises: BadInput for a multiplier or clip that is not above 0, a rate outside (0, 1], and fewer than one step.
+
     >>> SampledGaussian(noise_multiplier=1.0, clip=0.5, sampling_rate=0.1, steps=2).noise_std
     0.5
     """
@@ -56,7 +64,10 @@ class SampledGaussian:
         return state, stream.bernoulli(size, self.sampling_rate)
 
     def noise(self, state: NoiseState, stream: Stream, bounded: Bounded) -> tuple[NoiseState, Private]:
-        """Adds N(0, (zC)^2 I) to a sum whose sensitivity is C; float32 from then on. Raises BadInput for any other sensitivity."""
+        """Adds N(0, (zC)^2 I) to a sum whose sensitivity is C; float32 from then on.
+
+        Raises: BadInput for any other sensitivity, whose noise would not be the one that is paid for.
+        """
         if bounded.sensitivity != self.clip:
             raise BadInput(f"This noise is made for sensitivity {self.clip}, got a vector of {bounded.sensitivity}.")
         noise = stream.normal(bounded.vector.numel()).to(bounded.vector.device)
@@ -64,7 +75,11 @@ class SampledGaussian:
         return state, Private(noisy.float(), self.noise_std)
 
     def event(self) -> DpEvent:
-        """The price of all steps, as dp-accounting describes it."""
+        """The price of all steps, as dp-accounting describes it.
+
+        >>> SampledGaussian(1.0, clip=0.5, sampling_rate=0.1, steps=2).event().count
+        2
+        """
         gaussian = dp_accounting.GaussianDpEvent(self.noise_multiplier)
         return dp_accounting.SelfComposedDpEvent(
             dp_accounting.PoissonSampledDpEvent(self.sampling_rate, gaussian), self.steps
@@ -75,6 +90,8 @@ def multiplier_from_noise_on_mean(*, noise_on_mean: float, clip: float, expected
     """z = sigma * p|D| / C: the one place where "noise on the mean" becomes a noise multiplier.
 
     Naseri, Hayes, De Cristofaro (arXiv:2009.03561), Algorithm 2, line 13 adds N(0, sigma^2) after dividing by p|D|.
+
+    Raises: BadInput for numbers that are not above 0.
 
     >>> multiplier_from_noise_on_mean(noise_on_mean=0.02, clip=1.0, expected_batch=50)
     1.0

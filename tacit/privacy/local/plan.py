@@ -1,4 +1,8 @@
-"""The plan of local DP: the mechanism of every client, and who pays for it."""
+"""The plan of local DP: the mechanism of every client, and who pays for it.
+
+Guarantee: each client is protected by its own noise from everybody who sees its updates or the models, whatever the server and
+the other clients do.
+"""
 
 import math
 from dataclasses import dataclass, field
@@ -30,7 +34,8 @@ END = 11.0  # standard deviations: where the tails of tacit/random.py end
 class LocalPlan(Plan):
     """The mechanism of every client. `participations` is how many rounds a spread budget is made to last.
 
-    `priced` is False for a published rule of thumb that has no proof: then nothing is charged or promised.
+    `priced` is False for a published rule of thumb that has no proof: then nothing is charged or promised. With the unit
+    "record" the noise is added in every step of DP-SGD, with "client" once, to the whole clipped update.
     """
 
     clip: float
@@ -43,37 +48,45 @@ class LocalPlan(Plan):
 
     @property
     def training_clip(self) -> float:
+        """The norm that a record's gradient, or a whole update, is clipped to."""
         return self.clip
 
     @property
     def noise_multipliers(self) -> np.ndarray:
+        """One of every client."""
         return self.multipliers
 
     def mechanism(self, client: Client) -> SampledGaussian:
-        """What the client runs in one round, and what that costs."""
+        """What the client runs in one round, and what that costs.
+
+        Raises: BadInput for a client whose noise is not known here (NaN): a site plans its own alone.
+        """
         k = client.index
         return SampledGaussian(float(self.multipliers[k]), self.clip, float(self.rates[k]), int(self.steps[k]))
 
     def update_noise(self, sizes: np.ndarray, *, learning_rate: float) -> np.ndarray:
         """The noise per coordinate of every client's update, as `dp_sgd` states it: eta z C sqrt(steps) / (q n).
 
-        An update that is noised as a whole (client level) has z C.
+        An update that is noised as a whole (client level) has z C. It follows from public numbers alone, so a rule may weigh
+        by it.
         """
         if self.unit == "client":
             return self.multipliers * self.clip
         return learning_rate * self.multipliers * self.clip * np.sqrt(self.steps) / (self.rates * sizes)
 
     def longest(self, index: int, sizes: np.ndarray, *, learning_rate: float, parameters: int) -> float:
-        """Every step moves by at most eta C / q, and normals end at 10.8 sigma."""
+        """No honest client sends a larger number: every step moves by at most eta C / q, and normals end at 10.8 sigma."""
         noise = float(self.update_noise(sizes, learning_rate=learning_rate)[index])
         moved = self.clip if self.unit == "client" else self.clip * learning_rate / float(self.rates[index])
         steps = int(self.steps[index])
         return (steps * moved + END * math.sqrt(steps) * noise) * math.sqrt(parameters)
 
     def key(self, client: Client) -> str:
+        """The client's own mechanism, how many rounds it is made to last, and whether it is charged."""
         return repr((self.mechanism(client), self.participations, self.priced))
 
     def digest(self) -> str:
+        """The rates, steps and multipliers of all clients, the clip and the unit."""
         arrays = (np.ascontiguousarray(part).tobytes() for part in (self.rates, self.steps, self.multipliers))
         return mark(repr((self.clip, self.participations, self.priced, self.unit)), *arrays)
 
@@ -88,19 +101,25 @@ class LocalPlan(Plan):
         return "random-effects" if differ else "mean"
 
     def algorithm(self, wiring: Wiring) -> Algorithm:
-        """LocalDP: DP-SGD in every step (record level), or noise on the whole clipped update (client level)."""
+        """LocalDP: DP-SGD in every step (record level), or noise on the whole clipped update (client level).
+
+        Raises: BadInput for a rule that is not there, or views of what are no images.
+        """
         population, rate = wiring.population, wiring.experiment.train.learning_rate
         rule = wiring.rule(self.rule(wiring.experiment, population))
         crowd = rules.Crowd(population.epsilons, self.update_noise(population.sizes, learning_rate=rate))
-        whole = partial(noised_update, sgd=wiring.training)
-        local = DpSgd(rate, wiring.views) if self.unit == "record" else whole
+        noised = partial(noised_update, sgd=wiring.training)
+        local = DpSgd(rate, wiring.views) if self.unit == "record" else noised
         return LocalDP(self.mechanism, wiring.server(rule, crowd), local)
 
     def words(self, experiment: Experiment) -> Words:
+        """What a client is promised, by its unit."""
         return words.promised(self.unit)
 
     def title(self, experiment: Experiment) -> str:
+        """Names the strategy."""
         return f"local DP ({experiment.privacy.rule})"
 
     def rows(self, purse: Purse) -> list[dict[str, Any]]:
+        """A row for every group of clients with the same budget."""
         return words.rows(self, purse)

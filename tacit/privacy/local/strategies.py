@@ -18,7 +18,13 @@ RATE_DIGITS = 3  # rates of clients with nearly equal sizes are made equal, so t
 
 
 def sampling_rates(sizes: np.ndarray, *, batch_size: int, sampling_rate: float | None) -> np.ndarray:
-    """The Poisson rate of each client: the given one, or the one that makes `batch_size` the expected batch."""
+    """The Poisson rate of each client: the given one, or the one that makes `batch_size` the expected batch.
+
+    Such a rate has three digits and is at most 1; the divisor and the price both use the rounded one.
+
+    >>> sampling_rates(np.array([100, 3000]), batch_size=64, sampling_rate=None).tolist()
+    [0.64, 0.0213]
+    """
     if sampling_rate is not None:
         return np.full(len(sizes), sampling_rate)
     distinct, inverse = np.unique(sizes, return_inverse=True)
@@ -37,7 +43,10 @@ def spread(
 ) -> np.ndarray:
     """Each client's multiplier, so that `participations` rounds cost at most what is left of its epsilon.
 
-    Whoever is one client (`own`) needs no other's, and a list of 10,000 sizes is hours of work: those stay NaN.
+    Guarantee: the price of `steps * participations` steps at the returned multiplier was computed and is within that. Whoever
+    is one client (`own`) needs no other's, and a list of 10,000 sizes is hours of work: those stay NaN.
+
+    Raises: BadInput for a client with an infinite epsilon, and where no noise keeps an epsilon.
     """
     for index in np.flatnonzero(np.isinf(population.epsilons))[:1]:
         name = population.names[int(index)]
@@ -71,7 +80,14 @@ def same_noise(
     multiplier: float | None,
     noise_on_mean: float | None,
 ) -> np.ndarray:
-    """One multiplier for all: the given one, or the one that lets the largest finite budget last the planned rounds."""
+    """One multiplier for all: the given one, or the one that lets the largest finite budget last the planned rounds.
+
+    `noise_on_mean` becomes a multiplier by each client's expected batch, so that clients of other sizes have other ones.
+
+    Guarantee: none beyond what the ledger keeps: a client whose budget is smaller drops out before the round it cannot pay.
+
+    Raises: BadInput where no client sets a limit and no noise is given.
+    """
     if multiplier is not None:
         return np.full(len(population), multiplier)
     if noise_on_mean is not None:
@@ -99,5 +115,8 @@ PFA_CODE_STEPS = 8000  # T* in the released code of PFA, whatever the number of 
 
 
 def pfa_code_noise(population: Population, *, rates: np.ndarray) -> np.ndarray:
-    """z = 10 q sqrt(T* (-log10 delta)) / epsilon: the rule of thumb in PFA's released code. It is no guarantee of any kind."""
+    """z = 10 q sqrt(T* (-log10 delta)) / epsilon: the rule of thumb in PFA's released code.
+
+    It is no guarantee of any kind: what runs by it is neither charged nor promised, and its report says so.
+    """
     return 10 * rates * math.sqrt(PFA_CODE_STEPS * -math.log10(population.delta)) / population.epsilons

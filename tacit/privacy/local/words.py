@@ -23,15 +23,15 @@ def promised(unit: Unit) -> Words:
 
 
 def rows(plan: "LocalPlan", purse: Purse) -> list[dict[str, Any]]:
-    """A row for every group of clients with the same budget."""
-    found = []
+    """A row for every group of clients with the same budget: noise, steps and affordable rounds from the least to the most."""
+    table = []
     for members in purse.groups():
         ends = purse.ends(members)
         left = [
             purse.rounds(end, plan.mechanism(purse.population[end]).event(), hint=plan.participations) for end in ends
         ]
         z, rate, steps = plan.multipliers[members], plan.rates[members], plan.steps[members]
-        found.append(
+        table.append(
             {
                 **purse.whose(members),
                 "noise_multiplier": [float(z.min()), float(z.max())],
@@ -43,4 +43,4 @@ def rows(plan: "LocalPlan", purse: Purse) -> list[dict[str, Any]]:
                 "guarantee": LEVELS[plan.unit],
             }
         )
-    return found
+    return table

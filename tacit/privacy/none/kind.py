@@ -18,14 +18,16 @@ from tacit.types import Client
 
 
 class NoPlan(Plan):
-    """Nothing is promised."""
+    """Nothing is promised, charged or noised."""
 
     participations, priced = 1, False
 
     def key(self, client: Client) -> str:
+        """Nothing: plain training is keyed by the rest of the release."""
         return "none"
 
     def digest(self) -> str:
+        """Nothing."""
         return "none"
 
     def algorithm(self, wiring: Wiring) -> Algorithm:
@@ -40,24 +42,29 @@ class NoPlan(Plan):
         return FedAvg(wiring.server(rule, crowd), wiring.training)
 
     def words(self, experiment: Experiment) -> Words:
+        """Raises TypeError: there is no promise to put in words."""
         raise TypeError("nothing is promised")
 
     def title(self, experiment: Experiment) -> str:
+        """Says so."""
         return "no privacy promised"
 
     def rows(self, purse: Purse) -> list[dict[str, Any]]:
+        """Raises BadInput: there is nothing to plan."""
         raise BadInput('This experiment promises nothing (privacy.kind = "none"), so there is nothing to plan.')
 
 
 class NoPrivacy:
-    """The kind `none`."""
+    """The kind `none`: the server sees every update as it is, and no ledger is charged."""
 
     plans = NoPlan
 
     def plan(self, experiment: Experiment, population: Population, *, size: int, own: int | None = None) -> Plan:
+        """The one plan there is."""
         return NoPlan()
 
     def refuse_at_site(self, experiment: Experiment) -> None:
+        """Raises Refused: a site gives nothing without privacy."""
         raise Refused('This experiment promises no privacy (privacy.kind = "none") and the site gives nothing without.')
 
 

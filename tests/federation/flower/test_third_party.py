@@ -123,6 +123,8 @@ def test_under_flowers_own_fedavg_a_site_keeps_its_budget_and_its_ledger(federat
 
         (spent,) = books.spent(books.entries(site / "ledger.db"), delta=1e-5).values()
         assert 0.97 * limit < spent <= limit
+        (promise,) = site.glob("runs/*/promise.txt")
+        assert f"at most {limit:.3f}" in promise.read_text()
     assert any(not np.array_equal(result.arrays[name].numpy(), first[name].numpy()) for name in first)
 
 

@@ -13,7 +13,8 @@ from tacit.federation.operate.certificates import days_left, make_authority, mak
 from tacit.federation.operate.init import init
 from tacit.federation.operate.layout import app_digest, open_federation
 from tacit.federation.operate.processes import free_port
-from tacit.federation.site.limits import digest, read_limits
+from tacit.federation.site.consent import digest
+from tacit.federation.site.limits import read_limits
 from tacit.protect import keys
 
 

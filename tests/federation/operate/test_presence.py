@@ -8,10 +8,10 @@ import pytest
 
 from tacit.errors import BadInput
 from tacit.federation.operate import presence
-from tacit.federation.operate.presence import LOCK, take_place
+from tacit.federation.operate.presence import LOCK, lock_folder
 
-STAY = "import sys, time; from pathlib import Path; from tacit.federation.operate.presence import take_place; " \
-       "print(take_place(Path(sys.argv[1])), flush=True); time.sleep(600)"  # fmt: skip
+STAY = "import sys, time; from pathlib import Path; from tacit.federation.operate.presence import lock_folder; " \
+       "print(lock_folder(Path(sys.argv[1])), flush=True); time.sleep(600)"  # fmt: skip
 
 
 @pytest.fixture
@@ -26,19 +26,19 @@ def earlier(tmp_path):
 
 def test_a_second_process_for_a_site_is_refused(tmp_path, earlier):
     with pytest.raises(BadInput, match=f"Another process answers for the site in {tmp_path}: stop it first"):
-        take_place(tmp_path)
+        lock_folder(tmp_path)
 
 
 def test_a_killed_process_is_known_to_have_been_here(tmp_path, earlier):
     earlier.kill()
     earlier.wait()
-    assert take_place(tmp_path)
+    assert lock_folder(tmp_path)
 
 
 def test_a_copied_folder_does_not_take_the_other_process_for_dead(tmp_path, earlier):
     (tmp_path / "copy").mkdir()
     shutil.copy(tmp_path / LOCK, tmp_path / "copy" / LOCK)
-    assert not take_place(tmp_path / "copy")
+    assert not lock_folder(tmp_path / "copy")
 
 
 def test_a_folder_from_another_machine_or_boot_does_not_either(tmp_path, earlier, monkeypatch):
@@ -46,4 +46,4 @@ def test_a_folder_from_another_machine_or_boot_does_not_either(tmp_path, earlier
     earlier.wait()
     (tmp_path / "boot").write_text("another\n")
     monkeypatch.setattr(presence, "BOOT", tmp_path / "boot")
-    assert not take_place(tmp_path)
+    assert not lock_folder(tmp_path)

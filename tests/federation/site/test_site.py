@@ -11,7 +11,7 @@ from redteam.lying_server import Server, accept, experiment
 
 from tacit.engine.wire import pack, unpack
 from tacit.errors import BudgetExhausted, Refused
-from tacit.federation.site.limits import digest
+from tacit.federation.site.consent import digest
 from tacit.federation.site.make import make_site
 from tacit.federation.site.site import UNSAID, Site
 from tacit.types import Message
@@ -385,6 +385,12 @@ def test_under_central_dp_a_payment_that_was_cut_short_is_made_up(server):
     asking.restart()
     asking.agree(releases=1)
     assert asking.charges() == [0, 1, 2]
+
+
+def test_under_central_dp_a_round_that_the_ledger_does_not_admit_is_no_agreement(server, monkeypatch):
+    asking = central(server)
+    monkeypatch.setattr("tacit.privacy.ledger.ledger.Ledger.admit", lambda *args, **options: [])
+    refused(asking, "does not pay for round 0", asking.agree, releases=3)
 
 
 def test_under_central_dp_a_server_cannot_talk_the_number_of_rounds_down(server):

@@ -73,7 +73,7 @@ def test_every_composed_mass_is_at_least_the_exact_one_and_at_most_a_bound_above
     losses, _ = sampled_gaussian(0.3, 1.5, 0.1)
     rounded = type(losses)(losses.first, losses.masses.astype(float).astype(LONG), losses.infinite)
     centre, low, high = composed._window([(rounded, count)])
-    found = composed._convolved([(rounded, count)], low, high)
+    found, _ = composed._convolved([(rounded, count)], low, high)
     exact = exact_power(rounded.masses, count)
     first = centre + low - rounded.first * count
     window = np.array(exact)[first : first + len(found)]
@@ -85,7 +85,7 @@ def test_every_composed_mass_is_at_least_the_exact_one_and_at_most_a_bound_above
 def test_two_kinds_of_steps_convolve_to_the_exact_masses():
     one, other = sampled_gaussian(0.3, 1.5, 0.1)[0], sampled_gaussian(0.1, 1.0, 0.1)[0]
     centre, low, high = composed._window([(one, 2), (other, 1)])
-    found = composed._convolved([(one, 2), (other, 1)], low, high)
+    found, _ = composed._convolved([(one, 2), (other, 1)], low, high)
     exact = np.convolve(np.convolve(one.masses, one.masses), other.masses)
     first = centre + low - (2 * one.first + other.first)
     np.testing.assert_allclose(found.astype(float), exact[first : first + len(found)].astype(float), atol=1e-15)
@@ -117,11 +117,11 @@ def test_where_losses_are_too_large_for_a_grid_nothing_is_said():
 def test_tilted_masses_multiplied_back_are_at_least_the_exact_ones_and_close_where_delta_lies(count, delta):
     losses, _ = sampled_gaussian(0.3, 1.5, 0.1)
     rounded = type(losses)(losses.first, losses.masses.astype(float).astype(LONG), losses.infinite)
-    way = composed._tilted([(rounded, count)], delta)
+    way = composed._tilted([(rounded, count)], composed._reach(composed._centred([(rounded, count)]), delta)[1])
     centre, low, high = composed._window(way.steps)
     at = np.arange(centre + low, centre + high + 1).astype(LONG)
     back = np.exp(way.log_scale - LONG(way.tilt) * at) * (1 + 2 * way.off)
-    found = composed._convolved(way.steps, low, high) * back
+    found = composed._convolved(way.steps, low, high)[0] * back
     exact = np.zeros(len(found))
     known = np.array(exact_power(rounded.masses, count))
     first = centre + low - rounded.first * count

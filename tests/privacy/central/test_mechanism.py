@@ -61,7 +61,7 @@ def test_a_fixed_cohort_has_no_pld_price_and_none_together_with_poisson_cohorts(
 
 def test_without_sampling_nothing_is_amplified():
     everybody = replace(PAPER, cohort=2400)
-    assert sampled_rdp.sampled_gaussian(everybody.event()) == (1.0, 1.0)
+    assert sampled_rdp.rate_and_multiplier(everybody.event()) == (1.0, 1.0)
     assert epsilon(everybody, rounds=1) > 3
 
 

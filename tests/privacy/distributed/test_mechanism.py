@@ -9,8 +9,8 @@ from statistical import has_masses
 
 from tacit.errors import BadInput
 from tacit.privacy.accounting import price
-from tacit.privacy.distributed.mechanism import LOG2_CUT, SHARES, calibrate, even, seed
-from tacit.protect.quantise import Placed
+from tacit.privacy.distributed.mechanism import LOG2_CUT, SHARES, calibrate, even, note_2020
+from tacit.protect.quantise import Quantised
 from tacit.random import seeded
 from tacit.types import Shared
 
@@ -18,7 +18,7 @@ SETTINGS = {"law": "skellam", "l2_squared": 400, "dimension": 50_000, "fewest": 
 
 
 def shares(noise, count):
-    zero = Placed(np.zeros(noise.dimension, dtype=np.int64), noise.l2_squared, 0)
+    zero = Quantised(np.zeros(noise.dimension, dtype=np.int64), noise.l2_squared, 0)
     return [noise.noise({}, seeded(0)(f"client-{i}"), zero)[1].vector.numpy() for i in range(count)]
 
 
@@ -40,9 +40,9 @@ def test_even_shares_are_sized_for_the_fewest_honest_reports():
     assert price.epsilon(((noise.alone(), 1),), delta=1e-5) > price.epsilon(((noise.event(), 1),), delta=1e-5)
 
 
-def test_the_seeds_share_is_worth_sigma_over_the_root_of_the_cohort():
+def test_the_notes_share_is_worth_sigma_over_the_root_of_the_cohort():
     whole = SETTINGS | {"fewest": 8, "colluding": 0}
-    ours, theirs = even(multiplier=4.0, **whole), seed(multiplier=4.0, **whole)
+    ours, theirs = even(multiplier=4.0, **whole), note_2020(multiplier=4.0, **whole)
     assert theirs.multiplier == pytest.approx(4.0 / math.sqrt(8))
     assert price.epsilon(((theirs.event(), 1),), delta=1e-5) == pytest.approx(
         price.epsilon(((even(multiplier=4.0 / math.sqrt(8), **whole).event(), 1),), delta=1e-5)
@@ -65,8 +65,8 @@ def test_a_share_is_added_to_the_integers_and_cut_to_its_lane():
     noise = even(multiplier=1.0, **SETTINGS)
     values = np.zeros(50_000, dtype=np.int64)
     values[:3] = (12, -9, 7)
-    _, noised = noise.noise({}, seeded(0)("a"), Placed(values, 400, 20))
-    _, plain = noise.noise({}, seeded(0)("a"), Placed(values * 0, 400, 20))
+    _, noised = noise.noise({}, seeded(0)("a"), Quantised(values, 400, 20))
+    _, plain = noise.noise({}, seeded(0)("a"), Quantised(values * 0, 400, 20))
     assert isinstance(noised, Shared)
     assert (noised.vector.numpy() - plain.vector.numpy() == values).all()
     assert plain.vector.abs().max() <= noise.tail
@@ -74,7 +74,7 @@ def test_a_share_is_added_to_the_integers_and_cut_to_its_lane():
 
 def test_what_lies_beyond_the_lane_is_cut_to_it():
     noise = even(multiplier=1.0, **SETTINGS)
-    beyond = Placed(np.full(50_000, 10 * noise.tail), 400, 20)
+    beyond = Quantised(np.full(50_000, 10 * noise.tail), 400, 20)
     assert (noise.noise({}, seeded(0)("a"), beyond)[1].vector == noise.tail + 20).all()
 
 
@@ -89,9 +89,9 @@ def test_the_probability_of_a_cut_is_what_the_event_pays_for():
 def test_noise_for_another_sensitivity_or_size_is_refused():
     noise = even(multiplier=1.0, **SETTINGS)
     with pytest.raises(BadInput, match="squared length 400"):
-        noise.noise({}, seeded(0)("a"), Placed(np.zeros(50_000, dtype=np.int64), 401, 20))
+        noise.noise({}, seeded(0)("a"), Quantised(np.zeros(50_000, dtype=np.int64), 401, 20))
     with pytest.raises(BadInput, match="50000 integers"):
-        noise.noise({}, seeded(0)("a"), Placed(np.zeros(10, dtype=np.int64), 400, 20))
+        noise.noise({}, seeded(0)("a"), Quantised(np.zeros(10, dtype=np.int64), 400, 20))
 
 
 @pytest.mark.parametrize(

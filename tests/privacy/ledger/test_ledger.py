@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tacit.errors import LedgerError
 from tacit.privacy.accounting import price
+from tacit.privacy.ledger import reader
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.local.mechanism import SampledGaussian
 from tacit.types import Budget, Client
@@ -310,6 +311,43 @@ def test_a_refusal_in_the_middle_of_a_charge_leaves_the_ledger_usable(tmp_path):
     with pytest.raises(ZeroDivisionError):
         book.admit([client()], lambda _: 1 / 0)
     assert pay(book, 0, client())
+
+
+def test_a_charge_that_sqlite_takes_back_by_itself_is_sealed_and_charged_anew(tmp_path):
+    """As on a full disk: no transaction is open any more when the error arrives."""
+    book = ledger(tmp_path, run="one")
+    book._db.execute("CREATE TRIGGER full BEFORE INSERT ON charges BEGIN SELECT RAISE(ROLLBACK, 'disk is full'); END")
+    with pytest.raises(LedgerError, match="disk is full"):
+        pay(book, 0, client())
+    book._db.execute("DROP TRIGGER full")
+    assert pay(book, 0, client())
+    assert ledger(tmp_path, run="two").before("a", "record").epsilon > 0
+    assert list(reader.faults(tmp_path / "ledger.db")) == []
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_a_charge_whose_mark_cannot_be_written_counts_like_any_other(tmp_path, together):
+    """The charge has reached the disk, nothing is released, and the round that is asked for again is paid once."""
+    folder = tmp_path / "marks"
+    folder.mkdir()
+    book = ledger(tmp_path, rounds=10, marks=[folder / "mark"])
+    again = pay_all if together else lambda book, round: pay(book, round, client())
+    for round in (0, 1):
+        again(book, round)
+    for file in folder.iterdir():
+        file.unlink()
+    folder.rmdir()
+    with pytest.raises(LedgerError, match="could not be charged for round 2"):
+        again(book, 2)
+    folder.mkdir()
+    fresh = ledger(tmp_path, rounds=10)
+    for asked in (book, fresh):
+        asked.open_round(2, "1")
+    left = [
+        b.rounds_left_to_all(Budget(3.0, 1e-5, "client"), EVENT) if together else b.rounds_left(client(), EVENT)
+        for b in (book, fresh)
+    ]
+    assert left[0] == left[1]
 
 
 def test_synchronous_is_full(tmp_path):

@@ -1,0 +1,102 @@
+"""Where everything lies in a site's folder: the one file that knows the names.
+
+    site.toml                             who the site is, and where its rows are
+    budget.toml                           what its people allow
+    proposal.toml                         the experiment that it is asked for, for its people to read
+    experiment.toml                       an experiment of its own, for a server that knows nothing of Tacit
+    ledger.db                             every charge; ledger.mark beside it says how far it had come
+    log.jsonl                             what was asked and what was answered, in words
+    .answer.lock                          whoever answers holds it
+    openings-GROUP.db                     which sum of GROUP's reports the site has helped to open, by round
+    runs/RUN/agreement.json               the run as the site accepted it
+    runs/RUN/promise.txt                  what it was promised, in words
+    runs/RUN/round-N.question             the hash of round N's one question
+    runs/RUN/round-N.answer               the same hash, then the answer
+    runs/RUN/opened-GROUP/round-N.answer  the same for the site's part of opening the sum of GROUP's reports
+
+A run's folder keeps the newest round alone (`outbox`). The keys of encrypted sums are named in `key_files`, because a server has
+some too; those of the line to the server in `tacit.federation.operate`.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from tacit.errors import Refused
+
+SETTINGS, BUDGET, PROPOSAL, OWN_EXPERIMENT = "site.toml", "budget.toml", "proposal.toml", "experiment.toml"
+LEDGER, LOG, LOCK = "ledger.db", "log.jsonl", ".answer.lock"
+RUNS, AGREEMENT, PROMISE = "runs", "agreement.json", "promise.txt"
+QUESTION, ANSWER = ".question", ".answer"
+RUN_NAME = re.compile(r"[0-9a-f]{32}")  # it becomes a folder's name
+
+
+def run_folder(site: Path, run: str) -> Path:
+    """The folder of one run; nothing is made.
+
+    Guarantee: it lies in the site's `runs/`, whatever the server calls the run.
+
+    Raises: Refused for a name that is not 32 lower-case hexadecimal digits.
+
+    >>> run_folder(Path("north"), "../../elsewhere")
+    Traceback (most recent call last):
+    tacit.errors.Refused: The server named a run that is no run's name.
+    """
+    if not RUN_NAME.fullmatch(run):
+        raise Refused("The server named a run that is no run's name.")
+    return site / RUNS / run
+
+
+def opened_folder(run: Path, group: str) -> Path:
+    """Where a run's folder keeps the site's parts of opening the sums of a group.
+
+    Assumes: the group is one of the run's own (`sealed.group_of`), not a word of the server's: it becomes a folder's name.
+    """
+    return run / f"opened-{group}"
+
+
+def openings_file(site: Path, group: str) -> Path:
+    """The database of the sums of a group that the site has helped to open, over all runs."""
+    return site / f"openings-{group}.db"
+
+
+def round_file(folder: Path, round: int, kind: str) -> Path:
+    """The file of a round's QUESTION or ANSWER in a run's folder.
+
+    >>> round_file(Path("run"), 12, ANSWER).name
+    'round-0000012.answer'
+    """
+    return folder / f"round-{round:07d}{kind}"
+
+
+def round_of(path: Path) -> int:
+    """The round whose file this is; the number of leading zeros does not matter.
+
+    >>> round_of(Path("run/round-0000012.answer"))
+    12
+    """
+    return int(path.stem.removeprefix("round-"))
+
+
+def round_files(folder: Path, kind: str = "") -> list[Path]:
+    """The files of a folder's rounds, of one kind or of both, oldest round first; empty where there is no such folder."""
+    return sorted(folder.glob(f"round-*{kind}"), key=round_of)
+
+
+def runs(site: Path) -> list[str]:
+    """The runs that the site has agreed to, by name; a folder with another name than a run's is none."""
+    names = (path.parent.name for path in (site / RUNS).glob(f"*/{AGREEMENT}"))
+    return sorted(name for name in names if RUN_NAME.fullmatch(name))
+
+
+def answers(site: Path) -> Iterator[tuple[str, int]]:
+    """(run, round) of every answer to a training question on the site's disk, run by run; openings are not among them."""
+    for folder in sorted((site / RUNS).glob("*")):
+        if RUN_NAME.fullmatch(folder.name):
+            yield from ((folder.name, round_of(path)) for path in round_files(folder, ANSWER))
+
+
+def promises(site: Path) -> Iterator[tuple[str, str]]:
+    """(run, text) of every promise that the site was given."""
+    for path in sorted((site / RUNS).glob(f"*/{PROMISE}")):
+        yield path.parent.name, path.read_text("utf-8").strip()

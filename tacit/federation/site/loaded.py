@@ -1,0 +1,52 @@
+"""The runs of a site whose rows and model are in memory."""
+
+from pathlib import Path
+
+from tacit.federation.site.agreement import Agreement
+from tacit.federation.site.join import Joined, join
+from tacit.federation.site.limits import read_limits
+from tacit.federation.site.roster import Roster
+from tacit.privacy.wiring import Local
+
+MOST = 2  # runs whose rows and model are held at a time
+
+
+class Loaded:
+    """The runs that were built last, at most `MOST` of them; any other is built again when it is asked about.
+
+    Nothing here is missed after a restart: agreement, ledger and answers are files. `local` is training of somebody else's.
+    """
+
+    def __init__(self, folder: Path, local: Local | None):
+        self.folder, self.local = folder, local
+        self._joined: dict[str, Joined] = {}
+
+    def __len__(self) -> int:
+        return len(self._joined)
+
+    def get(self, run: str) -> Joined | None:
+        """The run as it was built last, or None where it is not in memory; the budget file may have changed since."""
+        return self._joined.get(run)
+
+    def build(self, run: str, text: str, roster: Roster) -> Joined:
+        """Builds a run anew, without holding it: what follows may still refuse it. Raises: as `join`."""
+        return join(self.folder, run, text, roster, local=self.local)
+
+    def hold(self, joined: Joined) -> Joined:
+        """Keeps a run in memory, lets the one go that was built longest ago, and returns it."""
+        self._joined.pop(joined.agreement.run, None)
+        self._joined[joined.agreement.run] = joined
+        while len(self._joined) > MOST:
+            self._joined.pop(next(iter(self._joined)))
+        return joined
+
+    def current(self, agreed: Agreement) -> Joined:
+        """The run of an agreement, under the budget file as it is now.
+
+        Guarantee: its limits are those on disk at this moment: where the file has changed, or the run is not in memory, the run
+        is built again, which refuses what is no longer allowed and opens the ledger anew. Raises: as `join`.
+        """
+        held = self.get(agreed.run)
+        if held is not None and held.limits == read_limits(self.folder):
+            return held
+        return self.hold(self.build(agreed.run, agreed.experiment, Roster.of(agreed.roster)))

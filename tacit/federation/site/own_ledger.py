@@ -1,0 +1,77 @@
+"""A site's own ledger, opened for one run, and held against the answers that lie beside it.
+
+A ledger that was lost, replaced or restored from an old copy would sell the same budget twice. Three things lie beside it that it
+must not contradict: its mark (`tacit.privacy.ledger.witness`), its population, and every answer that the site still keeps.
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from tacit.build.parts import Parts, population_id
+from tacit.errors import LedgerError
+from tacit.federation.site import agreement, layout
+from tacit.federation.site.agreement import Agreement
+from tacit.federation.site.limits import Limits
+from tacit.federation.site.own_rows import OWN_FILES
+from tacit.privacy.ledger import witness
+from tacit.privacy.ledger.ledger import Ledger
+
+
+def own_ledger(
+    folder: Path, parts: Parts, limits: Limits, agreed: Agreement, settings: dict[str, Any]
+) -> Ledger | None:
+    """The site's ledger for one run; None where the experiment promises nothing and so charges nothing.
+
+    Guarantee: over all its runs it pays at most the delta of the budget file, and for this one at most the epsilon of its terms,
+    be it less than the site's people allow. Its population is named by the data file as `site.toml` has it, not by its absolute
+    path, so that a folder can move with its ledger.
+
+    Raises: LedgerError for a ledger that is gone, older than its mark, of another population, or that knows no charge for an
+    answer beside it.
+    """
+    if not parts.plan.priced:
+        return None
+    experiment = parts.experiment
+    own = experiment.data.name in OWN_FILES
+    ledger = Ledger(
+        folder / layout.LEDGER,
+        population=f"{experiment.data.name}:{settings.get('data')}"
+        if own
+        else population_id(experiment, parts.population, elsewhere=parts.elsewhere),
+        run=agreed.run,
+        delta=limits.delta,
+        rounds=experiment.train.rounds,
+        most_epsilon=agreed.terms.epsilon,
+        accountant=experiment.privacy.accountant,
+        marks=(folder / witness.NAME,),
+    )
+    refuse_forgotten(folder, ledger)
+    return ledger
+
+
+def refuse_forgotten(folder: Path, ledger: Ledger) -> None:
+    """Refuses a ledger beside answers of any run that it knows no charge for: another one, or one that went back.
+
+    A question without an answer is nothing to know: it may have been refused for want of budget.
+
+    Raises: LedgerError, naming run and round; BadInput where that run's agreement is damaged.
+    """
+    for run, round in unpaid(folder, lambda run, round: ledger.knows(round, run=run)):
+        raise LedgerError(
+            f"{folder} holds the answer to round {round} of run {run}, and {ledger.path} knows no charge for it: restore the"
+            f" newest copy of the ledger and of {witness.NAME}; nothing was released."
+        )
+
+
+def unpaid(folder: Path, charged: Callable[[str, int], bool]) -> Iterator[tuple[str, int]]:
+    """(run, round) of every answer on a site's disk for which `charged(run, round)` is False and should not be.
+
+    A run that promised nothing charges nothing, by its agreement; an answer whose agreement is gone counts as one that was to be
+    paid for. Raises: BadInput for an agreement that is damaged.
+    """
+    for run, round in layout.answers(folder):
+        if not charged(run, round):
+            known = agreement.read(folder, run)
+            if known is None or known.terms.event:
+                yield run, round
