@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import torch
 from dp_accounting import DpEvent
 
+from tacit.algorithms import told
 from tacit.algorithms._usable import update_of
 from tacit.digest import mark, tensor_bytes
 from tacit.errors import BadInput
@@ -51,7 +52,8 @@ class CentralDP:
 
     def train(self, work: Workspace, received: Message, client: Client, derive: Derive) -> Trained:
         # that it sends nothing, or that the run stops, would tell everybody: whoever fails sends a zero update
-        trained = attempt(self.local, work, received.tensors["params"], client, derive("train"))
+        local = told(self.local, received, client)
+        trained = attempt(local, work, received.tensors["params"], client, derive("train"))
         clipped = float(trained.update.vector.norm()) > float(received.tensors["clip"])
         return Trained(trained.update, trained.info | {"clipped": float(clipped)})
 

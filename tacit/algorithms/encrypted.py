@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from dp_accounting import DpEvent
 
-from tacit.algorithms import Server, finished
+from tacit.algorithms import Server, finished, told
 from tacit.algorithms._groups import Group, Reports, means
 from tacit.protect.quantise import Grid
 from tacit.random import Derive
@@ -50,8 +50,9 @@ class Encrypted:
     def train(self, work: Workspace, received: Message, client: Client, derive: Derive) -> Trained:
         group, turn = self.groups[client.id], received.facts["turn"]
         where = {"stream": derive("rounding"), "turn": turn, "weight": group.weights[client.id]}
+        local = told(self.local, received, client)
         try:
-            trained = self.local(work, received.tensors["params"], client, derive("train"))  # Δ = w^k - w_t
+            trained = local(work, received.tensors["params"], client, derive("train"))  # Δ = w^k - w_t
             placed = self.grid.place(trained.update.vector.cpu().numpy(), **where)  # Δ / max(1, ζ/S)
             info = trained.info | {"clipped": float(trained.update.vector.norm() > self.grid.clip)}
         except Exception:  # noqa: BLE001 - whatever the rows cause: nobody shall learn of it, a zero with its noise is sent

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import torch
 
-from tacit.algorithms import Combining, Server
+from tacit.algorithms import Combining, Server, told
 from tacit.random import Derive
 from tacit.train.attempt import Local
 from tacit.train.workspace import Trained, Workspace
@@ -33,11 +33,12 @@ class FedAvg:
         return None
 
     def train(self, work: Workspace, received: Message, client: Client, derive: Derive) -> Trained:
-        return self.local(work, received.tensors["params"], client, derive("train"))  # ClientUpdate(k, w)
+        local = told(self.local, received, client, self.server.control)
+        return local(work, received.tensors["params"], client, derive("train"))  # ClientUpdate(k, w)
 
     def release(self, trained: Trained, client: Client, received: Message) -> Message:
         return Message(client.id, {"update": trained.update.vector}, {"examples": client.size})
 
     def collect(self, state: State, *, round: int) -> Combining:
         # w <- w + sum of n_k/n (w_k - w)
-        return self.server.collect(state)
+        return self.server.collect(state, round=round)

@@ -23,6 +23,8 @@ from tacit.types import Message
 class pfa_plus(pfa):
     """PFA+; the options are those of `pfa`."""
 
+    whole = False
+
     def tell(self, memory: Memory, epsilons: np.ndarray) -> Message:
         told = super().tell(memory, epsilons)
         basis = {name: memory[name] for name in ("basis", "centre") if name in memory}

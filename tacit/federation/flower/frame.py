@@ -12,6 +12,7 @@ import torch
 from tacit.build.parts import Parts
 from tacit.engine.wire import all_finite, unpack
 from tacit.errors import BadInput
+from tacit.privacy.wiring import descent_of
 from tacit.train.workspace import Trained
 from tacit.types import Client, Message, Private, Raw
 
@@ -19,38 +20,43 @@ CLOSE = 1e-6  # relative: one formula on two machines
 LARGEST = 1e25  # beyond, weights could take a sum out of float32
 
 
-def honest(parts: Parts, client: Client, received: Message) -> Message | None:
-    """An honest answer with zeros for its values; None where the algorithm judges every message itself."""
+def honest(parts: Parts, client: Client, received: Message, round: int = 0) -> Message | None:
+    """An honest answer to a round with zeros for its values; None where the algorithm judges every message itself."""
     algorithm, zeros = parts.algorithm, torch.zeros_like(parts.params)
     if algorithm.forgiving:
         return None
-    noises = parts.plan.update_noise(parts.population.sizes, learning_rate=parts.experiment.train.learning_rate)
+    rate, descent = parts.experiment.train.learning_rate, descent_of(parts.experiment).told(round)
+    noises = parts.plan.update_noise(parts.population.sizes, learning_rate=rate, descent=descent)
     if noises is None:
         return algorithm.release(Trained(Raw(zeros)), client, received)
     return algorithm.release(Trained(Private(zeros, float(noises[client.index]))), client, received)
 
 
-def oddity(parts: Parts, received: Message, index: int, raw: bytes) -> str:
+def oddity(parts: Parts, received: Message, index: int, raw: bytes, round: int = 0) -> str:
     """What no honest site would have sent in an answer, in words that begin with "it"; nothing where all is in order.
 
     Where the algorithm judges every message itself, nothing is odd here.
     """
     client = parts.population[index]
-    like = honest(parts, client, received)
+    like = honest(parts, client, received, round)
     if like is None:
         return ""
     try:
-        refuse_odd(raw, sender=client.id, like=like, most=longest(parts, index))
+        refuse_odd(raw, sender=client.id, like=like, most=longest(parts, received, index, round))
     except BadInput as error:
         return str(error)
     return ""
 
 
-def longest(parts: Parts, index: int) -> float:
+def longest(parts: Parts, received: Message, index: int, round: int) -> float:
     """No number of an honest answer is larger."""
     rate, parameters = parts.experiment.train.learning_rate, parts.params.numel()
-    honest_most = parts.plan.longest(index, parts.population.sizes, learning_rate=rate, parameters=parameters)
-    return min(LARGEST, honest_most * (1 + CLOSE))
+    asked = {
+        "descent": descent_of(parts.experiment).told(round),
+        "largest": float(received.tensors["params"].abs().max()),
+    }
+    most = parts.plan.longest(index, parts.population.sizes, learning_rate=rate, parameters=parameters, **asked)
+    return min(LARGEST, most * (1 + CLOSE))
 
 
 def refuse_odd(raw: bytes, *, sender: str, like: Message, most: float) -> None:
