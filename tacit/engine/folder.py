@@ -39,6 +39,7 @@ class Folder:
         tensors = {"params": state.params, "round": torch.tensor(round)}
         tensors |= {f"memory.{name}": tensor for name, tensor in state.memory.items()}
         tensors |= {f"optimizer.{name}": tensor for name, tensor in state.optimizer.items()}
+        tensors |= {f"control.{name}": tensor for name, tensor in state.control.items()}
         tensors |= {} if state.average is None else {"average": state.average}
         replace(self.path / CHECKPOINT, save({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}))
 
@@ -60,8 +61,9 @@ class Folder:
             raise BadInput(
                 f"{file} is no checkpoint of this version of Tacit: start again with --force, which keeps the old files."
             )
-        memory, optimizer = _under("memory.", tensors), _under("optimizer.", tensors)
-        return State(tensors["params"], memory, optimizer, tensors.get("average")), int(tensors["round"])
+        memory, optimizer, control = (_under(part, tensors) for part in ("memory.", "optimizer.", "control."))
+        state = State(tensors["params"], memory, optimizer, tensors.get("average"), control)
+        return state, int(tensors["round"])
 
     def rounds(self, *, before: int) -> list[dict[str, Any]]:
         """The log of the rounds before a checkpoint; what a crash left after it is dropped from the file."""

@@ -120,6 +120,8 @@ class Rule(ABC):
 
     needs: ClassVar[tuple[str, ...]] = ("epsilon",)  # facts beside "examples" that a client must state
 
+    whole: ClassVar[bool] = True  # whether `send` always sends the whole update, as SCAFFOLD needs it
+
     def init(self, layout: Layout, crowd: Crowd) -> Memory:
         """What the rule remembers before the first round: named tensors, which a checkpoint holds."""
         return {}

@@ -106,7 +106,9 @@ def _trainer(parts: Parts, stack: ExitStack) -> Trainer:
     )
     if workers == 1 or experiment.run.device != "cpu":
         return one_by_one(train)
-    message = pack(parts.algorithm.broadcast(parts.algorithm.init(parts.params), [parts.population[0]], round=0))
+    told = range(parts.cohort if experiment.train.control else 1)  # whose control variates are in a message
+    cohort = [parts.population[index] for index in told]
+    message = pack(parts.algorithm.broadcast(parts.algorithm.init(parts.params), cohort, round=0))
     pool = SideBySide(train, workers=workers, message_bytes=len(message))
     stack.callback(pool.close)
     # the server's part takes one thread while clients train: threads that wait for each other would take the clients' cores

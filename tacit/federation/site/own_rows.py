@@ -57,6 +57,11 @@ def refuse_undeployable(experiment: Experiment) -> None:
         raise BadInput('In a deployment no site exceeds its own budget: set privacy.level = "own" or "minimum".')
     if experiment.privacy.ledger is not None:
         raise BadInput("In a deployment every site keeps its own ledger: leave out privacy.ledger.")
+    if experiment.train.control is not None:
+        raise BadInput(
+            "SCAFFOLD tells the clients of a round the control variates of all of them, which a deployment does not send: leave out"
+            " train.control."
+        )
     if experiment.protect.key is not None:
         raise BadInput("A deployment makes its own keys, so that no file ever holds them all: leave out protect.key.")
 
