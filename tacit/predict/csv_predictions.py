@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
+from tacit import parse
 from tacit.data.csv_files import class_of
 from tacit.data.csv_text import MISSING, Heading, Table, header, tables
 from tacit.data.encoder import Encoder
@@ -53,7 +54,7 @@ class Told:
             many = f"{self.left_out} rows lack a value that they must have, and have"
             yield f"{lack if self.left_out == 1 else many} no prediction."
         if self.passed_over:
-            yield f"Passed over columns that are no features: {', '.join(self.passed_over)}."
+            yield f"Passed over columns that are no features: {', '.join(map(parse.shown, self.passed_over))}."
         for note in changed(self.changes, self.ranges):
             if not note.startswith("dropped"):
                 yield f"Note: {note}."

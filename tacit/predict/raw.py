@@ -56,7 +56,10 @@ def _of_array(rows: torch.Tensor | np.ndarray, encoder: Encoder) -> dict[str, Ce
 
 def _cells(values: Any, column: Column) -> Cells:
     """One column: numbers as they are where they are numbers, all else as the text that a csv file would have."""
-    found = values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
+    try:
+        found = values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
+    except ValueError:  # lists of different lengths
+        found = np.zeros((0, 0))
     if found.ndim != 1:
         raise BadData(f"{WHERE} have {found.ndim}-dimensional values in column {column.name!r}, or two of that name.")
     if column.values is None and found.dtype.kind in "fiub":

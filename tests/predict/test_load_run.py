@@ -116,6 +116,8 @@ def test_it_is_a_plain_module_whose_parameters_are_the_runs(finished):
         (RAW | {"age": ["a", "2", "3"]}, "row 0, column 'age' is 'a', which is not a number"),
         (RAW | {"sex": ["f", "x", "m"]}, "row 1, column 'sex' is 'x', which is none of its declared values"),
         (RAW | {"age": [[1], [2], [3]]}, "have 2-dimensional values in column 'age'"),
+        (RAW | {"age": [[1], [2, 3], [4]]}, "have 2-dimensional values in column 'age'"),
+        (RAW | {"age": 63}, "have 0-dimensional values in column 'age'"),
         ([1, 2, 3], "a mapping of column names to values, a DataFrame, a tensor or an array, got a list"),
     ],
 )

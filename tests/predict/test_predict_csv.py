@@ -48,7 +48,7 @@ def test_other_orders_more_columns_and_no_labels_give_the_same_predictions(predi
     whole = predict("age,sex,chol,thal,num\n63,m,233,6,0\n41,f,,?,1\n").stdout
     done = predict("id,chol,thal,sex,age\n=1+1,233,6.0,m,63\nb,,,f,41\n")
     assert done.stdout == whole
-    assert "Passed over columns that are no features: id." in done.stderr
+    assert "Passed over columns that are no features: 'id'." in done.stderr
     assert "Accuracy" not in done.stderr
     rows = list(csv.DictReader(whole.splitlines()))
     assert [row["line"] for row in rows] == ["2", "3"]
