@@ -57,7 +57,7 @@ class Dataset:
     @property
     def reading(self) -> Encoder:
         """How new rows are to be read for a model of this data."""
-        return self.encoder or Encoder(classes=self.class_names, shape=tuple(self.x.shape[1:]))
+        return self.encoder or Encoder(classes=tuple(map(str, self.class_names)), shape=tuple(self.x.shape[1:]))
 
     @property
     def classes(self) -> int:

@@ -106,7 +106,7 @@ class Encoder:
         refuse_odd([*self.header, *([] if self.label is None else [self.label])], "the names of columns")
         if len(self.classes) < 2 or len(set(self.classes)) < len(self.classes):
             raise BadInput("Expected an encoder to have at least 2 classes, each once.")
-        if not 0 < len(self.shape) <= MOST_SIDES or not 0 < math.prod(self.shape) <= MOST_FEATURES:
+        if len(self.shape) > MOST_SIDES or not 0 < math.prod(self.shape) <= MOST_FEATURES:
             raise BadInput(f"Expected the shape of a row to have 1 to {MOST_FEATURES} numbers.")
         if len(self.columns) > MOST_COLUMNS or len(set(self.names)) < len(self.columns) or self.label in self.names:
             raise BadInput(f"Expected at most {MOST_COLUMNS} columns, each of a name of its own.")
