@@ -11,17 +11,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tacit.engine.history import History
     from tacit.experiment import Experiment
+    from tacit.predict.load import load
+    from tacit.predict.predictor import Predictor
     from tacit.simulation.run import run
     from tacit.types import Budget, Guarantee
 
 __version__ = "0.1.0"
-__all__ = ["Budget", "Experiment", "Guarantee", "History", "run"]
+__all__ = ["Budget", "Experiment", "Guarantee", "History", "Predictor", "load", "run"]
 
 _HOMES = {
     "Budget": "tacit.types",
     "Experiment": "tacit.experiment",
     "Guarantee": "tacit.types",
     "History": "tacit.engine.history",
+    "Predictor": "tacit.predict.predictor",
+    "load": "tacit.predict.load",
     "run": "tacit.simulation.run",
 }
 

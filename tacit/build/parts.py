@@ -4,6 +4,7 @@ together.
 
 import hashlib
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -141,10 +142,20 @@ def clients(
         epsilons = np.full(len(epsilons), epsilons.min() if privacy.level == "minimum" else epsilons.max())
     limits = {"epsilons": epsilons, "delta": privacy.run_delta, "unit": privacy.unit_kept}
     population = populate(dataset, shares, names=names, **limits)
+    dataset = replace(dataset, notes=(*dataset.notes, *_loose_delta(experiment, population)))
     if before.runs:
         sealed = before.epsilons(population.names, together=kind_of(experiment).plans.together)
         population = replace(population, sealed=sealed)
     return dataset, shares, population
+
+
+def _loose_delta(experiment: Experiment, population: Population) -> Iterator[str]:
+    """A note where delta is no small probability among so many: it bounds for how many of them the promise may fail outright."""
+    unit, delta = population.unit, population.delta
+    most = int(population.sizes.max()) if unit == "record" else len(population)
+    if experiment.privacy.kind != "none" and delta * most > 1:
+        whose = f"the largest client has {most} records" if unit == "record" else f"there are {most} clients"
+        yield f"delta = {delta:g} is more than 1/{most}, and {whose}: set privacy.delta below {1 / most:.1g}"
 
 
 def population_id(experiment: Experiment, population: Population, *, elsewhere: bool = False) -> str:
@@ -178,9 +189,13 @@ def model_size(experiment: Experiment, dataset: Dataset) -> int:
 
 
 def _model(experiment: Experiment, dataset: Dataset) -> nn.Module:
+    return model_of(experiment, input_shape=tuple(dataset.x.shape[1:]), classes=dataset.classes)
+
+
+def model_of(experiment: Experiment, *, input_shape: tuple[int, ...], classes: int) -> nn.Module:
+    """The experiment's model as a run begins with it. Raises BadInput."""
     seed = seeded(experiment.run.seed)("model").torch_seed()
-    shape = tuple(dataset.x.shape[1:])
-    facts = {"input_shape": shape, "classes": dataset.classes, "seed": seed}
+    facts = {"input_shape": input_shape, "classes": classes, "seed": seed}
     return models.build(experiment.model.name, **facts, options=experiment.model.options())
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from tacit.data.encoder import Encoder
 from tacit.errors import BadData
 
 PART = 1 << 14  # rows looked at together
@@ -31,6 +32,9 @@ class Dataset:
     client: np.ndarray | None = field(default=None, repr=False)
     client_names: tuple[str, ...] | None = field(default=None, repr=False)
     notes: tuple[str, ...] = ()
+    encoder: Encoder | None = field(
+        default=None, repr=False
+    )  # how raw rows became these; None: they are taken as they are
 
     def __post_init__(self) -> None:
         for part, x, y in (("training", self.x, self.y), ("test", self.test_x, self.test_y)):
@@ -49,6 +53,11 @@ class Dataset:
             raise BadData(f"Expected one client per row of {self.name}, got {len(self.client)} for {len(self.y)}.")
         refuse_not_finite(self.x, where=f"{self.name} training data", client=self.client, names=self.client_names)
         refuse_not_finite(self.test_x, where=f"{self.name} test data")
+
+    @property
+    def reading(self) -> Encoder:
+        """How new rows are to be read for a model of this data."""
+        return self.encoder or Encoder(classes=tuple(map(str, self.class_names)), shape=tuple(self.x.shape[1:]))
 
     @property
     def classes(self) -> int:

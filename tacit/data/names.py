@@ -12,6 +12,8 @@ from tacit.errors import BadData, BadInput
 FROM_DATA = "from-data"
 FROM_DATA_NOTE = "the set of labels was taken from the data and is treated as public"
 
+DECIMAL = re.compile(r"([+-]?)(0|[1-9]\d*)(?:\.(\d*))?", re.ASCII)
+
 Word = Annotated[str, Field(coerce_numbers_to_str=True)]  # [0, 1] are names
 Classes = int | str | tuple[Word, ...]  # the labels, how many there are, or "from-data"
 Coded = tuple[tuple[str, ...], np.ndarray]  # the distinct texts and, for every row, which of them it has
@@ -34,6 +36,20 @@ def merged(parts: Sequence[Coded]) -> Coded:
     code_of = {name: code for code, name in enumerate(names)}
     recoded = [np.array([code_of[name] for name in known], np.int32)[codes] for known, codes in parts]
     return names, np.concatenate(recoded)
+
+
+def plain(text: str) -> str:
+    """A number as it is written shortest, so that 1.0 and 1 are one name; every other text, 007 too, as it stands.
+
+    >>> [plain(text) for text in ("1.0", "+1.", "-0.50", "-0.0", "007", "f", "12345678901234567890.0")]
+    ['1', '1', '-0.5', '0', '007', 'f', '12345678901234567890']
+    """
+    found = DECIMAL.fullmatch(text)
+    if found is None:
+        return text
+    sign, whole, fraction = found[1], found[2], (found[3] or "").rstrip("0")
+    minus = "-" if sign == "-" and (whole != "0" or fraction) else ""
+    return f"{minus}{whole}{'.' * bool(fraction)}{fraction}"
 
 
 def in_natural_order(names: Iterable[str]) -> tuple[str, ...]:

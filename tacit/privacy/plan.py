@@ -97,7 +97,7 @@ class Plan(ABC):
         return experiment.aggregate.rule or "mean"
 
     def update_noise(self, sizes: np.ndarray, *, learning_rate: float, descent: Descent = PLAIN) -> np.ndarray | None:
-        """The noise per coordinate of every client's update as it is sent, where clients noise their own; else None. It is public."""
+        """The noise per coordinate of every client's update as it is sent, where clients noise their own, else None: public."""
         return None
 
     def longest(

@@ -4,8 +4,8 @@ import copy
 import datetime
 import os
 import sys
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,13 @@ from tacit.engine.loop import Observer, loop
 from tacit.engine.trainers.processes import SideBySide, Trainer, one_by_one, task
 from tacit.engine.trainers.stacked import stackable, stacked
 from tacit.engine.wire import pack
+from tacit.errors import TrainingDiverged
 from tacit.experiment import Experiment
 from tacit.privacy.ledger.before import NOTHING, Before, noted, read
 from tacit.report.writers import load_writers, open_writers
 from tacit.train.workspace import workspace
+
+MOST_NAMED = 8  # columns in a sentence
 
 Ready = Callable[[Parts, list[dict[str, Any]]], None]
 
@@ -62,7 +65,8 @@ def run(
             ready(parts, past)
         note_clients(parts, ledger, folder)
         book = stack.enter_context(open_writers(writers, folder, experiment, past, unit=parts.population.unit))
-        state, stopped = loop(parts, ledger, folder, trainer, book.observing(observe))
+        with _unscaled_named(parts):
+            state, stopped = loop(parts, ledger, folder, trainer, book.observing(observe))
         history = finish(parts, ledger, folder, state.result, stopped)
         book.finish(history.summary)
     if page:
@@ -84,6 +88,20 @@ def _before(experiment: Experiment, path: Path, *, resume: bool) -> Before:
     if shared is None:
         return NOTHING
     return noted(path / "run.json") if resume else read(Path(shared), unit=experiment.privacy.unit_kept)
+
+
+@contextmanager
+def _unscaled_named(parts: Parts) -> Iterator[None]:
+    """Names the columns that are taken as they stand to whoever looks for the reason of a training that diverged."""
+    try:
+        yield
+    except TrainingDiverged as error:
+        columns = parts.dataset.encoder.columns if parts.dataset.encoder else ()
+        names = [repr(column.name) for column in columns if column.values is None and column.limits is None]
+        if not names:
+            raise
+        hint = f"Or declare ranges in data.numeric for the unscaled {', '.join(names[:MOST_NAMED])}."
+        raise TrainingDiverged(f"{error} {hint}") from error
 
 
 def _trainer(parts: Parts, stack: ExitStack) -> Trainer:

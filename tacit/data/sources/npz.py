@@ -16,6 +16,7 @@ from rich.progress import Progress
 from tacit import check
 from tacit.data import names
 from tacit.data.dataset import Dataset, refuse_not_finite
+from tacit.data.encoder import Encoder
 from tacit.data.held_out import Rows, dataset
 from tacit.errors import BadData
 
@@ -65,6 +66,7 @@ def rows_of(source: npz, *, seed: int) -> Dataset:
         class_names=class_names,
         seed=seed,
         notes=notes,
+        encoder=Encoder(classes=class_names, shape=tuple(x.shape[1:]), divide_by=source.divide_by),
     )
 
 

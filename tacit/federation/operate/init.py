@@ -6,7 +6,7 @@ from pathlib import Path
 import tacit
 from tacit.build.parts import clients
 from tacit.data.budgets import budgets
-from tacit.data.csv_files import pinned_columns
+from tacit.data.csv_columns import pinned_columns
 from tacit.data.load import source
 from tacit.data.sources.csv import csv
 from tacit.errors import BadInput

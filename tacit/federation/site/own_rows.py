@@ -8,9 +8,8 @@ from typing import cast
 import torch
 
 from tacit.build.parts import clients
-from tacit.data.csv_files import declared_classes
+from tacit.data.csv_columns import declared_classes, encoded_width
 from tacit.data.dataset import Dataset
-from tacit.data.features import encoded_width
 from tacit.data.load import load, source
 from tacit.data.names import FROM_DATA
 from tacit.data.sources.csv import csv

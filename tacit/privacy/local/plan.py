@@ -85,7 +85,7 @@ class LocalPlan(Plan):
         descent: Descent = PLAIN,
         largest: float = 0.0,
     ) -> float:
-        """No honest client sends a larger number: a step moves by at most eta C / q and weight decay, and normals end at 10.8 sigma."""
+        """No honest client sends a larger number: a step moves by eta C / q and weight decay at most, normals end at 10.8 sigma."""
         root, steps = math.sqrt(parameters), int(self.steps[index])
         if self.unit == "client":
             return (self.clip + END * float(self.multipliers[index]) * self.clip) * root
