@@ -8,6 +8,7 @@ one process at a time, and to one run: a second is refused unless it resumes or 
 import fcntl
 import json
 import os
+import tomllib
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from safetensors.torch import load_file, save
 
 from tacit.errors import BadInput, RunExists
 from tacit.experiment import Experiment
+from tacit.experiment.section import PASSED
+from tacit.plugin import PASSED_AS, PYTHON
 from tacit.privacy.ledger.before import NOTHING, Before
 from tacit.types import State
 
@@ -150,9 +153,7 @@ def open_folder(
         replace(known, (resolved or experiment).toml().encode())
     elif not _same(known.read_text("utf-8"), experiment, resolved):
         os.close(lock)
-        raise BadInput(
-            f"The run in {path} was started with other settings: resume it as it was (leave out --set), or choose another --out."
-        )
+        raise BadInput(_other(path, known.read_text("utf-8"), resolved or experiment))
     return Folder(path, _run(path / "run.json", lock), lock)
 
 
@@ -206,6 +207,21 @@ def _lock(path: Path) -> int:
 
 def _same(text: str, experiment: Experiment, resolved: Experiment | None) -> bool:
     return says_same(text, experiment) if resolved is None else text in (experiment.toml(), resolved.toml())
+
+
+def _other(path: Path, text: str, experiment: Experiment) -> str:
+    """What a run was started with that this is not; what was passed from Python by its name."""
+    known, now = tomllib.loads(text), experiment.model_dump()
+    for key, argument in PASSED_AS.items():
+        section, _, name = key.partition(".")
+        before, after = known.get(section, {}), now[section]
+        if PYTHON in (before.get(name), after[name]) and before.get(PASSED) != after.get(PASSED):
+            said = f"another {argument}" if before.get(name) == PYTHON else f"no {argument} from Python"
+            return (
+                f"The run in {path} was started with {said} ({before.get(PASSED, before.get(name))}; now"
+                f" {after.get(PASSED, after[name])}): pass what it began with, or choose another out."
+            )
+    return f"The run in {path} was started with other settings: resume it as it was (leave out --set), or choose another --out."
 
 
 def _under(prefix: str, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

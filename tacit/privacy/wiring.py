@@ -69,8 +69,8 @@ class Wiring:
         return kinds[train.server_optimizer](train.server_learning_rate, **options)
 
     def rule(self, name: str) -> rules.Rule:
-        """A rule with the experiment's options."""
-        return rules.load(name, **self.experiment.aggregate.options())
+        """A rule with the experiment's options, or the one that was passed from Python."""
+        return rules.of(self.experiment.aggregate, name)
 
     def server(self, rule: rules.Rule, crowd: rules.Crowd) -> Server:
         """The server's part, for a rule and what is public of the clients."""

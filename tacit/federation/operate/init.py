@@ -11,6 +11,7 @@ from tacit.data.load import source
 from tacit.data.sources.csv import csv
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
+from tacit.experiment.combinations import refuse_passed
 from tacit.federation.operate.certificates import make_authority, make_node_key, make_server
 from tacit.federation.operate.layout import Federation, app_digest
 from tacit.federation.operate.private import close, closed
@@ -94,6 +95,7 @@ def init(folder: Path, *, sites: str, experiment: Experiment, host: str, port: i
 
 def deployable(experiment: Experiment, sites: str, *, trial: bool) -> Experiment:
     """The experiment as it is deployed: as many clients as sites, noise that nobody can draw again, and a key that is split."""
+    refuse_passed(experiment)
     values = experiment.model_dump(exclude_none=True)
     values["run"] = {key: value for key, value in values["run"].items() if key != "out"}
     if not trial:

@@ -59,7 +59,7 @@ class Distributed:
 def summing_rule(experiment: Experiment) -> Rule:
     """The experiment's rule, if sums are all it needs. Raises NeedsRows with the names of those that work."""
     name = experiment.aggregate.rule or "mean"
-    rule = rules.load(name, **experiment.aggregate.options())
+    rule = rules.of(experiment.aggregate, name)
     if rule.sees != "sums":
         text = f'The rule {name} must see single updates, but privacy.kind = "distributed" opens only their sums'
         raise NeedsRows(f"{text}: use one of {', '.join(rules.seeing_sums())}.")
