@@ -110,6 +110,24 @@ def refuse_taken(path: Path, *, resume: bool, force: bool) -> None:
         raise BadInput(f"There is no run to resume in {path}.")
 
 
+def refuse_other_parts(path: Path, experiment: Experiment) -> None:
+    """Raises BadInput where a run was started with another part from Python than this experiment carries, or with none."""
+    known, now = tomllib.loads((path / "experiment.toml").read_text("utf-8")), experiment.model_dump()
+    for key, argument in PASSED_AS.items():
+        section, _, name = key.partition(".")
+        before, after = known.get(section, {}), now[section]
+        if PYTHON not in (before.get(name), after[name]):
+            continue
+        first, second = before.get(PASSED, before.get(name)), after.get(PASSED, after[name] or "nothing")
+        if not str(first).startswith(str(second)):  # a model's digest comes when it is made
+            other = "other data" if argument == "data" else f"another {argument}"
+            said = other if before.get(name) == PYTHON else f"no {argument} from Python"
+            raise BadInput(
+                f"The run in {path} was started with {said} ({first}; now {second}): pass what it began with, or choose another"
+                " out."
+            )
+
+
 def says_same(text: str, experiment: Experiment) -> bool:
     """Whether a run's file is that of an experiment, but for the rule that was written in where it names none.
 
@@ -153,7 +171,10 @@ def open_folder(
         replace(known, (resolved or experiment).toml().encode())
     elif not _same(known.read_text("utf-8"), experiment, resolved):
         os.close(lock)
-        raise BadInput(_other(path, known.read_text("utf-8"), resolved or experiment))
+        refuse_other_parts(path, resolved or experiment)
+        raise BadInput(
+            f"The run in {path} was started with other settings: resume it as it was (leave out --set), or choose another --out."
+        )
     return Folder(path, _run(path / "run.json", lock), lock)
 
 
@@ -207,21 +228,6 @@ def _lock(path: Path) -> int:
 
 def _same(text: str, experiment: Experiment, resolved: Experiment | None) -> bool:
     return says_same(text, experiment) if resolved is None else text in (experiment.toml(), resolved.toml())
-
-
-def _other(path: Path, text: str, experiment: Experiment) -> str:
-    """What a run was started with that this is not; what was passed from Python by its name."""
-    known, now = tomllib.loads(text), experiment.model_dump()
-    for key, argument in PASSED_AS.items():
-        section, _, name = key.partition(".")
-        before, after = known.get(section, {}), now[section]
-        if PYTHON in (before.get(name), after[name]) and before.get(PASSED) != after.get(PASSED):
-            said = f"another {argument}" if before.get(name) == PYTHON else f"no {argument} from Python"
-            return (
-                f"The run in {path} was started with {said} ({before.get(PASSED, before.get(name))}; now"
-                f" {after.get(PASSED, after[name])}): pass what it began with, or choose another out."
-            )
-    return f"The run in {path} was started with other settings: resume it as it was (leave out --set), or choose another --out."
 
 
 def _under(prefix: str, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

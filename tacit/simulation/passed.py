@@ -70,12 +70,12 @@ def _model(experiment: Experiment, model: Any) -> OpenSection:
     """The table with a factory; the model's digest is written down once it is made (build/parts.py)."""
     if isinstance(model, nn.Module):
         _refuse_options(experiment.model, "a model that is made already is")
-        return experiment.model.carrying(Copies(_copied(model, "model")), passed=type(model).__name__)
+        return experiment.model.carrying(Copies(_copied(model, "model")), passed="")
     if not callable(model):
         raise BadInput(
             f"Expected model to be a torch module or a function that makes one, got {model!r:.60}: a name goes into model.name."
         )
-    return experiment.model.carrying(model, passed=getattr(model, "__name__", type(model).__name__))
+    return experiment.model.carrying(model, passed="")
 
 
 def _rule(experiment: Experiment, rule: Any) -> OpenSection:

@@ -16,7 +16,7 @@ from tacit.algorithms.local_dp import LocalDP
 from tacit.build.parts import Parts, build, written
 from tacit.build.release import STACKED
 from tacit.data.given import Dataset
-from tacit.engine.folder import first_free, open_folder, refuse_taken
+from tacit.engine.folder import first_free, open_folder, refuse_other_parts, refuse_taken
 from tacit.engine.history import History, finish, note_clients, open_ledger
 from tacit.engine.loop import Observer, loop
 from tacit.engine.trainers.processes import SideBySide, Trainer, one_by_one, task
@@ -58,6 +58,8 @@ def run(
     path = Path(out or experiment.run.out or new_folder(experiment.name))
     refuse_taken(path, resume=resume, force=force)
     experiment = with_passed(experiment, data=data, model=model, rule=rule)
+    if resume:
+        refuse_other_parts(path, experiment)  # before anything is read or made
     writers = load_writers(experiment.run.writers)
     with ExitStack() as stack:
         before = _before(experiment, path, resume=resume)
