@@ -31,6 +31,7 @@ class Dataset:
     client: np.ndarray | None = field(default=None, repr=False)
     client_names: tuple[str, ...] | None = field(default=None, repr=False)
     notes: tuple[str, ...] = ()
+    mapped: bool = False  # the training rows lie in a file, client by client, and are not copied into memory
 
     def __post_init__(self) -> None:
         for part, x, y in (("training", self.x, self.y), ("test", self.test_x, self.test_y)):

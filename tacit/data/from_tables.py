@@ -56,11 +56,13 @@ def dataset(
     if test is not None:
         test_x, test_y = test.x, labels[1]
     else:
+        if table.mapped:
+            raise BadInput("Rows that stay in a file are not divided: pass test=(x, y) in the place of test_share.")
         held = _held(table, y, share=share or 0.0, seed=seed)
         test_x, test_y, x, y = x[held], y[held], x[~held], y[~held]
         client = None if client is None else client[held == 0]
         notes = (*notes, f"{len(test_y)} of {len(held)} rows were held out by a coin for each; no epsilon covers them")
-    own = {"client": client, "client_names": client_names, "notes": notes}
+    own = {"client": client, "client_names": client_names, "notes": notes, "mapped": table.mapped}
     return Dataset(PYTHON, x, y, test_x, test_y, class_names, **own)
 
 

@@ -5,8 +5,9 @@ labels are declared too (`classes`), or made public in so many words ("from-data
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -106,6 +107,26 @@ class Dataset:
         splits = {"split": split, "test_split": test_split, "share": how.get("test_share")}
         x, y, clients, found = saved_arrays(path, label=label, client=client, columns=columns, **splits)
         return cls(x, y, clients=clients, **found | {key: value for key, value in how.items() if value is not None})
+
+    @classmethod
+    def from_loader(
+        cls,
+        load: Callable[[Any], tuple[Any, Any]],
+        clients: Iterable[Any],
+        *,
+        folder: Path | str | None = None,
+        **how: Any,
+    ) -> "Dataset":
+        """Takes rows that do not fit into memory: `load(client)` gives the (x, y) of one client, and is called once for each.
+
+        The rows are kept in a nameless file in `folder` (the system's place for temporary files if left out) that goes with the
+        process; memory holds those of clients that train. The rest is as for `Dataset`, without `test_share`.
+        """
+        from tacit.data.stored import stored
+
+        declared(how.get("classes"))  # before hours of loading
+        refuse_test(how.get("test"), how.get("test_share"))
+        return cls(stored(load, clients, folder=folder), **how)
 
     def __repr__(self) -> str:
         rows, tests = self.rows, len(self.rows.test_y)

@@ -24,6 +24,7 @@ class Table:
     x: torch.Tensor = field(repr=False)
     labels: np.ndarray = field(repr=False)
     clients: names.Coded | None = field(default=None, repr=False)
+    mapped: bool = False  # whether the rows lie in a file, client by client
 
 
 def table(x: Any, y: Any, clients: Any = None, *, of: str = "") -> Table:
@@ -31,6 +32,8 @@ def table(x: Any, y: Any, clients: Any = None, *, of: str = "") -> Table:
 
     `clients` names the client of each row, or of each pair; `of` says whose rows they are where something is wrong.
     """
+    if isinstance(x, Table):
+        return x
     if y is None:
         return _pairs(x, clients)
     rows, labels = _rows(x, y, of=of)
@@ -115,19 +118,29 @@ def _pairs(parts: Any, given: Any) -> Table:
         raise BadInput(f"{PAIRS}; got a {type(parts).__name__} alone.")
     if not parts:
         raise BadInput(f"{PAIRS}; got no clients.")
-    called = _names(given, count=len(parts))
+    called = distinct(given, count=len(parts))
     tables = list[tuple[torch.Tensor, np.ndarray]]()
     for name, pair in zip(called, parts, strict=True):
-        if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2:
-            raise BadInput(f"{PAIRS}; what stands for client {name!r} is a {type(pair).__name__}.")
-        tables.append(_rows(*pair, of=f" of client {name!r}"))
-        _refuse_unlike(tables[0], tables[-1], called[0], name)
+        tables.append(rows_and_labels(pair, name, tables[0] if tables else None, called[0]))
     owner = np.repeat(np.arange(len(called), dtype=np.int32), [len(labels) for _, labels in tables])
     rows, labels = (torch.cat([x for x, _ in tables]), np.concatenate([y for _, y in tables]))
     return Table(rows, labels, (called, owner))
 
 
-def _names(given: Any, *, count: int) -> tuple[str, ...]:
+def rows_and_labels(
+    pair: Any, name: str, first: tuple[torch.Tensor, np.ndarray] | None, other: str
+) -> tuple[torch.Tensor, np.ndarray]:
+    """The rows and labels of one client, like those of the first. Raises BadInput, BadData naming the client."""
+    if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2:
+        raise BadInput(f"{PAIRS}; what stands for client {name!r} is a {type(pair).__name__}.")
+    now = _rows(*pair, of=f" of client {name!r}")
+    if first is not None:
+        _refuse_unlike(first, now, other, name)
+    return now
+
+
+def distinct(given: Any, *, count: int) -> tuple[str, ...]:
+    """The names of so many clients. Raises BadInput where one is missing or stands for two."""
     if given is None:
         return tuple(f"client-{index}" for index in range(count))
     called = tuple(str(name) for name in given)

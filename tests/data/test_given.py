@@ -297,3 +297,48 @@ def test_a_row_is_known_by_the_hash_that_ledgers_already_hold():
     value = np.float32(1.5).tobytes() + b"1"
     expected = hashlib.blake2b(value, digest_size=16).digest()
     assert list(row_hashes(torch.tensor([[1.5]]), torch.tensor([1]))) == [expected]
+
+
+SHARES = {"north": slice(0, 3), "coast": slice(3, 7), "valley": slice(7, 12)}
+
+
+def loader(name):
+    return X[SHARES[name]], Y[SHARES[name]]
+
+
+def test_rows_that_stay_in_a_file_are_the_rows_that_were_loaded(tmp_path):
+    stored = Dataset.from_loader(loader, SHARES, folder=tmp_path, **HOW)
+    held = Dataset({name: loader(name) for name in SHARES}, **HOW)
+    assert (stored.passed, stored.hands) == (held.passed, held.hands)
+    assert list(tmp_path.iterdir()) == []  # no copy of anybody's rows has a name
+
+
+def test_every_client_is_loaded_once():
+    asked = []
+    Dataset.from_loader(lambda name: asked.append(name) or loader(name), SHARES, **HOW)
+    assert asked == list(SHARES)
+
+
+@pytest.mark.parametrize(
+    ("load", "clients", "how", "sentence"),
+    [
+        (lambda name: 1 / 0, SHARES, {}, r"^The rows of client 'north' cannot be loaded \(ZeroDivisionError"),
+        (lambda name: X, SHARES, {}, r"what stands for client 'north' is a ndarray"),
+        (
+            lambda name: (X[:, : 1 + (name == "north")], Y),
+            SHARES,
+            {},
+            r"^Client 'north' has rows of shape",
+        ),
+        (lambda name: (X * np.nan, Y), SHARES, {}, r"^Row 0 in x of client 'north' holds NaN"),
+        (loader, [], {}, r"^There are no clients"),
+        (loader, ["north", "north"], {}, r"^Expected clients to be 2 different names"),
+        (loader, "north", {}, r"^Expected a function that gives"),
+        (loader, SHARES, {"test": None, "test_share": 0.5}, r"^Rows that stay in a file are not divided: pass test="),
+        (loader, SHARES, {"classes": None}, r"^Expected classes to declare"),
+        (loader, SHARES, {"folder": "/nowhere/at/all"}, r"cannot hold the rows \(No such file or directory\)"),
+    ],
+)
+def test_what_cannot_be_loaded_is_refused_by_client(load, clients, how, sentence):
+    with pytest.raises(BadInput, match=sentence):
+        Dataset.from_loader(load, clients, **HOW | how)

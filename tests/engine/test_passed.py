@@ -264,6 +264,28 @@ def test_the_population_of_dealt_rows_is_theirs_too():
     assert ids[0] == ids[1] != ids[2]
 
 
+def stored():
+    said = {"classes": ["no", "yes"], "test": TEST}
+    return tacit.Dataset.from_loader(lambda name: (X[name == WHOSE], Y[name == WHOSE]), NAMES, **said)
+
+
+def test_rows_that_stay_in_a_file_are_trained_on_from_there(tmp_path):
+    """The clients' rows are views of the mapped file: nothing was copied, and the run goes on with the same rows only."""
+    data = stored()
+    parts = build(with_passed(experiment(), data=data, model=net()))
+    assert parts.population.x.data_ptr() == data.rows.x.data_ptr() == parts.dataset.x.data_ptr()
+    assert torch.equal(parts.population[1].x, torch.from_numpy(X[WHOSE == "coast"]))
+    tacit.run(experiment(run={"workers": 2}), data=data, model=net(), out=tmp_path, page=False)
+    tacit.run(experiment(run={"workers": 2}), data=stored(), model=net(), out=tmp_path, resume=True, page=False)
+    with pytest.raises(BadInput, match="was started with other data"):
+        tacit.run(experiment(run={"workers": 2}), data=rows(), model=net(), out=tmp_path, resume=True, page=False)
+
+
+def test_rows_that_stay_in_a_file_are_not_cut_to_a_number(tmp_path):
+    with pytest.raises(BadInput, match=r"stay with their clients: .* leave out data\.examples_per_client"):
+        tacit.run(experiment(data={"examples_per_client": 5}), data=stored(), out=tmp_path)
+
+
 @pytest.mark.parametrize("kind", ["central", "distributed"])
 def test_other_kinds_of_privacy_take_rows_and_models_from_python_too(tmp_path, kind):
     privacy = {"kind": kind, "epsilon": 5.0, "delta": 1e-4}
