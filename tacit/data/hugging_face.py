@@ -40,7 +40,7 @@ def _opened(path: Any, *, split: str, test_split: str | None, share: float | Non
     try:
         from datasets import load_from_disk  # pyright: ignore[reportMissingImports]
     except ImportError:
-        raise BadInput("Dataset.from_hf needs Hugging Face's datasets: pip install datasets") from None
+        raise BadInput('Dataset.from_hf needs the package datasets: pip install "tacit[hf]"') from None
     if not Path(path).is_dir():
         raise BadData(f"{path} is no folder: expected what `dataset.save_to_disk(...)` wrote.")
     with plugin.guarded(f"{path} cannot be read as what `dataset.save_to_disk(...)` wrote"):

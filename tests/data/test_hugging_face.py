@@ -12,7 +12,7 @@ from tacit.errors import BadInput
 
 def test_without_the_package_one_sentence_says_what_to_install(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(BadInput, match="pip install datasets"):
+    with pytest.raises(BadInput, match=r"pip install \"tacit\[hf\]\""):
         Dataset.from_hf(tmp_path)
 
 
