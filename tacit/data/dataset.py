@@ -35,6 +35,7 @@ class Dataset:
     encoder: Encoder | None = field(
         default=None, repr=False
     )  # how raw rows became these; None: they are taken as they are
+    mapped: bool = False  # the training rows lie in a file, client by client, and are not copied into memory
 
     def __post_init__(self) -> None:
         for part, x, y in (("training", self.x, self.y), ("test", self.test_x, self.test_y)):

@@ -88,11 +88,16 @@ def refuse_undeclared(source: str, path: str | None, classes: Classes | None) ->
     """Refuses a person's own file that is not named, and labels that are not declared. Raises BadInput."""
     if path is None:
         raise BadInput(f'Expected data.path to say where the {source} data is, as in path = "records.{source}".')
+    refuse_classes(classes, key="data.classes")
+
+
+def refuse_classes(classes: Classes | None, *, key: str) -> None:
+    """Refuses labels that are not declared; `key` is where they should have been. Raises BadInput."""
     if classes is None or (isinstance(classes, str) and classes != FROM_DATA):
         raise BadInput(
-            'Expected data.classes to declare the labels, as in classes = ["no", "yes"] or classes = 10; '
+            f'Expected {key} to declare the labels, as in classes = ["no", "yes"] or classes = 10; '
             'classes = "from-data" makes the labels found in the data public.'
         )
     count = classes if isinstance(classes, int) else len(set(classes))
     if count < 2 or (isinstance(classes, tuple) and count < len(classes)):
-        raise BadInput(f"Expected data.classes to declare at least 2 labels, each once, got {classes!r}.")
+        raise BadInput(f"Expected {key} to declare at least 2 labels, each once, got {classes!r}.")

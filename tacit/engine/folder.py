@@ -8,6 +8,7 @@ one process at a time, and to one run: a second is refused unless it resumes or 
 import fcntl
 import json
 import os
+import tomllib
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from safetensors.torch import load_file, save
 
 from tacit.errors import BadInput, RunExists
 from tacit.experiment import Experiment
+from tacit.experiment.section import PASSED
+from tacit.plugin import PASSED_AS, PYTHON
 from tacit.privacy.ledger.before import NOTHING, Before
 from tacit.types import State
 
@@ -109,6 +112,24 @@ def refuse_taken(path: Path, *, resume: bool, force: bool) -> None:
         raise BadInput(f"There is no run to resume in {path}.")
 
 
+def refuse_other_parts(path: Path, experiment: Experiment) -> None:
+    """Raises BadInput where a run was started with another part from Python than this experiment carries, or with none."""
+    known, now = tomllib.loads((path / "experiment.toml").read_text("utf-8")), experiment.model_dump()
+    for key, argument in PASSED_AS.items():
+        section, _, name = key.partition(".")
+        before, after = known.get(section, {}), now[section]
+        if PYTHON not in (before.get(name), after[name]):
+            continue
+        first, second = before.get(PASSED, before.get(name)), after.get(PASSED, after[name] or "nothing")
+        if not str(first).startswith(str(second)):  # a model's digest comes when it is made
+            other = "other data" if argument == "data" else f"another {argument}"
+            said = other if before.get(name) == PYTHON else f"no {argument} from Python"
+            raise BadInput(
+                f"The run in {path} was started with {said} ({first}; now {second}): pass what it began with, or choose another"
+                " out."
+            )
+
+
 def says_same(text: str, experiment: Experiment) -> bool:
     """Whether a run's file is that of an experiment, but for the rule that was written in where it names none.
 
@@ -152,6 +173,7 @@ def open_folder(
         replace(known, (resolved or experiment).toml().encode())
     elif not _same(known.read_text("utf-8"), experiment, resolved):
         os.close(lock)
+        refuse_other_parts(path, resolved or experiment)
         raise BadInput(
             f"The run in {path} was started with other settings: resume it as it was (leave out --set), or choose another --out."
         )

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from tacit import plugin
 from tacit.errors import BadInput
 from tacit.experiment.privacy import KINDS
 
@@ -28,6 +29,13 @@ def refuse_impossible(experiment: "Experiment") -> None:
         raise BadInput(
             'train.sampler = "poisson" draws cohorts of random size for the price of privacy.kind = "central": leave it out.'
         )
+
+
+def refuse_passed(experiment: "Experiment") -> None:
+    """Refuses an experiment any of whose parts was passed from Python, where its file is all there is. Raises BadInput."""
+    for key in plugin.PASSED_AS:
+        section, _, name = key.partition(".")
+        plugin.refuse_passed(getattr(getattr(experiment, section), name), key=key)
 
 
 def _descent(experiment: "Experiment") -> None:

@@ -1,6 +1,6 @@
 """The other tables of an experiment file: model, training, aggregation, protection, run."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -108,6 +108,8 @@ class AggregateSection(OpenSection):
 
     Without a `rule` clients whose budgets differ are combined by `random-effects`, and others by their `mean`.
     """
+
+    names_part: ClassVar[str] = "rule"
 
     rule: str | None = None
 

@@ -107,8 +107,11 @@ class Wiring:
         return kinds[train.server_optimizer](train.server_learning_rate, **options)
 
     def rule(self, name: str) -> rules.Rule:
-        """A rule with the experiment's options. Raises BadInput for a rule that is not there, or options it does not take."""
-        return rules.load(name, **self.experiment.aggregate.options())
+        """A rule with the experiment's options, or the one that was passed from Python.
+
+        Raises BadInput for a rule that is not there, or options it does not take.
+        """
+        return rules.of(self.experiment.aggregate, name)
 
     def server(
         self,

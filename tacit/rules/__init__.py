@@ -17,6 +17,7 @@ import torch
 
 from tacit import plugin
 from tacit.errors import BadInput
+from tacit.experiment.training import AggregateSection
 from tacit.types import Message
 
 ROOM = "tacit.rules"
@@ -248,6 +249,11 @@ def load(name: str, **options: Any) -> Rule:
     if not isinstance(rule, Rule):
         raise BadInput(f"Expected aggregate.rule = {name!r} to make a tacit.rules.Rule, got a {type(rule).__name__}.")
     return rule
+
+
+def of(section: AggregateSection, name: str) -> Rule:
+    """The rule of that name with the table's options, or the one that was passed from Python and travels with the table."""
+    return load(name, **section.options()) if section.part is None else section.part
 
 
 def find(name: str) -> plugin.Factory:

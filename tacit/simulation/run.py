@@ -13,9 +13,10 @@ import torch
 from rich.progress import Progress
 
 from tacit.algorithms.local_dp import LocalDP
-from tacit.build.parts import Parts, build, with_rule
+from tacit.build.parts import Parts, build, written
 from tacit.build.release import STACKED
-from tacit.engine.folder import first_free, open_folder, refuse_taken
+from tacit.data.given import Dataset
+from tacit.engine.folder import first_free, open_folder, refuse_other_parts, refuse_taken
 from tacit.engine.history import History, finish, note_clients, open_ledger
 from tacit.engine.loop import Observer, loop
 from tacit.engine.trainers.processes import SideBySide, Trainer, one_by_one, task
@@ -25,6 +26,8 @@ from tacit.errors import TrainingDiverged
 from tacit.experiment import Experiment
 from tacit.privacy.ledger.before import NOTHING, Before, noted, read
 from tacit.report.writers import load_writers, open_writers
+from tacit.rules import Rule
+from tacit.simulation.passed import Model, with_passed
 from tacit.train.workspace import workspace
 
 MOST_NAMED = 8  # columns in a sentence
@@ -35,6 +38,9 @@ Ready = Callable[[Parts, list[dict[str, Any]]], None]
 def run(
     experiment: Experiment,
     *,
+    data: Dataset | None = None,
+    model: Model | None = None,
+    rule: Rule | None = None,
     out: Path | str | None = None,
     resume: bool = False,
     force: bool = False,
@@ -45,18 +51,23 @@ def run(
 ) -> History:
     """Runs an experiment and returns its history; the files are in `out` (or `run.out`, or a new folder under runs/).
 
-    `page = False` leaves out report.html; `tacit report` makes it later.
+    `data`, `model` (a torch module, whose weights are the start, or a function that makes one) and `rule` take the place of what
+    the experiment names; the run's files have their digests, and go on only with the same ones. `observe` is called with the
+    record of every round. `page = False` leaves out report.html; `tacit report` makes it later.
 
     Guarantee: the ledger is charged on disk before a client trains. With seeded randomness a resumed run equals an uninterrupted
     one, bit for bit on CPU. Raises TacitError in one sentence for whatever cannot be done; nothing is lost then.
     """
     path = Path(out or experiment.run.out or new_folder(experiment.name))
     refuse_taken(path, resume=resume, force=force)
+    experiment = with_passed(experiment, data=data, model=model, rule=rule)
+    if resume:
+        refuse_other_parts(path, experiment)  # before anything is read or made
     writers = load_writers(experiment.run.writers)
     with ExitStack() as stack:
         before = _before(experiment, path, resume=resume)
         parts = build(experiment, progress=progress, before=before)
-        folder = open_folder(path, experiment, resume=resume, force=force, resolved=with_rule(parts), before=before)
+        folder = open_folder(path, experiment, resume=resume, force=force, resolved=written(parts), before=before)
         stack.callback(folder.close)
         trainer = _trainer(parts, stack)
         ledger = open_ledger(parts, folder)

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 from rich.progress import Progress
 
 from tacit import check
 from tacit.data import names
-from tacit.data.dataset import Dataset, refuse_not_finite
+from tacit.data.arrays import class_indices, client_codes, features, one_label_each
+from tacit.data.dataset import Dataset
 from tacit.data.encoder import Encoder
 from tacit.data.held_out import Rows, dataset
 from tacit.errors import BadData
@@ -50,15 +50,20 @@ def rows_of(source: npz, *, seed: int) -> Dataset:
     """The file's rows as a data set. Raises BadData."""
     path = str(source.path)
     arrays = read(path)
-    clients = _clients(arrays["client"], path=path, rows=len(arrays["y"])) if "client" in arrays else None
-    x = _features(arrays.pop("x"), where=f"x of {path}", divide_by=source.divide_by, clients=clients)
+    clients = (
+        client_codes(arrays["client"], where=f"client of {path}", rows=len(arrays["y"])) if "client" in arrays else None
+    )
+    x = features(arrays.pop("x"), where=f"x of {path}", divide_by=source.divide_by, clients=clients)
     test_path, tests = _tests(arrays, source)
-    labels = [_labels(arrays["y"], where=f"y of {path}", rows=len(x))]
+    labels = [one_label_each(arrays["y"], where=f"y of {path}", rows=len(x))]
     if tests:
-        labels.append(_labels(tests[1], where=f"the test labels of {test_path}", rows=len(tests[0])))
+        labels.append(one_label_each(tests[1], where=f"the test labels of {test_path}", rows=len(tests[0])))
     class_names, notes = names.classes(source.classes, [names.coded(part) for part in labels])
-    codes = [_indices(part, class_names, path=file) for part, file in zip(labels, (path, test_path), strict=False)]
-    test_x = _features(tests[0], where=f"the test rows of {test_path}", divide_by=source.divide_by) if tests else None
+    codes = [
+        class_indices(part, class_names, where=file, key="data.classes")
+        for part, file in zip(labels, (path, test_path), strict=False)
+    ]
+    test_x = features(tests[0], where=f"the test rows of {test_path}", divide_by=source.divide_by) if tests else None
     return dataset(
         source,
         Rows(x=x, y=codes[0], clients=clients),
@@ -99,47 +104,3 @@ def _tests(arrays: dict[str, np.ndarray], source: npz) -> tuple[str, tuple[np.nd
     if len(inside) == 1:
         raise BadData(f"{source.path} holds {inside[0]} alone: expected x_test and y_test together.")
     return str(source.path), (arrays["x_test"], arrays["y_test"]) if inside else None
-
-
-def _features(x: np.ndarray, *, where: str, divide_by: float, clients: names.Coded | None = None) -> torch.Tensor:
-    """Features as finite float32."""
-    if x.dtype.kind not in "fiub" or x.ndim < 2:
-        raise BadData(f"Expected {where} to be numbers of shape [rows, ...], got {x.dtype} of shape {list(x.shape)}.")
-    with np.errstate(over="ignore"):  # what does not fit float32 becomes infinite and is refused below, by its row
-        out = torch.from_numpy(x.astype(np.float32, copy=False))
-        out = out if divide_by == 1 else out / divide_by
-    refuse_not_finite(out, where=where, client=clients[1] if clients else None, names=clients[0] if clients else None)
-    return out
-
-
-def _labels(y: np.ndarray, *, where: str, rows: int) -> np.ndarray:
-    """Labels as a vector of integers or texts, one for each row."""
-    if y.dtype.kind not in "iubU" or y.shape != (rows,):
-        raise BadData(f"Expected {where} to be {rows} integers or texts, got {y.dtype} of shape {list(y.shape)}.")
-    return y.astype(np.int64) if y.dtype.kind == "b" else y
-
-
-def _clients(client: np.ndarray, *, path: str, rows: int) -> names.Coded:
-    """The client of each row by name."""
-    if client.dtype.kind not in "iuU" or client.shape != (rows,):
-        raise BadData(
-            f"Expected client of {path} to be {rows} integers or texts, "
-            f"got {client.dtype} of shape {list(client.shape)}."
-        )
-    return names.merged([names.coded(client)])
-
-
-def _indices(labels: np.ndarray, class_names: tuple[str, ...], *, path: str) -> np.ndarray:
-    """Labels as indices into the class names."""
-    known, codes = names.coded(labels)
-    positions = labels.dtype.kind != "U" and not all(name.lstrip("-").isdecimal() for name in class_names)
-    code_of = {str(code) if positions else name: code for code, name in enumerate(class_names)}
-    for code, name in enumerate(known):
-        if name not in code_of:
-            row = int(np.argmax(codes == code))
-            raise BadData(
-                f"{path} has the label {name!r} in row {row}, which data.classes does not declare: correct it or "
-                "declare it.",
-                cell=name,
-            )
-    return np.array([code_of[name] for name in known], np.int64)[codes]
