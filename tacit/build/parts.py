@@ -154,7 +154,7 @@ def _loose_delta(experiment: Experiment, population: Population) -> Iterator[str
     """A note where delta is no small probability among so many: it bounds for how many of them the promise may fail outright."""
     unit, delta = population.unit, population.delta
     most = int(population.sizes.max()) if unit == "record" else len(population)
-    if experiment.privacy.kind != "none" and delta * most > 1:
+    if experiment.privacy.epsilon is not None and delta * most > 1:
         whose = f"the largest client has {most} records" if unit == "record" else f"there are {most} clients"
         yield f"delta = {delta:g} is more than 1/{most}, and {whose}: set privacy.delta below {1 / most:.1g}"
 
