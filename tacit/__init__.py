@@ -9,19 +9,29 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tacit.data.given import Dataset
     from tacit.engine.history import History
+    from tacit.errors import TacitError
     from tacit.experiment import Experiment
+    from tacit.predict.load import load
+    from tacit.predict.predictor import Predictor
+    from tacit.rules import Rule
     from tacit.simulation.run import run
     from tacit.types import Budget, Guarantee
 
 __version__ = "0.1.0"
-__all__ = ["Budget", "Experiment", "Guarantee", "History", "run"]
+__all__ = ["Budget", "Dataset", "Experiment", "Guarantee", "History", "Predictor", "Rule", "TacitError", "load", "run"]
 
 _HOMES = {
     "Budget": "tacit.types",
+    "Dataset": "tacit.data.given",
     "Experiment": "tacit.experiment",
     "Guarantee": "tacit.types",
     "History": "tacit.engine.history",
+    "Predictor": "tacit.predict.predictor",
+    "Rule": "tacit.rules",
+    "TacitError": "tacit.errors",
+    "load": "tacit.predict.load",
     "run": "tacit.simulation.run",
 }
 
@@ -31,3 +41,8 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'tacit' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    """The public names, whether they are loaded already or not."""
+    return ["__version__", *__all__]

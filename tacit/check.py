@@ -55,6 +55,11 @@ def one_of(options: Iterable[str], **values: str) -> None:
 
 
 def nearest(word: str, options: Iterable[str]) -> str:
-    """The hint " Did you mean 'x'?" for the closest option, or nothing."""
-    found = difflib.get_close_matches(str(word), list(options), n=1, cutoff=0.5)
-    return f" Did you mean {found[0]!r}?" if found else ""
+    """The hint " Did you mean 'x'?" for the closest option, whatever its capitals, or nothing.
+
+    >>> nearest("AGE", ["sex", "age", "Average"])
+    " Did you mean 'age'?"
+    """
+    spelled = {option.casefold(): option for option in reversed(list(options))}
+    found = difflib.get_close_matches(str(word).casefold(), list(spelled)[::-1], n=1, cutoff=0.5)
+    return f" Did you mean {spelled[found[0]]!r}?" if found else ""

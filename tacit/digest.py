@@ -37,6 +37,7 @@ def state_mark(state: State, *, turn: int | None = None) -> str:
     """
     tensors = [("params", state.params), *((f"memory {name}", tensor) for name, tensor in state.memory.items())]
     tensors += [(f"memory optimizer.{name}", tensor) for name, tensor in state.optimizer.items()]
+    tensors += [(f"memory control.{name}", tensor) for name, tensor in state.control.items()]
     tensors += [] if turn is None else [("memory turn", torch.tensor(turn))]
     tensors += [] if state.average is None else [("average", state.average)]
     parts: list[bytes | str] = ["state"]

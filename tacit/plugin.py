@@ -26,6 +26,8 @@ from tacit.errors import BadInput, TacitError
 
 Factory = Callable[..., Any]
 NAMED = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+PYTHON = "python"  # the name of a part that was passed to tacit.run
+PASSED_AS = {"data.name": "data", "model.name": "model", "aggregate.rule": "rule"}
 LONGEST = 200  # characters of somebody else's error that are repeated
 KINDS = {"int": "a whole number", "float": "a number", "string": "a text", "greater_than_equal": "at least 0"}
 KINDS |= {"bool": "true or false", "list": "a list", "tuple": "a list", "dict": "a table"}
@@ -53,11 +55,13 @@ def names(room: str) -> list[str]:
 def find(room: str, name: str, *, key: str) -> Factory:
     """The factory that a name stands for; `key` is where the name was said. This imports its module.
 
-    Raises BadInput for a name that no file in the room has, a module that cannot be imported, and what cannot be called.
+    Raises BadInput for a name that no file in the room has, a module that cannot be imported, what cannot be called, and a part
+    that was passed from Python and is not here any more.
 
     >>> find("tacit.rules", "mean", key="aggregate.rule").__name__
     'mean'
     """
+    refuse_passed(name, key=key)
     module, colon, part = name.partition(":")
     if not colon:
         known = names(room)
@@ -77,6 +81,21 @@ def find(room: str, name: str, *, key: str) -> Factory:
             f"Expected {key} = {name!r} to name a class or a function, and {module} has none named {part!r}."
         )
     return found
+
+
+def refuse_passed(name: str | None, *, key: str) -> None:
+    """Refuses to look for what was passed from Python: a file has its digest, and nobody can make the part from that.
+
+    >>> refuse_passed("python", key="data.name")
+    Traceback (most recent call last):
+    tacit.errors.BadInput: data.name = "python" was passed from Python, and no file holds it: only tacit.run(..., data=...) can \
+run this, and with resume=True go on with it.
+    """
+    if name == PYTHON and key in PASSED_AS:
+        raise BadInput(
+            f'{key} = "{PYTHON}" was passed from Python, and no file holds it: only tacit.run(..., {PASSED_AS[key]}=...) can run'
+            " this, and with resume=True go on with it."
+        )
 
 
 def options(factory: Factory, *, given: Iterable[str] = ()) -> dict[str, Option]:

@@ -98,13 +98,15 @@ class State:
     """What the server needs next round: the model's parameters as one vector, and what its parts remember, each for itself.
 
     `memory` is the rule's (central DP, which has no rule, keeps its clip there), `optimizer` that of the server's optimiser.
-    `average` is the running mean of the parameters over rounds, where the experiment asks for one.
+    `average` is the running mean of the parameters over rounds, where the experiment asks for one; `control` are SCAFFOLD's
+    control variates, the server's and every client's.
     """
 
     params: torch.Tensor = field(repr=False)
     memory: dict[str, torch.Tensor] = field(default_factory=dict, repr=False)
     optimizer: dict[str, torch.Tensor] = field(default_factory=dict, repr=False)
     average: torch.Tensor | None = field(default=None, repr=False)
+    control: dict[str, torch.Tensor] = field(default_factory=dict, repr=False)
 
     @property
     def result(self) -> torch.Tensor:

@@ -229,17 +229,21 @@ KINDS = {
     "central, adaptive": {"kind": "central", "epsilon": 5.0, "clip_quantile": 0.5, "count_noise": 5.0},
     "distributed, skellam": {"kind": "distributed", "epsilon": 5.0},
     "distributed, discrete-gaussian": {"kind": "distributed", "epsilon": 5.0, "noise": "discrete-gaussian"},
+    "scaffold": {"kind": "none"},
+    "scaffold, record level": {"kind": "local", "epsilon": 5.0},
+    "scaffold, client level": {"kind": "local", "unit": "client", "epsilon": 5.0},
 }
 
 
 @pytest.fixture(params=KINDS)
 def parts(request):
     """One experiment per way in which an algorithm can be set."""
-    sampler = {"sampler": "fixed"} if request.param == "central, fixed" else {}
+    more = {"sampler": "fixed"} if request.param == "central, fixed" else {}
+    more |= {"control": "scaffold"} if request.param.startswith("scaffold") else {}
     return build(
         tacit.Experiment(
             data={"clients": 6, "examples_per_client": 20},
-            train={"rounds": 3, "local_steps": 2, "batch_size": 5, "server_optimizer": "adam", **sampler},
+            train={"rounds": 3, "local_steps": 2, "batch_size": 5, "server_optimizer": "adam", **more},
             privacy=KINDS[request.param],
         )
     )
@@ -256,14 +260,14 @@ def answers(parts, state, seed=0):
 
 
 def copied(state):
-    memories = {"memory": state.memory, "optimizer": state.optimizer}
+    memories = {"memory": state.memory, "optimizer": state.optimizer, "control": state.control}
     named = {f"{key}.{name}": tensor.clone() for key, memory in memories.items() for name, tensor in memory.items()}
     return {"params": state.params.clone()} | named
 
 
 def test_every_algorithm_that_ships_is_held_to_the_contract():
     files = {path.stem for path in Path(tacit.algorithms.__file__).parent.glob("[a-z]*.py")}
-    assert files == {"fedavg", "local_dp", "central_dp", "encrypted"}  # a new one belongs into KINDS
+    assert files == {"fedavg", "local_dp", "central_dp", "encrypted", "scaffold"}  # a new one belongs into KINDS
 
 
 def test_a_round_is_a_function_of_state_messages_and_randomness(parts):

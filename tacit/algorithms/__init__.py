@@ -6,20 +6,23 @@ at a time and each once.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from dp_accounting import DpEvent
 
+from tacit.algorithms.scaffold import Scaffold, correction_of
 from tacit.random import Derive
 from tacit.rules import Crowd, Layout, Rule
 from tacit.server_optimizer import ServerOptimizer, Sgd
+from tacit.train.schedule import CONSTANT, Schedule
 from tacit.train.workspace import Trained, Workspace
 from tacit.types import Client, Message, State
 
 MOST_TEXT = 500  # characters of a refusal
+ROUND = "round"  # the fact that `in_round` adds
 
 
 class Collecting(Protocol):
@@ -92,25 +95,31 @@ class Server:
     """The server's part of every algorithm that has a rule: one value, and one memory for each of its parts in the state.
 
     Guarantee: post-processing. It sees messages and public facts, draws nothing and costs no privacy.
+
+    `schedule` is given where clients send updates over the round's share of the learning rate (DP-SGD): it is multiplied by here.
     """
 
     rule: Rule
     layout: Layout
     crowd: Crowd
     optimizer: ServerOptimizer = field(default_factory=Sgd)
+    schedule: Schedule = CONSTANT
+    control: Scaffold | None = None
 
     def init(self, params: torch.Tensor) -> State:
         """The state before the first round."""
-        return State(params, self.rule.init(self.layout, self.crowd), self.optimizer.init(params))
+        memory, control = self.rule.init(self.layout, self.crowd), self.control.init(params) if self.control else {}
+        return State(params, memory, self.optimizer.init(params), control=control)
 
     def broadcast(self, state: State, cohort: Sequence[Client]) -> Message:
         """The model, and what the rule tells the round's clients beside it."""
         added = self.rule.tell(state.memory, np.array([client.budget.epsilon for client in cohort]))
-        return Message("server", {"params": state.params, **added.tensors}, added.facts)
+        message = Message("server", {"params": state.params, **added.tensors}, added.facts)
+        return self.control.tell(message, state.control, cohort) if self.control else message
 
-    def collect(self, state: State) -> "Combining":
+    def collect(self, state: State, *, round: int = 0) -> "Combining":
         """A round that adds messages by the rule, as they arrive."""
-        return Combining(self, state, self.rule.start())
+        return Combining(self, state, self.rule.start(), round)
 
 
 @dataclass(frozen=True)
@@ -120,9 +129,19 @@ class Combining:
     server: Server
     state: State
     gathered: Any
+    round: int = 0
+    controls: dict[int, torch.Tensor] = field(default_factory=dict)  # c_i+ of who has answered
+
+    @property
+    def share(self) -> float:
+        """What the updates of this round were divided by."""
+        return self.server.schedule(self.round)
 
     def add(self, message: Message) -> None:
         """Gives the message to the rule. Raises: what the rule raises, which ends the run."""
+        if self.server.control:
+            own = self.server.control.own(self.state.control, message, round=self.round, share=self.share)
+            self.controls.update(own)
         self.server.rule.add(self.gathered, message)
 
     def finish(self, derive: Derive) -> tuple[State, dict[str, Any]]:
@@ -131,8 +150,32 @@ class Combining:
         Raises: BadInput where no message was added.
         """
         applied = self.server.rule.apply(self.state.memory, self.gathered)
-        params, memory = self.server.optimizer.step(self.state.params, self.state.optimizer, applied.update)
-        return State(params, applied.memory, memory), applied.info
+        update = applied.update if self.share == 1.0 else applied.update * self.share
+        params, memory = self.server.optimizer.step(self.state.params, self.state.optimizer, update)
+        control = self.server.control.after(self.state.control, self.controls) if self.server.control else {}
+        return State(params, applied.memory, memory, control=control), applied.info
+
+
+@runtime_checkable
+class Told(Protocol):
+    """Local training that goes by the round: its learning rate, and SCAFFOLD's correction."""
+
+    def told(self, round: int, correction: torch.Tensor | None = None) -> Any:
+        """The training of one round."""
+        ...
+
+
+def in_round(received: Message, round: int) -> Message:
+    """What was broadcast, with the number of the round in which a client was asked; whatever a server says there is put right."""
+    return replace(received, facts=received.facts | {ROUND: round})
+
+
+def told(local: Any, received: Message, client: Client, control: Scaffold | None = None) -> Any:
+    """Local training as it is in the round of a message (`in_round`); somebody else's is left as it is."""
+    if not isinstance(local, Told):
+        return local
+    round: Any = received.facts.get(ROUND)  # a constant rate needs none
+    return local.told(round, correction_of(received, client) if control else None)
 
 
 def rule_of(algorithm: Algorithm) -> Rule | None:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import torch
 from dp_accounting import DpEvent
 
-from tacit.algorithms import printable
+from tacit.algorithms import printable, told
 from tacit.digest import mark, tensor_bytes
 from tacit.errors import BadInput
 from tacit.privacy.mechanism import AdaptiveClip, CohortMechanism
@@ -64,7 +64,8 @@ class CentralDP:
         Whether its update was longer than the clip is in the info, which stays with the researcher.
         """
         # that it sends nothing, or that the run stops, would tell everybody: whoever fails sends a zero update
-        trained = attempt(self.local, work, received.tensors["params"], client, derive("train"))
+        local = told(self.local, received, client)
+        trained = attempt(local, work, received.tensors["params"], client, derive("train"))
         clipped = float(trained.update.vector.norm()) > float(received.tensors["clip"])
         return Trained(trained.update, trained.info | {"clipped": float(clipped)})
 

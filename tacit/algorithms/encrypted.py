@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from dp_accounting import DpEvent
 
-from tacit.algorithms import Server, finished, printable
+from tacit.algorithms import Server, finished, printable, told
 from tacit.algorithms._groups import Group, means
 from tacit.errors import TacitError
 from tacit.protect.quantise import Grid
@@ -63,8 +63,9 @@ class Encrypted:
         """
         group, round = self.groups[client.id], received.facts["turn"]
         rounding = {"stream": derive("rounding"), "round": round, "weight": group.weights[client.id]}
+        local = told(self.local, received, client)
         try:
-            trained = self.local(work, received.tensors["params"], client, derive("train"))  # Δ = w^k - w_t
+            trained = local(work, received.tensors["params"], client, derive("train"))  # Δ = w^k - w_t
             quantised = self.grid.quantise(trained.update.vector.cpu().numpy(), **rounding)  # Δ / max(1, ζ/S)
             info = trained.info | {"clipped": float(trained.update.vector.norm() > self.grid.clip)}
         except Exception:  # noqa: BLE001 - whatever the rows cause: nobody shall learn of it, a zero with its noise is sent

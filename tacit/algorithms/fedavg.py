@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import torch
 
-from tacit.algorithms import Combining, Server
+from tacit.algorithms import Combining, Server, told
 from tacit.random import Derive
 from tacit.train.attempt import Local
 from tacit.train.workspace import Trained, Workspace
@@ -39,7 +39,8 @@ class FedAvg:
 
     def train(self, work: Workspace, received: Message, client: Client, derive: Derive) -> Trained:
         """SGD on the client's rows. Raises: what training raises, by the client's name."""
-        return self.local(work, received.tensors["params"], client, derive("train"))  # ClientUpdate(k, w)
+        local = told(self.local, received, client, self.server.control)
+        return local(work, received.tensors["params"], client, derive("train"))  # ClientUpdate(k, w)
 
     def release(self, trained: Trained, client: Client, received: Message) -> Message:
         """The difference as it is, and the number of examples it weighs by."""
@@ -48,4 +49,4 @@ class FedAvg:
     def collect(self, state: State, *, round: int) -> Combining:
         """A round of the rule, which is `mean` in the paper."""
         # w <- w + sum of n_k/n (w_k - w)
-        return self.server.collect(state)
+        return self.server.collect(state, round=round)

@@ -12,7 +12,7 @@ from typing import ClassVar
 import torch
 from dp_accounting import DpEvent
 
-from tacit.algorithms import Combining, Server
+from tacit.algorithms import Combining, Server, told
 from tacit.privacy.mechanism import TrainingMechanism
 from tacit.random import Derive
 from tacit.train.workspace import Trained, Workspace
@@ -49,7 +49,8 @@ class LocalDP:
     def train(self, work: Workspace, received: Message, client: Client, derive: Derive) -> Trained:  # lines 6, 8-15
         """Noised local training: what it returns carries its noise."""
         theta, mechanism = received.tensors["params"], self.mechanism(client)
-        return self.local(work, theta, client, mechanism, stream=derive("train"))
+        local = told(self.local, received, client, self.server.control)
+        return local(work, theta, client, mechanism, stream=derive("train"))
 
     def release(self, trained: Trained, client: Client, received: Message) -> Message:
         """What the rule sends of an update that carries its noise, and the facts it weighs by: all post-processing.
@@ -65,4 +66,4 @@ class LocalDP:
     def collect(self, state: State, *, round: int) -> Combining:
         """A round of the rule on what clients released."""
         # line 7: theta_r <- sum of n_k/n theta_r^k, written for differences
-        return self.server.collect(state)
+        return self.server.collect(state, round=round)

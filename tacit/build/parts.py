@@ -4,6 +4,7 @@ together.
 
 import hashlib
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -23,6 +24,7 @@ from tacit.data.load import settings as reading
 from tacit.data.partition import client_names, share_out
 from tacit.data.population import Population, populate
 from tacit.data.shares import Shares
+from tacit.digest import mark, tensor_bytes
 from tacit.errors import BadInput, Refused
 from tacit.experiment import Experiment
 from tacit.losses import Losses
@@ -147,10 +149,20 @@ def clients(
         epsilons = np.full(len(epsilons), epsilons.min() if privacy.level == "minimum" else epsilons.max())
     limits = {"epsilons": epsilons, "delta": privacy.run_delta, "unit": privacy.unit_kept}
     population = populate(dataset, shares, names=names, **limits)
+    dataset = replace(dataset, notes=(*dataset.notes, *_loose_delta(experiment, population)))
     if before.runs:
         sealed = before.epsilons(population.names, together=kind_of(experiment).plans.together)
         population = replace(population, sealed=sealed)
     return dataset, shares, population
+
+
+def _loose_delta(experiment: Experiment, population: Population) -> Iterator[str]:
+    """A note where delta is no small probability among so many: it bounds for how many of them the promise may fail outright."""
+    unit, delta = population.unit, population.delta
+    most = int(population.sizes.max()) if unit == "record" else len(population)
+    if experiment.privacy.epsilon is not None and delta * most > 1:
+        whose = f"the largest client has {most} records" if unit == "record" else f"there are {most} clients"
+        yield f"delta = {delta:g} is more than 1/{most}, and {whose}: set privacy.delta below {1 / most:.1g}"
 
 
 def population_id(experiment: Experiment, population: Population, *, elsewhere: bool = False) -> str:
@@ -159,9 +171,12 @@ def population_id(experiment: Experiment, population: Population, *, elsewhere: 
     Where the data itself names the clients, rows may come and go, and who holds which is looked at row by row
     (privacy/ledger/holdings.py); that needs the same way of reading them, of naming their clients and of holding some out. Where
     Tacit deals the rows out, other settings or other rows would put a record into other hands, and the charges of two clients
-    would have to be added. Where the files lie never matters.
+    would have to be added. Where the files lie never matters. Of rows that were passed from Python nobody knows how they were
+    encoded, so that a row that moved could look like a new one: there all rows must be the same, in whatever order.
     """
     data, seed = experiment.data, experiment.run.seed
+    if data.part is not None and data.partition == "natural":
+        return f"{data.name}:natural:{data.part.hands}"
     settings = reading(data)
     tested = settings.pop("test_path", None)
     settings.pop("path", None)
@@ -169,13 +184,13 @@ def population_id(experiment: Experiment, population: Population, *, elsewhere: 
         unused = ("clients", "alpha", "min_size", "shards_per_client", "examples_per_client")
         settings = {key: value for key, value in settings.items() if key not in unused}
         held_out = {"test_path": True, "test_share": None} if tested else {"seed": seed}
-        mark = hashlib.blake2b(repr(sorted((settings | held_out).items())).encode(), digest_size=8)
-        return f"{data.name}:natural:{mark.hexdigest()}"
-    mark = hashlib.blake2b(population.offsets.tobytes(), digest_size=8)
-    mark.update(repr(sorted((settings | {"seed": seed}).items())).encode())
+        made = hashlib.blake2b(repr(sorted((settings | held_out).items())).encode(), digest_size=8)
+        return f"{data.name}:natural:{made.hexdigest()}"
+    made = hashlib.blake2b(population.offsets.tobytes(), digest_size=8)
+    made.update(repr(sorted((settings | {"seed": seed}).items())).encode())
     if not elsewhere:
-        mark.update(population.digest().encode())
-    return f"{data.name}:{mark.hexdigest()}"
+        made.update(population.digest().encode())
+    return f"{data.name}:{made.hexdigest()}"
 
 
 def model_size(experiment: Experiment, dataset: Dataset) -> int:
@@ -184,10 +199,17 @@ def model_size(experiment: Experiment, dataset: Dataset) -> int:
 
 
 def _model(experiment: Experiment, dataset: Dataset) -> nn.Module:
+    answer = tasks.load(experiment, dataset).answer
+    return model_of(experiment, input_shape=tuple(dataset.x.shape[1:]), classes=answer[-1])
+
+
+def model_of(experiment: Experiment, *, input_shape: tuple[int, ...], classes: int) -> nn.Module:
+    """The experiment's model as a run begins with it. Raises BadInput."""
     seed = seeded(experiment.run.seed)("model").torch_seed()
-    shape = tuple(dataset.x.shape[1:])
-    facts = {"input_shape": shape, "classes": tasks.load(experiment, dataset).answer[-1], "seed": seed}
-    return models.build(experiment.model.name, **facts, options=experiment.model.options())
+    facts = {"input_shape": input_shape, "classes": classes, "seed": seed}
+    return models.build(
+        experiment.model.name, **facts, options=experiment.model.options(), factory=experiment.model.part
+    )
 
 
 def with_rule(parts: Parts) -> Experiment:
@@ -196,6 +218,16 @@ def with_rule(parts: Parts) -> Experiment:
     if rule is None or experiment.aggregate.rule is not None:
         return experiment
     return experiment.model_copy(update={"aggregate": experiment.aggregate.model_copy(update={"rule": rule})})
+
+
+def written(parts: Parts) -> Experiment:
+    """The experiment as a run's file has it: with the rule that runs, and the digest of a model that was passed from Python."""
+    experiment = with_rule(parts)
+    if experiment.model.part is None:
+        return experiment
+    digest = mark("model", parts.made, tensor_bytes(parts.params))
+    model = experiment.model.carrying(experiment.model.part, passed=f"{type(parts.model).__name__}, {digest}")
+    return experiment.model_copy(update={"model": model})
 
 
 def _device(name: str) -> torch.device:

@@ -148,6 +148,23 @@ def report_command(
     command(folders, out=out, live=live, port=port, show=show)
 
 
+@app.command("predict")
+def predict_command(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run that has ended.")],
+    rows: Annotated[
+        Path, typer.Argument(metavar="CSV", help="New rows; their labels, if they have any, are compared.")
+    ],
+    out: Annotated[Path | None, typer.Option("--out", help="The csv file; standard output if left out.")] = None,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Import the model's own code, where the run names some.")
+    ] = False,
+) -> None:
+    """Predict new rows with a run's model: a label and the probability of each class for every row."""
+    from tacit.cli.predict import command
+
+    command(run, rows, out=out, trust=trust)
+
+
 @app.command("plan")
 def plan_command(
     experiment: Annotated[str | None, typer.Argument(help="An experiment to plan; or give the numbers below.")] = None,

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from tacit.data.encoder import Encoder
 from tacit.errors import BadData
 
 IGNORED = -100  # torch's word for a target that counts nothing
@@ -35,6 +36,10 @@ class Dataset:
     client: np.ndarray | None = field(default=None, repr=False)
     client_names: tuple[str, ...] | None = field(default=None, repr=False)
     notes: tuple[str, ...] = ()
+    encoder: Encoder | None = field(
+        default=None, repr=False
+    )  # how raw rows became these; None: they are taken as they are
+    mapped: bool = False  # the training rows lie in a file, client by client, and are not copied into memory
 
     def __post_init__(self) -> None:
         for part, x, y in (("training", self.x, self.y), ("test", self.test_x, self.test_y)):
@@ -63,6 +68,11 @@ class Dataset:
         odd = (y < 0) & (y != low) | (y >= self.classes)
         if odd.any():
             raise BadData(f"Expected every {part} label of {self.name} in 0..{self.classes - 1}, got {int(y[odd][0])}.")
+
+    @property
+    def reading(self) -> Encoder:
+        """How new rows are to be read for a model of this data."""
+        return self.encoder or Encoder(classes=tuple(map(str, self.class_names)), shape=tuple(self.x.shape[1:]))
 
     @property
     def classes(self) -> int:

@@ -1,127 +1,129 @@
-"""Columns of text as features, by public rules only.
+"""Columns of text as features, by the columns of an encoder, which holds public rules only.
 
-A numeric column with a declared range becomes (value - low)/(high - low), clamped to [0, 1]; one without stays as it
-is. A categorical column becomes one 0/1 feature per declared value. The width of the result depends on the
-declarations alone.
+A numeric column with a declared range becomes (value - low)/(high - low), clamped to [0, 1]; one without stays as it is. A
+categorical column becomes one 0/1 feature per declared value. The width of the result depends on the declarations alone.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 import numpy as np
 
-from tacit.data.csv_text import Table
+from tacit.data.csv_text import MISSING, Cells, Table, is_number
+from tacit.data.encoder import DROP, OTHER, REFUSE, Column
+from tacit.data.names import plain
 from tacit.errors import BadData
 
-if TYPE_CHECKING:
-    from tacit.data.sources.csv import csv
-
-MISSING = frozenset(("", "?", "NA", "N/A", "NaN", "nan", "null", "NULL"))
-OTHER = "other"
-MISSING_CATEGORY = "missing"
+Change = tuple[str, str]  # what was done, and to which column
+FILLED, TO_OTHER, CLAMPED, DROPPED = "filled", "other", "clamped", "dropped"
 
 
-def encode(table: Table, columns: Sequence[str], source: "csv") -> tuple[np.ndarray, np.ndarray, dict[str, int]]:
-    """Turns the rows of a table into float32 features; says which rows are kept and how many values were clamped.
+@dataclass(frozen=True, eq=False)
+class Encoded:
+    """The features of the rows that are kept, which rows these are, and where reading changed a value."""
 
-    Raises: BadData naming file, line, column and value.
-    """
-    absent = {column: _absent(table.columns[column], source.categorical.get(column, ())) for column in columns}
-    kept = ~np.any(list(absent.values()), axis=0)
-    if source.missing == "refuse" and not kept.all():
-        column = next(column for column in columns if absent[column].any())
-        raise BadData(
-            f"{_place(table, int(np.argmax(absent[column])), column)} is missing: fill it in, or set data.missing to "
-            '"drop" or to a number.'
-        )
-    fill = source.missing if isinstance(source.missing, float) else 0.0
-    kept = kept if source.missing == "drop" else np.ones(len(table.lines), bool)
-    blocks, clamped = [], {}
+    x: np.ndarray
+    kept: np.ndarray
+    changes: dict[Change, np.ndarray]  # a mark for every row of the table
+
+
+def encode(table: Table, columns: Sequence[Column]) -> Encoded:
+    """Turns the rows of a table into float32 features. Raises: BadData naming file, line, column and value."""
+    rows = len(table.lines)
+    absent = {column.name: _absent(table.columns[column.name], column) for column in columns}
     for column in columns:
-        if column in source.categorical:
-            blocks.append(_categories(table, column, absent[column], source))
-            continue
-        limits = source.numeric.get(column)
-        values = _numbers(table, column, absent[column], fill=fill, ranged=limits is not None)
-        if limits is not None:
-            within = np.clip(values, *limits)
-            clamped[column] = int(((within != values) & kept & ~absent[column]).sum())
-            values = (within - limits[0]) / (limits[1] - limits[0])
-        blocks.append(values.astype(np.float32)[:, None])
-    return np.concatenate(blocks, axis=1)[kept], kept, clamped
+        if column.missing == REFUSE and absent[column.name].any():
+            place = table.place(int(np.argmax(absent[column.name])), column.name)
+            raise BadData(
+                f'{place} is missing: fill it in; before training data.missing may be "drop", a number, or a table of'
+                " them by column."
+            )
+    gaps = [absent[column.name] for column in columns if column.missing == DROP]
+    kept = ~np.any(gaps, axis=0) if gaps else np.ones(rows, bool)
+    blocks: list[np.ndarray] = []
+    changes: dict[Change, np.ndarray] = {}
+    for column in columns:
+        cells, gone = table.columns[column.name], absent[column.name]
+        one = _categories if column.values is not None else _numeric
+        block, what, where = one(table, column, cells, gone)
+        blocks.append(block)
+        found = {what: where & kept & ~gone, FILLED: gone & kept if column.fills else None}
+        changes |= {(did, column.name): rows for did, rows in found.items() if rows is not None and rows.any()}
+    if not kept.all():
+        changes[DROPPED, ""] = ~kept
+    return Encoded(np.concatenate(blocks, axis=1)[kept], kept, changes)
 
 
-def encoded_width(source: "csv") -> int:
-    """How many features the declared columns become: a function of the declarations alone."""
-    return sum(len(_vocabulary(c, source)) if c in source.categorical else 1 for c in source.columns or ())
-
-
-def _absent(cells: Sequence[str], values: Sequence[str]) -> np.ndarray:
+def _absent(cells: Cells, column: Column) -> np.ndarray:
     """Which cells say that there is no value; a declared value such as "NA" is one."""
-    marks = MISSING.difference(values)
+    if isinstance(cells, np.ndarray):
+        return np.isnan(cells)
+    marks = MISSING.difference(column.values or ())
     return np.fromiter((cell in marks for cell in cells), bool, len(cells))
 
 
-def _numbers(table: Table, column: str, absent: np.ndarray, *, fill: float, ranged: bool) -> np.ndarray:
+def _numeric(table: Table, column: Column, cells: Cells, absent: np.ndarray) -> tuple[np.ndarray, str, np.ndarray]:
+    """A numeric column as [n, 1], or [n, 2] with its indicator, and which values were clamped."""
+    values = _numbers(table, column, cells, absent)
+    clamped = np.zeros(len(values), bool)
+    if column.limits is not None:
+        within = np.clip(values, *column.limits)
+        clamped = within != values
+        values = (within - column.limits[0]) / (column.limits[1] - column.limits[0])
+    parts = [values, *([absent] if column.indicator else [])]
+    return np.stack([part.astype(np.float32) for part in parts], axis=1), CLAMPED, clamped
+
+
+def _numbers(table: Table, column: Column, cells: Cells, absent: np.ndarray) -> np.ndarray:
     """A numeric column as [n], before it is scaled; without a range it must fit into 32 bits as it stands."""
-    cells = table.columns[column]
-    if absent.any():
-        cells = [repr(fill) if gone else cell for cell, gone in zip(cells, absent, strict=True)]
-    try:
-        values = np.array(cells, dtype=np.float64)
-    except ValueError:
-        row = next(row for row, cell in enumerate(cells) if not _is_number(cell))
-        raise BadData(
-            f"{_place(table, row, column)} is {cells[row]!r}, which is not a number: correct it, declare the column in "
-            "data.categorical, or name it in data.ignore.",
-            cell=cells[row],
-        ) from None
+    fill = 0.0 if isinstance(column.missing, str) else column.missing
+    if isinstance(cells, np.ndarray):
+        values = np.where(absent, fill, cells)
+    else:
+        if absent.any():
+            cells = [repr(fill) if gone else cell for cell, gone in zip(cells, absent, strict=True)]
+        values = _parsed(table, column, cells)
     finite = np.isfinite(values)
-    if not ranged:
+    if column.limits is None:
         finite &= np.abs(values) <= np.finfo(np.float32).max
     if not finite.all():
         row = int(np.argmin(finite))
         raise BadData(
-            f"{_place(table, row, column)} is {cells[row]!r}, which is not a finite 32-bit number: correct it.",
-            cell=cells[row],
+            f"{table.place(row, column.name)} is {str(cells[row])!r}, which is not a finite 32-bit number: correct it.",
+            cell=str(cells[row]),
         )
     return values
 
 
-def _categories(table: Table, column: str, absent: np.ndarray, source: "csv") -> np.ndarray:
-    """A categorical column as [n, values], one feature per declared value."""
-    vocabulary = _vocabulary(column, source)
-    code_of = {value: code for code, value in enumerate(vocabulary)}
-    cells, other = table.columns[column], code_of.get(OTHER, -1)
-    codes = np.fromiter((code_of.get(cell, other) for cell in cells), np.int64, len(cells))
-    codes[absent] = code_of.get(MISSING_CATEGORY, 0)
-    if (codes < 0).any():
-        row = int(np.argmin(codes))
-        raise BadData(
-            f"{_place(table, row, column)} is {cells[row]!r}, which data.categorical.{column} does not declare: add "
-            f'it, or declare the value "{OTHER}" to take every unknown one.',
-            cell=cells[row],
-        )
-    out = np.zeros((len(cells), len(vocabulary)), np.float32)
-    out[np.arange(len(cells)), codes] = 1
-    return out
-
-
-def _vocabulary(column: str, source: "csv") -> tuple[str, ...]:
-    """The declared values, and "missing" where missing values are filled in."""
-    values = source.categorical[column]
-    return values if isinstance(source.missing, str) or MISSING_CATEGORY in values else (*values, MISSING_CATEGORY)
-
-
-def _is_number(cell: str) -> bool:
-    """Whether a cell reads as a number."""
+def _parsed(table: Table, column: Column, cells: Cells) -> np.ndarray:
     try:
-        float(cell)
+        return np.array(cells, dtype=np.float64)
     except ValueError:
-        return False
-    return True
+        row = next(row for row, cell in enumerate(cells) if not is_number(cell))
+        raise BadData(
+            f"{table.place(row, column.name)} is {cells[row]!r}, which is not a number: correct it; before training the"
+            " column may be declared in data.categorical, or named in data.ignore.",
+            cell=cells[row],
+        ) from None
 
 
-def _place(table: Table, row: int, column: str) -> str:
-    """The words that point at one cell."""
-    return f"{table.path}, line {table.lines[row]}, column {column!r}"
+def _categories(table: Table, column: Column, cells: Cells, absent: np.ndarray) -> tuple[np.ndarray, str, np.ndarray]:
+    """A categorical column as [n, values], one feature per declared value, and which cells fell into "other"."""
+    values = column.values or ()
+    texts = [str(cell) for cell in cells] if isinstance(cells, np.ndarray) else cells
+    code_of = {plain(value): code for code, value in enumerate(values)} | {v: code for code, v in enumerate(values)}
+    known = {cell: code_of.get(cell, code_of.get(plain(cell), -1)) for cell in set(texts)}
+    codes = np.fromiter((known[cell] for cell in texts), np.int64, len(texts))
+    codes[absent] = code_of[str(column.missing)] if column.fills else 0
+    unknown = codes < 0
+    if unknown.any() and OTHER not in code_of:
+        row = int(np.argmax(unknown))
+        raise BadData(
+            f"{table.place(row, column.name)} is {texts[row]!r}, which is none of its declared values: correct it; before"
+            f' training data.categorical.{column.name} may declare it, or "{OTHER}" to take every unknown one.',
+            cell=texts[row],
+        )
+    codes[unknown] = code_of.get(OTHER, 0)
+    out = np.zeros((len(texts), len(values)), np.float32)
+    out[np.arange(len(texts)), codes] = 1
+    return out, TO_OTHER, unknown

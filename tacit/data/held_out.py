@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from tacit.data.dataset import Dataset
+from tacit.data.encoder import Encoder
 from tacit.data.names import Coded
 from tacit.errors import BadData
 from tacit.random import seeded
@@ -34,6 +35,7 @@ def dataset(
     class_names: tuple[str, ...],
     seed: int,
     notes: Sequence[str],
+    encoder: Encoder | None = None,
 ) -> Dataset:
     """Makes a data set; without test rows a share of every client's rows becomes the test set. Raises: BadData."""
     if not len(rows.y):
@@ -46,6 +48,7 @@ def dataset(
         held = hold_out(client, rows=len(y), share=source.test_share, seed=seed)
         test_x, test_y, x, y = x[held], y[held], x[~held], y[~held]
         client = None if client is None else client[~held]
+        notes = (*notes, f"held out {int(held.sum())} of the clients' rows as the test set: these are not protected")
     else:
         test_x, test_y = test.x, _targets(test.y)
     return Dataset(
@@ -58,6 +61,7 @@ def dataset(
         client=client,
         client_names=client_names,
         notes=tuple(notes),
+        encoder=encoder,
     )
 
 

@@ -37,13 +37,16 @@ def source(section: DataSection) -> Source:
 
 def settings(section: DataSection) -> dict[str, Any]:
     """How a section's rows are read and shared: every key as it counts, whether it was written out or not."""
+    if section.part is not None:
+        return section.model_dump(include=set(type(section).model_fields)) | section.part.settings()
     made = source(section)
     options = asdict(made) if is_dataclass(made) and not isinstance(made, type) else section.options()
     return section.model_dump(include=set(type(section).model_fields)) | options
 
 
 def load(section: DataSection, *, seed: int, progress: Progress | None = None) -> Dataset:
-    """Reads the data set that the section names, downloading a public one that is nowhere on this machine.
+    """Reads the data set that the section names, downloading a public one that is nowhere on this machine, or takes the one that
+    was passed from Python.
 
     The seed chooses only which rows are held out where a source holds some out. Raises BadInput, BadData; what somebody's own
     source raises is one sentence, too.
@@ -51,6 +54,8 @@ def load(section: DataSection, *, seed: int, progress: Progress | None = None) -
     >>> load(DataSection(name="digits"), seed=0).x.shape
     torch.Size([1438, 1, 8, 8])
     """
+    if section.part is not None:
+        return section.part.rows
     made = source(section)
     try:
         found = made.load(seed=seed, progress=progress)

@@ -13,6 +13,8 @@ FROM_DATA = "from-data"
 NUMBERS = "numbers"  # targets are no classes at all
 FROM_DATA_NOTE = "the set of labels was taken from the data and is treated as public"
 
+DECIMAL = re.compile(r"([+-]?)(0|[1-9]\d*)(?:\.(\d*))?", re.ASCII)
+
 Word = Annotated[str, Field(coerce_numbers_to_str=True)]  # [0, 1] are names
 Classes = int | str | tuple[Word, ...]  # the labels, how many there are, "from-data" or "numbers"
 Coded = tuple[tuple[str, ...], np.ndarray]  # the distinct texts and, for every row, which of them it has
@@ -35,6 +37,20 @@ def merged(parts: Sequence[Coded]) -> Coded:
     code_of = {name: code for code, name in enumerate(names)}
     recoded = [np.array([code_of[name] for name in known], np.int32)[codes] for known, codes in parts]
     return names, np.concatenate(recoded)
+
+
+def plain(text: str) -> str:
+    """A number as it is written shortest, so that 1.0 and 1 are one name; every other text, 007 too, as it stands.
+
+    >>> [plain(text) for text in ("1.0", "+1.", "-0.50", "-0.0", "007", "f", "12345678901234567890.0")]
+    ['1', '1', '-0.5', '0', '007', 'f', '12345678901234567890']
+    """
+    found = DECIMAL.fullmatch(text)
+    if found is None:
+        return text
+    sign, whole, fraction = found[1], found[2], (found[3] or "").rstrip("0")
+    minus = "-" if sign == "-" and (whole != "0" or fraction) else ""
+    return f"{minus}{whole}{'.' * bool(fraction)}{fraction}"
 
 
 def in_natural_order(names: Iterable[str]) -> tuple[str, ...]:
@@ -73,13 +89,18 @@ def refuse_undeclared(source: str, path: str | None, classes: Classes | None) ->
     """Refuses a person's own file that is not named, and labels that are not declared. Raises BadInput."""
     if path is None:
         raise BadInput(f'Expected data.path to say where the {source} data is, as in path = "records.{source}".')
+    refuse_classes(classes, key="data.classes")
+
+
+def refuse_classes(classes: Classes | None, *, key: str) -> None:
+    """Refuses labels that are not declared; `key` is where they should have been. Raises BadInput."""
     if classes == NUMBERS:
         return
     if classes is None or (isinstance(classes, str) and classes != FROM_DATA):
         raise BadInput(
-            'Expected data.classes to declare the labels, as in classes = ["no", "yes"] or classes = 10; '
+            f'Expected {key} to declare the labels, as in classes = ["no", "yes"] or classes = 10; '
             'classes = "from-data" makes the labels found in the data public, and classes = "numbers" is for a regression.'
         )
     count = classes if isinstance(classes, int) else len(set(classes))
     if count < 2 or (isinstance(classes, tuple) and count < len(classes)):
-        raise BadInput(f"Expected data.classes to declare at least 2 labels, each once, got {classes!r}.")
+        raise BadInput(f"Expected {key} to declare at least 2 labels, each once, got {classes!r}.")

@@ -75,6 +75,8 @@ def share_out(dataset: Dataset, section: DataSection, *, rng: np.random.Generato
             f'data.partition = "{section.partition}" deals rows out by their class, and {dataset.name} has {dataset.targets}:'
             ' use "iid" or "natural".'
         )
+    if dataset.mapped:
+        return _as_they_lie(dataset, section)
     return partition(
         dataset.y.numpy(),
         kind=section.partition,
@@ -94,6 +96,17 @@ def client_names(dataset: Dataset, section: DataSection) -> tuple[str, ...]:
     if section.partition == "natural" and dataset.client_names is not None:
         return dataset.client_names
     return tuple(f"client-{index}" for index in range(section.clients))
+
+
+def _as_they_lie(dataset: Dataset, section: DataSection) -> Shares:
+    """The shares of rows that lie in a file client by client: nothing is moved. Raises BadInput where something would be."""
+    if dataset.client is None or section.partition != "natural" or section.examples_per_client is not None:
+        raise BadInput(
+            'Rows that stay in a file stay with their clients: set data.partition = "natural", and leave out'
+            " data.examples_per_client."
+        )
+    offsets = np.concatenate([[0], np.cumsum(np.bincount(dataset.client, minlength=len(dataset.client_names or ())))])
+    return Shares(order=np.arange(len(dataset.y)), offsets=offsets)
 
 
 def _cuts(rows: int, parts: int) -> np.ndarray:

@@ -109,6 +109,7 @@ def populate(
     delta: float,
     unit: Unit = "record",
 ) -> Population:
-    """Lays the rows out client by client."""
+    """Lays the rows out client by client; where they lie so in a file already, they stay there."""
     order = torch.from_numpy(shares.order)
-    return Population(dataset.x[order], dataset.y[order], shares.offsets, names, epsilons, delta, unit)
+    x, y = (dataset.x, dataset.y) if dataset.mapped else (dataset.x[order], dataset.y[order])
+    return Population(x, y, shares.offsets, names, epsilons, delta, unit)

@@ -8,6 +8,7 @@ one process at a time, and to one run: a second is refused unless it resumes or 
 import fcntl
 import json
 import os
+import tomllib
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from safetensors.torch import load_file, save
 
 from tacit.errors import BadInput, RunExists
 from tacit.experiment import Experiment
+from tacit.experiment.section import PASSED
+from tacit.plugin import PASSED_AS, PYTHON
 from tacit.privacy.ledger.before import NOTHING, Before
 from tacit.types import State
 
@@ -39,6 +42,7 @@ class Folder:
         tensors = {"params": state.params, "round": torch.tensor(round)}
         tensors |= {f"memory.{name}": tensor for name, tensor in state.memory.items()}
         tensors |= {f"optimizer.{name}": tensor for name, tensor in state.optimizer.items()}
+        tensors |= {f"control.{name}": tensor for name, tensor in state.control.items()}
         tensors |= {} if state.average is None else {"average": state.average}
         replace(self.path / CHECKPOINT, save({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}))
 
@@ -60,8 +64,9 @@ class Folder:
             raise BadInput(
                 f"{file} is no checkpoint of this version of Tacit: start again with --force, which keeps the old files."
             )
-        memory, optimizer = _under("memory.", tensors), _under("optimizer.", tensors)
-        return State(tensors["params"], memory, optimizer, tensors.get("average")), int(tensors["round"])
+        memory, optimizer, control = (_under(part, tensors) for part in ("memory.", "optimizer.", "control."))
+        state = State(tensors["params"], memory, optimizer, tensors.get("average"), control)
+        return state, int(tensors["round"])
 
     def rounds(self, *, before: int) -> list[dict[str, Any]]:
         """The log of the rounds before a checkpoint; what a crash left after it is dropped from the file."""
@@ -107,6 +112,24 @@ def refuse_taken(path: Path, *, resume: bool, force: bool) -> None:
         raise BadInput(f"There is no run to resume in {path}.")
 
 
+def refuse_other_parts(path: Path, experiment: Experiment) -> None:
+    """Raises BadInput where a run was started with another part from Python than this experiment carries, or with none."""
+    known, now = tomllib.loads((path / "experiment.toml").read_text("utf-8")), experiment.model_dump()
+    for key, argument in PASSED_AS.items():
+        section, _, name = key.partition(".")
+        before, after = known.get(section, {}), now[section]
+        if PYTHON not in (before.get(name), after[name]):
+            continue
+        first, second = before.get(PASSED, before.get(name)), after.get(PASSED, after[name] or "nothing")
+        if not str(first).startswith(str(second)):  # a model's digest comes when it is made
+            other = "other data" if argument == "data" else f"another {argument}"
+            said = other if before.get(name) == PYTHON else f"no {argument} from Python"
+            raise BadInput(
+                f"The run in {path} was started with {said} ({first}; now {second}): pass what it began with, or choose another"
+                " out."
+            )
+
+
 def says_same(text: str, experiment: Experiment) -> bool:
     """Whether a run's file is that of an experiment, but for the rule that was written in where it names none.
 
@@ -150,6 +173,7 @@ def open_folder(
         replace(known, (resolved or experiment).toml().encode())
     elif not _same(known.read_text("utf-8"), experiment, resolved):
         os.close(lock)
+        refuse_other_parts(path, resolved or experiment)
         raise BadInput(
             f"The run in {path} was started with other settings: resume it as it was (leave out --set), or choose another --out."
         )

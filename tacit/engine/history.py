@@ -12,6 +12,7 @@ from torch import nn
 
 import tacit
 from tacit.build.parts import Parts, population_id
+from tacit.data import encoder_file
 from tacit.engine import neighbours
 from tacit.engine.evaluate import answers, confusion, measurements
 from tacit.engine.exports import clients_record, csv_text, flat_records
@@ -89,7 +90,11 @@ def refuse_unknown(folder: Folder, ledger: Ledger) -> None:
 
 
 def note_clients(parts: Parts, ledger: Ledger | None, folder: Folder, *, simulated: bool = True) -> None:
-    """Writes down who the clients are and what they are promised, so that a report needs nothing but the folder."""
+    """Writes down how rows are read, who the clients are and what they are promised: a report or a prediction needs nothing but
+    the folder. Raises BadInput for names that no file can hold.
+    """
+    if parts.dataset.classified:  # `finish` puts the model beside it
+        folder.write(encoder_file.NAME, encoder_file.text(parts.dataset.reading).encode())
     blank = promise(parts.experiment, parts.plan.words(parts.experiment)) if ledger else None
     way = os.path.relpath(ledger.path, folder.path) if ledger else None
     folder.write("clients.json", json.dumps(clients_record(parts, blank, ledger=way, simulated=simulated)).encode())

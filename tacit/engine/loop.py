@@ -12,6 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
+from tacit.algorithms.scaffold import others_bytes
 from tacit.build.parts import Parts
 from tacit.digest import state_mark
 from tacit.engine.admit import gather
@@ -47,8 +48,10 @@ def loop(parts: Parts, ledger: Ledger | None, folder: Folder, trainer: Trainer, 
         cohort = gather(parts, ledger, meter, r, derive, away=away)  # pays first; who cannot pay stays out
         if cohort is None:
             return state, "budget"
-        received = pack(algorithm.broadcast(state, cohort, round=r))
-        traffic, collecting = Traffic(downlink=len(received) * len(cohort)), algorithm.collect(state, round=r)
+        message = algorithm.broadcast(state, cohort, round=r)
+        received = pack(message)
+        told = len(received) - others_bytes(message)  # by one client
+        traffic, collecting = Traffic(downlink=told * len(cohort)), algorithm.collect(state, round=r)
         watch.lap("admit")
         for raw, told in trainer(received, r, [client.index for client in cohort]):  # the clients train
             watch.lap("train")  # the server waits for clients; what it does between two messages is its own time
@@ -78,7 +81,8 @@ def loop(parts: Parts, ledger: Ledger | None, folder: Folder, trainer: Trainer, 
 
 def _open_round(parts: Parts, ledger: Ledger | None, state: State, round: int) -> Derive:
     """Tells the ledger which release is to be paid for; the server's randomness in the state that the round starts from."""
-    begins = state_mark(state, turn=round if parts.algorithm.numbered else None)
+    numbered = parts.algorithm.numbered or parts.experiment.train.schedule is not None
+    begins = state_mark(state, turn=round if numbered else None)
     if ledger is not None:
         ledger.open_round(round, parts.releases.attempt(begins))
     return parts.releases.server(begins)

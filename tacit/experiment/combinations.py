@@ -2,7 +2,9 @@
 
 from typing import TYPE_CHECKING
 
+from tacit import plugin
 from tacit.errors import BadInput
+from tacit.experiment.privacy import KINDS
 
 if TYPE_CHECKING:
     from tacit.experiment import Experiment
@@ -20,12 +22,32 @@ def refuse_impossible(experiment: "Experiment") -> None:
             'train.views averages gradients of records before they are clipped, which only privacy.kind = "local" with'
             ' unit = "record" does: leave it out.'
         )
+    _descent(experiment)
     if experiment.privacy.kind == "central":
         _central(experiment)
     elif experiment.train.sampler == "poisson":
         raise BadInput(
             'train.sampler = "poisson" draws cohorts of random size for the price of privacy.kind = "central": leave it out.'
         )
+
+
+def refuse_passed(experiment: "Experiment") -> None:
+    """Refuses an experiment any of whose parts was passed from Python, where its file is all there is. Raises BadInput."""
+    for key in plugin.PASSED_AS:
+        section, _, name = key.partition(".")
+        plugin.refuse_passed(getattr(getattr(experiment, section), name), key=key)
+
+
+def _descent(experiment: "Experiment") -> None:
+    train, kind = experiment.train, experiment.privacy.kind
+    if train.control is not None and kind in ("central", "distributed"):
+        raise BadInput(
+            'train.control = "scaffold" follows what each client has released, and with privacy.kind = "central" or "distributed"'
+            ' only sums are: set privacy.kind = "local" or "none", or leave it out.'
+        )
+    for key in ("schedule", "control"):
+        if getattr(train, key) is not None and kind not in KINDS:
+            raise BadInput(f"train.{key} is not told to a kind of privacy that is not Tacit's own: leave it out.")
 
 
 def _central(experiment: "Experiment") -> None:

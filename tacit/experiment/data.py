@@ -4,9 +4,9 @@ How a source is read is the source's own to say: the other keys are the options 
 stands for, or of somebody's own as "package.module:name".
 """
 
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from tacit import check
 from tacit.errors import BadInput
@@ -18,7 +18,8 @@ KINDS: tuple[str, ...] = get_args(Kind)
 
 class DataSection(OpenSection):
     """One data set and the way its rows are shared. `clients` is not used with `partition = "natural"`, where the data says
-    how many there are.
+    how many there are; that is the partition of csv files with a column of clients, of several files, and of a folder of them,
+    unless another one is said.
 
     >>> DataSection(name="mnist", partition="shards").shards_per_client
     10
@@ -34,6 +35,16 @@ class DataSection(OpenSection):
     alpha: float = Field(0.5, description="dirichlet: small is skewed")
     min_size: int = Field(10, description="dirichlet: the fewest rows a client may hold")
     shards_per_client: int = Field(10, description="shards: 10 as in the PFA paper (FedAvg's own experiment has 2)")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _own_clients(cls, values: Any) -> Any:
+        if not isinstance(values, dict) or values.get("name") != "csv" or values.get("partition") is not None:
+            return values
+        path = values.get("path")
+        several = isinstance(path, list | tuple) or (isinstance(path, str) and not path.lower().endswith(".csv"))
+        named = several or values.get("client_column") is not None
+        return {**values, "partition": "natural"} if named else values
 
     def possible(self) -> None:
         """Refuses numbers that no partition can meet."""

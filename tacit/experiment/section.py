@@ -1,12 +1,14 @@
 """One table of an experiment file: frozen, and what cannot stand together is refused in one sentence."""
 
-from typing import Any
+from typing import Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, PrivateAttr, model_validator
 
 from tacit.errors import BadInput
+from tacit.plugin import PYTHON
 
 DEEPEST = 4  # of lists and tables within an option
+PASSED = "passed"  # the key under which a file says what was passed from Python: a name and a digest, never the thing
 
 
 class Section(BaseModel):
@@ -46,9 +48,14 @@ class OpenSection(Section):
 
     They are kept as they were said, and checked when the part is made (tacit/plugin.py): reading a file imports nothing.
     Raises BadInput for a value that TOML cannot say again.
+
+    A part that was passed from Python travels with its table (`carrying`), under the name "python", and is in none of its texts.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow")
+
+    names_part: ClassVar[str] = "name"  # the key that names the part
+    _part: Any = PrivateAttr(default=None)
 
     @model_validator(mode="before")
     @classmethod
@@ -66,7 +73,20 @@ class OpenSection(Section):
 
     def options(self) -> dict[str, Any]:
         """What was said beside the table's own keys."""
-        return dict(self.model_extra or {})
+        passed = getattr(self, self.names_part) == PYTHON
+        return {key: value for key, value in (self.model_extra or {}).items() if key != PASSED or not passed}
+
+    @property
+    def part(self) -> Any:
+        """The part itself, where it was passed from Python."""
+        return self._part
+
+    def carrying(self, part: Any, *, passed: str) -> Self:
+        """The table with this part in the place of the one that it names; `passed` is what its text says of it."""
+        made = self.model_copy(update={self.names_part: PYTHON})
+        made = type(self).model_validate(made.model_dump(exclude_none=True) | {PASSED: passed})
+        made._part = part
+        return made
 
 
 def _plain(value: Any, key_path: str, *, depth: int = 0) -> Any:

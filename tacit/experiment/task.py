@@ -6,7 +6,7 @@ from tacit.experiment.section import OpenSection, Section
 class TaskSection(OpenSection):
     """`[task]`: classification, binary, multilabel, regression or tokens, or anybody's as "package.module:name".
 
-    `loss` names the loss that trains it, by a file of tacit/losses or "package.module:name"; the other keys are that loss's options.
+    `loss` names the loss that trains it, by a file of tacit/losses or "package.module:name"; the other keys are its options.
     """
 
     kind: str = "classification"

@@ -1,11 +1,12 @@
 """The other tables of an experiment file: model, training, aggregation, protection, run."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from tacit import check
 from tacit.errors import BadInput
+from tacit.experiment.descending import Descending
 from tacit.experiment.section import OpenSection, Section
 
 LARGEST_RATE = 3.4e38  # what float32 can hold
@@ -17,12 +18,13 @@ class ModelSection(OpenSection):
     name: str = "logr"
 
 
-class TrainSection(Section):
+class TrainSection(Descending):
     """`[train]`: the round and what a client does in it. Without `clients_per_round` all clients take part.
 
     Unless said otherwise a client takes 10 local steps, on batches of 32 expected examples. `averaging` = 0.9 makes the result a
     running mean of the models of the last rounds, out of which single rounds' noise averages. `views` = 4 averages, before
-    clipping, a record's gradient over itself and 3 copies moved by up to `shift` pixels (2 of 28); the price is the same.
+    clipping, a record's gradient over itself and 3 copies moved by up to `shift` pixels (2 of 28); the price is the same. How a
+    client descends, beside its learning rate, is in `Descending`.
     """
 
     rounds: int = 30
@@ -64,6 +66,7 @@ class TrainSection(Section):
         for key in ("learning_rate", "server_learning_rate"):
             if getattr(self, key) > LARGEST_RATE:
                 raise BadInput(f"Expected train.{key} <= {LARGEST_RATE:g}, got {getattr(self, key)!r}.")
+        self.possible_descent(self.learning_rate, self.rounds)
         if not 0 <= self.averaging < 1:
             raise BadInput(f"Expected 0 <= train.averaging < 1, got {self.averaging!r}.")
         if self.sampling_rate is not None:
@@ -105,6 +108,8 @@ class AggregateSection(OpenSection):
 
     Without a `rule` clients whose budgets differ are combined by `random-effects`, and others by their `mean`.
     """
+
+    names_part: ClassVar[str] = "rule"
 
     rule: str | None = None
 

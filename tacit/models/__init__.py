@@ -23,18 +23,24 @@ def names() -> list[str]:
 
 
 def build(
-    name: str, *, input_shape: Shape, classes: int, seed: int, options: Mapping[str, Any] | None = None
+    name: str,
+    *,
+    input_shape: Shape,
+    classes: int,
+    seed: int,
+    options: Mapping[str, Any] | None = None,
+    factory: plugin.Factory | None = None,
 ) -> nn.Module:
     """A model with initial weights that are a function of `seed`; torch's global generator stays as it was.
 
-    Raises BadInput for an unknown name, a factory that cannot be imported, options that it does not take, or an input that it
-    cannot read.
+    A `factory` that was passed from Python takes the place of the named one. Raises BadInput for an unknown name, a factory that
+    cannot be imported, options that it does not take, or an input that it cannot read.
 
     >>> sum(p.numel() for p in build("mlp", input_shape=(1, 28, 28), classes=10, seed=1).parameters())
     159010
     """
     check.at_least(1, classes=classes)
-    factory = plugin.find(ROOM, name, key="model.name")
+    factory = factory or plugin.find(ROOM, name, key="model.name")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = _made(factory, input_shape, classes, options or {})

@@ -20,6 +20,7 @@ from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.purse import Purse
 from tacit.privacy.wiring import Wiring
 from tacit.random import Stream
+from tacit.train.descent import PLAIN, Descent
 from tacit.types import Client, Guarantee
 
 
@@ -95,14 +96,23 @@ class Plan(ABC):
         """
         return experiment.aggregate.rule or "mean"
 
-    def update_noise(self, sizes: np.ndarray, *, learning_rate: float) -> np.ndarray | None:
-        """The noise per coordinate of every client's update, where clients noise their own; else None. It is public."""
+    def update_noise(self, sizes: np.ndarray, *, learning_rate: float, descent: Descent = PLAIN) -> np.ndarray | None:
+        """The noise per coordinate of every client's update as it is sent, where clients noise their own, else None: public."""
         return None
 
-    def longest(self, index: int, sizes: np.ndarray, *, learning_rate: float, parameters: int) -> float:
+    def longest(
+        self,
+        index: int,
+        sizes: np.ndarray,
+        *,
+        learning_rate: float,
+        parameters: int,
+        descent: Descent = PLAIN,
+        largest: float = 0.0,
+    ) -> float:
         """No number that an honest client sends is larger; a deployed server refuses a message with one.
 
-        Infinite where nothing is known.
+        `largest` is that of the parameters which it was sent. Infinite where nothing is known.
         """
         return float("inf")
 

@@ -2,25 +2,49 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Protocol
 
+import numpy as np
 from torch import nn
 
 from tacit import rules
 from tacit.algorithms import Server
+from tacit.algorithms.scaffold import Scaffold
 from tacit.data.population import Population
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
+from tacit.experiment.descending import STEP_FACTOR
 from tacit.server_optimizer import Adam, Momentum, ServerOptimizer, Sgd
 from tacit.train.attempt import Local
+from tacit.train.descent import Descent
 from tacit.train.flat import blocks
+from tacit.train.schedule import CONSTANT, Cosine, Schedule, Step
 from tacit.train.sgd import LocalSgd
 from tacit.train.views import Shifts
 from tacit.types import Client
 
 IMAGE_DIMENSIONS = 3  # channels, height, width
 PIXELS_A_STEP = 14  # of an image's side, for each pixel that views are moved by: 2 of 28
+
+
+MOST_CONTROLS = 1 << 28  # numbers that SCAFFOLD keeps for all clients: 1 GiB in every checkpoint
+
+
+def descent_of(experiment: Experiment) -> Descent:
+    """How an experiment's clients descend beside their learning rate."""
+    train, schedule = experiment.train, CONSTANT
+    if train.schedule == "cosine":
+        schedule = Cosine(train.rounds, (train.final_learning_rate or 0.0) / train.learning_rate)
+    elif train.schedule == "step" and train.step_rounds is not None:
+        schedule = Step(train.step_rounds, STEP_FACTOR if train.step_factor is None else train.step_factor)
+    return Descent(train.momentum or 0.0, train.weight_decay or 0.0, train.proximal or 0.0, schedule)
+
+
+def _weight(rule: rules.Rule, examples: int, epsilon: float, noise_std: float) -> float:
+    """What a client counts for in a rule's sums; in one that has none, its examples."""
+    facts = {"examples": int(examples), "epsilon": float(epsilon), "noise_std": float(noise_std)}
+    return rule.weight(facts) if rule.sees == "sums" else float(examples)
 
 
 class Seals(Protocol):
@@ -66,7 +90,12 @@ class Wiring:
         def steps(client: Client) -> int:
             return train.local_epochs * -(-client.size // batch(client)) if train.local_epochs else train.steps
 
-        return self.local or LocalSgd(steps, batch, train.learning_rate)
+        return self.local or LocalSgd(steps, batch, train.learning_rate, self.descent)
+
+    @cached_property
+    def descent(self) -> Descent:
+        """How a client descends."""
+        return descent_of(self.experiment)
 
     @cached_property
     def optimizer(self) -> ServerOptimizer:
@@ -78,12 +107,51 @@ class Wiring:
         return kinds[train.server_optimizer](train.server_learning_rate, **options)
 
     def rule(self, name: str) -> rules.Rule:
-        """A rule with the experiment's options. Raises BadInput for a rule that is not there, or options it does not take."""
-        return rules.load(name, **self.experiment.aggregate.options())
+        """A rule with the experiment's options, or the one that was passed from Python.
 
-    def server(self, rule: rules.Rule, crowd: rules.Crowd) -> Server:
+        Raises BadInput for a rule that is not there, or options it does not take.
+        """
+        return rules.of(self.experiment.aggregate, name)
+
+    def server(
+        self,
+        rule: rules.Rule,
+        crowd: rules.Crowd,
+        *,
+        schedule: Schedule | None = None,
+        control: Scaffold | None = None,
+    ) -> Server:
         """The server's part, for a rule and what is public of the clients."""
-        return Server(rule, self.layout, crowd, self.optimizer)
+        return Server(rule, self.layout, crowd, self.optimizer, schedule or CONSTANT, control)
+
+    def control(self, rule: rules.Rule, crowd: rules.Crowd, steps: np.ndarray | None = None) -> Scaffold | None:
+        """SCAFFOLD, where it is asked for; `steps` are the clients' own, unless they run plain SGD. Raises BadInput."""
+        train, population, training = self.experiment.train, self.population, self.training
+        if train.control is None:
+            return None
+        if not rule.whole:
+            raise BadInput(
+                f'train.control = "scaffold" follows whole updates, and of some the rule {type(rule).__name__} sends a part: leave'
+                " it out, or use another rule."
+            )
+        if len(population) * self.layout[-1][1] > MOST_CONTROLS:
+            raise BadInput(
+                f'train.control = "scaffold" keeps {self.layout[-1][1]} numbers for each of {len(population)} clients, more than'
+                f" {MOST_CONTROLS}: leave it out."
+            )
+        if steps is None and isinstance(training, LocalSgd):
+            steps = np.array([training.steps(population[index]) for index in range(len(population))])
+        if steps is None:
+            raise BadInput('train.control = "scaffold" corrects Tacit\'s own training, and no other: leave it out.')
+
+        @lru_cache(maxsize=1)
+        def reach(round: int) -> np.ndarray:
+            return self.descent.told(round).reach(steps, learning_rate=train.learning_rate)
+
+        weights = np.array(
+            [_weight(rule, *facts) for facts in zip(population.sizes, crowd.epsilons, crowd.noise_stds, strict=True)]
+        )
+        return Scaffold({name: place for place, name in enumerate(population.names)}, weights / weights.sum(), reach)
 
     @cached_property
     def views(self) -> Shifts | None:

@@ -178,7 +178,15 @@ def closing(history: History, console: Console) -> None:
         table.add_row(Text(name, style="dim"), value)
     console.print(table)
     show_promise(summary, console, history.out)
-    kept = ["report.html", "experiment.toml", "rounds.jsonl", "rounds.csv", "model.safetensors", "summary.json"]
+    kept = [
+        "report.html",
+        "experiment.toml",
+        "rounds.jsonl",
+        "rounds.csv",
+        "model.safetensors",
+        "encoder.json",
+        "summary.json",
+    ]
     if history.ledger and history.ledger.path.parent == history.out:
         kept.insert(4, "ledger.db")
     if not history.rounds:

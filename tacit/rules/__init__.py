@@ -17,6 +17,7 @@ import torch
 
 from tacit import plugin
 from tacit.errors import BadInput
+from tacit.experiment.training import AggregateSection
 from tacit.types import Message
 
 ROOM = "tacit.rules"
@@ -119,6 +120,8 @@ class Rule(ABC):
     sees: ClassVar[Literal["sums", "rows"]] = "rows"  # "sums" if (group) sums are all it needs
 
     needs: ClassVar[tuple[str, ...]] = ("epsilon",)  # facts beside "examples" that a client must state
+
+    whole: ClassVar[bool] = True  # whether `send` always sends the whole update, as SCAFFOLD needs it
 
     def init(self, layout: Layout, crowd: Crowd) -> Memory:
         """What the rule remembers before the first round: named tensors, which a checkpoint holds."""
@@ -246,6 +249,11 @@ def load(name: str, **options: Any) -> Rule:
     if not isinstance(rule, Rule):
         raise BadInput(f"Expected aggregate.rule = {name!r} to make a tacit.rules.Rule, got a {type(rule).__name__}.")
     return rule
+
+
+def of(section: AggregateSection, name: str) -> Rule:
+    """The rule of that name with the table's options, or the one that was passed from Python and travels with the table."""
+    return load(name, **section.options()) if section.part is None else section.part
 
 
 def find(name: str) -> plugin.Factory:

@@ -23,6 +23,8 @@ from tacit.types import Message
 class pfa_plus(pfa):
     """PFA+; the options are those of `pfa`. Every client needs the basis, so the broadcast carries it in full."""
 
+    whole = False
+
     def tell(self, memory: Memory, epsilons: np.ndarray) -> Message:
         """The threshold, and after the first round the basis, its centre and the blocks."""
         message = super().tell(memory, epsilons)

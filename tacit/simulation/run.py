@@ -4,8 +4,8 @@ import copy
 import datetime
 import os
 import sys
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +13,24 @@ import torch
 from rich.progress import Progress
 
 from tacit.algorithms.local_dp import LocalDP
-from tacit.build.parts import Parts, build, with_rule
+from tacit.build.parts import Parts, build, written
 from tacit.build.release import STACKED
-from tacit.engine.folder import first_free, open_folder, refuse_taken
+from tacit.data.given import Dataset
+from tacit.engine.folder import first_free, open_folder, refuse_other_parts, refuse_taken
 from tacit.engine.history import History, finish, note_clients, open_ledger
 from tacit.engine.loop import Observer, loop
 from tacit.engine.trainers.processes import SideBySide, Trainer, one_by_one, task
 from tacit.engine.trainers.stacked import stackable, stacked
 from tacit.engine.wire import pack
+from tacit.errors import TrainingDiverged
 from tacit.experiment import Experiment
 from tacit.privacy.ledger.before import NOTHING, Before, noted, read
 from tacit.report.writers import load_writers, open_writers
+from tacit.rules import Rule
+from tacit.simulation.passed import Model, with_passed
 from tacit.train.workspace import workspace
+
+MOST_NAMED = 8  # columns in a sentence
 
 Ready = Callable[[Parts, list[dict[str, Any]]], None]
 
@@ -32,6 +38,9 @@ Ready = Callable[[Parts, list[dict[str, Any]]], None]
 def run(
     experiment: Experiment,
     *,
+    data: Dataset | None = None,
+    model: Model | None = None,
+    rule: Rule | None = None,
     out: Path | str | None = None,
     resume: bool = False,
     force: bool = False,
@@ -42,18 +51,23 @@ def run(
 ) -> History:
     """Runs an experiment and returns its history; the files are in `out` (or `run.out`, or a new folder under runs/).
 
-    `page = False` leaves out report.html; `tacit report` makes it later.
+    `data`, `model` (a torch module, whose weights are the start, or a function that makes one) and `rule` take the place of what
+    the experiment names; the run's files have their digests, and go on only with the same ones. `observe` is called with the
+    record of every round. `page = False` leaves out report.html; `tacit report` makes it later.
 
     Guarantee: the ledger is charged on disk before a client trains. With seeded randomness a resumed run equals an uninterrupted
     one, bit for bit on CPU. Raises TacitError in one sentence for whatever cannot be done; nothing is lost then.
     """
     path = Path(out or experiment.run.out or new_folder(experiment.name))
     refuse_taken(path, resume=resume, force=force)
+    experiment = with_passed(experiment, data=data, model=model, rule=rule)
+    if resume:
+        refuse_other_parts(path, experiment)  # before anything is read or made
     writers = load_writers(experiment.run.writers)
     with ExitStack() as stack:
         before = _before(experiment, path, resume=resume)
         parts = build(experiment, progress=progress, before=before)
-        folder = open_folder(path, experiment, resume=resume, force=force, resolved=with_rule(parts), before=before)
+        folder = open_folder(path, experiment, resume=resume, force=force, resolved=written(parts), before=before)
         stack.callback(folder.close)
         trainer = _trainer(parts, stack)
         ledger = open_ledger(parts, folder)
@@ -62,7 +76,8 @@ def run(
             ready(parts, past)
         note_clients(parts, ledger, folder)
         book = stack.enter_context(open_writers(writers, folder, experiment, past, unit=parts.population.unit))
-        state, stopped = loop(parts, ledger, folder, trainer, book.observing(observe))
+        with _unscaled_named(parts):
+            state, stopped = loop(parts, ledger, folder, trainer, book.observing(observe))
         history = finish(parts, ledger, folder, state.result, stopped)
         book.finish(history.summary)
     if page:
@@ -84,6 +99,20 @@ def _before(experiment: Experiment, path: Path, *, resume: bool) -> Before:
     if shared is None:
         return NOTHING
     return noted(path / "run.json") if resume else read(Path(shared), unit=experiment.privacy.unit_kept)
+
+
+@contextmanager
+def _unscaled_named(parts: Parts) -> Iterator[None]:
+    """Names the columns that are taken as they stand to whoever looks for the reason of a training that diverged."""
+    try:
+        yield
+    except TrainingDiverged as error:
+        columns = parts.dataset.encoder.columns if parts.dataset.encoder else ()
+        names = [repr(column.name) for column in columns if column.values is None and column.limits is None]
+        if not names:
+            raise
+        hint = f"Or declare ranges in data.numeric for the unscaled {', '.join(names[:MOST_NAMED])}."
+        raise TrainingDiverged(f"{error} {hint}") from error
 
 
 def _trainer(parts: Parts, stack: ExitStack) -> Trainer:
@@ -109,7 +138,9 @@ def _trainer(parts: Parts, stack: ExitStack) -> Trainer:
     )
     if workers == 1 or experiment.run.device != "cpu":
         return one_by_one(train)
-    message = pack(parts.algorithm.broadcast(parts.algorithm.init(parts.params), [parts.population[0]], round=0))
+    told = range(parts.cohort if experiment.train.control else 1)  # whose control variates are in a message
+    cohort = [parts.population[index] for index in told]
+    message = pack(parts.algorithm.broadcast(parts.algorithm.init(parts.params), cohort, round=0))
     pool = SideBySide(train, workers=workers, message_bytes=len(message))
     stack.callback(pool.close)
     # the server's part takes one thread while clients train: threads that wait for each other would take the clients' cores

@@ -3,16 +3,19 @@
 Guarantee: that of the mechanism it is given (record level, add or remove one), for whoever sees the update. The batch
 is sampled, the sum noised and the bill written by that one object. An empty batch still adds noise; the divisor is the
 expected batch. Whatever theta_0 is, there is an answer: gradients without a finite norm count as zero, and an update that is not
-finite in the end, noise and all, is sent as zeros.
+finite in the end, noise and all, is sent as zeros. Momentum, weight decay, the proximal term, SCAFFOLD's correction and the
+schedule of the learning rate (`descent`) come after the noise, so neither noise nor price know of them.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import torch
 
 from tacit.privacy.mechanism import TrainingMechanism
 from tacit.random import Stream
+from tacit.train.descent import PLAIN, Descent, noise_growth
 from tacit.train.views import Shifts
 from tacit.train.workspace import Trained, Workspace
 from tacit.types import Client, Private
@@ -27,9 +30,11 @@ def dp_sgd(
     learning_rate: float,
     stream: Stream,
     views: Shifts | None = None,
+    descent: Descent = PLAIN,
 ) -> Trained:
     """Runs `mechanism.steps` steps from theta_0 and returns the difference. With `views` a record's gradient is their mean."""
     theta, p_D = work.theta.copy_(theta_0), mechanism.sampling_rate * client.size
+    move, rate = descent.begin(theta_0.to(theta.device)), learning_rate * descent.share
     state, loss, seen, clipped = mechanism.init(), 0.0, 0, 0.0
     for _ in range(mechanism.steps):
         state, drawn = mechanism.sample(state, stream, client.size)  # line 11: each record with probability p
@@ -42,12 +47,12 @@ def dp_sgd(
             moved = partial(lambda rows, offsets: views.of(rows(), offsets), rows, offsets)
             total, info = work.viewed_sum(moved(), y, again=moved)
         state, noisy = mechanism.noise(state, stream, total)  # + N(0, (zC)^2 I)
-        theta.add_(noisy.vector, alpha=-learning_rate / p_D)  # line 14
+        theta.add_(move(noisy.vector, theta, summed=p_D), alpha=-rate / p_D)  # line 14
         for part in work.frozen:
             theta[part] = theta_0[part]
         loss, seen = loss + info.loss_sum, seen + info.examples
         clipped += info.fraction_clipped * info.examples
-    noise_std = learning_rate / p_D * mechanism.noise_std * mechanism.noise_growth
+    noise_std = rate / p_D * mechanism.noise_std * noise_growth(mechanism, descent, learning_rate=learning_rate)
     seen = max(seen, 1)
     update = finite(theta - theta_0.to(theta.device))
     return Trained(Private(update, noise_std), {"loss": loss / seen, "clipped": clipped / seen})
@@ -60,13 +65,30 @@ def finite(update: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class DpSgd:
-    """`dp_sgd` at one learning rate: how a client trains where the noise stands in every step."""
+    """`dp_sgd` with the settings of an experiment: how a client trains where the noise stands in every step.
+
+    Under a schedule the update is sent over the round's share of the learning rate, and the server multiplies by it again: so
+    noise and differences of clients that a rule has seen in other rounds are in one unit.
+    """
 
     learning_rate: float
     views: Shifts | None = None
+    descent: Descent = PLAIN
+
+    def told(self, round: int, correction: torch.Tensor | None = None) -> "DpSgd":
+        """The training of one round."""
+        return replace(self, descent=self.descent.told(round, correction))
 
     def __call__(
         self, work: Workspace, theta: torch.Tensor, client: Client, mechanism: TrainingMechanism, *, stream: Stream
     ) -> Trained:
-        rate, views = self.learning_rate, self.views
-        return dp_sgd(work, theta, client, mechanism, learning_rate=rate, stream=stream, views=views)
+        how: dict[str, Any] = {"learning_rate": self.learning_rate, "views": self.views, "descent": self.descent}
+        return in_units(dp_sgd(work, theta, client, mechanism, **how, stream=stream), self.descent.share)
+
+
+def in_units(trained: Trained, share: float) -> Trained:
+    """A noised update in units of the first round's learning rate. Post-processing."""
+    update = trained.update
+    if share == 1.0 or not isinstance(update, Private):
+        return trained
+    return Trained(Private(finite(update.vector / share), update.noise_std / share), trained.info)

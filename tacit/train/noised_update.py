@@ -4,6 +4,8 @@ Guarantee: that of the mechanism it is given (client level: all of a client's da
 whoever sees the update. Training that fails or diverges counts as a zero update, and is noised like any other.
 """
 
+from dataclasses import dataclass
+
 import torch
 
 from tacit.errors import BadInput
@@ -11,6 +13,7 @@ from tacit.privacy.clip import bound
 from tacit.privacy.mechanism import TrainingMechanism
 from tacit.random import Stream
 from tacit.train.attempt import Local, attempt
+from tacit.train.sgd import LocalSgd
 from tacit.train.workspace import Trained, Workspace
 from tacit.types import Client
 
@@ -32,3 +35,19 @@ def noised_update(
     clipped = float(bounded.vector is not trained.update.vector)
     _, noised = mechanism.noise(mechanism.init(), stream, bounded)
     return Trained(noised, trained.info | {"clipped": clipped})
+
+
+@dataclass(frozen=True)
+class NoisedUpdate:
+    """`noised_update` of one kind of training: whatever that does, the whole of it is clipped and noised."""
+
+    sgd: Local
+
+    def told(self, round: int, correction: torch.Tensor | None = None) -> "NoisedUpdate":
+        """The training of one round; somebody else's knows of no rounds."""
+        return NoisedUpdate(self.sgd.told(round, correction)) if isinstance(self.sgd, LocalSgd) else self
+
+    def __call__(
+        self, work: Workspace, theta: torch.Tensor, client: Client, mechanism: TrainingMechanism, *, stream: Stream
+    ) -> Trained:
+        return noised_update(work, theta, client, mechanism, sgd=self.sgd, stream=stream)

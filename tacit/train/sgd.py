@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
 from tacit.errors import TrainingDiverged
 from tacit.random import Stream
+from tacit.train.descent import PLAIN, Descent
 from tacit.train.workspace import Trained, Workspace
 from tacit.types import Client, Raw
 
@@ -19,11 +21,17 @@ class LocalSgd:
     steps: Callable[[Client], int]
     batch_size: Callable[[Client], int]
     learning_rate: float
+    descent: Descent = PLAIN
+
+    def told(self, round: int, correction: torch.Tensor | None = None) -> "LocalSgd":
+        """The training of one round."""
+        return replace(self, descent=self.descent.told(round, correction))
 
     def __call__(self, work: Workspace, theta_0: torch.Tensor, client: Client, stream: Stream) -> Trained:
         """Trains one client."""
-        settings = {"steps": self.steps(client), "batch_size": self.batch_size(client)}
-        return sgd(work, theta_0, client, **settings, learning_rate=self.learning_rate, stream=stream)
+        settings: dict[str, Any] = {"steps": self.steps(client), "batch_size": self.batch_size(client)}
+        settings |= {"learning_rate": self.learning_rate, "descent": self.descent}
+        return sgd(work, theta_0, client, **settings, stream=stream)
 
 
 def sgd(
@@ -35,18 +43,20 @@ def sgd(
     batch_size: int,
     learning_rate: float,
     stream: Stream,
+    descent: Descent = PLAIN,
 ) -> Trained:
     """Runs `steps` steps on shuffled batches from theta_0 and returns the difference; a new shuffle every epoch."""
     model, theta = work.forgetful(), work.theta.copy_(theta_0)
     params = [p for p in model.parameters() if p.requires_grad]
+    moves, rate = descent.begin_each(model), learning_rate * descent.share
     rng, order, loss = stream.generator(), [], torch.zeros(())
     for _ in range(steps):
         if not order:
             order = list(torch.from_numpy(rng.permutation(client.size)).split(batch_size))[::-1]
         batch = order.pop()
         loss = work.losses(model(client.x[batch]), client.y[batch]).mean()
-        for parameter, gradient in zip(params, torch.autograd.grad(loss, params), strict=True):
-            parameter.data.add_(gradient, alpha=-learning_rate)
+        for parameter, gradient, move in zip(params, torch.autograd.grad(loss, params), moves, strict=True):
+            parameter.data.add_(move(gradient, parameter.data), alpha=-rate)
     if not math.isfinite(last := float(loss.detach())):
         raise TrainingDiverged(f"The loss became {last}")
     return Trained(Raw(theta - theta_0.to(theta.device)), {"loss": last})

@@ -16,7 +16,7 @@ RECORDS = """age,sex,weight,label,who
 20,m,0,yes,bob
 """
 TEST = "label,weight,age,sex\nyes,1,20,f\n"
-CLAMPED = "clamped 1 value of 'age' into its declared range [0, 80]"  # the 200
+CLAMPED = "clamped 1 value of 'age' into its declared range [0, 80] (ann 1)"  # the 200
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def read(tmp_path):
             "test_path": str(tmp_path / "test.csv"),
             "classes": ["no", "yes"],
             "client_column": "who",
-            "numeric": {"age": [0, 80]},
+            "numeric": {"age": [0, 80], "weight": "unscaled"},
             "categorical": {"sex": ["f", "m"]},
         } | keys
         return load(DataSection.model_validate({"name": "csv"} | keys), seed=0)
@@ -58,7 +58,7 @@ def test_one_row_does_not_change_the_features_of_another(read):
 def test_a_folder_holds_one_file_per_client(tmp_path):
     for name in ("site10", "site9"):
         (tmp_path / f"{name}.csv").write_text("a,label\n1,0\n2,1\n3,0\n4,1\n")
-    data = load(DataSection(name="csv", path=str(tmp_path), classes=2), seed=0)
+    data = load(DataSection(name="csv", path=str(tmp_path), classes=2, numeric="unscaled"), seed=0)
     assert data.client_names == ("site9", "site10")
     assert data.client.tolist() == [0, 0, 0, 1, 1, 1]
     assert len(data.test_y) == 2
@@ -94,15 +94,19 @@ def test_labels_from_the_data_are_noted_as_public(read):
 def test_a_row_with_a_missing_value_is_dropped_and_counted(read, mark):
     data = read(RECORDS.replace("60,m", f"{mark},m"), missing="drop")
     assert len(data.y) == 3
-    assert data.notes == ("dropped 1 row with missing values", CLAMPED)
+    assert data.notes == ("dropped 1 row with missing values (bob 1)", CLAMPED)
 
 
 def test_values_beyond_their_range_are_counted_once_and_those_within_are_not(read, tmp_path):
     assert read(RECORDS.replace("200", "80").replace("20,m", "0,m")).notes == ()
     read()
     records = str(tmp_path / "records.csv")
-    assert read(RECORDS.replace("40,", "-1,"), test_path=records).notes == (CLAMPED.replace("1 value", "2 values"),)
-    assert read(RECORDS.replace("200", ""), missing=100).notes == ()  # what was filled in is not a value of the file
+    assert read(RECORDS.replace("40,", "-1,"), test_path=records).notes == (
+        CLAMPED.replace("1 value", "2 values").replace("ann 1", "ann 2"),
+    )
+    assert read(RECORDS.replace("200", ""), missing=100).notes == (
+        "filled in 1 missing value of 'age' (ann 1)",  # and not clamped: what was filled in is not a value of the file
+    )
 
 
 def test_a_missing_value_is_filled_and_then_scaled_like_any_other(read):
@@ -139,7 +143,7 @@ def test_other_takes_every_unknown_value(read):
         ("60,m", "inf,m", r"records.csv, line 3, column 'age' is 'inf', which is not a finite"),
         ("2.5", "1e39", r"records.csv, line 3, column 'weight' is '1e39', which is not a finite 32-bit number"),
         ("2.5", "NAN", r"records.csv, line 3, column 'weight' is 'NAN', which is not a finite"),
-        ("60,m", "60,x", r"records.csv, line 3, column 'sex' is 'x', which data.categorical.sex does not declare"),
+        ("60,m", "60,x", r"records.csv, line 3, column 'sex' is 'x', which is none of its declared values"),
         ("60,m", "60,m,7", r"records.csv, line 3 has 6 cells, expected 5"),
         ("60,m", '60,"m', r"records.csv cannot be read as csv in UTF-8 \(unexpected end of data\)"),
         ("age,sex", "age,age", r"records.csv has two columns named 'age'"),
@@ -194,11 +198,11 @@ def test_data_without_a_row_left_is_refused(read):
 def test_text_that_is_not_utf8_is_refused(tmp_path):
     (tmp_path / "a.csv").write_bytes(b"a,label\n\xff,0\n")
     with pytest.raises(BadData, match=r"a.csv cannot be read as csv in UTF-8"):
-        load(DataSection(name="csv", path=str(tmp_path / "a.csv"), classes=2), seed=0)
+        load(DataSection(name="csv", path=str(tmp_path / "a.csv"), classes=2, numeric="unscaled"), seed=0)
 
 
 def test_a_folder_without_files_and_a_client_without_rows_are_refused(tmp_path):
-    section = DataSection(name="csv", path=str(tmp_path), classes=2)
+    section = DataSection(name="csv", path=str(tmp_path), classes=2, numeric="unscaled")
     with pytest.raises(BadData, match=r"holds no .csv files"):
         load(section, seed=0)
     (tmp_path / "ann.csv").write_text("a,label\n1,0\n")

@@ -56,7 +56,10 @@ def test_options_count_with_their_types_and_defaults_whether_they_are_written_ou
         (CSV | {"categorical": {"sex": ["f", "f"]}}, r"data.categorical.sex to list its values, each once"),
         (CSV | {"categorical": {"a": ["x"]}, "numeric": {"a": [0, 1]}}, r"Column 'a' has two roles"),
         (CSV | {"ignore": ["label"]}, r"Column 'label' has two roles"),
-        (CSV | {"missing": "skip"}, r'Expected data.missing to be "refuse", "drop" or a number, got \'skip\''),
+        (
+            CSV | {"missing": "skip"},
+            r'Expected data.missing to be "refuse", "drop" or a number, or a table .*got \'skip\'',
+        ),
         (CSV | {"missing": float("nan")}, r"Expected data.missing to be a finite number"),
         ({"name": "npz", "path": "a.npz", "classes": 2, "divide_by": 0}, r"Expected data.divide_by > 0"),
     ],

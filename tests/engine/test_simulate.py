@@ -20,8 +20,8 @@ from tacit.random import seeded
 from tacit.simulation import run as simulate
 
 FILES = (
-    "experiment.toml", "rounds.jsonl", "rounds.csv", "ledger.db", "clients.json", "model.safetensors", "summary.json",
-    "report.html",
+    "experiment.toml", "rounds.jsonl", "rounds.csv", "ledger.db", "clients.json", "model.safetensors",
+    "encoder.json", "summary.json", "report.html",
 )  # fmt: skip
 UNTIMED = (
     "round",

@@ -167,6 +167,7 @@ ROWS = [
 
 def hospital(researcher, **changes):
     data = {"name": "csv", "path": str(researcher.place / "rows.csv"), "partition": "natural", "classes": ["0", "1"]}
+    data |= {"numeric": "unscaled"}
     data |= {"client_column": "house", "columns": ["a", "b"], "ignore": ["ward"], "examples_per_client": None}
     return data | {"clients": 20} | changes
 

@@ -147,7 +147,7 @@ def csv_site(folder, records, *, model=None, **data):
     folder.mkdir(exist_ok=True)
     (folder / "test.csv").write_text("\n".join(lines[:1] + lines[1::3]) + "\n")
     data = {"name": "csv", "path": "unused.csv", "partition": "natural", "label": "kind", "classes": 3} | data
-    data = {"columns": ["a", "b", "c", "d"], "clients": 20, "examples_per_client": None} | data
+    data = {"columns": ["a", "b", "c", "d"], "numeric": "unscaled", "clients": 20, "examples_per_client": None} | data
     chosen = experiment(data=data | {"test_path": str(folder / "test.csv")}, model=model or {})
     if not (folder / "north").exists():
         make_site(folder / "north", chosen, name="north", epsilon=1.0)
@@ -166,6 +166,9 @@ def csv_site(folder, records, *, model=None, **data):
         {"label": "a", "columns": ["b", "c", "d", "kind"], "classes": 9},
         {"numeric": {"a": [0, 1]}},
         {"categorical": {"a": ["5.1", "other"]}},
+        {"missing": {"a": 5.1}},
+        {"missing": 5.1, "indicators": ["a"]},
+        {"header": ["a", "b", "c", "d", "kind"]},
     ],
 )
 def test_a_greeting_cannot_ask_about_values_by_asking_for_rows_to_be_read_in_another_way(tmp_path, question):
@@ -178,6 +181,33 @@ def test_a_greeting_cannot_ask_about_values_by_asking_for_rows_to_be_read_in_ano
     other = csv_site(tmp_path, [], **question)
     with pytest.raises(Refused, match="reads rows in a way"):
         site.answer({"kind": "hello", "experiment": other.toml()}, b"")
+
+
+def test_the_log_of_rows_that_nothing_is_declared_of_quotes_no_cell_and_no_span(tmp_path):
+    chosen = csv_site(tmp_path, ["-7777,2,3,4,1"], numeric={"b": [0, 10]})
+    site, log = tmp_path / "north", tmp_path / "north" / "log.jsonl"
+    hello = {"kind": "hello", "experiment": chosen.toml()}
+    with pytest.raises(Refused, match=UNSAID):
+        Site(site).answer(hello, b"")
+    rows = (site / "records.csv").read_text().splitlines()
+    (site / "records.csv").write_text(
+        "\n".join(["-7777,2,3,4,1", *rows[1:]]) + "\n"
+    )  # and without a first line of names
+    with pytest.raises(Refused, match=UNSAID):
+        Site(site).answer(hello, b"")
+    first, second = log.read_text().splitlines()
+    assert "do not say how to read" in first
+    assert "begins with a record" in second
+    assert "7777" not in first + second
+
+
+def test_what_reading_changed_stays_in_the_sites_own_log(tmp_path):
+    chosen = csv_site(
+        tmp_path, ["9999,2,3,4,1"], numeric={"a": [0, 10], "b": "unscaled", "c": "unscaled", "d": "unscaled"}
+    )
+    said, body = Site(tmp_path / "north").answer({"kind": "hello", "experiment": chosen.toml()}, b"")
+    assert "clamped 1 value of 'a'" in (tmp_path / "north" / "log.jsonl").read_text()
+    assert "clamped" not in repr((said, body))
 
 
 def test_the_log_of_a_file_that_cannot_be_read_quotes_no_cell_of_it(tmp_path):

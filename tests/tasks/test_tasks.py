@@ -82,7 +82,11 @@ def test_every_task_learns_under_every_kind_of_privacy_and_its_metric_stands_for
     measured = summary["metrics"][name]
     assert summary[f"test_{name}"] == measured["value"] == pytest.approx(history.rounds[-1][name], rel=1e-6)
     assert measured["interval"][0] <= measured["value"] <= measured["interval"][1]
-    better = measured["value"] > measured["baseline"] if measured["better"] == "higher" else measured["value"] < measured["baseline"]
+    better = (
+        measured["value"] > measured["baseline"]
+        if measured["better"] == "higher"
+        else measured["value"] < measured["baseline"]
+    )
     assert better or privacy != "none"
     assert name.replace("_", " ") in (tmp_path / "run" / "report.html").read_text().lower()
 
@@ -107,7 +111,9 @@ def test_the_clipped_sum_of_every_loss_is_that_of_the_slow_twin(name, path):
     loss = losses.load(name, {}, outputs=model(x[:5]).detach(), targets=y[:5])
     clip = 0.3
     bounded, seen = Clipper(model, clip=clip, path=path, losses=loss)(x.clone(), y)
-    torch.testing.assert_close(bounded.vector, clipped_sum_slow(model, x, y, clip=clip, losses=loss), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(
+        bounded.vector, clipped_sum_slow(model, x, y, clip=clip, losses=loss), rtol=1e-4, atol=1e-6
+    )
     assert float(seen.norms.max()) > clip  # clipping had something to do
     torch.testing.assert_close(seen.losses, loss(model(x), y).detach(), rtol=1e-4, atol=1e-6)
 

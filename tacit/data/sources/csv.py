@@ -1,17 +1,25 @@
-"""`csv`: records from a folder with one file per client, or from one file, with or without a column that names the client.
+"""`csv`: records from a folder with one file per client, from several files, or from one, with or without a column that names the
+client.
 
-The first line names the columns. What is neither the label, the client nor ignored is a feature.
+The first line names the columns, or `header` does. What is neither the label, the client nor ignored is a feature, and every
+feature is declared: a number by its public range, a text by its public values.
 """
 
 from dataclasses import dataclass, field
+from typing import Annotated, Literal
 
+from pydantic import Strict
 from rich.progress import Progress
 
 from tacit import check
 from tacit.data import csv_files
+from tacit.data.csv_columns import column_of, declared_classes
 from tacit.data.dataset import Dataset
-from tacit.data.names import Classes, Word, refuse_undeclared
+from tacit.data.names import Classes, Word, plain, refuse_undeclared
 from tacit.errors import BadInput
+
+Fill = Annotated[float, Strict()] | str  # true is no number
+Range = tuple[float, float] | Literal["unscaled"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,45 +29,56 @@ class csv:
     Raises BadInput for ranges, vocabularies and roles that contradict each other.
     """
 
-    path: str | None = None  # a file, or a folder with a file per client
+    path: str | tuple[str, ...] | None = None  # a file, a folder with a file per client, or several files
     label: str = "label"
     classes: Classes | None = None  # the labels as a list, a number c for 0..c-1, or "from-data"
     client_column: str | None = None  # names the client of a row; None with a file per client
     test_path: str | None = None
     test_share: float = 0.2
-    numeric: dict[str, tuple[float, float]] = field(default_factory=dict)  # public ranges: scaled to [0, 1] and clamped
+    numeric: dict[str, Range] | Literal["unscaled"] = field(default_factory=dict)  # public ranges: scaled, clamped
     categorical: dict[str, tuple[Word, ...]] = field(default_factory=dict)  # "other" takes every unknown value
     columns: tuple[str, ...] | None = None  # the features, in this order; None takes them as the first file has them
+    header: tuple[str, ...] = ()  # the names of all columns, of files without a first line of names
     ignore: tuple[str, ...] = ()
-    missing: float | str = "refuse"  # or "drop" the row, or a number in its place (text: a category "missing")
+    missing: Fill | dict[str, Fill] = "refuse"  # or "drop" the row, or a number in its place; or a table by column
+    indicators: tuple[str, ...] = ()  # filled columns that get a second feature: 1 where the value was missing
 
     def __post_init__(self) -> None:
-        refuse_undeclared("csv", self.path, self.classes)
+        refuse_undeclared("csv", self.path if isinstance(self.path, str | None) else " ".join(self.path), self.classes)
         check.probability(**{"data.test_share": self.test_share})
         self._refuse_ranges()
         self._refuse_pinned()
         self._refuse_two_roles()
-        if not isinstance(self.missing, str):
-            check.finite(**{"data.missing": self.missing})
-        elif self.missing not in ("refuse", "drop"):
-            raise BadInput(f'Expected data.missing to be "refuse", "drop" or a number, got {self.missing!r}.')
+        self._refuse_missing()
 
     def load(self, *, seed: int, progress: Progress | None = None) -> Dataset:
         """Reads csv files as [n, features]. Raises BadData naming file, line and column."""
         return csv_files.load(self, seed=seed)
 
+    @property
+    def ranged(self) -> dict[str, Range]:
+        """What is said of single numeric columns."""
+        return {} if isinstance(self.numeric, str) else self.numeric
+
     def _refuse_ranges(self) -> None:
-        for column, (low, high) in self.numeric.items():
-            check.finite(**{f"data.numeric.{column}": low})
-            check.finite(**{f"data.numeric.{column}": high})
-            if low >= high:
-                raise BadInput(f"Expected data.numeric.{column} = [low, high] with low < high, got [{low}, {high}].")
+        for column, limits in self.ranged.items():
+            if isinstance(limits, str):
+                continue
+            for end in limits:
+                check.finite(**{f"data.numeric.{column}": end})
+            if limits[0] >= limits[1]:
+                raise BadInput(
+                    f"Expected data.numeric.{column} = [low, high] with low < high, got [{limits[0]}, {limits[1]}]."
+                )
         for column, values in self.categorical.items():
-            if not values or len(set(values)) < len(values):
+            if not values or len({plain(value) for value in values}) < len(values):
                 raise BadInput(f"Expected data.categorical.{column} to list its values, each once, got {list(values)}.")
+        known = declared_classes(self)
+        if len({plain(name) for name in known}) < len(known):
+            raise BadInput("data.classes lists one label twice: 1 and 1.0 are one.")
 
     def _refuse_two_roles(self) -> None:
-        roles = [self.label, self.client_column, *self.numeric, *self.categorical, *self.ignore]
+        roles = [self.label, self.client_column, *self.ranged, *self.categorical, *self.ignore]
         for column in roles:
             if column is not None and roles.count(column) > 1:
                 raise BadInput(
@@ -69,13 +88,28 @@ class csv:
 
     def _refuse_pinned(self) -> None:
         """Refuses a list of features that leaves out a declared one, or takes in what is none."""
+        if len(set(self.header)) < len(self.header):
+            raise BadInput(f"Expected data.header to name the columns, each once, got {list(self.header)}.")
         if self.columns is None:
             return
         if not self.columns or len(set(self.columns)) < len(self.columns):
             raise BadInput(f"Expected data.columns to list the features, each once, got {list(self.columns)}.")
-        for column in (*self.numeric, *self.categorical):
+        for column in (*self.ranged, *self.categorical):
             if column not in self.columns:
                 raise BadInput(f"data.columns leaves out {column!r}, which has a range or values: add it there.")
         for column in (self.label, self.client_column, *self.ignore):
             if column in self.columns:
                 raise BadInput(f"data.columns names {column!r}, which is no feature: take it out there.")
+
+    def _refuse_missing(self) -> None:
+        """Refuses what cannot stand in for a missing value."""
+        by_column = self.missing if isinstance(self.missing, dict) else {"": self.missing}
+        for column, said in by_column.items():
+            if not isinstance(said, str):
+                check.finite(**{f"data.missing.{column}".rstrip("."): said})
+        if isinstance(self.missing, str) and self.missing not in ("refuse", "drop"):
+            raise BadInput(
+                f'Expected data.missing to be "refuse", "drop" or a number, or a table of them by column, got {self.missing!r}.'
+            )
+        for column in {*self.categorical, *self.indicators, *(by_column if isinstance(self.missing, dict) else ())}:
+            column_of(column, self)

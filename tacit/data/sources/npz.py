@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from rich.progress import Progress
 
 from tacit import check
 from tacit.data import names
-from tacit.data.dataset import Dataset, refuse_not_finite
+from tacit.data.arrays import class_indices, client_codes, features, numbers, one_label_each
+from tacit.data.dataset import Dataset
+from tacit.data.encoder import Encoder
 from tacit.data.held_out import Rows, dataset
 from tacit.errors import BadData
 
@@ -29,8 +30,8 @@ BROKEN = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.erro
 class npz:
     """How an .npz file is read.
 
-    `classes` are the labels as a list, a number c for 0..c-1 (also of rows of tokens), "from-data", or "numbers" where y are numbers,
-    or rows of 0 and 1 for several labels. x is divided by the public constant `divide_by`. Without test rows `test_share` of every
+    `classes` are the labels as a list, a number c for 0..c-1 (also of rows of tokens), "from-data", or "numbers" where y are
+    numbers, or rows of 0 and 1 for several labels. x is divided by the public constant `divide_by`. Without test rows `test_share` of every
     client's rows is held out, by the run's seed.
     """
 
@@ -54,24 +55,27 @@ def rows_of(source: npz, *, seed: int) -> Dataset:
     """The file's rows as a data set. Raises BadData."""
     path = str(source.path)
     arrays = read(path)
-    clients = _clients(arrays["client"], path=path, rows=len(arrays["y"])) if "client" in arrays else None
+    clients = (
+        client_codes(arrays["client"], where=f"client of {path}", rows=len(arrays["y"])) if "client" in arrays else None
+    )
     vocabulary = source.classes if isinstance(source.classes, int) and arrays["y"].ndim == TOKENS else 0
     how: dict[str, Any] = {"divide_by": source.divide_by, "tokens": vocabulary > 0}
-    x = _features(arrays.pop("x"), where=f"x of {path}", clients=clients, **how)
+    x = features(arrays.pop("x"), where=f"x of {path}", clients=clients, **how)
     test_path, tests = _tests(arrays, source)
-    targets = [
-        (arrays["y"], f"y of {path}", len(x)),
-        *([(tests[1], f"the test labels of {test_path}", len(tests[0]))] if tests else []),
-    ]
+    targets = [(arrays["y"], f"y of {path}", len(x))]
+    targets += [(tests[1], f"the test labels of {test_path}", len(tests[0]))] if tests else []
     if source.classes == names.NUMBERS:
-        codes, class_names, notes = [_numbers(y, where=where, rows=rows) for y, where, rows in targets], (), []
+        codes, class_names, notes = [numbers(y, where=where, rows=rows) for y, where, rows in targets], (), []
     elif vocabulary:
         codes, class_names, notes = [y for y, _, _ in targets], tuple(map(str, range(vocabulary))), []
     else:
-        labels = [_labels(y, where=where, rows=rows) for y, where, rows in targets]
+        labels = [one_label_each(y, where=where, rows=rows) for y, where, rows in targets]
         class_names, notes = names.classes(source.classes, [names.coded(part) for part in labels])
-        codes = [_indices(part, class_names, path=file) for part, file in zip(labels, (path, test_path), strict=False)]
-    test_x = _features(tests[0], where=f"the test rows of {test_path}", **how) if tests else None
+        codes = [
+            class_indices(part, class_names, where=file, key="data.classes")
+            for part, file in zip(labels, (path, test_path), strict=False)
+        ]
+    test_x = features(tests[0], where=f"the test rows of {test_path}", **how) if tests else None
     return dataset(
         source,
         Rows(x=x, y=codes[0], clients=clients),
@@ -79,6 +83,9 @@ def rows_of(source: npz, *, seed: int) -> Dataset:
         class_names=class_names,
         seed=seed,
         notes=notes,
+        encoder=Encoder(classes=class_names, shape=tuple(x.shape[1:]), divide_by=source.divide_by)
+        if class_names
+        else None,
     )
 
 
@@ -111,61 +118,3 @@ def _tests(arrays: dict[str, np.ndarray], source: npz) -> tuple[str, tuple[np.nd
     if len(inside) == 1:
         raise BadData(f"{source.path} holds {inside[0]} alone: expected x_test and y_test together.")
     return str(source.path), (arrays["x_test"], arrays["y_test"]) if inside else None
-
-
-def _features(
-    x: np.ndarray, *, where: str, divide_by: float, clients: names.Coded | None = None, tokens: bool = False
-) -> torch.Tensor:
-    """Features as finite float32; `tokens` that are whole numbers stay such."""
-    if x.dtype.kind not in "fiub" or x.ndim < 2:
-        raise BadData(f"Expected {where} to be numbers of shape [rows, ...], got {x.dtype} of shape {list(x.shape)}.")
-    if tokens and x.dtype.kind in "iu":
-        return torch.from_numpy(x.astype(np.int64))
-    with np.errstate(over="ignore"):  # what does not fit float32 becomes infinite and is refused below, by its row
-        out = torch.from_numpy(x.astype(np.float32, copy=False))
-        out = out if divide_by == 1 else out / divide_by
-    refuse_not_finite(out, where=where, client=clients[1] if clients else None, names=clients[0] if clients else None)
-    return out
-
-
-def _labels(y: np.ndarray, *, where: str, rows: int) -> np.ndarray:
-    """Labels as a vector of integers or texts, one for each row."""
-    if y.dtype.kind not in "iubU" or y.shape != (rows,):
-        raise BadData(f"Expected {where} to be {rows} integers or texts, got {y.dtype} of shape {list(y.shape)}.")
-    return y.astype(np.int64) if y.dtype.kind == "b" else y
-
-
-def _numbers(y: np.ndarray, *, where: str, rows: int) -> np.ndarray:
-    """Targets as float32, one or a row of them for each example; Dataset refuses what is not finite."""
-    if y.dtype.kind not in "fiub" or y.ndim not in (1, 2) or len(y) != rows:
-        raise BadData(
-            f"Expected {where} to be {rows} numbers or rows of numbers, got {y.dtype} of shape {list(y.shape)}."
-        )
-    with np.errstate(over="ignore"):
-        return y.astype(np.float32)
-
-
-def _clients(client: np.ndarray, *, path: str, rows: int) -> names.Coded:
-    """The client of each row by name."""
-    if client.dtype.kind not in "iuU" or client.shape != (rows,):
-        raise BadData(
-            f"Expected client of {path} to be {rows} integers or texts, "
-            f"got {client.dtype} of shape {list(client.shape)}."
-        )
-    return names.merged([names.coded(client)])
-
-
-def _indices(labels: np.ndarray, class_names: tuple[str, ...], *, path: str) -> np.ndarray:
-    """Labels as indices into the class names."""
-    known, codes = names.coded(labels)
-    positions = labels.dtype.kind != "U" and not all(name.lstrip("-").isdecimal() for name in class_names)
-    code_of = {str(code) if positions else name: code for code, name in enumerate(class_names)}
-    for code, name in enumerate(known):
-        if name not in code_of:
-            row = int(np.argmax(codes == code))
-            raise BadData(
-                f"{path} has the label {name!r} in row {row}, which data.classes does not declare: correct it or "
-                "declare it.",
-                cell=name,
-            )
-    return np.array([code_of[name] for name in known], np.int64)[codes]

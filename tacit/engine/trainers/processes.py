@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from tacit.algorithms import Algorithm
+from tacit.algorithms import Algorithm, in_round
 from tacit.build.release import ClientDerive
 from tacit.data.population import Population
 from tacit.digest import question_mark
@@ -49,7 +49,7 @@ def task(
         with torch.random.fork_rng(devices=[]), flushed_denormals():
             torch.manual_seed(streams("dropout").torch_seed())
             try:
-                trained = algorithm.train(work, received, client, streams)
+                trained = algorithm.train(work, in_round(received, round), client, streams)
             except TrainingDiverged as error:
                 text = f"{str(error).rstrip('.')} at client {client.id} in round {round}"
                 raise TrainingDiverged(

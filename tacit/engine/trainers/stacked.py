@@ -13,6 +13,7 @@ from torch import nn
 from torch.func import functional_call, grad_and_value, vmap
 
 from tacit.algorithms.local_dp import LocalDP
+from tacit.algorithms.scaffold import correction_of
 from tacit.build.release import ClientDerive
 from tacit.data.population import Population
 from tacit.digest import question_mark
@@ -21,7 +22,8 @@ from tacit.engine.wire import pack, unpack
 from tacit.losses import Losses
 from tacit.privacy.mechanism import NoiseState, TrainingMechanism
 from tacit.random import Stream
-from tacit.train.dp_sgd import DpSgd, finite
+from tacit.train.descent import noise_growth
+from tacit.train.dp_sgd import DpSgd, finite, in_units
 from tacit.train.flat import blocks
 from tacit.train.fresh import fresh
 from tacit.train.per_example import row_norms
@@ -62,8 +64,10 @@ def stacked(algorithm: LocalDP, work: Workspace, population: Population, derive:
             streams = [derive(question, round, client, "train") for client in group]
             with torch.random.fork_rng(devices=[work.theta.device] if work.theta.is_cuda else []):
                 torch.manual_seed(derive(question, round, group[0], "dropout").torch_seed())
-                theta_0 = message.tensors["params"]
-                trained = dp_sgd_stacked(work, theta_0, group, algorithm, streams, local=local)
+                theta_0, control = message.tensors["params"], algorithm.server.control
+                corrections = torch.stack([correction_of(message, client) for client in group]) if control else None
+                told = local.told(round, corrections)
+                trained = dp_sgd_stacked(work, theta_0, group, algorithm, streams, local=told)
             done |= {client.index: one for client, one in zip(group, trained, strict=True)}
         for client in clients:
             yield pack(algorithm.release(done[client.index], client, message)), done[client.index].info
@@ -87,7 +91,8 @@ def dp_sgd_stacked(
     theta = start.repeat(len(clients), 1)
     p_D = torch.tensor([m.sampling_rate * c.size for m, c in zip(mechanisms, clients, strict=True)])
     model, losses_of = _model(work, local.views), _losses(work, local.views)
-    rates = (-local.learning_rate / p_D).to(start.device)
+    move, summed = local.descent.begin(start), p_D[:, None].to(start.device)
+    rates = (-local.learning_rate * local.descent.share / p_D).to(start.device)
     seen = torch.zeros(3, len(clients), device=start.device)  # loss, examples, clipped
     for _ in range(mechanisms[0].steps):
         x, y, mask = _batches(
@@ -99,10 +104,10 @@ def dp_sgd_stacked(
         for k, (mechanism, stream, row) in enumerate(zip(mechanisms, streams, total, strict=True)):
             states[k], noised = mechanism.noise(states[k], stream, Bounded(row, mechanism.clip))  # + N(0, (zC)^2 I)
             noisy.append(noised.vector)
-        theta.add_(torch.stack(noisy) * rates[:, None])  # line 14
+        theta.add_(move(torch.stack(noisy), theta, summed=summed) * rates[:, None])  # line 14
         for part in work.frozen:
             theta[:, part] = start[part]
-    return list(_results(mechanisms, theta - start, rates.tolist(), seen.cpu()))
+    return list(_results(mechanisms, theta - start, rates.tolist(), seen.cpu(), local))
 
 
 def _model(work: Workspace, views: Shifts | None) -> nn.Module:
@@ -178,10 +183,15 @@ def _clipped_sums(
 
 
 def _results(
-    mechanisms: Sequence[TrainingMechanism], updates: torch.Tensor, rates: list[float], seen: torch.Tensor
+    mechanisms: Sequence[TrainingMechanism],
+    updates: torch.Tensor,
+    rates: list[float],
+    seen: torch.Tensor,
+    local: DpSgd,
 ) -> Iterator[Trained]:
     for mechanism, update, rate, column in zip(mechanisms, updates, rates, seen.T, strict=True):
         loss, examples, clipped = column.tolist()
-        noise_std = -rate * mechanism.noise_std * mechanism.noise_growth
+        growth = noise_growth(mechanism, local.descent, learning_rate=local.learning_rate)
+        noise_std = -rate * mechanism.noise_std * growth
         info = {"loss": loss / max(examples, 1), "clipped": clipped / max(examples, 1)}
-        yield Trained(Private(finite(update), noise_std), info)
+        yield in_units(Trained(Private(finite(update), noise_std), info), local.descent.share)

@@ -12,6 +12,7 @@ import torch
 from tacit.build.parts import Parts
 from tacit.engine.wire import all_finite, unpack
 from tacit.errors import BadInput
+from tacit.privacy.wiring import descent_of
 from tacit.train.workspace import Trained
 from tacit.types import Client, Message, Private, Raw
 
@@ -19,7 +20,7 @@ CLOSE = 1e-6  # relative: one formula on two machines
 LARGEST = 1e25  # beyond, weights could take a sum out of float32
 
 
-def honest(parts: Parts, client: Client, received: Message) -> Message | None:
+def honest(parts: Parts, client: Client, received: Message, round: int = 0) -> Message | None:
     """An honest client's answer to what it received, with zeros for the values that only it knows.
 
     Everything else of an answer (names, shapes, types, facts) follows from the roster and the round. None where the algorithm
@@ -28,13 +29,14 @@ def honest(parts: Parts, client: Client, received: Message) -> Message | None:
     algorithm, zeros = parts.algorithm, torch.zeros_like(parts.params)
     if algorithm.forgiving:
         return None
-    noises = parts.plan.update_noise(parts.population.sizes, learning_rate=parts.experiment.train.learning_rate)
+    rate, descent = parts.experiment.train.learning_rate, descent_of(parts.experiment).told(round)
+    noises = parts.plan.update_noise(parts.population.sizes, learning_rate=rate, descent=descent)
     if noises is None:
         return algorithm.release(Trained(Raw(zeros)), client, received)
     return algorithm.release(Trained(Private(zeros, float(noises[client.index]))), client, received)
 
 
-def oddity(parts: Parts, received: Message, index: int, raw: bytes) -> str:
+def oddity(parts: Parts, received: Message, index: int, raw: bytes, round: int = 0) -> str:
     """What no honest site would have sent in an answer, in words; empty where all is in order.
 
     Guarantee: nothing is raised, whatever the bytes are. Where the algorithm judges every message itself, nothing is odd here.
@@ -42,24 +44,28 @@ def oddity(parts: Parts, received: Message, index: int, raw: bytes) -> str:
     Assumes: `received` is what the client at `index` was asked with.
     """
     client = parts.population[index]
-    like = honest(parts, client, received)
+    like = honest(parts, client, received, round)
     if like is None:
         return ""
     try:
-        refuse_odd(raw, sender=client.id, like=like, most=longest(parts, index))
+        refuse_odd(raw, sender=client.id, like=like, most=longest(parts, received, index, round))
     except BadInput as error:
         return str(error)
     return ""
 
 
-def longest(parts: Parts, index: int) -> float:
+def longest(parts: Parts, received: Message, index: int, round: int) -> float:
     """A bound that no number of a client's honest answer exceeds: what clip and noise allow, and never more than `LARGEST`.
 
     It bounds single coordinates, not the norm: an answer within it may still be a lie, but no sum of such answers overflows.
     """
     rate, parameters = parts.experiment.train.learning_rate, parts.params.numel()
-    honest_most = parts.plan.longest(index, parts.population.sizes, learning_rate=rate, parameters=parameters)
-    return min(LARGEST, honest_most * (1 + CLOSE))
+    asked = {
+        "descent": descent_of(parts.experiment).told(round),
+        "largest": float(received.tensors["params"].abs().max()),
+    }
+    most = parts.plan.longest(index, parts.population.sizes, learning_rate=rate, parameters=parameters, **asked)
+    return min(LARGEST, most * (1 + CLOSE))
 
 
 def refuse_odd(raw: bytes, *, sender: str, like: Message, most: float) -> None:

@@ -50,7 +50,9 @@ class OverGrid:
     seconds: float
     min_clients: int
     door: Door | None = None  # lets in who was away when the run began
-    odd: Callable[[Message, int, bytes], str] = lambda received, index, raw: ""  # what is wrong with an answer
+    odd: Callable[[Message, int, bytes, int], str] = lambda received, index, raw, round: (
+        ""
+    )  # what is wrong with an answer
     spent: dict[str, float] = field(default_factory=dict)
     absent: dict[str, str] = field(default_factory=dict)  # of the last round, with the reason
     unpaid: set[int] = field(default_factory=set)  # whose own ledger does not pay any more
@@ -60,7 +62,7 @@ class OverGrid:
         body = open_question.find(self.folder, ASKED, round) or open_question.keep(self.folder, ASKED, round, received)
         asks = {self.nodes[index]: self._ask(round, index) for index in cohort if index in self.nodes}
         heard = gather(self.grid, asks, body, seconds=self.seconds)
-        self._refuse_odd(heard, unpack(body), cohort)
+        self._refuse_odd(heard, unpack(body), cohort, round)
         missing = {self.names[index]: self._why(index, heard) for index in cohort if not self._came(index, heard)}
         self.unpaid |= {index for index in cohort if self.nodes.get(index) in heard.unpaid}
         self.absent = {self.names[index]: AWAY for index in sorted(self.left)} | missing
@@ -86,11 +88,11 @@ class OverGrid:
         self.left = gone | (set(range(len(self.names))) - set(self.nodes))
         return self.left
 
-    def _refuse_odd(self, heard: Heard, received: Message, cohort: Sequence[int]) -> None:
+    def _refuse_odd(self, heard: Heard, received: Message, cohort: Sequence[int], round: int) -> None:
         """Who answers what no honest site could is left out, by name, like one that refused."""
         for index in cohort:
             node = self.nodes.get(index, NOBODY)
-            why = self.odd(received, index, heard.answers[node][1]) if node in heard.answers else ""
+            why = self.odd(received, index, heard.answers[node][1], round) if node in heard.answers else ""
             if why:
                 del heard.answers[node]
                 heard.refusals[node] = why

@@ -6,11 +6,12 @@ from pathlib import Path
 import tacit
 from tacit.build.parts import clients
 from tacit.data.budgets import budgets
-from tacit.data.csv_files import pinned_columns
+from tacit.data.csv_columns import pinned_columns
 from tacit.data.load import source
 from tacit.data.sources.csv import csv
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
+from tacit.experiment.combinations import refuse_passed
 from tacit.federation.operate.certificates import make_authority, make_node_key, make_server
 from tacit.federation.operate.layout import Federation, app_digest
 from tacit.federation.operate.private import close, closed
@@ -111,6 +112,7 @@ def deployable(experiment: Experiment, sites: str, *, trial: bool) -> Experiment
 
     Raises: BadInput for settings that cannot be deployed, a threshold that does not hold, or names where rows are dealt out.
     """
+    refuse_passed(experiment)
     values = experiment.model_dump(exclude_none=True)
     values["run"] = {key: value for key, value in values["run"].items() if key != "out"}
     if not trial:

@@ -8,9 +8,8 @@ from typing import cast
 import torch
 
 from tacit.build.parts import clients
-from tacit.data.csv_files import declared_classes
+from tacit.data.csv_columns import declared_classes, encoded_width
 from tacit.data.dataset import Dataset
-from tacit.data.features import encoded_width
 from tacit.data.load import load, source
 from tacit.data.names import FROM_DATA
 from tacit.data.sources.csv import csv
@@ -57,6 +56,11 @@ def refuse_undeployable(experiment: Experiment) -> None:
         raise BadInput('In a deployment no site exceeds its own budget: set privacy.level = "own" or "minimum".')
     if experiment.privacy.ledger is not None:
         raise BadInput("In a deployment every site keeps its own ledger: leave out privacy.ledger.")
+    if experiment.train.control is not None:
+        raise BadInput(
+            "SCAFFOLD tells the clients of a round the control variates of all of them, which a deployment does not send: leave out"
+            " train.control."
+        )
     if experiment.protect.key is not None:
         raise BadInput("A deployment makes its own keys, so that no file ever holds them all: leave out protect.key.")
 

@@ -77,8 +77,8 @@ def epsilon(parts: Parts, delta: float) -> float:
     tail = _tail(sum(count for _, _, count in parts), delta)
     if 2 * max(_widest(z) for _, z, _ in parts) > LARGEST_LOSS:
         return math.inf
-    interval, best = min(_interval(rate, z) for rate, z, _ in parts), math.inf
-    finest = max(_longest(rate, z, tail) for rate, z, _ in parts) / MOST_POINTS
+    finest, best = max(_longest(rate, z, tail) for rate, z, _ in parts) / MOST_POINTS, math.inf
+    interval = max(min(_interval(rate, z) for rate, z, _ in parts), finest)
     for _ in range(FINER):
         best = min(best, _on_grid(parts, tail, interval, delta))
         if best >= FEW * interval or interval <= finest:

@@ -72,7 +72,7 @@ def summing_rule(experiment: Experiment) -> Rule:
     Raises: NeedsRows with the names of those that work; BadInput for a rule that is not there or options it does not take.
     """
     name = experiment.aggregate.rule or "mean"
-    rule = rules.load(name, **experiment.aggregate.options())
+    rule = rules.of(experiment.aggregate, name)
     if rule.sees != "sums":
         text = f'The rule {name} must see single updates, but privacy.kind = "distributed" opens only their sums'
         raise NeedsRows(f"{text}: use one of {', '.join(rules.seeing_sums())}.")

@@ -15,14 +15,13 @@ from itertools import chain
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from tacit.data.dataset import Dataset
 from tacit.data.population import Population
+from tacit.data.row_hashes import HASH_BYTES, row_hashes
 from tacit.errors import LedgerError
 from tacit.privacy.ledger.tables import now
 
-HASH_BYTES = 16
 TEST = ""  # whose rows the held-out ones are
 MOST_AT_ONCE = 500  # placeholders of one statement
 
@@ -108,17 +107,11 @@ def holdings(population: Population, dataset: Dataset) -> Holdings:
     """
     counts: Counts = {}
     owners = np.repeat(np.arange(len(population)), population.sizes)
-    protected = zip(_rows(population.x, population.y), (population.names[k] for k in owners.tolist()), strict=True)
-    for row, client in chain(protected, ((row, TEST) for row in _rows(dataset.test_x, dataset.test_y))):
+    protected = zip(row_hashes(population.x, population.y), (population.names[k] for k in owners.tolist()), strict=True)
+    for row, client in chain(protected, ((row, TEST) for row in row_hashes(dataset.test_x, dataset.test_y))):
         by_client = counts.setdefault(row, {})
         by_client[client] = by_client.get(client, 0) + 1
     return Holdings(counts)
-
-
-def _rows(x: torch.Tensor, y: torch.Tensor) -> Iterator[bytes]:
-    values = np.ascontiguousarray(x.cpu().numpy().reshape(len(x), -1))
-    for row, label in zip(values, y.tolist(), strict=True):
-        yield hashlib.blake2b(row.tobytes() + repr(label).encode(), digest_size=HASH_BYTES).digest()
 
 
 def _sentence(path: Path, before: str, after: str) -> str:

@@ -6,7 +6,6 @@ the other clients do.
 
 import math
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,8 +22,9 @@ from tacit.privacy.local.mechanism import SampledGaussian
 from tacit.privacy.plan import Plan
 from tacit.privacy.purse import Purse
 from tacit.privacy.wiring import Wiring
+from tacit.train.descent import PLAIN, Descent
 from tacit.train.dp_sgd import DpSgd
-from tacit.train.noised_update import noised_update
+from tacit.train.noised_update import NoisedUpdate
 from tacit.types import Client, Unit
 
 END = 11.0  # standard deviations: where the tails of tacit/random.py end
@@ -64,22 +64,37 @@ class LocalPlan(Plan):
         k = client.index
         return SampledGaussian(float(self.multipliers[k]), self.clip, float(self.rates[k]), int(self.steps[k]))
 
-    def update_noise(self, sizes: np.ndarray, *, learning_rate: float) -> np.ndarray:
-        """The noise per coordinate of every client's update, as `dp_sgd` states it: eta z C sqrt(steps) / (q n).
+    def update_noise(self, sizes: np.ndarray, *, learning_rate: float, descent: Descent = PLAIN) -> np.ndarray:
+        """The noise per coordinate of every client's update, as `DpSgd` states it: eta z C sqrt(steps) / (q n).
 
-        An update that is noised as a whole (client level) has z C. It follows from public numbers alone, so a rule may weigh
-        by it.
+        In steps that are not plain, sqrt(steps) is what `descent` makes of it. An update that is noised as a whole (client level)
+        has z C. It follows from public numbers alone, so a rule may weigh by it.
         """
         if self.unit == "client":
             return self.multipliers * self.clip
-        return learning_rate * self.multipliers * self.clip * np.sqrt(self.steps) / (self.rates * sizes)
+        growth = descent.growth(self.steps, learning_rate=learning_rate)
+        return learning_rate * self.multipliers * self.clip * growth / (self.rates * sizes)
 
-    def longest(self, index: int, sizes: np.ndarray, *, learning_rate: float, parameters: int) -> float:
-        """No honest client sends a larger number: every step moves by at most eta C / q, and normals end at 10.8 sigma."""
-        noise = float(self.update_noise(sizes, learning_rate=learning_rate)[index])
-        moved = self.clip if self.unit == "client" else self.clip * learning_rate / float(self.rates[index])
-        steps = int(self.steps[index])
-        return (steps * moved + END * math.sqrt(steps) * noise) * math.sqrt(parameters)
+    def longest(
+        self,
+        index: int,
+        sizes: np.ndarray,
+        *,
+        learning_rate: float,
+        parameters: int,
+        descent: Descent = PLAIN,
+        largest: float = 0.0,
+    ) -> float:
+        """No honest client sends a larger number: a step moves by eta C / q and weight decay at most, normals end at 10.8 sigma."""
+        root, steps = math.sqrt(parameters), int(self.steps[index])
+        if self.unit == "client":
+            return (self.clip + END * float(self.multipliers[index]) * self.clip) * root
+        noise = (
+            learning_rate * float(self.multipliers[index]) * self.clip / (float(self.rates[index]) * int(sizes[index]))
+        )
+        moved = learning_rate * (self.clip / float(self.rates[index]) + descent.weight_decay * largest)
+        reach = float(np.abs(descent.responses(steps, learning_rate=learning_rate)).sum())
+        return reach * (moved + END * noise) * root
 
     def key(self, client: Client) -> str:
         """The client's own mechanism, how many rounds it is made to last, and whether it is charged."""
@@ -105,12 +120,15 @@ class LocalPlan(Plan):
 
         Raises: BadInput for a rule that is not there, or views of what are no images.
         """
-        population, rate = wiring.population, wiring.experiment.train.learning_rate
+        population, rate, descent = wiring.population, wiring.experiment.train.learning_rate, wiring.descent
         rule = wiring.rule(self.rule(wiring.experiment, population))
-        crowd = rules.Crowd(population.epsilons, self.update_noise(population.sizes, learning_rate=rate))
-        noised = partial(noised_update, sgd=wiring.training)
-        local = DpSgd(rate, wiring.views) if self.unit == "record" else noised
-        return LocalDP(self.mechanism, wiring.server(rule, crowd), local)
+        noise = self.update_noise(population.sizes, learning_rate=rate, descent=descent)
+        crowd = rules.Crowd(population.epsilons, noise)
+        if self.unit == "client":
+            server = wiring.server(rule, crowd, control=wiring.control(rule, crowd))
+            return LocalDP(self.mechanism, server, NoisedUpdate(wiring.training))
+        server = wiring.server(rule, crowd, schedule=descent.schedule, control=wiring.control(rule, crowd, self.steps))
+        return LocalDP(self.mechanism, server, DpSgd(rate, wiring.views, descent))
 
     def words(self, experiment: Experiment) -> Words:
         """What a client is promised, by its unit."""

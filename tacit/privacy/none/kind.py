@@ -39,7 +39,7 @@ class NoPlan(Plan):
             able = ", ".join(name for name in rules.names() if not rules.load(name).needs)
             raise BadInput(f"{text} use one of {able}.")
         crowd = rules.Crowd(population.epsilons, np.zeros(len(population)))
-        return FedAvg(wiring.server(rule, crowd), wiring.training)
+        return FedAvg(wiring.server(rule, crowd, control=wiring.control(rule, crowd)), wiring.training)
 
     def words(self, experiment: Experiment) -> Words:
         """Raises TypeError: there is no promise to put in words."""

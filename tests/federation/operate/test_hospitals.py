@@ -288,6 +288,16 @@ def test_a_site_says_what_it_answers_to_whoever_listens(hospitals, caplog):
     assert any(line.startswith("answered round 0: Trained; epsilon spent") for line in caplog.messages)
 
 
+def test_the_model_of_a_deployment_predicts_the_public_rows_as_it_was_tested(hospitals):
+    federation = make("--trial", "--set", "train.rounds=2")
+    put_rows(federation)
+    history = deployed(federation)
+    words = ["predict", str(federation.results), "public-test.csv", "--out", "predictions.csv"]
+    done = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert f"Accuracy {history.summary['test_accuracy']:.4f}, loss {history.summary['test_loss']:.4f}" in done.stderr
+    assert len(Path("predictions.csv").read_text().splitlines()) == 1 + 149
+
+
 @pytest.mark.faults
 def test_the_walk_through_of_the_documentation_works_as_it_is_written(tmp_path):
     text = (ROOT / "docs" / "how-to-deploy.md").read_text()

@@ -101,7 +101,7 @@ def test_sites_with_rows_of_their_own_are_named(tmp_path):
     (tmp_path / "test.csv").write_text("a,ill\n1,no\n2,yes\n")
     data = {"name": "csv", "path": "x.csv", "test_path": str(tmp_path / "test.csv"), "partition": "natural"}
     csv = {
-        "data": data | {"label": "ill", "classes": ["no", "yes"]},
+        "data": data | {"label": "ill", "classes": ["no", "yes"], "numeric": {"a": [0, 2]}},
         "privacy": {"epsilon": {"north": 1.0, "coast": 3.0}},
     }
     made = make(tmp_path / "f", sites="north,coast", **csv)

@@ -330,7 +330,7 @@ def test_a_site_reads_its_own_file(tmp_path):
     lines = ["a,b,c,d,kind", *(",".join(map(str, [*row, label])) for row, label in zip(x, y, strict=True))]
     (tmp_path / "test.csv").write_text("\n".join(lines[:1] + lines[1::3]) + "\n")
     data = {"name": "csv", "path": "unused.csv", "partition": "natural", "label": "kind", "classes": 3}
-    data |= {"columns": ["a", "b", "c", "d"]}
+    data |= {"columns": ["a", "b", "c", "d"], "numeric": "unscaled"}
     chosen = experiment(
         data=data | {"test_path": str(tmp_path / "test.csv"), "clients": 20, "examples_per_client": None}
     )

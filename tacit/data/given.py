@@ -1,0 +1,162 @@
+"""`tacit.Dataset`: rows that a program hands over, where an experiment file would name a source.
+
+Whatever turned raw values into these features must be public: a constant, or declared, never learned from clients' rows. The
+labels are declared too (`classes`), or made public in so many words ("from-data").
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tacit.data.from_tables import Classes, dataset, declared, refuse_test
+from tacit.data.handed import table, test_table
+from tacit.data.row_hashes import HASH_BYTES, row_hashes
+
+
+class Dataset:
+    """Rows, their labels and, where they are named, the clients that hold them; checked and copied when it is made.
+
+    `x` and `y` are arrays, tensors or lists, with `clients` naming the client of each row; or `x` is a list of (x, y), one pair
+    for each client, or a dict of them by name. Features become float32. `classes` are the labels as a list, a number c for
+    0..c-1, or "from-data", which makes the labels found public. `test` has rows that are public; without any, `test_share`
+    holds out about that share: a coin for each record, keyed by `test_seed` and the record alone.
+
+    Raises BadInput or BadData in one sentence.
+
+    >>> Dataset([([[0.0], [1.0]], [0, 1]), ([[2.0]], [1])], classes=2, test=([[3.0]], [1]))
+    Dataset(3 rows of shape [1], 2 clients, 2 classes, 1 test row)
+    """
+
+    def __init__(
+        self,
+        x: Any,
+        y: Any = None,
+        *,
+        clients: Any = None,
+        classes: Classes | None = None,
+        test: Any = None,
+        test_share: float | None = None,
+        test_seed: int = 0,
+    ):
+        said = declared(classes)
+        refuse_test(test, test_share)
+        tests = None if test is None else test_table(test)
+        self._held_out = {} if test_share is None else {"test_share": test_share, "test_seed": test_seed}
+        self.rows = dataset(table(x, y, clients), tests, classes=said, share=test_share, seed=test_seed)
+
+    @classmethod
+    def from_pandas(
+        cls, df: Any, *, label: str, client: str | None = None, columns: Sequence[str] | None = None, **how: Any
+    ) -> "Dataset":
+        """Takes a DataFrame: `label` and `client` name columns; the others, or those in `columns`, are the features.
+
+        The rest is as for `Dataset`, with `test` another DataFrame that has the same columns. Raises BadData for a column that
+        is no number or has no value somewhere, by its name, and for an index in which a label stands twice.
+        """
+        from tacit.data.frames import frame_arrays
+
+        x, y, clients = frame_arrays(df, label=label, client=client, columns=columns)
+        if how.get("test") is not None:
+            kept = columns or [name for name in df.columns if name not in (label, client)]
+            how["test"] = frame_arrays(how["test"], label=label, columns=kept, of="test")[:2]
+        return cls(x, y, clients=clients, **how)
+
+    @classmethod
+    def from_torch(cls, dataset: Any, **how: Any) -> "Dataset":
+        """Takes a torch dataset of (x, y) items, or a list or dict of them, one for each client; every item is read once.
+
+        The rest is as for `Dataset`, with `test` another torch dataset. Without `classes`, those that the dataset lists
+        (`dataset.classes`, as torchvision's do) are taken.
+        """
+        from tacit.data.torch_items import item_arrays, listed
+
+        classes = listed(dataset) if how.get("classes") is None else None
+        how["classes"] = classes or how.get("classes")
+        if how.get("test") is not None:
+            how["test"] = item_arrays(how["test"], classes, of=" of test")
+        if isinstance(dataset, Mapping):
+            parts = {name: item_arrays(one, classes, of=f" of client {name!r}") for name, one in dataset.items()}
+            return cls(parts, **how)
+        if isinstance(dataset, list | tuple):
+            return cls([item_arrays(one, classes, of=f" of client {k}") for k, one in enumerate(dataset)], **how)
+        return cls(*item_arrays(dataset, classes), **how)
+
+    @classmethod
+    def from_hf(
+        cls,
+        path: Any,
+        *,
+        label: str = "label",
+        client: str | None = None,
+        columns: Sequence[str] | None = None,
+        split: str = "train",
+        test_split: str | None = None,
+        **how: Any,
+    ) -> "Dataset":
+        """Takes what Hugging Face's `datasets` saved at `path` (`save_to_disk`); nothing is downloaded, and no code is run.
+
+        `split` has the clients' rows and `test_split` public ones; without it and without `test_share`, the split "test" is
+        taken. Without `classes`, the names of the label's ClassLabel are. The rest is as for `Dataset`. Needs `datasets`.
+        """
+        from tacit.data.hugging_face import saved_arrays
+
+        splits = {"split": split, "test_split": test_split, "share": how.get("test_share")}
+        x, y, clients, found = saved_arrays(path, label=label, client=client, columns=columns, **splits)
+        return cls(x, y, clients=clients, **found | {key: value for key, value in how.items() if value is not None})
+
+    @classmethod
+    def from_loader(
+        cls,
+        load: Callable[[Any], tuple[Any, Any]],
+        clients: Iterable[Any],
+        *,
+        folder: Path | str | None = None,
+        **how: Any,
+    ) -> "Dataset":
+        """Takes rows that do not fit into memory: `load(client)` gives the (x, y) of one client, and is called once for each.
+
+        The rows are kept in a nameless file in `folder` (the system's place for temporary files if left out) that goes with the
+        process; memory holds those of clients that train. The rest is as for `Dataset`, without `test_share`.
+        """
+        from tacit.data.stored import stored
+
+        declared(how.get("classes"))  # before hours of loading
+        refuse_test(how.get("test"), how.get("test_share"))
+        return cls(stored(load, clients, folder=folder), **how)
+
+    def __repr__(self) -> str:
+        rows, tests = self.rows, len(self.rows.test_y)
+        clients = f"{len(rows.client_names)} clients, " if rows.client_names else ""
+        sizes = f"{len(rows.y)} rows of shape {list(rows.x.shape[1:])}, {clients}{rows.classes} classes"
+        return f"Dataset({sizes}, {tests} test row{'s' * (tests != 1)})"
+
+    def settings(self) -> dict[str, Any]:
+        """What is said of the rows beside the rows: part of what a run's noise is keyed by."""
+        return {"classes": self.rows.class_names, "shape": list(self.rows.x.shape[1:]), **self._held_out}
+
+    @cached_property
+    def passed(self) -> str:
+        """What a run's file says of the rows: how many, and a hash of every one of them in its order, test rows included."""
+        rows = self.rows
+        made = hashlib.blake2b(repr((self.settings(), rows.client_names)).encode(), digest_size=HASH_BYTES)
+        for part in (rows.x.numpy(), rows.y.numpy(), rows.test_x.numpy(), rows.test_y.numpy(), rows.client):
+            if part is not None:
+                made.update(repr((part.shape, part.dtype.str)).encode())
+                made.update(np.ascontiguousarray(part).data)
+        return f"{len(rows.y)} rows, {len(rows.test_y)} test rows, {made.hexdigest()}"
+
+    @cached_property
+    def hands(self) -> str:
+        """A hash of which client holds which rows, and of the test rows, in whatever order: what a ledger belongs to."""
+        rows, called = self.rows, self.rows.client_names or ("",)
+        owners = np.zeros(len(rows.y), np.int32) if rows.client is None else rows.client
+        made = hashlib.blake2b(repr(self.settings()).encode(), digest_size=HASH_BYTES)
+        held = ((called[code], row) for code, row in zip(owners.tolist(), row_hashes(rows.x, rows.y), strict=True))
+        for client, row in sorted(held):
+            made.update(repr(client).encode() + row)
+        made.update(b"".join(sorted(row_hashes(rows.test_x, rows.test_y))))
+        return made.hexdigest()

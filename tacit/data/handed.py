@@ -1,0 +1,164 @@
+"""What a program hands over (arrays, tensors, lists, a pair for each client) as one table of rows, labels and clients.
+
+Everything is copied: what the program does with its arrays afterwards changes nothing here.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from tacit.data import names
+from tacit.data.arrays import client_codes, features, one_label_each
+from tacit.errors import BadData, BadInput
+
+PAIRS = "Expected a list of (x, y), one pair per client, or x and y, one label per row"
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Features, labels as they were said, and whose row each is where somebody said so."""
+
+    x: torch.Tensor = field(repr=False)
+    labels: np.ndarray = field(repr=False)
+    clients: names.Coded | None = field(default=None, repr=False)
+    mapped: bool = False  # whether the rows lie in a file, client by client
+
+
+def table(x: Any, y: Any, clients: Any = None, *, of: str = "") -> Table:
+    """One table, of rows with their labels, or of a pair for each client. Raises BadInput, BadData.
+
+    `clients` names the client of each row, or of each pair; `of` says whose rows they are where something is wrong.
+    """
+    if isinstance(x, Table):
+        return x
+    if y is None:
+        return _pairs(x, clients)
+    rows, labels = _rows(x, y, of=of)
+    if clients is None:
+        return Table(rows, labels)
+    whose = array(clients, where="clients")
+    whose = texts(whose, where="clients") if whose.dtype.kind == "O" else whose
+    return Table(rows, labels, client_codes(whose, where="clients", rows=len(rows)))
+
+
+def test_table(test: Any) -> Table:
+    """The test rows, as one pair. Raises BadInput, BadData."""
+    if not isinstance(test, Sequence) or isinstance(test, str) or len(test) != 2:
+        raise BadInput(
+            f"Expected test to be a pair (x, y) of public rows and their labels, got a {type(test).__name__}."
+        )
+    return table(*test, of=" of test")
+
+
+def array(value: Any, *, where: str) -> np.ndarray:
+    """Any array as one of NumPy's. Raises BadData for what is none."""
+    if hasattr(value, "iloc") and getattr(value, "ndim", 1) != 1:
+        raise BadData(f"{where} is a DataFrame: tacit.Dataset.from_pandas(df, label=...) takes it with its columns.")
+    if isinstance(value, torch.Tensor):
+        if value.layout != torch.strided:
+            raise BadData(f"{where} is a sparse tensor: call to_dense() on it.")
+        value = value.detach().cpu()
+        return (value.float() if value.dtype in (torch.bfloat16, torch.float16) else value).numpy()
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError) as error:
+        why = " ".join(str(error).split())
+        raise BadData(f"{where} cannot be made an array ({why}): every row needs the same shape.") from None
+
+
+def texts(values: np.ndarray, *, where: str) -> np.ndarray:
+    """Names as texts. Raises BadData for a row that has none."""
+    found = values.reshape(-1).tolist()
+    for row, value in enumerate(found):
+        if not isinstance(value, str | int | np.integer) or value == "":
+            raise BadData(
+                f"Row {row} of {where} says {value!r} (rows count from 0): expected a text or an integer in every row."
+            )
+    return np.array([str(value) for value in found], dtype=str).reshape(values.shape)
+
+
+def _rows(x: Any, y: Any, *, of: str) -> tuple[torch.Tensor, np.ndarray]:
+    """Rows and labels, checked against each other."""
+    given = array(x, where=f"x{of}")
+    with np.errstate(over="ignore"):  # infinite values are refused by their row
+        own = given.astype(np.float32) if given.dtype.kind in "fiub" else given
+    rows = features(own, where=f"x{of}")
+    if not len(rows):
+        raise BadData(f"x{of} has no rows: pass some, or leave it out.")
+    return rows, _labels(array(y, where=f"y{of}"), where=f"y{of}", rows=len(rows))
+
+
+def _labels(y: np.ndarray, *, where: str, rows: int) -> np.ndarray:
+    """One label a row, integers or texts; whole numbers that came as floats are integers."""
+    if y.dtype.kind == "O":
+        y = texts(y, where=where)
+    elif y.dtype.kind == "f":
+        broken = np.flatnonzero(~(np.isfinite(y) & (y == np.floor(y))).reshape(-1))
+        if len(broken):
+            value = float(y.reshape(-1)[broken[0]])
+            raise BadData(
+                f"Row {int(broken[0])} of {where} holds {value!r} (rows count from 0), which is no label: expected the integers"
+                " or the texts that `classes` declares.",
+                cell=str(value),
+            )
+        y = y.astype(np.int64)
+    return one_label_each(y, where=where, rows=rows)
+
+
+def _pairs(parts: Any, given: Any) -> Table:
+    """A pair for each client, in the order in which they came: budgets may be a list in that order."""
+    if isinstance(parts, Mapping):
+        if given is not None:
+            raise BadInput("The clients have their names in the dict already: leave out clients=.")
+        given, parts = list(parts), list(parts.values())
+    if not isinstance(parts, Sequence) or isinstance(parts, str):
+        raise BadInput(f"{PAIRS}; got a {type(parts).__name__} alone.")
+    if not parts:
+        raise BadInput(f"{PAIRS}; got no clients.")
+    called = distinct(given, count=len(parts))
+    tables = list[tuple[torch.Tensor, np.ndarray]]()
+    for name, pair in zip(called, parts, strict=True):
+        tables.append(rows_and_labels(pair, name, tables[0] if tables else None, called[0]))
+    owner = np.repeat(np.arange(len(called), dtype=np.int32), [len(labels) for _, labels in tables])
+    rows, labels = (torch.cat([x for x, _ in tables]), np.concatenate([y for _, y in tables]))
+    return Table(rows, labels, (called, owner))
+
+
+def rows_and_labels(
+    pair: Any, name: str, first: tuple[torch.Tensor, np.ndarray] | None, other: str
+) -> tuple[torch.Tensor, np.ndarray]:
+    """The rows and labels of one client, like those of the first. Raises BadInput, BadData naming the client."""
+    if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2:
+        raise BadInput(f"{PAIRS}; what stands for client {name!r} is a {type(pair).__name__}.")
+    now = _rows(*pair, of=f" of client {name!r}")
+    if first is not None:
+        _refuse_unlike(first, now, other, name)
+    return now
+
+
+def distinct(given: Any, *, count: int) -> tuple[str, ...]:
+    """The names of so many clients. Raises BadInput where one is missing or stands for two."""
+    if given is None:
+        return tuple(f"client-{index}" for index in range(count))
+    called = tuple(str(name) for name in given)
+    if len(called) != count or len(set(called)) < count:
+        raise BadInput(f"Expected clients to be {count} different names, one for each pair, got {list(called)[:20]}.")
+    return called
+
+
+def _refuse_unlike(
+    first: tuple[torch.Tensor, np.ndarray], now: tuple[torch.Tensor, np.ndarray], name: str, other: str
+) -> None:
+    """Refuses a client whose rows are not like those of the first."""
+    one, two = list(first[0].shape[1:]), list(now[0].shape[1:])
+    if one != two:
+        raise BadData(
+            f"Client {name!r} has rows of shape {one} and client {other!r} of shape {two}: all need the same features."
+        )
+    if (first[1].dtype.kind == "U") != (now[1].dtype.kind == "U"):
+        raise BadData(
+            f"The labels of client {name!r} and client {other!r} are texts with one and integers with the other."
+        )

@@ -1,0 +1,110 @@
+"""`tacit.load`: from a run's folder to a model that takes raw columns.
+
+Whoever sends a folder is believed nothing: its files are parsed within limits, sizes are compared before anything is built, and
+code that it names is imported only where the caller says so.
+"""
+
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from tacit import models, parse
+from tacit.build.parts import model_of
+from tacit.data import encoder_file
+from tacit.data.encoder import Encoder
+from tacit.errors import BadInput
+from tacit.experiment import Experiment
+from tacit.predict.predictor import Predictor
+from tacit.train.flat import blocks
+
+MODEL = "model.safetensors"
+BYTES_OF_A_CHARACTER = 4  # at most, in UTF-8
+
+
+def load(run: Path | str, *, trust: bool = False) -> Predictor:
+    """The model of a finished run, ready to predict: the files experiment.toml, encoder.json and model.safetensors of its folder.
+
+    `trust = True` imports the model's own code where the experiment names it as package.module:function; a model that ships
+    with Tacit needs nothing. Guarantee: without it, nothing that the folder names is imported. Raises BadInput.
+    """
+    folder = Path(run)
+    experiment, encoder = _experiment(folder), _encoder(folder)
+    name = experiment.model.name
+    if experiment.task.kind != "classification":
+        raise BadInput(
+            f'{folder} was trained for task.kind = "{experiment.task.kind}": only classifications can be predicted so far.'
+        )
+    if ":" in name and not trust:
+        raise BadInput(
+            f"{folder} names the model {parse.shown(name)}, which is code of somebody's own: if you know it, say trust=True (in"
+            " Python) or --trust."
+        )
+    shapes = _shapes(folder / MODEL)
+    facts = {"input_shape": encoder.shape, "classes": len(encoder.classes)}
+    size = models.size(name, **facts, options=experiment.model.options())
+    if size is not None and size != sum(shape.numel() for shape in shapes.values()):
+        raise BadInput(
+            f"{folder / MODEL} is not the model that {folder} describes: it has another number of parameters."
+        )
+    model = model_of(experiment, **facts)
+    layout = blocks(model)
+    if {block.name: block.shape for block in layout} != shapes:
+        raise BadInput(f"{folder / MODEL} is not the model that {folder} describes: its parameters have other shapes.")
+    tensors = _tensors(folder / MODEL)
+    with torch.no_grad():
+        for parameter, block in zip(model.parameters(), layout, strict=True):
+            parameter.copy_(tensors[block.name])
+    return Predictor(model, encoder).eval()
+
+
+def _experiment(folder: Path) -> Experiment:
+    path = folder / "experiment.toml"
+    if not path.is_file():
+        raise BadInput(f"{folder} is not the folder of a run: it holds no experiment.toml.")
+    try:
+        return Experiment(**parse.toml_table(_text(path, parse.MOST_TEXT), what=str(path)))
+    except TypeError:  # a key that is no name of an argument
+        raise BadInput(f"{path} is not the text of an experiment.") from None
+
+
+def _encoder(folder: Path) -> Encoder:
+    path = folder / encoder_file.NAME
+    if not path.is_file() or not (folder / MODEL).is_file():
+        raise BadInput(
+            f"{folder} lacks {encoder_file.NAME} or {MODEL}, which a run that has ended holds: `tacit run --resume --out"
+            f" {folder}` ends one."
+        )
+    try:
+        return encoder_file.read(_text(path, encoder_file.MOST_TEXT))
+    except BadInput as error:
+        raise BadInput(f"{path} cannot be used: {error}") from None
+
+
+def _shapes(path: Path) -> dict[str, torch.Size]:
+    """The shapes of a model's parameters, from the head of its file. Raises BadInput."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
+            if any(part.get_dtype() != "F32" for part in slices.values()):
+                raise BadInput(f"{path} holds parameters that are not 32-bit numbers.")
+            return {name: torch.Size(part.get_shape()) for name, part in slices.items()}
+    except (SafetensorError, OSError) as error:
+        raise BadInput(f"{path} cannot be read as a model ({str(error)[: parse.SHOWN]}).") from None
+
+
+def _tensors(path: Path) -> dict[str, torch.Tensor]:
+    with safe_open(path, framework="pt") as file:
+        found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    if not all(bool(tensor.isfinite().all()) for tensor in found.values()):
+        raise BadInput(f"{path} holds parameters that are not finite.")
+    return found
+
+
+def _text(path: Path, most: int) -> str:
+    try:
+        if path.stat().st_size > most * BYTES_OF_A_CHARACTER:
+            raise BadInput(f"{path} has more than the {most} characters that are read.")
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError):
+        raise BadInput(f"{path} cannot be read as text in UTF-8.") from None

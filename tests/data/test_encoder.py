@@ -1,0 +1,96 @@
+"""An encoder says what a row is; as a file it comes from anybody, and is refused in a sentence unless it is whole."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tacit.data import encoder_file
+from tacit.data.encoder import Column, Encoder
+from tacit.errors import BadInput
+
+COLUMNS = (
+    Column("age", limits=(0.0, 120.0)),
+    Column("chol", limits=(0.0, 600.0), missing=240.0, indicator=True),
+    Column("sex", values=("f", "m", "missing"), missing="missing"),
+    Column("rate", missing="drop"),
+)
+WHOLE = Encoder(("no", "yes"), (7,), COLUMNS, label="ill", header=("age", "chol", "sex", "rate", "ill"))
+
+
+def changed(**parts):
+    return json.dumps(json.loads(encoder_file.text(WHOLE)) | parts)
+
+
+def column(**parts):
+    first = json.loads(encoder_file.text(WHOLE))["columns"][0] | parts
+    return changed(columns=[first], shape=[1])
+
+
+def test_an_encoder_comes_back_from_its_file_as_it_was():
+    assert encoder_file.read(encoder_file.text(WHOLE)) == WHOLE
+
+
+@given(st.floats(-1e300, 1e300), st.floats(-1e300, 1e300))
+def test_every_range_comes_back_to_the_last_bit(low, high):
+    if low < high:
+        ranged = Encoder(("a", "b"), (1,), (Column("x", limits=(low, high)),))
+        assert encoder_file.read(encoder_file.text(ranged)) == ranged
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "not valid JSON"),
+        ("[]", "no JSON object"),
+        ("{" * 100_000, "brackets"),
+        ('{"a":' * 5_000 + "1" + "}" * 5_000, "not valid JSON"),
+        ("{}", "does not have exactly the parts"),
+        (changed(more=1), "does not have exactly the parts"),
+        (changed(format="tacit encoder 2"), "written by another version"),
+        (changed(classes=["no"]), "at least 2 classes"),
+        (changed(classes=["no", "no"]), "each once"),
+        (changed(classes=["no", 1]), "A class is not a printable text"),
+        (changed(classes=["no", "y\u001b[2Jes"]), "A class is not a printable text"),
+        (changed(classes=["no", "y" * 501]), "A class is not a printable text"),
+        (changed(shape=[8]), "make 7 features, and its shape is"),
+        (changed(shape=[True]), "A side of a row is True"),
+        (changed(columns=[], shape=[10**6] * 8), "1 to 16777216 numbers"),
+        (changed(shape=[]), "make 7 features, and its shape is"),
+        (changed(columns=[], shape=[1] * 9), "The shape of a row is not a list of at most 8"),
+        (changed(columns={"a": 1}), "The list of columns is not a list"),
+        (changed(label="age"), "each of a name of its own"),
+        (changed(divide_by=0), "above zero"),
+        (changed(divide_by=10**400), "not a finite number"),
+        (encoder_file.text(WHOLE).replace("600.0", "1e999"), "not a finite number"),
+        (encoder_file.text(WHOLE).replace("600.0", "NaN"), "not valid JSON"),
+        (column(range=[5, 5]), r"range \[low, high\]"),
+        (column(range=[5]), "two ends"),
+        (column(range=["0", 1]), "not a finite number"),
+        (column(values=["a", "b"]), "neither a range nor an indicator"),
+        (column(range=None, values=["1", "1.0"]), "1 and 1.0 are one value"),
+        (column(range=None, values=[]), "must have values"),
+        (column(missing="mean"), 'to be a number, "drop" or "refuse"'),
+        (column(missing=None), "not a finite number"),
+        (column(indicator=1), "neither true nor false"),
+        (column(indicator=True), "indicator of missing values and no number"),
+        (column(code="os:system"), "does not have exactly the parts"),
+    ],
+)
+def test_a_crafted_encoder_is_refused_in_one_sentence(text, sentence):
+    with pytest.raises(BadInput, match=sentence) as refusal:
+        encoder_file.read(text)
+    assert "\n" not in str(refusal.value)
+    assert len(str(refusal.value)) < 300
+
+
+@given(st.text(max_size=200) | st.recursive(st.none() | st.floats() | st.text(), st.lists).map(json.dumps))
+def test_whatever_is_sent_is_refused_and_nothing_else_happens(text):
+    with pytest.raises(BadInput):
+        encoder_file.read(text)
+
+
+def test_one_encoder_cannot_list_a_column_twice():
+    with pytest.raises(BadInput, match="each of a name of its own"):
+        Encoder(("a", "b"), (2,), (Column("x"), Column("x")))

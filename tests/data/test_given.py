@@ -1,0 +1,344 @@
+"""Rows that a program hands over: taken as they are, copied, and refused in a sentence that says what to do."""
+
+import hashlib
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import Dataset as TorchDataset
+from torch.utils.data import IterableDataset, Subset, TensorDataset
+
+from tacit import Dataset
+from tacit.data.row_hashes import coins
+from tacit.errors import BadData, BadInput
+
+X = np.arange(24, dtype=np.float64).reshape(12, 2)
+Y = np.array([0, 1] * 6)
+HOW = {"classes": 2, "test": (X, Y)}
+
+
+@pytest.mark.parametrize("kind", [np.asarray, torch.from_numpy, np.ndarray.tolist, lambda x: x.astype(np.int64)])
+def test_arrays_tensors_and_lists_are_the_same_rows(kind):
+    assert Dataset(kind(X), kind(Y), **HOW).passed == Dataset(X, Y, **HOW).passed
+
+
+def test_what_the_program_does_with_its_arrays_afterwards_changes_nothing():
+    x = X.astype(np.float32)
+    data = Dataset(x, Y, classes=2, test=(x, Y))
+    before = data.rows.x.clone()
+    x[:] = np.nan
+    assert torch.equal(data.rows.x, before)
+    assert torch.equal(data.rows.test_x, before)
+
+
+def test_an_array_that_cannot_be_written_to_is_taken_too():
+    x = X.astype(np.float32)
+    x.setflags(write=False)
+    assert Dataset(x, Y, classes=2, test=(x, Y)).rows.x.shape == (12, 2)
+
+
+def test_half_precision_and_gradients_are_left_behind():
+    x = torch.from_numpy(X).to(torch.bfloat16).requires_grad_()
+    assert Dataset(x, Y, **HOW).rows.x.dtype == torch.float32
+
+
+def test_pairs_keep_the_order_of_their_clients_because_budgets_may_be_a_list_in_it():
+    data = Dataset([(X[:3], Y[:3]), (X[3:], Y[3:])], clients=["north", "coast"], **HOW)
+    assert data.rows.client_names == ("north", "coast")
+    assert data.rows.client.tolist() == [0] * 3 + [1] * 9
+    by_name = Dataset({"north": (X[:3], Y[:3]), "coast": (X[3:], Y[3:])}, **HOW)
+    assert by_name.passed == data.passed
+    assert Dataset([(X, Y)], **HOW).rows.client_names == ("client-0",)
+
+
+def test_a_name_for_each_row_makes_clients_in_natural_order():
+    data = Dataset(X, Y, clients=["b10", "b9", "a"] * 4, **HOW)
+    assert data.rows.client_names == ("a", "b9", "b10")
+    assert data.rows.client[:3].tolist() == [2, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("y", "classes", "expected"),
+    [
+        (Y.astype(float), 2, [0, 1]),
+        (Y.astype(bool), ["no", "yes"], [0, 1]),
+        (["yes", "no"] * 6, ["no", "yes"], [1, 0]),
+        (np.array(["yes", "no"] * 6, dtype=object), ("no", "yes"), [1, 0]),
+        (Y + 5, np.array([6, 5]), [1, 0]),
+        (Y * 7, "from-data", [0, 1]),
+        (Y, np.int64(2), [0, 1]),
+    ],
+)
+def test_labels_are_what_classes_declares(y, classes, expected):
+    assert Dataset(X, y, classes=classes, test=(X, y)).rows.y[:2].tolist() == expected
+
+
+def test_labels_taken_from_the_data_are_said_to_be_public():
+    assert "treated as public" in Dataset(X, Y, classes="from-data", test=(X, Y)).rows.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "sentence"),
+    [
+        (X[:0], Y[:0], r"^x has no rows"),
+        (X[:, 0], Y, r"^Expected x to be numbers of shape \[rows, ...\], got float32 of shape \[12\]"),
+        (X.astype(str), Y, r"^Expected x to be numbers"),
+        ([*X.tolist(), [1.0]], Y, r"^x cannot be made an array .* every row needs the same shape"),
+        (np.where(X == 5, np.nan, X), Y, r"^Row 2 in x holds NaN or infinity"),
+        (np.where(X == 5, 1e300, X), Y, r"^Row 2 in x holds NaN or infinity"),
+        (X, Y[:3], r"^Expected y to be 12 integers or texts, got int64 of shape \[3\]"),
+        (X, Y[:, None], r"^Expected y to be 12 integers or texts, got int64 of shape \[12, 1\]"),
+        (X, Y + 0.5, r"^Row 0 of y holds 0.5 .*no label"),
+        (X, np.where(Y == 1, np.nan, Y), r"^Row 1 of y holds nan .*no label"),
+        (X, Y + 1, r"^y has the label '2' in row 1, which classes does not declare"),
+        (X, np.array([0, None] * 6, dtype=object), r"^Row 1 of y says None"),
+        (torch.eye(12).to_sparse(), Y, r"^x is a sparse tensor: call to_dense"),
+    ],
+)
+def test_rows_and_labels_that_cannot_be_used_are_named(x, y, sentence):
+    with pytest.raises(BadData, match=sentence):
+        Dataset(x, y, **HOW)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "clients", "sentence"),
+    [
+        (
+            [(X, Y), (X[:, :1], Y)],
+            None,
+            r"^Client 'client-0' has rows of shape \[2\] and client 'client-1' of shape \[1\]",
+        ),
+        ([(X, Y), (X[:0], Y[:0])], ["a", "b"], r"^x of client 'b' has no rows"),
+        ([(X, Y), (np.full((1, 2), np.inf), [1])], ["a", "b"], r"^Row 0 in x of client 'b' holds NaN or infinity"),
+        ([(X, Y), (X, Y[:2])], ["a", "b"], r"^Expected y of client 'b' to be 12"),
+        ([(X, Y), (X, ["1"] * 12)], ["a", "b"], r"^The labels of client 'a' and client 'b' are texts with one"),
+        ([(X, Y), X], ["a", "b"], r"what stands for client 'b' is a ndarray"),
+        ([(X, Y)], ["a", "b"], r"^Expected clients to be 1 different names"),
+        ([(X, Y), (X, Y)], ["a", "a"], r"^Expected clients to be 2 different names"),
+        ({"a": (X, Y)}, ["a"], r"in the dict already"),
+        ([], None, r"got no clients"),
+        (X, None, r"got a ndarray alone"),
+    ],
+)
+def test_pairs_that_do_not_fit_are_named_by_client(pairs, clients, sentence):
+    with pytest.raises(BadInput, match=sentence):
+        Dataset(pairs, clients=clients, **HOW)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"classes": None}, r"^Expected classes to declare the labels"),
+        ({"classes": 1}, r"^Expected classes to declare at least 2 labels"),
+        ({"classes": ["a", "a"]}, r"^Expected classes to declare at least 2 labels, each once"),
+        ({"test": None}, r"^There are no test rows: pass test=.*or test_share=0.2"),
+        ({"test_share": 0.5}, r"^test= and test_share= say twice"),
+        ({"test": None, "test_share": 1.5}, r"^Expected 0 < test_share < 1"),
+        ({"test": X}, r"^Expected test to be a pair \(x, y\)"),
+        ({"test": (X[:, :1], Y)}, r"^Expected training and test rows of python to have one shape"),
+        ({"test": (X, Y + 1)}, r"^the y of test has the label '2'"),
+        ({"test": (X[:0], Y[:0])}, r"^x of test has no rows"),
+        ({"clients": ["a"] * 3}, r"^Expected clients to be 12"),
+        ({"clients": ["a", None] * 6}, r"^Row 1 of clients says None"),
+    ],
+)
+def test_what_is_said_beside_the_rows_is_checked(change, sentence):
+    with pytest.raises(BadInput, match=sentence):
+        Dataset(X, Y, **HOW | change)
+
+
+def test_a_quoted_label_is_left_out_of_logs():
+    with pytest.raises(BadData) as caught:
+        Dataset(X, ["flu", "no"] * 6, **HOW)
+    assert "flu" not in caught.value.discreet
+
+
+ROWS = torch.from_numpy(np.random.default_rng(0).normal(size=(4000, 3)).astype(np.float32))
+LABELS = torch.from_numpy(np.random.default_rng(1).integers(0, 2, 4000))
+
+
+@settings(max_examples=25, deadline=None)
+@given(gone=st.integers(0, 199), share=st.floats(0.05, 0.95), seed=st.integers(0, 5))
+def test_a_record_that_goes_moves_no_other_between_clients_and_test(gone, share, seed):
+    x, y = ROWS[:200], LABELS[:200]
+    kept = [row for row in range(200) if row != gone]
+    whole, without = (coins(*rows, share=share, seed=seed) for rows in ((x, y), (x[kept], y[kept])))
+    assert whole[kept].tolist() == without.tolist()
+
+
+def test_coins_fall_as_often_as_asked_and_otherwise_with_another_seed():
+    """The share of 4,000 coins is within 4 standard deviations of what was asked for, and of nothing a tenth beside it."""
+    held = coins(ROWS, LABELS, share=0.2, seed=0)
+    error = 4 * np.sqrt(0.2 * 0.8 / 4000)
+    assert abs(held.mean() - 0.2) < error < 0.1
+    other = coins(ROWS, LABELS, share=0.2, seed=1)
+    assert abs((held & other).mean() - 0.04) < 4 * np.sqrt(0.04 * 0.96 / 4000)
+
+
+def test_held_out_rows_are_said_to_be_unprotected_and_leave_their_clients():
+    data = Dataset(ROWS, LABELS, clients=np.arange(4000) % 5, classes=2, test_share=0.25).rows
+    assert len(data.test_y) + len(data.y) == 4000
+    assert data.notes == (f"{len(data.test_y)} of 4000 rows were held out by a coin for each; no epsilon covers them",)
+    held = coins(ROWS, LABELS, share=0.25, seed=0)
+    assert torch.equal(data.test_x, ROWS[held])
+    assert data.client.tolist() == (np.arange(4000) % 5)[~held].tolist()
+
+
+def test_a_client_that_would_keep_no_row_is_named():
+    held = coins(ROWS, LABELS, share=0.5, seed=0)
+    whose = np.where(np.arange(4000) == int(np.argmax(held)), "lonely", "all")
+    with pytest.raises(BadData, match=r"hold out every row of client 'lonely': choose another share or test_seed"):
+        Dataset(ROWS, LABELS, clients=whose, classes=2, test_share=0.5)
+
+
+def test_no_held_out_row_is_refused():
+    row = int(np.argmin(coins(ROWS, LABELS, share=0.1, seed=0)))
+    with pytest.raises(BadData, match="hold out no row"):
+        Dataset(ROWS[row : row + 1], LABELS[row : row + 1], classes=2, test_share=0.1)
+
+
+def test_the_identity_of_hands_does_not_ask_for_an_order_and_that_of_rows_does():
+    order = np.random.default_rng(0).permutation(12)
+    whose = np.array(["a", "b", "c"] * 4)
+    one = Dataset(X, Y, clients=whose, **HOW)
+    other = Dataset(X[order], Y[order], clients=whose[order], **HOW)
+    assert (one.hands == other.hands, one.passed == other.passed) == (True, False)
+
+
+@pytest.mark.parametrize("change", ["hands", "value", "label", "test", "classes", "share"])
+def test_whatever_changes_of_the_rows_changes_their_identities(change):
+    x, y, whose, how = X.copy(), Y.copy(), np.array(["a", "b", "c"] * 4), dict(HOW)
+    if change == "share":
+        how, whose = {"classes": 2, "test_share": 0.5}, np.array(["a"] * 12)
+    first = Dataset(x, y, clients=whose, **how)
+    if change == "hands":
+        whose[0] = "b"
+    elif change == "value":
+        x[3, 1] += 0.5
+    elif change == "label":
+        y[3] = 1 - y[3]
+    elif change == "test":
+        how["test"] = (X[:5], Y[:5])
+    elif change == "classes":
+        how["classes"] = 3
+    else:
+        how["test_seed"] = 1
+    second = Dataset(x, y, clients=whose, **how)
+    assert first.hands != second.hands
+    assert first.passed != second.passed
+
+
+class Items(TorchDataset):
+    """A map-style dataset as people write them, with a transform and a list of classes."""
+
+    def __init__(self, x, y, classes=None, transform=None):
+        self.x, self.y, self.transform = x, y, transform or torch.as_tensor
+        if classes:
+            self.classes = classes
+
+    def __len__(self):
+        return len(self.y)
+
+    def __getitem__(self, index):
+        return self.transform(self.x[index]), int(self.y[index])
+
+
+def test_a_torch_dataset_is_its_items():
+    expected = Dataset(X, Y, **HOW).passed
+    tensors = TensorDataset(torch.from_numpy(X), torch.from_numpy(Y))
+    for dataset in (tensors, Items(X, Y), Subset(Items(X, Y), range(12))):
+        assert Dataset.from_torch(dataset, classes=2, test=tensors).passed == expected
+
+
+def test_torch_datasets_of_clients_are_taken_by_name():
+    north, coast = Items(X[:4], Y[:4]), Items(X[4:], Y[4:])
+    test = Items(X, Y)
+    expected = Dataset({"north": (X[:4], Y[:4]), "coast": (X[4:], Y[4:])}, **HOW).passed
+    assert Dataset.from_torch({"north": north, "coast": coast}, classes=2, test=test).passed == expected
+    assert Dataset.from_torch([north, coast], clients=["north", "coast"], classes=2, test=test).passed == expected
+
+
+def test_classes_that_a_torch_dataset_lists_are_counted_by_position_whatever_their_names():
+    items = Items(X, Y, classes=["1", "0"])
+    data = Dataset.from_torch(items, test=Items(X, 1 - Y)).rows
+    assert data.class_names == ("1", "0")
+    assert (data.y[:2].tolist(), data.test_y[:2].tolist()) == ([0, 1], [1, 0])
+    with pytest.raises(BadData, match=r"Row 1 has the label 2, and there are 2 classes"):
+        Dataset.from_torch(Items(X, Y * 2, classes=["a", "b"]), test_share=0.5)
+
+
+class Endless(IterableDataset):
+    def __iter__(self):
+        return iter(())
+
+
+@pytest.mark.parametrize(
+    ("dataset", "sentence"),
+    [
+        (Endless(), r"does not say how many items"),
+        (Items(X[:0], Y[:0]), r"has no items"),
+        (Items(X, Y, transform=lambda row: "text"), r"The x of item 0 of the torch dataset is a str and no tensor"),
+        (Items(X, Y, transform=lambda row: row[: 1 + int(row[0] > 3)]), r"Item 0 .* shape \[1\] and item 2 \[2\]"),
+        (Items(X, Y, transform=lambda row: 1 / 0), r"Item 0 of the torch dataset cannot be read \(ZeroDivisionError"),
+        (TensorDataset(torch.zeros(3, 1)), r"Expected items \(x, y\)"),
+    ],
+)
+def test_a_torch_dataset_that_cannot_be_used_is_refused_by_item(dataset, sentence):
+    with pytest.raises(BadInput, match=sentence):
+        Dataset.from_torch(dataset, classes=2, test_share=0.5)
+
+
+def test_a_row_is_known_by_the_hash_that_ledgers_already_hold():
+    """The hash of a row must not change: ledgers on disk have it."""
+    from tacit.data.row_hashes import row_hashes
+
+    value = np.float32(1.5).tobytes() + b"1"
+    expected = hashlib.blake2b(value, digest_size=16).digest()
+    assert list(row_hashes(torch.tensor([[1.5]]), torch.tensor([1]))) == [expected]
+
+
+SHARES = {"north": slice(0, 3), "coast": slice(3, 7), "valley": slice(7, 12)}
+
+
+def loader(name):
+    return X[SHARES[name]], Y[SHARES[name]]
+
+
+def test_rows_that_stay_in_a_file_are_the_rows_that_were_loaded(tmp_path):
+    stored = Dataset.from_loader(loader, SHARES, folder=tmp_path, **HOW)
+    held = Dataset({name: loader(name) for name in SHARES}, **HOW)
+    assert (stored.passed, stored.hands) == (held.passed, held.hands)
+    assert list(tmp_path.iterdir()) == []  # no copy of anybody's rows has a name
+
+
+def test_every_client_is_loaded_once():
+    asked = []
+    Dataset.from_loader(lambda name: asked.append(name) or loader(name), SHARES, **HOW)
+    assert asked == list(SHARES)
+
+
+@pytest.mark.parametrize(
+    ("load", "clients", "how", "sentence"),
+    [
+        (lambda name: 1 / 0, SHARES, {}, r"^The rows of client 'north' cannot be loaded \(ZeroDivisionError"),
+        (lambda name: X, SHARES, {}, r"what stands for client 'north' is a ndarray"),
+        (
+            lambda name: (X[:, : 1 + (name == "north")], Y),
+            SHARES,
+            {},
+            r"^Client 'north' has rows of shape",
+        ),
+        (lambda name: (X * np.nan, Y), SHARES, {}, r"^Row 0 in x of client 'north' holds NaN"),
+        (loader, [], {}, r"^There are no clients"),
+        (loader, ["north", "north"], {}, r"^Expected clients to be 2 different names"),
+        (loader, "north", {}, r"^Expected a function that gives"),
+        (loader, SHARES, {"test": None, "test_share": 0.5}, r"^Rows that stay in a file are not divided: pass test="),
+        (loader, SHARES, {"classes": None}, r"^Expected classes to declare"),
+        (loader, SHARES, {"folder": "/nowhere/at/all"}, r"cannot hold the rows \(No such file or directory\)"),
+    ],
+)
+def test_what_cannot_be_loaded_is_refused_by_client(load, clients, how, sentence):
+    with pytest.raises(BadInput, match=sentence):
+        Dataset.from_loader(load, clients, **HOW | how)
