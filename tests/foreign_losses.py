@@ -26,7 +26,9 @@ def remembering(outputs, targets):
 
 
 def branching(outputs, targets):
-    return outputs.sum(1) if float(outputs.sum()) > 0 else outputs.sum(1)
+    if float(outputs.sum()) > 0:
+        return outputs.sum(1)
+    return outputs.sum(1) + 0.0
 
 
 class lift:

@@ -26,13 +26,13 @@ def size(model):
 def test_a_model_has_its_published_size(name, shape):
     model = build(name, input_shape=shape, classes=10, seed=1)
     assert size(model) == SIZES[name, shape]
-    check_output(model, torch.zeros(2, *shape), 10)
+    check_output(model, torch.zeros(2, *shape), (10,))
 
 
 @pytest.mark.parametrize("shape", [(1, 8, 8), (1, 6, 6), (3, 15, 17), (1, 16, 16), (3, 32, 32)])
 @pytest.mark.parametrize("name", names())
 def test_a_model_adapts_to_its_input(name, shape):
-    check_output(build(name, input_shape=shape, classes=7, seed=1), torch.zeros(3, *shape), 7)
+    check_output(build(name, input_shape=shape, classes=7, seed=1), torch.zeros(3, *shape), (7,))
 
 
 @pytest.mark.parametrize("name", ["cnn", "cifar-cnn"])
@@ -44,7 +44,7 @@ def test_a_convolution_refuses_what_is_no_image_and_names_the_alternative(name, 
 
 @pytest.mark.parametrize("name", ["logr", "mlp"])
 def test_a_dense_model_reads_rows(name):
-    check_output(build(name, input_shape=(13,), classes=3, seed=1), torch.zeros(2, 13), 3)
+    check_output(build(name, input_shape=(13,), classes=3, seed=1), torch.zeros(2, 13), (3,))
 
 
 def test_weights_are_a_function_of_the_seed():
@@ -73,7 +73,7 @@ def factories(monkeypatch):
 @pytest.mark.parametrize("function", ["settings", "anything", "nothing", "classes"])
 def test_a_factory_is_called_with_what_it_accepts(factories, function):
     model = build(f"some_factories:{function}", input_shape=(4,), classes=3, seed=1)
-    check_output(model, torch.zeros(2, 4), 3)
+    check_output(model, torch.zeros(2, 4), (3,))
 
 
 def test_a_factory_is_seeded(factories):
@@ -103,13 +103,13 @@ def test_an_unknown_name_points_at_the_nearest():
 
 def test_scores_that_do_not_match_the_classes_are_refused():
     with pytest.raises(ModelRefused, match=r"\(2, 10\)"):
-        check_output(nn.Linear(4, 3), torch.zeros(2, 4), 10)
+        check_output(nn.Linear(4, 3), torch.zeros(2, 4), (10,))
     with pytest.raises(ModelRefused, match="inputs of shape"):
-        check_output(nn.Linear(4, 3), torch.zeros(2, 5), 3)
+        check_output(nn.Linear(4, 3), torch.zeros(2, 5), (3,))
 
 
 def test_checking_leaves_the_mode_alone():
     model = nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.5)).train()
-    check_output(model, torch.zeros(2, 4), 3)
+    check_output(model, torch.zeros(2, 4), (3,))
     assert model.training
     assert model[1].training

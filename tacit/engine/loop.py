@@ -40,6 +40,9 @@ def loop(parts: Parts, ledger: Ledger | None, folder: Folder, trainer: Trainer, 
     """
     train, algorithm = parts.experiment.train, parts.algorithm
     state, first = folder.restore() or (algorithm.init(parts.params), 0)
+    evaluate(
+        parts, state.result
+    )  # a metric that is not there, or that the test rows cannot tell, is refused before anybody pays
     folder.rounds(before=first)
     _open_round(parts, ledger, state, first)
     meter, watch = Meter(parts, ledger, first_round=first), Watch()

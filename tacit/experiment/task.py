@@ -1,5 +1,7 @@
 """The `[task]` and `[metric]` tables of an experiment file: what a model is trained for, and how it is measured."""
 
+from typing import ClassVar
+
 from tacit.experiment.section import OpenSection, Section
 
 
@@ -8,6 +10,8 @@ class TaskSection(OpenSection):
 
     `loss` names the loss that trains it, by a file of tacit/losses or "package.module:name"; the other keys are its options.
     """
+
+    names_part: ClassVar[str] = "kind"
 
     kind: str = "classification"
     loss: str | None = None

@@ -7,7 +7,7 @@ AUROC of one class. Computed by scikit-learn wherever it has it.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, cast
 
 import numpy as np
 
@@ -74,9 +74,10 @@ def load(name: str, *, key: str = "metric.choose") -> Metric:
     'lower'
     """
     made: Any = plugin.make(plugin.find(ROOM, name, key=key), {}, table="metric")
-    if not callable(made) or getattr(made, "better", None) not in ("higher", "lower"):
+    odd = not callable(made) or getattr(made, "better", None) not in ("higher", "lower")
+    if odd:
         raise BadInput(f'{key} = {name!r} is no metric: it needs a call and `better`, "higher" or "lower".')
-    return made
+    return cast(Metric, made)
 
 
 def key(metric: str) -> str:

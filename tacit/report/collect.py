@@ -10,9 +10,9 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
+from tacit import metrics
 from tacit.engine.watch import STAGES
 from tacit.experiment import Experiment
-from tacit import metrics
 from tacit.experiment.toml import dumps
 from tacit.privacy.guarantee import sentence, shown
 from tacit.report import spending

@@ -71,7 +71,8 @@ def headline(experiment: Experiment) -> str:
 
 def chosen(experiment: Experiment) -> str:
     """That metric, as `metric.choose` says it."""
-    return experiment.metric.choose or plugin.find(ROOM, experiment.task.kind, key="task.kind").headline
+    found: Any = plugin.find(ROOM, experiment.task.kind, key="task.kind")
+    return experiment.metric.choose or found.headline
 
 
 def loss_of(experiment: Experiment, task: Task) -> losses.Losses:

@@ -332,7 +332,7 @@ def test_central_dp_takes_no_rule_but_the_mean(tmp_path):
         ({}, {"data": rows(), "model": lambda: 3}, r"return a torch module, got int"),
         ({}, {"data": rows(), "model": lambda: 1 / 0}, r"ZeroDivisionError"),
         ({}, {"data": rows(), "model": nn.Linear(3, 2)}, r"^The model cannot read inputs of shape \(4,\)"),
-        ({}, {"data": rows(), "model": nn.Linear(4, 3)}, r"^Expected scores of shape \(2, 2\)"),
+        ({}, {"data": rows(), "model": nn.Linear(4, 3)}, r"^Expected answers of shape \(2, 2\)"),
     ],
 )
 def test_what_is_no_such_part_is_refused_before_anything_is_written(tmp_path, said, passed, sentence):

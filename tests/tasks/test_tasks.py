@@ -12,6 +12,7 @@ import tacit
 from tacit import losses, tasks
 from tacit.build.parts import build
 from tacit.errors import BadData, BadInput
+from tacit.privacy.ledger.reader import entries
 from tacit.train.clipping import Clipper, clipped_sum_slow
 
 ROWS, WIDTH, VOCABULARY, TIME = 240, 6, 5, 4
@@ -181,7 +182,7 @@ def test_a_metric_that_the_test_rows_cannot_tell_is_refused_before_round_0(tmp_p
     np.savez(asked.data.options()["path"], **rows, x_test=rows["x"][:9], y_test=np.zeros(9, int))
     with pytest.raises(BadInput, match="cannot be computed on these test rows"):
         tacit.run(asked, out=tmp_path / "run")
-    assert not (tmp_path / "run" / "rounds.jsonl").exists()
+    assert not (tmp_path / "run" / "rounds.jsonl").exists() or not (tmp_path / "run" / "rounds.jsonl").read_text()
 
 
 def test_a_metric_of_ones_own_stands_for_a_run(tmp_path):
@@ -189,8 +190,9 @@ def test_a_metric_of_ones_own_stands_for_a_run(tmp_path):
     history = tacit.run(asked, out=tmp_path / "run")
     assert history.summary["metric"] == "lift"
     assert history.summary["test_lift"] == pytest.approx(10 * history.summary["metrics"]["accuracy"]["value"])
-    with pytest.raises(BadInput, match="Expected metric.choose to be one of accuracy"):
-        build(experiment(tmp_path, "classification", metric={"choose": "auc"}))
+    with pytest.raises(BadInput, match=r"Expected metric\.choose to be one of accuracy"):
+        tacit.run(experiment(tmp_path, "classification", "local", metric={"choose": "auc"}), out=tmp_path / "other")
+    assert not entries(tmp_path / "other" / "ledger.db")
 
 
 def test_rows_without_classes_are_not_dealt_out_by_class(tmp_path):

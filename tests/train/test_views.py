@@ -13,10 +13,11 @@ from tacit.engine.trainers.processes import one_by_one, task
 from tacit.engine.trainers.stacked import stackable, stacked
 from tacit.engine.wire import pack, unpack
 from tacit.errors import BadInput
+from tacit.losses.cross_entropy import cross_entropy
 from tacit.privacy.wiring import Wiring
 from tacit.random import seeded
 from tacit.train.clipping import Clipper
-from tacit.train.views import Shifts, Viewed, labelled
+from tacit.train.views import Shifts, Viewed, over_views
 from tacit.train.workspace import workspace
 
 VIEWS = Shifts(4, 2)
@@ -72,8 +73,8 @@ def test_the_sum_clips_the_mean_over_the_views_of_each_record(name, path):
     x, y = images()
     model = models.build(name, input_shape=(1, 8, 8), classes=10, seed=3)
     views = VIEWS.of(x, VIEWS.offsets(seeded(4)("a"), len(x)))
-    clipper = Clipper(Viewed(model), clip=0.3, path=path)
-    bounded, _ = clipper(views, labelled(y, VIEWS))
+    clipper = Clipper(Viewed(model), clip=0.3, path=path, losses=over_views(cross_entropy))
+    bounded, _ = clipper(views, y)
     assert clipper.path == (path or "book-keeping")
     assert torch.allclose(bounded.vector, mean_gradient_clipped(model, views, y, 0.3), atol=1e-5)
 
@@ -84,8 +85,8 @@ def test_one_arbitrary_record_with_all_its_views_moves_the_sum_by_at_most_the_cl
     x[0] = 1e4
     views = VIEWS.of(x, VIEWS.offsets(seeded(5)("a"), len(x)))
     model = models.build("logr", input_shape=(1, 8, 8), classes=10, seed=3)
-    clipper, labels = Clipper(Viewed(model), clip=0.5, path=path), labelled(y, VIEWS)
-    with_it, without = clipper(views, labels)[0].vector, clipper(views[1:], labels[1:])[0].vector
+    clipper = Clipper(Viewed(model), clip=0.5, path=path, losses=over_views(cross_entropy))
+    with_it, without = clipper(views, y)[0].vector, clipper(views[1:], y[1:])[0].vector
     assert 0.5 * 0.99 < (with_it - without).norm() <= 0.5 * (1 + 1e-4)  # views clipped one by one could move it by more
 
 

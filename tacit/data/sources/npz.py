@@ -31,8 +31,8 @@ class npz:
     """How an .npz file is read.
 
     `classes` are the labels as a list, a number c for 0..c-1 (also of rows of tokens), "from-data", or "numbers" where y are
-    numbers, or rows of 0 and 1 for several labels. x is divided by the public constant `divide_by`. Without test rows `test_share` of every
-    client's rows is held out, by the run's seed.
+    numbers, or rows of 0 and 1 for several labels. x is divided by the public constant `divide_by`. Without test rows
+    `test_share` of every client's rows is held out, by the run's seed.
     """
 
     path: str | None = None
