@@ -30,7 +30,7 @@ def test_an_entry_is_a_cell_with_the_band_over_its_seeds(compared):
     assert data["finished"]
     assert data["last"] == "last 6 rounds"
     for entry in data["entries"]:
-        accuracy = entry["series"]["accuracy"]
+        accuracy = entry["series"]["score"]
         assert (entry["seeds"], entry["ended"]) == (2, 2)
         assert all(
             low <= m <= high for low, m, high in zip(*(accuracy[k] for k in ("low", "mean", "high")), strict=True)

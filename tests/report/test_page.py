@@ -25,7 +25,7 @@ def test_every_run_writes_a_page_that_holds_all_of_it(ended):
     assert data["guarantee"] == summary["guarantee"]
     assert data["finished"]
     assert data["rounds"]["round"] == [1, 2, 3, 4, 5, 6]
-    assert data["rounds"]["accuracy"][-1] == short(summary["test_accuracy"])
+    assert data["rounds"]["score"][-1] == short(summary["test_accuracy"])
     for key in ("loss", "clipped", "signal_to_noise", "uplink_total", "seconds_train", "seconds_write"):
         assert len(data["rounds"][key]) == 6
     assert set(data["stages"]) == {"admit", "train", "server", "evaluate", "write"}
