@@ -38,8 +38,8 @@ def chain(before: str, *parts: object) -> str:
 def write(path: Path, number: int, link: str) -> None:
     """Notes how far a ledger has come; a mark that is further stays.
 
-    Guarantee: a kill or a power cut leaves the old mark or the new one. Runs that share a ledger take turns by a lock beside the mark: one
-    that overtook another would set the mark back, or write into the other's file.
+    Guarantee: a kill or a power cut leaves the old mark or the new one. Runs that share a ledger take turns by a lock beside
+    the mark: one that overtook another would set the mark back, or write into the other's file.
 
     Raises: OSError where it cannot be written, LedgerError where the mark that is there cannot be read.
     """
