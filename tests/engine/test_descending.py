@@ -9,7 +9,7 @@ from tacit.build.parts import build
 from tacit.engine.wire import pack, unpack
 from tacit.errors import BadInput
 from tacit.federation.flower.frame import oddity
-from tacit.federation.site.limits import digest
+from tacit.federation.site.consent import digest
 from tacit.random import seeded
 from tacit.train.workspace import workspace
 from tacit.types import Message

@@ -38,8 +38,8 @@ def chain(before: str, *parts: object) -> str:
 def write(path: Path, number: int, link: str) -> None:
     """Notes how far a ledger has come; a mark that is further stays.
 
-    Guarantee: a kill leaves the old mark or the new one. Runs that share a ledger take turns by a lock beside the mark: one
-    that overtook another would set the mark back, or write into the other's file.
+    Guarantee: a kill or a power cut leaves the old mark or the new one. Runs that share a ledger take turns by a lock beside
+    the mark: one that overtook another would set the mark back, or write into the other's file.
 
     Raises: OSError where it cannot be written, LedgerError where the mark that is there cannot be read.
     """
@@ -53,6 +53,8 @@ def write(path: Path, number: int, link: str) -> None:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             json.dump({"batch": number, "chain": link}, file)
+            file.flush()
+            os.fsync(file.fileno())  # a power cut after the renaming must not leave an empty mark
         temporary.replace(path)
 
 
