@@ -67,7 +67,9 @@ class Dataset:
         low = IGNORED if y.dim() > 1 else 0  # rows of tokens are filled up with what counts nothing
         odd = (y < 0) & (y != low) | (y >= self.classes)
         if odd.any():
-            raise BadData(f"Expected every {part} label of {self.name} in 0..{self.classes - 1}, got {int(y[odd].max())}.")
+            raise BadData(
+                f"Expected every {part} label of {self.name} in 0..{self.classes - 1}, got {int(y[odd].max())}."
+            )
 
     @property
     def reading(self) -> Encoder:

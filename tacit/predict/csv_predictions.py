@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, TextIO
 
 import numpy as np
 import torch
-from torch.nn.functional import cross_entropy
 
 from tacit import parse
 from tacit.data.csv_files import class_of
@@ -19,6 +18,7 @@ from tacit.data.names import DECIMAL, plain
 from tacit.data.read_notes import Counts, changed, counted
 from tacit.engine.evaluate import CHUNK
 from tacit.errors import BadData, BadInput
+from tacit.losses.cross_entropy import cross_entropy
 from tacit.predict.predictor import Predictions, Predictor
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def _judge(scores: torch.Tensor, y: torch.Tensor, told: Told) -> None:
         known = truth != UNLABELLED
         told.labelled += int(known.sum())
         told.right += int((part.argmax(1)[known] == truth[known]).sum())
-        told.loss += float(cross_entropy(part[known], truth[known], reduction="sum"))
+        told.loss += float(cross_entropy(part[known], truth[known]).sum())
 
 
 def _labels(table: Table, label: str, encoder: Encoder) -> np.ndarray:
