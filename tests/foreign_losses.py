@@ -38,3 +38,22 @@ class lift:
 
     def __call__(self, answers):
         return float((answers.labels == answers.targets).mean() * 10)
+
+
+class raising(lift):
+    def __call__(self, answers):
+        raise ZeroDivisionError("by nobody")
+
+
+class nowhere(lift):
+    def __call__(self, answers):
+        return float("nan")
+
+
+class picky(lift):
+    """Cannot be computed where every answer is the same."""
+
+    def __call__(self, answers):
+        if (answers.predictions == answers.predictions[:1]).all():
+            raise KeyError("constant")
+        return 1.0

@@ -1,5 +1,6 @@
 """What a model's parameters are worth on the public test rows."""
 
+import math
 from functools import lru_cache
 from typing import Any
 
@@ -21,6 +22,8 @@ def evaluate(parts: Parts, params: torch.Tensor) -> dict[str, float]:
     """The headline metric and the mean loss of the model with these parameters. Raises BadInput where rows cannot tell."""
     found, loss = answers(parts, params)
     name = chosen(parts.experiment)
+    if not math.isfinite(loss):  # training diverged: the loop says so, and no metric has anything to add
+        return {metrics.key(name): math.nan, "loss": loss}
     return {metrics.key(name): metrics.measure(_metric(name), found, name=name), "loss": loss}
 
 

@@ -2,9 +2,11 @@
 
 Or anybody's "package.module:name". A metric is a class with `better` ("higher" or "lower"), the `best` value there is (None where
 there is no limit), and a call that makes one number of `Answers`; it raises ValueError where the test rows cannot tell, such as an
-AUROC of one class. Computed by scikit-learn wherever it has it.
+AUROC of one class. Whatever somebody else's raises becomes one sentence before anybody pays, and later costs its number alone.
+Computed by scikit-learn wherever it has it.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, cast
@@ -99,13 +101,20 @@ def words(key: str) -> str:
 
 
 def measure(metric: Metric, answers: Answers, *, name: str) -> float:
-    """A metric's number. Raises BadInput where the test rows cannot tell."""
+    """A metric's number. Raises BadInput, whatever the metric raises, where the test rows cannot tell: it is finite or refused."""
+    with plugin.guarded(f"metric.choose = {name!r} cannot be computed on these test rows"):
+        value = float(metric(answers))
+    if not math.isfinite(value):
+        raise BadInput(f"metric.choose = {name!r} gave {value} on these test rows: choose another.")
+    return value
+
+
+def told(metric: Metric, answers: Answers) -> float | None:
+    """A metric's number, or None where these rows cannot tell: at the end of a run that was paid for, nothing may be lost by it."""
     try:
-        return float(metric(answers))
-    except ValueError as error:
-        raise BadInput(
-            f"metric.choose = {name!r} cannot be computed on these test rows: {plugin.said(error)}."
-        ) from None
+        return measure(metric, answers, name="")
+    except BadInput:
+        return None
 
 
 def table(names: Sequence[str], answers: Answers) -> dict[str, dict[str, Any]]:
@@ -117,22 +126,19 @@ def table(names: Sequence[str], answers: Answers) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for name in names:
         metric = load(name)
-        try:
-            ends = interval(metric, answers) if name == names[0] else None
-            found[name] = {"value": float(metric(answers)), "interval": ends}
-        except ValueError:
-            continue
+        value = told(metric, answers)
+        if value is not None:
+            found[name] = {"value": value, "interval": interval(metric, answers) if name == names[0] else None}
     return found
 
 
 def interval(metric: Metric, answers: Answers) -> list[float] | None:
     """The middle 95 % of a metric over test rows that are drawn again (percentile bootstrap); None of fewer than two rows."""
-    rng, values = np.random.default_rng(0), []
-    for _ in range(RESAMPLES if len(answers) > 1 else 0):
-        try:
-            values.append(float(metric(answers.rows(rng.integers(0, len(answers), len(answers))))))
-        except ValueError:  # a class is missing from this draw
-            continue
+    rng = np.random.default_rng(0)
+    draws = (rng.integers(0, len(answers), len(answers)) for _ in range(RESAMPLES if len(answers) > 1 else 0))
+    values = [
+        value for draw in draws if (value := told(metric, answers.rows(draw))) is not None
+    ]  # a class may be missing
     return [float(end) for end in np.quantile(values, MIDDLE)] if len(values) > RESAMPLES // 2 else None
 
 
@@ -144,11 +150,8 @@ def baseline(metric: Metric, answers: Answers) -> float | None:
     0.75
     """
     targets, predictions = answers.targets, answers.predictions
-    if answers.kind in ("regression", "multilabel"):
+    if targets.dtype.kind == "f":
         constant = targets.reshape(predictions.shape).mean(0)
     else:
         constant = np.bincount(targets.reshape(-1), minlength=predictions.shape[-1]) / max(1, targets.size)
-    try:
-        return float(metric(replace(answers, predictions=np.broadcast_to(constant, predictions.shape))))
-    except ValueError:
-        return None
+    return told(metric, replace(answers, predictions=np.broadcast_to(constant, predictions.shape)))

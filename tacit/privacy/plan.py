@@ -64,9 +64,9 @@ class Plan(ABC):
     def drawn(self, stream: Stream) -> Sequence[int]:
         """Where all pay together: the indices of a round's clients, by chance alone.
 
-        Raises: NotImplementedError in every other kind.
+        Raises: TypeError in a kind that never asks: one that says `together` cannot be defined without its own.
         """
-        raise NotImplementedError(f"{type(self).__name__} draws no cohorts")
+        raise TypeError(f"{type(self).__name__} draws no cohorts")
 
     @abstractmethod
     def key(self, client: Client) -> str:

@@ -11,7 +11,7 @@ from torch import nn
 import tacit
 from tacit import losses, tasks
 from tacit.build.parts import build
-from tacit.errors import BadData, BadInput
+from tacit.errors import BadData, BadInput, TrainingDiverged
 from tacit.privacy.ledger.reader import entries
 from tacit.train.clipping import Clipper, clipped_sum_slow
 
@@ -199,3 +199,24 @@ def test_rows_without_classes_are_not_dealt_out_by_class(tmp_path):
     asked = experiment(tmp_path, "regression", data={"partition": "dirichlet", "clients": 4})
     with pytest.raises(BadInput, match='deals rows out by their class, and npz has numbers: use "iid" or "natural"'):
         build(asked)
+
+
+@pytest.mark.parametrize("name", ["raising", "nowhere"])
+def test_a_metric_that_raises_or_is_not_finite_is_refused_before_anybody_pays(tmp_path, name):
+    asked = experiment(tmp_path, "classification", "local", metric={"choose": f"foreign_losses:{name}"})
+    with pytest.raises(BadInput, match=rf"metric\.choose = 'foreign_losses:{name}'"):
+        tacit.run(asked, out=tmp_path / "run")
+    assert not entries(tmp_path / "run" / "ledger.db")
+
+
+def test_a_metric_that_fails_on_some_rows_only_loses_nothing_of_a_run_that_was_paid_for(tmp_path):
+    asked = experiment(tmp_path, "classification", "local", metric={"choose": "foreign_losses:picky"})
+    history = tacit.run(asked, out=tmp_path / "run")
+    assert history.summary["metrics"]["picky"]["baseline"] is None
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["test_picky"] == 1.0
+
+
+def test_a_regression_that_diverges_is_called_divergence_and_not_a_wrong_metric(tmp_path):
+    asked = experiment(tmp_path, "regression", train={"learning_rate": 1e30})
+    with pytest.raises(TrainingDiverged):
+        tacit.run(asked, out=tmp_path / "run")
