@@ -1,0 +1,60 @@
+"""Tasks other than classification between a server and sites with files of their own."""
+
+import numpy as np
+import pytest
+
+import tacit
+from tacit.errors import Refused
+from tacit.federation.flower.client import client_app
+from tacit.federation.flower.local import LocalGrid
+from tacit.federation.flower.server import Call, serve
+from tacit.federation.site.consent import digest, refuse_beyond
+from tacit.federation.site.limits import Limits
+from tacit.federation.site.make import make_site
+
+SITES, ROWS, WIDTH = ("coast", "north", "valley"), 60, 5
+TARGETS = {
+    "regression": lambda x: x @ np.linspace(-1, 1, WIDTH),
+    "multilabel": lambda x: np.stack([x[:, 0] > 0, x[:, 1] > 0], 1).astype(np.float32),
+    "binary": lambda x: (x[:, 0] > 0).astype(int),
+}
+
+
+def deployed(folder, kind, privacy):
+    rng = np.random.default_rng(1)
+
+    def write(path, rows):
+        x = rng.normal(size=(rows, WIDTH)).astype(np.float32)
+        np.savez(path, x=x, y=TARGETS[kind](x))
+
+    write(folder / "public.npz", 200)
+    classes = ["no", "yes"] if kind == "binary" else "numbers"
+    files = {"path": "records.npz", "test_path": str(folder / "public.npz")}
+    experiment = tacit.Experiment(
+        data={"name": "npz", "classes": classes, "partition": "natural", "clients": 3, **files},
+        train={"rounds": 2, "local_steps": 3, "learning_rate": 0.1},
+        task={"kind": kind},
+        privacy=privacy,
+    )
+    for name in SITES:
+        make_site(folder / name, experiment, name=name, epsilon=8.0)
+        write(folder / name / "records.npz", ROWS)
+    grid = LocalGrid(client_app(), [folder / name for name in SITES])
+    return serve(grid, experiment, Call(out=folder / "out", sites=SITES))
+
+
+@pytest.mark.parametrize("kind", TARGETS)
+@pytest.mark.parametrize("privacy", ["local", "central"])
+def test_sites_with_their_own_files_train_for_every_kind_of_target(tmp_path, kind, privacy):
+    history = deployed(tmp_path, kind, {"kind": privacy, "epsilon": 8.0, "delta": 1e-4})
+    assert [record["answered"] for record in history.rounds] == [3, 3]
+    name = history.summary["metric"]
+    assert history.summary[f"test_{name}"] == pytest.approx(history.rounds[-1][name], rel=1e-6)
+
+
+@pytest.mark.parametrize("key", ["kind", "loss"])
+def test_a_site_imports_no_task_and_no_loss_that_it_does_not_list(key):
+    experiment = tacit.Experiment(task={key: "os:abort"}, privacy={"kind": "local", "epsilon": 1.0})
+    limits = Limits(epsilon=8.0, delta=1e-5, unit="record", trial=True, accept={"experiments": (digest(experiment),)})
+    with pytest.raises(Refused, match=r"names code \('os:abort'\) that the site's budget.toml does not list"):
+        refuse_beyond(limits, experiment)
