@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
-from tacit import check, plugin, rules
+from tacit import check, metrics, plugin, rules
 from tacit.build.parts import build
 from tacit.compare.values import label, text
 from tacit.errors import BadInput, TacitError
 from tacit.experiment import Experiment
+from tacit.tasks import headline
 
 DEFAULT_RULE = "random-effects"
 LONGEST_SLUG = 120  # a folder's name may have 255 bytes
@@ -60,6 +61,15 @@ def expand(values: Mapping[str, Any], vary: Mapping[str, Sequence[Any]], *, seed
         Cell(name, _slug(varied), varied, experiments)
         for name, (varied, experiments) in zip(labels, found.values(), strict=True)
     ]
+
+
+def refuse_two_metrics(cells: Sequence[Cell]) -> None:
+    """Refuses a grid whose cells are not judged by one metric: no table or figure could compare them. Raises BadInput."""
+    named = sorted({metrics.words(headline(cell.experiments[0])) for cell in cells})
+    if len(named) > 1:
+        raise BadInput(
+            f"Cells are compared by one metric, these by {' and by '.join(named)}: set metric.choose for all."
+        )
 
 
 def try_out(cell: Cell) -> None:

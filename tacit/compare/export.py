@@ -29,7 +29,7 @@ def write(out: Path, rows: Sequence[Row]) -> None:
     """Writes compare.csv, table.csv and table.md."""
     known = units(rows)
     runs = [
-        _varied(row) | {"folder": str(run.folder.relative_to(out))} | run_record(run, known)
+        _varied(row) | {"folder": str(run.folder.relative_to(out))} | run_record(run, known, metric=row.metric)
         for row in rows
         for run in row.runs
     ]
@@ -38,16 +38,13 @@ def write(out: Path, rows: Sequence[Row]) -> None:
     replace(out / "table.md", markdown(rows).encode())
 
 
-def run_record(run: Run, known: Sequence[str]) -> dict[str, Any]:
+def run_record(run: Run, known: Sequence[str], *, metric: str) -> dict[str, Any]:
     """All numbers of a run, flat; the columns of an epsilon carry its unit in their name."""
     summary = run.summary or {}
     noise, promise = summary.get("noise_multiplier") or {}, run.guarantee or {}
     record: dict[str, Any] = {"seed": run.seed}
-    record |= (
-        {"accuracy_last_10": run.accuracy, "accuracy_final": run.final}
-        if run.summary
-        else dict.fromkeys(("accuracy_last_10", "accuracy_final"))
-    )
+    known_score = (run.score, run.final) if run.summary else (None, None)
+    record |= dict(zip((f"{metric}_last_10", f"{metric}_final"), known_score, strict=True))
     record |= {key: summary.get(key) for key in COPIED}
     record |= {f"noise_multiplier_{which}": noise.get(which) for which in ("min", "median", "max")}
     record |= {key: promise.get(key) for key in ("unit", "adversary", "relation", "delta")}
@@ -59,17 +56,17 @@ def run_record(run: Run, known: Sequence[str]) -> dict[str, Any]:
 
 def row_record(row: Row) -> dict[str, Any]:
     """A cell as plain values."""
-    accuracy, final, promise = row.accuracy, row.final, row.guarantee
+    score, final, promise, metric = row.score, row.final, row.guarantee, row.metric
     means = {key: row.mean(key) for key in ("uplink_bytes", "downlink_bytes", "seconds", "rounds")}
     return {
         "cell": row.cell.label,
         "varied": row.cell.varied,
         "runs": len(row.runs),
         "ended": len(row.ended),
-        "accuracy_last_10": accuracy.mean if accuracy else None,
-        "accuracy_last_10_interval": accuracy.interval if accuracy else None,
-        "accuracy_final": final.mean if final else None,
-        "accuracy_final_interval": final.interval if final else None,
+        f"{metric}_last_10": score.mean if score else None,
+        f"{metric}_last_10_interval": score.interval if score else None,
+        f"{metric}_final": final.mean if final else None,
+        f"{metric}_final_interval": final.interval if final else None,
         **{key: value if row.ended else None for key, value in means.items()},
         "guarantee": {key: promise[key] for key in ("unit", "adversary", "relation", "delta", "epsilon")}
         if promise
@@ -80,7 +77,10 @@ def row_record(row: Row) -> dict[str, Any]:
 
 def record(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """The whole table for `--json`, with the runs of each cell. What is infinite is the text "inf"."""
-    return [_plain(row_record(row) | {"seeds": [run_record(run, units([row])) for run in row.runs]}) for row in rows]
+    return [
+        _plain(row_record(row) | {"seeds": [run_record(run, units([row]), metric=row.metric) for run in row.runs]})
+        for row in rows
+    ]
 
 
 def _varied(row: Row) -> dict[str, Any]:

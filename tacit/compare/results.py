@@ -1,11 +1,10 @@
 """What a comparison found: a `Run` per folder, a `Row` per cell, and the mean with its interval over seeds.
 
-A run's accuracy is the mean over its last 10 rounds, as Liu et al. (PVLDB 15(4), 2021) report it; the final one is kept
-too. An epsilon never loses its unit: record-level and client-level ones are different promises and stay in different
-columns.
+A run's score is the mean of its headline metric over its last 10 rounds, as Liu et al. (PVLDB 15(4), 2021) report
+an accuracy; the final one is kept too. An epsilon never loses its unit: record-level and client-level ones are different
+promises and stay in different columns.
 """
 
-import json
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -15,9 +14,12 @@ from typing import Any
 import numpy as np
 from scipy.special import stdtrit
 
+from tacit import metrics
 from tacit.compare.cells import Cell
 from tacit.compare.comparison_folder import Task
+from tacit.engine.run_files import read
 from tacit.privacy.guarantee import shown_delta
+from tacit.tasks import headline
 
 LAST_ROUNDS = 10
 FEWEST_SEEDS = 3  # of two, the interval is 9 times their distance, which says nothing
@@ -40,14 +42,14 @@ class Run:
         return str((self.summary or {}).get("metric", "accuracy"))
 
     @property
-    def accuracy(self) -> float:
+    def score(self) -> float:
         """The mean of its metric over the last 10 rounds; of a run without rounds, what it ended with."""
         last = [record[self.metric] for record in self.rounds[-LAST_ROUNDS:]]
         return math.fsum(last) / len(last) if last else self.final
 
     @property
     def final(self) -> float:
-        """The test accuracy of the model it left."""
+        """What the model it left reaches on the test rows."""
         return self.summary[f"test_{self.metric}"] if self.summary else math.nan
 
     @property
@@ -60,18 +62,19 @@ class Run:
 class Estimate:
     """A mean over seeds; `interval` is the half width of its 95 % confidence interval, None with fewer than 3 seeds.
 
-    >>> Estimate(0.75, 0.5).span
-    (0.5, 0.25)
+    >>> Estimate(0.75, 0.5).span, Estimate(0.75, 0.5, (0.0, 1.0)).span
+    ((0.5, 0.5), (0.5, 0.25))
     """
 
     mean: float
     interval: float | None
+    bounds: tuple[float, float] = (-math.inf, math.inf)  # between which the metric lies
 
     @property
     def span(self) -> tuple[float, float]:
-        """How far a picture draws the interval below and above: not beyond 0 and 1, where no accuracy can be."""
-        wide = self.interval or 0.0
-        return min(wide, self.mean), min(wide, 1 - self.mean)
+        """How far a picture draws the interval below and above: not where the metric cannot be."""
+        wide, (low, high) = self.interval or 0.0, self.bounds
+        return min(wide, self.mean - low), min(wide, high - self.mean)
 
 
 @dataclass(frozen=True)
@@ -87,14 +90,19 @@ class Row:
         return [run for run in self.runs if run.summary is not None]
 
     @property
-    def accuracy(self) -> Estimate | None:
+    def metric(self) -> str:
+        """The metric that stands for its runs."""
+        return headline(self.cell.experiments[0])
+
+    @property
+    def score(self) -> Estimate | None:
         """Over seeds, of the last 10 rounds; None where no run ended."""
-        return estimate([run.accuracy for run in self.ended])
+        return estimate([run.score for run in self.ended], metrics.bounds(self.metric))
 
     @property
     def final(self) -> Estimate | None:
         """Over seeds, of the final models."""
-        return estimate([run.final for run in self.ended])
+        return estimate([run.final for run in self.ended], metrics.bounds(self.metric))
 
     @property
     def guarantee(self) -> dict[str, Any] | None:
@@ -112,7 +120,7 @@ class Row:
         return math.fsum(numbers) / len(numbers) if numbers else math.nan
 
 
-def estimate(numbers: Sequence[float]) -> Estimate | None:
+def estimate(numbers: Sequence[float], bounds: tuple[float, float] = (-math.inf, math.inf)) -> Estimate | None:
     """The mean with Student's t interval.
 
     >>> estimate([0.8, 0.9, 1.0]).mean, round(estimate([0.8, 0.9, 1.0]).interval, 3), estimate([0.5]).interval
@@ -123,13 +131,13 @@ def estimate(numbers: Sequence[float]) -> Estimate | None:
         return None
     mean = math.fsum(numbers) / count
     if count < FEWEST_SEEDS:
-        return Estimate(mean, None)
+        return Estimate(mean, None, bounds)
     quantile = float(stdtrit(count - 1, (1 + CONFIDENCE) / 2))
-    return Estimate(mean, quantile * float(np.std(numbers, ddof=1)) / math.sqrt(count))
+    return Estimate(mean, quantile * float(np.std(numbers, ddof=1)) / math.sqrt(count), bounds)
 
 
 def last_rounds(lengths: Iterable[int]) -> str:
-    """Over which rounds an accuracy is the mean, in words: short runs have fewer than ten.
+    """Over which rounds a score is the mean, in words: short runs have fewer than ten.
 
     >>> last_rounds([60, 60]), last_rounds([4]), last_rounds([60, 4])
     ('last 10 rounds', 'last 4 rounds', 'last 10 rounds, or all of a shorter run')
@@ -162,7 +170,7 @@ def units(rows: Iterable[Row]) -> list[str]:
 
 
 def rows_of(tasks: Sequence[Task], failures: dict[Path, str]) -> list[Row]:
-    """Reads every run of the grid from its folder."""
+    """Reads every run of the grid from its folder. Raises BadInput where a file of one is damaged."""
     cells = {task.cell.slug: task.cell for task in tasks}
     return [
         Row(cell, tuple(_read(task, failures.get(task.folder)) for task in tasks if task.cell is cell))
@@ -183,7 +191,5 @@ def _read(task: Task, failure: str | None) -> Run:
     seed = task.experiment.run.seed
     if not task.finished:
         return Run(seed, task.folder, None, (), failure or "The run has not ended.")
-    lines = (task.folder / "rounds.jsonl").read_text("utf-8").splitlines()
-    return Run(
-        seed, task.folder, json.loads((task.folder / "summary.json").read_text("utf-8")), tuple(map(json.loads, lines))
-    )
+    files = read(task.folder)
+    return Run(seed, task.folder, files.summary, tuple(files.rounds))

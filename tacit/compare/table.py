@@ -1,5 +1,6 @@
 """The table of a comparison for people: on the terminal and as Markdown, one row per cell, in the order of the grid."""
 
+import math
 from collections.abc import Iterable, Sequence
 
 from rich import box
@@ -7,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tacit import metrics
 from tacit.compare.results import CONFIDENCE, FEWEST_SEEDS, Row, last_rounds, lengths, statement, units
 from tacit.compare.values import headings, short, size, text
 from tacit.privacy.guarantee import shown
@@ -22,7 +24,7 @@ def columns(rows: Sequence[Row]) -> list[Column]:
         (name, [_value(row, key, units(rows)) for row in rows]) for key, name in zip(keys, headings(keys), strict=True)
     ]
     found = found or [("experiment", [row.cell.label for row in rows])]
-    found.append((f"accuracy ({last_rounds(lengths(rows))})", [accuracy(row) for row in rows]))
+    found.append((f"{metrics.words(rows[0].metric)} ({last_rounds(lengths(rows))})", [score(row) for row in rows]))
     found += [(f"epsilon spent per {unit}", [_epsilon(row, unit) for row in rows]) for unit in units(rows)]
     if len(statements(rows)) > 1:
         found.append(("guarantee", [_which(row, statements(rows)) for row in rows]))
@@ -39,7 +41,8 @@ def statements(rows: Iterable[Row]) -> list[str]:
 
 def notes(rows: Sequence[Row]) -> list[str]:
     """What must be read with the table, a sentence each."""
-    said = [f"Accuracy: {_over(len(rows[0].runs))} The accuracy of the final models is in table.csv."]
+    name = metrics.words(rows[0].metric)
+    said = [f"{name[0].upper()}{name[1:]}: {_over(rows[0])} That of the final models is in table.csv."]
     promises = statements(rows)
     if not promises:
         return [*said, "No privacy is promised."]
@@ -84,20 +87,21 @@ def show(rows: Sequence[Row], console: Console) -> None:
         console.print(Text(note, style="dim"))
 
 
-def accuracy(row: Row) -> str:
-    """The accuracy with its interval, as in `0.8731 ± 0.0120`."""
-    found = row.accuracy
+def score(row: Row) -> str:
+    """The metric with its interval, as in `0.8731 ± 0.0120`."""
+    found = row.score
     if found is None:
         return NOTHING
     return f"{found.mean:.4f}" + ("" if found.interval is None else f" ± {max(found.span):.4f}")
 
 
-def _over(seeds: int) -> str:
+def _over(row: Row) -> str:
+    seeds, ends = len(row.runs), [f"{end:g}" for end in metrics.bounds(row.metric) if math.isfinite(end)]
     if seeds == 1:
         return "one seed, so no interval."
     if seeds < FEWEST_SEEDS:
         return f"mean over {seeds} seeds, which are too few for an interval."
-    return f"mean over {seeds} seeds ± {100 * CONFIDENCE:g} % interval (Student t, cut at 0 and 1)."
+    return f"mean over {seeds} seeds ± {100 * CONFIDENCE:g} % interval (Student t{', cut at ' * bool(ends)}{' and '.join(ends)})."
 
 
 def troubles(row: Row) -> list[str]:

@@ -100,6 +100,25 @@ def words(key: str) -> str:
     return SPELT.get(key, key.replace("_", " "))
 
 
+def bounds(key: str) -> tuple[float, float]:
+    """Between which values a metric lies, by its name in records; of somebody else's, nothing is known.
+
+    >>> bounds("auroc"), bounds("rmse"), bounds("r2"), bounds("lift")
+    ((0.0, 1.0), (0.0, inf), (-inf, 1.0), (-inf, inf))
+    """
+    name = key.replace("_", "-")
+    if name not in names():
+        return -math.inf, math.inf
+    metric = load(name)
+    low, high = (metric.worst, metric.best) if metric.better == "higher" else (metric.best, metric.worst)
+    return -math.inf if low is None else low, math.inf if high is None else high
+
+
+def is_share(key: str) -> bool:
+    """Whether a metric is a share of 1, which people read in per cent."""
+    return bounds(key) == (0.0, 1.0)
+
+
 def measure(metric: Metric, answers: Answers, *, name: str) -> float:
     """A metric's number. Raises BadInput, whatever the metric raises, where the test rows cannot tell: it is finite or refused."""
     with plugin.guarded(f"metric.choose = {name!r} cannot be computed on these test rows"):

@@ -11,13 +11,13 @@ from itertools import accumulate
 from typing import Any
 
 from tacit import metrics
+from tacit.engine.run_files import RunFiles
 from tacit.engine.watch import STAGES
 from tacit.experiment import Experiment
 from tacit.experiment.toml import dumps
 from tacit.privacy.guarantee import sentence, shown
 from tacit.report import spending
 from tacit.report.progress import facts
-from tacit.report.run_folder import RunFiles
 from tacit.types import Guarantee
 
 MOST_POINTS = 1000  # of a curve: more are thinned, the last is kept
@@ -29,7 +29,6 @@ COLUMNS = (
     "update_norm", "signal_to_noise", "signal_to_noise_low", "signal_to_noise_high", "uplink_total", "downlink_total",
     "seconds", *(f"seconds_{stage}" for stage in STAGES),
 )  # fmt: skip
-SHARES = ("accuracy", "balanced_accuracy", "auroc", "average_precision", "f1")  # of 1
 CEILED = ("epsilon_tightest", "epsilon_loosest")
 
 
@@ -75,7 +74,7 @@ def metric_facts(files: RunFiles) -> dict[str, Any]:
     interval, table = known.get("interval"), (files.summary or {}).get("metrics", {})
     return {
         "name": metrics.words(files.metric),
-        "share": files.metric in SHARES,
+        "share": metrics.is_share(files.metric),
         "value": short(known.get("value")),
         "baseline": short(known.get("baseline")),
         "interval": [short(end) for end in interval] if interval else None,

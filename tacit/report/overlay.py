@@ -17,9 +17,9 @@ from tacit import metrics
 from tacit.compare.cells import expand
 from tacit.compare.comparison_folder import ASKED, BASE, asked, tasks_of
 from tacit.compare.results import CONFIDENCE, LAST_ROUNDS, estimate, last_rounds, statement
+from tacit.engine.run_files import RunFiles, read
 from tacit.errors import BadInput
-from tacit.report.collect import MOST_POINTS, SHARES, settings, short, stages
-from tacit.report.run_folder import RunFiles, read
+from tacit.report.collect import MOST_POINTS, settings, short, stages
 
 SERIES = ("score", "loss", "clipped", "signal_to_noise")
 CUMULATED = ("uplink_bytes", "downlink_bytes")
@@ -69,7 +69,7 @@ def several_page(found: Sequence[Entry], *, name: str) -> dict[str, Any]:
         "kind": "several",
         "name": name,
         "finished": all(run.summary for entry in found for run in entry.runs) and not any(e.missing for e in found),
-        "metric": {"name": metrics.words(metric), "share": metric in SHARES},
+        "metric": {"name": metrics.words(metric), "share": metrics.is_share(metric)},
         "last": last_rounds(len(run.rounds) for entry in found for run in entry.runs if run.summary),
         "confidence": 100 * CONFIDENCE,
         "promises": [{"statement": words, **_promise(found, words)} for words in promises],

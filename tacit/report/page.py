@@ -17,10 +17,10 @@ from typing import Any
 import tacit
 from tacit.compare.comparison_folder import ASKED
 from tacit.engine.folder import replace
+from tacit.engine.run_files import read
 from tacit.errors import BadInput
 from tacit.report.collect import run_page
 from tacit.report.overlay import entries, several_page
-from tacit.report.run_folder import read
 
 SCRIPTS = ("base.js", "chart.js", "heat.js", "blocks.js", "run.js", "several.js", "live.js")
 

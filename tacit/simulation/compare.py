@@ -16,7 +16,7 @@ from rich.console import Console
 from tacit import check
 from tacit.compare import export as files
 from tacit.compare import figures
-from tacit.compare.cells import expand, try_out
+from tacit.compare.cells import expand, refuse_two_metrics, try_out
 from tacit.compare.comparison_folder import note, refuse_taken, take, tasks_of
 from tacit.compare.display import Display
 from tacit.compare.pool import run_all
@@ -47,6 +47,7 @@ def compare(
     check.at_least(1, jobs=jobs)
     refuse_taken(folder, resume=resume, force=force)
     cells = expand(values, vary, seeds=seeds)
+    refuse_two_metrics(cells)
     known = [] if force else tasks_of(folder, cells)
     for cell in cells:
         if not known or any(task.cell is cell and not task.finished for task in known):

@@ -272,3 +272,48 @@ def test_kinds_and_units_at_one_epsilon_are_compared_with_their_unit_and_adversa
         assert what in words
     assert not (tmp_path / "out" / "accuracy-by-epsilon.png").exists()
     assert (tmp_path / "out" / "accuracy-by-round.png").exists()
+
+
+NUMBERS = {"name": "npz", "classes": "numbers", "partition": "natural"}
+
+
+@pytest.fixture
+def numbers(tmp_path):
+    """An experiment that predicts numbers, of 4 clients."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(160, 3)).astype(np.float32)
+    np.savez(tmp_path / "rows.npz", x=x, y=(x @ [1.0, 2.0, 3.0]).astype(np.float32), client=np.arange(160) % 4)
+    return {
+        "data": NUMBERS | {"path": str(tmp_path / "rows.npz")},
+        "task": {"kind": "regression"},
+        "model": {"name": "logr"},
+        "privacy": {"kind": "none"},
+        "train": {"rounds": 2},
+    }
+
+
+def test_a_comparison_is_in_the_words_of_its_metric(tmp_path, numbers):
+    out = tmp_path / "out"
+    rows = compare(numbers, {"train.learning_rate": [0.01, 0.1]}, seeds=1, out=out, jobs=1)
+    assert [row.metric for row in rows] == ["rmse", "rmse"]
+    assert rows[1].score.mean < rows[0].score.mean
+    assert {path.stem for path in out.glob("*.png")} == {"rmse-by-round", "rmse-by-cell", "rmse-by-uplink"}
+    assert {"rmse_last_10", "rmse_final"} <= set(table(out / "compare.csv")[0])
+    words = (out / "table.md").read_text()
+    assert "RMSE (last 2 rounds)" in words
+    assert "accuracy" not in words.lower()
+
+
+def test_cells_that_are_judged_by_two_metrics_are_refused_before_anything_runs(tmp_path, numbers):
+    with pytest.raises(BadInput, match=r"compared by one metric, these by MAE and by RMSE: set metric\.choose"):
+        compare(numbers, {"metric.choose": ["rmse", "mae"]}, seeds=1, out=tmp_path / "out", jobs=1)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_run_whose_summary_was_edited_stops_the_table_in_one_sentence(tmp_path, numbers):
+    out = tmp_path / "out"
+    compare(numbers, {"train.learning_rate": [0.01]}, seeds=1, out=out, jobs=1)
+    (summary,) = out.glob("runs/*/*/summary.json")
+    summary.write_text(json.dumps(json.loads(summary.read_text()) | {"metrics": {"rmse": "small"}}))
+    with pytest.raises(BadInput, match=r"summary\.json is damaged"):
+        compare(numbers, {"train.learning_rate": [0.01]}, seeds=1, out=out, jobs=1, resume=True)

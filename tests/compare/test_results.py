@@ -13,6 +13,7 @@ import pytest
 from matplotlib.text import Text
 from scipy import stats
 
+from tacit import metrics
 from tacit.compare import export as files
 from tacit.compare import figures, plot, table
 from tacit.compare.results import estimate, over_rounds
@@ -44,22 +45,22 @@ def test_fewer_than_three_seeds_have_no_interval_and_none_no_mean(made):
     assert (estimate([0.5, 0.7]).mean, estimate([0.5, 0.7]).interval) == (0.6, None)
     assert estimate([]) is None
     two = made(RULES, seeds=2)
-    assert "±" not in table.accuracy(two[0])
+    assert "±" not in table.score(two[0])
     assert "mean over 2 seeds, which are too few for an interval" in table.notes(two)[0]
     assert "too few for an interval" in figures.by_cell(two).axes[0].get_title("left")
     rows = made(RULES, seeds=1)
-    assert "±" not in table.accuracy(rows[0])
+    assert "±" not in table.score(rows[0])
     assert "no interval" in table.notes(rows)[0]
 
 
 def test_the_accuracy_of_a_run_is_the_mean_of_its_last_ten_rounds_and_the_final_one_is_kept(made):
     run = made(RULES, rounds=12)[0].runs[0]
     accuracies = [record["accuracy"] for record in run.rounds]
-    assert run.accuracy == pytest.approx(np.mean(accuracies[2:]))
+    assert run.score == pytest.approx(np.mean(accuracies[2:]))
     assert run.final == accuracies[-1]
     short = replace(run, rounds=run.rounds[:4])
-    assert short.accuracy == pytest.approx(np.mean(accuracies[:4]))
-    assert replace(run, rounds=()).accuracy == run.final
+    assert short.score == pytest.approx(np.mean(accuracies[:4]))
+    assert replace(run, rounds=()).score == run.final
 
 
 def test_a_run_that_stopped_early_keeps_its_last_value(made):
@@ -198,13 +199,20 @@ def test_an_interval_is_not_drawn_where_no_accuracy_can_be(made):
     values = zip(row.runs, (0.05, 0.99, 0.99), strict=True)
     runs = tuple(replace(run, rounds=({"accuracy": value},)) for run, value in values)
     row = replace(row, runs=runs)
-    assert row.accuracy.interval > 1
-    (low, high) = row.accuracy.span
-    assert row.accuracy.mean - low == 0.0
-    assert row.accuracy.mean + high == 1.0
-    assert table.accuracy(row) == f"{row.accuracy.mean:.4f} ± {low:.4f}"
+    assert row.score.interval > 1
+    (low, high) = row.score.span
+    assert row.score.mean - low == 0.0
+    assert row.score.mean + high == 1.0
+    assert table.score(row) == f"{row.score.mean:.4f} ± {low:.4f}"
     left, right = figures.by_cell([row]).axes[0].get_xlim()
     assert -0.1 < left < right < 1.1
+
+
+def test_an_interval_of_an_error_is_cut_at_zero_alone():
+    values = [1.0, 9.0, 2.0]
+    wide = stats.t.ppf(0.975, 2) * stats.sem(values)
+    assert wide > 4.0
+    assert estimate(values, metrics.bounds("rmse")).span == (4.0, pytest.approx(wide))
 
 
 @pytest.mark.parametrize(("rounds", "words"), [(12, "last 10 rounds"), (4, "last 4 rounds"), (1, "last round")])

@@ -158,6 +158,36 @@ def test_a_broken_folder_is_refused_in_one_sentence(ended, tmp_path, file, conte
     assert not (broken / "report.html").exists()
 
 
+@pytest.mark.parametrize(
+    "crafted",
+    [
+        {"test_accuracy": None},
+        {"test_accuracy": float("nan")},
+        {"metric": "auroc"},
+        {"metric": ["accuracy"]},
+        {"metrics": [1, 2]},
+        {"metrics": {"accuracy": 0.9}},
+        {"metrics": {"accuracy": {"value": 0.9, "interval": [0.5]}}},
+        {"metrics": {"accuracy": {"value": 0.9, "baseline": "high"}}},
+        {"confusion": [[1, 2]]},
+        {"confusion": "all right"},
+        {"stopped": "somebody"},
+        {"guarantee": {"unit": "record"}},
+        {"noise_multiplier": None},
+        {"seconds": "long"},
+        {"notes": "none"},
+    ],
+    ids=str,
+)
+def test_a_summary_that_was_edited_is_refused_before_anything_is_shown(ended, tmp_path, crafted):
+    broken = tmp_path / "broken"
+    shutil.copytree(ended, broken)
+    summary = json.loads((broken / "summary.json").read_text())
+    (broken / "summary.json").write_text(json.dumps(summary | crafted))
+    with pytest.raises(BadInput, match=r"summary\.json is damaged: it lacks"):
+        collect([broken])
+
+
 def test_a_folder_that_is_not_there_or_holds_nothing_is_refused(tmp_path):
     with pytest.raises(BadInput, match="There is no folder"):
         collect([tmp_path / "nowhere"])

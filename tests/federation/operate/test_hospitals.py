@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 import tacit
 from tacit.cli.app import app
+from tacit.engine.run_files import read
 from tacit.errors import BadInput, RunExists, TacitError
 from tacit.experiment import Experiment
 from tacit.federation.flower.client import client_app
@@ -26,7 +27,6 @@ from tacit.federation.operate.processes import free_port
 from tacit.federation.site.join import read_settings
 from tacit.privacy.ledger.reader import find
 from tacit.report.collect import run_page
-from tacit.report.run_folder import read
 
 ROOT = Path(__file__).resolve().parents[3]
 NAMES = ("north", "coast", "valley")

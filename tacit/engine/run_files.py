@@ -1,4 +1,4 @@
-"""Reads a run's folder for the report: finished, unfinished, or refused in one sentence. Nothing is written."""
+"""Reads a run's folder for people and pages: finished, unfinished, or refused in one sentence. Nothing is written."""
 
 import json
 import math
@@ -6,15 +6,56 @@ import tomllib
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field, ValidationError
 
 from tacit.errors import BadInput, TacitError
 from tacit.experiment import Experiment
 
 ACCURACY = "accuracy"
 NUMBERS = ("loss", "uplink_bytes", "downlink_bytes", "seconds")  # what every record has
-SUMMARY = {"rounds": int, "stopped": str, "clients": int, "sentence": str}
 CLIENTS = {"names": list, "records": list, "limits": list, "classes": list, "labels": list, "together": int}
+Finite = Annotated[float, Field(allow_inf_nan=False, strict=True)]
+Count = Annotated[int, Field(ge=0, strict=True)]
+
+
+class _Measured(BaseModel):
+    value: Finite
+    interval: tuple[Finite, Finite] | None = None
+    baseline: Finite | None = None
+
+
+class _Range(BaseModel):
+    min: float | None  # None: without a bound
+    median: float | None
+    max: float | None
+
+
+class _Promise(BaseModel):
+    unit: str
+    adversary: str
+    relation: str
+    delta: Finite
+    epsilon: _Range
+
+
+class _Summary(BaseModel):
+    """What a page reads of a summary; folders of old have neither `metric` nor what was added with it."""
+
+    rounds: Count
+    stopped: Literal["rounds", "budget"]
+    clients: Count
+    sentence: str
+    seconds: Finite
+    uplink_bytes: Count
+    downlink_bytes: Count
+    guarantee: _Promise | None
+    noise_multiplier: _Range | None
+    metric: str = ACCURACY
+    metrics: dict[str, _Measured] = {}
+    confusion: list[list[Count]] | None = None
+    notes: list[str] = []
 
 
 @dataclass(frozen=True)
@@ -32,8 +73,7 @@ class RunFiles:
     @property
     def measured(self) -> dict[str, Any]:
         """What is known of that metric: value, interval, baseline and direction; of a run that goes on, nothing."""
-        found = (self.summary or {}).get("metrics", {}).get(self.metric, {})
-        return found if isinstance(found, dict) else {}
+        return (self.summary or {}).get("metrics", {}).get(self.metric, {})
 
     @property
     def guarantee(self) -> dict[str, Any] | None:
@@ -66,10 +106,12 @@ def read(folder: Path) -> RunFiles:
         raise BadInput(f"{settings} is damaged ({_one_line(error)}).") from None
     except TacitError as error:
         raise BadInput(f"{settings} cannot be used: {error}") from None
-    summary, clients = _table(folder / "summary.json", SUMMARY), _table(folder / "clients.json", CLIENTS)
+    summary, clients = _table(folder / "summary.json", {}), _table(folder / "clients.json", CLIENTS)
     run = (_table(folder / "run.json", {"run": str}) or {"run": ""})["run"]
     if clients is not None:
         _check_clients(folder / "clients.json", clients)
+    if summary is not None:
+        _check_summary(folder / "summary.json", summary, classes=len((clients or {}).get("classes", ())))
     metric = str((summary or clients or {}).get("metric", ACCURACY))
     return RunFiles(folder, experiment, run, _rounds(folder / "rounds.jsonl", metric), summary, clients, metric)
 
@@ -107,6 +149,18 @@ def _table(path: Path, needed: dict[str, Any]) -> dict[str, Any] | None:
     if not isinstance(found, dict) or not all(isinstance(found.get(key), kind) for key, kind in needed.items()):
         raise BadInput(f"{path} is damaged: it lacks what a run writes there.")
     return found
+
+
+def _check_summary(path: Path, summary: dict[str, Any], *, classes: int) -> None:
+    try:
+        known = _Summary(**summary)
+    except (ValidationError, TypeError):
+        raise BadInput(f"{path} is damaged: it lacks what a run writes there.") from None
+    value, square = summary.get(f"test_{known.metric}"), known.confusion or []
+    fits = all(len(row) == len(square) for row in square) and len(square) in (0, classes)
+    priced = known.guarantee is None or known.noise_multiplier is not None
+    if not (isinstance(value, int | float) and math.isfinite(value) and fits and priced):
+        raise BadInput(f"{path} is damaged: it lacks what a run writes there.")
 
 
 def _check_clients(path: Path, clients: dict[str, Any]) -> None:
