@@ -11,6 +11,7 @@ from tacit import metrics
 from tacit.build.parts import Parts
 from tacit.data.dataset import IGNORED
 from tacit.metrics import Answers, Metric
+from tacit.metrics._per_class import per_class
 from tacit.tasks import chosen
 
 MOST_CLASSES = 30  # of a matrix that people can read
@@ -61,6 +62,11 @@ def confusion(found: Answers) -> list[list[int]] | None:
     return cells.reshape(classes, classes).tolist()
 
 
+def classes_measured(found: Answers) -> list[dict[str, Any]]:
+    """Recall, precision and F1 of each class among test rows; empty where there are none, or more than people read."""
+    return per_class(found) if found.predictions.shape[-1] <= MOST_CLASSES else []
+
+
 @torch.inference_mode()
 def _answers(parts: Parts, params: torch.Tensor) -> tuple[Answers, float]:
     model, data, task = parts.model, parts.dataset, parts.task
@@ -72,11 +78,13 @@ def _answers(parts: Parts, params: torch.Tensor) -> tuple[Answers, float]:
         loss += float(parts.losses(outputs, y).sum())
         predictions.append(task.predictions(outputs).cpu().numpy())
     model.train()
+    mean = loss / len(data.test_y)
     found, targets = np.concatenate(predictions), data.test_y.numpy()
     if targets.ndim > 1 and not data.test_y.is_floating_point():  # tokens: each position is one answer
         counted = targets != IGNORED
-        targets, found = targets[counted], found[counted]
-    return Answers(parts.experiment.task.kind, targets, found, data.class_names), loss / len(data.test_y)
+        rows = np.nonzero(counted)[0]
+        return Answers(parts.experiment.task.kind, targets[counted], found[counted], data.class_names, rows), mean
+    return Answers(parts.experiment.task.kind, targets, found, data.class_names), mean
 
 
 @lru_cache(maxsize=16)

@@ -14,7 +14,7 @@ import tacit
 from tacit.build.parts import Parts, population_id
 from tacit.data import encoder_file
 from tacit.engine import neighbours
-from tacit.engine.evaluate import answers, confusion, measurements
+from tacit.engine.evaluate import answers, classes_measured, confusion, measurements
 from tacit.engine.exports import clients_record, csv_text, flat_records
 from tacit.engine.folder import Folder
 from tacit.errors import LedgerError
@@ -117,6 +117,7 @@ def finish(parts: Parts, ledger: Ledger | None, folder: Folder, params: torch.Te
         "metric": name,
         "metrics": measured,
         "confusion": confusion(found),
+        "per_class": classes_measured(found),
         "rounds": len(rounds),
         "stopped": stopped,
         "clients": len(parts.population),

@@ -26,6 +26,14 @@ class _Measured(BaseModel):
     baseline: Finite | None = None
 
 
+class _OfClass(BaseModel):
+    name: str = Field(alias="class")
+    rows: Count
+    recall: _Measured | None
+    precision: _Measured | None
+    f1: _Measured | None
+
+
 class _Range(BaseModel):
     min: float | None  # None: without a bound
     median: float | None
@@ -55,6 +63,7 @@ class _Summary(BaseModel):
     metric: str = ACCURACY
     metrics: dict[str, _Measured] = {}
     confusion: list[list[Count]] | None = None
+    per_class: list[_OfClass] = []
     notes: list[str] = []
 
 

@@ -8,50 +8,18 @@ Computed by scikit-learn wherever it has it.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Literal, Protocol, cast
 
 import numpy as np
 
 from tacit import plugin
 from tacit.errors import BadInput
+from tacit.metrics import _resample
+from tacit.metrics._answers import Answers as Answers
 
 ROOM = "tacit.metrics"
-RESAMPLES = 200  # of the test rows, for an interval: the ends of the middle 95 % move by a tenth of its width
-MIDDLE = (0.025, 0.975)
 SPELT = {"auroc": "AUROC", "f1": "F1", "rmse": "RMSE", "mae": "MAE", "r2": "R²", "brier": "Brier score"}
-
-
-@dataclass(frozen=True, eq=False)
-class Answers:
-    """What a model answered to the test rows: targets, and predictions as the task reads them, one row per example.
-
-    Targets of -100 (`ignored`) count nothing; they and their predictions are left out.
-    """
-
-    kind: str
-    targets: np.ndarray = field(repr=False)
-    predictions: np.ndarray = field(repr=False)
-    class_names: tuple[str, ...] = ()
-
-    def __len__(self) -> int:
-        return len(self.targets)
-
-    def rows(self, index: np.ndarray) -> "Answers":
-        """Some of the examples, perhaps more than once."""
-        return replace(self, targets=self.targets[index], predictions=self.predictions[index])
-
-    @property
-    def labels(self) -> np.ndarray:
-        """The class, or each label, that is predicted."""
-        if self.kind == "multilabel":
-            return (self.predictions > 0.5).astype(int)
-        return self.predictions.argmax(-1)
-
-    @property
-    def classes(self) -> Sequence[int]:
-        """Every class by its number, whether test rows have it or not."""
-        return range(self.predictions.shape[-1])
 
 
 class Metric(Protocol):
@@ -137,28 +105,28 @@ def told(metric: Metric, answers: Answers) -> float | None:
 
 
 def table(names: Sequence[str], answers: Answers) -> dict[str, dict[str, Any]]:
-    """Each metric's value, and of the first the middle 95 % over resampled test rows; left out where the rows cannot tell.
+    """Each metric's value, and the middle 95 % of it over test rows drawn again; left out where the rows cannot tell.
 
-    The interval is about the choice of test rows alone: not about seeds, noise or clients. Two hundred draws of some metrics would
-    take longer than a short run, so only the one that stands for the run has it.
+    The interval is about the choice of test rows alone: not about seeds, noise or clients. Somebody else's metric that cannot read
+    all draws at once has one where it stands for the run; two hundred calls of every other would take longer than a short run.
     """
-    found: dict[str, dict[str, Any]] = {}
-    for name in names:
-        metric = load(name)
-        value = told(metric, answers)
-        if value is not None:
-            found[name] = {"value": value, "interval": interval(metric, answers) if name == names[0] else None}
-    return found
+    made = {name: load(name) for name in names}
+    values = {name: told(metric, answers) for name, metric in made.items()}
+    quick = {name: metric for name, metric in made.items() if hasattr(metric, "resampled") and values[name] is not None}
+    drawn: dict[str, list[np.ndarray]] = {name: [] for name in quick}
+    for counts in _resample.counts(answers):
+        for name, metric in quick.items():
+            drawn[name].append(metric.resampled(answers, counts))  # pyright: ignore[reportAttributeAccessIssue]
+    ends = {name: _resample.middle(np.concatenate(parts)) if parts else None for name, parts in drawn.items()}
+    if names[0] not in quick:
+        ends[names[0]] = interval(made[names[0]], answers)
+    return {name: {"value": value, "interval": ends.get(name)} for name, value in values.items() if value is not None}
 
 
 def interval(metric: Metric, answers: Answers) -> list[float] | None:
-    """The middle 95 % of a metric over test rows that are drawn again (percentile bootstrap); None of fewer than two rows."""
-    rng = np.random.default_rng(0)
-    draws = (rng.integers(0, len(answers), len(answers)) for _ in range(RESAMPLES if len(answers) > 1 else 0))
-    values = [
-        value for draw in draws if (value := told(metric, answers.rows(draw))) is not None
-    ]  # a class may be missing
-    return [float(end) for end in np.quantile(values, MIDDLE)] if len(values) > RESAMPLES // 2 else None
+    """The same interval draw by draw, the slow twin that works for every metric; None of fewer than two rows."""
+    values = [told(metric, answers.rows(draw)) for draw in _resample.draws(answers)]
+    return _resample.middle(np.array([value for value in values if value is not None]))
 
 
 def baseline(metric: Metric, answers: Answers) -> float | None:

@@ -4,6 +4,7 @@ import numpy as np
 from sklearn.metrics import roc_auc_score
 
 from tacit.metrics import Answers
+from tacit.metrics._resample import ranked
 
 
 class auroc:
@@ -13,16 +14,28 @@ class auroc:
 
     def __call__(self, answers: Answers) -> float:
         """Raises ValueError where test rows have one class only."""
-        holds = _columns(answers)
+        holds, scores = columns(answers)
         if not (holds.any(0) & ~holds.all(0)).all():
             raise ValueError("test rows of both kinds are needed for every class")
-        scores = answers.predictions[:, 1:] if holds.shape[1] == 1 else answers.predictions
         return float(np.mean([roc_auc_score(holds[:, k], scores[:, k]) for k in range(holds.shape[1])]))
 
+    def resampled(self, answers: Answers, counts: np.ndarray) -> np.ndarray:
+        holds, scores = columns(answers)
+        return np.mean([_area(*ranked(scores[:, k], holds[:, k], counts)) for k in range(holds.shape[1])], axis=0)
 
-def _columns(answers: Answers) -> np.ndarray:
-    """Whether each class, or label, holds; of two classes only the second counts."""
+
+def columns(answers: Answers) -> tuple[np.ndarray, np.ndarray]:
+    """Whether each class, or label, holds, and its scores; of two classes only the second counts."""
     if answers.kind == "multilabel":
-        return answers.targets.astype(bool)
+        return answers.targets.astype(bool), answers.predictions
     holds = answers.targets[:, None] == np.arange(answers.predictions.shape[1])
-    return holds[:, 1:] if holds.shape[1] == 2 else holds
+    only = slice(1, None) if holds.shape[1] == 2 else slice(None)
+    return holds[:, only], answers.predictions[:, only]
+
+
+def _area(held: np.ndarray, rest: np.ndarray) -> np.ndarray:
+    """Pairs that are in order, and half of those with equal scores, by all pairs; NaN where there are none."""
+    above = np.cumsum(held, axis=1, dtype=float)
+    pairs = above[:, -1] * rest.sum(1, dtype=float)
+    ordered = np.einsum("ds,ds->d", above - 0.5 * held, rest)
+    return np.divide(ordered, pairs, out=np.full(len(pairs), np.nan), where=pairs > 0)

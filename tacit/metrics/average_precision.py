@@ -4,7 +4,8 @@ import numpy as np
 from sklearn.metrics import average_precision_score
 
 from tacit.metrics import Answers
-from tacit.metrics.auroc import _columns
+from tacit.metrics._resample import ranked
+from tacit.metrics.auroc import columns
 
 
 class average_precision:
@@ -14,8 +15,19 @@ class average_precision:
 
     def __call__(self, answers: Answers) -> float:
         """Raises ValueError where a class has no test row."""
-        holds = _columns(answers)
+        holds, scores = columns(answers)
         if not holds.any(0).all():
             raise ValueError("every class needs a test row")
-        scores = answers.predictions[:, 1:] if holds.shape[1] == 1 else answers.predictions
         return float(np.mean([average_precision_score(holds[:, k], scores[:, k]) for k in range(holds.shape[1])]))
+
+    def resampled(self, answers: Answers, counts: np.ndarray) -> np.ndarray:
+        holds, scores = columns(answers)
+        return np.mean([_area(*ranked(scores[:, k], holds[:, k], counts)) for k in range(holds.shape[1])], axis=0)
+
+
+def _area(held: np.ndarray, rest: np.ndarray) -> np.ndarray:
+    """The precision at each score, weighted by the answers there that hold; NaN where none does."""
+    hits, taken = np.cumsum(held, axis=1, dtype=float), np.cumsum(held + rest, axis=1, dtype=float)
+    precision = np.divide(hits, taken, out=np.zeros_like(hits), where=taken > 0)
+    total = hits[:, -1]
+    return np.divide(np.einsum("ds,ds->d", precision, held), total, out=np.full(len(total), np.nan), where=total > 0)

@@ -1,8 +1,10 @@
 """The mean over classes of the share of right answers."""
 
+import numpy as np
 from sklearn.metrics import recall_score
 
 from tacit.metrics import Answers
+from tacit.metrics._resample import one_hot, sums
 
 
 class balanced_accuracy:
@@ -13,3 +15,10 @@ class balanced_accuracy:
     def __call__(self, answers: Answers) -> float:
         present = sorted(set(answers.targets.tolist()))
         return float(recall_score(answers.targets, answers.labels, labels=present, average="macro", zero_division=0))  # pyright: ignore[reportArgumentType]
+
+    def resampled(self, answers: Answers, counts: np.ndarray) -> np.ndarray:
+        holds = one_hot(answers.targets, len(answers.classes))
+        right = holds & (answers.labels == answers.targets)[:, None]
+        drawn = sums(holds, counts)
+        recall = np.divide(sums(right, counts), drawn, out=np.zeros_like(drawn), where=drawn > 0)
+        return recall.sum(1) / (drawn > 0).sum(1)  # of the classes that are drawn

@@ -3,6 +3,7 @@
 import numpy as np
 
 from tacit.metrics import Answers
+from tacit.metrics._resample import means
 
 
 class brier:
@@ -11,8 +12,15 @@ class brier:
     better, best, worst = "lower", 0.0, None
 
     def __call__(self, answers: Answers) -> float:
-        if answers.kind == "multilabel":
-            return float(np.square(answers.predictions - answers.targets).mean())
-        holds = answers.targets[:, None] == np.arange(answers.predictions.shape[1])
-        errors = np.square(answers.predictions - holds)
-        return float(errors[:, 1].mean() if errors.shape[1] == 2 else errors.sum(1).mean())
+        return float(_errors(answers).mean())
+
+    def resampled(self, answers: Answers, counts: np.ndarray) -> np.ndarray:
+        return means(_errors(answers), counts)
+
+
+def _errors(answers: Answers) -> np.ndarray:
+    if answers.kind == "multilabel":
+        return np.square(answers.predictions - answers.targets).mean(1)
+    holds = answers.targets[:, None] == np.arange(answers.predictions.shape[1])
+    errors = np.square(answers.predictions - holds)
+    return errors[:, 1] if errors.shape[1] == 2 else errors.sum(1)

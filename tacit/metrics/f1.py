@@ -1,8 +1,10 @@
 """The harmonic mean of precision and recall."""
 
+import numpy as np
 from sklearn.metrics import f1_score
 
 from tacit.metrics import Answers
+from tacit.metrics._resample import one_hot, sums
 
 
 class f1:
@@ -14,3 +16,14 @@ class f1:
         two = answers.kind != "multilabel" and answers.predictions.shape[1] == 2
         how = {"average": "binary"} if two else {"average": "macro", "labels": list(answers.classes)}
         return float(f1_score(answers.targets, answers.labels, zero_division=0.0, **how))  # pyright: ignore[reportArgumentType]
+
+    def resampled(self, answers: Answers, counts: np.ndarray) -> np.ndarray:
+        each = _by_class(answers, counts)
+        return each[:, 1] if answers.kind != "multilabel" and each.shape[1] == 2 else each.mean(1)
+
+
+def _by_class(answers: Answers, counts: np.ndarray) -> np.ndarray:
+    """F1 of each class or label in every draw, [draws, classes]; 0 where it neither holds nor is predicted."""
+    holds, guessed = (one_hot(labels, len(answers.classes)) for labels in (answers.targets, answers.labels))
+    among = sums(holds, counts) + sums(guessed, counts)
+    return np.divide(2 * sums(holds & guessed, counts), among, out=np.zeros_like(among), where=among > 0)

@@ -3,6 +3,7 @@
 import numpy as np
 
 from tacit.metrics import Answers
+from tacit.metrics._resample import means
 
 LEAST = 2.0**-52  # a probability that was rounded to zero
 
@@ -13,5 +14,13 @@ class log_loss:
     better, best, worst = "lower", 0.0, None
 
     def __call__(self, answers: Answers) -> float:
-        given = np.take_along_axis(answers.predictions, answers.targets[:, None], axis=1)
-        return float(-np.log(np.maximum(given, LEAST)).mean())
+        return float(surprise(answers).mean())
+
+    def resampled(self, answers: Answers, counts: np.ndarray) -> np.ndarray:
+        return means(surprise(answers), counts)
+
+
+def surprise(answers: Answers) -> np.ndarray:
+    """-log of the probability given to what held, of each answer."""
+    given = np.take_along_axis(answers.predictions, answers.targets[:, None], axis=1)
+    return -np.log(np.maximum(given[:, 0], LEAST))

@@ -3,6 +3,7 @@
 import numpy as np
 
 from tacit.metrics import Answers
+from tacit.metrics._resample import means
 
 
 class mae:
@@ -11,4 +12,12 @@ class mae:
     better, best, worst = "lower", 0.0, None
 
     def __call__(self, answers: Answers) -> float:
-        return float(np.abs(answers.predictions - answers.targets.reshape(answers.predictions.shape)).mean())
+        return float(np.abs(errors(answers)).mean())
+
+    def resampled(self, answers: Answers, counts: np.ndarray) -> np.ndarray:
+        return means(np.abs(errors(answers)).mean(1), counts)
+
+
+def errors(answers: Answers) -> np.ndarray:
+    """Predictions less targets, [answers, targets of each]."""
+    return (answers.predictions - answers.targets.reshape(answers.predictions.shape)).reshape(len(answers), -1)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from tacit.metrics import Answers
-from tacit.metrics.log_loss import LEAST
+from tacit.metrics.log_loss import log_loss, surprise
 
 
 class perplexity:
@@ -12,5 +12,7 @@ class perplexity:
     better, best, worst = "lower", 1.0, None
 
     def __call__(self, answers: Answers) -> float:
-        given = np.take_along_axis(answers.predictions, answers.targets[..., None], axis=-1)
-        return float(np.exp(-np.log(np.maximum(given, LEAST)).mean()))
+        return float(np.exp(surprise(answers).mean()))
+
+    def resampled(self, answers: Answers, counts: np.ndarray) -> np.ndarray:
+        return np.exp(log_loss().resampled(answers, counts))

@@ -1,8 +1,10 @@
 """The coefficient of determination."""
 
+import numpy as np
 from sklearn.metrics import r2_score
 
 from tacit.metrics import Answers
+from tacit.metrics.mae import errors
 
 
 class r2:
@@ -15,3 +17,11 @@ class r2:
         if len(answers) < 2:
             raise ValueError("two test rows are needed")
         return float(r2_score(answers.targets.reshape(answers.predictions.shape), answers.predictions))
+
+    def resampled(self, answers: Answers, counts: np.ndarray) -> np.ndarray:
+        drawn, targets = counts.astype(float), answers.targets.reshape(len(answers), -1).astype(float)
+        targets = targets - targets.mean(0)
+        spread = drawn @ np.square(targets) - np.square(drawn @ targets) / drawn.sum(1, keepdims=True)
+        missed = drawn @ np.square(errors(answers).astype(float))
+        each = 1 - np.divide(missed, spread, out=np.ones_like(spread), where=spread > 0)
+        return np.where((spread <= 0) & (missed == 0), 1.0, each).mean(1)

@@ -3,6 +3,8 @@
 import numpy as np
 
 from tacit.metrics import Answers
+from tacit.metrics._resample import means
+from tacit.metrics.mae import errors
 
 
 class rmse:
@@ -11,6 +13,7 @@ class rmse:
     better, best, worst = "lower", 0.0, None
 
     def __call__(self, answers: Answers) -> float:
-        return float(
-            np.sqrt(np.square(answers.predictions - answers.targets.reshape(answers.predictions.shape)).mean())
-        )
+        return float(np.sqrt(np.square(errors(answers)).mean()))
+
+    def resampled(self, answers: Answers, counts: np.ndarray) -> np.ndarray:
+        return np.sqrt(np.maximum(means(np.square(errors(answers)).mean(1), counts), 0.0))

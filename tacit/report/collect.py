@@ -78,18 +78,20 @@ def metric_facts(files: RunFiles) -> dict[str, Any]:
         "value": short(known.get("value")),
         "baseline": short(known.get("baseline")),
         "interval": [short(end) for end in interval] if interval else None,
-        "all": [
-            [
-                metrics.words(key),
-                short(one.get("value")),
-                [short(end) for end in one.get("interval") or ()],
-                short(one.get("baseline")),
-            ]
-            for key, one in table.items()
-        ],
+        "all": [[metrics.words(key), *_measured(one), short(one.get("baseline"))] for key, one in table.items()],
         "confusion": (files.summary or {}).get("confusion"),
+        "per_class": [
+            [one["class"], one["rows"], *(_measured(one[key]) for key in ("recall", "precision", "f1"))]
+            for one in (files.summary or {}).get("per_class", [])
+        ],
         "classes": (files.clients or {}).get("classes", []),
     }
+
+
+def _measured(one: dict[str, Any] | None) -> list[Any]:
+    """A value and the ends of its interval, for the page."""
+    known = one or {}
+    return [short(known.get("value")), [short(end) for end in known.get("interval") or ()]]
 
 
 def columns(records: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:

@@ -87,6 +87,8 @@ function runPage(d) {
         d.metric.all.map(([name, value, ends, constant]) => [name, fixed(4)(value), ends.length ? `${fixed(4)(ends[0])} to ${fixed(4)(ends[1])}` : "–", constant === null ? "–" : fixed(4)(constant)]), { open: true })) : null,
       d.metric.confusion ? el("div", { class: "card" }, el("h3", { text: "What was taken for what" }), table("Confusion matrix", [{ name: "class, taken for" }, ...d.metric.classes.map((name) => ({ name, number: true }))],
         d.metric.confusion.map((row, i) => [d.metric.classes[i], ...row.map((count) => whole(count))]), { open: true })) : null,
+      d.metric.per_class.length ? el("div", { class: "card" }, el("h3", { text: "Class by class" }), table("Class by class", [{ name: "class" }, { name: "test rows", number: true }, ...["recall", "precision", "F1"].flatMap((name) => [{ name, number: true }, { name: "95 %", number: true }])],
+        d.metric.per_class.map(([name, rows, ...measures]) => [name, whole(rows), ...measures.flatMap(([value, ends]) => [value === null ? "–" : fixed(3)(value), ends.length ? `${fixed(3)(ends[0])} to ${fixed(3)(ends[1])}` : "–"])]), { open: d.metric.per_class.length <= 12 })) : null,
       d.thinned > 1 ? el("p", { class: "note", text: `Every ${d.thinned}th round is drawn; rounds.csv has all of them.` }) : null),
     d.guarantee ? section("privacy", "Privacy spent", el("div", { class: "grid" }, d.curves.length ? make("epsilon") : el("p", { class: "note", text: "Nothing has been charged yet." }))) : null,
     d.rounds.round.length ? section("noise", "Clipping and noise", el("div", { class: "grid three" }, researcher)) : null,

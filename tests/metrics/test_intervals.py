@@ -1,0 +1,126 @@
+"""Intervals over test rows: all draws at once agree with one draw after the other, and they are as wide as they should be."""
+
+import numpy as np
+import pytest
+from sklearn.metrics import precision_recall_fscore_support
+
+from tacit import metrics
+from tacit.metrics import Answers, _resample
+from tacit.metrics._per_class import per_class
+
+ROWS = 60
+
+
+def answers(kind, *, ties=False, rows=ROWS, classes=4):
+    rng = np.random.default_rng(3)
+    if kind in ("regression", "two numbers"):
+        targets = rng.normal(size=(rows, 2) if kind == "two numbers" else rows)
+        return Answers("regression", targets, targets.reshape(rows, -1) + rng.normal(size=(rows, targets.size // rows)))
+    if kind == "multilabel":
+        targets = (rng.random((rows, 3)) < 0.4).astype(np.float32)
+        scores = np.clip(0.3 * targets + 0.6 * rng.random((rows, 3)), 0, 1)
+        return Answers(kind, targets, scores.round(1) if ties else scores)
+    classes = 2 if kind == "binary" else classes
+    targets = rng.integers(0, classes, rows)
+    scores = rng.random((rows, classes)) + 0.3 * np.eye(classes)[targets]
+    scores = scores.round(1) if ties else scores
+    names = tuple("abcdefghij"[:classes])
+    if kind != "tokens":
+        return Answers(kind, targets, scores / scores.sum(1, keepdims=True), names)
+    row = np.sort(rng.integers(0, rows // 4, rows))
+    row = np.unique(row, return_inverse=True)[1]
+    return Answers(kind, targets, scores / scores.sum(1, keepdims=True), names, row)
+
+
+OF = {
+    "classification": ("accuracy", "balanced-accuracy", "f1", "log-loss", "brier", "auroc", "average-precision"),
+    "binary": ("accuracy", "balanced-accuracy", "f1", "log-loss", "brier", "auroc", "average-precision"),
+    "multilabel": ("accuracy", "f1", "brier", "auroc", "average-precision"),
+    "regression": ("mae", "rmse", "r2"),
+    "two numbers": ("mae", "rmse", "r2"),
+    "tokens": ("perplexity", "accuracy"),
+}
+CASES = [(kind, name, ties) for kind, names in OF.items() for name in names for ties in (False, True)]
+
+
+def test_every_metric_that_ships_is_tried():
+    assert {name for _, name, _ in CASES} == set(metrics.names())
+
+
+@pytest.mark.parametrize(("kind", "name", "ties"), CASES)
+def test_all_draws_at_once_give_what_each_draw_by_itself_gives(kind, name, ties):
+    found, metric = answers(kind, ties=ties), metrics.load(name)
+    slow = [metrics.told(metric, found.rows(draw)) for draw in _resample.draws(found)]
+    fast = np.concatenate([metric.resampled(found, counts) for counts in _resample.counts(found)])
+    assert len(slow) == len(fast) == _resample.RESAMPLES
+    assert [value is None for value in slow] == np.isnan(fast).tolist()
+    known = [value for value in slow if value is not None]
+    assert fast[~np.isnan(fast)] == pytest.approx(known, rel=1e-5, abs=1e-6)
+    once = np.ones((1, len(found)), np.float32)
+    assert metric.resampled(found, once)[0] == pytest.approx(metric(found), rel=1e-5)
+
+
+def test_draws_in_parts_are_the_draws_in_one_piece(monkeypatch):
+    found = answers("classification")
+    whole = np.concatenate(list(_resample.counts(found)))
+    monkeypatch.setattr(_resample, "MOST_NUMBERS", 7 * ROWS)
+    parts = list(_resample.counts(found))
+    assert len(parts) == 29
+    assert (np.concatenate(parts) == whole).all()
+
+
+def test_a_draw_in_which_a_rare_class_is_missing_cannot_tell():
+    found = answers("binary")
+    found.targets[:] = 0
+    found.targets[0] = 1
+    (entry,) = metrics.table(["auroc"], found).values()
+    assert entry["interval"] is not None
+    told = np.isfinite(np.concatenate([metrics.load("auroc").resampled(found, c) for c in _resample.counts(found)]))
+    assert 0.5 < told.mean() < 0.75  # 1 - 1/e of the draws have the one row
+
+
+def test_every_metric_of_a_table_has_an_interval_around_its_value():
+    for kind, names in OF.items():
+        for entry in metrics.table(names, answers(kind)).values():
+            low, high = entry["interval"]
+            assert low <= entry["value"] <= high
+            assert low < high
+
+
+def test_the_interval_of_an_accuracy_is_as_wide_as_the_binomial_says():
+    found = answers("binary", rows=2000)
+    (entry,) = metrics.table(["accuracy"], found).values()
+    low, high = entry["interval"]
+    share = entry["value"]
+    assert high - low == pytest.approx(2 * 1.96 * np.sqrt(share * (1 - share) / 2000), rel=0.2)
+
+
+def test_tokens_are_drawn_by_row_so_that_rows_which_repeat_themselves_do_not_narrow_the_interval():
+    right = np.random.default_rng(0).random(100) < 0.5
+    targets = np.zeros(2000, int)
+    predictions = np.eye(2)[np.repeat(~right, 20).astype(int)]
+    by_row = Answers("tokens", targets, predictions, ("a", "b"), np.repeat(np.arange(100), 20))
+    low, high = metrics.table(["accuracy"], by_row)["accuracy"]["interval"]
+    assert high - low == pytest.approx(2 * 1.96 * np.sqrt(0.25 / 100), rel=0.2)
+
+
+def test_one_test_row_has_no_interval():
+    assert metrics.table(["accuracy"], answers("binary").rows(np.array([0])))["accuracy"]["interval"] is None
+
+
+@pytest.mark.parametrize("kind", ["classification", "binary", "multilabel"])
+def test_classes_are_measured_as_scikit_learn_does(kind):
+    found = answers(kind)
+    said = per_class(found)
+    expected = precision_recall_fscore_support(found.targets, found.labels, zero_division=0)
+    for key, values in zip(("precision", "recall", "f1", "rows"), expected, strict=True):
+        assert [one[key]["value"] if key != "rows" else one[key] for one in said] == pytest.approx(values.tolist())
+    for one in said:
+        for key in ("precision", "recall", "f1"):
+            low, high = one[key]["interval"]
+            assert low <= one[key]["value"] <= high
+
+
+def test_numbers_have_no_classes():
+    assert per_class(answers("regression")) == []
+    assert per_class(answers("tokens")) == []
