@@ -114,6 +114,8 @@ def assemble(
         raise BadInput(f"Expected train.clients_per_round <= {len(population)} clients, got {train.clients_per_round}.")
     if train.min_clients > (train.clients_per_round or len(population)):
         raise BadInput(f"Expected train.min_clients <= the clients of a round, got {train.min_clients}.")
+    if elsewhere and experiment.metric.per_client:
+        raise BadInput("metric.per_client reads every client's rows, which only a simulation can: leave it out.")
     task = tasks.load(experiment, dataset)
     losses = tasks.loss_of(experiment, task)
     model = _model(experiment, dataset)

@@ -30,11 +30,16 @@ def evaluate(parts: Parts, params: torch.Tensor) -> dict[str, float]:
 
 def answers(parts: Parts, params: torch.Tensor) -> tuple[Answers, float]:
     """What the model answers to the test rows, and its mean loss."""
+    return answers_to(parts, params, parts.dataset.test_x, parts.dataset.test_y)
+
+
+def answers_to(parts: Parts, params: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> tuple[Answers, float]:
+    """What the model answers to some rows, and its mean loss."""
     before = torch.get_num_threads()
-    worth = len(parts.dataset.test_y) * params.numel() > WORTH_THREADS
+    worth = len(y) * params.numel() > WORTH_THREADS
     torch.set_num_threads(parts.threads if worth else before)
     try:
-        return _answers(parts, params)
+        return _answers(parts, params, x, y)
     finally:
         torch.set_num_threads(before)
 
@@ -68,23 +73,23 @@ def classes_measured(found: Answers) -> list[dict[str, Any]]:
 
 
 @torch.inference_mode()
-def _answers(parts: Parts, params: torch.Tensor) -> tuple[Answers, float]:
-    model, data, task = parts.model, parts.dataset, parts.task
+def _answers(parts: Parts, params: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> tuple[Answers, float]:
+    model, names, task = parts.model, parts.dataset.class_names, parts.task
     parts.theta.copy_(params)
     model.eval()
     predictions, loss = [], 0.0
-    for x, y in zip(data.test_x.split(CHUNK), data.test_y.split(CHUNK), strict=True):
-        outputs, y = model(x.to(parts.theta.device)), y.to(parts.theta.device)
-        loss += float(parts.losses(outputs, y).sum())
+    for rows, targets in zip(x.split(CHUNK), y.split(CHUNK), strict=True):
+        outputs = model(rows.to(parts.theta.device))
+        loss += float(parts.losses(outputs, targets.to(parts.theta.device)).sum())
         predictions.append(task.predictions(outputs).cpu().numpy())
     model.train()
-    mean = loss / len(data.test_y)
-    found, targets = np.concatenate(predictions), data.test_y.numpy()
-    if targets.ndim > 1 and not data.test_y.is_floating_point():  # tokens: each position is one answer
+    mean = loss / len(y)
+    found, targets = np.concatenate(predictions), y.cpu().numpy()
+    if targets.ndim > 1 and not y.is_floating_point():  # tokens: each position is one answer
         counted = targets != IGNORED
         rows = np.nonzero(counted)[0]
-        return Answers(parts.experiment.task.kind, targets[counted], found[counted], data.class_names, rows), mean
-    return Answers(parts.experiment.task.kind, targets, found, data.class_names), mean
+        return Answers(parts.experiment.task.kind, targets[counted], found[counted], names, rows), mean
+    return Answers(parts.experiment.task.kind, targets, found, names), mean
 
 
 @lru_cache(maxsize=16)

@@ -13,7 +13,7 @@ from torch import nn
 import tacit
 from tacit.build.parts import Parts, population_id
 from tacit.data import encoder_file
-from tacit.engine import neighbours
+from tacit.engine import neighbours, per_client
 from tacit.engine.evaluate import answers, classes_measured, confusion, measurements
 from tacit.engine.exports import clients_record, csv_text, flat_records
 from tacit.engine.folder import Folder
@@ -137,6 +137,8 @@ def finish(parts: Parts, ledger: Ledger | None, folder: Folder, params: torch.Te
     }
     tensors = {b.name: params[b.start : b.stop].reshape(b.shape).cpu().contiguous() for b in blocks(parts.model)}
     folder.write("model.safetensors", save(tensors))
+    if experiment.metric.per_client and not parts.elsewhere:
+        folder.write(per_client.NAME, json.dumps(per_client.record(parts, params)).encode())
     history = History(rounds, summary, parts.model.eval(), guarantee, ledger, folder.path)
     folder.write("rounds.csv", csv_text(history.records()).encode())
     folder.write("summary.json", json.dumps(summary, indent=2).encode())

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError
 
+from tacit.engine import per_client
 from tacit.errors import BadInput, TacitError
 from tacit.experiment import Experiment
 
@@ -67,6 +68,13 @@ class _Summary(BaseModel):
     notes: list[str] = []
 
 
+class _PerClient(BaseModel):
+    metric: str
+    clients: list[str]
+    values: list[Finite | None]
+    intervals: list[tuple[Finite, Finite] | None]
+
+
 @dataclass(frozen=True)
 class RunFiles:
     """What a folder says about its run; `summary` is None while it has not ended, `clients` in folders of old."""
@@ -83,6 +91,19 @@ class RunFiles:
     def measured(self) -> dict[str, Any]:
         """What is known of that metric: value, interval, baseline and direction; of a run that goes on, nothing."""
         return (self.summary or {}).get("metrics", {}).get(self.metric, {})
+
+    @cached_property
+    def per_client(self) -> dict[str, Any] | None:
+        """The metric on each client's own rows, where a simulation was asked for it. Raises BadInput where it is damaged."""
+        path = self.folder / per_client.NAME
+        found = _table(path, {})
+        try:
+            known = _PerClient(**found) if found else None
+        except (ValidationError, TypeError):
+            raise BadInput(f"{path} is damaged: it lacks what a run writes there.") from None
+        if known and not len(known.clients) == len(known.values) == len(known.intervals):
+            raise BadInput(f"{path} is damaged: its lists do not fit together.")
+        return found
 
     @property
     def guarantee(self) -> dict[str, Any] | None:

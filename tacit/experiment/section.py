@@ -20,7 +20,7 @@ class Section(BaseModel):
     @classmethod
     def _no_booleans(cls, values: Any) -> Any:
         for key, value in values.items() if isinstance(values, dict) else ():
-            if isinstance(value, bool) and key in cls.model_fields:
+            if isinstance(value, bool) and key in cls.model_fields and cls.model_fields[key].annotation is not bool:
                 raise BadInput(f"Expected {cls.table()}.{key} to be a text or a number, got {str(value).lower()}.")
         return values
 

@@ -1,6 +1,8 @@
 """The `[task]` and `[metric]` tables of an experiment file: what a model is trained for, and how it is measured."""
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
+
+from pydantic import Strict
 
 from tacit.experiment.section import OpenSection, Section
 
@@ -18,6 +20,11 @@ class TaskSection(OpenSection):
 
 
 class MetricSection(Section):
-    """`[metric]`: `choose` names the metric that stands for the run everywhere; the task's own unless it is said."""
+    """`[metric]`: `choose` names the metric that stands for the run everywhere; the task's own unless it is said.
+
+    With `per_client` a simulation also measures its final model on every client's own rows: numbers from raw data, for the
+    researcher, which no epsilon covers.
+    """
 
     choose: str | None = None
+    per_client: Annotated[bool, Strict()] = False

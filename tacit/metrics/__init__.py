@@ -105,7 +105,8 @@ def told(metric: Metric, answers: Answers) -> float | None:
 
 
 def table(names: Sequence[str], answers: Answers) -> dict[str, dict[str, Any]]:
-    """Each metric's value, and the middle 95 % of it over test rows drawn again; left out where the rows cannot tell.
+    """Each metric's value, and the middle 95 % of it over test rows drawn again (or its own `interval`); left out where the rows
+    cannot tell.
 
     The interval is about the choice of test rows alone: not about seeds, noise or clients. Somebody else's metric that cannot read
     all draws at once has one where it stands for the run; two hundred calls of every other would take longer than a short run.
@@ -118,6 +119,9 @@ def table(names: Sequence[str], answers: Answers) -> dict[str, dict[str, Any]]:
         for name, metric in quick.items():
             drawn[name].append(metric.resampled(answers, counts))  # pyright: ignore[reportAttributeAccessIssue]
     ends = {name: _resample.middle(np.concatenate(parts)) if parts else None for name, parts in drawn.items()}
+    for name in quick:
+        exact = getattr(made[name], "interval", None)
+        ends[name] = (exact(answers) if exact else None) or ends[name]
     if names[0] not in quick:
         ends[names[0]] = interval(made[names[0]], answers)
     return {name: {"value": value, "interval": ends.get(name)} for name, value in values.items() if value is not None}

@@ -8,7 +8,6 @@ from tacit.metrics import _resample
 from tacit.metrics._answers import Answers
 
 KINDS = ("classification", "binary", "multilabel")
-MEASURES = ("recall", "precision", "f1")
 
 
 def per_class(answers: Answers) -> list[dict[str, Any]]:
@@ -25,30 +24,33 @@ def per_class(answers: Answers) -> list[dict[str, Any]]:
     classes = answers.predictions.shape[-1]
     names = answers.class_names or tuple(f"label {k + 1}" for k in range(classes))
     once = np.ones((1, len(answers)), np.float32)
-    values = {key: found[0] for key, found in _measures(answers, once).items()}
-    parts = [_measures(answers, counts) for counts in _resample.counts(answers)]
-    drawn = {key: np.concatenate([part[key] for part in parts]) if parts else None for key in MEASURES}
-    rows = _resample.one_hot(answers.targets, classes).sum(0).tolist()
+    right, held, taken = (found[0] for found in _counted(answers, once))
+    drawn = [_f1(*_counted(answers, counts)) for counts in _resample.counts(answers)]
+    f1, ends = _f1(right, held, taken), np.concatenate(drawn) if drawn else np.empty((0, classes))
     return [
-        {"class": str(names[k]), "rows": rows[k]} | {key: _entry(values[key][k], drawn[key], k) for key in MEASURES}
+        {
+            "class": str(names[k]),
+            "rows": int(held[k]),
+            "recall": _share(right[k], held[k]),
+            "precision": _share(right[k], taken[k]),
+            "f1": {"value": float(f1[k]), "interval": _resample.middle(ends[:, k])} if held[k] + taken[k] else None,
+        }
         for k in range(classes)
     ]
 
 
-def _measures(answers: Answers, counts: np.ndarray) -> dict[str, np.ndarray]:
-    """Each measure of each class in every draw, [draws, classes]; NaN where it cannot be told."""
-    holds, guessed = (
-        _resample.one_hot(labels, answers.predictions.shape[-1]) for labels in (answers.targets, answers.labels)
-    )
+def _counted(answers: Answers, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of each class in every draw: answers that are right, that hold, and that are taken for it; [draws, classes] each."""
+    classes = answers.predictions.shape[-1]
+    holds, guessed = (_resample.one_hot(labels, classes) for labels in (answers.targets, answers.labels))
     right, held, taken = (_resample.sums(each, counts) for each in (holds & guessed, holds, guessed))
-    return {"recall": _share(right, held), "precision": _share(right, taken), "f1": _share(2 * right, held + taken)}
+    return right, held, taken
 
 
-def _share(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
-    return np.divide(part, whole, out=np.full_like(whole, np.nan), where=whole > 0)
+def _f1(right: np.ndarray, held: np.ndarray, taken: np.ndarray) -> np.ndarray:
+    among = held + taken
+    return np.divide(2 * right, among, out=np.full_like(among, np.nan), where=among > 0)
 
 
-def _entry(value: float, drawn: np.ndarray | None, k: int) -> dict[str, Any] | None:
-    if not np.isfinite(value):
-        return None
-    return {"value": float(value), "interval": None if drawn is None else _resample.middle(drawn[:, k])}
+def _share(hits: float, total: float) -> dict[str, Any] | None:
+    return {"value": float(hits / total), "interval": _resample.wilson(hits, total)} if total else None

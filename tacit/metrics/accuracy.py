@@ -3,7 +3,7 @@
 import numpy as np
 
 from tacit.metrics import Answers
-from tacit.metrics._resample import means
+from tacit.metrics._resample import means, wilson
 
 
 class accuracy:
@@ -16,6 +16,11 @@ class accuracy:
 
     def resampled(self, answers: Answers, counts: np.ndarray) -> np.ndarray:
         return means(_right(answers), counts)
+
+    def interval(self, answers: Answers) -> list[float] | None:
+        """Wilson's, where each row is right or wrong by itself: of an accuracy of 1 too it says how little is known."""
+        whole = answers.row is None and answers.targets.ndim == 1 and len(answers) > 1
+        return wilson(float(_right(answers).sum()), len(answers)) if whole else None
 
 
 def _right(answers: Answers) -> np.ndarray:

@@ -58,6 +58,7 @@ def run_page(files: RunFiles, *, since: int = 0, live: bool = False) -> dict[str
         "sentence": _sentence(files, promise),
         "curves": curves,
         "clients": clients,
+        "per_client": None if live else _per_client(files),
         "labels": _labels(files.clients),
         "dropped": dropped(files.rounds, planned=planned, last=last),
         "refused": {"count": len(refused), "some": refused[:MOST_REFUSED]},
@@ -92,6 +93,28 @@ def _measured(one: dict[str, Any] | None) -> list[Any]:
     """A value and the ends of its interval, for the page."""
     known = one or {}
     return [short(known.get("value")), [short(end) for end in known.get("interval") or ()]]
+
+
+def _per_client(files: RunFiles) -> dict[str, Any] | None:
+    """Clients from the one that the model serves worst to the one it serves best, where a run measured them."""
+    found = files.per_client
+    if found is None:
+        return None
+    known = [
+        (value, name, ends or (value, value))
+        for name, value, ends in zip(found["clients"], found["values"], found["intervals"], strict=True)
+        if value is not None
+    ]
+    known.sort(key=lambda one: one[0], reverse=files.measured.get("better") == "lower")
+    known = known[:: -(-len(known) // MOST_POINTS) or 1]
+    return {
+        "metric": metrics.words(found["metric"]),
+        "untold": sum(value is None for value in found["values"]),
+        "names": [name for _, name, _ in known],
+        "values": [short(value) for value, _, _ in known],
+        "low": [short(low) for _, _, (low, _) in known],
+        "high": [short(high) for _, _, (_, high) in known],
+    }
 
 
 def columns(records: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:

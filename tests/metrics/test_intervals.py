@@ -121,6 +121,13 @@ def test_classes_are_measured_as_scikit_learn_does(kind):
             assert low <= one[key]["value"] <= high
 
 
+def test_of_rows_that_are_all_right_an_interval_still_says_how_little_is_known():
+    right = Answers("classification", np.array([0] * 20 + [1] * 10), np.eye(2)[[0] * 20 + [1] * 10], ("a", "b"))
+    low, high = metrics.table(["accuracy"], right)["accuracy"]["interval"]
+    assert (round(low, 2), high) == (0.89, 1.0)
+    assert [round(one["recall"]["interval"][0], 2) for one in per_class(right)] == [0.84, 0.72]
+
+
 def test_numbers_have_no_classes():
     assert per_class(answers("regression")) == []
     assert per_class(answers("tokens")) == []
