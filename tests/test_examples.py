@@ -2,11 +2,10 @@
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+import ready
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -14,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.stem)
 def test_an_example_runs_and_is_short(path, tmp_path):
     assert len(path.read_text().splitlines()) <= 60
-    done = subprocess.run([sys.executable, path], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = ready.script(path, cwd=tmp_path).wait()
     assert done.returncode == 0, done.stderr
     assert "accuracy" in done.stdout
 
@@ -22,9 +21,7 @@ def test_an_example_runs_and_is_short(path, tmp_path):
 def test_the_python_in_the_readme_runs_as_printed(tmp_path):
     (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.S)
     assert len([line for line in code.splitlines() if line.strip()]) <= 15
-    env = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120, env=env
-    )
+    (tmp_path / "readme.py").write_text(code)
+    done = ready.script(tmp_path / "readme.py", cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}).wait()
     assert done.returncode == 0, done.stderr
     assert "add or remove one record" in done.stdout

@@ -10,7 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
-from terminal import hears_ctrl_c, refused
+import ready
+from terminal import refused
 
 import tacit
 from tacit.experiment.file import shipped
@@ -23,15 +24,14 @@ SMALL = ["--set", "train.rounds=3", "--set", "train.local_steps=2", "--set", "da
 def command(tmp_path):
     """Runs `tacit ...` in an empty folder."""
 
-    def call(*words, **options):
-        line = [sys.executable, "-m", "tacit", *map(str, words)]
-        return subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=120, **options)
-
-    return call
+    return lambda *words, **options: ready.tacit(*words, cwd=tmp_path, **options).wait()
 
 
-def test_version(command):
-    assert command("--version").stdout.strip() == f"tacit {tacit.__version__}"
+def test_version():
+    line = [sys.executable, "-m", "tacit", "--version"]
+    assert (
+        subprocess.run(line, capture_output=True, text=True, check=True).stdout.strip() == f"tacit {tacit.__version__}"
+    )
 
 
 def test_run_shows_progress_a_table_the_guarantee_and_the_files(command, tmp_path):
@@ -104,29 +104,24 @@ def test_sigterm_before_a_run_has_begun_says_that_nothing_had(tmp_path):
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_ctrl_c_and_sigterm_leave_a_resumable_run_and_say_so_in_one_sentence(command, tmp_path, number, code):
-    line = [sys.executable, "-m", "tacit", "run", "digits", "--out", "here", "--set", "train.rounds=2000"]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "preexec_fn": hears_ctrl_c}
-    process = subprocess.Popen(line, cwd=tmp_path, text=True, start_new_session=True, **pipes)
+    process = ready.tacit("run", "digits", "--out", "here", "--set", "train.rounds=500", cwd=tmp_path)
     log = tmp_path / "here" / "rounds.jsonl"
     for _ in range(600):
         if log.exists() and log.read_text().count("\n") >= 2:
             break
         time.sleep(0.1)
     os.killpg(process.pid, number)
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == code
-    assert said == "Stopped. Nothing is lost: go on with `tacit run --resume --out here`.\n"
+    ended = process.wait()
+    assert ended.returncode == code
+    assert ended.stderr == "Stopped. Nothing is lost: go on with `tacit run --resume --out here`.\n"
     assert left_in(process.pid) == []
     done = log.read_text().count("\n")
-    process = subprocess.Popen(
-        [*line[:3], "run", "--resume", "--out", "here"], cwd=tmp_path, stdout=subprocess.PIPE, text=True
-    )
+    process = ready.tacit("run", "--resume", "--out", "here", cwd=tmp_path)
     for _ in range(600):
         if log.read_text().count("\n") >= done + 2:
             break
         time.sleep(0.1)
     process.kill()
-    process.communicate()
     assert log.read_text().count("\n") >= done + 2
 
 

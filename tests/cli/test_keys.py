@@ -2,20 +2,15 @@
 
 import json
 import stat
-import subprocess
-import sys
 
 import pytest
+import ready
 from terminal import refused
 
 
 @pytest.fixture
 def command(tmp_path):
-    def call(*words):
-        line = [sys.executable, "-m", "tacit", "keys", *map(str, words)]
-        return subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=240)
-
-    return call
+    return lambda *words: ready.tacit("keys", *words, cwd=tmp_path).wait(240)
 
 
 def test_keys_are_made_shown_and_split(command, tmp_path):

@@ -1,21 +1,15 @@
 """`tacit report` as a person types it."""
 
 import shutil
-import subprocess
-import sys
 
 import pytest
+import ready
 
 
 @pytest.fixture
 def command(tmp_path):
     """Runs `tacit report ...` in an empty folder."""
-
-    def call(*words):
-        line = [sys.executable, "-m", "tacit", "report", *map(str, words)]
-        return subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-
-    return call
+    return lambda *words: ready.tacit("report", *words, cwd=tmp_path).wait()
 
 
 def test_a_page_is_made_again_in_its_folder_or_where_it_is_wanted(command, ended, tmp_path):

@@ -13,9 +13,9 @@ from pathlib import Path
 import matplotlib.image
 import numpy as np
 import pytest
+import ready
 from rich.console import Console
 from scipy import stats
-from terminal import hears_ctrl_c
 
 import tacit
 from tacit.cli.compare import command
@@ -167,18 +167,17 @@ def marks_of(paths):
 
 
 def test_force_sets_a_comparison_aside_and_ctrl_c_stops_its_workers_and_says_how_to_go_on(copy):
-    line = [sys.executable, "-m", "tacit", "compare", "--seeds", "2", "--jobs", "2", "--out", "copy", "--force"]
+    line = ["compare", "--seeds", "2", "--jobs", "2", "--out", "copy", "--force"]
     line += ["--set", "train.rounds=400", "--set", "privacy.epsilon=3", "--set", "data.clients=4"]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "preexec_fn": hears_ctrl_c}
-    process = subprocess.Popen(line, cwd=copy.parent, text=True, start_new_session=True, **pipes)
+    process = ready.tacit(*line, cwd=copy.parent)
     logs = [copy / "runs" / "as-given" / f"seed-{seed}" / "rounds.jsonl" for seed in (0, 1)]
     until(lambda: all(log.exists() and log.read_text().count("\n") >= 2 for log in logs))
     workers = children(process.pid)
     os.killpg(process.pid, signal.SIGINT)
-    out, said = process.communicate(timeout=30)
-    assert process.returncode == 130
-    assert said.strip() == "Stopped. Nothing is lost: go on with `tacit compare --resume --out copy`."
-    assert "1 cell, 2 runs" in out
+    ended = process.wait(30)
+    assert ended.returncode == 130
+    assert ended.stderr.strip() == "Stopped. Nothing is lost: go on with `tacit compare --resume --out copy`."
+    assert "1 cell, 2 runs" in ended.stdout
     assert len(workers) == 2
     assert not any(Path(f"/proc/{worker}").exists() for worker in workers)
     assert len(list(copy.with_name("copy.1").glob("runs/*/*/ledger.db"))) == 12
@@ -242,8 +241,7 @@ def test_bad_input_is_refused_before_anything_starts(tmp_path, line, changes, se
 
 
 def test_the_command_line_refuses_in_one_sentence_with_exit_code_2(tmp_path):
-    line = [sys.executable, "-m", "tacit", "compare", "--vary", "privacy.epsilon=1,-3", "--out", "here"]
-    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = ready.tacit("compare", "--vary", "privacy.epsilon=1,-3", "--out", "here", cwd=tmp_path).wait()
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.strip() == "Expected privacy.epsilon > 0, got -3.0."
     assert not (tmp_path / "here").exists()

@@ -3,10 +3,9 @@
 import csv
 import json
 import re
-import subprocess
-import sys
 
 import pytest
+import ready
 from terminal import refused
 from typer.testing import CliRunner
 
@@ -154,6 +153,4 @@ def test_a_run_on_images_says_how_it_is_used(predict, tmp_path):
 )
 def test_what_is_not_there_is_refused_with_exit_code_2(tmp_path, words, sentence):
     (tmp_path / "new.csv").write_text("x\n1\n")
-    line = [sys.executable, "-m", "tacit", "predict", *words]
-    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
-    assert sentence in refused(done)
+    assert sentence in refused(ready.tacit("predict", *words, cwd=tmp_path).wait())
