@@ -21,7 +21,8 @@ def encoder_of(source: "csv", columns: Sequence[str], classes: Sequence[str]) ->
     """The encoder of these columns. Raises BadInput for declarations that contradict each other."""
     made = tuple(column_of(column, source) for column in columns)
     width = sum(column.width for column in made)
-    return Encoder(tuple(classes), (width,), made, label=source.label, header=source.header)
+    outputs = 0 if classes else 1
+    return Encoder(tuple(classes), (width,), made, label=source.label, header=source.header, outputs=outputs)
 
 
 def column_of(name: str, source: "csv") -> Column:

@@ -1,5 +1,6 @@
 """Reads the files of the source `csv`: block by block, encoded by public rules, every refusal with its line."""
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ import numpy as np
 import torch
 
 from tacit.data import csv_columns, names, read_notes
-from tacit.data.csv_text import MISSING, Cells, Table, listing, tables
+from tacit.data.csv_text import MISSING, Cells, Table, is_number, listing, tables
 from tacit.data.dataset import Dataset
 from tacit.data.encoder import Column
 from tacit.data.features import encode
@@ -49,7 +50,9 @@ def load(source: "csv", *, seed: int) -> Dataset:
     same = source.test_path == source.path
     test_files = [] if same else listing(source.test_path)
     tests = [block for file in test_files for block in read(file, made, source, client=TEST_ROWS)]
-    class_names, notes = names.classes(source.classes, [block.labels for block in (*blocks, *tests)])
+    class_names, notes = (), ()
+    if source.classes != names.NUMBERS:
+        class_names, notes = names.classes(source.classes, [block.labels for block in (*blocks, *tests)])
     encoder = csv_columns.encoder_of(source, columns, class_names)
     rows = _joined(blocks, class_names)
     test = rows if same else _joined(tests, class_names) if tests else None
@@ -92,6 +95,8 @@ def read_labels(table: Table, source: "csv") -> names.Coded:
     """The labels of a table's rows; 1.0 is the declared class 1. Raises: BadData."""
     known = csv_columns.declared_classes(source)
     texts, codes = names.coded(_present(table, source.label, marks=MISSING.difference(known)))
+    if source.classes == names.NUMBERS:
+        return _refuse_no_numbers(table, texts, codes), codes
     meant = class_of(known)
     found = np.array(
         [meant.get(text, meant.get(names.plain(text), "")) if known else names.plain(text) for text in texts]
@@ -101,6 +106,23 @@ def read_labels(table: Table, source: "csv") -> names.Coded:
         row = int(np.argmax(unknown))
         raise undeclared_label(table, row, texts[codes[row]])
     return names.coded(found[codes])
+
+
+def number(cell: str) -> float | None:
+    """The number that a cell says, as a float32 has it; None where it says none that is finite."""
+    with np.errstate(over="ignore"):
+        found = float(np.float32(cell)) if is_number(cell) else math.nan
+    return found if math.isfinite(found) else None
+
+
+def _refuse_no_numbers(table: Table, texts: tuple[str, ...], codes: np.ndarray) -> tuple[str, ...]:
+    """Raises BadData for the first target that is no finite number."""
+    odd = np.array([number(text) is None for text in texts], bool)[codes]
+    if odd.any():
+        row = int(np.argmax(odd))
+        cell = texts[codes[row]]
+        raise BadData(f"{table.place(row)} has the target {cell!r}, which is no finite number: correct it.", cell=cell)
+    return texts
 
 
 def class_of(known: Sequence[str]) -> dict[str, str]:
@@ -126,9 +148,14 @@ def _present(table: Table, column: str, *, marks: frozenset[str]) -> Cells:
 
 
 def _joined(blocks: Sequence[Block], class_names: tuple[str, ...]) -> Rows:
-    """Blocks as one set of rows, with labels as class indices."""
+    """Blocks as one set of rows, with labels as class indices, or as numbers where there are no classes."""
     code_of = {name: code for code, name in enumerate(class_names)}
-    y = [np.array([code_of[name] for name in block.labels[0]], np.int64)[block.labels[1]] for block in blocks]
+    y = [
+        np.array([code_of[name] for name in block.labels[0]], np.int64)[block.labels[1]]
+        if class_names
+        else np.array(block.labels[0], np.float32)[block.labels[1]]
+        for block in blocks
+    ]
     clients = [block.clients for block in blocks if block.clients]
     x = torch.from_numpy(np.concatenate([block.x for block in blocks]))
     return Rows(x=x, y=np.concatenate(y), clients=names.merged(clients) if clients else None)

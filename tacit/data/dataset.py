@@ -74,7 +74,7 @@ class Dataset:
     @property
     def reading(self) -> Encoder:
         """How new rows are to be read for a model of this data."""
-        return self.encoder or Encoder(classes=tuple(map(str, self.class_names)), shape=tuple(self.x.shape[1:]))
+        return self.encoder or reading(self.x, self.y, self.class_names)
 
     @property
     def classes(self) -> int:
@@ -95,6 +95,15 @@ class Dataset:
         """
         each = f" in rows of {self.y.shape[1]}" if self.y.dim() > 1 else ""
         return f"numbers{each}" if self.y.is_floating_point() else f"{self.classes} classes{each}"
+
+
+def reading(x: torch.Tensor, y: torch.Tensor, class_names: tuple[str, ...], *, divide_by: float = 1.0) -> Encoder:
+    """How new rows are read that are tensors like these: answered by a class, by numbers, or by a score for every token."""
+    shape = tuple(x.shape[1:])
+    if y.dim() == 1 and not y.is_floating_point():
+        return Encoder(tuple(map(str, class_names)), shape, divide_by=divide_by)
+    outputs = (y.shape[1] if y.dim() > 1 else 1) if y.is_floating_point() else len(class_names)
+    return Encoder((), shape, divide_by=divide_by, outputs=outputs)
 
 
 def refuse_not_finite(

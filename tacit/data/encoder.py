@@ -85,10 +85,11 @@ class Column:
 
 @dataclass(frozen=True)
 class Encoder:
-    """What a row is, for a model: its columns in their order, or without columns the shape of a tensor; and the classes.
+    """What a row is, for a model: its columns in their order, or without columns the shape of a tensor; and what is answered.
 
-    `shape` is that of one encoded row. `label` names the column of labels, which new rows need not have; `header` the columns of
-    files without a first line of names. Tensors are divided by `divide_by`. Raises BadInput for what contradicts itself.
+    That is one of the `classes`, or, where there are none, as many numbers as `outputs`. `shape` is that of one encoded row.
+    `label` names the column of labels, which new rows need not have; `header` the columns of files without a first line of names.
+    Tensors are divided by `divide_by`. Raises BadInput for what contradicts itself.
 
     >>> Encoder(classes=("no", "yes"), shape=(1,), columns=(Column("age", limits=(0.0, 120.0)),)).names
     ('age',)
@@ -100,11 +101,15 @@ class Encoder:
     label: str | None = None
     header: tuple[str, ...] = ()
     divide_by: float = 1.0
+    outputs: int = 0
 
     def __post_init__(self) -> None:
         refuse_odd(self.classes, "the classes")
         refuse_odd([*self.header, *([] if self.label is None else [self.label])], "the names of columns")
-        if len(self.classes) < 2 or len(set(self.classes)) < len(self.classes):
+        if self.outputs:
+            if self.classes or not 0 < self.outputs <= MOST_FEATURES:
+                raise BadInput(f"Expected an encoder to have classes or 1 to {MOST_FEATURES} outputs, not both.")
+        elif len(self.classes) < 2 or len(set(self.classes)) < len(self.classes):
             raise BadInput("Expected an encoder to have at least 2 classes, each once.")
         if len(self.shape) > MOST_SIDES or not 0 < math.prod(self.shape) <= MOST_FEATURES:
             raise BadInput(f"Expected the shape of a row to have 1 to {MOST_FEATURES} numbers.")

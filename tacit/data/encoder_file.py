@@ -20,7 +20,8 @@ from tacit.data.encoder import (
 from tacit.errors import BadInput
 
 NAME = "encoder.json"
-FORMAT = "tacit encoder 1"
+FORMAT = "tacit encoder 2"
+FORMATS = ("tacit encoder 1", FORMAT)  # the first had classes alone
 MOST_TEXT = 1 << 24  # characters: 20,000 columns with some hundred each, and to spare
 MOST_BRACKETS = 3 * MOST_COLUMNS + 10
 WHAT = "The encoder"
@@ -45,6 +46,7 @@ def text(encoder: Encoder) -> str:
         "shape": list(encoder.shape),
         "header": list(encoder.header),
         "divide_by": encoder.divide_by,
+        "outputs": encoder.outputs,
         "columns": columns,
     }
     return json.dumps(record, indent=1, allow_nan=False)
@@ -58,9 +60,11 @@ def read(content: object) -> Encoder:
     True
     """
     record = parse.json_object(content, what=WHAT, most=MOST_TEXT, brackets=MOST_BRACKETS, finite=True)
-    parts = ("format", "classes", "label", "shape", "header", "divide_by", "columns")
-    form, classes, label, shape, header, divide_by, columns = parse.fields(record, *parts, what=WHAT)
-    if form != FORMAT:
+    if isinstance(record, dict) and record.get("format") == FORMATS[0]:
+        record = {"outputs": 0} | record
+    parts = ("format", "classes", "label", "shape", "header", "divide_by", "outputs", "columns")
+    form, classes, label, shape, header, divide_by, outputs, columns = parse.fields(record, *parts, what=WHAT)
+    if form not in FORMATS:
         raise BadInput(f"{WHAT} is not of the format {FORMAT!r}: it was written by another version of Tacit.")
     sides = parse.several(shape, what="The shape of a row", most=MOST_SIDES)
     return Encoder(
@@ -70,6 +74,7 @@ def read(content: object) -> Encoder:
         label=None if label is None else parse.text(label, what="The label", most=MOST_NAME),
         header=_words(header, "A name of the header"),
         divide_by=_number(divide_by, "What tensors are divided by"),
+        outputs=parse.whole(outputs, what="The number of outputs", least=0, most=MOST_FEATURES),
     )
 
 

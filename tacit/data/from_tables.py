@@ -46,11 +46,14 @@ def dataset(
 ) -> Dataset:
     """The data set, with these test rows or with a share of the others held out. Raises BadData."""
     tables = [table] if test is None else [table, test]
-    class_names, notes = names.classes(classes, [names.coded(one.labels) for one in tables])
-    labels = [
-        torch.from_numpy(class_indices(one.labels, class_names, where=where, key="classes"))
-        for one, where in zip(tables, ("y", "the y of test"), strict=False)
-    ]
+    if classes == names.NUMBERS:
+        class_names, notes, labels = (), (), [torch.from_numpy(one.labels) for one in tables]
+    else:
+        class_names, notes = names.classes(classes, [names.coded(one.labels) for one in tables])
+        labels = [
+            torch.from_numpy(class_indices(one.labels, class_names, where=where, key="classes"))
+            for one, where in zip(tables, ("y", "the y of test"), strict=False)
+        ]
     client_names, client = table.clients or (None, None)
     x, y = table.x, labels[0]
     if test is not None:

@@ -14,6 +14,7 @@ import numpy as np
 
 from tacit.data.from_tables import Classes, dataset, declared, refuse_test
 from tacit.data.handed import table, test_table
+from tacit.data.names import NUMBERS
 from tacit.data.row_hashes import HASH_BYTES, row_hashes
 
 
@@ -22,8 +23,9 @@ class Dataset:
 
     `x` and `y` are arrays, tensors or lists, with `clients` naming the client of each row; or `x` is a list of (x, y), one pair
     for each client, or a dict of them by name. Features become float32. `classes` are the labels as a list, a number c for
-    0..c-1, or "from-data", which makes the labels found public. `test` has rows that are public; without any, `test_share`
-    holds out about that share: a coin for each record, keyed by `test_seed` and the record alone.
+    0..c-1, "from-data", which makes the labels found public, or "numbers" where y are numbers (a regression). `test` has rows
+    that are public; without any, `test_share` holds out about that share: a coin for each record, keyed by `test_seed` and the
+    record alone.
 
     Raises BadInput or BadData in one sentence.
 
@@ -44,9 +46,12 @@ class Dataset:
     ):
         said = declared(classes)
         refuse_test(test, test_share)
-        tests = None if test is None else test_table(test)
+        numeric = said == NUMBERS
+        tests = None if test is None else test_table(test, numeric=numeric)
         self._held_out = {} if test_share is None else {"test_share": test_share, "test_seed": test_seed}
-        self.rows = dataset(table(x, y, clients), tests, classes=said, share=test_share, seed=test_seed)
+        self.rows = dataset(
+            table(x, y, clients, numeric=numeric), tests, classes=said, share=test_share, seed=test_seed
+        )
 
     @classmethod
     def from_pandas(
@@ -126,12 +131,12 @@ class Dataset:
 
         declared(how.get("classes"))  # before hours of loading
         refuse_test(how.get("test"), how.get("test_share"))
-        return cls(stored(load, clients, folder=folder), **how)
+        return cls(stored(load, clients, folder=folder, numeric=how.get("classes") == NUMBERS), **how)
 
     def __repr__(self) -> str:
         rows, tests = self.rows, len(self.rows.test_y)
         clients = f"{len(rows.client_names)} clients, " if rows.client_names else ""
-        sizes = f"{len(rows.y)} rows of shape {list(rows.x.shape[1:])}, {clients}{rows.classes} classes"
+        sizes = f"{len(rows.y)} rows of shape {list(rows.x.shape[1:])}, {clients}{rows.targets}"
         return f"Dataset({sizes}, {tests} test row{'s' * (tests != 1)})"
 
     def settings(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from tacit.data import names
-from tacit.data.arrays import client_codes, features, one_label_each
+from tacit.data.arrays import client_codes, features, numbers, one_label_each
 from tacit.errors import BadData, BadInput
 
 PAIRS = "Expected a list of (x, y), one pair per client, or x and y, one label per row"
@@ -27,16 +27,16 @@ class Table:
     mapped: bool = False  # whether the rows lie in a file, client by client
 
 
-def table(x: Any, y: Any, clients: Any = None, *, of: str = "") -> Table:
-    """One table, of rows with their labels, or of a pair for each client. Raises BadInput, BadData.
+def table(x: Any, y: Any, clients: Any = None, *, of: str = "", numeric: bool = False) -> Table:
+    """One table, of rows with their labels (`numeric`: numbers), or of a pair for each client. Raises BadInput, BadData.
 
     `clients` names the client of each row, or of each pair; `of` says whose rows they are where something is wrong.
     """
     if isinstance(x, Table):
         return x
     if y is None:
-        return _pairs(x, clients)
-    rows, labels = _rows(x, y, of=of)
+        return _pairs(x, clients, numeric=numeric)
+    rows, labels = _rows(x, y, of=of, numeric=numeric)
     if clients is None:
         return Table(rows, labels)
     whose = array(clients, where="clients")
@@ -44,13 +44,13 @@ def table(x: Any, y: Any, clients: Any = None, *, of: str = "") -> Table:
     return Table(rows, labels, client_codes(whose, where="clients", rows=len(rows)))
 
 
-def test_table(test: Any) -> Table:
+def test_table(test: Any, *, numeric: bool) -> Table:
     """The test rows, as one pair. Raises BadInput, BadData."""
     if not isinstance(test, Sequence) or isinstance(test, str) or len(test) != 2:
         raise BadInput(
             f"Expected test to be a pair (x, y) of public rows and their labels, got a {type(test).__name__}."
         )
-    return table(*test, of=" of test")
+    return table(*test, of=" of test", numeric=numeric)
 
 
 def array(value: Any, *, where: str) -> np.ndarray:
@@ -80,7 +80,7 @@ def texts(values: np.ndarray, *, where: str) -> np.ndarray:
     return np.array([str(value) for value in found], dtype=str).reshape(values.shape)
 
 
-def _rows(x: Any, y: Any, *, of: str) -> tuple[torch.Tensor, np.ndarray]:
+def _rows(x: Any, y: Any, *, of: str, numeric: bool = False) -> tuple[torch.Tensor, np.ndarray]:
     """Rows and labels, checked against each other."""
     given = array(x, where=f"x{of}")
     with np.errstate(over="ignore"):  # infinite values are refused by their row
@@ -88,7 +88,8 @@ def _rows(x: Any, y: Any, *, of: str) -> tuple[torch.Tensor, np.ndarray]:
     rows = features(own, where=f"x{of}")
     if not len(rows):
         raise BadData(f"x{of} has no rows: pass some, or leave it out.")
-    return rows, _labels(array(y, where=f"y{of}"), where=f"y{of}", rows=len(rows))
+    read = numbers if numeric else _labels
+    return rows, read(array(y, where=f"y{of}"), where=f"y{of}", rows=len(rows))
 
 
 def _labels(y: np.ndarray, *, where: str, rows: int) -> np.ndarray:
@@ -108,7 +109,7 @@ def _labels(y: np.ndarray, *, where: str, rows: int) -> np.ndarray:
     return one_label_each(y, where=where, rows=rows)
 
 
-def _pairs(parts: Any, given: Any) -> Table:
+def _pairs(parts: Any, given: Any, *, numeric: bool) -> Table:
     """A pair for each client, in the order in which they came: budgets may be a list in that order."""
     if isinstance(parts, Mapping):
         if given is not None:
@@ -121,19 +122,19 @@ def _pairs(parts: Any, given: Any) -> Table:
     called = distinct(given, count=len(parts))
     tables = list[tuple[torch.Tensor, np.ndarray]]()
     for name, pair in zip(called, parts, strict=True):
-        tables.append(rows_and_labels(pair, name, tables[0] if tables else None, called[0]))
+        tables.append(rows_and_labels(pair, name, tables[0] if tables else None, called[0], numeric=numeric))
     owner = np.repeat(np.arange(len(called), dtype=np.int32), [len(labels) for _, labels in tables])
     rows, labels = (torch.cat([x for x, _ in tables]), np.concatenate([y for _, y in tables]))
     return Table(rows, labels, (called, owner))
 
 
 def rows_and_labels(
-    pair: Any, name: str, first: tuple[torch.Tensor, np.ndarray] | None, other: str
+    pair: Any, name: str, first: tuple[torch.Tensor, np.ndarray] | None, other: str, *, numeric: bool = False
 ) -> tuple[torch.Tensor, np.ndarray]:
     """The rows and labels of one client, like those of the first. Raises BadInput, BadData naming the client."""
     if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2:
         raise BadInput(f"{PAIRS}; what stands for client {name!r} is a {type(pair).__name__}.")
-    now = _rows(*pair, of=f" of client {name!r}")
+    now = _rows(*pair, of=f" of client {name!r}", numeric=numeric)
     if first is not None:
         _refuse_unlike(first, now, other, name)
     return now
@@ -157,6 +158,10 @@ def _refuse_unlike(
     if one != two:
         raise BadData(
             f"Client {name!r} has rows of shape {one} and client {other!r} of shape {two}: all need the same features."
+        )
+    if first[1].shape[1:] != now[1].shape[1:]:
+        raise BadData(
+            f"Client {name!r} and client {other!r} have another number of targets for each row: all need the same."
         )
     if (first[1].dtype.kind == "U") != (now[1].dtype.kind == "U"):
         raise BadData(

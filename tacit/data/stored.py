@@ -20,7 +20,7 @@ from tacit.errors import BadInput
 Load = Callable[[Any], tuple[Any, Any]]
 
 
-def stored(load: Load, clients: Iterable[Any], *, folder: Path | str | None = None) -> Table:
+def stored(load: Load, clients: Iterable[Any], *, folder: Path | str | None = None, numeric: bool = False) -> Table:
     """The rows of all clients, one client after the other, as a map of a file. Raises BadInput, BadData by client."""
     if not callable(load) or isinstance(clients, str):
         raise BadInput("Expected a function that gives the (x, y) of a client, and the clients' names.")
@@ -31,7 +31,7 @@ def stored(load: Load, clients: Iterable[Any], *, folder: Path | str | None = No
         for name, client in zip(called, asked, strict=True):
             with plugin.guarded(f"The rows of client {name!r} cannot be loaded"):
                 pair = load(client)
-            now = rows_and_labels(pair, name, first, called[0])
+            now = rows_and_labels(pair, name, first, called[0], numeric=numeric)
             first = first or (now[0][:1].clone(), now[1][:1])
             file.write(now[0].numpy().data)
             labels.append(now[1])

@@ -93,8 +93,9 @@ def note_clients(parts: Parts, ledger: Ledger | None, folder: Folder, *, simulat
     """Writes down how rows are read, who the clients are and what they are promised: a report or a prediction needs nothing but
     the folder. Raises BadInput for names that no file can hold.
     """
-    if parts.dataset.classified:  # `finish` puts the model beside it
-        folder.write(encoder_file.NAME, encoder_file.text(parts.dataset.reading).encode())
+    folder.write(
+        encoder_file.NAME, encoder_file.text(parts.dataset.reading).encode()
+    )  # `finish` puts the model beside it
     blank = promise(parts.experiment, parts.plan.words(parts.experiment)) if ledger else None
     way = os.path.relpath(ledger.path, folder.path) if ledger else None
     folder.write("clients.json", json.dumps(clients_record(parts, blank, ledger=way, simulated=simulated)).encode())

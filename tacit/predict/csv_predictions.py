@@ -11,32 +11,28 @@ import numpy as np
 import torch
 
 from tacit import parse
-from tacit.data.csv_files import class_of
+from tacit.data.csv_files import class_of, number
 from tacit.data.csv_text import MISSING, Heading, Table, header, tables
 from tacit.data.encoder import Encoder
 from tacit.data.names import DECIMAL, plain
 from tacit.data.read_notes import Counts, changed, counted
-from tacit.engine.evaluate import CHUNK
 from tacit.errors import BadData, BadInput
-from tacit.losses.cross_entropy import cross_entropy
-from tacit.predict.predictor import Predictions, Predictor
+from tacit.predict.judge import Judge
+from tacit.predict.predictor import Numbers, Predictions, Predictor
 
 if TYPE_CHECKING:
     from _csv import Writer
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
-UNLABELLED = -1
 
 
 @dataclass
 class Told:
-    """What predicting a file tells beside the predictions: how many rows, and where they have labels how many were right."""
+    """What predicting a file tells beside the predictions: how many rows, and what they are worth where rows have labels."""
 
     rows: int = 0
     left_out: int = 0
-    labelled: int = 0
-    right: int = 0
-    loss: float = 0.0  # summed
+    judge: Judge | None = None
     passed_over: tuple[str, ...] = ()  # columns that are neither features nor the label
     changes: Counts = field(default_factory=Counter)
     ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
@@ -44,11 +40,8 @@ class Told:
     def sentences(self) -> Iterator[str]:
         """What a person should know, a sentence each."""
         yield f"Predicted {self.rows - self.left_out} of {self.rows} rows."
-        if self.labelled:
-            yield (
-                f"Accuracy {self.right / self.labelled:.4f}, loss {self.loss / self.labelled:.4f} on the {self.labelled} that"
-                " have a label."
-            )
+        if self.judge is not None:
+            yield from self.judge.sentences()
         if self.left_out:
             lack = "1 row lacks a value that it must have, and has"
             many = f"{self.left_out} rows lack a value that they must have, and have"
@@ -80,9 +73,12 @@ def predict_file(predictor: Predictor, path: Path, file: TextIO) -> Told:
     told = Told(passed_over=tuple(name for name in head if name not in wanted))
     told.ranges = {column.name: column.limits for column in encoder.columns if column.limits}
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(["line", "prediction", *(safe(f"probability_{name}") for name in encoder.classes)])
+    told.judge = Judge(predictor) if label else None
     for table in tables(path, wanted, ignored=None, heading=heading):
+        first = not told.rows
         found = _block(predictor, table, label, told)
+        if first:
+            writer.writerow(["line", *map(safe, found.columns)])
         _write(writer, table, found)
     if not told.rows:
         raise BadData(f"{path} holds no rows: there is nothing to predict.")
@@ -99,46 +95,53 @@ def safe(cell: str) -> str:
 
 
 @torch.inference_mode()
-def _block(predictor: Predictor, table: Table, label: str | None, told: Told) -> Predictions:
+def _block(predictor: Predictor, table: Table, label: str | None, told: Told) -> Predictions | Numbers:
     found = predictor.encode(table)
     scores = predictor.scores(torch.from_numpy(found.x)).cpu()
     told.rows += len(found.kept)
     told.left_out += int((~found.kept).sum())
     told.changes.update(counted(found.changes, None))
-    if label is not None:
-        _judge(scores, torch.from_numpy(_labels(table, label, predictor.encoder)[found.kept]), told)
-    whole = torch.full((len(found.kept), len(predictor.encoder.classes)), float("nan"))
-    whole[torch.from_numpy(found.kept)] = scores
-    return predictor.decided(whole)
+    if label is not None and told.judge is not None:
+        read = _labels if predictor.encoder.classes else _targets
+        targets, known = (torch.from_numpy(part[found.kept]) for part in read(table, label, predictor.encoder))
+        told.judge.add(scores, targets, known)
+    return predictor.decided(scores if found.kept.all() else predictor.filled(scores, found.kept))
 
 
-def _judge(scores: torch.Tensor, y: torch.Tensor, told: Told) -> None:
-    """Counts what was right as a run's evaluation does, so that the same rows give the same figures."""
-    for part, truth in zip(scores.split(CHUNK), y.split(CHUNK), strict=True):
-        known = truth != UNLABELLED
-        told.labelled += int(known.sum())
-        told.right += int((part.argmax(1)[known] == truth[known]).sum())
-        told.loss += float(cross_entropy(part[known], truth[known]).sum())
+def _targets(table: Table, label: str, encoder: Encoder) -> tuple[np.ndarray, np.ndarray]:
+    """The number of each row, and whether it has one. Raises BadData for a cell that says none."""
+    values, known = np.zeros(len(table.lines), np.float32), np.zeros(len(table.lines), bool)
+    for row, cell in enumerate(map(str, table.columns[label])):
+        found = number(cell)
+        if found is not None:
+            values[row], known[row] = found, True
+        elif cell not in MISSING:
+            raise BadData(
+                f"{table.place(row)} has the target {cell!r}, which is no finite number: correct it.", cell=cell
+            )
+    return values, known
 
 
-def _labels(table: Table, label: str, encoder: Encoder) -> np.ndarray:
-    """The class of each row, or UNLABELLED. Raises BadData for a label that is no class."""
+def _labels(table: Table, label: str, encoder: Encoder) -> tuple[np.ndarray, np.ndarray]:
+    """The class of each row, and whether it has one. Raises BadData for a label that is no class."""
     meant, code_of = class_of(encoder.classes), {name: code for code, name in enumerate(encoder.classes)}
-    codes = np.full(len(table.lines), UNLABELLED, np.int64)
+    codes, known = np.zeros(len(table.lines), np.int64), np.zeros(len(table.lines), bool)
     for row, cell in enumerate(table.columns[label]):
         name = meant.get(cell, meant.get(plain(cell)))
         if name is not None:
-            codes[row] = code_of[name]
+            codes[row], known[row] = code_of[name], True
         elif cell not in MISSING:
             raise BadData(
                 f"{table.place(row)} has the label {cell!r}, which is no class of the model: correct it.", cell=cell
             )
-    return codes
+    return codes, known
 
 
-def _write(writer: "Writer", table: Table, found: Predictions) -> None:
-    for line, label, row in zip(table.lines, found.labels, found.probabilities.tolist(), strict=True):
-        if label is None:
-            writer.writerow([line, "", *[""] * len(row)])
-        else:
-            writer.writerow([line, safe(label), *(f"{value:.6g}" for value in row)])
+def _write(writer: "Writer", table: Table, found: Predictions | Numbers) -> None:
+    empty = [""] * len(found.columns)
+    for line, row in zip(table.lines, found.rows(), strict=True):
+        writer.writerow([line, *(empty if row is None else map(_cell, row))])
+
+
+def _cell(value: str | float) -> str:
+    return safe(value) if isinstance(value, str) else f"{value:.6g}"

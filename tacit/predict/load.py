@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError, safe_open
 
-from tacit import models, parse
+from tacit import models, parse, tasks
 from tacit.build.parts import model_of
 from tacit.data import encoder_file
 from tacit.data.encoder import Encoder
@@ -19,6 +19,7 @@ from tacit.predict.predictor import Predictor
 from tacit.train.flat import blocks
 
 MODEL = "model.safetensors"
+NUMBERS = ("regression", "multilabel", "tokens")  # tasks that answer numbers, not one of the classes
 BYTES_OF_A_CHARACTER = 4  # at most, in UTF-8
 
 
@@ -31,17 +32,20 @@ def load(run: Path | str, *, trust: bool = False) -> Predictor:
     folder = Path(run)
     experiment, encoder = _experiment(folder), _encoder(folder)
     name = experiment.model.name
-    if experiment.task.kind != "classification":
+    for what, named in (("model", name), ("task", experiment.task.kind)):
+        if ":" in named and not trust:
+            raise BadInput(
+                f"{folder} names the {what} {parse.shown(named)}, which is code of somebody's own: if you know it, say trust=True"
+                " (in Python) or --trust."
+            )
+    task = tasks.unread(experiment.task.kind)
+    if (experiment.task.kind in NUMBERS) != bool(encoder.outputs) and ":" not in experiment.task.kind:
         raise BadInput(
-            f'{folder} was trained for task.kind = "{experiment.task.kind}": only classifications can be predicted so far.'
-        )
-    if ":" in name and not trust:
-        raise BadInput(
-            f"{folder} names the model {parse.shown(name)}, which is code of somebody's own: if you know it, say trust=True (in"
-            " Python) or --trust."
+            f"{folder} is for a {experiment.task.kind} task, and its {encoder_file.NAME} answers something else."
         )
     shapes = _shapes(folder / MODEL)
-    facts = {"input_shape": encoder.shape, "classes": len(encoder.classes)}
+    answers = 1 if experiment.task.kind == "binary" else encoder.outputs or len(encoder.classes)
+    facts = {"input_shape": encoder.shape, "classes": answers}
     size = models.size(name, **facts, options=experiment.model.options())
     if size is not None and size != sum(shape.numel() for shape in shapes.values()):
         raise BadInput(
@@ -55,7 +59,7 @@ def load(run: Path | str, *, trust: bool = False) -> Predictor:
     with torch.no_grad():
         for parameter, block in zip(model.parameters(), layout, strict=True):
             parameter.copy_(tensors[block.name])
-    return Predictor(model, encoder).eval()
+    return Predictor(model, encoder, experiment, task).eval()
 
 
 def _experiment(folder: Path) -> Experiment:

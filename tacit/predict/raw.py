@@ -35,12 +35,15 @@ def table(rows: Any, encoder: Encoder) -> Table:
     return Table(WHERE, range(count), columns, unit="row")
 
 
-def tensor(rows: Any, encoder: Encoder) -> torch.Tensor:
+def tensor(rows: Any, encoder: Encoder, *, tokens: bool = False) -> torch.Tensor:
     """Rows that have no columns, such as images, as the model reads them. Raises BadInput."""
     if not isinstance(rows, torch.Tensor | np.ndarray) or tuple(rows.shape[1:]) != encoder.shape:
         found = list(rows.shape) if isinstance(rows, torch.Tensor | np.ndarray) else f"a {type(rows).__name__}"
         raise BadInput(f"Expected rows as a tensor of shape [rows, {', '.join(map(str, encoder.shape))}], got {found}.")
-    made = torch.as_tensor(rows).to(torch.float32)
+    given = torch.as_tensor(rows)
+    if tokens and not given.is_floating_point():
+        return given.to(torch.int64)
+    made = given.to(torch.float32)
     return made if encoder.divide_by == 1 else made / encoder.divide_by
 
 

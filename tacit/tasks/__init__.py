@@ -39,7 +39,7 @@ class Task(ABC):
 
     @abstractmethod
     def predictions(self, outputs: torch.Tensor) -> torch.Tensor:
-        """What the outputs mean: a probability for each class, for yes, or the numbers themselves."""
+        """What the outputs mean: a probability for each class, for yes, or the numbers themselves. It asks no data set."""
 
 
 def names() -> list[str]:
@@ -58,6 +58,12 @@ def load(experiment: Experiment, dataset: Dataset) -> Task:
     factory = plugin.find(ROOM, experiment.task.kind, key="task.kind")
     with plugin.guarded(f"task.kind = {experiment.task.kind!r} cannot be made"):
         return factory(dataset)
+
+
+def unread(kind: str) -> Task:
+    """A task without its data set, for whoever has outputs already: it knows what they mean, and no targets."""
+    factory: Any = plugin.find(ROOM, kind, key="task.kind")
+    return object.__new__(factory)
 
 
 def headline(experiment: Experiment) -> str:

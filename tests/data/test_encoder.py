@@ -48,7 +48,7 @@ def test_every_range_comes_back_to_the_last_bit(low, high):
         ('{"a":' * 5_000 + "1" + "}" * 5_000, "not valid JSON"),
         ("{}", "does not have exactly the parts"),
         (changed(more=1), "does not have exactly the parts"),
-        (changed(format="tacit encoder 2"), "written by another version"),
+        (changed(format="tacit encoder 3"), "written by another version"),
         (changed(classes=["no"]), "at least 2 classes"),
         (changed(classes=["no", "no"]), "each once"),
         (changed(classes=["no", 1]), "A class is not a printable text"),

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import IterableDataset, Subset, TensorDataset
 
+import tacit
 from tacit import Dataset
 from tacit.data.row_hashes import coins
 from tacit.errors import BadData, BadInput
@@ -342,3 +343,30 @@ def test_every_client_is_loaded_once():
 def test_what_cannot_be_loaded_is_refused_by_client(load, clients, how, sentence):
     with pytest.raises(BadInput, match=sentence):
         Dataset.from_loader(load, clients, **HOW | how)
+
+
+def test_targets_may_be_numbers_and_a_regression_is_learnt_from_them(tmp_path):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(120, 3)).astype(np.float32)
+    y = x @ [1.0, -2.0, 0.5]
+    pairs = {"north": (x[:60], y[:60]), "south": (x[60:], y[60:])}
+    data = tacit.Dataset(pairs, classes="numbers", test=(x, y))
+    assert repr(data) == "Dataset(120 rows of shape [3], 2 clients, numbers, 120 test rows)"
+    experiment = tacit.Experiment(
+        task={"kind": "regression"},
+        model={"name": "logr"},
+        data={"partition": "natural"},
+        train={"rounds": 10, "local_steps": 10, "learning_rate": 0.1},
+    )
+    history = tacit.run(experiment, data=data, out=tmp_path / "run")
+    assert history.summary["test_rmse"] < 0.3 * history.summary["metrics"]["rmse"]["baseline"]
+    assert tacit.load(tmp_path / "run").predict(x[:4]).values[:, 0] == pytest.approx(y[:4], abs=1.0)
+
+
+def test_targets_that_are_no_numbers_are_refused():
+    with pytest.raises(BadData, match="Expected y to be 2 numbers or rows of numbers"):
+        tacit.Dataset(X[:2], ["a", "b"], classes="numbers", test_share=0.5)
+    with pytest.raises(BadData, match="another number of targets for each row"):
+        tacit.Dataset([(X[:2], [1.0, 2.0]), (X[:2], [[1.0, 2.0]] * 2)], classes="numbers", test_share=0.5)
+    with pytest.raises(BadData, match="targets of python's training data holds NaN"):
+        tacit.Dataset(X[:2], [1.0, float("nan")], classes="numbers", test=(X[:1], [1.0]))

@@ -39,8 +39,8 @@ def test_the_figures_are_exact(finished, tmp_path):
     with (tmp_path / "out.csv").open("w") as file:
         told = predict_file(tacit.load(finished), finished.parent / "test.csv", file)
     summary = json.loads((finished / "summary.json").read_text())
-    assert told.right / told.labelled == summary["test_accuracy"]
-    assert told.loss / told.labelled == summary["test_loss"]
+    assert told.judge.value() == ("accuracy", summary["test_accuracy"])
+    assert told.judge.loss / told.judge.labelled == summary["test_loss"]
 
 
 def test_other_orders_more_columns_and_no_labels_give_the_same_predictions(predict):

@@ -31,7 +31,7 @@ class csv:
 
     path: str | tuple[str, ...] | None = None  # a file, a folder with a file per client, or several files
     label: str = "label"
-    classes: Classes | None = None  # the labels as a list, a number c for 0..c-1, or "from-data"
+    classes: Classes | None = None  # the labels as a list, a number c for 0..c-1, "from-data", or "numbers"
     client_column: str | None = None  # names the client of a row; None with a file per client
     test_path: str | None = None
     test_share: float = 0.2

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from rich.progress import Progress
 
 from tacit import check
 from tacit.data import names
 from tacit.data.arrays import class_indices, client_codes, features, numbers, one_label_each
-from tacit.data.dataset import Dataset
-from tacit.data.encoder import Encoder
+from tacit.data.dataset import Dataset, reading
 from tacit.data.held_out import Rows, dataset
 from tacit.errors import BadData
 
@@ -83,9 +83,7 @@ def rows_of(source: npz, *, seed: int) -> Dataset:
         class_names=class_names,
         seed=seed,
         notes=notes,
-        encoder=Encoder(classes=class_names, shape=tuple(x.shape[1:]), divide_by=source.divide_by)
-        if class_names
-        else None,
+        encoder=reading(x, torch.from_numpy(codes[0]), class_names, divide_by=source.divide_by),
     )
 
 
