@@ -24,7 +24,7 @@ from tacit.privacy.ledger.holdings import holdings
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.ledger.witness import NAME as MARK
 from tacit.tasks import headline
-from tacit.train.flat import blocks
+from tacit.train.flat import named
 from tacit.types import Guarantee
 
 
@@ -136,8 +136,7 @@ def finish(parts: Parts, ledger: Ledger | None, folder: Folder, params: torch.Te
         "version": tacit.__version__,
         "run": folder.run,
     }
-    tensors = {b.name: params[b.start : b.stop].reshape(b.shape).cpu().contiguous() for b in blocks(parts.model)}
-    folder.write("model.safetensors", save(tensors))
+    folder.write("model.safetensors", save(named(parts.model, params)))
     if experiment.metric.per_client and not parts.elsewhere:
         folder.write(per_client.NAME, json.dumps(per_client.record(parts, params)).encode())
     history = History(rounds, summary, parts.model.eval(), guarantee, ledger, folder.path)

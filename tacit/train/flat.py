@@ -71,6 +71,11 @@ def views(vector: torch.Tensor, layout: tuple[Block, ...]) -> list[torch.Tensor]
     return [block.of(vector) for block in layout]
 
 
+def named(model: nn.Module, vector: torch.Tensor) -> dict[str, torch.Tensor]:
+    """The blocks of a flat vector by the names of a model's parameters, copied, as a file has them."""
+    return {block.name: block.of(vector).cpu().contiguous() for block in blocks(model)}
+
+
 def assign(theta: torch.Tensor, vector: torch.Tensor) -> None:
     """Writes `vector` into the flat parameters `theta` of a model.
 

@@ -139,6 +139,7 @@ def site_side(count, seed):
             {"kind": "agree", "run": RUN, "experiment": text, "roster": roster, "terms": terms, "releases": 3},
             {"kind": "train", "run": RUN, "round": 1, "terms": terms},
             {"kind": "open", "run": RUN, "round": 1, "group": "all"},
+            {"kind": "keep", "run": RUN},
         ]
         body, seen = asking.body(), {"answered": 0, "refused": 0}
         for number in range(count):

@@ -9,7 +9,7 @@ from flwr.serverapp import Grid
 
 import tacit
 from tacit.errors import TacitError
-from tacit.federation.flower.gather import AGAIN_SECONDS, gather
+from tacit.federation.flower.gather import AGAIN_SECONDS, Heard, gather
 from tacit.federation.flower.muster import declaration, refuse_other_name, registered
 from tacit.federation.site.agreement import Terms
 
@@ -43,6 +43,21 @@ class Door:
             if node not in heard.answers:
                 why = heard.refusals.get(node) or heard.lost.get(node) or f"no answer in {self.seconds:g} s"
                 raise TacitError(f"Site {self.names[index]} does not agree to the run: {why}")
+
+    def hand_out(self, nodes: dict[int, int], body: bytes, *, seconds: float) -> list[str]:
+        """Sends the model that the run left to every site that is connected, and returns the names of those that kept it.
+
+        Nobody stops the run any more: who is gone or refuses has none, and is named in the server's log.
+        """
+        here = set(self.grid.get_node_ids())
+        present = {index: node for index, node in nodes.items() if node in here}
+        ask = {"kind": "keep", "run": self.common["run"]}
+        heard = gather(self.grid, dict.fromkeys(present.values(), ask), body, seconds=seconds) if present else Heard()
+        for index, node in present.items():
+            if node not in heard.answers:
+                why = heard.refusals.get(node) or heard.lost.get(node) or f"no answer in {seconds:g} s"
+                print(f"{self.names[index]} did not keep the model: {why}", flush=True)
+        return [self.names[index] for index, node in present.items() if node in heard.answers]
 
     def newcomers(self, nodes: dict[int, int]) -> dict[int, int]:
         """Greets who is here and not in `nodes`, agrees with those whose own node is gone, and returns them by client.

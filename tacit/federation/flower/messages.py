@@ -17,6 +17,7 @@ KINDS = {
     "hello": "query.hello",
     "agree": "query.agree",
     "open": "query.open",
+    "keep": "query.keep",
     "train": "train",
 }  # Flower's message types
 STYPE = "tacit.wire"

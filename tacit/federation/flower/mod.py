@@ -54,7 +54,7 @@ def greet(app: ClientApp) -> ClientApp:
     Without it, Flower would refuse greetings and proposals before the mod sees them; without the mod, the app refuses them
     itself.
     """
-    for action in ("hello", "agree", "open"):
+    for action in ("hello", "agree", "open", "keep"):
         app.query(action)(_unreachable)
     return app
 

@@ -29,11 +29,13 @@ from tacit.federation.flower.pulls import bound_pulls
 from tacit.federation.flower.remote_opening import Sites
 from tacit.federation.flower.trainer import OverGrid
 from tacit.federation.site.agreement import Terms, terms_of
+from tacit.federation.site.final_model import sent
 from tacit.federation.site.own_rows import public_rows, refuse_undeployable, refuse_unpinned, shape
 from tacit.federation.site.roster import Roster
 from tacit.federation.site.sealed import seals_of
 from tacit.privacy.ledger.ledger import Ledger
 
+KEEP_SECONDS = 60.0  # for the sites to keep the model at the end
 LEAVE_SECONDS = 3 * GRACE_SECONDS
 STATUS, SITES = "status.json", "sites.json"
 
@@ -154,7 +156,8 @@ def _serve(
     except BudgetExhausted:
         state, stopped = (folder.restore() or (parts.algorithm.init(parts.params), 0))[0], "budget"
     history = finish(parts, ledger, folder, state.result, stopped)
-    return _with_sites(history, trainer, folder)
+    kept = door.hand_out(trainer.nodes, sent(state.result.cpu()), seconds=min(patience, KEEP_SECONDS))
+    return _with_sites(history, trainer, folder, kept)
 
 
 def _roster(experiment: Experiment, sites: Sequence[str], facts: dict[str, dict[str, Any]], folder: Folder) -> Roster:
@@ -201,9 +204,10 @@ def _releases(parts: Parts, ledger: Ledger | None, folder: Folder) -> int:
     return ledger.charged_rounds() + min(rounds - first, left)
 
 
-def _with_sites(history: History, trainer: OverGrid, folder: Folder) -> History:
-    """The summary with what the sites' own ledgers say, and who was absent at the end."""
-    summary = history.summary | {"sites": {"epsilon": trainer.spent, "absent": trainer.absent}}
+def _with_sites(history: History, trainer: OverGrid, folder: Folder, kept: Sequence[str]) -> History:
+    """The summary with what the sites' own ledgers say, who was absent at the end, and who has the model."""
+    sites = {"epsilon": trainer.spent, "absent": trainer.absent, "have_the_model": list(kept)}
+    summary = history.summary | {"sites": sites}
     write_file(folder.path / "summary.json", json.dumps(summary, indent=2).encode())
     return replace(history, summary=summary)
 

@@ -1,4 +1,4 @@
-"""What a server may ask a site, as four frozen values: nothing behind this file meets a crafted type, size or depth.
+"""What a server may ask a site, as five frozen values: nothing behind this file meets a crafted type, size or depth.
 
 A question is a JSON object with a `kind` and exactly the parts of that kind. What it says may still be refused; what it is may
 not surprise anybody: texts are short and printable, numbers finite and in range, runs are named as folders may be.
@@ -58,7 +58,14 @@ class Open:
     group: str
 
 
-Asked = Hello | Agree | Train | Open
+@dataclass(frozen=True)
+class Keep:
+    """Keep the model that came along: the run has ended."""
+
+    run: str
+
+
+Asked = Hello | Agree | Train | Open | Keep
 
 
 def question(ask: object) -> Asked:
@@ -66,7 +73,7 @@ def question(ask: object) -> Asked:
 
     Guarantee: the time it takes is linear in the size of `ask`, and nothing of it is imported, opened or built.
 
-    Raises: Refused for anything that is none of the four, with a part too many, too few, or of another type or size; its words
+    Raises: Refused for anything that is none of the five, with a part too many, too few, or of another type or size; its words
     repeat at most a few dozen characters of what was sent.
 
     >>> question({"kind": "open", "run": "0" * 32, "round": 3, "group": "public"}).round
@@ -121,7 +128,12 @@ def _open(ask: dict[str, Any]) -> Open:
     return Open(_run(run), _round(round), parse.text(group, what="The group"))
 
 
-KINDS = {"hello": _hello, "agree": _agree, "train": _train, "open": _open}
+def _keep(ask: dict[str, Any]) -> Keep:
+    (run,) = parse.fields(ask, "run", what="A last word")
+    return Keep(_run(run))
+
+
+KINDS = {"hello": _hello, "agree": _agree, "train": _train, "open": _open, "keep": _keep}
 
 
 def terms_from(record: object) -> Terms:

@@ -13,6 +13,7 @@
     runs/RUN/round-N.question             the hash of round N's one question
     runs/RUN/round-N.answer               the same hash, then the answer
     runs/RUN/opened-GROUP/round-N.answer  the same for the site's part of opening the sum of GROUP's reports
+    runs/RUN/model/                       the model that the run left, with its encoder: `tacit predict` reads it
 
 A run's folder keeps the newest round alone (`outbox`). The keys of encrypted sums are named in `key_files`, because a server has
 some too; those of the line to the server in `tacit.federation.operate`.
@@ -45,6 +46,11 @@ def run_folder(site: Path, run: str) -> Path:
     if not RUN_NAME.fullmatch(run):
         raise Refused("The server named a run that is no run's name.")
     return site / RUNS / run
+
+
+def model_folder(site: Path, run: str) -> Path:
+    """Where the model lies that a run left. Raises: Refused, as `run_folder`."""
+    return run_folder(site, run) / "model"
 
 
 def opened_folder(run: Path, group: str) -> Path:

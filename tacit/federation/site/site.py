@@ -13,9 +13,9 @@ from typing import Any
 
 from tacit.engine.wire import unpack
 from tacit.errors import BadInput, BudgetExhausted, Refused, TacitError
-from tacit.federation.site import agreement, layout, outbox, sealed, store
+from tacit.federation.site import agreement, final_model, layout, outbox, sealed, store
 from tacit.federation.site.agreement import Agreement, Terms, refuse_other
-from tacit.federation.site.asked import Agree, Hello, Open, Train, facts, question
+from tacit.federation.site.asked import Agree, Hello, Keep, Open, Train, facts, question
 from tacit.federation.site.broadcast import read_broadcast, refuse_odd_word
 from tacit.federation.site.consent import refuse_beyond, refuse_crowd, refuse_device, refuse_parameters
 from tacit.federation.site.greeting import declaration
@@ -106,7 +106,7 @@ class Site:
             return self._agree(asked, limits)
         if isinstance(asked, Train):
             return self._train(asked, body)
-        return self._open(asked, body)
+        return self._keep(asked, body) if isinstance(asked, Keep) else self._open(asked, body)
 
     def _hello(self, asked: Hello, limits: Limits) -> Decision:
         """Who is here: only what is public by declaration, of an experiment that the site has accepted beforehand."""
@@ -200,6 +200,14 @@ class Site:
             raise Refused(str(error)) from error
         outbox.keep(store.make_folder(folder), asked.round, body, raw)
         return {"again": False}, raw, f"Gave its part of opening the sum of round {asked.round}."
+
+    def _keep(self, asked: Keep, body: bytes) -> Decision:
+        """The model that the run left, for the site's own use; it is public by then, so nothing is paid."""
+        agreed = agreement.read(self.folder, asked.run)
+        if agreed is None:
+            raise Refused("There is no agreement on this run: the server must ask for one first.")
+        kept = final_model.keep(self.folder, self._runs.current(agreed), body)
+        return {}, b"", f"Kept the model that the run left: tacit predict {kept} new.csv"
 
     def _standing(self, run: str, round: int) -> Agreement:
         """The agreement on a run, if the site's people still allow what it says. Raises Refused."""

@@ -83,6 +83,11 @@ def test_hospitals_train_under_the_simulators_guarantee_and_spend_their_own_epsi
     assert 0.9 < spent["north"] <= 1.0 < 2.7 < spent["coast"] <= 3.0 < 7.2 < spent["valley"] <= 8.0
     for place in (hospitals / "simulated", history.out):
         assert 'rule = "random-effects"' in (place / "experiment.toml").read_text()
+    assert sorted(history.summary["sites"]["have_the_model"]) == sorted(NAMES)
+    for name in NAMES:
+        (kept,) = (federation.site(name) / "runs").glob("*/model")
+        assert same_model(kept, history.out)
+        assert tacit.load(kept).encoder == tacit.load(history.out).encoder
 
 
 def test_columns_in_another_order_are_the_same_rows(hospitals):

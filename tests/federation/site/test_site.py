@@ -7,13 +7,15 @@ import sqlite3
 
 import pytest
 import torch
-from redteam.lying_server import Server, accept, experiment
+from redteam.lying_server import RUN, Server, accept, experiment
 
+import tacit
 from tacit.engine.wire import pack, unpack
 from tacit.errors import BudgetExhausted, Refused
 from tacit.federation.site.consent import digest
 from tacit.federation.site.make import make_site
 from tacit.federation.site.site import UNSAID, Site
+from tacit.train.flat import flatten
 from tacit.types import Message
 
 
@@ -404,3 +406,46 @@ def test_a_budget_per_record_does_not_let_a_client_level_run_in(server):
     path = asking.folder / "budget.toml"
     path.write_text(path.read_text().replace('unit = "client"', 'unit = "record"'))
     refused(asking, "asks for a budget per client; the site's is per record", asking.agree, releases=3)
+
+
+def last_word(server, params):
+    return server.ask(pack(Message("server", {"params": params})), kind="keep", run=RUN)
+
+
+def test_a_site_keeps_the_model_that_a_run_left_where_predict_reads_it(server):
+    asking = server()
+    asking.agree()
+    before = asking.charges()
+    params = torch.randn(650, generator=torch.Generator().manual_seed(1))
+    assert last_word(asking, params) == ({}, b"")
+    folder = asking.folder / "runs" / RUN / "model"
+    predictor = tacit.load(folder)
+    assert torch.equal(flatten(predictor.model), params)
+    assert predictor.encoder.classes == tuple(map(str, range(10)))
+    assert asking.charges() == before
+    assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
+    assert last_word(asking, 2 * params) == ({}, b"")  # a run that was resumed ends once more
+    assert torch.equal(flatten(tacit.load(folder).model), 2 * params)
+
+
+@pytest.mark.parametrize(
+    ("params", "words"),
+    [
+        (torch.zeros(649), "sent other parameters"),
+        (torch.zeros(650, dtype=torch.float64), "sent other parameters"),
+        (torch.full((650,), float("nan")), "not finite"),
+    ],
+)
+def test_a_last_word_that_is_not_the_agreed_model_is_not_kept(server, params, words):
+    asking = server()
+    asking.agree()
+    refused(asking, words, last_word, asking, params)
+    refused(asking, "cannot be read", asking.ask, b"no message", kind="keep", run=RUN)
+    refused(asking, "exactly the parts", asking.ask, b"", kind="keep", run=RUN, round=3)
+    assert not (asking.folder / "runs" / RUN / "model").exists()
+
+
+def test_a_last_word_on_a_run_that_nobody_agreed_to_is_refused(server):
+    asking = server()
+    refused(asking, "no agreement on this run", last_word, asking, torch.zeros(650))
+    refused(asking, "no run's name", asking.ask, b"", kind="keep", run="../../elsewhere")
