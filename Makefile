@@ -41,6 +41,7 @@ check: setup
 bench: setup
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[bench]"
 	$(BIN)/python bench/dp_sgd.py
+	$(BIN)/python bench/tasks.py
 	$(BIN)/python bench/round.py
 	$(BIN)/python bench/scale.py
 	$(BIN)/python bench/projection.py

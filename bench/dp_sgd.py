@@ -69,7 +69,7 @@ def plain(model: nn.Module, batch: int) -> Step:
 
 def tacit(model: nn.Module, batch: int) -> Step:
     """Clip, noise, update; all on flat vectors."""
-    theta, clipper, stream = flatten(model), Clipper(model, clip=CLIP, keeps_rows=False), random.seeded(1)("bench")
+    theta, clipper, stream = flatten(model), Clipper(model, clip=CLIP), random.seeded(1)("bench")
 
     def step(x: torch.Tensor, y: torch.Tensor) -> None:
         bounded, _ = clipper(x, y)
