@@ -34,7 +34,8 @@ from tacit.privacy.plan import Plan
 from tacit.privacy.wiring import Local, Seals, Wiring
 from tacit.random import seeded
 from tacit.tasks import Task
-from tacit.train.flat import flatten
+from tacit.train.flat import flatten, trainable
+from tacit.train.frozen import frozen_mark
 
 FOREIGN = (
     "This experiment's promise is made in Tacit's own training: another client's code can take part only under "
@@ -46,7 +47,7 @@ FOREIGN = (
 class Parts:
     """Everything a run needs, put together once.
 
-    `theta` is the vector that the parameters of `model` are views of; `params` are the initial ones.
+    `theta` is the vector that the trainable parameters of `model` are views of; `params` are the initial ones.
     """
 
     experiment: Experiment
@@ -61,6 +62,7 @@ class Parts:
     plan: Plan
     algorithm: Algorithm
     made: str = ""  # what the model was before anybody used it
+    frozen: str = ""  # a hash of what of the model does not train
     nonce: str = ""  # not empty where a start cannot repeat the one before it bit for bit
     elsewhere: bool = False  # whether the clients' rows are at sites of their own
     before: Before = NOTHING  # what other runs of a shared ledger had sealed when this one began
@@ -117,7 +119,7 @@ def assemble(
     task = tasks.load(experiment, dataset)
     losses = tasks.loss_of(experiment, task)
     model = _model(experiment, dataset)
-    made = held(model)
+    made, fixed = held(model), frozen_mark(model)
     models.check_output(model, dataset.test_x[:2], task.answer)
     device = _device(experiment.run.device)
     theta = flatten(model.to(device))
@@ -132,7 +134,7 @@ def assemble(
     nonce = "" if repeats else uuid.uuid4().hex
     params = theta.cpu().clone()
     whole = (experiment, dataset, shares, population, task, losses, model, theta, params, plan, algorithm)
-    return Parts(*whole, made=made, nonce=nonce, elsewhere=elsewhere, before=before)
+    return Parts(*whole, made=made, frozen=fixed, nonce=nonce, elsewhere=elsewhere, before=before)
 
 
 def clients(
@@ -194,13 +196,19 @@ def population_id(experiment: Experiment, population: Population, *, elsewhere: 
 
 
 def model_size(experiment: Experiment, dataset: Dataset) -> int:
-    """The number of parameters of the experiment's model."""
+    """The number of trainable parameters of the experiment's model."""
     return flatten(_model(experiment, dataset)).numel()
 
 
 def _model(experiment: Experiment, dataset: Dataset) -> nn.Module:
     answer = tasks.load(experiment, dataset).answer
-    return model_of(experiment, input_shape=tuple(dataset.x.shape[1:]), classes=answer[-1])
+    model = model_of(experiment, input_shape=tuple(dataset.x.shape[1:]), classes=answer[-1])
+    if not trainable(model):
+        raise BadInput(
+            "The model has no trainable parameters, so that there is nothing to train: set requires_grad_(True) on its adapter or"
+            " head."
+        )
+    return model
 
 
 def model_of(experiment: Experiment, *, input_shape: tuple[int, ...], classes: int) -> nn.Module:

@@ -12,6 +12,7 @@ from tacit.build.parts import Parts
 from tacit.data.dataset import IGNORED
 from tacit.metrics import Answers, Metric
 from tacit.tasks import chosen
+from tacit.train.frozen import training
 
 MOST_CLASSES = 30  # of a matrix that people can read
 CHUNK = 1000  # rows at a time, so that activations stay in the cache
@@ -30,7 +31,8 @@ def evaluate(parts: Parts, params: torch.Tensor) -> dict[str, float]:
 def answers(parts: Parts, params: torch.Tensor) -> tuple[Answers, float]:
     """What the model answers to the test rows, and its mean loss."""
     before = torch.get_num_threads()
-    worth = len(parts.dataset.test_y) * params.numel() > WORTH_THREADS
+    size = sum(parameter.numel() for parameter in parts.model.parameters())
+    worth = len(parts.dataset.test_y) * size > WORTH_THREADS
     torch.set_num_threads(parts.threads if worth else before)
     try:
         return _answers(parts, params)
@@ -71,7 +73,7 @@ def _answers(parts: Parts, params: torch.Tensor) -> tuple[Answers, float]:
         outputs, y = model(x.to(parts.theta.device)), y.to(parts.theta.device)
         loss += float(parts.losses(outputs, y).sum())
         predictions.append(task.predictions(outputs).cpu().numpy())
-    model.train()
+    training(model)
     found, targets = np.concatenate(predictions), data.test_y.numpy()
     if targets.ndim > 1 and not data.test_y.is_floating_point():  # tokens: each position is one answer
         counted = targets != IGNORED

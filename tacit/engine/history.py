@@ -25,7 +25,10 @@ from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.ledger.witness import NAME as MARK
 from tacit.tasks import headline
 from tacit.train.flat import blocks
+from tacit.train.frozen import frozen
 from tacit.types import Guarantee
+
+FROZEN = "frozen"  # the key, in a model's file, of the hash of what does not train
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,6 +124,7 @@ def finish(parts: Parts, ledger: Ledger | None, folder: Folder, params: torch.Te
         "stopped": stopped,
         "clients": len(parts.population),
         "parameters": parts.params.numel(),
+        "frozen_parameters": sum(parameter.numel() for _, parameter in frozen(parts.model)),
         "rule": parts.plan.rule(experiment, parts.population),
         "seconds": sum(record["seconds"] for record in rounds),
         "uplink_bytes": sum(record["uplink_bytes"] for record in rounds),
@@ -135,7 +139,7 @@ def finish(parts: Parts, ledger: Ledger | None, folder: Folder, params: torch.Te
         "run": folder.run,
     }
     tensors = {b.name: params[b.start : b.stop].reshape(b.shape).cpu().contiguous() for b in blocks(parts.model)}
-    folder.write("model.safetensors", save(tensors))
+    folder.write("model.safetensors", save(tensors, {FROZEN: parts.frozen}))
     history = History(rounds, summary, parts.model.eval(), guarantee, ledger, folder.path)
     folder.write("rounds.csv", csv_text(history.records()).encode())
     folder.write("summary.json", json.dumps(summary, indent=2).encode())

@@ -13,10 +13,12 @@ from tacit import models, parse
 from tacit.build.parts import model_of
 from tacit.data import encoder_file
 from tacit.data.encoder import Encoder
+from tacit.engine.history import FROZEN
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.predict.predictor import Predictor
-from tacit.train.flat import blocks
+from tacit.train.flat import blocks, trainable
+from tacit.train.frozen import frozen, frozen_mark
 
 MODEL = "model.safetensors"
 BYTES_OF_A_CHARACTER = 4  # at most, in UTF-8
@@ -51,10 +53,16 @@ def load(run: Path | str, *, trust: bool = False) -> Predictor:
     layout = blocks(model)
     if {block.name: block.shape for block in layout} != shapes:
         raise BadInput(f"{folder / MODEL} is not the model that {folder} describes: its parameters have other shapes.")
+    said = _frozen(folder / MODEL)
+    if said != frozen_mark(model) and (said is not None or frozen(model)):
+        raise BadInput(
+            f"{folder / MODEL} was trained on another frozen part than the model has now: build it from the file or the seed that"
+            " the run had."
+        )
     tensors = _tensors(folder / MODEL)
     with torch.no_grad():
-        for parameter, block in zip(model.parameters(), layout, strict=True):
-            parameter.copy_(tensors[block.name])
+        for name, parameter in trainable(model):
+            parameter.copy_(tensors[name])
     return Predictor(model, encoder).eval()
 
 
@@ -91,6 +99,12 @@ def _shapes(path: Path) -> dict[str, torch.Size]:
             return {name: torch.Size(part.get_shape()) for name, part in slices.items()}
     except (SafetensorError, OSError) as error:
         raise BadInput(f"{path} cannot be read as a model ({str(error)[: parse.SHOWN]}).") from None
+
+
+def _frozen(path: Path) -> str | None:
+    """The hash of what was not trained, from the head of a model's file; None where it says none."""
+    with safe_open(path, framework="pt") as file:
+        return (file.metadata() or {}).get(FROZEN)
 
 
 def _tensors(path: Path) -> dict[str, torch.Tensor]:

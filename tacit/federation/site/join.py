@@ -109,12 +109,13 @@ def join(folder: Path, run: str, text: str, roster: Roster, *, local: Local | No
     budget = Budget(limits.epsilon, experiment.privacy.run_delta, limits.unit)
     client = Client(index, name, budget, rows.x, rows.y, rows_mark(rows.x, rows.y))
     parameters = parts.params.numel()
-    refuse_parameters(limits, parameters)
+    refuse_parameters(limits, sum(parameter.numel() for parameter in parts.model.parameters()))
     terms = terms_of(
         parts.algorithm.cost(client),
         epsilon=roster.epsilons[index],
         rounds=experiment.train.rounds,
         parameters=parameters,
+        frozen=parts.frozen,
     )
     work = workspace(
         parts.model,
