@@ -15,6 +15,7 @@ from torch import nn
 
 from tacit import check, models, tasks
 from tacit.algorithms import Algorithm, rule_of
+from tacit.build import lora
 from tacit.build.held import held
 from tacit.build.release import ClientDerive, Releases
 from tacit.data.budgets import budgets
@@ -120,6 +121,7 @@ def assemble(
     losses = tasks.loss_of(experiment, task)
     model = _model(experiment, dataset)
     made, fixed = held(model), frozen_mark(model)
+    dataset = replace(dataset, notes=(*dataset.notes, *lora.note(experiment, model)))
     models.check_output(model, dataset.test_x[:2], task.answer)
     device = _device(experiment.run.device)
     theta = flatten(model.to(device))
@@ -215,9 +217,8 @@ def model_of(experiment: Experiment, *, input_shape: tuple[int, ...], classes: i
     """The experiment's model as a run begins with it. Raises BadInput."""
     seed = seeded(experiment.run.seed)("model").torch_seed()
     facts = {"input_shape": input_shape, "classes": classes, "seed": seed}
-    return models.build(
-        experiment.model.name, **facts, options=experiment.model.options(), factory=experiment.model.part
-    )
+    options, part = experiment.model.options(), experiment.model.part
+    return lora.freeze_first(experiment, models.build(experiment.model.name, **facts, options=options, factory=part))
 
 
 def with_rule(parts: Parts) -> Experiment:

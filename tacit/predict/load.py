@@ -27,8 +27,10 @@ BYTES_OF_A_CHARACTER = 4  # at most, in UTF-8
 def load(run: Path | str, *, trust: bool = False) -> Predictor:
     """The model of a finished run, ready to predict: the files experiment.toml, encoder.json and model.safetensors of its folder.
 
-    `trust = True` imports the model's own code where the experiment names it as package.module:function; a model that ships
-    with Tacit needs nothing. Guarantee: without it, nothing that the folder names is imported. Raises BadInput.
+    `trust = True` imports the model's own code where the experiment names it as package.module:function, and opens its
+    `model.path`; a model that ships with Tacit, and reads no weights, needs nothing. What was frozen is built again, as the run
+    did, and held against the hash in the file. Guarantee: without `trust`, nothing that the folder names is imported or opened.
+    Raises BadInput.
     """
     folder = Path(run)
     experiment, encoder = _experiment(folder), _encoder(folder)
@@ -41,6 +43,11 @@ def load(run: Path | str, *, trust: bool = False) -> Predictor:
         raise BadInput(
             f"{folder} names the model {parse.shown(name)}, which is code of somebody's own: if you know it, say trust=True (in"
             " Python) or --trust."
+        )
+    if "path" in experiment.model.options() and not trust:
+        raise BadInput(
+            f"{folder} says that its model's weights lie in {parse.shown(experiment.model.options()['path'])}: if you want that"
+            " opened, say trust=True (in Python) or --trust."
         )
     shapes = _shapes(folder / MODEL)
     facts = {"input_shape": encoder.shape, "classes": len(encoder.classes)}
