@@ -69,7 +69,10 @@ def test_the_scores_are_those_of_transformers(folder):
     import transformers
 
     theirs = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
-    ours, x = build_model("hugging-face", **FACTS, seed=0, options={"path": str(folder), "tune": "head"}).eval(), rows(5)[0]
+    ours, x = (
+        build_model("hugging-face", **FACTS, seed=0, options={"path": str(folder), "tune": "head"}).eval(),
+        rows(5)[0],
+    )
     tokens = torch.from_numpy(x).long()
     with torch.no_grad():
         expected = theirs(input_ids=tokens, attention_mask=(tokens != 0).long()).logits
@@ -82,7 +85,9 @@ def test_under_privacy_the_first_factor_is_frozen_unless_both_are_wanted(folder)
         found = names(model_of(experiment(folder, **how), **FACTS))
         assert any("lora_A" in name for name in found) == first
         assert any("lora_B" in name for name in found)
-    assert not any("lora_A" in n for n in names(model_of(experiment(folder, lora="first-frozen", privacy=none), **FACTS)))
+    assert not any(
+        "lora_A" in n for n in names(model_of(experiment(folder, lora="first-frozen", privacy=none), **FACTS))
+    )
 
 
 def test_a_run_says_that_a_factor_was_frozen_and_is_silent_where_that_was_chosen(folder, tmp_path):

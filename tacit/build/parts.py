@@ -29,6 +29,7 @@ from tacit.digest import mark, tensor_bytes
 from tacit.errors import BadInput, Refused
 from tacit.experiment import Experiment
 from tacit.losses import Losses
+from tacit.privacy.guarantee import promise
 from tacit.privacy.kinds import kind_of
 from tacit.privacy.ledger.before import NOTHING, Before
 from tacit.privacy.plan import Plan
@@ -36,8 +37,10 @@ from tacit.privacy.wiring import Local, Seals, Wiring
 from tacit.random import seeded
 from tacit.tasks import Task
 from tacit.train.flat import flatten, trainable
-from tacit.train.frozen import frozen_mark
+from tacit.train.frozen import frozen, frozen_mark
+from tacit.types import Guarantee
 
+PRETRAINED = "the frozen part of the model was made without these records"
 FOREIGN = (
     "This experiment's promise is made in Tacit's own training: another client's code can take part only under "
     'privacy.kind = "central" or "distributed".'
@@ -80,6 +83,13 @@ class Parts:
     def derive(self) -> ClientDerive:
         """The clients' randomness, where they train one by one."""
         return self.releases.streams()
+
+    @property
+    def promise(self) -> Guarantee:
+        """The statement of the run before anything is spent."""
+        words = self.plan.words(self.experiment)
+        fixed = (PRETRAINED,) if frozen(self.model) else ()
+        return promise(self.experiment, replace(words, assumes=(*words.assumes, *fixed)))
 
     @property
     def cohort(self) -> int:

@@ -18,7 +18,7 @@ from tacit.engine.evaluate import answers, confusion, measurements
 from tacit.engine.exports import clients_record, csv_text, flat_records
 from tacit.engine.folder import Folder
 from tacit.errors import LedgerError
-from tacit.privacy.guarantee import promise, sentence, spent_by
+from tacit.privacy.guarantee import sentence, spent_by
 from tacit.privacy.ledger.conditions import Condition, Draws
 from tacit.privacy.ledger.holdings import holdings
 from tacit.privacy.ledger.ledger import Ledger
@@ -98,7 +98,7 @@ def note_clients(parts: Parts, ledger: Ledger | None, folder: Folder, *, simulat
     """
     if parts.dataset.classified:  # `finish` puts the model beside it
         folder.write(encoder_file.NAME, encoder_file.text(parts.dataset.reading).encode())
-    blank = promise(parts.experiment, parts.plan.words(parts.experiment)) if ledger else None
+    blank = parts.promise if ledger else None
     way = os.path.relpath(ledger.path, folder.path) if ledger else None
     folder.write("clients.json", json.dumps(clients_record(parts, blank, ledger=way, simulated=simulated)).encode())
 
@@ -111,7 +111,7 @@ def finish(parts: Parts, ledger: Ledger | None, folder: Folder, params: torch.Te
     measured, name = measurements(parts, found), headline(experiment)
     guarantee = None
     if ledger is not None:
-        guarantee = spent_by(promise(experiment, parts.plan.words(experiment)), ledger, parts.population)
+        guarantee = spent_by(parts.promise, ledger, parts.population)
         guarantee = replace(guarantee, also=parts.plan.also(guarantee, experiment, ledger, parts.population))
     summary = {
         "name": experiment.name,

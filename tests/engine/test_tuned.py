@@ -44,6 +44,8 @@ def test_only_the_head_travels_is_kept_and_is_written(small, tmp_path, kind):
     start = build(small(model={"name": "tuned:head"}, **KINDS[kind])).model
     assert torch.equal(history.model[0][1].weight, start[0][1].weight)
     assert not torch.equal(history.model[1].weight, start[1].weight)
+    assert ("frozen part of the model was made without these records" in history.sentence) == (kind != "none")
+    assert "frozen part" not in plain.sentence
 
 
 def test_a_head_on_a_frozen_body_is_trained_as_by_itself_on_what_the_body_says(small, tmp_path):

@@ -5,9 +5,10 @@ import torch
 import tuned
 from safetensors.torch import save_file
 
-from tacit.errors import TacitError
+from tacit.errors import Refused, TacitError
 from tacit.federation.site import agreement
 from tacit.federation.site.code import code_digest
+from tacit.federation.site.loaded import Loaded
 
 PRIVACY = {
     "local": {"kind": "local"},
@@ -66,3 +67,17 @@ def test_a_site_that_is_not_told_where_the_weights_are_opens_nothing_of_the_serv
     with pytest.raises(TacitError, match="does not agree"):
         deployed.run()
     assert "add model =" in (deployed.site(0) / "log.jsonl").read_text()
+
+
+def test_a_site_that_was_restarted_with_another_body_trains_nothing_on_it(federation, tmp_path):
+    body(tmp_path / "body.safetensors")
+    model = {"name": "tuned:stored", "path": str(tmp_path / "body.safetensors")}
+    deployed = listed(federation(model=model), "tuned:stored")
+    for index in range(3):
+        body(deployed.site(index) / "body.safetensors")
+    run = deployed.run().summary["run"]
+    known = agreement.read(deployed.site(0), run)
+    assert Loaded(deployed.site(0), None).current(known).agreement.terms == known.terms
+    body(deployed.site(0) / "body.safetensors", seed=1)
+    with pytest.raises(Refused, match="others than when the run was agreed"):
+        Loaded(deployed.site(0), None).current(known)
