@@ -94,7 +94,7 @@ def join(folder: Path, run: str, text: str, roster: Roster, *, local: Local | No
     refuse_crowd(limits, roster)
     name = settings["name"]
     rows = read_rows(folder, experiment, settings, local=local)
-    experiment = own_model(experiment, path=_own("model", folder, settings))
+    experiment = own_model(experiment, path=own_path("model", folder, settings))
     index = _own_index(roster, name, rows=len(rows.y), limits=limits, experiment=experiment)
     refuse_steps(limits, _steps(experiment, len(rows.y)))
     declared = models.size(
@@ -193,14 +193,15 @@ def read_rows(folder: Path, experiment: Experiment, settings: dict[str, Any], *,
     """
     source(experiment.data)
     if "examples" not in settings:
-        return own_rows(experiment, name=settings["name"], path=_own("data", folder, settings))
+        return own_rows(experiment, name=settings["name"], path=own_path("data", folder, settings))
     if local is None:
         raise Refused("This site's rows are declared in site.toml only, so its training must come through tacit_mod.")
     examples = parse.whole(settings["examples"], what="examples in site.toml", least=1)
     return unseen_rows(experiment, examples=examples, shape=settings.get("shape"))
 
 
-def _own(key: str, folder: Path, settings: dict[str, Any]) -> str | None:
+def own_path(key: str, folder: Path, settings: dict[str, Any]) -> str | None:
+    """The path that site.toml has under a key, relative to the site's folder; None where it has none."""
     path = settings.get(key)
     return None if path is None else str(folder / Path(str(path)).expanduser())
 

@@ -38,12 +38,14 @@ def refuse_paths(experiment: Experiment) -> None:
 def own_model(experiment: Experiment, *, path: str | None) -> Experiment:
     """The experiment with the weights of the site's own site.toml in the place of the server's `model.path`.
 
-    Raises: BadInput where the model has weights to read and site.toml names none.
+    Raises: BadInput where the model has weights to read and site.toml names none, or such as are not there.
     """
     if "path" not in experiment.model.options():
         return experiment
     if path is None:
         raise BadInput('site.toml does not say where the model\'s weights are: add model = "weights.safetensors".')
+    if not Path(path).exists():
+        raise BadInput(f"The model's weights {path} are not there: put them there, or correct model in site.toml.")
     return experiment.model_copy(update={"model": experiment.model.model_copy(update={"path": path})})
 
 

@@ -6,6 +6,7 @@ import tuned
 from safetensors.torch import save_file
 
 from tacit.errors import Refused, TacitError
+from tacit.federation.operate.inspect_site import site_findings
 from tacit.federation.site import agreement
 from tacit.federation.site.code import code_digest
 from tacit.federation.site.loaded import Loaded
@@ -81,3 +82,20 @@ def test_a_site_that_was_restarted_with_another_body_trains_nothing_on_it(federa
     body(deployed.site(0) / "body.safetensors", seed=1)
     with pytest.raises(Refused, match="others than when the run was agreed"):
         Loaded(deployed.site(0), None).current(known)
+
+
+def test_a_check_says_where_the_weights_are_or_that_they_are_not_there(federation, tmp_path):
+    body(tmp_path / "body.safetensors")
+    model = {"name": "tuned:stored", "path": str(tmp_path / "body.safetensors")}
+    deployed = listed(federation(model=model), "tuned:stored")
+
+    def found():
+        return {
+            finding.text: finding.wrong for finding in site_findings(deployed.site(0), experiment=deployed.experiment)
+        }
+
+    (missing,) = [text for text, wrong in found().items() if wrong]
+    assert "weights" in missing
+    assert "put them there" in missing
+    body(deployed.site(0) / "body.safetensors")
+    assert found()["client-0: the model's weights are in body.safetensors"] is False
