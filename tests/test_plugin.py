@@ -116,9 +116,9 @@ WRONG = {
     "aggregate.rule=pfa aggregate.split=kmean": (
         "Expected aggregate.split to be one of 'gmm', 'kmeans' or 'top'; got 'kmean'. Did you mean 'kmeans'?"
     ),
-    "model.width=3": "Unknown key 'model.width'. Valid keys: name.",
+    "model.width=3": "Unknown key 'model.width'. Valid keys: name, lora.",
     "model.name=somebody:wide model.width=3.5": "Expected model.width to be a whole number, got 3.5.",
-    "model.name=somebody:wide model.classes=3": "Unknown key 'model.classes'. Valid keys: name, width.",
+    "model.name=somebody:wide model.classes=3": "Unknown key 'model.classes'. Valid keys: name, lora, width.",
     "data.name=somebody:stripes data.hight=3": "Unknown key 'data.hight'. Did you mean 'data.height'?",
     "data.client=3": "Unknown key 'data.client'. Did you mean 'data.clients'?",
     "run.writers=['somebody:chat']": "run.channel is missing: chat cannot be made without it.",

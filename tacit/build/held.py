@@ -3,7 +3,7 @@
 A file says what code was, not what runs: it may have been edited since it was imported, and it does not name what it imports, reads
 or was told by its surroundings. So code is taken from the objects themselves: classes, functions, their defaults and closures, the
 globals they name, buffers, attributes. Torch, NumPy, Tacit and Python are known by their versions, other packages by name and
-version. Parameters count by their shape: their values are in the state that a round starts from.
+version. Parameters that train count by their shape: their values are in the state that a round starts from.
 """
 
 import functools
@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+
+from tacit.train.frozen import bits
 
 HELD_BYTES = 16
 PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), range, slice)
@@ -86,10 +88,8 @@ def _tensor(thing: torch.Tensor) -> Iterator[bytes | tuple[Any]]:
     if nn.parameter.is_lazy(thing):
         return
     yield f"{thing.dtype} {tuple(thing.shape)} {thing.requires_grad}".encode()
-    if not isinstance(thing, nn.Parameter) and not thing.is_meta:
-        numbers = thing.detach().cpu()
-        numbers = numbers if numbers.layout == torch.strided else numbers.to_dense()
-        yield numbers.contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+    if not (isinstance(thing, nn.Parameter) and thing.requires_grad) and not thing.is_meta:
+        yield bits(thing)
 
 
 def _code(thing: Any) -> Iterator[bytes | tuple[Any]]:

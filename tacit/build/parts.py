@@ -15,6 +15,7 @@ from torch import nn
 
 from tacit import check, models, tasks
 from tacit.algorithms import Algorithm, rule_of
+from tacit.build import lora
 from tacit.build.held import held
 from tacit.build.release import ClientDerive, Releases
 from tacit.data.budgets import budgets
@@ -28,14 +29,18 @@ from tacit.digest import mark, tensor_bytes
 from tacit.errors import BadInput, Refused
 from tacit.experiment import Experiment
 from tacit.losses import Losses
+from tacit.privacy.guarantee import promise
 from tacit.privacy.kinds import kind_of
 from tacit.privacy.ledger.before import NOTHING, Before
 from tacit.privacy.plan import Plan
 from tacit.privacy.wiring import Local, Seals, Wiring
 from tacit.random import seeded
 from tacit.tasks import Task
-from tacit.train.flat import flatten
+from tacit.train.flat import flatten, trainable
+from tacit.train.frozen import frozen, frozen_mark
+from tacit.types import Guarantee
 
+PRETRAINED = "the frozen part of the model was made without these records"
 FOREIGN = (
     "This experiment's promise is made in Tacit's own training: another client's code can take part only under "
     'privacy.kind = "central" or "distributed".'
@@ -46,7 +51,7 @@ FOREIGN = (
 class Parts:
     """Everything a run needs, put together once.
 
-    `theta` is the vector that the parameters of `model` are views of; `params` are the initial ones.
+    `theta` is the vector that the trainable parameters of `model` are views of; `params` are the initial ones.
     """
 
     experiment: Experiment
@@ -61,6 +66,7 @@ class Parts:
     plan: Plan
     algorithm: Algorithm
     made: str = ""  # what the model was before anybody used it
+    frozen: str = ""  # a hash of what of the model does not train
     nonce: str = ""  # not empty where a start cannot repeat the one before it bit for bit
     elsewhere: bool = False  # whether the clients' rows are at sites of their own
     before: Before = NOTHING  # what other runs of a shared ledger had sealed when this one began
@@ -77,6 +83,13 @@ class Parts:
     def derive(self) -> ClientDerive:
         """The clients' randomness, where they train one by one."""
         return self.releases.streams()
+
+    @property
+    def promise(self) -> Guarantee:
+        """The statement of the run before anything is spent."""
+        words = self.plan.words(self.experiment)
+        fixed = (PRETRAINED,) if frozen(self.model) else ()
+        return promise(self.experiment, replace(words, assumes=(*words.assumes, *fixed)))
 
     @property
     def cohort(self) -> int:
@@ -119,7 +132,8 @@ def assemble(
     task = tasks.load(experiment, dataset)
     losses = tasks.loss_of(experiment, task)
     model = _model(experiment, dataset)
-    made = held(model)
+    made, fixed = held(model), frozen_mark(model)
+    dataset = replace(dataset, notes=(*dataset.notes, *lora.note(experiment, model)))
     models.check_output(model, dataset.test_x[:2], task.answer)
     device = _device(experiment.run.device)
     theta = flatten(model.to(device))
@@ -134,7 +148,7 @@ def assemble(
     nonce = "" if repeats else uuid.uuid4().hex
     params = theta.cpu().clone()
     whole = (experiment, dataset, shares, population, task, losses, model, theta, params, plan, algorithm)
-    return Parts(*whole, made=made, nonce=nonce, elsewhere=elsewhere, before=before)
+    return Parts(*whole, made=made, frozen=fixed, nonce=nonce, elsewhere=elsewhere, before=before)
 
 
 def clients(
@@ -196,22 +210,27 @@ def population_id(experiment: Experiment, population: Population, *, elsewhere: 
 
 
 def model_size(experiment: Experiment, dataset: Dataset) -> int:
-    """The number of parameters of the experiment's model."""
+    """The number of trainable parameters of the experiment's model."""
     return flatten(_model(experiment, dataset)).numel()
 
 
 def _model(experiment: Experiment, dataset: Dataset) -> nn.Module:
     answer = tasks.load(experiment, dataset).answer
-    return model_of(experiment, input_shape=tuple(dataset.x.shape[1:]), classes=answer[-1])
+    model = model_of(experiment, input_shape=tuple(dataset.x.shape[1:]), classes=answer[-1])
+    if not trainable(model):
+        raise BadInput(
+            "The model has no trainable parameters, so that there is nothing to train: set requires_grad_(True) on its adapter or"
+            " head."
+        )
+    return model
 
 
 def model_of(experiment: Experiment, *, input_shape: tuple[int, ...], classes: int) -> nn.Module:
     """The experiment's model as a run begins with it. Raises BadInput."""
     seed = seeded(experiment.run.seed)("model").torch_seed()
     facts = {"input_shape": input_shape, "classes": classes, "seed": seed}
-    return models.build(
-        experiment.model.name, **facts, options=experiment.model.options(), factory=experiment.model.part
-    )
+    options, part = experiment.model.options(), experiment.model.part
+    return lora.freeze_first(experiment, models.build(experiment.model.name, **facts, options=options, factory=part))
 
 
 def with_rule(parts: Parts) -> Experiment:

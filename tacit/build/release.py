@@ -38,6 +38,7 @@ FORMAT = "tacit release 1"
 WHERE = {  # where, how fast and under which seal, not what: a sealed run releases the very integers of an unsealed one
     "run": {"out", "workers", "engine", "writers"},
     "data": {"path", "test_path"},
+    "model": {"path"},  # what lies there is in the model: what trains in the state, the rest in `made`
     "privacy": {"ledger"},
     "protect": {"kind", "key_bits", "key_shape", "key", "threshold"},
 }

@@ -13,6 +13,7 @@ from tacit.data.dataset import IGNORED
 from tacit.metrics import Answers, Metric
 from tacit.metrics._per_class import per_class
 from tacit.tasks import chosen
+from tacit.train.frozen import training
 
 MOST_CLASSES = 30  # of a matrix that people can read
 CHUNK = 1000  # rows at a time, so that activations stay in the cache
@@ -36,7 +37,8 @@ def answers(parts: Parts, params: torch.Tensor) -> tuple[Answers, float]:
 def answers_to(parts: Parts, params: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> tuple[Answers, float]:
     """What the model answers to some rows, and its mean loss."""
     before = torch.get_num_threads()
-    worth = len(y) * params.numel() > WORTH_THREADS
+    size = sum(parameter.numel() for parameter in parts.model.parameters())
+    worth = len(y) * size > WORTH_THREADS
     torch.set_num_threads(parts.threads if worth else before)
     try:
         return _answers(parts, params, x, y)
@@ -82,7 +84,7 @@ def _answers(parts: Parts, params: torch.Tensor, x: torch.Tensor, y: torch.Tenso
         outputs = model(rows.to(parts.theta.device))
         loss += float(parts.losses(outputs, targets.to(parts.theta.device)).sum())
         predictions.append(task.predictions(outputs).cpu().numpy())
-    model.train()
+    training(model)
     mean = loss / len(y)
     found, targets = np.concatenate(predictions), y.cpu().numpy()
     if targets.ndim > 1 and not y.is_floating_point():  # tokens: each position is one answer

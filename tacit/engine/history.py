@@ -18,14 +18,17 @@ from tacit.engine.evaluate import answers, classes_measured, confusion, measurem
 from tacit.engine.exports import clients_record, csv_text, flat_records
 from tacit.engine.folder import Folder
 from tacit.errors import LedgerError
-from tacit.privacy.guarantee import promise, sentence, spent_by
+from tacit.privacy.guarantee import sentence, spent_by
 from tacit.privacy.ledger.conditions import Condition, Draws
 from tacit.privacy.ledger.holdings import holdings
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.ledger.witness import NAME as MARK
 from tacit.tasks import headline
 from tacit.train.flat import named
+from tacit.train.frozen import frozen
 from tacit.types import Guarantee
+
+FROZEN = "frozen"  # the key, in a model's file, of the hash of what does not train
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,10 +96,9 @@ def note_clients(parts: Parts, ledger: Ledger | None, folder: Folder, *, simulat
     """Writes down how rows are read, who the clients are and what they are promised: a report or a prediction needs nothing but
     the folder. Raises BadInput for names that no file can hold.
     """
-    folder.write(
-        encoder_file.NAME, encoder_file.text(parts.dataset.reading).encode()
-    )  # `finish` puts the model beside it
-    blank = promise(parts.experiment, parts.plan.words(parts.experiment)) if ledger else None
+    encoder = encoder_file.text(parts.dataset.reading)
+    folder.write(encoder_file.NAME, encoder.encode())  # `finish` puts the model beside it
+    blank = parts.promise if ledger else None
     way = os.path.relpath(ledger.path, folder.path) if ledger else None
     folder.write("clients.json", json.dumps(clients_record(parts, blank, ledger=way, simulated=simulated)).encode())
 
@@ -109,7 +111,7 @@ def finish(parts: Parts, ledger: Ledger | None, folder: Folder, params: torch.Te
     measured, name = measurements(parts, found), headline(experiment)
     guarantee = None
     if ledger is not None:
-        guarantee = spent_by(promise(experiment, parts.plan.words(experiment)), ledger, parts.population)
+        guarantee = spent_by(parts.promise, ledger, parts.population)
         guarantee = replace(guarantee, also=parts.plan.also(guarantee, experiment, ledger, parts.population))
     summary = {
         "name": experiment.name,
@@ -123,6 +125,7 @@ def finish(parts: Parts, ledger: Ledger | None, folder: Folder, params: torch.Te
         "stopped": stopped,
         "clients": len(parts.population),
         "parameters": parts.params.numel(),
+        "frozen_parameters": sum(parameter.numel() for _, parameter in frozen(parts.model)),
         "rule": parts.plan.rule(experiment, parts.population),
         "seconds": sum(record["seconds"] for record in rounds),
         "uplink_bytes": sum(record["uplink_bytes"] for record in rounds),
@@ -136,7 +139,7 @@ def finish(parts: Parts, ledger: Ledger | None, folder: Folder, params: torch.Te
         "version": tacit.__version__,
         "run": folder.run,
     }
-    folder.write("model.safetensors", save(named(parts.model, params)))
+    folder.write("model.safetensors", save(named(parts.model, params), {FROZEN: parts.frozen}))
     if experiment.metric.per_client and not parts.elsewhere:
         folder.write(per_client.NAME, json.dumps(per_client.record(parts, params)).encode())
     history = History(rounds, summary, parts.model.eval(), guarantee, ledger, folder.path)

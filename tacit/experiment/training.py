@@ -13,9 +13,14 @@ LARGEST_RATE = 3.4e38  # what float32 can hold
 
 
 class ModelSection(OpenSection):
-    """`[model]`: a built-in model, or any torch factory as "package.module:function". The other keys are its options."""
+    """`[model]`: a built-in model, or any torch factory as "package.module:function". The other keys are its options.
+
+    `path`, where a factory takes one, is where its weights lie: at a site, what site.toml says in its place. `lora` says what
+    trains of low-rank adapters; under privacy the first factor is frozen unless it is "both".
+    """
 
     name: str = "logr"
+    lora: Literal["first-frozen", "both"] | None = None
 
 
 class TrainSection(Descending):

@@ -50,12 +50,13 @@ def build(
 
 
 def size(name: str, *, input_shape: Shape, classes: int, options: Mapping[str, Any] | None = None) -> int | None:
-    """How many parameters a built-in model would have, found without making it; None for somebody's own factory.
+    """How many parameters a built-in model would have, found without making it; None for somebody's own factory, or for one
+    that reads its weights from a `path`.
 
     >>> size("mlp", input_shape=(1, 28, 28), classes=10)
     159010
     """
-    if ":" in name:
+    if ":" in name or "path" in (options or {}):
         return None
     factory = plugin.find(ROOM, name, key="model.name")
     with torch.device("meta"):  # shapes without memory
@@ -97,4 +98,4 @@ def features_of(features: nn.Module, shape: Shape) -> int:
 
 def _made(factory: plugin.Factory, input_shape: Shape, classes: int, options: Mapping[str, Any]) -> Any:
     given = {"input_shape": tuple(input_shape), "classes": classes}
-    return plugin.make(factory, options, table="model", given=given, keys=("name",))
+    return plugin.make(factory, options, table="model", given=given, keys=("name", "lora"))

@@ -13,10 +13,12 @@ from tacit import models, parse, tasks
 from tacit.build.parts import model_of
 from tacit.data import encoder_file
 from tacit.data.encoder import Encoder
+from tacit.engine.history import FROZEN
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.predict.predictor import Predictor
-from tacit.train.flat import blocks
+from tacit.train.flat import blocks, trainable
+from tacit.train.frozen import frozen, frozen_mark
 
 MODEL = "model.safetensors"
 NUMBERS = ("regression", "multilabel", "tokens")  # tasks that answer numbers, not one of the classes
@@ -26,8 +28,10 @@ BYTES_OF_A_CHARACTER = 4  # at most, in UTF-8
 def load(run: Path | str, *, trust: bool = False) -> Predictor:
     """The model of a finished run, ready to predict: the files experiment.toml, encoder.json and model.safetensors of its folder.
 
-    `trust = True` imports the model's own code where the experiment names it as package.module:function; a model that ships
-    with Tacit needs nothing. Guarantee: without it, nothing that the folder names is imported. Raises BadInput.
+    `trust = True` imports the model's own code where the experiment names it as package.module:function, and opens its
+    `model.path`; a model that ships with Tacit, and reads no weights, needs nothing. What was frozen is built again, as the run
+    did, and held against the hash in the file. Guarantee: without `trust`, nothing that the folder names is imported or opened.
+    Raises BadInput.
     """
     folder = Path(run)
     experiment, encoder = _experiment(folder), _encoder(folder)
@@ -43,6 +47,11 @@ def load(run: Path | str, *, trust: bool = False) -> Predictor:
         raise BadInput(
             f"{folder} is for a {experiment.task.kind} task, and its {encoder_file.NAME} answers something else."
         )
+    if "path" in experiment.model.options() and not trust:
+        raise BadInput(
+            f"{folder} says that its model's weights lie in {parse.shown(experiment.model.options()['path'])}: if you want that"
+            " opened, say trust=True (in Python) or --trust."
+        )
     shapes = _shapes(folder / MODEL)
     answers = 1 if experiment.task.kind == "binary" else encoder.outputs or len(encoder.classes)
     facts = {"input_shape": encoder.shape, "classes": answers}
@@ -55,10 +64,16 @@ def load(run: Path | str, *, trust: bool = False) -> Predictor:
     layout = blocks(model)
     if {block.name: block.shape for block in layout} != shapes:
         raise BadInput(f"{folder / MODEL} is not the model that {folder} describes: its parameters have other shapes.")
+    said = _frozen(folder / MODEL)
+    if said != frozen_mark(model) and (said is not None or frozen(model)):
+        raise BadInput(
+            f"{folder / MODEL} was trained on another frozen part than the model has now: build it from the file or the seed that"
+            " the run had."
+        )
     tensors = _tensors(folder / MODEL)
     with torch.no_grad():
-        for parameter, block in zip(model.parameters(), layout, strict=True):
-            parameter.copy_(tensors[block.name])
+        for name, parameter in trainable(model):
+            parameter.copy_(tensors[name])
     return Predictor(model, encoder, experiment, task).eval()
 
 
@@ -95,6 +110,12 @@ def _shapes(path: Path) -> dict[str, torch.Size]:
             return {name: torch.Size(part.get_shape()) for name, part in slices.items()}
     except (SafetensorError, OSError) as error:
         raise BadInput(f"{path} cannot be read as a model ({str(error)[: parse.SHOWN]}).") from None
+
+
+def _frozen(path: Path) -> str | None:
+    """The hash of what was not trained, from the head of a model's file; None where it says none."""
+    with safe_open(path, framework="pt") as file:
+        return (file.metadata() or {}).get(FROZEN)
 
 
 def _tensors(path: Path) -> dict[str, torch.Tensor]:

@@ -20,6 +20,7 @@ from tacit.engine.history import History
 from tacit.experiment import Experiment
 from tacit.privacy.guarantee import seen_by_more, shown, shown_delta, with_others
 from tacit.tasks import headline
+from tacit.train.frozen import frozen
 from tacit.types import Others
 
 LINES = 10  # how many lines a run prints where there is no terminal
@@ -52,7 +53,9 @@ class Display:
         self._limits = (float(population.epsilons.min()), float(population.epsilons.max()))
         self._unit = population.unit
         promise = _promise(parts, self._limits)
-        sizes = f"{len(population):,} clients, {len(population.y):,} records, {parts.params.numel():,} parameters"
+        fixed = sum(parameter.numel() for _, parameter in frozen(parts.model))
+        trained = f"{parts.params.numel():,} parameters{f' that train on {fixed:,} that are frozen' if fixed else ''}"
+        sizes = f"{len(population):,} clients, {len(population.y):,} records, {trained}"
         self._console.print(f"[bold]{experiment.name}[/]: {sizes}, {promise}.", highlight=False)
         if parts.before.runs:
             self._console.print(Text(_shared(parts)))

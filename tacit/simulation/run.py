@@ -1,6 +1,5 @@
 """`tacit.run`: one experiment from its settings to its history, on this machine."""
 
-import copy
 import datetime
 import os
 import sys
@@ -28,6 +27,7 @@ from tacit.privacy.ledger.before import NOTHING, Before, noted, read
 from tacit.report.writers import load_writers, open_writers
 from tacit.rules import Rule
 from tacit.simulation.passed import Model, with_passed
+from tacit.train.frozen import beside
 from tacit.train.workspace import workspace
 
 MOST_NAMED = 8  # columns in a sentence
@@ -124,7 +124,7 @@ def _trainer(parts: Parts, stack: ExitStack) -> Trainer:
         stack.callback(on_ray.close)
         return on_ray
     work = workspace(
-        copy.deepcopy(parts.model),
+        beside(parts.model),
         clip=parts.plan.training_clip,
         physical_batch=experiment.train.physical_batch,
         losses=parts.losses,

@@ -15,7 +15,7 @@ from tacit import check
 from tacit.errors import BadInput
 from tacit.losses import Losses
 from tacit.losses.cross_entropy import cross_entropy
-from tacit.train.flat import blocks
+from tacit.train.flat import blocks, trainable
 from tacit.train.per_example_check import refuse, settle
 from tacit.train.per_example_paths import OUT_OF_MEMORY, PATHS, Looped, Path
 from tacit.train.precision import full_precision
@@ -32,16 +32,15 @@ Public = tuple[torch.Size, torch.dtype, torch.Size, torch.dtype, bool]  # what a
 def clipped_sum_slow(
     model: nn.Module, x: torch.Tensor, y: torch.Tensor, *, clip: float, losses: Losses = cross_entropy
 ) -> torch.Tensor:
-    """The slow twin: one example at a time, by autograd. Flat, in the order of `flat.blocks`; zeros for frozen parameters."""
-    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    entries = torch.cat([torch.full(p.shape, p.requires_grad).reshape(-1) for p in model.parameters()])
-    total = torch.zeros(len(entries), device=x.device)
+    """The slow twin: one example at a time, by autograd. Flat, in the order of `flat.blocks`."""
+    parameters = [parameter for _, parameter in trainable(model)]
+    total = torch.zeros(sum(parameter.numel() for parameter in parameters), device=x.device)
     for i in range(len(y)):
         loss = losses(model(x[i : i + 1]), y[i : i + 1])[0]
-        parts = torch.autograd.grad(loss, trainable, materialize_grads=True)
+        parts = torch.autograd.grad(loss, parameters, materialize_grads=True)
         gradient = torch.cat([part.reshape(-1) for part in parts])
         norm = gradient.norm()
-        total[entries] += torch.where(norm.isfinite(), gradient * (clip / norm).clamp(max=1.0), 0.0)
+        total += torch.where(norm.isfinite(), gradient * (clip / norm).clamp(max=1.0), 0.0)
     return total
 
 
@@ -75,7 +74,7 @@ class Clipper:
     `physical_batch` bounds how many examples are in memory at once. The `path` is "book-keeping" where every operation is known to
     keep examples apart and every trainable parameter belongs to a layer with a rule, else "vmap", else "loop"; it is chosen on
     synthetic rows of the first data's shape and type, and `reason` says why a faster one was not taken. Frozen parameters have
-    zeros in the sum; what is frozen, and on "book-keeping" what the model computes, is read once. The model stays as it is:
+    no part in the sum; what is frozen, and on "book-keeping" what the model computes, is read once. The model stays as it is:
     parameters may be changed in place between calls. A caller who can give the rows `again` saves a copy: x is then written into.
 
     Guarantee: the vector changes by at most `clip` when an example comes or goes, up to float32 rounding, whatever the example and

@@ -19,7 +19,7 @@ from torch import nn
 from tacit.errors import BadInput
 from tacit.privacy.mechanism import TrainingMechanism
 from tacit.train.fedprox import pull
-from tacit.train.flat import blocks
+from tacit.train.flat import blocks, trainable
 from tacit.train.schedule import CONSTANT, Schedule
 
 
@@ -54,10 +54,9 @@ class Descent:
     def begin_each(self, model: nn.Module) -> "list[Motion]":
         """The motions of a model's trainable parameters, each from where it is."""
         found = []
-        for block, parameter in zip(blocks(model), model.parameters(), strict=True):
-            if parameter.requires_grad:
-                own = None if self.correction is None else block.of(self.correction.to(parameter.device))
-                found.append(Motion(self, parameter.detach().clone() if self.proximal else parameter.detach(), own))
+        for block, (_, parameter) in zip(blocks(model), trainable(model), strict=True):
+            own = None if self.correction is None else block.of(self.correction.to(parameter.device))
+            found.append(Motion(self, parameter.detach().clone() if self.proximal else parameter.detach(), own))
         return found
 
     def responses(self, steps: int, *, learning_rate: float) -> np.ndarray:

@@ -48,8 +48,6 @@ def dp_sgd(
             total, info = work.viewed_sum(moved(), y, again=moved)
         state, noisy = mechanism.noise(state, stream, total)  # + N(0, (zC)^2 I)
         theta.add_(move(noisy.vector, theta, summed=p_D), alpha=-rate / p_D)  # line 14
-        for part in work.frozen:
-            theta[part] = theta_0[part]
         loss, seen = loss + info.loss_sum, seen + info.examples
         clipped += info.fraction_clipped * info.examples
     noise_std = rate / p_D * mechanism.noise_std * noise_growth(mechanism, descent, learning_rate=learning_rate)

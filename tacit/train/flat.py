@@ -1,6 +1,7 @@
-"""A model's parameters as one contiguous float32 vector, so that an update is one addition and a message one array.
+"""A model's trainable parameters as one contiguous float32 vector, so that an update is one addition and a message one array.
 
-The order is that of `model.named_parameters()`; a parameter tied to several modules is stored once.
+The order is that of `model.named_parameters()`; a parameter tied to several modules is stored once. What does not train
+(`requires_grad = False`) is no part of the vector: it is not copied, moved, noised or sent (`frozen.py`).
 """
 
 from dataclasses import dataclass
@@ -27,25 +28,30 @@ class Block:
 
 
 def blocks(model: nn.Module) -> tuple[Block, ...]:
-    """The layout of the flat vector.
+    """The layout of the flat vector: the trainable parameters.
 
-    Raises: ModelRefused for parameters that have no shape yet or are not float32.
+    Raises: ModelRefused for parameters that have no shape yet, and for trainable ones that are not float32.
 
     >>> blocks(nn.Linear(3, 2))[1]
     Block(name='bias', shape=torch.Size([2]), start=6, stop=8)
     """
-    named = list(model.named_parameters())
-    for name, parameter in named:
+    for name, parameter in model.named_parameters():
         if nn.parameter.is_lazy(parameter):
             raise ModelRefused(f"Parameter {name!r} has no shape yet: pass one batch through the model first.")
-        if parameter.dtype != torch.float32:
+        if parameter.requires_grad and parameter.dtype != torch.float32:
             raise ModelRefused(f"Parameter {name!r} is {parameter.dtype}: call model.float() first.")
+    named = trainable(model)
     stops = list(accumulate(parameter.numel() for _, parameter in named))
     return tuple(Block(name, p.shape, stop - p.numel(), stop) for (name, p), stop in zip(named, stops, strict=True))
 
 
+def trainable(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """The parameters that train, by name."""
+    return [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+
+
 def flatten(model: nn.Module) -> torch.Tensor:
-    """Makes every parameter a view into one vector and returns that vector; a second call returns the same memory.
+    """Makes every trainable parameter a view into one vector and returns that vector; a second call returns the same memory.
 
     Guarantee: writing into the vector changes the model, and the other way round.
 
@@ -55,7 +61,7 @@ def flatten(model: nn.Module) -> torch.Tensor:
     [1.0, 1.0]
     """
     layout = blocks(model)
-    parameters = list(model.parameters())
+    parameters = [parameter for _, parameter in trainable(model)]
     if not parameters:
         return torch.zeros(0)
     if _is_flat(parameters, layout):

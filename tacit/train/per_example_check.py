@@ -23,6 +23,7 @@ from tacit.losses import Losses
 from tacit.losses.cross_entropy import cross_entropy
 from tacit.train.flat import blocks, views
 from tacit.train.fresh import twin
+from tacit.train.frozen import settled
 from tacit.train.per_example_paths import PATHS, Path, clip_weights, example_gradient
 from tacit.train.rowwise import LARGE, SMALL
 from tacit.train.synthetic import same_chance, synthetic
@@ -40,8 +41,11 @@ def refuse(model: nn.Module) -> None:
     """Raises: ModelRefused for layers that mix examples or remember them, naming the layer and what to use instead."""
     for name, module in model.named_modules():
         kind = type(module).__name__
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
-            raise ModelRefused(f"A layer mixes the examples of a batch: replace {name!r} ({kind}) by GroupNorm.")
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and (module.training or not settled(module)):
+            raise ModelRefused(
+                f"A layer mixes the examples of a batch: replace {name!r} ({kind}) by GroupNorm, or freeze it"
+                " (requires_grad_(False)) where its statistics are public."
+            )
         if isinstance(module, nn.modules.instancenorm._InstanceNorm) and module.track_running_stats:
             raise ModelRefused(
                 f"A layer remembers examples: replace {name!r} ({kind}) by {kind}(track_running_stats=False)."
@@ -163,7 +167,7 @@ def difference(model: nn.Module, path: Path, gradients: torch.Tensor, x: torch.T
 def drawn(model: nn.Module) -> Iterator[None]:
     """Draws the parameters at random, the same way every time, and brings them back to the last bit."""
     generator = torch.Generator().manual_seed(0)
-    parameters = [parameter.detach() for parameter in model.parameters()]
+    parameters = [parameter.detach() for parameter in model.parameters() if parameter.is_floating_point()]
     kept = [parameter.clone() for parameter in parameters]
     try:
         for parameter in parameters:

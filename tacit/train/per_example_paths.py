@@ -15,7 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tacit.losses import Losses
 from tacit.losses.cross_entropy import cross_entropy
-from tacit.train.flat import Block, blocks, views
+from tacit.train.flat import Block, blocks, trainable, views
 from tacit.train.fresh import fresh, twin
 from tacit.train.layers import RULES
 from tacit.train.per_example import PART_FLOATS, Form, row_norms
@@ -35,15 +35,13 @@ class Path(Protocol):
 def example_gradient(
     model: nn.Module, x: torch.Tensor, y: torch.Tensor, losses: Losses = cross_entropy
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The flat gradient of one example, given as a batch of one, and its loss. Frozen parameters have zeros."""
+    """The flat gradient of one example, given as a batch of one, and its loss."""
     with torch.enable_grad():
         loss = losses(model(x), y).sum()
-    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    found = iter(torch.autograd.grad(loss, trainable, materialize_grads=True) if trainable else ())
-    parts = [
-        next(found) if parameter.requires_grad else torch.zeros_like(parameter) for parameter in model.parameters()
-    ]
-    return torch.cat([part.to_dense().reshape(-1) for part in parts]), loss.detach()
+    parameters = [parameter for _, parameter in trainable(model)]
+    parts = torch.autograd.grad(loss, parameters, materialize_grads=True) if parameters else ()
+    flat = [part.to_dense().reshape(-1) for part in parts] or [loss.new_zeros(0)]
+    return torch.cat(flat), loss.detach()
 
 
 def clip_weights(norms: torch.Tensor, clip: float) -> torch.Tensor:
@@ -60,7 +58,7 @@ class BookKeeping:
             raise Unsupported(reason)
         self.layers = [module for module in model.modules() if _trainable(module)]
         self.forward = traced(model, self.layers, like)
-        block_of = {id(parameter): block for parameter, block in zip(model.parameters(), blocks(model), strict=True)}
+        block_of = {id(p): block for (_, p), block in zip(trainable(model), blocks(model), strict=True)}
         self.blocks_of = [
             {name: block_of[id(p)] for name, p in layer.named_parameters(recurse=False) if p.requires_grad}
             for layer in self.layers
@@ -129,8 +127,7 @@ class Vmapped:
 
     def __init__(self, model: nn.Module, like: torch.Tensor, losses: Losses):
         self.model, self.losses = model, losses
-        layout = blocks(model)
-        self.layout = tuple(b for b, p in zip(layout, model.parameters(), strict=True) if p.requires_grad)
+        self.layout = blocks(model)
         self.step = max(1, PART_FLOATS // max(1, sum(block.stop - block.start for block in self.layout)))
 
     def __call__(self, x: torch.Tensor, y: torch.Tensor, *, clip: float, out: torch.Tensor) -> Result:

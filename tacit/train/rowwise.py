@@ -205,6 +205,13 @@ def attention(args: tuple, kwargs: dict) -> None:
         raise Unsupported("its queries, keys and values are not batches of examples")
 
 
+def settled(args: tuple, kwargs: dict) -> None:
+    """Batch normalisation by running statistics: outside training mode, which is told last, it is a fixed scale."""
+    apart(least=2)(args[:-1], kwargs)
+    if args[-1]:
+        raise Unsupported("it normalises over the batch")
+
+
 def normalised(args: tuple, kwargs: dict) -> None:
     """Normalisation over the last dimensions, of which there are fewer than the input has."""
     apart()(args, kwargs)

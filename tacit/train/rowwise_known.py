@@ -30,6 +30,7 @@ from tacit.train.rowwise import (
     permuted,
     repeated,
     reshaped,
+    settled,
 )
 
 
@@ -132,6 +133,7 @@ MODULES: dict[type[nn.Module], Rule] = {
     **{getattr(nn, name): elementwise for name in ACTIVATIONS},
     **{getattr(nn, f"{name}{n}d"): apart(n + 2) for name in (*POOL_MODULES, "Conv", "InstanceNorm") for n in (1, 2, 3)},
     **{getattr(nn, name): apart(int(name[-2]) + 2) for name in PADS},
+    **{getattr(nn, f"BatchNorm{n}d"): settled for n in (1, 2, 3)},
     nn.Linear: linear,
     nn.Embedding: apart(),
     nn.GroupNorm: apart(least=2),
@@ -143,6 +145,8 @@ MODULES: dict[type[nn.Module], Rule] = {
     nn.LogSoftmax: along(1),
     nn.GLU: along(1),
 }
-SHAPED = {nn.LayerNorm: "normalized_shape", nn.RMSNorm: "normalized_shape"} | dict.fromkeys(
-    (nn.Softmax, nn.LogSoftmax, nn.GLU), "dim"
-)  # what of the module its rule looks at, as if it had been an argument
+SHAPED = {
+    **dict.fromkeys((nn.LayerNorm, nn.RMSNorm), "normalized_shape"),
+    **dict.fromkeys((nn.Softmax, nn.LogSoftmax, nn.GLU), "dim"),
+    **dict.fromkeys((nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d), "training"),
+}  # what of the module its rule looks at, as if it had been an argument

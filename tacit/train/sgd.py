@@ -10,6 +10,7 @@ import torch
 from tacit.errors import TrainingDiverged
 from tacit.random import Stream
 from tacit.train.descent import PLAIN, Descent
+from tacit.train.flat import trainable
 from tacit.train.workspace import Trained, Workspace
 from tacit.types import Client, Raw
 
@@ -47,7 +48,7 @@ def sgd(
 ) -> Trained:
     """Runs `steps` steps on shuffled batches from theta_0 and returns the difference; a new shuffle every epoch."""
     model, theta = work.forgetful(), work.theta.copy_(theta_0)
-    params = [p for p in model.parameters() if p.requires_grad]
+    params = [parameter for _, parameter in trainable(model)]
     moves, rate = descent.begin_each(model), learning_rate * descent.share
     rng, order, loss = stream.generator(), [], torch.zeros(())
     for _ in range(steps):

@@ -48,6 +48,7 @@ class Server:
             "epsilon": 1.0,
             "rounds": 3,
             "parameters": self.parts.params.numel(),
+            "frozen": self.parts.frozen,
         }
 
     def restart(self):

@@ -105,8 +105,6 @@ def dp_sgd_stacked(
             states[k], noised = mechanism.noise(states[k], stream, Bounded(row, mechanism.clip))  # + N(0, (zC)^2 I)
             noisy.append(noised.vector)
         theta.add_(move(torch.stack(noisy), theta, summed=summed) * rates[:, None])  # line 14
-        for part in work.frozen:
-            theta[:, part] = start[part]
     return list(_results(mechanisms, theta - start, rates.tolist(), seen.cpu(), local))
 
 
@@ -160,8 +158,7 @@ def _clipped_sums(
 ) -> torch.Tensor:
     """For each client the sum of g_i min(1, C/|g_i|) over its batch; counts what the researcher may look at."""
     clip, total = float(work.clip or 0), torch.zeros_like(theta)
-    pairs = zip(blocks(model), model.parameters(), strict=True)
-    layout = [block for block, parameter in pairs if parameter.requires_grad]
+    layout = blocks(model)
     params = {b.name: theta[:, b.start : b.stop].unflatten(1, b.shape) for b in layout}
 
     def loss(own: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -169,7 +166,10 @@ def _clipped_sums(
 
     per_example = vmap(grad_and_value(loss), in_dims=(None, 0, 0), randomness="different")
     per_client = vmap(per_example, randomness="different")
-    part = max(1, MOST_FLOATS // theta.numel())
+    whole = len(theta) * sum(
+        parameter.numel() for parameter in model.parameters()
+    )  # activations of a frozen body count too
+    part = max(1, MOST_FLOATS // whole)
     for x_part, y_part, m in zip(x.split(part, 1), y.split(part, 1), mask.split(part, 1), strict=True):
         copied = fresh(model)  # remembers nothing of the part before
         found, losses = per_client(params, x_part, y_part)

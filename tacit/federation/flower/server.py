@@ -183,12 +183,10 @@ def _roster(experiment: Experiment, sites: Sequence[str], facts: dict[str, dict[
 
 
 def _terms(parts: Parts) -> dict[int, Terms]:
-    rounds, parameters = parts.experiment.train.rounds, parts.params.numel()
+    common = {"rounds": parts.experiment.train.rounds, "parameters": parts.params.numel(), "frozen": parts.frozen}
     everybody = [parts.population[index] for index in range(len(parts.population))]
     return {
-        client.index: terms_of(
-            parts.algorithm.cost(client), epsilon=client.budget.epsilon, rounds=rounds, parameters=parameters
-        )
+        client.index: terms_of(parts.algorithm.cost(client), epsilon=client.budget.epsilon, **common)
         for client in everybody
     }
 

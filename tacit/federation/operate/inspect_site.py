@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from pathlib import Path
+from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.request import HTTPSHandler, OpenerDirector, ProxyHandler, Request, build_opener
 
@@ -15,10 +16,10 @@ from tacit.federation.operate.certificates import days_left
 from tacit.federation.operate.finding import Finding
 from tacit.federation.operate.processes import reach
 from tacit.federation.site.consent import digest, refuse_beyond
-from tacit.federation.site.join import read_rows
+from tacit.federation.site.join import own_path, read_rows
 from tacit.federation.site.layout import LEDGER, PROPOSAL
 from tacit.federation.site.limits import Limits, read_limits
-from tacit.federation.site.own_rows import OWN_FILES
+from tacit.federation.site.own_rows import OWN_FILES, own_model
 from tacit.federation.site.site import Site
 from tacit.privacy.guarantee import shown
 from tacit.privacy.ledger import witness
@@ -52,6 +53,7 @@ def site_findings(folder: Path, *, experiment: Experiment | None) -> Iterator[Fi
     accepted = f", accepts {digest(experiment)[:12]}" if experiment is not None else ""
     name, budget = settings["name"], f"epsilon {limits.epsilon:g}, delta {limits.delta:g} per {limits.unit}"
     yield Finding(f"{name}: {budget}{paid}{accepted}")
+    yield from _weights(folder, experiment, settings)
     if experiment is None or experiment.data.name not in OWN_FILES or "examples" in settings:
         return
     try:
@@ -61,6 +63,17 @@ def site_findings(folder: Path, *, experiment: Experiment | None) -> Iterator[Fi
         return
     notes = "".join(f"; {note}" for note in rows.notes)
     yield Finding(f"{name}: {len(rows.y)} rows in {settings['data']}{notes}")
+
+
+def _weights(folder: Path, experiment: Experiment | None, settings: dict[str, Any]) -> Iterator[Finding]:
+    """Whether the weights are there that an accepted experiment's model reads. Nothing is opened."""
+    if experiment is None or "path" not in experiment.model.options():
+        return
+    try:
+        own_model(experiment, path=own_path("model", folder, settings))
+        yield Finding(f"{settings['name']}: the model's weights are in {settings['model']}")
+    except TacitError as error:
+        yield Finding(f"{settings['name']}: {error}", wrong=True)
 
 
 def _spent(folder: Path, limits: Limits) -> str:

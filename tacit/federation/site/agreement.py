@@ -18,14 +18,16 @@ class Terms:
     """What one round asks of a site.
 
     `event` is the mechanism of one release as the accountant prices it, noise included, in the ledger's text; empty where nothing
-    is promised. `epsilon` is what the whole run may cost the site, `parameters` the length of the model as one vector. Server and
-    site each compute their own, from the experiment and the roster, and compare.
+    is promised. `epsilon` is what the whole run may cost the site, `parameters` the length of what trains as one vector, `frozen`
+    the hash of what of the model does not train (`tacit.train.frozen`), which never travels. Server and site each compute their
+    own, from the experiment and the roster, and compare.
     """
 
     event: str
     epsilon: float
     rounds: int
     parameters: int
+    frozen: str = ""
 
 
 @dataclass(frozen=True)
@@ -38,19 +40,19 @@ class Agreement:
     terms: Terms
 
 
-def terms_of(event: DpEvent | None, *, epsilon: float, rounds: int, parameters: int) -> Terms:
+def terms_of(event: DpEvent | None, *, epsilon: float, rounds: int, parameters: int, frozen: str = "") -> Terms:
     """The terms of a client whose round costs `event`; None costs nothing and promises nothing.
 
     >>> terms_of(None, epsilon=1.0, rounds=3, parameters=650).event
     ''
     """
-    return Terms("" if event is None else price.to_text(event), epsilon, rounds, parameters)
+    return Terms("" if event is None else price.to_text(event), epsilon, rounds, parameters, frozen)
 
 
 def refuse_other(asked: Terms, agreed: Terms) -> None:
     """Refuses terms that are not the agreed ones to the letter, less of anything included.
 
-    Raises: Refused, naming the first difference: a larger epsilon, rounds, parameters, the noise, a smaller epsilon.
+    Raises: Refused, naming the first difference: a larger epsilon, rounds, parameters, the frozen part, noise, a smaller epsilon.
 
     >>> refuse_other(Terms("", 1.0, 30, 650), Terms("", 1.0, 3, 650))
     Traceback (most recent call last):
@@ -62,6 +64,11 @@ def refuse_other(asked: Terms, agreed: Terms) -> None:
         raise Refused(f"The server asks for {asked.rounds} rounds; {agreed.rounds} were agreed.")
     if asked.parameters != agreed.parameters:
         raise Refused(f"The server asks for a model of {asked.parameters} parameters; {agreed.parameters} were agreed.")
+    if asked.frozen != agreed.frozen:
+        raise Refused(
+            f"The frozen part of the server's model (hash {asked.frozen or 'of nothing'}) is not that of the model which this site"
+            f" builds ({agreed.frozen or 'of nothing'}): give both the same file, factory and seed."
+        )
     if asked.event != agreed.event:
         less = smallest_noise(asked.event) < smallest_noise(agreed.event)
         raise Refused(

@@ -15,6 +15,7 @@ from tacit.federation.site.roster import Roster
 
 MOST_EXPERIMENT = 1 << 17  # characters of an experiment's text
 MOST_EVENT = 2_000
+MOST_HASH = 64
 MOST_ROUNDS = 10**6
 
 
@@ -139,16 +140,17 @@ KINDS = {"hello": _hello, "agree": _agree, "train": _train, "open": _open, "keep
 def terms_from(record: object) -> Terms:
     """The terms of a record from outside; whether they are the agreed ones is another question (`agreement.refuse_other`).
 
-    Raises: BadInput unless it has exactly the four parts: a text of at most `MOST_EVENT` characters, an epsilon above zero
-    (infinity is one), rounds from 1 to `MOST_ROUNDS`, and a number of parameters.
+    Raises: BadInput unless it has exactly the five parts: a text of at most `MOST_EVENT` characters, an epsilon above zero
+    (infinity is one), rounds from 1 to `MOST_ROUNDS`, a number of parameters, and a hash of at most `MOST_HASH` characters.
     """
-    names = ("event", "epsilon", "rounds", "parameters")
-    event, epsilon, rounds, parameters = parse.fields(record, *names, what="The terms")
+    names = ("event", "epsilon", "rounds", "parameters", "frozen")
+    event, epsilon, rounds, parameters, frozen = parse.fields(record, *names, what="The terms")
     return Terms(
         parse.text(event, what="The price of a round", most=MOST_EVENT),
         parse.number(epsilon, what="The terms' epsilon", infinite=True),
         parse.whole(rounds, what="The terms' rounds", least=1, most=MOST_ROUNDS),
         parse.whole(parameters, what="The terms' parameters"),
+        parse.text(frozen, what="The hash of what does not train", most=MOST_HASH),
     )
 
 

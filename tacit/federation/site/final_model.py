@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import save
 
 from tacit.data import encoder_file
+from tacit.engine.history import FROZEN
 from tacit.engine.wire import pack
 from tacit.federation.site import layout, store
 from tacit.federation.site.broadcast import read_broadcast
@@ -30,7 +31,7 @@ def keep(site: Path, joined: Joined, body: bytes) -> Path:
     """
     params = read_broadcast(body, joined.agreement.terms).tensors["params"]
     folder = store.make_folder(layout.model_folder(site, joined.agreement.run))
-    store.write(folder / "experiment.toml", joined.agreement.experiment.encode())
+    store.write(folder / "experiment.toml", joined.parts.experiment.toml().encode())
     store.write(folder / encoder_file.NAME, encoder_file.text(joined.parts.dataset.reading).encode())
-    store.write(folder / "model.safetensors", save(named(joined.parts.model, params)))
+    store.write(folder / "model.safetensors", save(named(joined.parts.model, params), {FROZEN: joined.parts.frozen}))
     return folder

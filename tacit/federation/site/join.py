@@ -26,6 +26,7 @@ from tacit.federation.site.consent import refuse_beyond, refuse_crowd, refuse_de
 from tacit.federation.site.limits import Limits, read_limits
 from tacit.federation.site.own_ledger import own_ledger
 from tacit.federation.site.own_rows import (
+    own_model,
     own_rows,
     refuse_paths,
     refuse_undeployable,
@@ -41,7 +42,7 @@ from tacit.privacy.wiring import Local
 from tacit.train.workspace import workspace
 from tacit.types import Budget, Client
 
-KEYS = ("name", "server", "data", "device", "examples", "shape")  # of site.toml
+KEYS = ("name", "server", "data", "model", "device", "examples", "shape")  # of site.toml
 MOST_WORDS = 500  # of a refusal that repeats parts of an experiment
 
 
@@ -93,6 +94,7 @@ def join(folder: Path, run: str, text: str, roster: Roster, *, local: Local | No
     refuse_crowd(limits, roster)
     name = settings["name"]
     rows = read_rows(folder, experiment, settings, local=local)
+    experiment = own_model(experiment, path=own_path("model", folder, settings))
     index = _own_index(roster, name, rows=len(rows.y), limits=limits, experiment=experiment)
     refuse_steps(limits, _steps(experiment, len(rows.y)))
     declared = models.size(
@@ -109,12 +111,13 @@ def join(folder: Path, run: str, text: str, roster: Roster, *, local: Local | No
     budget = Budget(limits.epsilon, experiment.privacy.run_delta, limits.unit)
     client = Client(index, name, budget, rows.x, rows.y, rows_mark(rows.x, rows.y))
     parameters = parts.params.numel()
-    refuse_parameters(limits, parameters)
+    refuse_parameters(limits, sum(parameter.numel() for parameter in parts.model.parameters()))
     terms = terms_of(
         parts.algorithm.cost(client),
         epsilon=roster.epsilons[index],
         rounds=experiment.train.rounds,
         parameters=parameters,
+        frozen=parts.frozen,
     )
     work = workspace(
         parts.model,
@@ -137,7 +140,7 @@ def _steps(experiment: Experiment, rows: int) -> int:
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
-    """`site.toml`: the site's name, its server, where its rows are or how many somebody else's code has, and its device.
+    """`site.toml`: the site's name, its server, where its rows and its model's weights are, and its device.
 
     Guarantee: `name` is there, no key is unknown, and every value is a text but `examples` and `shape`, which are checked where
     they are used.
@@ -190,15 +193,16 @@ def read_rows(folder: Path, experiment: Experiment, settings: dict[str, Any], *,
     """
     source(experiment.data)
     if "examples" not in settings:
-        return own_rows(experiment, name=settings["name"], path=_data(folder, settings))
+        return own_rows(experiment, name=settings["name"], path=own_path("data", folder, settings))
     if local is None:
         raise Refused("This site's rows are declared in site.toml only, so its training must come through tacit_mod.")
     examples = parse.whole(settings["examples"], what="examples in site.toml", least=1)
     return unseen_rows(experiment, examples=examples, shape=settings.get("shape"))
 
 
-def _data(folder: Path, settings: dict[str, Any]) -> str | None:
-    path = settings.get("data")
+def own_path(key: str, folder: Path, settings: dict[str, Any]) -> str | None:
+    """The path that site.toml has under a key, relative to the site's folder; None where it has none."""
+    path = settings.get(key)
     return None if path is None else str(folder / Path(str(path)).expanduser())
 
 

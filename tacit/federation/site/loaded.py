@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from tacit.errors import Refused
 from tacit.federation.site.agreement import Agreement
 from tacit.federation.site.join import Joined, join
 from tacit.federation.site.limits import read_limits
@@ -44,9 +45,13 @@ class Loaded:
         """The run of an agreement, under the budget file as it is now.
 
         Guarantee: its limits are those on disk at this moment: where the file has changed, or the run is not in memory, the run
-        is built again, which refuses what is no longer allowed and opens the ledger anew. Raises: as `join`.
+        is built again, which refuses what is no longer allowed and opens the ledger anew. What of the model does not train is
+        what was agreed. Raises: as `join`.
         """
         held = self.get(agreed.run)
         if held is not None and held.limits == read_limits(self.folder):
             return held
-        return self.hold(self.build(agreed.run, agreed.experiment, Roster.of(agreed.roster)))
+        built = self.build(agreed.run, agreed.experiment, Roster.of(agreed.roster))
+        if built.agreement.terms.frozen != agreed.terms.frozen:
+            raise Refused("The model's weights at this site are others than when the run was agreed: put those back.")
+        return self.hold(built)

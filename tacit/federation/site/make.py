@@ -43,7 +43,11 @@ def make_site(folder: Path, experiment: Experiment, *, name: str, epsilon: float
     store.make_folder(folder)
     own = experiment.data.name in OWN_FILES
     settings = {"name": name} | ({"data": f"records.{experiment.data.name}"} if own else {})
-    note = "# Who this site is, and where its rows are (relative to this folder).\n" if own else "# Who this site is.\n"
+    weights = experiment.model.options().get("path")
+    settings |= {"model": Path(weights).name} if isinstance(weights, str) else {}
+    where = [what for what, there in (("rows", own), ("model's weights", weights)) if there]
+    whose = f", and where its {' and its '.join(where)} are (relative to this folder)" if where else ""
+    note = f"# Who this site is{whose}.\n"
     _write(folder / layout.SETTINGS, note + dumps(settings))
     text = BUDGET.format(
         epsilon=epsilon,

@@ -1,4 +1,4 @@
-"""Where a deployment's rows come from: a site reads its own, the server only the public test rows."""
+"""Where a deployment's rows come from: a site reads its own, the server only the public test rows. So with a model's weights."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,7 +23,8 @@ OWN_FILES = ("csv", "npz")  # sources where every site has a file of its own; th
 def refuse_paths(experiment: Experiment) -> None:
     """Refuses what would make a site open a path that somebody else named.
 
-    Rows of a site's own are read from the path in its site.toml, whatever `data.path` says; `data.test_path` is the server's.
+    Rows of a site's own are read from the path in its site.toml, whatever `data.path` says, and so is a model's `path`
+    (`own_model`); `data.test_path` is the server's.
 
     Raises: BadInput for a file of epsilons, and for a `path` among the options of a source that is not a file of the site's own.
     """
@@ -32,6 +33,20 @@ def refuse_paths(experiment: Experiment) -> None:
         raise BadInput("A site opens no file that the server names: write the epsilons into privacy.epsilon itself.")
     if experiment.data.name not in OWN_FILES and "path" in experiment.data.options():
         raise BadInput("A site opens no folder that the server names: leave out data.path.")
+
+
+def own_model(experiment: Experiment, *, path: str | None) -> Experiment:
+    """The experiment with the weights of the site's own site.toml in the place of the server's `model.path`.
+
+    Raises: BadInput where the model has weights to read and site.toml names none, or such as are not there.
+    """
+    if "path" not in experiment.model.options():
+        return experiment
+    if path is None:
+        raise BadInput('site.toml does not say where the model\'s weights are: add model = "weights.safetensors".')
+    if not Path(path).exists():
+        raise BadInput(f"The model's weights {path} are not there: put them there, or correct model in site.toml.")
+    return experiment.model_copy(update={"model": experiment.model.model_copy(update={"path": path})})
 
 
 def refuse_undeployable(experiment: Experiment) -> None:

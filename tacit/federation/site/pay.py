@@ -6,7 +6,7 @@ from tacit.errors import BudgetExhausted, Refused
 from tacit.federation.site.join import Joined
 from tacit.federation.site.limits import Limits
 from tacit.federation.site.log import note
-from tacit.privacy.guarantee import agreed, promise, sentence, shown
+from tacit.privacy.guarantee import agreed, sentence, shown
 
 
 def pay(folder: Path, joined: Joined, round: int, question: bytes) -> None:
@@ -104,7 +104,7 @@ def promise_of(joined: Joined) -> str:
     parts = joined.parts
     if not parts.plan.priced:
         return sentence(None)
-    guarantee = promise(parts.experiment, parts.plan.words(parts.experiment))
+    guarantee = parts.promise
     epsilon, before = joined.agreement.terms.epsilon, sealed_before(joined)
     text = agreed(guarantee, client=joined.client.id, epsilon=min(epsilon, max(0.0, joined.limits.epsilon - before)))
     if not before:

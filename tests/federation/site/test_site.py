@@ -49,6 +49,7 @@ def test_a_site_says_who_it_is_and_nothing_of_its_rows(server):
         ({"epsilon": 9.0}, "asks for epsilon 9; the site allows 1"),
         ({"rounds": 30}, "asks for 30 rounds; 3 were agreed"),
         ({"parameters": 7}, "asks for a model of 7 parameters; 650 were agreed"),
+        ({"frozen": "0" * 32}, "is not that of the model which this site builds"),
     ],
 )
 def test_a_server_that_asks_for_more_than_agreed_is_refused(server, change, words):

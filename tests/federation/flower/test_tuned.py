@@ -1,0 +1,101 @@
+"""Fine-tuning between a server and sites: the body is at every site already, and a hash says that it is the same one."""
+
+import pytest
+import torch
+import tuned
+from safetensors.torch import save_file
+
+from tacit.errors import Refused, TacitError
+from tacit.federation.operate.inspect_site import site_findings
+from tacit.federation.site import agreement
+from tacit.federation.site.code import code_digest
+from tacit.federation.site.loaded import Loaded
+
+PRIVACY = {
+    "local": {"kind": "local"},
+    "central": {"kind": "central", "epsilon": 2.0},
+    "distributed": {"kind": "distributed", "epsilon": 4.0},
+}
+
+
+def listed(federation, name):
+    """Lets every site import the model's code."""
+    code = code_digest(name)
+    for index in range(len(federation.names)):
+        with (federation.site(index) / "budget.toml").open("a") as file:
+            file.write(f'\n[accept.code]\n"{name}" = "{code}"\n')
+    return federation
+
+
+def body(path, seed=0):
+
+    torch.manual_seed(seed)
+    save_file(tuned.head(input_shape=(1, 8, 8), classes=10)[0].state_dict(), path)
+
+
+@pytest.mark.parametrize("kind", PRIVACY)
+def test_sites_train_a_head_on_the_body_that_each_has_built(federation, kind):
+    deployed = listed(federation(model={"name": "tuned:head"}, privacy=PRIVACY[kind]), "tuned:head")
+    history = deployed.run()
+    assert [record["answered"] for record in history.rounds] == [3, 3, 3]
+    assert history.summary["parameters"] == 170
+    assert history.summary["uplink_bytes"] < 3 * 3 * (4 * 170 + 1500)
+    known = agreement.read(deployed.site(0), history.summary["run"])
+    assert known.terms.parameters == 170
+    assert len(known.terms.frozen) == 32
+
+
+def test_a_site_reads_the_weights_that_its_own_file_names_and_another_body_is_refused(federation, tmp_path):
+    body(tmp_path / "body.safetensors")
+    model = {"name": "tuned:stored", "path": str(tmp_path / "body.safetensors")}
+    deployed = listed(federation(model=model), "tuned:stored")
+    for index in range(3):
+        assert 'model = "body.safetensors"' in (deployed.site(index) / "site.toml").read_text()
+        body(deployed.site(index) / "body.safetensors", seed=0 if index < 2 else 1)
+    with pytest.raises(TacitError, match=r"client-2 does not agree.*frozen part of the server's model"):
+        deployed.run()
+    body(deployed.site(2) / "body.safetensors")
+    assert [record["answered"] for record in deployed.run(out=tmp_path / "again").rounds] == [3, 3, 3]
+
+
+def test_a_site_that_is_not_told_where_the_weights_are_opens_nothing_of_the_servers(federation, tmp_path):
+    body(tmp_path / "body.safetensors")
+    model = {"name": "tuned:stored", "path": str(tmp_path / "body.safetensors")}
+    deployed = listed(federation(model=model), "tuned:stored")
+    for index in range(3):
+        file = deployed.site(index) / "site.toml"
+        file.write_text(file.read_text().replace("model =", "# model ="))
+    with pytest.raises(TacitError, match="does not agree"):
+        deployed.run()
+    assert "add model =" in (deployed.site(0) / "log.jsonl").read_text()
+
+
+def test_a_site_that_was_restarted_with_another_body_trains_nothing_on_it(federation, tmp_path):
+    body(tmp_path / "body.safetensors")
+    model = {"name": "tuned:stored", "path": str(tmp_path / "body.safetensors")}
+    deployed = listed(federation(model=model), "tuned:stored")
+    for index in range(3):
+        body(deployed.site(index) / "body.safetensors")
+    run = deployed.run().summary["run"]
+    known = agreement.read(deployed.site(0), run)
+    assert Loaded(deployed.site(0), None).current(known).agreement.terms == known.terms
+    body(deployed.site(0) / "body.safetensors", seed=1)
+    with pytest.raises(Refused, match="others than when the run was agreed"):
+        Loaded(deployed.site(0), None).current(known)
+
+
+def test_a_check_says_where_the_weights_are_or_that_they_are_not_there(federation, tmp_path):
+    body(tmp_path / "body.safetensors")
+    model = {"name": "tuned:stored", "path": str(tmp_path / "body.safetensors")}
+    deployed = listed(federation(model=model), "tuned:stored")
+
+    def found():
+        return {
+            finding.text: finding.wrong for finding in site_findings(deployed.site(0), experiment=deployed.experiment)
+        }
+
+    (missing,) = [text for text, wrong in found().items() if wrong]
+    assert "weights" in missing
+    assert "put them there" in missing
+    body(deployed.site(0) / "body.safetensors")
+    assert found()["client-0: the model's weights are in body.safetensors"] is False
