@@ -1,6 +1,7 @@
 """A Hugging Face model from a folder, tuned by LoRA under DP-SGD. Needs pip install "tacit[transformers]"."""
 
 import tempfile
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,7 +23,7 @@ def sentences(count: int) -> tuple[np.ndarray, np.ndarray]:
 
 folder = tempfile.mkdtemp()  # yours is what model.save_pretrained(...) wrote; this one has learned nothing yet
 torch.manual_seed(0)
-sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+sizes: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
 BertForSequenceClassification(BertConfig(vocab_size=WORDS, **sizes)).save_pretrained(folder)
 
 experiment = tacit.Experiment(

@@ -1,6 +1,7 @@
 """Fine-tuning: a small transformer learns from public rows, and a few parameters of it from private ones, under DP-SGD."""
 
 import tempfile
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -28,7 +29,7 @@ class Block(nn.Module):
         return x + self.feed(x)
 
 
-digits = load_digits()
+digits: Any = load_digits()
 x, y = torch.tensor(digits.images / 16.0, dtype=torch.float32), torch.tensor(digits.target)
 torch.manual_seed(0)
 body = nn.Sequential(nn.Linear(8, WIDTH), Block(), Block(), nn.Flatten(), nn.LayerNorm(8 * WIDTH))

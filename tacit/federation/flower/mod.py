@@ -6,6 +6,8 @@
     @app.train()
     def train(message, context): ...   # arrays in, arrays and num-examples out, as for any Flower strategy
 
+The arrays are what trains of the model; what is frozen the app has itself.
+
 The site's folder (node config `tacit-site`) holds its limits and its ledger; `site.toml` says `examples = 600`, because
 Tacit never sees the rows.
 """

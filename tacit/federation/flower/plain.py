@@ -32,7 +32,7 @@ def respond_plain(site: Site, message: Message, context: Context) -> Message:
     anything leaves; what leaves are the server's arrays plus the noised update. A run is Flower's run, so its rounds share one
     agreement.
 
-    Assumes: the strategy sends the model's parameters in the model's own order, as 32-bit floats, and counts rounds from 1.
+    Assumes: the strategy sends what trains of the model, in the model's own order, as 32-bit floats, and counts rounds from 1.
     """
     try:
         tensors, round = _read(message)
