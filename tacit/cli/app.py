@@ -195,6 +195,35 @@ def plan_command(
         Console().print(plans.table(answer))
 
 
+@app.command("audit", epilog=EXPERIMENT)
+def audit_command(
+    experiment: Annotated[
+        str | None, typer.Argument(help="A TOML file or a shipped experiment.", show_default=False)
+    ] = None,
+    mechanism: Annotated[
+        bool, typer.Option("--mechanism", help="Noise, clip and sampling rate as run, without training to the end.")
+    ] = False,
+    settings: Settings = None,
+    plant: Annotated[
+        str | None, typer.Option(help="Plant a known bug, which must be found: noise=0.95, reuse, clip, layer, ...")
+    ] = None,
+    repeat: Annotated[
+        int | None, typer.Option(help="Audit with so many seeds: false alarms, or how often a bug is found.")
+    ] = None,
+    trainer: Annotated[
+        list[str] | None, typer.Option(help="one by one, side by side, stacked or site; all if left out.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the audit's own randomness.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Hold what is promised against what the code does. The exit code is 3 if a claim is rejected."""
+    from tacit.cli.audit import command
+
+    plugin.search_here()
+    words: Any = {"plant": plant, "repeat": repeat, "trainers": trainer or [], "seed": seed}
+    raise typer.Exit(command(experiment, settings or [], mechanism=mechanism, as_json=as_json, **words))
+
+
 @app.command("data")
 def data_command(
     name: Annotated[str, typer.Argument(help="An experiment, a TOML file, or a data set such as mnist.")],

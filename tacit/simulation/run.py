@@ -11,24 +11,19 @@ from typing import Any
 import torch
 from rich.progress import Progress
 
-from tacit.algorithms.local_dp import LocalDP
 from tacit.build.parts import Parts, build, written
-from tacit.build.release import STACKED
 from tacit.data.given import Dataset
 from tacit.engine.folder import first_free, open_folder, refuse_other_parts, refuse_taken
 from tacit.engine.history import History, finish, note_clients, open_ledger
 from tacit.engine.loop import Observer, loop
-from tacit.engine.trainers.processes import SideBySide, Trainer, one_by_one, task
-from tacit.engine.trainers.stacked import stackable, stacked
-from tacit.engine.wire import pack
+from tacit.engine.trainers import make
+from tacit.engine.trainers.processes import Trainer
 from tacit.errors import TrainingDiverged
 from tacit.experiment import Experiment
 from tacit.privacy.ledger.before import NOTHING, Before, noted, read
 from tacit.report.writers import load_writers, open_writers
 from tacit.rules import Rule
 from tacit.simulation.passed import Model, with_passed
-from tacit.train.frozen import beside
-from tacit.train.workspace import workspace
 
 MOST_NAMED = 8  # columns in a sentence
 
@@ -123,25 +118,14 @@ def _trainer(parts: Parts, stack: ExitStack) -> Trainer:
         on_ray = OnRay(parts)
         stack.callback(on_ray.close)
         return on_ray
-    work = workspace(
-        beside(parts.model),
-        clip=parts.plan.training_clip,
-        physical_batch=experiment.train.physical_batch,
-        losses=parts.losses,
-    )
-    algorithm = parts.algorithm
-    if isinstance(algorithm, LocalDP) and work.theta.is_cuda and stackable(algorithm, work, parts.population):
-        return stacked(algorithm, work, parts.population, parts.releases.streams(trainer=STACKED))
-    train = task(algorithm, work, parts.population, parts.derive)
+    if parts.theta.is_cuda and (together := make.stacked(parts)):
+        return together
     workers = (
         min(experiment.run.workers or len(os.sched_getaffinity(0)), parts.cohort) if sys.platform == "linux" else 1
     )
     if workers == 1 or experiment.run.device != "cpu":
-        return one_by_one(train)
-    told = range(parts.cohort if experiment.train.control else 1)  # whose control variates are in a message
-    cohort = [parts.population[index] for index in told]
-    message = pack(parts.algorithm.broadcast(parts.algorithm.init(parts.params), cohort, round=0))
-    pool = SideBySide(train, workers=workers, message_bytes=len(message))
+        return make.alone(parts)
+    pool = make.side_by_side(parts, workers=workers)
     stack.callback(pool.close)
     # the server's part takes one thread while clients train: threads that wait for each other would take the clients' cores
     stack.callback(torch.set_num_threads, torch.get_num_threads())

@@ -16,9 +16,9 @@ from tacit.engine import loop as loop_module
 from tacit.engine.admit import gather
 from tacit.engine.folder import CHECKPOINT
 from tacit.engine.meter import Meter
+from tacit.engine.trainers import make
 from tacit.errors import BadInput, LedgerError
 from tacit.privacy.accounting import price
-from tacit.simulation import run as simulate
 from tacit.types import Message
 
 CENTRAL = {
@@ -100,7 +100,7 @@ def test_a_round_without_clients_is_a_round(tmp_path):
 
 
 def test_every_client_is_charged_before_anybody_is_drawn_and_in_one_row(tmp_path, monkeypatch):
-    seen, real = [], simulate.one_by_one
+    seen, real = [], make.one_by_one
 
     def watched(train):
         def trainer(received, round, cohort):
@@ -111,7 +111,7 @@ def test_every_client_is_charged_before_anybody_is_drawn_and_in_one_row(tmp_path
 
         return trainer
 
-    monkeypatch.setattr(simulate, "one_by_one", watched)
+    monkeypatch.setattr(make, "one_by_one", watched)
     tacit.run(central(run={"workers": 1}), out=tmp_path)
     assert seen == [1] * 5
 

@@ -11,8 +11,8 @@ from trained import weights
 import tacit
 from tacit.engine import loop as loop_module
 from tacit.engine.folder import CHECKPOINT
+from tacit.engine.trainers import make
 from tacit.errors import BadInput
-from tacit.simulation import run as simulate
 
 
 def by(name):
@@ -53,7 +53,7 @@ def test_a_rule_of_sums_that_gives_no_weight_is_refused_by_name(small, tmp_path)
 
 def test_the_loop_trains_one_client_adds_its_message_and_applies_the_rule_after_the_last(small, tmp_path, monkeypatch):
     monkeypatch.setattr(foreign_rules, "NOTES", notes := [])
-    real = simulate.one_by_one
+    real = make.one_by_one
 
     def noted(train):
         def task(received, question, round, index):
@@ -62,7 +62,7 @@ def test_the_loop_trains_one_client_adds_its_message_and_applies_the_rule_after_
 
         return real(task)
 
-    monkeypatch.setattr(simulate, "one_by_one", noted)
+    monkeypatch.setattr(make, "one_by_one", noted)
     tacit.run(small(**by("noting"), train={"rounds": 1}), out=tmp_path, page=False)
     pairs = [(f"trained client-{i}", f"added client-{i}") for i in range(6)]
     assert notes == [note for pair in pairs for note in pair] + ["applied"]

@@ -14,10 +14,10 @@ from tacit.engine import loop as loop_module
 from tacit.engine.admit import sample
 from tacit.engine.folder import CHECKPOINT, open_folder
 from tacit.engine.history import open_ledger
+from tacit.engine.trainers import make
 from tacit.errors import BadInput, LedgerError, RunExists, TrainingDiverged
 from tacit.privacy.accounting import price
 from tacit.random import seeded
-from tacit.simulation import run as simulate
 
 FILES = (
     "experiment.toml", "rounds.jsonl", "rounds.csv", "ledger.db", "clients.json", "model.safetensors",
@@ -188,8 +188,8 @@ def test_the_charge_is_on_disk_before_anybody_trains(small, tmp_path, monkeypatc
 
         return trainer
 
-    simulate_one_by_one = simulate.one_by_one
-    monkeypatch.setattr(simulate, "one_by_one", watched)
+    simulate_one_by_one = make.one_by_one
+    monkeypatch.setattr(make, "one_by_one", watched)
     tacit.run(small(run={"workers": 1}), out=tmp_path)
     assert seen == [True] * 4
 

@@ -102,7 +102,9 @@ def dp_sgd_stacked(
             total = _clipped_sums(model, work, losses_of, theta, x, y, mask, seen)
         noisy = []
         for k, (mechanism, stream, row) in enumerate(zip(mechanisms, streams, total, strict=True)):
-            states[k], noised = mechanism.noise(states[k], stream, Bounded(row, mechanism.clip))  # + N(0, (zC)^2 I)
+            states[k], noised = mechanism.noise(
+                states[k], stream, Bounded(row, float(work.clip or 0))
+            )  # + N(0, (zC)^2 I)
             noisy.append(noised.vector)
         theta.add_(move(torch.stack(noisy), theta, summed=summed) * rates[:, None])  # line 14
     return list(_results(mechanisms, theta - start, rates.tolist(), seen.cpu(), local))

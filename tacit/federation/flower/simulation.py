@@ -20,12 +20,12 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from tacit.build.parts import Parts
-from tacit.engine.trainers.processes import Reply, Trainer, one_by_one, task
+from tacit.engine.trainers import make
+from tacit.engine.trainers.processes import Reply, Trainer
 from tacit.errors import BadInput, TacitError
 from tacit.federation.flower.gather import POLL_SECONDS, gather
 from tacit.federation.flower.messages import answer, read
 from tacit.privacy.ledger.before import recorded
-from tacit.train.workspace import workspace
 
 SECONDS = 3600.0  # for a round: a client that takes longer is lost, and the run with it
 CLUSTER = "TACIT_RAY_ADDRESS"  # the address of a running Ray cluster; a local one is started without it
@@ -140,13 +140,7 @@ def _trainer(text: str, digest: str, before: str) -> Trainer:
     parts = build(Experiment(**tomllib.loads(text)), before=recorded(json.loads(before)))
     if not parts.nonce and parts.releases.digest != digest:
         raise BadInput("A worker found other rows, code or budgets than the run was paid for: start it again.")
-    work = workspace(
-        parts.model,
-        clip=parts.plan.training_clip,
-        physical_batch=parts.experiment.train.physical_batch,
-        losses=parts.losses,
-    )
-    return one_by_one(task(parts.algorithm, work, parts.population, parts.derive))
+    return make.alone(parts, model=parts.model)
 
 
 def _simulate(client: ClientApp, server: ServerApp, nodes: int, workers: int, done: "queue.Queue[Any]") -> None:

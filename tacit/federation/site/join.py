@@ -17,7 +17,8 @@ from tacit.data.dataset import Dataset
 from tacit.data.load import source
 from tacit.data.population import rows_mark
 from tacit.digest import mark, question_mark
-from tacit.engine.trainers.processes import Trainer, one_by_one, task
+from tacit.engine.trainers import make
+from tacit.engine.trainers.processes import Trainer
 from tacit.errors import BadInput, Refused
 from tacit.experiment import Experiment
 from tacit.federation.site import layout
@@ -39,7 +40,6 @@ from tacit.federation.site.sealed import seals_of
 from tacit.federation.site.wording import unknown
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.wiring import Local
-from tacit.train.workspace import workspace
 from tacit.types import Budget, Client
 
 KEYS = ("name", "server", "data", "model", "device", "examples", "shape")  # of site.toml
@@ -119,14 +119,8 @@ def join(folder: Path, run: str, text: str, roster: Roster, *, local: Local | No
         parameters=parameters,
         frozen=parts.frozen,
     )
-    work = workspace(
-        parts.model,
-        clip=parts.plan.training_clip,
-        physical_batch=experiment.train.physical_batch,
-        losses=parts.losses,
-    )
     public = replace(client, budget=replace(budget, epsilon=roster.epsilons[index]))  # the budget that everybody knows
-    train = one_by_one(task(parts.algorithm, work, {index: public}, parts.derive))
+    train = make.alone(parts, {index: public}, model=parts.model)
     agreed = Agreement(run, text, roster.record(), terms)
     return Joined(agreed, limits, parts, client, train, own_ledger(folder, parts, limits, agreed, settings))
 

@@ -1,5 +1,6 @@
 """The runs of a site whose rows and model are in memory."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from tacit.errors import Refused
@@ -9,17 +10,19 @@ from tacit.federation.site.limits import read_limits
 from tacit.federation.site.roster import Roster
 from tacit.privacy.wiring import Local
 
+Joining = Callable[..., Joined]  # as `join`
 MOST = 2  # runs whose rows and model are held at a time
 
 
 class Loaded:
     """The runs that were built last, at most `MOST` of them; any other is built again when it is asked about.
 
-    Nothing here is missed after a restart: agreement, ledger and answers are files. `local` is training of somebody else's.
+    Nothing here is missed after a restart: agreement, ledger and answers are files. `local` is training of somebody else's;
+    `joining` is how a run is built, which an audit of the site itself wraps (tacit/audit).
     """
 
-    def __init__(self, folder: Path, local: Local | None):
-        self.folder, self.local = folder, local
+    def __init__(self, folder: Path, local: Local | None, joining: Joining = join):
+        self.folder, self.local, self.joining = folder, local, joining
         self._joined: dict[str, Joined] = {}
 
     def __len__(self) -> int:
@@ -31,7 +34,7 @@ class Loaded:
 
     def build(self, run: str, text: str, roster: Roster) -> Joined:
         """Builds a run anew, without holding it: what follows may still refuse it. Raises: as `join`."""
-        return join(self.folder, run, text, roster, local=self.local)
+        return self.joining(self.folder, run, text, roster, local=self.local)
 
     def hold(self, joined: Joined) -> Joined:
         """Keeps a run in memory, lets the one go that was built longest ago, and returns it."""

@@ -19,9 +19,9 @@ from tacit.federation.site.asked import Agree, Hello, Keep, Open, Train, facts, 
 from tacit.federation.site.broadcast import read_broadcast, refuse_odd_word
 from tacit.federation.site.consent import refuse_beyond, refuse_crowd, refuse_device, refuse_parameters
 from tacit.federation.site.greeting import declaration
-from tacit.federation.site.join import read_experiment, read_rows, read_settings
+from tacit.federation.site.join import join, read_experiment, read_rows, read_settings
 from tacit.federation.site.limits import Limits, read_limits
-from tacit.federation.site.loaded import Loaded
+from tacit.federation.site.loaded import Joining, Loaded
 from tacit.federation.site.log import discreet, note
 from tacit.federation.site.pay import pay, payable, prepay, promise_of, refuse_spent, spent
 from tacit.federation.site.roster import Roster
@@ -41,9 +41,9 @@ class Site:
     Several processes may have the same folder: questions are answered one at a time (`store.alone`).
     """
 
-    def __init__(self, folder: Path | str, *, local: Local | None = None):
+    def __init__(self, folder: Path | str, *, local: Local | None = None, joining: Joining = join):
         self.folder, self._local = Path(folder), local
-        self._runs = Loaded(self.folder, local)
+        self._runs = Loaded(self.folder, local, joining)
         store.tighten(self.folder)
 
     def answer(self, ask: dict[str, Any], body: bytes) -> Answer:

@@ -159,3 +159,9 @@ def test_a_run_on_a_gpu_reaches_the_model_of_the_cpu_but_for_its_own_noise(tmp_p
     for a, b in zip(cpu.model.parameters(), gpu.model.parameters(), strict=True):
         assert torch.allclose(a, b.cpu(), atol=5e-3)
         assert not torch.equal(a, b.cpu())
+
+
+def test_a_stacked_sum_says_which_clip_bounded_it_and_noise_for_another_is_refused():
+    parts = parts_of()
+    with pytest.raises(BadInput, match=r"made for sensitivity 0\.7, got a vector of 1\.4"):
+        replies(parts, fast, work=workspace(parts.model, clip=1.4, physical_batch=256))

@@ -1,0 +1,87 @@
+"""`tacit audit EXPERIMENT --mechanism`: noise, clip, rate and divisor as run, for each trainer, without training to the end."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from types import ModuleType
+
+from tacit.algorithms.central_dp import CentralDP
+from tacit.algorithms.encrypted import Encrypted
+from tacit.algorithms.local_dp import LocalDP
+from tacit.audit import central, distributed, local
+from tacit.audit.plants import plant_of, refuse
+from tacit.audit.probes import Prepare, probes_of
+from tacit.audit.site import slow_key
+from tacit.audit.trainers import TRAINERS
+from tacit.audit.verdict import LEVEL, Audit, Check, judge
+from tacit.build.parts import Parts, build
+from tacit.check import one_of
+from tacit.digest import mark
+from tacit.errors import BadInput, TacitError
+from tacit.experiment import Experiment
+
+KINDS: dict[type, ModuleType] = {LocalDP: local, CentralDP: central, Encrypted: distributed}
+
+NOT_SEALED = "server: the sums are not sealed, or it would take too long to seal one"
+
+
+def prepared(experiment: Experiment) -> Parts:
+    """The parts of an experiment as an audit needs them: nothing is charged or written.
+
+    Of local DP the rule is the mean, which is post-processing. A key that takes long to find (its primes are safe ones) is left
+    out, and sums are then not sealed.
+
+    Raises: BadInput where nothing is promised, or by a kind that an audit does not know; and as `build`.
+    """
+    sections = {name: getattr(experiment, name) for name in Experiment.model_fields}
+    if experiment.privacy.kind == "local":
+        sections["aggregate"] = type(experiment.aggregate)(rule="mean")
+    chosen = Experiment(**sections)
+    if slow_key(chosen):
+        chosen = chosen.model_copy(update={"protect": chosen.protect.model_copy(update={"kind": "none"})})
+    parts = build(chosen)
+    if not parts.plan.priced:
+        raise BadInput("This experiment promises nothing, so that there is no claim to audit: set privacy.kind.")
+    if type(parts.algorithm) not in KINDS:
+        raise BadInput(
+            f'privacy.kind = "{experiment.privacy.kind}" is somebody\'s own: an audit knows local, central and distributed DP.'
+        )
+    return parts
+
+
+def audit(
+    parts: Parts, *, seed: int = 0, plant: str | None = None, trainers: Sequence[str] = (), level: float = LEVEL
+) -> Audit:
+    """Audits the parts of `prepared`, by all trainers unless some are named; `plant` is a bug of `plants.PLANTS`.
+
+    Guarantee: where every claim holds, one is rejected with probability at most `level`. What is drawn is keyed by the
+    audit's seed, and never as a run's own noise is.
+
+    Raises: BadInput for trainers and bugs that there are not, or that this experiment cannot have.
+    """
+    for name in trainers:
+        one_of(TRAINERS, **{"--trainer": name})
+    nonce, bug = mark("audit", str(seed)), _bug(plant, parts)
+    parts = replace(parts, nonce=nonce)
+
+    def planted(changed: Parts) -> Parts:
+        return bug(replace(changed, nonce=nonce))
+
+    kind, probes = KINDS[type(parts.algorithm)], probes_of(parts)
+    checks: list[Check] = list(kind.server(parts, planted, probes))
+    untried = [NOT_SEALED] if kind is distributed and not checks else []
+    for name in trainers or TRAINERS:
+        try:
+            checks += kind.clients(name, parts, TRAINERS[name], planted, probes)
+        except TacitError as error:
+            if trainers:
+                raise
+            untried.append(f"{name}: {str(error).rstrip('.')}")
+    return Audit(parts.experiment.name, judge(checks, level=level), tuple(untried), plant, level)
+
+
+def _bug(plant: str | None, parts: Parts) -> Prepare:
+    if plant is None:
+        return lambda parts: parts
+    found = plant_of(plant)
+    refuse(plant, found, parts)
+    return found.prepare

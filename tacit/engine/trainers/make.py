@@ -1,0 +1,53 @@
+"""From a run's parts to whoever trains its clients: the seam that a run, a site and an audit share.
+
+A trainer is made of `Parts` alone: the algorithm (whose mechanisms sample and noise), the workspace (whose clip bounds), the
+clients, and their randomness. Guarantee asked of every trainer: a client's step is `mechanism.sample`, a sum over exactly the drawn
+units of what `workspace.clip` bounds, labelled with that clip (`Bounded`), then `mechanism.noise`; nothing else leaves the client.
+Whoever changes one of these objects therefore changes what is trained, and `tacit audit` finds out (tacit/audit).
+"""
+
+from collections.abc import Mapping
+
+from torch import nn
+
+from tacit.algorithms.local_dp import LocalDP
+from tacit.build.parts import Parts
+from tacit.build.release import STACKED
+from tacit.engine.trainers.processes import SideBySide, Trainer, one_by_one, task
+from tacit.engine.wire import pack
+from tacit.train.frozen import beside
+from tacit.train.workspace import Workspace, workspace
+from tacit.types import Client
+
+
+def workspace_of(parts: Parts, *, model: nn.Module | None = None) -> Workspace:
+    """Where a process trains: the model (its copy shares what is frozen, unless one is given), the plan's clip, the task's loss."""
+    physical = parts.experiment.train.physical_batch
+    own = beside(parts.model) if model is None else model
+    return workspace(own, clip=parts.plan.training_clip, physical_batch=physical, losses=parts.losses)
+
+
+def alone(parts: Parts, clients: Mapping[int, Client] | None = None, *, model: nn.Module | None = None) -> Trainer:
+    """Trains clients in this process, one after the other; a site has only itself among its `clients`."""
+    return one_by_one(
+        task(parts.algorithm, workspace_of(parts, model=model), clients or parts.population, parts.derive)
+    )
+
+
+def side_by_side(parts: Parts, *, workers: int) -> SideBySide:
+    """Trains clients in so many processes; whoever made it closes it."""
+    told = range(parts.cohort if parts.experiment.train.control else 1)  # whose control variates are in a message
+    cohort = [parts.population[index] for index in told]
+    message = pack(parts.algorithm.broadcast(parts.algorithm.init(parts.params), cohort, round=0))
+    train = task(parts.algorithm, workspace_of(parts), parts.population, parts.derive)
+    return SideBySide(train, workers=workers, message_bytes=len(message))
+
+
+def stacked(parts: Parts) -> Trainer | None:
+    """Trains the whole cohort at once; None where the algorithm or the model cannot be stacked."""
+    from tacit.engine.trainers import stacked as stacking  # a site never stacks
+
+    algorithm, work = parts.algorithm, workspace_of(parts)
+    if not isinstance(algorithm, LocalDP) or not stacking.stackable(algorithm, work, parts.population):
+        return None
+    return stacking.stacked(algorithm, work, parts.population, parts.releases.streams(trainer=STACKED))

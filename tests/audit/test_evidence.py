@@ -1,0 +1,91 @@
+"""The estimators: their limits are exact, they accept what is claimed and reject what is near it."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from tacit.audit.evidence import Exact, LeastNoise, Likeness, Noise, Rate, Spread
+from tacit.audit.noise import alike
+from tacit.audit.verdict import Check, judge
+
+DRAWS = 4000
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(7)
+
+
+def noise(sample):
+    return Noise(float((sample**2).sum()), sample.size)
+
+
+def within(hits, probability):
+    """Whether so many of DRAWS happen with this probability, but for one case in a million."""
+    low, high = stats.binom.ppf([5e-7, 1 - 5e-7], DRAWS, probability)
+    return low <= hits <= high
+
+
+@pytest.mark.parametrize("level", [0.05, 0.01])
+def test_each_limit_of_a_deviation_is_wrong_as_often_as_it_says(rng, level):
+    limits = np.array([noise(rng.normal(size=30)).limits(level) for _ in range(DRAWS)])
+    assert within(int((limits[:, 0] > 1).sum()), level)
+    assert within(int((limits[:, 1] < 1).sum()), level)
+
+
+def test_honest_noise_is_rejected_as_often_as_the_level_says_and_too_little_always(rng):
+    honest = [noise(rng.normal(size=200)).rejects(1.0, 0.05) for _ in range(DRAWS)]
+    assert within(sum(honest), 0.05)
+    assert all(noise(0.95 * rng.normal(size=20_000)).rejects(1.0, 1e-4) for _ in range(50))
+
+
+def test_noise_of_095_is_found_with_a_power_of_099_at_the_level_of_fifty_checks():
+    count, share = 20_000, 0.05 / 50
+    bound = stats.chi2.ppf(share, count)
+    assert stats.chi2.cdf(bound / 0.95**2, count) > 0.99999
+
+
+def test_limits_of_a_rate_are_wrong_no_more_often_than_they_say(rng):
+    hits = rng.binomial(60, 0.25, size=DRAWS)
+    lows = np.array([Rate(int(k), 60).limits(0.05)[0] for k in hits])
+    assert int((lows > 0.25).sum()) <= stats.binom.ppf(1 - 1e-6, DRAWS, 0.05)
+    assert Rate(30, 60).rejects(0.25, 0.001)
+    assert not Rate(15, 60).rejects(0.25, 0.001)
+
+
+def test_a_rate_of_all_or_none_has_limits():
+    assert Rate(0, 10).limits(0.05)[0] == 0
+    assert Rate(10, 10).limits(0.05)[1] == 1
+
+
+def test_independent_noises_are_alike_as_seldom_as_the_level_says_and_reused_ones_always(rng):
+    found = [alike(rng.normal(size=(3, 40))).rejects(0.0, 0.05) for _ in range(DRAWS)]
+    assert sum(found) <= stats.binom.ppf(1 - 1e-6, DRAWS, 0.05)
+    assert sum(found) > 0.02 * DRAWS
+    first, second = rng.normal(size=(2, 40))
+    assert alike(np.array([first, second, -first])).rejects(0.0, 1e-9)
+    assert alike(np.array([first])) is None
+    assert Likeness(1.0, length=40, pairs=1).value == 1
+
+
+def test_batches_of_a_fixed_size_are_told_from_independent_draws(rng):
+    sizes, rates = (100,) * 40, (0.25,) * 40
+    assert Spread((25,) * 40, sizes, rates).rejects(1.0, 0.001)
+    drawn = [Spread(tuple(rng.binomial(100, 0.25, 40).tolist()), sizes, rates).rejects(1.0, 0.01) for _ in range(60)]
+    assert sum(drawn) <= 6
+
+
+def test_one_client_with_less_noise_among_many_is_seen(rng):
+    clients = [noise(rng.normal(size=500)) for _ in range(8)]
+    assert not LeastNoise(tuple(clients)).rejects(1.0, 0.001)
+    assert LeastNoise((*clients, noise(0.5 * rng.normal(size=500)))).rejects(1.0, 0.001)
+
+
+def test_an_exact_number_has_no_chance_in_it_and_takes_none_of_the_level():
+    assert Exact(1.005).rejects(1.0, 0.05) is False
+    assert Exact(1.02).rejects(1.0, 0.05) is True
+    exact = Check("here", "clip", 1.0, Exact(2.0), "too long")
+    chance = Check("here", "rate", 0.5, Rate(10, 20), "too often")
+    alone, together = judge([chance])[0], judge([exact, exact, chance])[2]
+    assert (alone.low, alone.high) == (together.low, together.high)
+    assert judge([chance, chance])[0].low < alone.low
