@@ -125,7 +125,7 @@ class Spread:
     sizes: tuple[int, ...]
     rate: tuple[float, ...]
     tests = 1
-    DRAWS = 5_000  # the smallest p-value that can be told is 1 in so many
+    DRAWS = 20_000  # of which so many are counted that a level of 1 in 500 is known to a sixth
 
     @property
     def value(self) -> float:
