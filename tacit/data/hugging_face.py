@@ -52,7 +52,7 @@ def _opened(path: Any, *, split: str, test_split: str | None, share: float | Non
     wanted = test_split or ("test" if share is None and "test" in found and split != "test" else None)
     for name in (split, *([] if wanted is None else [wanted])):
         if name not in found:
-            raise BadInput(f"{path} has no split {name!r}: it has {', '.join(found)}.")
+            raise BadInput(f"{path} has no split {name!r}: it has {', '.join(map(str, found))}.")
     if wanted == split:
         raise BadInput(f"split and test_split are both {split!r}: test rows that were trained on test nothing.")
     return found[split], None if wanted is None else found[wanted]
