@@ -4,9 +4,10 @@ together.
 
 import hashlib
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -84,9 +85,19 @@ class Parts:
         return self.experiment.train.clients_per_round or len(self.population)
 
 
-def build(experiment: Experiment, *, progress: Progress | None = None, before: Before = NOTHING) -> Parts:
-    """Loads, shares out, calibrates, for what other runs of the ledger have left. Raises BadInput or BadData in one sentence."""
-    dataset, shares, population = clients(experiment, progress=progress, before=before)
+def build(
+    experiment: Experiment,
+    *,
+    progress: Progress | None = None,
+    before: Before = NOTHING,
+    ranges: Mapping[str, tuple[float, float]] = MappingProxyType({}),
+) -> Parts:
+    """Loads, shares out, calibrates, for what other runs of the ledger have left. Raises BadInput or BadData in one sentence.
+
+    `ranges` are those of the columns that the experiment calls private, where they have been asked for: without them such a column
+    is taken as it stands.
+    """
+    dataset, shares, population = clients(experiment, progress=progress, before=before, ranges=ranges)
     # the rows are held once, client by client: the order of the source is not needed any more
     rows = replace(dataset, x=population.x, y=population.y, client=None)
     return assemble(experiment, rows, population, shares, before=before)
@@ -136,11 +147,17 @@ def assemble(
 
 
 def clients(
-    experiment: Experiment, *, progress: Progress | None = None, before: Before = NOTHING
+    experiment: Experiment,
+    *,
+    progress: Progress | None = None,
+    before: Before = NOTHING,
+    ranges: Mapping[str, tuple[float, float]] = MappingProxyType({}),
 ) -> tuple[Dataset, Shares, Population]:
     """The data and who has what of it, with each client's epsilon, and what of that other runs have sealed."""
-    derive, privacy = seeded(experiment.run.seed), experiment.privacy
-    dataset = load(experiment.data, seed=experiment.run.seed, progress=progress)
+    derive, privacy, data = seeded(experiment.run.seed), experiment.privacy, experiment.data
+    if ranges:
+        data = data.model_copy(update={"numeric": data.options()["numeric"] | ranges, "wide": {}})
+    dataset = load(data, seed=experiment.run.seed, progress=progress)
     shares = share_out(dataset, experiment.data, rng=derive("partition").generator())
     names = client_names(dataset, experiment.data)
     spec = privacy.epsilon if privacy.epsilon is not None else float("inf")
@@ -177,7 +194,9 @@ def population_id(experiment: Experiment, population: Population, *, elsewhere: 
     data, seed = experiment.data, experiment.run.seed
     if data.part is not None and data.partition == "natural":
         return f"{data.name}:natural:{data.part.hands}"
-    settings = reading(data)
+    settings = {
+        key: value for key, value in reading(data).items() if key != "wide" or value
+    }  # what it asks is no other reading
     tested = settings.pop("test_path", None)
     settings.pop("path", None)
     if data.partition == "natural":

@@ -2,11 +2,13 @@
 
 import json
 import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from dp_accounting import DpEvent
 from safetensors.torch import save
 from torch import nn
 
@@ -14,6 +16,7 @@ import tacit
 from tacit.build.parts import Parts, population_id
 from tacit.data import encoder_file
 from tacit.engine import neighbours
+from tacit.engine.asking import told
 from tacit.engine.evaluate import answers, confusion, measurements
 from tacit.engine.exports import clients_record, csv_text, flat_records
 from tacit.engine.folder import Folder
@@ -69,6 +72,7 @@ def open_ledger(parts: Parts, folder: Folder) -> Ledger | None:
         delta=experiment.privacy.delta,
         rounds=experiment.train.rounds,
         accountant=experiment.privacy.accountant,
+        asked=asked_by(parts),
         marks=(folder.path / MARK, *([path.with_name(f"{path.name}.mark")] if shared else [])),
         conditions=conditions,
     )
@@ -76,6 +80,14 @@ def open_ledger(parts: Parts, folder: Folder) -> Ledger | None:
     if shared:
         neighbours.refuse_older(ledger, folder.path)
     return ledger
+
+
+def asked_by(parts: Parts) -> Callable[[str], Mapping[str, DpEvent]]:
+    """The queries that each client answers beside its rounds, by its name."""
+    if not any(parts.plan.asked(0)):
+        return lambda client: {}
+    places = {name: index for index, name in enumerate(parts.population.names)}
+    return lambda client: parts.plan.asked(places[client]) if client in places else {}
 
 
 def refuse_unknown(folder: Folder, ledger: Ledger) -> None:
@@ -130,6 +142,7 @@ def finish(parts: Parts, ledger: Ledger | None, folder: Folder, params: torch.Te
         "guarantee": guarantee.record() if guarantee else None,
         "other_runs": guarantee.others.runs if guarantee and guarantee.others else 0,
         "sentence": sentence(guarantee),
+        **({"queries": queries} if (queries := told(parts, folder.path)) else {}),
         "notes": list(parts.dataset.notes),
         "version": tacit.__version__,
         "run": folder.run,

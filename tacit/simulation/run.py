@@ -19,6 +19,7 @@ from tacit.data.given import Dataset
 from tacit.engine.folder import first_free, open_folder, refuse_other_parts, refuse_taken
 from tacit.engine.history import History, finish, note_clients, open_ledger
 from tacit.engine.loop import Observer, loop
+from tacit.engine.ranges import ranged
 from tacit.engine.trainers.processes import SideBySide, Trainer, one_by_one, task
 from tacit.engine.trainers.stacked import stackable, stacked
 from tacit.engine.wire import pack
@@ -69,8 +70,10 @@ def run(
         parts = build(experiment, progress=progress, before=before)
         folder = open_folder(path, experiment, resume=resume, force=force, resolved=written(parts), before=before)
         stack.callback(folder.close)
+        first = parts  # whose rows the ledger knows: as they were read, before any private range was asked for
+        parts = ranged(first, folder)
         trainer = _trainer(parts, stack)
-        ledger = open_ledger(parts, folder)
+        ledger = open_ledger(first, folder)
         past = folder.rounds(before=(folder.restore() or (None, 0))[1])
         if ready:
             ready(parts, past)

@@ -85,7 +85,23 @@ def _priced(composition: Composition, *, delta: float, accountant: str) -> tuple
     events.refuse_mixed(relations)
     if accountant == "rdp" or any(kind.gaussian is None for kind in kinds):
         return _rdp(composition, delta)
-    return _sampled(composition, delta)
+    slack = _slack(composition)
+    return _sampled(composition, delta) if slack == 0 else _with_slack(composition, delta, slack)
+
+
+def _slack(composition: Composition) -> float:
+    """How far, in total variation, all releases together may be from what they are priced as."""
+    kinds = [(events.kind_of(event), event, count) for event, count in composition]
+    return sum(count * kind.slack(event) for kind, event, count in kinds if kind.slack)
+
+
+def _with_slack(composition: Composition, delta: float, slack: float) -> tuple[float, str]:
+    """As `_sampled`, with (1 + e^epsilon) slack paid for out of a part of delta that is set aside; inf where it eats delta."""
+    for reserve in renyi.RESERVES:
+        spent, name = _sampled(composition, delta * (1 - reserve))
+        if spent + math.log1p(math.exp(-spent)) + math.log(slack) <= math.log(delta * reserve):
+            return spent, name
+    return math.inf, "no bound"
 
 
 def accountant_for(composition: Composition) -> str:
@@ -117,9 +133,8 @@ def _rdp(composition: Composition, delta: float) -> tuple[float, str]:
     parts = [(events.kind_of(event), event, count) for event, count in composition]
     curve = np.sum([count * kind.divergences(event) for kind, event, count in parts], axis=0)
     name = " and ".join(sorted({kind.bound for kind, _, _ in parts}))
-    slacks = [count * kind.slack(event) for kind, event, count in parts if kind.slack]
-    if slacks:
-        return renyi.epsilon(curve, slack=sum(slacks), delta=delta), name
+    if slack := _slack(composition):
+        return renyi.epsilon(curve, slack=slack, delta=delta), name
     return sampled_rdp.epsilon(sampled_rdp.ORDERS, curve, delta), name
 
 
