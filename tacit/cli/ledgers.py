@@ -79,11 +79,13 @@ def by_charge(path: Path) -> Table:
 
 
 def _what(event: str) -> str:
-    """An event in a few letters: noise multiplier z, sampling rate q, steps."""
+    """An event in a few letters: noise multiplier z, sampling rate q, steps, and the side of a split that it is about."""
     record = json.loads(event)
     short = {"noise_multiplier": "z", "sampling_rate": "q"}
     words = {key: f"{value:.4g}" if isinstance(value, int | float) else str(value) for key, value in record.items()}
-    return ", ".join(f"{short.get(key, key)} {word}" for key, word in words.items() if key != "event")
+    return ", ".join(
+        f"{short.get(key, key)} {word}" for key, word in words.items() if key not in ("event", "of", "split")
+    )
 
 
 def as_csv(path: Path) -> str:

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass, field
+from dataclasses import replace as with_mark
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -10,6 +11,7 @@ import numpy as np
 from dp_accounting import DpEvent
 
 from tacit.build.parts import Parts
+from tacit.data.population import Population
 from tacit.digest import mark
 from tacit.engine.folder import Folder
 from tacit.engine.folder import replace as write
@@ -49,15 +51,26 @@ class Answers:
     attempt: str
     counts: dict[str, np.ndarray] = field(repr=False)
     stds: dict[str, float] = field(repr=False)
+    question: str = ""
 
     def record(self) -> dict[str, Any]:
         """As plain values for the folder."""
         counts = {client: values.tolist() for client, values in self.counts.items()}
-        return {"attempt": self.attempt, "noise_std": self.stds, "counts": counts}
+        return {"attempt": self.attempt, "question": self.question, "noise_std": self.stds, "counts": counts}
 
 
-def ask(parts: Parts, ledger: Ledger | None, folder: Folder, query: Query, *, question: str = "") -> Answers:
+def ask(
+    parts: Parts,
+    ledger: Ledger | None,
+    folder: Folder,
+    query: Query,
+    *,
+    question: str = "",
+    about: Population | None = None,
+) -> Answers:
     """The clients' answers to a query: those in the folder, or new ones. `question` is a digest of what they are asked about.
+
+    The rows that are counted are those of `about`, or those that are trained on.
 
     Guarantee: every client whose counts are released has paid for them on disk before its noise is drawn. A run answers a query
     once: what the folder has is never drawn again, and where it is missing and cannot be repeated bit for bit, that is refused.
@@ -68,8 +81,10 @@ def ask(parts: Parts, ledger: Ledger | None, folder: Folder, query: Query, *, qu
     known = kept(folder.path).get(query.name)
     if known is not None:
         return _paid(known, ledger, folder, query)
-    population, attempt = parts.population, mark("query", parts.releases.digest, repr(query), question)
-    clients = [population[index] for index in range(len(population))]
+    population = about or parts.population
+    attempt = mark("query", parts.releases.digest, population.digest(), repr(query), question)
+    marks = (one.tobytes() for one in population.marks)
+    clients = [with_mark(population[index], mark=rows) for index, rows in enumerate(marks)]
     sensitive = {"l2_squared": query.l2_squared, "cells": query.cells}
     noises = {client.id: parts.plan.query_noise(query.name, client.index, **sensitive) for client in clients}
     if ledger is not None:
@@ -83,7 +98,7 @@ def ask(parts: Parts, ledger: Ledger | None, folder: Folder, query: Query, *, qu
     derive = {client.id: partial(streams, mark(repr(query), question), QUERY, client) for client in clients}
     counts = {client.id: _noised(query, client, noises[client.id], derive[client.id]) for client in clients}
     stds = {client.id: 0.0 if (noise := noises[client.id]) is None else noise.noise_std for client in clients}
-    answers = Answers(attempt, counts, stds)
+    answers = Answers(attempt, counts, stds, question)
     _keep(folder, query.name, answers)
     return answers
 
@@ -116,7 +131,8 @@ def kept(folder: Path) -> dict[str, Answers]:
 
 def _read(record: dict[str, Any]) -> Answers:
     counts = {str(client): np.array(values, dtype=np.int64) for client, values in record["counts"].items()}
-    return Answers(str(record["attempt"]), counts, {client: float(record["noise_std"][client]) for client in counts})
+    stds = {client: float(record["noise_std"][client]) for client in counts}
+    return Answers(str(record["attempt"]), counts, stds, str(record["question"]))
 
 
 def _cost(parts: Parts) -> Cost:

@@ -112,23 +112,33 @@ def note_clients(parts: Parts, ledger: Ledger | None, folder: Folder, *, simulat
     folder.write("clients.json", json.dumps(clients_record(parts, blank, ledger=way, simulated=simulated)).encode())
 
 
-def finish(parts: Parts, ledger: Ledger | None, folder: Folder, params: torch.Tensor, stopped: str) -> History:
-    """Writes the model and the summary of a run that has ended."""
+def finish(
+    parts: Parts,
+    ledger: Ledger | None,
+    folder: Folder,
+    params: torch.Tensor,
+    stopped: str,
+    *,
+    at_clients: dict[str, Any] | None = None,
+) -> History:
+    """Writes the model and the summary of a run that has ended; `at_clients` is what held-out rows say of it."""
     experiment = parts.experiment
     rounds = folder.rounds(before=experiment.train.rounds)
-    found, loss = answers(parts, params)
-    measured, name = measurements(parts, found), headline(experiment)
+    name, measured, matrix, loss = headline(experiment), {}, None, None
+    if len(parts.dataset.test_y):
+        found, loss = answers(parts, params)
+        measured, matrix = measurements(parts, found), confusion(found)
     guarantee = None
     if ledger is not None:
         guarantee = spent_by(promise(experiment, parts.plan.words(experiment)), ledger, parts.population)
         guarantee = replace(guarantee, also=parts.plan.also(guarantee, experiment, ledger, parts.population))
     summary = {
         "name": experiment.name,
-        f"test_{name}": measured[name]["value"],
+        f"test_{name}": measured[name]["value"] if measured else None,
         "test_loss": loss,
         "metric": name,
         "metrics": measured,
-        "confusion": confusion(found),
+        "confusion": matrix,
         "rounds": len(rounds),
         "stopped": stopped,
         "clients": len(parts.population),
@@ -142,6 +152,7 @@ def finish(parts: Parts, ledger: Ledger | None, folder: Folder, params: torch.Te
         "guarantee": guarantee.record() if guarantee else None,
         "other_runs": guarantee.others.runs if guarantee and guarantee.others else 0,
         "sentence": sentence(guarantee),
+        **({"at_clients": at_clients} if at_clients else {}),
         **({"queries": queries} if (queries := told(parts, folder.path)) else {}),
         "notes": list(parts.dataset.notes),
         "version": tacit.__version__,

@@ -48,7 +48,7 @@ def ranged(parts: Parts, folder: Folder) -> Parts:
         if ledger is not None:
             ledger.close()
     ranges = found(parts.population, query, answers)
-    made = build(parts.experiment, before=parts.before, ranges=ranges)
+    made = build(parts.experiment, before=parts.before, ranges=ranges, mask=parts.population.mask)
     if not np.array_equal(made.population.offsets, parts.population.offsets):
         raise BadData("The data files have changed while they were read: start again when they are at rest.")
     notes = (*(_asked_for(note, ranges) for note in made.dataset.notes), _note(parts, ranges, answers))

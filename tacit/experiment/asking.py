@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from tacit import check
+from tacit.digest import mark
 from tacit.errors import BadInput
 from tacit.experiment.data import DataSection
 
@@ -10,9 +11,11 @@ if TYPE_CHECKING:
     from tacit.experiment import Experiment
 
 PRIVATE = "private"  # in the place of a range: it is asked for
-RANGES = "ranges"
-USUAL = {RANGES: 0.05}  # of epsilon, unless said
-WORDS = {RANGES: "the ranges of data.numeric"}
+RANGES, EVALUATION = "ranges", "evaluation"
+USUAL = {RANGES: 0.05, EVALUATION: 1.0}  # of epsilon, unless said; held-out rows are asked about nothing else
+WORDS = {RANGES: "the ranges of data.numeric", EVALUATION: "results on the rows of data.held_out"}
+TRAINED_ON, HELD_OUT = "trained on", "held out"  # the sides of the coin that every record has tossed
+SIDES = {RANGES: TRAINED_ON, EVALUATION: HELD_OUT}  # whom each query is about
 
 
 def shares(experiment: "Experiment") -> dict[str, float]:
@@ -22,9 +25,15 @@ def shares(experiment: "Experiment") -> dict[str, float]:
     >>> shares(Experiment(data={"name": "csv", "path": "a.csv", "classes": 2, "numeric": {"chol": "private"}}))
     {'ranges': 0.05}
     """
-    asked = {RANGES: bool(private_columns(experiment.data))}
+    asked = {RANGES: bool(private_columns(experiment.data)), EVALUATION: experiment.data.held_out is not None}
     said = {query: getattr(experiment.privacy, f"{query}_share") for query in asked}
     return {query: USUAL[query] if said[query] is None else said[query] for query, wanted in asked.items() if wanted}
+
+
+def split(experiment: "Experiment") -> str:
+    """The name of the coin that decides which records are held out; empty where none are."""
+    share = experiment.data.held_out
+    return "" if share is None else mark(HELD_OUT, repr((experiment.run.seed, share)))
 
 
 def private_columns(data: DataSection) -> tuple[str, ...]:
@@ -39,7 +48,7 @@ def refuse_unpriced(experiment: "Experiment") -> None:
     for query in USUAL:
         said = getattr(privacy, f"{query}_share")
         if said is not None:
-            check.probability(**{f"privacy.{query}_share": said})
+            (check.rate if query == EVALUATION else check.probability)(**{f"privacy.{query}_share": said})
         if said is not None and query not in asked:
             raise BadInput(f"privacy.{query}_share is for {WORDS[query]}, which are not asked for: leave it out.")
     what = " and ".join(WORDS[query] for query in asked)
@@ -53,5 +62,3 @@ def refuse_unpriced(experiment: "Experiment") -> None:
         )
     if privacy.noise_formula is not None:
         raise BadInput(f"privacy.noise_formula has no price, and asking for {what} has one: leave one of them out.")
-    if sum(asked.values()) >= 1:
-        raise BadInput(f"Asking for {what} takes {sum(asked.values()):g} of epsilon and leaves nothing for training.")

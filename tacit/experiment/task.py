@@ -2,6 +2,7 @@
 
 from typing import ClassVar
 
+from tacit import check
 from tacit.experiment.section import OpenSection, Section
 
 
@@ -18,6 +19,15 @@ class TaskSection(OpenSection):
 
 
 class MetricSection(Section):
-    """`[metric]`: `choose` names the metric that stands for the run everywhere; the task's own unless it is said."""
+    """`[metric]`: `choose` names the metric that stands for the run everywhere; the task's own unless it is said.
+
+    `largest_error` is where the errors of a regression on clients' held-out rows are cut: no noise covers a number without bound.
+    """
 
     choose: str | None = None
+    largest_error: float | None = None
+
+    def possible(self) -> None:
+        """An error is cut above zero."""
+        if self.largest_error is not None:
+            check.positive(**{"metric.largest_error": self.largest_error})

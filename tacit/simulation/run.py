@@ -16,6 +16,7 @@ from tacit.algorithms.local_dp import LocalDP
 from tacit.build.parts import Parts, build, written
 from tacit.build.release import STACKED
 from tacit.data.given import Dataset
+from tacit.engine.at_clients import evaluate_at_clients, judged_by
 from tacit.engine.folder import first_free, open_folder, refuse_other_parts, refuse_taken
 from tacit.engine.history import History, finish, note_clients, open_ledger
 from tacit.engine.loop import Observer, loop
@@ -71,6 +72,7 @@ def run(
         folder = open_folder(path, experiment, resume=resume, force=force, resolved=written(parts), before=before)
         stack.callback(folder.close)
         first = parts  # whose rows the ledger knows: as they were read, before any private range was asked for
+        judged_by(first)  # a metric that cannot be asked for is refused before anybody pays
         parts = ranged(first, folder)
         trainer = _trainer(parts, stack)
         ledger = open_ledger(first, folder)
@@ -81,7 +83,8 @@ def run(
         book = stack.enter_context(open_writers(writers, folder, experiment, past, unit=parts.population.unit))
         with _unscaled_named(parts):
             state, stopped = loop(parts, ledger, folder, trainer, book.observing(observe))
-        history = finish(parts, ledger, folder, state.result, stopped)
+        at_clients = evaluate_at_clients(parts, ledger, folder, state.result)
+        history = finish(parts, ledger, folder, state.result, stopped, at_clients=at_clients)
         book.finish(history.summary)
     if page:
         from tacit.report.page import write_page  # after the run: the page is made from the files alone

@@ -24,7 +24,7 @@ Range = tuple[float, float] | Literal["unscaled", "private"]
 
 @dataclass(frozen=True, kw_only=True)
 class csv:
-    """How csv files are read. Without `test_path`, `test_share` of every client's rows is held out, by the run's seed.
+    """How csv files are read. Without `test_path`, `test_share` of every client's rows is held out, by the run's seed; 0 is none.
 
     Raises BadInput for ranges, vocabularies and roles that contradict each other.
     """
@@ -46,7 +46,8 @@ class csv:
 
     def __post_init__(self) -> None:
         refuse_undeclared("csv", self.path if isinstance(self.path, str | None) else " ".join(self.path), self.classes)
-        check.probability(**{"data.test_share": self.test_share})
+        if self.test_share != 0:  # 0: nobody's rows are made public
+            check.probability(**{"data.test_share": self.test_share})
         self._refuse_ranges()
         self._refuse_pinned()
         self._refuse_two_roles()

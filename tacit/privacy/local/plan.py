@@ -67,7 +67,8 @@ class LocalPlan(Plan):
         Raises: BadInput for a client whose noise is not known here (NaN): a site plans its own alone.
         """
         k = client.index
-        return SampledGaussian(float(self.multipliers[k]), self.clip, float(self.rates[k]), int(self.steps[k]))
+        noise = float(self.multipliers[k]), self.clip, float(self.rates[k]), int(self.steps[k])
+        return SampledGaussian(*noise, split=self.queries.split)
 
     def update_noise(self, sizes: np.ndarray, *, learning_rate: float, descent: Descent = PLAIN) -> np.ndarray:
         """The noise per coordinate of every client's update, as `DpSgd` states it: eta z C sqrt(steps) / (q n).
@@ -150,8 +151,8 @@ class LocalPlan(Plan):
 
     def title(self, experiment: Experiment) -> str:
         """Names the strategy, and what is asked beside training."""
-        asked = "".join(f", asking for {query} too" for query in self.queries.multipliers)
-        return f"local DP ({experiment.privacy.rule}{asked})"
+        asked = " and ".join(self.queries.multipliers)
+        return f"local DP ({experiment.privacy.rule}{f', beside it {asked}' if asked else ''})"
 
     def rows(self, purse: Purse) -> list[dict[str, Any]]:
         """A row for every group of clients with the same budget."""

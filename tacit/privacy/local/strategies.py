@@ -66,7 +66,10 @@ def spread(
             settings = {"delta": population.delta, "sampling_rate": float(rate), "accountant": accountant}
             multipliers[mine] = [
                 noise_multiplier(
-                    epsilon=float(sized[k]), steps=int(count) * participations, beside=asked.composition(k), **settings
+                    epsilon=float(sized[k]),
+                    steps=int(count) * participations,
+                    beside=asked.beside_training(k),
+                    **settings,
                 )
                 for k in mine.tolist()
             ]
@@ -120,7 +123,7 @@ def same_noise(
         sampling_rate=float(rates[most]),
         steps=int(steps[most]) * participations,
         accountant=accountant,
-        beside=asked.composition(most),
+        beside=asked.beside_training(most),
     )
     return np.full(len(population), z)
 

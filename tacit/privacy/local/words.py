@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tacit.experiment.asking import EVALUATION
 from tacit.privacy.accounting import price
-from tacit.privacy.accounting.rounded import RoundedGaussianDpEvent
 from tacit.privacy.guarantee import EMPTIED, Words
 from tacit.privacy.purse import Purse
+from tacit.privacy.queries.mechanism import priced
 from tacit.types import Unit
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ def promised(unit: Unit, queries: Sequence[str] = ()) -> Words:
         if len(queries) > 1:
             many = f"answers, once each, to {len(queries)} queries ({', '.join(queries)}), which are"
         sampler = f"{sampler}, and its {many} in this epsilon"
+    if EVALUATION in queries:
+        sampler += f" ({EVALUATION} is about held-out records alone, which nothing else is about)"
     return Words(SIGHT, "add or remove one record of one client", sampler)
 
 
@@ -74,8 +77,7 @@ def _asked(plan: "LocalPlan", purse: Purse, members: np.ndarray) -> dict[str, An
     for query, z in plan.queries.multipliers.items():
         ends = float(z[members].max()), float(z[members].min())
         found[f"{query}_epsilon"] = [
-            price.epsilon(((RoundedGaussianDpEvent(end), 1),), delta=population.delta, accountant=accountant)
-            for end in ends
+            price.epsilon(((priced(end), 1),), delta=population.delta, accountant=accountant) for end in ends
         ]
         found[f"{query}_noise_multiplier"] = [ends[1], ends[0]]
     return found

@@ -9,10 +9,12 @@ from fractions import Fraction
 
 import numpy as np
 import torch
+from dp_accounting import DpEvent
 
 from tacit import check
 from tacit.errors import BadInput
 from tacit.privacy.accounting.rounded import SLACK, RoundedGaussianDpEvent
+from tacit.privacy.accounting.sides import on_side
 from tacit.privacy.integers import rounded
 from tacit.privacy.mechanism import NoiseState
 from tacit.random import Stream
@@ -49,6 +51,8 @@ class NoisyCounts:
     noise_multiplier: float
     l2_squared: int
     cells: int
+    split: str = ""  # where only the records on one side of a split are counted: which coin,
+    side: str = ""  # and which side
 
     def __post_init__(self) -> None:
         check.positive(noise_multiplier=self.noise_multiplier)
@@ -86,6 +90,16 @@ class NoisyCounts:
         noised = bounded.values.astype(np.int64) + rounded.draw(self.noise_std, stream, self.cells)
         return state, Private(torch.from_numpy(noised), self.noise_std)
 
-    def event(self) -> RoundedGaussianDpEvent:
+    def event(self) -> DpEvent:
         """The price of the release."""
-        return RoundedGaussianDpEvent(self.noise_multiplier)
+        return priced(self.noise_multiplier, split=self.split, side=self.side)
+
+
+def priced(noise_multiplier: float, *, split: str = "", side: str = "") -> DpEvent:
+    """What counts under this noise cost; with a split, to the records on one side of it.
+
+    >>> priced(2.0)
+    RoundedGaussianDpEvent(noise_multiplier=2.0)
+    """
+    event = RoundedGaussianDpEvent(noise_multiplier)
+    return on_side(event, split=split, side=side) if split else event

@@ -10,11 +10,10 @@ from dp_accounting import DpEvent
 from tacit.data.population import Population
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
-from tacit.experiment.asking import WORDS, shares
+from tacit.experiment.asking import SIDES, TRAINED_ON, WORDS, shares, split
 from tacit.privacy.accounting import price
 from tacit.privacy.accounting.calibrate import FEW, noise_multipliers
-from tacit.privacy.accounting.rounded import RoundedGaussianDpEvent
-from tacit.privacy.queries.mechanism import NoisyCounts
+from tacit.privacy.queries.mechanism import NoisyCounts, priced
 
 GRID = math.log(
     1.02
@@ -23,24 +22,29 @@ GRID = math.log(
 
 @dataclass(frozen=True, eq=False)
 class Asked:
-    """What a run asks beside training: by query, each client's noise multiplier.
+    """What a run asks beside training: by query, each client's noise multiplier; `split` names the coin that holds records out.
 
     Guarantee: `events` is the whole price of a client's answers, one release of each query.
     """
 
     multipliers: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
+    split: str = ""
 
     def events(self, index: int) -> dict[str, DpEvent]:
         """What a client's answers cost, by query."""
-        return {query: RoundedGaussianDpEvent(float(z[index])) for query, z in self.multipliers.items()}
+        return {
+            query: priced(float(z[index]), split=self.split, side=SIDES[query]) for query, z in self.multipliers.items()
+        }
 
-    def composition(self, index: int) -> price.Composition:
-        """All of them together."""
-        return price.compose((event, 1) for event in self.events(index).values())
+    def beside_training(self, index: int) -> price.Composition:
+        """What the records that are trained on pay for beside training."""
+        asked = {query: z for query, z in self.multipliers.items() if SIDES[query] == TRAINED_ON}
+        return price.compose((priced(float(z[index])), 1) for z in asked.values())
 
     def mechanism(self, query: str, index: int, *, l2_squared: int, cells: int) -> NoisyCounts:
         """The noise of one client's answer. Raises BadInput for noise that is too wide to be drawn."""
-        return NoisyCounts(float(self.multipliers[query][index]), l2_squared, cells)
+        z = float(self.multipliers[query][index])
+        return NoisyCounts(z, l2_squared, cells, split=self.split, side=SIDES[query] if self.split else "")
 
     def key(self, index: int) -> tuple[tuple[str, float], ...]:
         """The numbers that a client's answers and training depend on; empty where nothing is asked."""
@@ -72,7 +76,8 @@ def asked_of(experiment: Experiment, population: Population) -> Asked:
         {
             query: noise_multipliers(share * sized, **settings, accountant=experiment.privacy.accountant)
             for query, share in planned.items()
-        }
+        },
+        split(experiment),
     )
 
 
