@@ -99,7 +99,7 @@ def ask(
     counts = {client.id: _noised(query, client, noises[client.id], derive[client.id]) for client in clients}
     stds = {client.id: 0.0 if (noise := noises[client.id]) is None else noise.noise_std for client in clients}
     answers = Answers(attempt, counts, stds, question)
-    _keep(folder, query.name, answers)
+    keep(folder, query.name, answers)
     return answers
 
 
@@ -163,6 +163,7 @@ def _paid(known: Answers, ledger: Ledger | None, folder: Folder, query: Query) -
     return known
 
 
-def _keep(folder: Folder, name: str, answers: Answers) -> None:
+def keep(folder: Folder, name: str, answers: Answers) -> None:
+    """Writes what was released into the run's folder, beside what other queries were answered."""
     records = {query: one.record() for query, one in kept(folder.path).items()} | {name: answers.record()}
     write(folder.path / NAME, json.dumps(records).encode())

@@ -52,8 +52,11 @@ class History:
         return flat_records(self.rounds, unit=self.guarantee.unit if self.guarantee else None)
 
 
-def open_ledger(parts: Parts, folder: Folder) -> Ledger | None:
-    """The ledger of a run, or None where nothing is charged. Raises LedgerError where it lacks what the folder's run released."""
+def open_ledger(parts: Parts, folder: Folder, *, once: bool = False) -> Ledger | None:
+    """The ledger of a run, or None where nothing is charged; of a run of one release and no other where that is `once`.
+
+    Raises: LedgerError where it lacks what the folder's run released.
+    """
     if not parts.plan.priced:
         return None
     experiment, releases = parts.experiment, parts.releases
@@ -70,9 +73,10 @@ def open_ledger(parts: Parts, folder: Folder) -> Ledger | None:
         population=population_id(experiment, parts.population, elsewhere=parts.elsewhere),
         run=folder.run,
         delta=experiment.privacy.delta,
-        rounds=experiment.train.rounds,
+        rounds=1 if once else experiment.train.rounds,
         accountant=experiment.privacy.accountant,
-        asked=asked_by(parts),
+        asked=(lambda client: {}) if once else asked_by(parts),
+        spare=not once,
         marks=(folder.path / MARK, *([path.with_name(f"{path.name}.mark")] if shared else [])),
         conditions=conditions,
     )

@@ -67,7 +67,7 @@ def run(
         refuse_other_parts(path, experiment)  # before anything is read or made
     writers = load_writers(experiment.run.writers)
     with ExitStack() as stack:
-        before = _before(experiment, path, resume=resume)
+        before = before_of(experiment, path, resume=resume)
         parts = build(experiment, progress=progress, before=before)
         folder = open_folder(path, experiment, resume=resume, force=force, resolved=written(parts), before=before)
         stack.callback(folder.close)
@@ -99,7 +99,7 @@ def new_folder(name: str) -> Path:
     return first_free(Path("runs") / f"{name}-{stamp}{suffix}" for suffix in ("", *(f"-{n}" for n in range(2, 1000))))
 
 
-def _before(experiment: Experiment, path: Path, *, resume: bool) -> Before:
+def before_of(experiment: Experiment, path: Path, *, resume: bool) -> Before:
     """What other runs of a shared ledger had sealed when this run began."""
     shared = experiment.privacy.ledger
     if shared is None:

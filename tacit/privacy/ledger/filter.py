@@ -73,10 +73,12 @@ def most_releases(
     hint: int,
     most_epsilon: float = math.inf,
     asked: Asked = NOTHING_ASKED,
+    spare: bool = True,
 ) -> int:
     """How many releases of the event may be sealed beside the queries, after what other runs have sealed; 0 where none can.
 
-    `budget.delta` is the run's own share of `total_delta`; `most_epsilon` is what this run was promised to cost at most.
+    `budget.delta` is the run's own share of `total_delta`; `most_epsilon` is what this run was promised to cost at most. Without
+    `spare`, what is lost cannot be repeated.
 
     Guarantee: the epsilon of so many releases and of every query, added to `before.epsilon`, is at most `budget.epsilon`, and the
     run's delta, added to `before.delta`, at most `total_delta` (to 1e-9 of it, which binary fractions need). At most the planned
@@ -94,7 +96,7 @@ def most_releases(
     left = min(most_epsilon, math.inf if budget.epsilon == math.inf else budget.epsilon - before.epsilon)
     if left <= 0:
         return 0
-    most = with_spare(rounds)
+    most = with_spare(rounds) if spare else rounds
     return affordable(
         event,
         epsilon=left,

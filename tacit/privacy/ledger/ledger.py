@@ -65,6 +65,7 @@ class Ledger(RunView):
         most_epsilon: float = math.inf,
         accountant: str = "pld",
         asked: Callable[[str], Asked] = lambda client: NOTHING_ASKED,
+        spare: bool = True,
         marks: Sequence[Path] = (),
         conditions: Sequence[Condition] = (),
     ):
@@ -78,7 +79,7 @@ class Ledger(RunView):
         for condition in self._conditions:
             condition.refuse(self._db, self.path)
         self.accountant = accountant
-        self._sealing = Sealing(self, self._db, Limits(delta, rounds, most_epsilon, accountant, asked))
+        self._sealing = Sealing(self, self._db, Limits(delta, rounds, most_epsilon, accountant, asked, spare))
         self._used: dict[str, int] = {}
         self._event_ids: dict[str, int] = {}
         self._round, self._attempt = 0, ""

@@ -32,6 +32,7 @@ class Limits:
     most_epsilon: float = math.inf
     accountant: str = "pld"
     asked: Callable[[str], Asked] = lambda client: NOTHING_ASKED
+    spare: bool = True  # whether releases for rounds that must be repeated are sealed, too
 
 
 class Sealing:
@@ -128,6 +129,7 @@ class Sealing:
             most_epsilon=limits.most_epsilon,
             hint=hint,
             asked=limits.asked(name),
+            spare=limits.spare,
         )
 
     def _refuse_other_relation(self, unit: str, event: DpEvent) -> None:

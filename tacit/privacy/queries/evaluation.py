@@ -26,19 +26,14 @@ Cells = np.ndarray
 Values = dict[str, float | None]
 
 
-class Judgement(Protocol):
-    """What is counted of (target, prediction), and the metrics that follow from the counts.
-
-    Guarantee asked: one record changes `count` by a vector of squared length at most `l2_squared`.
-    """
+class Reading(Protocol):
+    """Numbers that follow from counts, which one record changes by a vector of squared length at most `l2_squared`."""
 
     @property
     def cells(self) -> int: ...
 
     @property
     def l2_squared(self) -> int: ...
-
-    def count(self, targets: np.ndarray, predictions: np.ndarray) -> Counts: ...
 
     def metrics(self, counts: Cells, *, std: float) -> Values:
         """Each metric, of counts (perhaps negative) with noise of this standard deviation; None where they cannot tell."""
@@ -51,6 +46,15 @@ class Judgement(Protocol):
     def rows(self, counts: Cells) -> float:
         """How many records were counted."""
         ...
+
+
+class Judgement(Reading, Protocol):
+    """What is counted of (target, prediction), and the metrics that follow from the counts.
+
+    Guarantee asked: one record changes `count` by a vector of squared length at most `l2_squared`.
+    """
+
+    def count(self, targets: np.ndarray, predictions: np.ndarray) -> Counts: ...
 
 
 @dataclass(frozen=True)
@@ -201,7 +205,7 @@ class Evaluated:
 
 
 def combine(
-    judged: Judgement, answers: Sequence[np.ndarray], stds: np.ndarray, expected: np.ndarray, *, seed: int = 0
+    judged: Reading, answers: Sequence[np.ndarray], stds: np.ndarray, expected: np.ndarray, *, seed: int = 0
 ) -> Evaluated:
     """The metrics of the clients' noised counts together. `expected` is how many rows each is likely to have held out: public.
 
