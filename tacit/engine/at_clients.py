@@ -10,14 +10,14 @@ from tacit import metrics
 from tacit.build.parts import Parts
 from tacit.digest import mark, tensor_bytes
 from tacit.engine.asking import Answers, ask
-from tacit.engine.evaluate import CHUNK
 from tacit.engine.folder import Folder
-from tacit.errors import BudgetExhausted
+from tacit.errors import AnsweredOnce, BudgetExhausted
 from tacit.experiment.asking import EVALUATION
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.queries.evaluation import Judgement, combine, judgement
 from tacit.privacy.queries.mechanism import Counts
 from tacit.tasks import chosen
+from tacit.train.apart import answers_apart
 from tacit.types import Client
 
 
@@ -44,18 +44,18 @@ class Evaluation:
         """What is counted; which model is judged is in the question."""
         return f"Evaluation({self.judged!r})"
 
-    @torch.inference_mode()
     def count(self, client: Client) -> Counts:
-        """The true counts of a client's held-out rows; zeros where it has none."""
-        parts, found = self.parts, []
-        parts.theta.copy_(self.params)
-        parts.model.eval()
-        for x in client.x.split(CHUNK):
-            found.append(parts.task.predictions(parts.model(x.to(parts.theta.device))).cpu().numpy())
-        parts.model.train()
+        """The true counts of a client's held-out rows; zeros where it has none.
+
+        Guarantee: what a record adds depends on that record and the model alone, whatever the model does with batches.
+        """
+        parts = self.parts
         if not client.size:
             return Counts(np.zeros(self.cells, np.int64), self.l2_squared)
-        return self.judged.count(client.y.cpu().numpy(), np.concatenate(found))
+        parts.theta.copy_(self.params)
+        outputs = answers_apart(parts.model.eval(), client.x.to(parts.theta.device), answer=parts.task.answer)
+        parts.model.train()
+        return self.judged.count(client.y.cpu().numpy(), parts.task.predictions(outputs).numpy())
 
 
 def judged_by(parts: Parts) -> Judgement | None:
@@ -72,7 +72,8 @@ def evaluate_at_clients(
 ) -> dict[str, Any] | None:
     """What the clients' held-out rows say of the final model, for the summary; None where none are held out.
 
-    Guarantee: as `ask`. A run that has ended is not lost by a query that nobody can pay for: then it says why nothing is known.
+    Guarantee: as `ask`. A run that has ended is not lost by a query that nobody can pay for, or whose answer was lost after it was
+    paid for: then it says why nothing is known.
     """
     judged, held = judged_by(parts), parts.population.held
     if judged is None or held is None:
@@ -80,7 +81,7 @@ def evaluate_at_clients(
     question = mark("model", tensor_bytes(params))
     try:
         answers = ask(parts, ledger, folder, Evaluation(judged, parts, params), question=question, about=held)
-    except BudgetExhausted as error:
+    except (BudgetExhausted, AnsweredOnce) as error:
         return {"unknown": str(error)}
     if answers.question != question:
         return {

@@ -2,6 +2,7 @@
 
 import json
 import sqlite3
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from tacit.privacy.accounting import price
 from tacit.privacy.queries.mechanism import NoisyCounts
 from tacit.report.planned import of_experiment
 from tacit.report.progress import facts
+from tacit.train.flat import flatten
 
 HELD = {"clients": 6, "examples_per_client": 40, "held_out": 0.25}
 
@@ -138,6 +140,20 @@ def test_a_run_killed_before_or_after_its_evaluation_answers_once(small, tmp_pat
     assert history.summary["at_clients"]["answered"] == 6
 
 
+def test_an_answer_that_is_lost_after_it_was_paid_for_is_not_given_again_and_the_run_still_ends(
+    small, tmp_path, monkeypatch
+):
+    settings = {"run": {"workers": 1, "randomness": "os"}}
+    with monkeypatch.context() as patched:
+        patched.setattr("tacit.engine.asking.keep", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run(small, tmp_path, **settings)
+    experiment = small(data=HELD, train={"rounds": 2}, **settings)
+    history = tacit.run(experiment, out=tmp_path, resume=True, page=False)
+    assert "answered once" in history.summary["at_clients"]["unknown"]
+    assert len(charges(tmp_path / "ledger.db")) == 18
+
+
 def test_answers_about_another_model_are_not_taken_for_this_one(small, tmp_path):
     run(small, tmp_path)
     records = json.loads((tmp_path / "queries.json").read_text())
@@ -164,6 +180,31 @@ def test_a_client_without_held_out_rows_answers_like_any_other_and_one_without_o
     assert history.summary["at_clients"]["answered"] == 6
     with pytest.raises(BadData, match=r"data.held_out leaves client client-\d no row to train on: lower it"):
         build(small(data=few | {"held_out": 0.9}))
+
+
+class Mixing(torch.nn.Module):
+    """A model that lets every example of a batch see all others."""
+
+    def __init__(self):
+        super().__init__()
+        self.last = torch.nn.Linear(64, 10)
+
+    def forward(self, x):
+        return self.last((x - 5 * x.mean(0, keepdim=True)).flatten(1))
+
+
+def test_a_model_that_mixes_examples_cannot_make_one_record_count_for_many(small):
+    parts = build(small(data=HELD))
+    model = Mixing()
+    theta = flatten(model)
+    parts = replace(parts, model=model, theta=theta)
+    held = parts.population.held
+    query = at_clients.Evaluation(at_clients.judged_by(parts), parts, theta.clone())
+    whole = replace(held[0], x=held.x, y=held.y)
+    for gone in range(0, len(held.y), 9):
+        rest = [row for row in range(len(held.y)) if row != gone]
+        change = query.count(whole).values - query.count(replace(whole, x=held.x[rest], y=held.y[rest])).values
+        assert (change**2).sum() == 1
 
 
 def test_the_plan_shows_the_price_of_the_evaluation(small):

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from dp_accounting import DpEvent
 
-from tacit.errors import LedgerError
+from tacit.errors import AnsweredOnce, LedgerError
 from tacit.privacy.accounting import price
 from tacit.privacy.ledger import witness
 from tacit.privacy.ledger.conditions import Condition
@@ -145,7 +145,7 @@ class Ledger(RunView):
         Guarantee: as `admit`. Of one query of a run a client is charged for one attempt: the same one is free and no other is
         ever allowed, so that one charge stands for one vector.
 
-        Raises: LedgerError where the query was charged under another attempt, and as `admit`; KeyError for a query that the run
+        Raises: AnsweredOnce where the query was charged under another attempt, and as `admit`; KeyError for a query that the run
         did not plan.
         """
         name = f"{query}:{attempt}"
@@ -163,7 +163,7 @@ class Ledger(RunView):
         rows = "SELECT attempt FROM charges WHERE client = ? AND run = ? AND round = ? AND attempt LIKE ? || ':%'"
         known = {attempt for (attempt,) in self._db.execute(rows, (client.id, self.run, QUERY, query))}
         if known - {self._attempt}:
-            raise LedgerError(
+            raise AnsweredOnce(
                 f"The ledger {self.path} has charged {client.id} for the query {query!r} of this run, and its answer is not kept"
                 " or not the one that would be given now: a query is answered once, so start another run; nothing was released."
             )
