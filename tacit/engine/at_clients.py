@@ -6,17 +6,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from tacit import metrics
+from tacit import metrics, tasks
 from tacit.build.parts import Parts
+from tacit.data.dataset import Dataset
 from tacit.digest import mark, tensor_bytes
 from tacit.engine.asking import Answers, ask
 from tacit.engine.folder import Folder
 from tacit.errors import AnsweredOnce, BudgetExhausted
+from tacit.experiment import Experiment
 from tacit.experiment.asking import EVALUATION
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.queries.evaluation import Judgement, combine, judgement
 from tacit.privacy.queries.mechanism import Counts
-from tacit.tasks import chosen
 from tacit.train.apart import answers_apart
 from tacit.types import Client
 
@@ -58,13 +59,13 @@ class Evaluation:
         return self.judged.count(client.y.cpu().numpy(), parts.task.predictions(outputs).numpy())
 
 
-def judged_by(parts: Parts) -> Judgement | None:
+def judged_by(experiment: Experiment, dataset: Dataset) -> Judgement | None:
     """What clients count of their held-out rows; None where there are none. Raises BadInput for a metric they cannot be asked."""
-    if parts.population.held is None:
+    if experiment.data.held_out is None:
         return None
-    settings = {"numbers": parts.task.answer[-1], "largest_error": parts.experiment.metric.largest_error}
-    name = metrics.key(chosen(parts.experiment))
-    return judgement(parts.experiment.task.kind, name, classes=len(parts.dataset.class_names), **settings)
+    numbers = tasks.load(experiment, dataset).answer[-1]
+    settings = {"classes": dataset.classes, "numbers": numbers, "largest_error": experiment.metric.largest_error}
+    return judgement(experiment.task.kind, metrics.key(tasks.chosen(experiment)), **settings)
 
 
 def evaluate_at_clients(
@@ -75,7 +76,7 @@ def evaluate_at_clients(
     Guarantee: as `ask`. A run that has ended is not lost by a query that nobody can pay for, or whose answer was lost after it was
     paid for: then it says why nothing is known.
     """
-    judged, held = judged_by(parts), parts.population.held
+    judged, held = judged_by(parts.experiment, parts.dataset), parts.population.held
     if judged is None or held is None:
         return None
     question = mark("model", tensor_bytes(params))
@@ -99,7 +100,7 @@ def _told(parts: Parts, judged: Judgement, answers: Answers) -> dict[str, Any]:
     expected = np.array([max(1.0, float(sizes[name]) * share / (1 - share)) for name in names])
     stds = np.array([answers.stds[name] for name in names])
     found = combine(judged, [answers.counts[name] for name in names], stds, expected)
-    headline = metrics.key(chosen(parts.experiment))
+    headline = metrics.key(tasks.chosen(parts.experiment))
     told: dict[str, Any] = {
         "metric": headline,
         "metrics": dict(found.values),

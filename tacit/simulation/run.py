@@ -72,7 +72,7 @@ def run(
         folder = open_folder(path, experiment, resume=resume, force=force, resolved=written(parts), before=before)
         stack.callback(folder.close)
         first = parts  # whose rows the ledger knows: as they were read, before any private range was asked for
-        judged_by(first)  # a metric that cannot be asked for is refused before anybody pays
+        judged_by(experiment, first.dataset)  # a metric that cannot be asked for is refused before anybody pays
         parts = ranged(first, folder)
         trainer = _trainer(parts, stack)
         ledger = open_ledger(first, folder)

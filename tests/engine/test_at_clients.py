@@ -199,7 +199,7 @@ def test_a_model_that_mixes_examples_cannot_make_one_record_count_for_many(small
     theta = flatten(model)
     parts = replace(parts, model=model, theta=theta)
     held = parts.population.held
-    query = at_clients.Evaluation(at_clients.judged_by(parts), parts, theta.clone())
+    query = at_clients.Evaluation(at_clients.judged_by(parts.experiment, parts.dataset), parts, theta.clone())
     whole = replace(held[0], x=held.x, y=held.y)
     for gone in range(0, len(held.y), 9):
         rest = [row for row in range(len(held.y)) if row != gone]
@@ -233,6 +233,8 @@ def test_a_metric_that_cannot_be_asked_for_is_refused_before_anybody_pays(small,
     with pytest.raises(BadInput, match="cannot be asked for log_loss"):
         run(small, tmp_path, metric={"choose": "log-loss"})
     assert not (tmp_path / "ledger.db").exists()
+    with pytest.raises(BadInput, match="cannot be asked for log_loss"):
+        of_experiment(small(data=HELD, metric={"choose": "log-loss"}))
 
 
 def test_a_deployment_refuses_what_it_cannot_ask_yet(small):
