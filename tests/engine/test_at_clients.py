@@ -16,8 +16,10 @@ from tacit.errors import BadData, BadInput, LedgerError
 from tacit.federation.site.own_rows import refuse_undeployable
 from tacit.privacy.accounting import price
 from tacit.privacy.queries.mechanism import NoisyCounts
+from tacit.report.collect import run_page
 from tacit.report.planned import of_experiment
 from tacit.report.progress import facts
+from tacit.report.run_folder import read
 from tacit.train.flat import flatten
 
 HELD = {"clients": 6, "examples_per_client": 40, "held_out": 0.25}
@@ -91,6 +93,15 @@ def test_the_summary_says_what_clients_found_with_its_interval(small, tmp_path):
     assert told["rows"] == pytest.approx(len(held.y), abs=15)
     assert "95 % over noise and rows" in facts(history.summary)["accuracy at the clients, on held-out rows"]
     assert history.summary["queries"]["evaluation"]["share"] == 1.0
+
+
+def test_the_reports_curve_counts_the_evaluation_at_the_end_and_no_round_more(small, tmp_path):
+    run(small, tmp_path, privacy={"epsilon": 3.0, "evaluation_share": 1.0}, train={"rounds": 4})
+    told = run_page(read(tmp_path))
+    spent = told["curves"][0]["epsilon"]
+    assert spent == sorted(spent)
+    assert spent[0] < 2.5 < spent[-1] <= 3.0
+    assert told["clients"]["taken"] == [4] * 6
 
 
 def test_without_privacy_the_answer_is_exact(small, tmp_path):
