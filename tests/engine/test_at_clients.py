@@ -20,6 +20,7 @@ from tacit.report.collect import run_page
 from tacit.report.planned import of_experiment
 from tacit.report.progress import facts
 from tacit.report.run_folder import read
+from tacit.simulation.compare import compare
 from tacit.train.flat import flatten
 
 HELD = {"clients": 6, "examples_per_client": 40, "held_out": 0.25}
@@ -306,6 +307,12 @@ def test_without_test_rows_and_without_held_out_ones_a_run_still_ends(sites, tmp
     history = tacit.run(sites(data={"held_out": None}), out=tmp_path / "run", page=False)
     assert history.summary["test_accuracy"] is None
     assert "at_clients" not in history.summary
+
+
+def test_a_comparison_without_public_test_rows_is_refused_before_anything_runs(sites, tmp_path):
+    with pytest.raises(BadInput, match="A comparison draws what every round reaches on public test rows"):
+        compare(sites(), {"aggregate.rule": ["mean", "weighted"]}, seeds=1, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_private_ranges_and_held_out_rows_go_together(sites, tmp_path):
