@@ -35,6 +35,10 @@ class LedgerError(TacitError):
     """The ledger could not be written or does not belong to this data; nothing was released."""
 
 
+class AnsweredOnce(LedgerError):
+    """A query was charged, and its answer is not kept or not the one that would be given now: there is no second one."""
+
+
 class TrainingDiverged(TacitError):
     """A loss or an update that is not finite; names the client and the round."""
 

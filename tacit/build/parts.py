@@ -4,9 +4,10 @@ together.
 
 import hashlib
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -24,10 +25,12 @@ from tacit.data.load import load
 from tacit.data.load import settings as reading
 from tacit.data.partition import client_names, share_out
 from tacit.data.population import Population, populate
+from tacit.data.row_hashes import coins
 from tacit.data.shares import Shares
 from tacit.digest import mark, tensor_bytes
-from tacit.errors import BadInput, Refused
+from tacit.errors import BadData, BadInput, Refused
 from tacit.experiment import Experiment
+from tacit.experiment.asking import EVALUATION
 from tacit.losses import Losses
 from tacit.privacy.guarantee import promise
 from tacit.privacy.kinds import kind_of
@@ -97,9 +100,20 @@ class Parts:
         return self.experiment.train.clients_per_round or len(self.population)
 
 
-def build(experiment: Experiment, *, progress: Progress | None = None, before: Before = NOTHING) -> Parts:
-    """Loads, shares out, calibrates, for what other runs of the ledger have left. Raises BadInput or BadData in one sentence."""
-    dataset, shares, population = clients(experiment, progress=progress, before=before)
+def build(
+    experiment: Experiment,
+    *,
+    progress: Progress | None = None,
+    before: Before = NOTHING,
+    ranges: Mapping[str, tuple[float, float]] = MappingProxyType({}),
+    mask: np.ndarray | None = None,
+) -> Parts:
+    """Loads, shares out, calibrates, for what other runs of the ledger have left. Raises BadInput or BadData in one sentence.
+
+    `ranges` are those of the columns that the experiment calls private, where they have been asked for: without them such a column
+    is taken as it stands. `mask` says which rows are held out, where that was decided before they were scaled.
+    """
+    dataset, shares, population = clients(experiment, progress=progress, before=before, ranges=ranges, mask=mask)
     # the rows are held once, client by client: the order of the source is not needed any more
     rows = replace(dataset, x=population.x, y=population.y, client=None)
     return assemble(experiment, rows, population, shares, before=before)
@@ -134,7 +148,8 @@ def assemble(
     model = _model(experiment, dataset)
     made, fixed = held(model), frozen_mark(model)
     dataset = replace(dataset, notes=(*dataset.notes, *lora.note(experiment, model)))
-    models.check_output(model, dataset.test_x[:2], task.answer)
+    shown = dataset.test_x[:2] if len(dataset.test_x) else torch.zeros(2, *dataset.x.shape[1:], dtype=dataset.x.dtype)
+    models.check_output(model, shown, task.answer)
     device = _device(experiment.run.device)
     theta = flatten(model.to(device))
     plan = kind_of(experiment).plan(experiment, population, size=theta.numel(), own=own)
@@ -152,11 +167,18 @@ def assemble(
 
 
 def clients(
-    experiment: Experiment, *, progress: Progress | None = None, before: Before = NOTHING
+    experiment: Experiment,
+    *,
+    progress: Progress | None = None,
+    before: Before = NOTHING,
+    ranges: Mapping[str, tuple[float, float]] = MappingProxyType({}),
+    mask: np.ndarray | None = None,
 ) -> tuple[Dataset, Shares, Population]:
     """The data and who has what of it, with each client's epsilon, and what of that other runs have sealed."""
-    derive, privacy = seeded(experiment.run.seed), experiment.privacy
-    dataset = load(experiment.data, seed=experiment.run.seed, progress=progress)
+    derive, privacy, data = seeded(experiment.run.seed), experiment.privacy, experiment.data
+    if ranges:
+        data = data.model_copy(update={"numeric": data.options()["numeric"] | ranges, "wide": {}})
+    dataset = load(data, seed=experiment.run.seed, progress=progress)
     shares = share_out(dataset, experiment.data, rng=derive("partition").generator())
     names = client_names(dataset, experiment.data)
     spec = privacy.epsilon if privacy.epsilon is not None else float("inf")
@@ -165,11 +187,25 @@ def clients(
         epsilons = np.full(len(epsilons), epsilons.min() if privacy.level == "minimum" else epsilons.max())
     limits = {"epsilons": epsilons, "delta": privacy.run_delta, "unit": privacy.unit_kept}
     population = populate(dataset, shares, names=names, **limits)
+    if data.held_out is not None:
+        if dataset.mapped:
+            raise BadInput("Rows that stay in a file are not divided: leave out data.held_out.")
+        if mask is None:
+            coin = {"share": data.held_out, "seed": experiment.run.seed, "purpose": EVALUATION}
+            mask = coins(population.x, population.y, **coin)
+        population = population.holding_out(_fitting(mask, population))
     dataset = replace(dataset, notes=(*dataset.notes, *_loose_delta(experiment, population)))
     if before.runs:
         sealed = before.epsilons(population.names, together=kind_of(experiment).plans.together)
         population = replace(population, sealed=sealed)
     return dataset, shares, population
+
+
+def _fitting(mask: np.ndarray, population: Population) -> np.ndarray:
+    """A mask for these rows. Raises BadData where there were others when it was made."""
+    if len(mask) != len(population.y):
+        raise BadData("The data files have changed while they were read: start again when they are at rest.")
+    return mask
 
 
 def _loose_delta(experiment: Experiment, population: Population) -> Iterator[str]:
@@ -193,7 +229,8 @@ def population_id(experiment: Experiment, population: Population, *, elsewhere: 
     data, seed = experiment.data, experiment.run.seed
     if data.part is not None and data.partition == "natural":
         return f"{data.name}:natural:{data.part.hands}"
-    settings = reading(data)
+    later = ("wide", "held_out")  # keys that ledgers of earlier versions do not know
+    settings = {key: value for key, value in reading(data).items() if key not in later or value}
     tested = settings.pop("test_path", None)
     settings.pop("path", None)
     if data.partition == "natural":
@@ -206,6 +243,7 @@ def population_id(experiment: Experiment, population: Population, *, elsewhere: 
     made.update(repr(sorted((settings | {"seed": seed}).items())).encode())
     if not elsewhere:
         made.update(population.digest().encode())
+        made.update(population.held.digest().encode() if population.held else b"")
     return f"{data.name}:{made.hexdigest()}"
 
 

@@ -224,6 +224,31 @@ def audit_command(
     raise typer.Exit(command(experiment, settings or [], mechanism=mechanism, as_json=as_json, **words))
 
 
+@app.command("stats", epilog=EXPERIMENT)
+def stats_command(
+    experiment: Annotated[str, typer.Argument(help="A TOML file or a shipped experiment.")],
+    columns: Annotated[
+        list[str] | None, typer.Option("--column", help="A column to describe; may be repeated; all if left out.")
+    ] = None,
+    share: Annotated[float, typer.Option(help="The share of what is left of every client's epsilon.")] = 0.1,
+    settings: Settings = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="The folder for the results; a new one under runs/ otherwise.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Show what is in --out, or go on where it was stopped.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Set what is in --out aside and ask anew.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Describe a federation's columns at a price: counts, means and quantiles from noised histograms, charged to the ledger."""
+    from tacit.cli.stats import command
+
+    plugin.search_here()
+    where: Any = {"out": out, "resume": resume, "force": force}
+    command(experiment, tuple(settings or ()), columns=tuple(columns or ()), share=share, as_json=as_json, **where)
+
+
 @app.command("data")
 def data_command(
     name: Annotated[str, typer.Argument(help="An experiment, a TOML file, or a data set such as mnist.")],

@@ -73,18 +73,19 @@ def by_charge(path: Path) -> Table:
         table.caption = f"the last {MOST_ROWS} of {len(charges)}; `tacit ledger export` has all"
     for entry in charges[-MOST_ROWS:]:
         when = entry["time"][:19].replace("T", " ")
-        table.add_row(
-            when, entry["client"], entry["run"][:8], str(entry["round"]), entry["unit"], _what(entry["event"])
-        )
+        round = str(entry["round"]) if entry["round"] >= 0 else f"query {entry['attempt'].partition(':')[0]}"
+        table.add_row(when, entry["client"], entry["run"][:8], round, entry["unit"], _what(entry["event"]))
     return table
 
 
 def _what(event: str) -> str:
-    """An event in a few letters: noise multiplier z, sampling rate q, steps."""
+    """An event in a few letters: noise multiplier z, sampling rate q, steps, and the side of a split that it is about."""
     record = json.loads(event)
     short = {"noise_multiplier": "z", "sampling_rate": "q"}
     words = {key: f"{value:.4g}" if isinstance(value, int | float) else str(value) for key, value in record.items()}
-    return ", ".join(f"{short.get(key, key)} {word}" for key, word in words.items() if key != "event")
+    return ", ".join(
+        f"{short.get(key, key)} {word}" for key, word in words.items() if key not in ("event", "of", "split")
+    )
 
 
 def as_csv(path: Path) -> str:

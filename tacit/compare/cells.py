@@ -75,7 +75,11 @@ def refuse_two_metrics(cells: Sequence[Cell]) -> None:
 def try_out(cell: Cell) -> None:
     """Builds a cell's first experiment, data included, so that what cannot run is refused before anything runs."""
     try:
-        build(cell.experiments[0])
+        parts = build(cell.experiments[0])
+        if not len(parts.dataset.test_y):
+            raise BadInput(
+                "A comparison draws what every round reaches on public test rows, and there are none: give it some."
+            )
     except TacitError as error:
         raise BadInput(f"{cell.label}: {error}" if cell.varied else str(error)) from error
 

@@ -44,18 +44,26 @@ class Run:
     @property
     def score(self) -> float:
         """The mean of its metric over the last 10 rounds; of a run without rounds, what it ended with."""
-        last = [record[self.metric] for record in self.rounds[-LAST_ROUNDS:]]
+        last = [record[self.metric] for record in self.rounds[-LAST_ROUNDS:] if self.metric in record]
         return math.fsum(last) / len(last) if last else self.final
 
     @property
     def final(self) -> float:
-        """What the model it left reaches on the test rows."""
-        return self.summary[f"test_{self.metric}"] if self.summary else math.nan
+        """What the model it left reaches on the test rows, or on its clients' held-out ones."""
+        return final_score(self.summary, self.metric) if self.summary else math.nan
 
     @property
     def guarantee(self) -> dict[str, Any] | None:
         """What it promises, or None."""
         return self.summary["guarantee"] if self.summary else None
+
+
+def final_score(summary: dict[str, Any], metric: str) -> float:
+    """What a run's model reaches on public test rows; without any, what its clients' held-out rows say; NaN where nobody knows."""
+    value = summary.get(f"test_{metric}")
+    if value is None:
+        value = summary.get("at_clients", {}).get("metrics", {}).get(metric, {}).get("value")
+    return math.nan if value is None else float(value)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ PART = 1 << 14  # rows looked at together
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Training and test rows, with the client each training row belongs to where the source names clients.
+    """Training and test rows (perhaps none), with the client each training row belongs to where the source names clients.
 
     `y` holds classes (whole numbers) or numbers (floats), one or a row of them per example.
 
@@ -43,7 +43,7 @@ class Dataset:
 
     def __post_init__(self) -> None:
         for part, x, y in (("training", self.x, self.y), ("test", self.test_x, self.test_y)):
-            if len(x) != len(y) or not len(x):
+            if len(x) != len(y) or (not len(x) and part == "training"):
                 raise BadData(
                     f"Expected {self.name} to hold {part} rows with one label each, got {len(x)} and {len(y)}."
                 )
@@ -62,7 +62,7 @@ class Dataset:
     def _refuse_targets(self, part: str, y: torch.Tensor) -> None:
         """Raises BadData for classes that are not named, and numbers that are not finite."""
         if y.is_floating_point():
-            refuse_not_finite(y.reshape(len(y), -1), where=f"the targets of {self.name}'s {part} data")
+            refuse_not_finite(y.reshape(len(y), y.shape[1:].numel()), where=f"the targets of {self.name}'s {part} data")
             return
         low = IGNORED if y.dim() > 1 else 0  # rows of tokens are filled up with what counts nothing
         odd = (y < 0) & (y != low) | (y >= self.classes)

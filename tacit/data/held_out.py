@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from tacit.data.sources.npz import npz
 
 
+NO_TEST_ROWS = "there are no public test rows: how good the model is in each round is not known"
+
+
 @dataclass(frozen=True, eq=False)
 class Rows:
     """Features, targets (class indices, or float32 numbers) and, where the source names clients, whose row each is."""
@@ -37,14 +40,17 @@ def dataset(
     notes: Sequence[str],
     encoder: Encoder | None = None,
 ) -> Dataset:
-    """Makes a data set; without test rows a share of every client's rows becomes the test set. Raises: BadData."""
+    """Makes a data set; without test rows a share of every client's rows becomes the test set, or none. Raises: BadData."""
     if not len(rows.y):
         raise BadData(
             f"{source.path} leaves no rows to train on: correct the data, or data.missing if rows were dropped."
         )
     client_names, client = rows.clients or (None, None)
     x, y = rows.x, _targets(rows.y)
-    if test is None:
+    if test is None and source.test_share == 0:
+        test_x, test_y = x[:0], y[:0]
+        notes = (*notes, NO_TEST_ROWS)
+    elif test is None:
         held = hold_out(client, rows=len(y), share=source.test_share, seed=seed)
         test_x, test_y, x, y = x[held], y[held], x[~held], y[~held]
         client = None if client is None else client[~held]

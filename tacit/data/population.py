@@ -34,6 +34,10 @@ class Population:
     delta: float
     unit: Unit
     sealed: np.ndarray | None = field(default=None, repr=False)  # of each epsilon, what other runs of a ledger have
+    held: "Population | None" = field(
+        default=None, repr=False
+    )  # the same clients with the rows that they hold out of training
+    mask: np.ndarray | None = field(default=None, repr=False)  # which of all their rows those are
 
     def __post_init__(self) -> None:
         if len(set(self.names)) < len(self.names) or not NOBODY.isdisjoint(self.names):
@@ -72,6 +76,24 @@ class Population:
         moved = replace(self, x=self.x.to(device), y=self.y.to(device))
         moved.__dict__["marks"] = self.marks  # hashed where they lay
         return moved
+
+    def holding_out(self, mask: np.ndarray) -> "Population":
+        """The same clients without the rows in the mask, which they hold out of training.
+
+        Raises: BadData for a client that would have nothing left to train on.
+        """
+        counts = np.add.reduceat(mask, self.offsets[:-1]) if len(mask) else np.zeros(len(self), int)
+        kept = self.sizes - counts
+        if not kept.all():
+            name = self.names[int(np.argmin(kept))]
+            raise BadData(
+                f"data.held_out leaves client {name} no row to train on: lower it, or give that client more rows."
+            )
+        parts = []
+        for rows, sizes in ((~mask, kept), (mask, counts)):
+            chosen, offsets = torch.from_numpy(rows), np.concatenate([[0], np.cumsum(sizes)])
+            parts.append(replace(self, x=self.x[chosen], y=self.y[chosen], offsets=offsets))
+        return replace(parts[0], held=parts[1], mask=mask)
 
     @cached_property
     def marks(self) -> np.ndarray:

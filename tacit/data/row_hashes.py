@@ -16,18 +16,19 @@ def row_hashes(x: torch.Tensor, y: torch.Tensor, *, key: bytes = b"") -> Iterato
     >>> one == again, one == other
     (True, False)
     """
-    values = np.ascontiguousarray(x.cpu().numpy().reshape(len(x), -1))
+    values = np.ascontiguousarray(x.cpu().numpy().reshape(len(x), x.shape[1:].numel()))
     for row, label in zip(values, y.tolist(), strict=True):
         yield hashlib.blake2b(row.tobytes() + repr(label).encode(), digest_size=HASH_BYTES, key=key).digest()
 
 
-def coins(x: torch.Tensor, y: torch.Tensor, *, share: float, seed: int) -> np.ndarray:
+def coins(x: torch.Tensor, y: torch.Tensor, *, share: float, seed: int, purpose: str = "held out") -> np.ndarray:
     """Tosses a coin for every record, keyed by the seed and by nothing but the record itself: True for about `share` of them.
 
-    So a record that comes or goes moves no other one between the two sides, and equal records are on one side.
+    So a record that comes or goes moves no other one between the two sides, and equal records are on one side. Coins of different
+    purposes fall independently.
 
     >>> round(float(coins(torch.arange(1000.0)[:, None], torch.zeros(1000), share=0.2, seed=0).mean()), 1)
     0.2
     """
-    hashes = b"".join(row[:8] for row in row_hashes(x, y, key=f"tacit held out {seed}".encode()))
+    hashes = b"".join(row[:8] for row in row_hashes(x, y, key=f"tacit {purpose} {seed}".encode()))
     return np.frombuffer(hashes, dtype="<u8") < np.uint64(min(share * 2.0**64, 2.0**64 - 2048))

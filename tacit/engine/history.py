@@ -2,11 +2,13 @@
 
 import json
 import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from dp_accounting import DpEvent
 from safetensors.torch import save
 from torch import nn
 
@@ -14,6 +16,7 @@ import tacit
 from tacit.build.parts import Parts, population_id
 from tacit.data import encoder_file
 from tacit.engine import neighbours, per_client
+from tacit.engine.asking import told
 from tacit.engine.evaluate import answers, classes_measured, confusion, measurements
 from tacit.engine.exports import clients_record, csv_text, flat_records
 from tacit.engine.folder import Folder
@@ -52,8 +55,11 @@ class History:
         return flat_records(self.rounds, unit=self.guarantee.unit if self.guarantee else None)
 
 
-def open_ledger(parts: Parts, folder: Folder) -> Ledger | None:
-    """The ledger of a run, or None where nothing is charged. Raises LedgerError where it lacks what the folder's run released."""
+def open_ledger(parts: Parts, folder: Folder, *, once: bool = False) -> Ledger | None:
+    """The ledger of a run, or None where nothing is charged; of a run of one release and no other where that is `once`.
+
+    Raises: LedgerError where it lacks what the folder's run released.
+    """
     if not parts.plan.priced:
         return None
     experiment, releases = parts.experiment, parts.releases
@@ -70,8 +76,10 @@ def open_ledger(parts: Parts, folder: Folder) -> Ledger | None:
         population=population_id(experiment, parts.population, elsewhere=parts.elsewhere),
         run=folder.run,
         delta=experiment.privacy.delta,
-        rounds=experiment.train.rounds,
+        rounds=1 if once else experiment.train.rounds,
         accountant=experiment.privacy.accountant,
+        asked=(lambda client: {}) if once else asked_by(parts),
+        spare=not once,
         marks=(folder.path / MARK, *([path.with_name(f"{path.name}.mark")] if shared else [])),
         conditions=conditions,
     )
@@ -79,6 +87,14 @@ def open_ledger(parts: Parts, folder: Folder) -> Ledger | None:
     if shared:
         neighbours.refuse_older(ledger, folder.path)
     return ledger
+
+
+def asked_by(parts: Parts) -> Callable[[str], Mapping[str, DpEvent]]:
+    """The queries that each client answers beside its rounds, by its name."""
+    if not any(parts.plan.asked(0)):
+        return lambda client: {}
+    places = {name: index for index, name in enumerate(parts.population.names)}
+    return lambda client: parts.plan.asked(places[client]) if client in places else {}
 
 
 def refuse_unknown(folder: Folder, ledger: Ledger) -> None:
@@ -103,24 +119,34 @@ def note_clients(parts: Parts, ledger: Ledger | None, folder: Folder, *, simulat
     folder.write("clients.json", json.dumps(clients_record(parts, blank, ledger=way, simulated=simulated)).encode())
 
 
-def finish(parts: Parts, ledger: Ledger | None, folder: Folder, params: torch.Tensor, stopped: str) -> History:
-    """Writes the model and the summary of a run that has ended."""
+def finish(
+    parts: Parts,
+    ledger: Ledger | None,
+    folder: Folder,
+    params: torch.Tensor,
+    stopped: str,
+    *,
+    at_clients: dict[str, Any] | None = None,
+) -> History:
+    """Writes the model and the summary of a run that has ended; `at_clients` is what held-out rows say of it."""
     experiment = parts.experiment
     rounds = folder.rounds(before=experiment.train.rounds)
-    found, loss = answers(parts, params)
-    measured, name = measurements(parts, found), headline(experiment)
+    name, measured, matrix, by_class, loss = headline(experiment), {}, None, [], None
+    if len(parts.dataset.test_y):
+        found, loss = answers(parts, params)
+        measured, matrix, by_class = measurements(parts, found), confusion(found), classes_measured(found)
     guarantee = None
     if ledger is not None:
         guarantee = spent_by(parts.promise, ledger, parts.population)
         guarantee = replace(guarantee, also=parts.plan.also(guarantee, experiment, ledger, parts.population))
     summary = {
         "name": experiment.name,
-        f"test_{name}": measured[name]["value"],
+        f"test_{name}": measured[name]["value"] if measured else None,
         "test_loss": loss,
         "metric": name,
         "metrics": measured,
-        "confusion": confusion(found),
-        "per_class": classes_measured(found),
+        "confusion": matrix,
+        "per_class": by_class,
         "rounds": len(rounds),
         "stopped": stopped,
         "clients": len(parts.population),
@@ -135,6 +161,8 @@ def finish(parts: Parts, ledger: Ledger | None, folder: Folder, params: torch.Te
         "guarantee": guarantee.record() if guarantee else None,
         "other_runs": guarantee.others.runs if guarantee and guarantee.others else 0,
         "sentence": sentence(guarantee),
+        **({"at_clients": at_clients} if at_clients else {}),
+        **({"queries": queries} if (queries := told(parts, folder.path)) else {}),
         "notes": list(parts.dataset.notes),
         "version": tacit.__version__,
         "run": folder.run,

@@ -65,10 +65,7 @@ def loop(parts: Parts, ledger: Ledger | None, folder: Folder, trainer: Trainer, 
         watch.lap("server")
         measured = evaluate(parts, state.result)
         watch.lap("evaluate")
-        if not math.isfinite(measured["loss"]):
-            raise TrainingDiverged(
-                f"The test loss became {measured['loss']} in round {r}: lower train.learning_rate; the last checkpoint is kept."
-            )
+        _refuse_diverged(measured, state, r)
         spent, moved = meter.after(cohort, last=r + 1 == train.rounds), state.params - before.params
         record = {"round": r, **measured, **_record(cohort, traffic, spent, moved, info)}
         record |= _absent(trainer)
@@ -80,6 +77,16 @@ def loop(parts: Parts, ledger: Ledger | None, folder: Folder, trainer: Trainer, 
         observe(record)
         watch.lap("write")
     return state, "rounds"
+
+
+def _refuse_diverged(measured: dict[str, float], state: State, round: int) -> None:
+    """Raises TrainingDiverged for a test loss that is not finite; without test rows, for such a model."""
+    loss = measured.get("loss", 0.0 if bool(torch.isfinite(state.result).all()) else math.nan)
+    if not math.isfinite(loss):
+        what = "The test loss" if measured else "The model"
+        raise TrainingDiverged(
+            f"{what} became {loss} in round {round}: lower train.learning_rate; the last checkpoint is kept."
+        )
 
 
 def _open_round(parts: Parts, ledger: Ledger | None, state: State, round: int) -> Derive:

@@ -15,7 +15,7 @@ from tacit.errors import BadInput, TacitError
 from tacit.experiment import Experiment
 
 ACCURACY = "accuracy"
-NUMBERS = ("loss", "uplink_bytes", "downlink_bytes", "seconds")  # what every record has
+NUMBERS = ("uplink_bytes", "downlink_bytes", "seconds")  # what every record has
 CLIENTS = {"names": list, "records": list, "limits": list, "classes": list, "labels": list, "together": int}
 Finite = Annotated[float, Field(allow_inf_nan=False, strict=True)]
 Count = Annotated[int, Field(ge=0, strict=True)]
@@ -157,7 +157,7 @@ def _rounds(path: Path, metric: str) -> list[dict[str, Any]]:
             raise BadInput(f"Line {number} of {path} is damaged.") from None
         if not _is_record(record, metric):
             raise BadInput(f"Line {number} of {path} is not the record of a round.")
-        records.append(record | {"score": record[metric]})
+        records.append(record | {"score": record.get(metric)})
     return records
 
 
@@ -165,8 +165,13 @@ def _is_record(record: Any, metric: str) -> bool:
     return (
         isinstance(record, dict)
         and isinstance(record.get("round"), int)
-        and all(isinstance(record.get(key), int | float) and math.isfinite(record[key]) for key in (metric, *NUMBERS))
+        and all(_is_number(record.get(key)) for key in NUMBERS)
+        and all(_is_number(record.get(key, 0.0)) for key in (metric, "loss"))  # no public test rows: neither is known
     )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
 
 
 def _table(path: Path, needed: dict[str, Any]) -> dict[str, Any] | None:
@@ -186,7 +191,8 @@ def _check_summary(path: Path, summary: dict[str, Any], *, classes: int) -> None
         known = _Summary(**summary)
     except (ValidationError, TypeError):
         raise BadInput(f"{path} is damaged: it lacks what a run writes there.") from None
-    value, square = summary.get(f"test_{known.metric}"), known.confusion or []
+    untested = not known.metrics and summary.get(f"test_{known.metric}", math.nan) is None  # no public rows
+    value, square = 0.0 if untested else summary.get(f"test_{known.metric}"), known.confusion or []
     fits = all(len(row) == len(square) for row in square) and len(square) in (0, classes)
     priced = known.guarantee is None or known.noise_multiplier is not None
     if not (isinstance(value, int | float) and math.isfinite(value) and fits and priced):

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from tacit import plugin
 from tacit.errors import BadInput
+from tacit.experiment.asking import refuse_unpriced
 from tacit.experiment.privacy import KINDS
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ def refuse_impossible(experiment: "Experiment") -> None:
             ' unit = "record" does: leave it out.'
         )
     _descent(experiment)
+    refuse_unpriced(experiment)
     if experiment.privacy.kind == "central":
         _central(experiment)
     elif experiment.train.sampler == "poisson":

@@ -34,6 +34,9 @@ class DataSection(OpenSection):
     partition: Kind = "iid"
     alpha: float = Field(0.5, description="dirichlet: small is skewed")
     min_size: int = Field(10, description="dirichlet: the fewest rows a client may hold")
+    held_out: float | None = Field(
+        None, description="the share of its own rows that each client trains on never, and is asked about at the end"
+    )
     shards_per_client: int = Field(10, description="shards: 10 as in the PFA paper (FedAvg's own experiment has 2)")
 
     @model_validator(mode="before")
@@ -51,6 +54,8 @@ class DataSection(OpenSection):
         check.at_least(1, **{"data.clients": self.clients})
         check.positive(**{"data.alpha": self.alpha})
         check.at_least(1, **{"data.min_size": self.min_size, "data.shards_per_client": self.shards_per_client})
+        if self.held_out is not None:
+            check.probability(**{"data.held_out": self.held_out})
         most = self.examples_per_client
         if most is None:
             return

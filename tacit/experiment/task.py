@@ -4,6 +4,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Strict
 
+from tacit import check
 from tacit.experiment.section import OpenSection, Section
 
 
@@ -23,8 +24,15 @@ class MetricSection(Section):
     """`[metric]`: `choose` names the metric that stands for the run everywhere; the task's own unless it is said.
 
     With `per_client` a simulation also measures its final model on every client's own rows: numbers from raw data, for the
-    researcher, which no epsilon covers.
+    researcher, which no epsilon covers. `largest_error` is where the errors of a regression on clients' held-out rows are cut: no
+    noise covers a number without bound.
     """
 
     choose: str | None = None
     per_client: Annotated[bool, Strict()] = False
+    largest_error: float | None = None
+
+    def possible(self) -> None:
+        """An error is cut above zero."""
+        if self.largest_error is not None:
+            check.positive(**{"metric.largest_error": self.largest_error})

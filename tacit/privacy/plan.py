@@ -6,10 +6,11 @@ It makes the plan of a run from its experiment; whoever admits, pays, trains, na
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
+from dp_accounting import DpEvent
 
 from tacit.algorithms import Algorithm
 from tacit.data.population import Population
@@ -18,6 +19,7 @@ from tacit.experiment import Experiment
 from tacit.privacy.guarantee import Words
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.purse import Purse
+from tacit.privacy.queries.mechanism import NoisyCounts
 from tacit.privacy.wiring import Wiring
 from tacit.random import Stream
 from tacit.train.descent import PLAIN, Descent
@@ -115,6 +117,14 @@ class Plan(ABC):
         `largest` is that of the parameters which it was sent. Infinite where nothing is known.
         """
         return float("inf")
+
+    def asked(self, index: int) -> Mapping[str, DpEvent]:
+        """The queries that a client answers beside training, each once, and what each costs; none, in most kinds."""
+        return {}
+
+    def query_noise(self, query: str, index: int, *, l2_squared: int, cells: int) -> NoisyCounts | None:
+        """The noise of one client's answer to a query; None where nothing is promised, and the answer is exact."""
+        return None
 
     @abstractmethod
     def words(self, experiment: Experiment) -> Words:

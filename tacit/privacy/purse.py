@@ -10,7 +10,7 @@ from dp_accounting import DpEvent
 from tacit.data.population import Population
 from tacit.experiment import Experiment
 from tacit.privacy.ledger.before import Before
-from tacit.privacy.ledger.filter import most_releases
+from tacit.privacy.ledger.filter import NOTHING_ASKED, Asked, most_releases
 from tacit.privacy.ledger.tables import ALL
 
 GROUPS = 12  # distinct budgets beyond this are shown in so many groups of similar epsilon
@@ -24,15 +24,16 @@ class Purse:
     population: Population = field(repr=False)
     before: Before
 
-    def rounds(self, index: int | None, event: DpEvent, *, hint: int) -> int:
-        """How many of the planned rounds a client can pay for, as the ledger would say; without an index, everybody together.
+    def rounds(self, index: int | None, event: DpEvent, *, hint: int, asked: Asked = NOTHING_ASKED) -> int:
+        """How many of the planned rounds a client can pay for beside its queries, as the ledger would say; without an index,
+        everybody together.
 
         Raises: BadInput for an event without a price.
         """
         privacy, rounds = self.experiment.privacy, self.experiment.train.rounds
         known = self.before.of(ALL if index is None else self.population.names[index])
         limits = {"before": known, "total_delta": privacy.delta, "rounds": rounds, "accountant": privacy.accountant}
-        return min(rounds, most_releases(self.population[index or 0].budget, event, **limits, hint=hint))
+        return min(rounds, most_releases(self.population[index or 0].budget, event, **limits, hint=hint, asked=asked))
 
     def ends(self, members: np.ndarray) -> tuple[int, int]:
         """The clients with the least and with the most left."""

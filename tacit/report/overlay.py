@@ -16,7 +16,7 @@ import numpy as np
 from tacit import metrics
 from tacit.compare.cells import expand
 from tacit.compare.comparison_folder import ASKED, BASE, asked, tasks_of
-from tacit.compare.results import CONFIDENCE, LAST_ROUNDS, estimate, last_rounds, statement
+from tacit.compare.results import CONFIDENCE, LAST_ROUNDS, estimate, final_score, last_rounds, statement
 from tacit.engine.run_files import RunFiles, read
 from tacit.errors import BadInput
 from tacit.report.collect import MOST_POINTS, settings, short, stages
@@ -136,8 +136,8 @@ def _entry(entry: Entry, promises: list[str]) -> dict[str, Any]:
 
 
 def _last(run: RunFiles) -> float:
-    last = [record["score"] for record in run.rounds[-LAST_ROUNDS:]]
-    return math.fsum(last) / len(last) if last else float((run.summary or {})[f"test_{run.metric}"])
+    last = [record["score"] for record in run.rounds[-LAST_ROUNDS:] if record["score"] is not None]
+    return math.fsum(last) / len(last) if last else final_score(run.summary or {}, run.metric)
 
 
 def _series(runs: Sequence[RunFiles]) -> dict[str, Any]:

@@ -11,8 +11,11 @@ import numpy as np
 from tacit.build.parts import clients, model_size, population_id
 from tacit.data.dataset import Dataset
 from tacit.data.population import CRUMB, Population
+from tacit.engine.at_clients import judged_by
+from tacit.engine.ranges import query_of
 from tacit.errors import BudgetExhausted
 from tacit.experiment import Experiment
+from tacit.experiment.asking import WORDS, shares
 from tacit.privacy.guarantee import shown, shown_delta
 from tacit.privacy.kinds import kind_of
 from tacit.privacy.ledger import before as ledgers
@@ -35,11 +38,15 @@ def of_experiment(experiment: Experiment) -> list[dict[str, Any]]:
     if privacy.ledger:
         _refuse(experiment, dataset, population, Path(privacy.ledger))
     plan = kind_of(experiment).plan(experiment, population, size=model_size(experiment, dataset))
+    query_of(experiment, dataset, population, plan)  # both refuse what would be asked for in vain
+    judged_by(experiment, dataset)
     rows = plan.rows(Purse(experiment, population, before))
-    if not before.runs:
-        return rows
     fewest = max(plan.fewest, experiment.train.min_clients)
     paying = sum(row["clients"] for row in rows if row["affordable_rounds"][1] >= 1)
+    if not before.runs:
+        if shares(experiment) and paying < max(1, fewest):
+            raise BudgetExhausted(_too_dear(experiment))
+        return rows
     if paying < max(1, fewest):
         raise BudgetExhausted(_exhausted(experiment, population, before))
     known = {"ledger": str(privacy.ledger), "ledger_runs": before.runs, "ledger_delta": before.of(ALL).delta}
@@ -50,6 +57,14 @@ def _refuse(experiment: Experiment, dataset: Dataset, population: Population, pa
     natural = experiment.data.partition == "natural"
     conditions = [holdings(population, dataset)] if natural else []
     ledgers.refuse(path, population=population_id(experiment, population), conditions=conditions)
+
+
+def _too_dear(experiment: Experiment) -> str:
+    asked = " and ".join(f"{WORDS[query]} ({share:g} of epsilon)" for query, share in shares(experiment).items())
+    return (
+        f"Too few clients can pay for {asked} and one round of training: raise privacy.noise_multiplier, or leave it out, or"
+        " raise privacy.epsilon."
+    )
 
 
 def _exhausted(experiment: Experiment, population: Population, before: Before) -> str:

@@ -70,7 +70,8 @@ def table(answer: dict[str, Any] | list[dict[str, Any]]) -> Table:
                 shown.add_row(name.replace("_", " "), f"{_rounded(name, value, 6)}{mark}" if number else str(value))
         return shown
     first = answer[0]
-    names = [name for name in first if name not in CAPTIONED]
+    # of what is asked beside training a terminal has room for the price alone
+    names = [name for name in first if name not in CAPTIONED and not name.endswith("_noise_multiplier")]
     caption = (
         f"{first['guarantee']}; delta {shown_delta(first['delta'])}; {first['accountant'].upper()}{_of_ledger(first)}"
     )

@@ -16,6 +16,7 @@ from rich.text import Text
 from tacit import metrics
 from tacit.build.parts import Parts
 from tacit.compare.values import size
+from tacit.engine.at_clients import in_words
 from tacit.engine.history import History
 from tacit.experiment import Experiment
 from tacit.privacy.guarantee import seen_by_more, shown, shown_delta, with_others
@@ -96,7 +97,7 @@ class Display:
         return Panel(Group(self._bar, table), expand=False)
 
     def _facts(self, record: dict[str, Any]) -> dict[str, str]:
-        facts = {metrics.words(self._metric): f"{record[self._metric]:.3f}"}
+        facts = {metrics.words(self._metric): f"{record[self._metric]:.3f}"} if self._metric in record else {}
         if "epsilon_tightest" in record:
             low, high = self._limits
             facts[f"epsilon per {self._unit}, tightest client"] = spent_of(record["epsilon_tightest"], low)
@@ -256,6 +257,8 @@ def _others(record: dict[str, Any]) -> Others:
 def _value(summary: dict[str, Any], metric: str) -> str:
     """A metric with its interval over test rows, and what always answering the same would reach."""
     known = summary.get("metrics", {}).get(metric, {})
+    if summary.get(f"test_{metric}") is None:
+        return "not known: there are no public test rows"
     ends, baseline = known.get("interval"), known.get("baseline")
     more = f" (95 % over test rows {ends[0]:.4f} to {ends[1]:.4f})" if ends else ""
     return f"{summary[f'test_{metric}']:.4f}{more}" + (
@@ -271,6 +274,8 @@ def facts(summary: dict[str, Any]) -> dict[str, str]:
         f"test {metrics.words(metric)}, final model": _value(summary, metric),
         "rounds": f"{summary['rounds']} ({why})",
     }
+    if "at_clients" in summary:
+        rows[f"{metrics.words(metric)} at the clients, on held-out rows"] = in_words(summary["at_clients"])
     if summary.get("rule"):
         rows["rule"] = summary["rule"]
     if summary["guarantee"]:

@@ -14,9 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from dp_accounting import DpEvent
 
 from tacit.errors import BadInput
+from tacit.experiment.asking import HELD_OUT
 from tacit.privacy.accounting import price
+from tacit.privacy.accounting.events import counted
+from tacit.privacy.accounting.sides import SideDpEvent
 
 MOST_GROUPS = 8  # curves that can be told apart in one picture
 MOST_PRICES = 96  # at 10 to 20 ms each
@@ -26,6 +30,7 @@ FEWEST_MARKS, MOST_MARKS = 12, 64  # marks of a curve; the largest is what the l
 EVERYBODY = None
 Counts = dict[int, np.ndarray]  # event -> charges until each mark
 Buckets = dict[int, dict[int, int]]  # event -> bucket -> charges
+# queries (round -1) count from the start, but for those that are asked at the end
 ALL = "(SELECT client, run, round, unit, event FROM charges UNION ALL SELECT NULL, run, round, unit, event FROM everybody)"
 OLD = "(SELECT client, run, round, unit, event FROM charges)"  # before there were charges for everybody
 
@@ -46,6 +51,7 @@ class Charges:
     total: int
     delta: float
     accountant: str
+    queries: dict[str | None, int]  # how many of this run's charges are for queries, and for no round
 
     def epsilon(self, pairs: Iterable[tuple[int, int]]) -> float:
         """The price of so many charges of these events."""
@@ -68,8 +74,9 @@ class Charges:
         return _summed(self.others.get(EVERYBODY, {}), self.others.get(name, {}))
 
     def rounds(self, name: str) -> int:
-        """How many charges of this run the client has."""
-        return sum(count for buckets in self.mine(name).values() for count in buckets.values())
+        """How many rounds of this run the client was charged for."""
+        charged = sum(count for buckets in self.mine(name).values() for count in buckets.values())
+        return charged - self.queries.get(name, 0)
 
     def last_round(self, name: str) -> int:
         """The last round that the client was charged for; -1 if there is none."""
@@ -86,9 +93,12 @@ def read(path: Path, *, run: str, unit: str, planned: int, delta: float, account
             known = db.execute("SELECT COUNT(*) FROM sqlite_master WHERE name = 'everybody'").fetchone()[0]
             paid = ALL if known else OLD
             mine = db.execute(
-                f"SELECT client, event, round / ?, COUNT(*), MAX(round) FROM {paid} WHERE run = ? AND unit = ? GROUP BY 1, 2, 3",
+                f"SELECT client, event, MAX(round, 0) / ?, COUNT(*), MAX(round) FROM {paid} WHERE run = ? AND unit = ?"
+                " GROUP BY 1, 2, 3",
                 (step, run, unit),
             ).fetchall()
+            asked = f"SELECT client, COUNT(*) FROM {paid} WHERE run = ? AND unit = ? AND round < 0 GROUP BY 1"
+            queries = dict(db.execute(asked, (run, unit)).fetchall())
             rest, seals = _other_runs(db, paid, run=run, unit=unit)
             total = db.execute(f"SELECT COUNT(*) FROM {paid}").fetchone()[0]
     except sqlite3.Error as error:
@@ -96,13 +106,20 @@ def read(path: Path, *, run: str, unit: str, planned: int, delta: float, account
     own: dict[str | None, Buckets] = defaultdict(lambda: defaultdict(dict))
     others: dict[str | None, dict[int, int]] = defaultdict(dict)
     last: dict[str | None, int] = {}
+    events = {key: price.from_text(text) for key, text in texts}
+    late = {key for key, event in events.items() if _is_late(event)}
     for client, event, bucket, count, latest in mine:
-        own[client][event][bucket] = count
-        last[client] = max(latest, last.get(client, 0))
+        own[client][event][(planned - 1) // step if event in late else bucket] = count
+        last[client] = max(latest, last.get(client, -1))
     for client, event, count in rest:
         others[client][event] = count
-    events = {key: price.from_text(text) for key, text in texts}
-    return Charges(own, seals, others, last, events, step, total, delta, accountant)
+    return Charges(own, seals, others, last, events, step, total, delta, accountant, queries)
+
+
+def _is_late(event: DpEvent) -> bool:
+    """Whether it is about held-out records, which are asked about when training is over."""
+    inner, _ = counted(event)
+    return isinstance(inner, SideDpEvent) and inner.side == HELD_OUT
 
 
 def _other_runs(

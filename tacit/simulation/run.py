@@ -13,9 +13,11 @@ from rich.progress import Progress
 
 from tacit.build.parts import Parts, build, written
 from tacit.data.given import Dataset
+from tacit.engine.at_clients import evaluate_at_clients, judged_by
 from tacit.engine.folder import first_free, open_folder, refuse_other_parts, refuse_taken
 from tacit.engine.history import History, finish, note_clients, open_ledger
 from tacit.engine.loop import Observer, loop
+from tacit.engine.ranges import ranged
 from tacit.engine.trainers import make
 from tacit.engine.trainers.processes import Trainer
 from tacit.errors import TrainingDiverged
@@ -60,12 +62,15 @@ def run(
         refuse_other_parts(path, experiment)  # before anything is read or made
     writers = load_writers(experiment.run.writers)
     with ExitStack() as stack:
-        before = _before(experiment, path, resume=resume)
+        before = before_of(experiment, path, resume=resume)
         parts = build(experiment, progress=progress, before=before)
         folder = open_folder(path, experiment, resume=resume, force=force, resolved=written(parts), before=before)
         stack.callback(folder.close)
+        first = parts  # whose rows the ledger knows: as they were read, before any private range was asked for
+        judged_by(experiment, first.dataset)  # a metric that cannot be asked for is refused before anybody pays
+        parts = ranged(first, folder)
         trainer = _trainer(parts, stack)
-        ledger = open_ledger(parts, folder)
+        ledger = open_ledger(first, folder)
         past = folder.rounds(before=(folder.restore() or (None, 0))[1])
         if ready:
             ready(parts, past)
@@ -73,7 +78,8 @@ def run(
         book = stack.enter_context(open_writers(writers, folder, experiment, past, unit=parts.population.unit))
         with _unscaled_named(parts):
             state, stopped = loop(parts, ledger, folder, trainer, book.observing(observe))
-        history = finish(parts, ledger, folder, state.result, stopped)
+        at_clients = evaluate_at_clients(parts, ledger, folder, state.result)
+        history = finish(parts, ledger, folder, state.result, stopped, at_clients=at_clients)
         book.finish(history.summary)
     if page:
         from tacit.report.page import write_page  # after the run: the page is made from the files alone
@@ -88,7 +94,7 @@ def new_folder(name: str) -> Path:
     return first_free(Path("runs") / f"{name}-{stamp}{suffix}" for suffix in ("", *(f"-{n}" for n in range(2, 1000))))
 
 
-def _before(experiment: Experiment, path: Path, *, resume: bool) -> Before:
+def before_of(experiment: Experiment, path: Path, *, resume: bool) -> Before:
     """What other runs of a shared ledger had sealed when this run began."""
     shared = experiment.privacy.ledger
     if shared is None:

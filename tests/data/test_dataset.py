@@ -32,7 +32,8 @@ def test_opposite_infinities_do_not_hide_each_other():
     ("change", "sentence"),
     [
         ({"y": Y[:3]}, "training rows with one label each, got 4 and 3"),
-        ({"test_x": X[:0], "test_y": Y[:0]}, "test rows with one label each, got 0 and 0"),
+        ({"x": X[:0], "y": Y[:0]}, "training rows with one label each, got 0 and 0"),
+        ({"test_x": X[:0]}, "test rows with one label each, got 0 and 4"),
         ({"y": Y + 1}, r"training label of tiny in 0..1, got 2"),
         ({"test_x": torch.zeros(4, 3)}, r"one shape, got \[2\] and \[3\]"),
         ({"client": np.array([0])}, "one client per row of tiny, got 1 for 4"),

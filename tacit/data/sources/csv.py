@@ -19,12 +19,12 @@ from tacit.data.names import Classes, Word, plain, refuse_undeclared
 from tacit.errors import BadInput
 
 Fill = Annotated[float, Strict()] | str  # true is no number
-Range = tuple[float, float] | Literal["unscaled"]
+Range = tuple[float, float] | Literal["unscaled", "private"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class csv:
-    """How csv files are read. Without `test_path`, `test_share` of every client's rows is held out, by the run's seed.
+    """How csv files are read. Without `test_path`, `test_share` of every client's rows is held out, by the run's seed; 0 is none.
 
     Raises BadInput for ranges, vocabularies and roles that contradict each other.
     """
@@ -36,6 +36,7 @@ class csv:
     test_path: str | None = None
     test_share: float = 0.2
     numeric: dict[str, Range] | Literal["unscaled"] = field(default_factory=dict)  # public ranges: scaled, clamped
+    wide: dict[str, tuple[float, float]] = field(default_factory=dict)  # where "private" ranges are looked for: public
     categorical: dict[str, tuple[Word, ...]] = field(default_factory=dict)  # "other" takes every unknown value
     columns: tuple[str, ...] | None = None  # the features, in this order; None takes them as the first file has them
     header: tuple[str, ...] = ()  # the names of all columns, of files without a first line of names
@@ -45,7 +46,8 @@ class csv:
 
     def __post_init__(self) -> None:
         refuse_undeclared("csv", self.path if isinstance(self.path, str | None) else " ".join(self.path), self.classes)
-        check.probability(**{"data.test_share": self.test_share})
+        if self.test_share != 0:  # 0: nobody's rows are made public
+            check.probability(**{"data.test_share": self.test_share})
         self._refuse_ranges()
         self._refuse_pinned()
         self._refuse_two_roles()
@@ -70,6 +72,15 @@ class csv:
                 raise BadInput(
                     f"Expected data.numeric.{column} = [low, high] with low < high, got [{limits[0]}, {limits[1]}]."
                 )
+        for column, (low, high) in self.wide.items():
+            if self.ranged.get(column) != "private":
+                raise BadInput(
+                    f'data.wide.{column} is where a private range is looked for: set data.numeric.{column} = "private".'
+                )
+            check.finite(**{f"data.wide.{column}": low})
+            check.finite(**{f"data.wide.{column}": high})
+            if low >= high:
+                raise BadInput(f"Expected data.wide.{column} = [low, high] with low < high, got [{low}, {high}].")
         for column, values in self.categorical.items():
             if not values or len({plain(value) for value in values}) < len(values):
                 raise BadInput(f"Expected data.categorical.{column} to list its values, each once, got {list(values)}.")

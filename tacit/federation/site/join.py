@@ -25,6 +25,7 @@ from tacit.federation.site import layout
 from tacit.federation.site.agreement import Agreement, terms_of
 from tacit.federation.site.consent import refuse_beyond, refuse_crowd, refuse_device, refuse_parameters, refuse_steps
 from tacit.federation.site.limits import Limits, read_limits
+from tacit.federation.site.own_evaluation import HeldOut, parted
 from tacit.federation.site.own_ledger import own_ledger
 from tacit.federation.site.own_rows import (
     own_model,
@@ -42,7 +43,7 @@ from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.wiring import Local
 from tacit.types import Budget, Client
 
-KEYS = ("name", "server", "data", "model", "device", "examples", "shape")  # of site.toml
+KEYS = ("name", "server", "data", "model", "device", "examples", "shape", "held_out")  # of site.toml
 MOST_WORDS = 500  # of a refusal that repeats parts of an experiment
 
 
@@ -60,6 +61,7 @@ class Joined:
     client: Client = field(repr=False)
     train: Trainer = field(repr=False)
     ledger: Ledger | None = field(repr=False)
+    held: HeldOut | None = field(default=None, repr=False)
 
     def attempt(self, question: bytes) -> str:
         """The name of the release that answers a question, under which it is charged: the same name is the same bits, paid once.
@@ -93,7 +95,7 @@ def join(folder: Path, run: str, text: str, roster: Roster, *, local: Local | No
     refuse_device(experiment, settings)
     refuse_crowd(limits, roster)
     name = settings["name"]
-    rows = read_rows(folder, experiment, settings, local=local)
+    rows, held = read_parted(folder, experiment, settings, local=local)
     experiment = own_model(experiment, path=own_path("model", folder, settings))
     index = _own_index(roster, name, rows=len(rows.y), limits=limits, experiment=experiment)
     refuse_steps(limits, _steps(experiment, len(rows.y)))
@@ -122,7 +124,8 @@ def join(folder: Path, run: str, text: str, roster: Roster, *, local: Local | No
     public = replace(client, budget=replace(budget, epsilon=roster.epsilons[index]))  # the budget that everybody knows
     train = make.alone(parts, {index: public}, model=parts.model)
     agreed = Agreement(run, text, roster.record(), terms)
-    return Joined(agreed, limits, parts, client, train, own_ledger(folder, parts, limits, agreed, settings))
+    ledger = own_ledger(folder, parts, limits, agreed, settings)
+    return Joined(agreed, limits, parts, client, train, ledger, held)
 
 
 def _steps(experiment: Experiment, rows: int) -> int:
@@ -136,8 +139,8 @@ def _steps(experiment: Experiment, rows: int) -> int:
 def read_settings(folder: Path) -> dict[str, Any]:
     """`site.toml`: the site's name, its server, where its rows and its model's weights are, and its device.
 
-    Guarantee: `name` is there, no key is unknown, and every value is a text but `examples` and `shape`, which are checked where
-    they are used.
+    Guarantee: `name` is there, no key is unknown, and every value is a text but `examples`, `shape` and `held_out`, which are
+    checked where they are used.
 
     Raises: BadInput, in one sentence that names the file and the key.
     """
@@ -153,7 +156,7 @@ def read_settings(folder: Path) -> dict[str, Any]:
     for key, value in settings.items():
         if key not in KEYS:
             raise BadInput(f"{path}: {unknown(key, KEYS)}")
-        if key not in ("examples", "shape") and not isinstance(value, str):
+        if key not in ("examples", "shape", "held_out") and not isinstance(value, str):
             raise BadInput(f"{path}: expected {key} to be a text, got {value!r}.")
     return settings
 
@@ -177,7 +180,15 @@ def read_experiment(text: str) -> Experiment:
 
 
 def read_rows(folder: Path, experiment: Experiment, settings: dict[str, Any], *, local: Local | None) -> Dataset:
-    """The site's rows; where somebody else's code trains on rows that Tacit never sees, zeros of their number and shape.
+    """The rows that a site trains on: as `read_parted`, without those that it holds out."""
+    return read_parted(folder, experiment, settings, local=local)[0]
+
+
+def read_parted(
+    folder: Path, experiment: Experiment, settings: dict[str, Any], *, local: Local | None
+) -> tuple[Dataset, HeldOut | None]:
+    """The site's rows, and those that it holds out of training; where somebody else's code trains on rows that Tacit never sees,
+    zeros of their number and shape.
 
     Assumes: the experiment was accepted (`refuse_beyond`): what it names as its source is imported here and its options are
     checked, and how rows are read is a question about their values.
@@ -187,11 +198,16 @@ def read_rows(folder: Path, experiment: Experiment, settings: dict[str, Any], *,
     """
     source(experiment.data)
     if "examples" not in settings:
-        return own_rows(experiment, name=settings["name"], path=own_path("data", folder, settings))
+        own = own_rows(experiment, name=settings["name"], path=own_path("data", folder, settings))
+        return parted(own, settings)
+    if "held_out" in settings:
+        raise BadInput(
+            "site.toml declares rows that Tacit never sees, so it can hold none of them out: leave out held_out."
+        )
     if local is None:
         raise Refused("This site's rows are declared in site.toml only, so its training must come through tacit_mod.")
     examples = parse.whole(settings["examples"], what="examples in site.toml", least=1)
-    return unseen_rows(experiment, examples=examples, shape=settings.get("shape"))
+    return unseen_rows(experiment, examples=examples, shape=settings.get("shape")), None
 
 
 def own_path(key: str, folder: Path, settings: dict[str, Any]) -> str | None:

@@ -16,6 +16,7 @@ from tacit.data.sources.csv import csv
 from tacit.data.sources.npz import npz
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
+from tacit.experiment.asking import WORDS, shares
 
 OWN_FILES = ("csv", "npz")  # sources where every site has a file of its own; the others are shared out for a trial
 
@@ -67,6 +68,8 @@ def refuse_undeployable(experiment: Experiment) -> None:
             raise BadInput(
                 'In a deployment no site knows the labels of another: declare them, as in data.classes = ["no", "yes"].'
             )
+    for query in shares(experiment):
+        raise BadInput(f"A deployment does not ask its sites for {WORDS[query]} yet: declare them, or leave them out.")
     if experiment.privacy.level == "maximum":
         raise BadInput('In a deployment no site exceeds its own budget: set privacy.level = "own" or "minimum".')
     if experiment.privacy.ledger is not None:

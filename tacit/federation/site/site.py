@@ -23,6 +23,7 @@ from tacit.federation.site.join import join, read_experiment, read_rows, read_se
 from tacit.federation.site.limits import Limits, read_limits
 from tacit.federation.site.loaded import Joining, Loaded
 from tacit.federation.site.log import discreet, note
+from tacit.federation.site.own_evaluation import judge
 from tacit.federation.site.pay import pay, payable, prepay, promise_of, refuse_spent, spent
 from tacit.federation.site.roster import Roster
 from tacit.privacy.guarantee import shown
@@ -179,6 +180,7 @@ class Site:
         pay(self.folder, joined, asked.round, body)
         ((raw, _),) = joined.train(body, asked.round, [joined.client.index])
         outbox.keep(folder, asked.round, body, raw)
+        judge(self.folder, joined, received.tensors["params"], asked.round)
         epsilon = spent(joined)
         return (
             {"again": False, "epsilon": epsilon},

@@ -25,9 +25,15 @@ SMALLEST, LARGEST = 1e-2, 1e6  # multipliers searched
 
 @lru_cache(maxsize=100_000)
 def noise_multiplier(
-    *, epsilon: float, delta: float, sampling_rate: float, steps: int, accountant: str = "pld"
+    *,
+    epsilon: float,
+    delta: float,
+    sampling_rate: float,
+    steps: int,
+    accountant: str = "pld",
+    beside: price.Composition = (),
 ) -> float:
-    """The smallest z, to 0.1 %, for which `steps` sampled Gaussian releases cost at most `epsilon`.
+    """The smallest z, to 0.1 %, for which `steps` sampled Gaussian releases cost at most `epsilon`, with those `beside` them.
 
     Guarantee: price(z) <= epsilon for the very z that is returned. Multipliers from about 0.01 to 1e6 are searched: a budget
     that even the least of them keeps gets that one.
@@ -38,7 +44,7 @@ def noise_multiplier(
     1.19
     """
     check.positive(epsilon=epsilon)
-    cost = _cost(delta=delta, sampling_rate=sampling_rate, steps=steps, accountant=accountant)
+    cost = _cost(delta=delta, sampling_rate=sampling_rate, steps=steps, accountant=accountant, beside=beside)
     return _solve_down(cost, epsilon)
 
 
@@ -79,7 +85,9 @@ def noise_multipliers(
     return _on_grid(cost, targets)[inverse]
 
 
-def _cost(*, delta: float, sampling_rate: float, steps: int, accountant: str) -> Callable[[float], float]:
+def _cost(
+    *, delta: float, sampling_rate: float, steps: int, accountant: str, beside: price.Composition = ()
+) -> Callable[[float], float]:
     check.probability(delta=delta)
     check.rate(sampling_rate=sampling_rate)
     check.at_least(1, steps=steps)
@@ -88,7 +96,7 @@ def _cost(*, delta: float, sampling_rate: float, steps: int, accountant: str) ->
         one: DpEvent = dp_accounting.GaussianDpEvent(z)
         if sampling_rate < 1:
             one = dp_accounting.PoissonSampledDpEvent(sampling_rate, one)
-        return price.epsilon(((one, steps),), delta=delta, accountant=accountant)
+        return price.epsilon((*beside, (one, steps)), delta=delta, accountant=accountant)
 
     return cost
 

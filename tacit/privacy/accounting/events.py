@@ -17,7 +17,7 @@ from dp_accounting import DpEvent
 
 from tacit import check
 from tacit.errors import BadInput
-from tacit.privacy.accounting import renyi, sampled_rdp
+from tacit.privacy.accounting import renyi, rounded, sampled_rdp
 
 Relation = Literal["add or remove one", "replace one"]
 OURS = frozenset({"event", "steps"})  # what a ledger's line says beside a kind's own words
@@ -212,5 +212,15 @@ register(
         slack=lambda event: event.slack + event.cut,
         bound="RDP (arXiv:2110.04995, arXiv:2102.06387)",
         alone=renyi.IntegerSumDpEvent.alone,
+    )
+)
+register(
+    Kind(
+        "rounded-gaussian",
+        (rounded.RoundedGaussianDpEvent,),
+        asdict,
+        lambda record: rounded.RoundedGaussianDpEvent(**record),
+        gaussian=lambda event: event.gaussian,
+        slack=lambda event: rounded.SLACK,
     )
 )

@@ -1,14 +1,15 @@
 """Prices that are sealed before a run's first release, and the rule by which runs add up.
 
-Within a run a client releases one and the same event, at most `most` times, both fixed when it is first charged: PLD (or RDP)
-at the run's own delta is a theorem there. Across runs the researcher chooses the next run after seeing the ones before, and
-composing privacy losses jointly would be no filter (arXiv:2602.06756). What holds for parameters chosen adaptively is basic
-composition: sum of epsilon_i <= epsilon and sum of delta_i <= delta is a valid privacy filter, and the sum of the
-epsilon_i a valid odometer (Rogers, Roth, Ullman, Vadhan 2016, arXiv:1605.08294, section 3, basic composition); runs that go
-on side by side change nothing (Haney et al. 2023, arXiv:2309.05901v2).
+Within a run a client releases one and the same event, at most `most` times, and each of the queries it is asked once, all fixed
+when it is first charged: PLD (or RDP) at the run's own delta is a theorem there. Across runs the researcher chooses the next
+run after seeing the ones before, and composing privacy losses jointly would be no filter (arXiv:2602.06756). What holds for
+parameters chosen adaptively is basic composition: sum of epsilon_i <= epsilon and sum of delta_i <= delta is a valid privacy
+filter, and the sum of the epsilon_i a valid odometer (Rogers, Roth, Ullman, Vadhan 2016, arXiv:1605.08294, section 3, basic
+composition); runs that go on side by side change nothing (Haney et al. 2023, arXiv:2309.05901v2).
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -33,11 +34,15 @@ class Spent:
     delta: float = 0.0
 
 
+Asked = Mapping[str, DpEvent]  # the queries of a run, by name: each is released once
+NOTHING_ASKED: Asked = {}
+
+
 @dataclass(frozen=True)
 class Seal:
-    """One client in one run: at most `most` releases of one event, for `epsilon` at `delta`.
+    """One client in one run: at most `most` releases of one event and one of each query, for `epsilon` at `delta`.
 
-    Guarantee: `epsilon` is the price of all `most` releases at `delta`, computed before the first of them.
+    Guarantee: `epsilon` is the price of all these releases at `delta`, computed before the first of them.
     """
 
     unit: str
@@ -45,6 +50,7 @@ class Seal:
     delta: float
     most: int
     epsilon: float
+    asked: tuple[tuple[str, str], ...] = ()  # (query, event), in the order of the queries' names
 
 
 def with_spare(rounds: int) -> int:
@@ -66,14 +72,17 @@ def most_releases(
     accountant: str,
     hint: int,
     most_epsilon: float = math.inf,
+    asked: Asked = NOTHING_ASKED,
+    spare: bool = True,
 ) -> int:
-    """How many releases of the event may be sealed, after what other runs have sealed; 0 where none can.
+    """How many releases of the event may be sealed beside the queries, after what other runs have sealed; 0 where none can.
 
-    `budget.delta` is the run's own share of `total_delta`; `most_epsilon` is what this run was promised to cost at most.
+    `budget.delta` is the run's own share of `total_delta`; `most_epsilon` is what this run was promised to cost at most. Without
+    `spare`, what is lost cannot be repeated.
 
-    Guarantee: the epsilon of so many releases, added to `before.epsilon`, is at most `budget.epsilon`, and the run's delta,
-    added to `before.delta`, at most `total_delta` (to 1e-9 of it, which binary fractions need). At most the planned rounds and
-    a tenth of them and two are sealed, also where the budget is infinite.
+    Guarantee: the epsilon of so many releases and of every query, added to `before.epsilon`, is at most `budget.epsilon`, and the
+    run's delta, added to `before.delta`, at most `total_delta` (to 1e-9 of it, which binary fractions need). At most the planned
+    rounds and a tenth of them and two are sealed, also where the budget is infinite.
 
     Raises: BadInput for an event without a price.
 
@@ -87,37 +96,56 @@ def most_releases(
     left = min(most_epsilon, math.inf if budget.epsilon == math.inf else budget.epsilon - before.epsilon)
     if left <= 0:
         return 0
-    most = with_spare(rounds)
-    return affordable(event, epsilon=left, delta=budget.delta, accountant=accountant, most=most, hint=min(hint, most))
+    most = with_spare(rounds) if spare else rounds
+    return affordable(
+        event,
+        epsilon=left,
+        delta=budget.delta,
+        spent=price.compose((query, 1) for query in asked.values()),
+        accountant=accountant,
+        most=most,
+        hint=min(hint, most),
+    )
 
 
-def seal(budget: Budget, event: DpEvent, *, most: int, accountant: str) -> Seal:
-    """The price of `most` releases, before the first of them.
+def seal(budget: Budget, event: DpEvent, *, most: int, accountant: str, asked: Asked = NOTHING_ASKED) -> Seal:
+    """The price of `most` releases and of the queries, before the first of them.
 
     Assumes: `most` is what `most_releases` allowed. Nothing is written: tacit/privacy/ledger/sealing.py does that.
 
     Raises: BadInput for an event without a price.
     """
-    composition = price.compose([(event, most)])
+    composition = price.compose([(event, most), *((query, 1) for query in asked.values())])
     epsilon = price.epsilon(composition, delta=budget.delta, accountant=accountant)
-    return Seal(budget.unit, text_of(event), budget.delta, most, epsilon)
+    return Seal(budget.unit, text_of(event), budget.delta, most, epsilon, in_words(asked))
 
 
-def refuse_other(known: Seal, budget: Budget, event: DpEvent, *, who: str, path: object) -> None:
-    """Refuses a charge that is not the one a run was sealed with: another event, unit or delta.
+def in_words(asked: Asked) -> tuple[tuple[str, str], ...]:
+    """The queries as a seal has them."""
+    return tuple((name, text_of(asked[name])) for name in sorted(asked))
+
+
+def refuse_other(
+    known: Seal, budget: Budget, event: DpEvent, *, who: str, path: object, asked: Asked = NOTHING_ASKED
+) -> None:
+    """Refuses a charge that is not the one a run was sealed with: another event, unit or delta, or other queries.
 
     The price of a run is that of one event, fixed before its first release; another noise or rate in its midst has no such
     price.
 
     Raises: LedgerError, which says what was sealed and what is asked.
     """
-    asked = (budget.unit, text_of(event), budget.delta)
-    if asked != (known.unit, known.event, known.delta):
+    now = Seal(budget.unit, text_of(event), budget.delta, known.most, known.epsilon, in_words(asked))
+    if now != known:
         raise LedgerError(
-            f"The ledger {path} has sealed this run for {who} with {known.event} per {known.unit} at delta"
-            f" {known.delta:g}, and it now asks for {asked[1]} per {asked[0]} at delta {asked[2]:g}: put its budgets and"
-            " settings back as they were, or start another run; nothing was released."
+            f"The ledger {path} has sealed this run for {who} with {_said(known)}, and it now asks for {_said(now)}: put its"
+            " budgets and settings back as they were, or start another run; nothing was released."
         )
+
+
+def _said(seal: Seal) -> str:
+    queries = "".join(f" and the query {name} with {event}" for name, event in seal.asked)
+    return f"{seal.event}{queries} per {seal.unit} at delta {seal.delta:g}"
 
 
 def stands(known: Seal, budget: Budget, *, before: Spent, most_epsilon: float = math.inf) -> bool:

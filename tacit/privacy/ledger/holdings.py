@@ -101,17 +101,23 @@ def _moved(here: dict[str, int], known: dict[str, tuple[int, int]]) -> tuple[str
 
 
 def holdings(population: Population, dataset: Dataset) -> Holdings:
-    """What every client holds, and what is held out: one hash per row, of its encoded values and its label.
+    """What every client holds, for training or not, and what is public: one hash per row, of its encoded values and its label.
 
     Assumes: rows are encoded alike in every run of the ledger; the population's identity sees to that.
     """
     counts: Counts = {}
-    owners = np.repeat(np.arange(len(population)), population.sizes)
-    protected = zip(row_hashes(population.x, population.y), (population.names[k] for k in owners.tolist()), strict=True)
+    protected = chain(_held(population), _held(population.held) if population.held else ())
     for row, client in chain(protected, ((row, TEST) for row in row_hashes(dataset.test_x, dataset.test_y))):
         by_client = counts.setdefault(row, {})
         by_client[client] = by_client.get(client, 0) + 1
     return Holdings(counts)
+
+
+def _held(population: Population) -> Iterator[tuple[bytes, str]]:
+    """Every row and whose it is."""
+    owners = np.repeat(np.arange(len(population)), population.sizes)
+    names = (population.names[k] for k in owners.tolist())
+    return zip(row_hashes(population.x, population.y), names, strict=True)
 
 
 def _sentence(path: Path, before: str, after: str) -> str:

@@ -6,6 +6,7 @@ Record-level and client-level charges are kept apart and never added.
 A charge belongs to (client, run, round, attempt). An attempt names everything the released bits are a function of
 (tacit/build/release.py): a resumed round that repeats the very same release is paid once; anything else, however small the
 change, is another attempt and is paid again. Within a run a client's event never changes: another one is refused, not ignored.
+Beside its rounds a run may ask queries, each once and planned beforehand (`answer`): there a second attempt is refused.
 
 Before a client's first charge in a run, the price of all it may release there is sealed (tacit/privacy/ledger/sealing.py), and
 what other runs have sealed counts as spent. Where the secret choice of a cohort is part of the price, every client pays for
@@ -20,13 +21,13 @@ from pathlib import Path
 
 from dp_accounting import DpEvent
 
-from tacit.errors import LedgerError
+from tacit.errors import AnsweredOnce, LedgerError
 from tacit.privacy.accounting import price
 from tacit.privacy.ledger import witness
 from tacit.privacy.ledger.conditions import Condition
-from tacit.privacy.ledger.filter import text_of
+from tacit.privacy.ledger.filter import NOTHING_ASKED, Asked, text_of
 from tacit.privacy.ledger.sealing import Limits, Sealing
-from tacit.privacy.ledger.tables import ALL, EVERYBODY, now
+from tacit.privacy.ledger.tables import ALL, EVERYBODY, QUERY, now
 from tacit.privacy.ledger.view import BATCHES, RunView
 from tacit.types import Budget, Client
 
@@ -37,7 +38,8 @@ class Ledger(RunView):
     """A ledger file, opened for one start of one run, which may spend `delta` in all and plans so many `rounds`.
 
     A client's budget holds the run's own share of delta; without `delta` the run has all of it. `most_epsilon` is what the run
-    may cost a client by itself, where less was promised than the budget has left. `marks` are files that say how far the
+    may cost a client by itself, where less was promised than the budget has left; `asked` gives the queries that a client answers
+    beside its rounds. `marks` are files that say how far the
     ledger has come (tacit/privacy/ledger/witness.py); `conditions` are what the ledger must not contradict, noted there with
     the first charge.
 
@@ -62,6 +64,8 @@ class Ledger(RunView):
         rounds: int = 10**6,
         most_epsilon: float = math.inf,
         accountant: str = "pld",
+        asked: Callable[[str], Asked] = lambda client: NOTHING_ASKED,
+        spare: bool = True,
         marks: Sequence[Path] = (),
         conditions: Sequence[Condition] = (),
     ):
@@ -75,7 +79,7 @@ class Ledger(RunView):
         for condition in self._conditions:
             condition.refuse(self._db, self.path)
         self.accountant = accountant
-        self._sealing = Sealing(self, self._db, Limits(delta, rounds, most_epsilon, accountant))
+        self._sealing = Sealing(self, self._db, Limits(delta, rounds, most_epsilon, accountant, asked, spare))
         self._used: dict[str, int] = {}
         self._event_ids: dict[str, int] = {}
         self._round, self._attempt = 0, ""
@@ -133,6 +137,40 @@ class Ledger(RunView):
             self._close_round()
         return left >= 1
 
+    def answer(self, query: str, attempt: str, clients: Sequence[Client], cost: Cost, *, hint: int = 1) -> list[Client]:
+        """Charges every client that can pay for a query of this run, and returns those; `cost` is that of a round.
+
+        Whoever cannot pay for the queries and one round beside them pays for none. `attempt` names the release as in `open_round`.
+
+        Guarantee: as `admit`. Of one query of a run a client is charged for one attempt: the same one is free and no other is
+        ever allowed, so that one charge stands for one vector.
+
+        Raises: AnsweredOnce where the query was charged under another attempt, and as `admit`; KeyError for a query that the run
+        did not plan.
+        """
+        name = f"{query}:{attempt}"
+        with self._charging():
+            self._round, self._attempt, self._again = QUERY, name, name in self._attempts(QUERY)
+            paying = [client for client in clients if self._pays_once(query, client, cost(client), hint)]
+            for client in paying:
+                self._sealing.seal(client.id, client.budget, cost(client), hint=hint)
+            self._write([(client, self._sealing.queries(client.id)[query]) for client in paying])
+        self._close_round()
+        return paying
+
+    def _pays_once(self, query: str, client: Client, event: DpEvent, hint: int) -> bool:
+        """Whether a client pays for a query, or has paid for this very attempt. Raises LedgerError where it paid for another."""
+        rows = "SELECT attempt FROM charges WHERE client = ? AND run = ? AND round = ? AND attempt LIKE ? || ':%'"
+        known = {attempt for (attempt,) in self._db.execute(rows, (client.id, self.run, QUERY, query))}
+        if known - {self._attempt}:
+            raise AnsweredOnce(
+                f"The ledger {self.path} has charged {client.id} for the query {query!r} of this run, and its answer is not kept"
+                " or not the one that would be given now: a query is answered once, so start another run; nothing was released."
+            )
+        return bool(known) or self._sealing.most(client.id, client.budget, event, hint=hint) >= max(
+            1, self._used_by(client.id)
+        )
+
     def rounds_left_to_all(self, budget: Budget, event: DpEvent, *, hint: int = 1) -> int:
         """How many rounds at `event`, the open one included, every client can pay for. Raises as `rounds_left`."""
         return self._left(ALL, budget, event, hint)
@@ -186,6 +224,7 @@ class Ledger(RunView):
         )
 
     def _on_disk(self, name: str, which: str = "") -> int:
+        which = which or "AND round >= 0"  # queries are counted apart
         table, mine = ("everybody", "") if name == ALL else ("charges", "client = :client AND")
         query = f"SELECT COUNT(*) FROM {table} WHERE {mine} run = :run {which}"
         values = {"client": name, "run": self.run, "round": self._round, "attempt": self._attempt}

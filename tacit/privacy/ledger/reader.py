@@ -4,7 +4,7 @@ It reads all formats there were. A ledger that is being charged can be read; so 
 """
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any
 from tacit.errors import LedgerError
 from tacit.privacy.accounting import price
 from tacit.privacy.ledger import witness
-from tacit.privacy.ledger.tables import EVERYBODY, FORMAT, charges, tables_of
+from tacit.privacy.ledger.tables import EVERYBODY, FORMAT, QUERY, charges, tables_of
 
 UNITS = ("record", "client")
 READ = ("1", "2", FORMAT)
@@ -47,7 +47,7 @@ class Account:
     """One client in one run: what was sealed for it beforehand, and what it has used of that.
 
     `sealed` is the epsilon of `most` releases and counts against the budget; `used` that of the `releases` charged so far,
-    both at the run's `delta`.
+    both at the run's `delta`. Queries are releases, too.
     """
 
     client: str
@@ -70,16 +70,31 @@ def accounts(path: Path) -> list[Account]:
     with reading(path) as db:
         if "seals" not in tables_of(db):
             return []
-        paid = "SELECT client, run, event FROM charges UNION ALL SELECT '', run, event FROM everybody"
+        paid = "SELECT client, run, round, event FROM charges UNION ALL SELECT '', run, round, event FROM everybody"
         rows = db.execute(
             "SELECT seals.client, seals.run, unit, delta, epsilon, text, COUNT(paid.run), most FROM seals"
-            f" JOIN events ON events.id = seals.event LEFT JOIN ({paid}) AS paid"
+            f" JOIN events ON events.id = seals.event LEFT JOIN (SELECT * FROM ({paid}) WHERE round >= 0) AS paid"
             " ON paid.client = seals.client AND paid.run = seals.run GROUP BY seals.client, seals.run ORDER BY seals.time"
         ).fetchall()
-    return [
-        Account(client or EVERYBODY, run, unit, delta, sealed, _price(text, count, delta), count, most)
-        for client, run, unit, delta, sealed, text, count, most in rows
-    ]
+        answered, asked = _queries(db)
+    found = []
+    for client, run, unit, delta, sealed, text, count, most in rows:
+        paid = answered.get((client, run), [])
+        used = _price([(text, count), *((query, 1) for query in paid)], delta)
+        most = most + asked.get((client, run), 0)
+        found.append(Account(client or EVERYBODY, run, unit, delta, sealed, used, count + len(paid), most))
+    return found
+
+
+def _queries(db: sqlite3.Connection) -> tuple[dict[tuple[str, str], list[str]], dict[tuple[str, str], int]]:
+    """By client and run: the events of the queries that were charged, and how many were sealed."""
+    answered: dict[tuple[str, str], list[str]] = {}
+    query = "SELECT client, run, text FROM charges JOIN events ON events.id = charges.event WHERE round < 0"
+    for client, run, text in db.execute(query):
+        answered.setdefault((client, run), []).append(text)
+    counts = "SELECT client, run, COUNT(*) FROM asked GROUP BY client, run"
+    rows = db.execute(counts).fetchall() if "asked" in tables_of(db) else []
+    return answered, {(client, run): count for client, run, count in rows}
 
 
 def totals(accounts: list[Account]) -> dict[tuple[str, str], tuple[float, float]]:
@@ -103,8 +118,8 @@ def totals(accounts: list[Account]) -> dict[tuple[str, str], tuple[float, float]
     return sums
 
 
-def _price(text: str, count: int, delta: float) -> float:
-    composition = price.compose([(price.from_text(text), count)])
+def _price(paid: Iterable[tuple[str, int]], delta: float) -> float:
+    composition = price.compose((price.from_text(text), count) for text, count in paid)
     return price.epsilon(composition, delta=delta, accountant=price.accountant_for(composition))
 
 
@@ -177,7 +192,7 @@ def _entry_faults(entry: dict[str, Any]) -> Iterator[str]:
         yield f"{where} was charged for something without a price: {entry['event']}"
     if entry["unit"] not in UNITS:
         yield f"{where} was charged per {entry['unit']!r}, which is no unit"
-    if entry["round"] < 0 or not entry["time"]:
+    if entry["round"] < QUERY or not entry["time"]:
         yield f"{where} has no valid round or time"
 
 

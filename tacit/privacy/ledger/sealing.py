@@ -5,6 +5,7 @@ The arithmetic is in tacit/privacy/ledger/filter.py; here is what it is applied 
 
 import math
 import sqlite3
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from dp_accounting import DpEvent
@@ -12,7 +13,7 @@ from dp_accounting import DpEvent
 from tacit.errors import LedgerError
 from tacit.privacy.accounting import events, price
 from tacit.privacy.ledger import filter as filters
-from tacit.privacy.ledger.filter import Seal
+from tacit.privacy.ledger.filter import NOTHING_ASKED, Asked, Seal
 from tacit.privacy.ledger.tables import ALL, EVERYBODY, now
 from tacit.privacy.ledger.view import RunView
 from tacit.types import Budget
@@ -22,13 +23,16 @@ from tacit.types import Budget
 class Limits:
     """What a run may spend: `delta` in all (None: the budget's own), in so many planned `rounds`, by which accountant.
 
-    `most_epsilon` is what the run may cost a client by itself, where less was promised than the budget has left.
+    `most_epsilon` is what the run may cost a client by itself, where less was promised than the budget has left. `asked` says,
+    of a client's name, which queries it answers beside the rounds, each once.
     """
 
     delta: float | None = None
     rounds: int = 10**6
     most_epsilon: float = math.inf
     accountant: str = "pld"
+    asked: Callable[[str], Asked] = lambda client: NOTHING_ASKED
+    spare: bool = True  # whether releases for rounds that must be repeated are sealed, too
 
 
 class Sealing:
@@ -52,7 +56,12 @@ class Sealing:
                 " WHERE client = ? AND run = ?",
                 (name, self._view.run),
             ).fetchone()
-            self._seals[name] = Seal(*row) if row else None
+            asked = self._db.execute(
+                "SELECT query, text FROM asked JOIN events ON events.id = asked.event WHERE client = ? AND run = ?"
+                " ORDER BY query",
+                (name, self._view.run),
+            ).fetchall()
+            self._seals[name] = Seal(*row, asked=tuple(asked)) if row else None
         return self._seals[name]
 
     def most(self, name: str, budget: Budget, event: DpEvent, *, hint: int) -> int:
@@ -66,7 +75,8 @@ class Sealing:
         known = self.of(name)
         if known is None:
             return self._affordable(name, budget, event, hint)
-        filters.refuse_other(known, budget, event, who=name or EVERYBODY, path=self._view.path)
+        asked = self._limits.asked(name)
+        filters.refuse_other(known, budget, event, who=name or EVERYBODY, path=self._view.path, asked=asked)
         before = self._view.before(name, budget.unit)
         if filters.stands(known, budget, before=before, most_epsilon=self._limits.most_epsilon):
             return known.most
@@ -83,13 +93,23 @@ class Sealing:
             return
         self._refuse_mixture(name)
         most = self._affordable(name, budget, event, hint)
-        sealed = filters.seal(budget, event, most=most, accountant=self._limits.accountant)
-        self._db.execute("INSERT OR IGNORE INTO events (text) VALUES (?)", (sealed.event,))
+        limits = self._limits
+        sealed = filters.seal(budget, event, most=most, accountant=limits.accountant, asked=limits.asked(name))
+        for text in (sealed.event, *(text for _, text in sealed.asked)):
+            self._db.execute("INSERT OR IGNORE INTO events (text) VALUES (?)", (text,))
+        self._db.executemany(
+            "INSERT INTO asked SELECT ?, ?, ?, id FROM events WHERE text = ?",
+            [(name, self._view.run, query, text) for query, text in sealed.asked],
+        )
         self._db.execute(
             "INSERT INTO seals SELECT ?, ?, ?, id, ?, ?, ?, ? FROM events WHERE text = ?",
             (name, self._view.run, sealed.unit, sealed.delta, sealed.most, sealed.epsilon, now(), sealed.event),
         )
         self._seals[name] = sealed
+
+    def queries(self, name: str) -> Asked:
+        """The queries that a client answers in this run."""
+        return self._limits.asked(name)
 
     def forget(self) -> None:
         """Has everything read again: another run has changed the file, or a transaction was taken back."""
@@ -108,6 +128,8 @@ class Sealing:
             accountant=limits.accountant,
             most_epsilon=limits.most_epsilon,
             hint=hint,
+            asked=limits.asked(name),
+            spare=limits.spare,
         )
 
     def _refuse_other_relation(self, unit: str, event: DpEvent) -> None:

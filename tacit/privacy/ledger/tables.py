@@ -1,8 +1,9 @@
 """The tables of a ledger file, and how a file is opened: sound, of this format, and of this population.
 
 `facts` says what the file is. `seals` are prices fixed before a run's first release, `charges` (of one client) and `everybody`
-(of all) what was really released, each naming its event in `events`. `batches` chain all charges by hashes. `draws`, `held`
-and `holdings` are what the runs of one file must agree on (conditions.py, holdings.py).
+(of all) what was really released, each naming its event in `events`. `asked` are the queries that a client's seal pays for beside
+its rounds; they are charged under the round QUERY. `batches` chain all charges by hashes. `draws`, `held` and `holdings` are what
+the runs of one file must agree on (conditions.py, holdings.py).
 """
 
 import datetime
@@ -31,6 +32,10 @@ CREATE TABLE IF NOT EXISTS seals (
     delta REAL NOT NULL, most INTEGER NOT NULL, epsilon REAL NOT NULL, time TEXT NOT NULL,
     PRIMARY KEY (client, run)
 ) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS asked (
+    client TEXT NOT NULL, run TEXT NOT NULL, query TEXT NOT NULL, event INTEGER NOT NULL REFERENCES events (id),
+    PRIMARY KEY (client, run, query)
+) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS batches (
     number INTEGER PRIMARY KEY, run TEXT NOT NULL, round INTEGER NOT NULL, attempt TEXT NOT NULL,
     charges INTEGER NOT NULL, chain TEXT NOT NULL, time TEXT NOT NULL
@@ -47,6 +52,7 @@ OTHER_DATA = "belongs to other data or another partition of it"
 FORMAT = "3"  # 1 and 2 had no sealed prices, so what other runs may still spend is not known there
 EVERYBODY = "every client"  # how `charges` names whom a charge to all is for
 ALL = ""  # whose seal that is
+QUERY = -1  # the round under which queries are charged: they belong to none
 COLUMNS: tuple[str, ...] = ("run", "round", "attempt", "client", "unit", "event", "time")  # of a charge
 BUSY_SECONDS = 60.0  # how long a second run on the same ledger waits for its turn
 

@@ -12,7 +12,7 @@ from dp_accounting import DpEvent
 
 from tacit.privacy.accounting import price
 from tacit.privacy.ledger.filter import Spent
-from tacit.privacy.ledger.tables import ALL, charges, connect
+from tacit.privacy.ledger.tables import ALL, QUERY, charges, connect
 from tacit.types import Unit
 
 BATCHES = "SELECT {} FROM batches WHERE run = ? AND round {} ?"
@@ -106,10 +106,16 @@ class RunView:
         """Whether any attempt at a round of this run, or of another one, was charged. Charged means: it may have been released."""
         return self._db.execute(BATCHES.format("1", "="), (run or self.run, round)).fetchone() is not None
 
+    def answered(self, query: str, attempt: str) -> set[str]:
+        """The clients that this run has charged for one attempt at a query."""
+        rows = "SELECT client FROM charges WHERE run = ? AND round = ? AND attempt = ?"
+        return {client for (client,) in self._db.execute(rows, (self.run, QUERY, f"{query}:{attempt}"))}
+
     def charged_rounds(self) -> int:
         """How many releases of this run are on disk: a round that was paid for twice counts twice."""
         rows = "SELECT run, round, attempt FROM charges UNION SELECT run, round, attempt FROM everybody"
-        return self._db.execute(f"SELECT COUNT(*) FROM ({rows}) WHERE run = ?", (self.run,)).fetchone()[0]
+        counted = f"SELECT COUNT(*) FROM ({rows}) WHERE run = ? AND round >= 0"  # queries belong to no round
+        return self._db.execute(counted, (self.run,)).fetchone()[0]
 
     def other_runs(self, unit: Unit, *, apart: bool = False) -> int:
         """How many other runs have sealed a price in this unit; with `apart`, in the other one. The two are never added."""

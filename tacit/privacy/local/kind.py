@@ -9,6 +9,7 @@ from tacit.experiment import Experiment
 from tacit.privacy.local.plan import LocalPlan
 from tacit.privacy.local.strategies import pfa_code_noise, same_noise, sampling_rates, spread
 from tacit.privacy.plan import Plan, planned_participations
+from tacit.privacy.queries.plan import asked_of
 
 
 class Local:
@@ -37,6 +38,7 @@ class Local:
             "steps": steps,
             "participations": participations,
             "accountant": privacy.accountant,
+            "asked": asked_of(experiment, population),
         }
         if privacy.noise_formula:
             multipliers = pfa_code_noise(population, rates=rates)
@@ -50,7 +52,8 @@ class Local:
             }
             multipliers = same_noise(population, **(common | given))
         priced = privacy.noise_formula is None
-        return LocalPlan(privacy.clip, participations, rates, steps, multipliers, priced, privacy.unit_kept)
+        noise = (rates, steps, multipliers)
+        return LocalPlan(privacy.clip, participations, *noise, priced, privacy.unit_kept, common["asked"])
 
     def refuse_at_site(self, experiment: Experiment) -> None:
         """Nothing: the site's own noise protects it from every server."""

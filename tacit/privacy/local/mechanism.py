@@ -14,6 +14,8 @@ from dp_accounting import DpEvent
 
 from tacit import check
 from tacit.errors import BadInput
+from tacit.experiment.asking import TRAINED_ON
+from tacit.privacy.accounting.sides import on_side
 from tacit.privacy.mechanism import NoiseState
 from tacit.random import Stream
 from tacit.types import Bounded, Private
@@ -39,6 +41,7 @@ class SampledGaussian:
     clip: float
     sampling_rate: float
     steps: int = 1
+    split: str = ""  # where some records are held out of training: the coin that decides which
 
     def __post_init__(self) -> None:
         check.positive(noise_multiplier=self.noise_multiplier, clip=self.clip)
@@ -81,9 +84,10 @@ class SampledGaussian:
         2
         """
         gaussian = dp_accounting.GaussianDpEvent(self.noise_multiplier)
-        return dp_accounting.SelfComposedDpEvent(
+        steps = dp_accounting.SelfComposedDpEvent(
             dp_accounting.PoissonSampledDpEvent(self.sampling_rate, gaussian), self.steps
         )
+        return on_side(steps, split=self.split, side=TRAINED_ON) if self.split else steps
 
 
 def multiplier_from_noise_on_mean(*, noise_on_mean: float, clip: float, expected_batch: float) -> float:

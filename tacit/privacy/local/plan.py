@@ -5,10 +5,12 @@ the other clients do.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from dp_accounting import DpEvent
 
 from tacit import rules
 from tacit.algorithms import Algorithm
@@ -21,6 +23,8 @@ from tacit.privacy.local import words
 from tacit.privacy.local.mechanism import SampledGaussian
 from tacit.privacy.plan import Plan
 from tacit.privacy.purse import Purse
+from tacit.privacy.queries.mechanism import NoisyCounts
+from tacit.privacy.queries.plan import NOTHING, Asked
 from tacit.privacy.wiring import Wiring
 from tacit.train.descent import PLAIN, Descent
 from tacit.train.dp_sgd import DpSgd
@@ -32,7 +36,7 @@ END = 11.0  # standard deviations: where the tails of tacit/random.py end
 
 @dataclass(frozen=True, eq=False)
 class LocalPlan(Plan):
-    """The mechanism of every client. `participations` is how many rounds a spread budget is made to last.
+    """The mechanism of every client. `participations` is how many rounds a spread budget is made to last, beside its `queries`.
 
     `priced` is False for a published rule of thumb that has no proof: then nothing is charged or promised. With the unit
     "record" the noise is added in every step of DP-SGD, with "client" once, to the whole clipped update.
@@ -45,6 +49,7 @@ class LocalPlan(Plan):
     multipliers: np.ndarray = field(repr=False)
     priced: bool = True
     unit: Unit = "record"
+    queries: Asked = NOTHING
 
     @property
     def training_clip(self) -> float:
@@ -62,7 +67,8 @@ class LocalPlan(Plan):
         Raises: BadInput for a client whose noise is not known here (NaN): a site plans its own alone.
         """
         k = client.index
-        return SampledGaussian(float(self.multipliers[k]), self.clip, float(self.rates[k]), int(self.steps[k]))
+        noise = float(self.multipliers[k]), self.clip, float(self.rates[k]), int(self.steps[k])
+        return SampledGaussian(*noise, split=self.queries.split)
 
     def update_noise(self, sizes: np.ndarray, *, learning_rate: float, descent: Descent = PLAIN) -> np.ndarray:
         """The noise per coordinate of every client's update, as `DpSgd` states it: eta z C sqrt(steps) / (q n).
@@ -98,12 +104,21 @@ class LocalPlan(Plan):
 
     def key(self, client: Client) -> str:
         """The client's own mechanism, how many rounds it is made to last, and whether it is charged."""
-        return repr((self.mechanism(client), self.participations, self.priced))
+        return repr((self.mechanism(client), self.participations, self.priced, self.queries.key(client.index)))
 
     def digest(self) -> str:
         """The rates, steps and multipliers of all clients, the clip and the unit."""
         arrays = (np.ascontiguousarray(part).tobytes() for part in (self.rates, self.steps, self.multipliers))
-        return mark(repr((self.clip, self.participations, self.priced, self.unit)), *arrays)
+        asked = (part for query, z in sorted(self.queries.multipliers.items()) for part in (query, z.tobytes()))
+        return mark(repr((self.clip, self.participations, self.priced, self.unit)), *arrays, *asked)
+
+    def asked(self, index: int) -> Mapping[str, DpEvent]:
+        """The queries that a client answers beside training."""
+        return self.queries.events(index)
+
+    def query_noise(self, query: str, index: int, *, l2_squared: int, cells: int) -> NoisyCounts:
+        """The noise of one client's answer."""
+        return self.queries.mechanism(query, index, l2_squared=l2_squared, cells=cells)
 
     def rule(self, experiment: Experiment, population: Population) -> str:
         """The rule that was asked for; else the mean where all clients bring the same noise, `random-effects` where they do not.
@@ -132,11 +147,12 @@ class LocalPlan(Plan):
 
     def words(self, experiment: Experiment) -> Words:
         """What a client is promised, by its unit."""
-        return words.promised(self.unit)
+        return words.promised(self.unit, tuple(self.queries.multipliers))
 
     def title(self, experiment: Experiment) -> str:
-        """Names the strategy."""
-        return f"local DP ({experiment.privacy.rule})"
+        """Names the strategy, and what is asked beside training."""
+        asked = " and ".join(self.queries.multipliers)
+        return f"local DP ({experiment.privacy.rule}{f', beside it {asked}' if asked else ''})"
 
     def rows(self, purse: Purse) -> list[dict[str, Any]]:
         """A row for every group of clients with the same budget."""

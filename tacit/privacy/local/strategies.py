@@ -13,6 +13,7 @@ from tacit.data.population import Population
 from tacit.errors import BadInput
 from tacit.privacy.accounting.calibrate import noise_multiplier, noise_multipliers
 from tacit.privacy.local.mechanism import multiplier_from_noise_on_mean
+from tacit.privacy.queries.plan import NOTHING, Asked, budgets
 
 RATE_DIGITS = 3  # rates of clients with nearly equal sizes are made equal, so that they share one price
 
@@ -40,10 +41,11 @@ def spread(
     participations: int,
     accountant: str,
     own: int | None = None,
+    asked: Asked = NOTHING,
 ) -> np.ndarray:
-    """Each client's multiplier, so that `participations` rounds cost at most what is left of its epsilon.
+    """Each client's multiplier, so that `participations` rounds, and its queries, cost at most what is left of its epsilon.
 
-    Guarantee: the price of `steps * participations` steps at the returned multiplier was computed and is within that. Whoever
+    Guarantee: the joint price of `steps * participations` steps at the returned multiplier was computed and is within that. Whoever
     is one client (`own`) needs no other's, and a list of 10,000 sizes is hours of work: those stay NaN.
 
     Raises: BadInput for a client with an infinite epsilon, and where no noise keeps an epsilon.
@@ -58,6 +60,19 @@ def spread(
     for kind, (rate, count) in enumerate(kinds):
         mine = np.flatnonzero(inverse.ravel() == kind)
         if own is not None and own not in mine:
+            continue
+        if asked.multipliers:
+            sized = budgets(population)
+            settings = {"delta": population.delta, "sampling_rate": float(rate), "accountant": accountant}
+            multipliers[mine] = [
+                noise_multiplier(
+                    epsilon=float(sized[k]),
+                    steps=int(count) * participations,
+                    beside=asked.beside_training(k),
+                    **settings,
+                )
+                for k in mine.tolist()
+            ]
             continue
         multipliers[mine] = noise_multipliers(
             population.to_spread[mine],
@@ -79,6 +94,7 @@ def same_noise(
     clip: float,
     multiplier: float | None,
     noise_on_mean: float | None,
+    asked: Asked = NOTHING,
 ) -> np.ndarray:
     """One multiplier for all: the given one, or the one that lets the largest finite budget last the planned rounds.
 
@@ -107,6 +123,7 @@ def same_noise(
         sampling_rate=float(rates[most]),
         steps=int(steps[most]) * participations,
         accountant=accountant,
+        beside=asked.beside_training(most),
     )
     return np.full(len(population), z)
 

@@ -84,7 +84,7 @@ function runPage(d) {
   page.replaceChildren(...[
     slot("head", headBlock), slot("tiles", tilesBlock),
     section("guarantee", "Guarantee", slot("promise", promiseBlock)),
-    section("learning", "Learning", d.rounds.round.length ? el("div", { class: "grid" }, make("score"), make("loss")) : el("p", { class: "note", text: "No round has ended yet." }),
+    section("learning", "Learning", has(d, "score") ? el("div", { class: "grid" }, make("score"), make("loss")) : el("p", { class: "note", text: d.rounds.round.length ? "There are no public test rows: how good the model is in each round is not known." : "No round has ended yet." }),
       d.metric.all.length ? el("div", { class: "card" }, el("h3", { text: "On the public test set" }), table("Metrics", [{ name: "metric" }, { name: "final model", number: true }, { name: "95 % over test rows", number: true }, { name: "a constant answer", number: true }],
         d.metric.all.map(([name, value, ends, constant]) => [name, fixed(4)(value), ends.length ? `${fixed(4)(ends[0])} to ${fixed(4)(ends[1])}` : "–", constant === null ? "–" : fixed(4)(constant)]), { open: true })) : null,
       d.metric.confusion ? el("div", { class: "card" }, el("h3", { text: "What was taken for what" }), table("Confusion matrix", [{ name: "class, taken for" }, ...d.metric.classes.map((name) => ({ name, number: true }))],

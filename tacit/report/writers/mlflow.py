@@ -53,7 +53,8 @@ class mlflow:
 
     def finish(self, summary: dict[str, Any]) -> None:
         metric = f"test_{summary['metric']}"
-        self._client.log_metric(self._id, metric, summary[metric], step=summary["rounds"])
+        if summary[metric] is not None:
+            self._client.log_metric(self._id, metric, summary[metric], step=summary["rounds"])
         self._client.set_tag(self._id, "tacit.guarantee", summary["sentence"])
         self._client.set_terminated(self._id, status="FINISHED")
 

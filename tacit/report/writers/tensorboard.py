@@ -37,7 +37,8 @@ class tensorboard:
     def finish(self, summary: dict[str, Any]) -> None:
         self._writer.add_text("guarantee", _cell(summary["sentence"]), global_step=0)
         metric = f"test_{summary['metric']}"
-        self._writer.add_scalar(f"final/{metric}", summary[metric], summary["rounds"])
+        if summary[metric] is not None:
+            self._writer.add_scalar(f"final/{metric}", summary[metric], summary["rounds"])
 
     def close(self) -> None:
         if self._writer is not None:

@@ -1,0 +1,77 @@
+"""Private ranges in a run: asked for before round 0, and then as good as declared."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from tacit.build.parts import Parts, build
+from tacit.data.dataset import Dataset
+from tacit.data.population import Population
+from tacit.engine.asking import Answers, ask
+from tacit.engine.folder import Folder
+from tacit.engine.history import open_ledger
+from tacit.errors import BadData
+from tacit.experiment import Experiment
+from tacit.experiment.asking import RANGES
+from tacit.privacy.plan import Plan
+from tacit.privacy.queries.ranges import Range, Ranges, asked_ranges
+
+
+def query_of(experiment: Experiment, dataset: Dataset, population: Population, plan: Plan) -> Ranges | None:
+    """The query for the ranges that an experiment calls private, of rows that are read unscaled; None where there are none.
+
+    Raises: BadInput where the noise would hide all but the very common values.
+    """
+    columns = dataset.encoder.columns if dataset.encoder else ()
+    query = asked_ranges(experiment.data.options(), [(column.name, column.width) for column in columns])
+    if query is not None and plan.priced:
+        sensitive = {"l2_squared": query.l2_squared, "cells": query.cells}
+        noises = (plan.query_noise(RANGES, index, **sensitive) for index in range(len(population)))
+        query.refuse_coarse(population.sizes, np.array([noise.noise_std for noise in noises if noise]))
+    return query
+
+
+def ranged(parts: Parts, folder: Folder) -> Parts:
+    """The parts with every private range found: asked for and paid, or as the folder has it; the rows are read again with them.
+
+    Guarantee: as `ask`. What is trained on are the rows that were asked about, scaled by what was released.
+
+    Raises: as `ask`; BadData for files that have changed since they were first read.
+    """
+    query = query_of(parts.experiment, parts.dataset, parts.population, parts.plan)
+    if query is None:
+        return parts
+    ledger = open_ledger(parts, folder)
+    try:
+        answers = ask(parts, ledger, folder, query)
+    finally:
+        if ledger is not None:
+            ledger.close()
+    ranges = found(parts.population, query, answers)
+    made = build(parts.experiment, before=parts.before, ranges=ranges, mask=parts.population.mask)
+    if not np.array_equal(made.population.offsets, parts.population.offsets):
+        raise BadData("The data files have changed while they were read: start again when they are at rest.")
+    notes = (*(_asked_for(note, ranges) for note in made.dataset.notes), _note(parts, ranges, answers))
+    return replace(made, dataset=replace(made.dataset, notes=notes))
+
+
+def found(population: Population, query: Ranges, answers: Answers) -> dict[str, Range]:
+    """The ranges that the clients' answers say."""
+    sizes = dict(zip(population.names, population.sizes.tolist(), strict=True))
+    names = list(answers.counts)
+    stds = np.array([answers.stds[name] for name in names])
+    return query.found([answers.counts[name] for name in names], np.array([sizes[name] for name in names]), stds)
+
+
+def _note(parts: Parts, ranges: dict[str, Range], answers: Answers) -> str:
+    told = "; ".join(f"{name} {low:g} to {high:g}" for name, (low, high) in ranges.items())
+    whose = f"{len(answers.counts)} of {len(parts.population)} clients"
+    priced = "noised histograms, which are in the guarantee" if parts.plan.priced else "exact histograms, not protected"
+    return f"ranges asked of {whose} by {priced}: {told}"
+
+
+def _asked_for(note: str, ranges: dict[str, Range]) -> str:
+    """A note on clamped values, where nobody declared the range."""
+    for name in ranges:
+        note = note.replace(f"of {name!r} into its declared range", f"of {name!r} into the range that was asked for,")
+    return note

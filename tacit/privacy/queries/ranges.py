@@ -1,0 +1,139 @@
+"""Ranges of numeric columns from noisy histograms: what every client answers, and what is made of the answers.
+
+A column without a declared `wide` range is counted in bins whose edges double, from 2^-20 to 2^40 on both sides of zero; else in
+64 equal bins of that range. Of a bin it is asked whether more rows lie in it than noise and a few outliers explain: the range is
+from the lowest such bin to the highest (as in Wilson et al. 2020, arXiv:1909.01917, section 5.1). All of that is made of noised
+counts and public numbers, so it costs nothing more.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import norm
+
+from tacit.errors import BadInput
+from tacit.experiment.asking import RANGES
+from tacit.privacy.queries.mechanism import Counts
+from tacit.types import Client
+
+SMALLEST, LARGEST = -20, 40  # exponents of two
+EQUAL = 64  # bins of a declared wide range
+FEWEST = 0.005  # of the rows: what is rarer may lie outside, and is clamped
+DOUBT = 0.01  # how probable it may be that noise alone makes any bin of any column count
+COARSEST = 0.25  # of the rows: where noise hides bins with so many, nothing can be found
+
+Range = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """The query: of each column a histogram of the raw values, over public edges; a record adds 1 to one cell of each.
+
+    `places` are the columns' positions among the features of a row that is read unscaled. Raises BadInput for noise that would
+    hide all but the very common values, before anything is asked.
+    """
+
+    columns: tuple[str, ...]
+    places: tuple[int, ...]
+    wide: tuple[Range | None, ...]
+    name: str = RANGES
+
+    @property
+    def edges(self) -> list[np.ndarray]:
+        """The inner edges of every column's bins; what lies beyond is in the outermost."""
+        return [doubling() if wide is None else np.linspace(*wide, EQUAL + 1)[1:-1] for wide in self.wide]
+
+    @property
+    def cells(self) -> int:
+        """How many counts a client answers with."""
+        return sum(len(edges) + 1 for edges in self.edges)
+
+    @property
+    def l2_squared(self) -> int:
+        """One record changes one count of each column by one."""
+        return len(self.columns)
+
+    def count(self, client: Client) -> Counts:
+        """The true counts of a client's rows."""
+        x = client.x.cpu().numpy()
+        counts = [
+            np.bincount(np.searchsorted(edges, x[:, place].astype(np.float64), side="right"), minlength=len(edges) + 1)
+            for place, edges in zip(self.places, self.edges, strict=True)
+        ]
+        return Counts(np.concatenate(counts).astype(np.int64), self.l2_squared)
+
+    def threshold(self, sizes: np.ndarray, stds: np.ndarray) -> float:
+        """The share of all rows that a bin must seem to hold to count: more than noise makes of an empty one, and than outliers.
+
+        It follows from the clients' declared sizes and the noise alone.
+        """
+        weights = _weights(sizes, stds)
+        std = math.sqrt(float((weights**2 * stds**2).sum())) / float(weights @ sizes)
+        return max(FEWEST, float(norm.isf(DOUBT / self.cells)) * std)
+
+    def refuse_coarse(self, sizes: np.ndarray, stds: np.ndarray) -> None:
+        """Raises BadInput where noise would hide all values that fewer than a quarter of the rows have."""
+        share = self.threshold(sizes, stds)
+        if share > COARSEST:
+            raise BadInput(
+                f"The noise of private ranges would hide every value that fewer than {100 * share:.0f} % of the rows are near:"
+                " raise privacy.ranges_share or epsilon, ask for fewer columns, or declare ranges in data.numeric."
+            )
+
+    def found(self, answers: Sequence[np.ndarray], sizes: np.ndarray, stds: np.ndarray) -> dict[str, Range]:
+        """The range of every column, from the noised counts of the clients that answered, weighed by their noise."""
+        weights, least = _weights(sizes, stds), self.threshold(sizes, stds)
+        shares = np.stack(answers).T.astype(np.float64) @ weights / float(weights @ sizes)
+        ranges, start = {}, 0
+        for column, edges, wide in zip(self.columns, self.edges, self.wide, strict=True):
+            part, start = shares[start : start + len(edges) + 1], start + len(edges) + 1
+            kept = np.flatnonzero(part > least)
+            kept = kept if len(kept) else np.array([int(np.argmax(part))])
+            low, high = _ends(edges, wide)
+            ranges[column] = _range(float(low[kept[0]]), float(high[kept[-1]]))
+        return ranges
+
+
+def doubling() -> np.ndarray:
+    """The edges of bins that double: -2^40, ..., -2^-20, 2^-20, ..., 2^40. Between the two smallest is zero.
+
+    >>> len(doubling()), float(doubling()[-1]) == 2.0**40
+    (122, True)
+    """
+    ends = 2.0 ** np.arange(SMALLEST, LARGEST + 1)
+    return np.concatenate([-ends[::-1], ends])
+
+
+def _weights(sizes: np.ndarray, stds: np.ndarray) -> np.ndarray:
+    """What a client's counts weigh: by the inverse variance of its shares; equally, where there is no noise."""
+    return np.ones(len(sizes)) if not stds.any() else sizes / np.maximum(stds, stds.max() * 1e-9) ** 2
+
+
+def _ends(edges: np.ndarray, wide: Range | None) -> tuple[np.ndarray, np.ndarray]:
+    """Where each bin begins and ends; the outermost bins of doubling edges end there, and that of zero is zero."""
+    first, last = (edges[0], edges[-1]) if wide is None else wide
+    low, high = np.concatenate([[first], edges]), np.concatenate([edges, [last]])
+    if wide is None:
+        middle = len(edges) // 2
+        low[middle] = high[middle] = 0.0
+    return low, high
+
+
+def _range(low: float, high: float) -> Range:
+    return (low, high) if low < high else (low, low + 1.0)
+
+
+def asked_ranges(options: Mapping[str, object], encoder_columns: Sequence[tuple[str, int]]) -> Ranges | None:
+    """The query for the `private` columns of a csv source; `encoder_columns` are (name, width) in the order of features."""
+    numeric, wide = options.get("numeric"), options.get("wide")
+    numeric, wide = (each if isinstance(each, Mapping) else {} for each in (numeric, wide))
+    columns, places, start = [], [], 0
+    for name, width in encoder_columns:
+        if numeric.get(name) == "private":
+            columns.append(name)
+            places.append(start)
+        start += width
+    spans = tuple((float(wide[name][0]), float(wide[name][1])) if name in wide else None for name in columns)
+    return Ranges(tuple(columns), tuple(places), spans) if columns else None

@@ -1,0 +1,187 @@
+"""`tacit stats`: the columns of a federation in numbers, asked once, noised by every client and charged to its ledger."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from tacit import check
+from tacit.build.parts import Parts, build, written
+from tacit.data.population import Population, rows_mark
+from tacit.digest import mark
+from tacit.engine.asking import Answers, keep, kept
+from tacit.engine.folder import Folder, open_folder, refuse_taken
+from tacit.engine.history import open_ledger
+from tacit.errors import BadInput, BudgetExhausted, LedgerError
+from tacit.experiment import Experiment
+from tacit.privacy.accounting.calibrate import noise_multipliers
+from tacit.privacy.guarantee import FLOATS, Words, promise, sentence, spent_by
+from tacit.privacy.ledger.ledger import Ledger
+from tacit.privacy.local.words import SIGHT
+from tacit.privacy.queries import described
+from tacit.privacy.queries.described import Described
+from tacit.privacy.queries.mechanism import NoisyCounts
+from tacit.simulation.run import before_of, new_folder
+from tacit.types import Client
+
+QUERY, FILE = "stats", "stats.json"
+SHARE = 0.1  # of what is left of every client's epsilon
+SAMPLER = "one noised count of each cell of each column's histogram, released once"
+
+
+def stats(
+    experiment: Experiment,
+    *,
+    columns: Sequence[str] = (),
+    share: float = SHARE,
+    out: Path | str | None = None,
+    resume: bool = False,
+    force: bool = False,
+) -> dict[str, Any]:
+    """Counts, means and quantiles of the experiment's columns over all clients: of those that are named, else of all and the label.
+
+    Each client's answer costs `share` of what is left of its epsilon. With `privacy.ledger` that is charged where training is.
+
+    Guarantee: as for a round: paid on disk before noise is drawn, and drawn once; a folder that has answers is asked nothing again.
+
+    Raises: BadInput for a column that cannot be counted and for a kind of privacy that has no price per record; BudgetExhausted
+    where nobody can pay; LedgerError where answers and ledger do not fit together.
+    """
+    _refuse_unpriced(experiment, share)
+    path = Path(out or new_folder(f"{experiment.name}-stats"))
+    refuse_taken(path, resume=resume, force=force)
+    before = before_of(experiment, path, resume=resume)
+    parts = build(experiment, before=before)
+    query = query_of(parts, columns)
+    noises = _noises(parts, query, share)
+    folder = open_folder(path, experiment, resume=resume, force=force, resolved=written(parts), before=before)
+    try:
+        ledger = open_ledger(parts, folder, once=True)
+        answers = _answers(parts, ledger, folder, query, noises)
+        told = _told(parts, ledger, query, answers, share)
+        folder.write(FILE, json.dumps(told, indent=1).encode())
+        return told | {"out": str(path)}
+    finally:
+        folder.close()
+
+
+def query_of(parts: Parts, columns: Sequence[str]) -> Described:
+    """The histograms of the columns that are named, or of all that can be counted, the label included. Raises BadInput."""
+    encoder, options, found, start = parts.dataset.encoder, parts.experiment.data.options(), {}, 0
+    wide = said if isinstance(said := options.get("wide"), dict) else {}
+    for column in encoder.columns if encoder else ():
+        if column.values is not None:
+            found[column.name] = described.Words(column.name, tuple(column.values), start)
+        else:
+            span = wide.get(column.name)
+            facts = {"limits": column.limits, "wide": None if span is None else (float(span[0]), float(span[1]))}
+            if not columns or column.name in columns:
+                found[column.name] = described.numbers(column.name, start, **facts)
+        start += column.width
+    if parts.dataset.classified:
+        label = encoder.label if encoder and encoder.label else "label"
+        found[label] = described.Words(label, tuple(map(str, parts.dataset.class_names)), None)
+    for name in columns:
+        if name not in found:
+            known = [*(encoder.names if encoder else ()), *found]
+            raise BadInput(f"There is no column {name!r} to count.{check.nearest(name, known)}")
+    chosen = tuple(found[name] for name in dict.fromkeys(columns)) or tuple(found.values())
+    if not chosen:
+        raise BadInput("This data has neither columns nor classes to count.")
+    return Described(chosen)
+
+
+def _refuse_unpriced(experiment: Experiment, share: float) -> None:
+    privacy = experiment.privacy
+    check.rate(share=share)
+    if privacy.kind == "none":
+        return
+    if privacy.kind != "local" or privacy.unit_kept != "record" or privacy.noise_formula is not None:
+        raise BadInput('Statistics are priced per record: set privacy.kind = "local" with unit = "record".')
+
+
+def _noises(parts: Parts, query: Described, share: float) -> list[NoisyCounts | None]:
+    """Every client's noise, by its share of what is left of its epsilon. Raises BadInput for a client that sets no limit."""
+    population, privacy = parts.population, parts.experiment.privacy
+    if privacy.kind == "none":
+        return [None] * len(population)
+    for index in np.flatnonzero(np.isinf(population.epsilons))[:1]:
+        name = population.names[int(index)]
+        raise BadInput(
+            f"Client {name} sets no limit (epsilon = inf), so there is no share of it: name a finite epsilon."
+        )
+    settings = {"delta": population.delta, "sampling_rate": 1.0, "steps": 1, "accountant": privacy.accountant}
+    multipliers = noise_multipliers(share * population.to_spread, **settings)
+    return [NoisyCounts(float(z), query.l2_squared, query.cells) for z in multipliers]
+
+
+def _answers(
+    parts: Parts, ledger: Ledger | None, folder: Folder, query: Described, noises: list[NoisyCounts | None]
+) -> Answers:
+    question = mark(QUERY, repr(query), repr(noises))
+    known = kept(folder.path).get(QUERY)
+    if known is not None:
+        if known.question != question:
+            raise BadInput(f"{folder.path} has answers to other questions: ask them again, or choose another --out.")
+        if ledger is not None and not ledger.knows(0):
+            raise LedgerError(
+                f"{folder.path} holds answers that {ledger.path} knows no charge for: restore the ledger."
+            )
+        return known
+    clients, attempt = _clients(parts.population), mark("stats", parts.releases.digest, question)
+    if ledger is not None:
+        ledger.open_round(0, attempt)
+        prices = {client.id: noise.event() for client, noise in zip(clients, noises, strict=True) if noise}
+        clients = ledger.admit(clients, lambda client: prices[client.id])
+    if not clients:
+        raise BudgetExhausted(
+            "No client can pay for these statistics with what is left of its budget; nothing was released."
+        )
+    streams, counts, stds = parts.releases.streams(), {}, {}
+    for client in clients:
+        true, noise = query.count(client.x.cpu().numpy(), client.y.cpu().numpy()), noises[client.index]
+        stds[client.id] = 0.0 if noise is None else noise.noise_std
+        counts[client.id] = true.values
+        if noise is not None:
+            stream = streams(question, 0, client, QUERY)
+            counts[client.id] = noise.noise(noise.init(), stream, true)[1].vector.numpy()
+    answers = Answers(attempt, counts, stds, question)
+    keep(folder, QUERY, answers)
+    return answers
+
+
+def _clients(population: Population) -> list[Client]:
+    """Every client with all its rows, those that it holds out of training included."""
+    clients = []
+    for index in range(len(population)):
+        client = population[index]
+        if population.held is not None:
+            more = population.held[index]
+            client = replace(client, x=torch.cat([client.x, more.x]), y=torch.cat([client.y, more.y]))
+        clients.append(replace(client, mark=rows_mark(client.x, client.y)))
+    return clients
+
+
+def _told(parts: Parts, ledger: Ledger | None, query: Described, answers: Answers, share: float) -> dict[str, Any]:
+    population, names = parts.population, list(answers.counts)
+    sizes = dict(zip(population.names, population.sizes.tolist(), strict=True))
+    stds = np.array([answers.stds[name] for name in names])
+    columns = query.told([answers.counts[name] for name in names], stds, np.array([sizes[name] for name in names]))
+    guarantee = None
+    if ledger is not None:
+        words = Words(SIGHT, "add or remove one record of one client", SAMPLER, assumes=FLOATS[1:])
+        guarantee = spent_by(promise(parts.experiment, words), ledger, population)
+        ledger.close()
+    return {
+        "columns": columns,
+        "answered": len(names),
+        "clients": len(population),
+        "share": share,
+        "noise_std": [float(stds.min()), float(stds.max())],
+        "guarantee": guarantee.record() if guarantee else None,
+        "sentence": sentence(guarantee),
+    }
