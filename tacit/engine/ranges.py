@@ -17,7 +17,7 @@ from tacit.privacy.plan import Plan
 from tacit.privacy.queries.ranges import Range, Ranges, asked_ranges
 
 
-def query_of(experiment: Experiment, dataset: Dataset, population: Population, plan: Plan) -> Ranges | None:
+def query_of(experiment: Experiment, dataset: Dataset, plan: Plan, population: Population) -> Ranges | None:
     """The query for the ranges that an experiment calls private, of rows that are read unscaled; None where there are none.
 
     Raises: BadInput where the noise would hide all but the very common values.
@@ -38,7 +38,7 @@ def ranged(parts: Parts, folder: Folder) -> Parts:
 
     Raises: as `ask`; BadData for files that have changed since they were first read.
     """
-    query = query_of(parts.experiment, parts.dataset, parts.population, parts.plan)
+    query = query_of(parts.experiment, parts.dataset, parts.plan, parts.population)
     if query is None:
         return parts
     ledger = open_ledger(parts, folder)

@@ -42,6 +42,14 @@ def private_columns(data: DataSection) -> tuple[str, ...]:
     return tuple(sorted(name for name, said in numeric.items() if said == PRIVATE)) if isinstance(numeric, dict) else ()
 
 
+def refuse_per_client(experiment: "Experiment", why: str) -> None:
+    """Refuses an experiment whose promise is not per record and each client's own. Raises BadInput, which begins with why."""
+    privacy = experiment.privacy
+    per_record = privacy.kind == "local" and privacy.unit_kept == "record" and privacy.noise_formula is None
+    if privacy.kind != "none" and not per_record:
+        raise BadInput(f'{why}: set privacy.kind = "local" with unit = "record" and no noise_formula, or do not ask.')
+
+
 def refuse_unpriced(experiment: "Experiment") -> None:
     """Refuses queries that no ledger would pay for, and shares that no query has. Raises BadInput."""
     privacy, asked = experiment.privacy, shares(experiment)
@@ -56,9 +64,4 @@ def refuse_unpriced(experiment: "Experiment") -> None:
         raise BadInput(f"Flower's simulation engine does not ask for {what}: leave out run.engine.")
     if not asked or privacy.kind == "none":
         return
-    if privacy.kind != "local" or privacy.unit_kept != "record":
-        raise BadInput(
-            f'Asking the clients for {what} is priced per record: set privacy.kind = "local" with unit = "record", or do not ask.'
-        )
-    if privacy.noise_formula is not None:
-        raise BadInput(f"privacy.noise_formula has no price, and asking for {what} has one: leave one of them out.")
+    refuse_per_client(experiment, f"Asking the clients for {what} is priced per record")

@@ -38,7 +38,7 @@ def of_experiment(experiment: Experiment) -> list[dict[str, Any]]:
     if privacy.ledger:
         _refuse(experiment, dataset, population, Path(privacy.ledger))
     plan = kind_of(experiment).plan(experiment, population, size=model_size(experiment, dataset))
-    query_of(experiment, dataset, population, plan)  # both refuse what would be asked for in vain
+    query_of(experiment, dataset, plan, population)  # both refuse what would be asked for in vain
     judged_by(experiment, dataset)
     rows = plan.rows(Purse(experiment, population, before))
     fewest = max(plan.fewest, experiment.train.min_clients)

@@ -18,6 +18,7 @@ from tacit.engine.folder import Folder, open_folder, refuse_taken
 from tacit.engine.history import open_ledger
 from tacit.errors import BadInput, BudgetExhausted, LedgerError
 from tacit.experiment import Experiment
+from tacit.experiment.asking import refuse_per_client
 from tacit.privacy.accounting.calibrate import noise_multipliers
 from tacit.privacy.guarantee import FLOATS, Words, promise, sentence, spent_by
 from tacit.privacy.ledger.ledger import Ledger
@@ -51,7 +52,8 @@ def stats(
     Raises: BadInput for a column that cannot be counted and for a kind of privacy that has no price per record; BudgetExhausted
     where nobody can pay; LedgerError where answers and ledger do not fit together.
     """
-    _refuse_unpriced(experiment, share)
+    check.rate(share=share)
+    refuse_per_client(experiment, "Statistics are priced per record")
     path = Path(out or new_folder(f"{experiment.name}-stats"))
     refuse_taken(path, resume=resume, force=force)
     before = before_of(experiment, path, resume=resume)
@@ -95,19 +97,10 @@ def query_of(parts: Parts, columns: Sequence[str]) -> Described:
     return Described(chosen)
 
 
-def _refuse_unpriced(experiment: Experiment, share: float) -> None:
-    privacy = experiment.privacy
-    check.rate(share=share)
-    if privacy.kind == "none":
-        return
-    if privacy.kind != "local" or privacy.unit_kept != "record" or privacy.noise_formula is not None:
-        raise BadInput('Statistics are priced per record: set privacy.kind = "local" with unit = "record".')
-
-
 def _noises(parts: Parts, query: Described, share: float) -> list[NoisyCounts | None]:
     """Every client's noise, by its share of what is left of its epsilon. Raises BadInput for a client that sets no limit."""
     population, privacy = parts.population, parts.experiment.privacy
-    if privacy.kind == "none":
+    if not parts.plan.priced:
         return [None] * len(population)
     for index in np.flatnonzero(np.isinf(population.epsilons))[:1]:
         name = population.names[int(index)]

@@ -178,7 +178,7 @@ def test_two_runs_that_differ_in_anything_share_no_noise(hospitals, tmp_path):
         experiment = hospitals(train={"rounds": 1, "local_steps": 2, "sampling_rate": 0.2} | train)
         tacit.run(experiment, out=tmp_path / str(number), page=False)
         parts = build(experiment)
-        query = asked_for.query_of(experiment, parts.dataset, parts.population, parts.plan)
+        query = asked_for.query_of(experiment, parts.dataset, parts.plan, parts.population)
         truth = {parts.population[k].id: query.count(parts.population[k]).values for k in range(3)}
         noises.append(
             {
