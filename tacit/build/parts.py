@@ -236,7 +236,7 @@ def population_id(experiment: Experiment, population: Population, *, elsewhere: 
     if data.partition == "natural":
         unused = ("clients", "alpha", "min_size", "shards_per_client", "examples_per_client")
         settings = {key: value for key, value in settings.items() if key not in unused}
-        held_out = {"test_path": True, "test_share": None} if tested else {"seed": seed}
+        held_out = {"test_path": True, "test_share": None} if tested else {"seed": seed, "by": "coins"}
         made = hashlib.blake2b(repr(sorted((settings | held_out).items())).encode(), digest_size=8)
         return f"{data.name}:natural:{made.hexdigest()}"
     made = hashlib.blake2b(population.offsets.tobytes(), digest_size=8)

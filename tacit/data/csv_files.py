@@ -17,6 +17,7 @@ from tacit.data.encoder import Column
 from tacit.data.features import encode
 from tacit.data.held_out import Rows, dataset
 from tacit.data.read_notes import TEST_ROWS, Counts
+from tacit.data.row_hashes import text_marks
 from tacit.errors import BadData
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class Block:
     labels: names.Coded
     clients: names.Coded | None
     changes: Counts
+    marks: list[bytes]  # of its rows as they were written
 
 
 def load(source: "csv", *, seed: int) -> Dataset:
@@ -80,11 +82,13 @@ def read(
         if client_column:
             clients = names.coded(_present(table, client_column, marks=frozenset(("",))))
         found = encode(table, columns)
+        marks = text_marks([table.columns[name] for name in wanted])
         yield Block(
             x=found.x,
             labels=names.coded(np.array(labels[0])[labels[1][found.kept]]),
             clients=(clients[0], clients[1][found.kept]) if clients else None,
             changes=read_notes.counted(found.changes, clients),
+            marks=[mark for mark, kept in zip(marks, found.kept.tolist(), strict=True) if kept],
         )
     if not rows:
         of = f", so client {client!r} has no data" if client and client != TEST_ROWS else ""
@@ -158,4 +162,5 @@ def _joined(blocks: Sequence[Block], class_names: tuple[str, ...]) -> Rows:
     ]
     clients = [block.clients for block in blocks if block.clients]
     x = torch.from_numpy(np.concatenate([block.x for block in blocks]))
-    return Rows(x=x, y=np.concatenate(y), clients=names.merged(clients) if clients else None)
+    marks = [mark for block in blocks for mark in block.marks]
+    return Rows(x=x, y=np.concatenate(y), clients=names.merged(clients) if clients else None, marks=marks)

@@ -10,8 +10,8 @@ import torch
 from tacit.data.dataset import Dataset
 from tacit.data.encoder import Encoder
 from tacit.data.names import Coded
+from tacit.data.row_hashes import coins, coins_of
 from tacit.errors import BadData
-from tacit.random import seeded
 
 if TYPE_CHECKING:
     from tacit.data.sources.csv import csv
@@ -28,6 +28,9 @@ class Rows:
     x: torch.Tensor
     y: np.ndarray
     clients: Coded | None = None
+    marks: Sequence[bytes] | None = (
+        None  # of each row as it was written, where reading may scale it by what is asked for later
+    )
 
 
 def dataset(
@@ -40,7 +43,7 @@ def dataset(
     notes: Sequence[str],
     encoder: Encoder | None = None,
 ) -> Dataset:
-    """Makes a data set; without test rows a share of every client's rows becomes the test set, or none. Raises: BadData."""
+    """Makes a data set; without test rows about a share of the rows becomes the test set, or none. Raises: BadData."""
     if not len(rows.y):
         raise BadData(
             f"{source.path} leaves no rows to train on: correct the data, or data.missing if rows were dropped."
@@ -51,7 +54,7 @@ def dataset(
         test_x, test_y = x[:0], y[:0]
         notes = (*notes, NO_TEST_ROWS)
     elif test is None:
-        held = hold_out(client, rows=len(y), share=source.test_share, seed=seed)
+        held = hold_out(x, y, rows.clients, share=source.test_share, seed=seed, marks=rows.marks)
         test_x, test_y, x, y = x[held], y[held], x[~held], y[~held]
         client = None if client is None else client[~held]
         notes = (*notes, f"held out {int(held.sum())} of the clients' rows as the test set: these are not protected")
@@ -75,23 +78,31 @@ def _targets(y: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(y.astype(np.float32 if y.dtype.kind == "f" else np.int64, copy=False))
 
 
-def hold_out(client: np.ndarray | None, *, rows: int, share: float, seed: int) -> np.ndarray:
-    """Marks about `share` of every client's rows for the test set, chosen by the seed; a client always keeps one row.
+def hold_out(
+    x: torch.Tensor,
+    y: torch.Tensor,
+    clients: Coded | None,
+    *,
+    share: float,
+    seed: int,
+    marks: Sequence[bytes] | None = None,
+) -> np.ndarray:
+    """Marks about `share` of the rows for the test set: a coin for each, keyed by the seed and by nothing but the row itself.
 
-    Raises: BadData if the clients are too small for any of them to give up a row.
+    Guarantee: a row that comes or goes moves no other one between training and test, so that what an epsilon says about one row
+    of the training set it says about one row of the file. Raises: BadData where no row is held out, or all of a client's are.
 
-    >>> int(hold_out(None, rows=10, share=0.2, seed=0).sum())
-    2
+    >>> round(float(hold_out(torch.arange(1000.0)[:, None], torch.zeros(1000), None, share=0.2, seed=0).mean()), 1)
+    0.2
     """
-    owner = np.zeros(rows, np.int64) if client is None else client
-    sizes = np.bincount(owner)
-    taken = np.minimum(np.floor(sizes * share + 0.5).astype(np.int64), np.maximum(sizes - 1, 0))
-    if not taken.any():
-        raise BadData(
-            f"No client has enough rows to hold out {share:g} of them: set data.test_path or a larger data.test_share."
-        )
-    order = np.lexsort((seeded(seed)("data", "test").uniform(rows), owner))
-    rank = np.arange(rows) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    test = np.zeros(rows, bool)
-    test[order] = rank < np.repeat(taken, sizes)
-    return test
+    coin = {"share": share, "seed": seed}
+    held = coins(x, y, **coin) if marks is None else coins_of(marks, **coin)
+    called, owner = clients or (("",), np.zeros(len(held), np.int64))
+    kept = np.bincount(owner[~held], minlength=len(called))
+    if held.any() and kept.all():
+        return held
+    who = f"every row of client {called[int(np.argmin(kept))]!r}" if held.any() and clients else "every row or none"
+    raise BadData(
+        f"The coins of data.test_share = {share:g} hold out {who}: clients this small need public test rows in data.test_path"
+        " (or choose another share or run.seed)."
+    )

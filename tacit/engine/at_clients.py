@@ -19,6 +19,7 @@ from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.queries.evaluation import Judgement, combine, judgement
 from tacit.privacy.queries.mechanism import Counts
 from tacit.train.apart import answers_apart
+from tacit.train.frozen import training
 from tacit.types import Client
 
 
@@ -55,7 +56,7 @@ class Evaluation:
             return Counts(np.zeros(self.cells, np.int64), self.l2_squared)
         parts.theta.copy_(self.params)
         outputs = answers_apart(parts.model.eval(), client.x.to(parts.theta.device), answer=parts.task.answer)
-        parts.model.train()
+        training(parts.model)
         return self.judged.count(client.y.cpu().numpy(), parts.task.predictions(outputs).numpy())
 
 

@@ -196,8 +196,11 @@ def test_rows_with_another_label_do_not_repeat_one(read):
 
 
 def test_held_out_rows_are_announced_with_their_number(read):
-    notes = read({"a.csv": RECORDS, "b.csv": RECORDS.replace("63", "64")}, test_path=None).notes
-    assert "held out 2 of the clients' rows as the test set: these are not protected" in notes
+    lines = "".join(f"{40 + k},{k % 2},{200 + k},{k % 2}\n" for k in range(40))
+    data = read({"a.csv": RECORDS + lines, "b.csv": RECORDS.replace("63", "64") + lines}, test_path=None)
+    held = len(data.test_y)
+    assert 0 < held < 40
+    assert f"held out {held} of the clients' rows as the test set: these are not protected" in data.notes
     assert not any("held out" in note for note in read({"a.csv": RECORDS}).notes)
 
 

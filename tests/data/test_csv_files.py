@@ -57,11 +57,13 @@ def test_one_row_does_not_change_the_features_of_another(read):
 
 def test_a_folder_holds_one_file_per_client(tmp_path):
     for name in ("site10", "site9"):
-        (tmp_path / f"{name}.csv").write_text("a,label\n1,0\n2,1\n3,0\n4,1\n")
+        (tmp_path / f"{name}.csv").write_text("a,label\n" + "".join(f"{k}.{len(name)},{k % 2}\n" for k in range(40)))
     data = load(DataSection(name="csv", path=str(tmp_path), classes=2, numeric="unscaled"), seed=0)
     assert data.client_names == ("site9", "site10")
-    assert data.client.tolist() == [0, 0, 0, 1, 1, 1]
-    assert len(data.test_y) == 2
+    kept = np.bincount(data.client)
+    assert data.client.tolist() == [0] * kept[0] + [1] * kept[1]
+    assert min(kept) > 20
+    assert len(data.test_y) + len(data.y) == 80
 
 
 def test_blocks_join_to_the_same_data(read, monkeypatch):

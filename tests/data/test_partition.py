@@ -202,12 +202,13 @@ def test_a_section_shares_a_data_set(tmp_path):
 
 
 def test_a_natural_section_takes_the_clients_of_the_data(tmp_path):
-    np.savez(tmp_path / "a.npz", x=np.zeros((9, 1)), y=np.arange(9) % 2, client=np.repeat(["z", "y", "x"], 3))
+    x, y = np.arange(9.0)[:, None], np.arange(9) % 2
+    np.savez(tmp_path / "a.npz", x=x, y=y, client=np.repeat(["z", "y", "x"], 3), x_test=x, y_test=y)
     section = DataSection(name="npz", path=str(tmp_path / "a.npz"), classes=2, partition="natural")
     data = load(section, seed=0)
     shares = share_out(data, section, rng=np.random.default_rng(0))
     assert client_names(data, section) == ("x", "y", "z")
-    assert shares.sizes.tolist() == [2, 2, 2]
+    assert shares.sizes.tolist() == [3, 3, 3]
 
 
 def test_a_hundred_thousand_clients_are_shared_in_seconds():

@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from tacit.report.run_folder import read
 
 import tacit
 from tacit.build.parts import build
 from tacit.data.row_hashes import coins
 from tacit.engine import at_clients
+from tacit.engine.run_files import read
 from tacit.errors import BadData, BadInput, LedgerError
 from tacit.federation.site.own_rows import refuse_undeployable
 from tacit.privacy.accounting import price

@@ -67,10 +67,12 @@ def correlation(one: torch.Tensor, other: torch.Tensor) -> float:
     return float(torch.corrcoef(torch.stack([one.flatten(), other.flatten()]))[0, 1])
 
 
-def natural_rows(path: Path, *, seed=0, rows=90, clients=3):
-    """Rows of named clients in an npz file; returns them for edits."""
+def natural_rows(path: Path, *, seed=0, rows=90, clients=3, tests=0):
+    """Rows of named clients in an npz file; returns them for edits. Without `tests` of their own, some are held out."""
     rng = np.random.default_rng(seed)
     arrays = {"x": rng.normal(size=(rows, 30)), "y": rng.integers(0, 2, rows), "client": np.arange(rows) % clients}
+    if tests:
+        arrays |= {"x_test": rng.normal(size=(tests, 30)), "y_test": rng.integers(0, 2, tests)}
     np.savez(path, **arrays)
     return arrays
 

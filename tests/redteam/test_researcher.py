@@ -62,7 +62,7 @@ def natural(researcher, **changes):
 
 
 def test_rows_that_change_at_another_client_change_the_noise_of_every_client_that_meets_another_model(researcher):
-    arrays = natural_rows(researcher.place / "rows.npz")
+    arrays = natural_rows(researcher.place / "rows.npz", tests=20)
     settings = {"data": natural(researcher), "model": {"name": "mlp"}, "privacy": researcher.shared()}
     researcher.run("one", **settings)
     arrays["x"][arrays["client"] == 1] += 1.0
@@ -351,7 +351,7 @@ def test_runs_of_other_ledgers_beside_a_new_one_are_no_reason_to_refuse_it(resea
 
 
 def test_the_same_seed_does_not_draw_the_same_secret_cohorts_for_other_rows(researcher):
-    arrays = natural_rows(researcher.place / "rows.npz", clients=6)
+    arrays = natural_rows(researcher.place / "rows.npz", clients=6, tests=20)
     central = {"kind": "central", "noise_multiplier": 4.0}
     settings = {
         "data": natural(researcher),

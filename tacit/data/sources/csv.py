@@ -24,7 +24,7 @@ Range = tuple[float, float] | Literal["unscaled", "private"]
 
 @dataclass(frozen=True, kw_only=True)
 class csv:
-    """How csv files are read. Without `test_path`, `test_share` of every client's rows is held out, by the run's seed; 0 is none.
+    """How csv files are read. Without `test_path`, about `test_share` of the rows is held out, by a coin for each; 0 is none.
 
     Raises BadInput for ranges, vocabularies and roles that contradict each other.
     """

@@ -32,7 +32,7 @@ class npz:
 
     `classes` are the labels as a list, a number c for 0..c-1 (also of rows of tokens), "from-data", or "numbers" where y are
     numbers, or rows of 0 and 1 for several labels. x is divided by the public constant `divide_by`. Without test rows
-    `test_share` of every client's rows is held out, by the run's seed.
+    about `test_share` of the rows is held out, by a coin for each that is keyed by the run's seed.
     """
 
     path: str | None = None
