@@ -19,7 +19,7 @@ from tacit.federation.flower.server import Call, serve
 from tacit.federation.site.make import make_site
 
 SITES, EXAMPLES = ("client-0", "client-1", "client-2"), 400
-PIXELS, DIGITS = load_digits(return_X_y=True)
+PIXELS, DIGITS = (np.asarray(part) for part in load_digits(return_X_y=True))
 app = greet(ClientApp(mods=[tacit_mod]))
 
 

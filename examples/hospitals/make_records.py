@@ -15,7 +15,7 @@ DIAGNOSES = ("malignant", "benign")
 
 
 def main() -> None:
-    x, y = load_breast_cancer(return_X_y=True)
+    x, y = (np.asarray(part) for part in load_breast_cancer(return_X_y=True))
     order = iter(np.random.default_rng(0).permutation(len(y)).tolist())
     Path("records").mkdir(exist_ok=True)
     for name, count in FILES.items():
