@@ -67,7 +67,7 @@ class Server:
         layers = noise.layers_of(self.parts.model)
         rounds = noise.rounds_for(1, layers)
         found = np.array([[self.moved([], partial(self.derive(), "server", r), round=r)] for r in range(rounds)])
-        z = with_count(claim, self.plan)
+        z = with_count(claim, self.plan.mechanism.count_std)
         sensitivity = clip * (2 if claim.fixed else 1)
         yield from noise.checks(SERVER, found / (z * sensitivity), layers, multiplier=z)
         yield from self._drawn(claim)
@@ -121,9 +121,8 @@ def crafted(name: str, params: torch.Tensor) -> Message:
     return Message(name, {"update": torch.full_like(params, 1e3)}, {"unclipped": True})
 
 
-def with_count(claim: Claim, plan: CentralPlan) -> float:
+def with_count(claim: Claim, count: float | None) -> float:
     """The noise over sensitivity on the sum alone: more than is priced for both, where a count of clipped updates is released."""
-    count = plan.mechanism.count_std
     if count is None:
         return claim.noise_multiplier
     other = count / (1.0 if claim.fixed else 0.5)  # Theorem 1 of arXiv:1905.03871

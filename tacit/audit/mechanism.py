@@ -18,6 +18,7 @@ from tacit.check import one_of
 from tacit.digest import mark
 from tacit.errors import BadInput, TacitError
 from tacit.experiment import Experiment
+from tacit.privacy.kinds import kind_of
 
 KINDS: dict[type, ModuleType] = {LocalDP: local, CentralDP: central, Encrypted: distributed}
 
@@ -33,7 +34,8 @@ def prepared(experiment: Experiment) -> Parts:
     Raises: BadInput where nothing is promised, or by a kind that an audit does not know; and as `build`.
     """
     sections = {name: getattr(experiment, name) for name in Experiment.model_fields}
-    if experiment.privacy.kind == "local":
+    plans = kind_of(experiment).plans
+    if plans.priced and plans.own_training:
         sections["aggregate"] = type(experiment.aggregate)(rule="mean")
     chosen = Experiment(**sections)
     if slow_key(chosen):

@@ -13,6 +13,7 @@ from torch import nn
 
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
+from tacit.privacy.kinds import kind_of
 
 FIRST = {
     "lora_A": "lora_B",
@@ -28,7 +29,7 @@ def freeze_first(experiment: Experiment, model: nn.Module) -> nn.Module:
     said = experiment.model.lora
     if said is not None and not any(_factors(model)):
         raise BadInput(f'model.lora = "{said}" is for a model with LoRA adapters, and this one has none: leave it out.')
-    if said == "first-frozen" or (said is None and experiment.privacy.kind != "none"):
+    if said == "first-frozen" or (said is None and kind_of(experiment).plans.priced):
         for first, second in _factors(model):
             if second.requires_grad:
                 first.requires_grad_(False)
@@ -38,7 +39,7 @@ def freeze_first(experiment: Experiment, model: nn.Module) -> nn.Module:
 def note(experiment: Experiment, model: nn.Module) -> Iterator[str]:
     """What a researcher should know who did not choose."""
     fixed = sum(second.requires_grad and not first.requires_grad for first, second in _factors(model))
-    if fixed and experiment.model.lora is None and experiment.privacy.kind != "none":
+    if fixed and experiment.model.lora is None and kind_of(experiment).plans.priced:
         yield (
             f"of {fixed} LoRA adapters the first factor is frozen, since noise in both would be multiplied: set model.lora ="
             ' "both" to train both, or "first-frozen" to say that this is meant'

@@ -106,7 +106,8 @@ def test_rows_without_a_label_are_predicted_and_not_judged(predict):
 
 def trained(home, text, **data):
     (home / "a.csv").write_text(text)
-    data = {"name": "csv", "path": str(home / "a.csv"), "clients": 1, "numeric": "unscaled"} | data
+    path = str(home / "a.csv")
+    data = {"name": "csv", "path": path, "test_path": path, "clients": 1, "numeric": "unscaled"} | data
     tacit.run(tacit.Experiment(data=data, train={"rounds": 1}), out=home / "run", page=False)
     return home / "run"
 
@@ -132,7 +133,12 @@ def test_files_without_a_first_line_of_names_are_predicted_with_and_without_labe
 
 
 def test_rows_that_are_dropped_keep_their_place_without_a_prediction(predict, tmp_path):
-    run = trained(tmp_path, "x,label\n" + "1,no\n-1,yes\n" * 5, classes=["no", "yes"], missing="drop")
+    run = trained(
+        tmp_path,
+        "x,label\n" + "".join(f"{k},no\n-{k},yes\n" for k in range(1, 31)),
+        classes=["no", "yes"],
+        missing="drop",
+    )
     done = predict("x\n1\n?\n-1\n", run=run)
     assert done.stdout.splitlines()[2] == "3,,,"
     assert "1 row lacks a value that it must have, and has no prediction." in done.stderr

@@ -398,7 +398,7 @@ def test_whatever_goes_wrong_the_site_goes_on_and_says_nothing(server, monkeypat
         raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr("tacit.federation.site.loaded.join", fails)
+        patch.setattr("tacit.federation.site.loaded.Loaded.build", fails)
         with pytest.raises(Refused, match=UNSAID):
             asking.agree()
     assert asking.log()[-1]["verdict"] == "failed"
