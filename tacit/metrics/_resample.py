@@ -65,8 +65,8 @@ def wilson(hits: float, total: float) -> list[float]:
 
 def means(each: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """The mean of a number per answer in every draw."""
-    centre = float(each.mean())  # so that float32 sums lose nothing that is seen
-    return centre + counts @ (each - centre).astype(np.float32) / counts.sum(1)
+    centre = each.mean(dtype=np.float64)  # so that float32 sums lose nothing that is seen
+    return centre + (counts @ (each - centre).astype(np.float32)).astype(np.float64) / counts.sum(1)
 
 
 def sums(each: np.ndarray, counts: np.ndarray) -> np.ndarray:

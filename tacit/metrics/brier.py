@@ -12,7 +12,7 @@ class brier:
     better, best, worst = "lower", 0.0, None
 
     def __call__(self, answers: Answers) -> float:
-        return float(_errors(answers).mean())
+        return float(_errors(answers).mean(dtype=np.float64))
 
     def resampled(self, answers: Answers, counts: np.ndarray) -> np.ndarray:
         return means(_errors(answers), counts)

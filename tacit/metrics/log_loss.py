@@ -14,7 +14,7 @@ class log_loss:
     better, best, worst = "lower", 0.0, None
 
     def __call__(self, answers: Answers) -> float:
-        return float(surprise(answers).mean())
+        return float(surprise(answers).mean(dtype=np.float64))
 
     def resampled(self, answers: Answers, counts: np.ndarray) -> np.ndarray:
         return means(surprise(answers), counts)

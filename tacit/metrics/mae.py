@@ -12,7 +12,7 @@ class mae:
     better, best, worst = "lower", 0.0, None
 
     def __call__(self, answers: Answers) -> float:
-        return float(np.abs(errors(answers)).mean())
+        return float(np.abs(errors(answers)).mean(dtype=np.float64))
 
     def resampled(self, answers: Answers, counts: np.ndarray) -> np.ndarray:
         return means(np.abs(errors(answers)).mean(1), counts)

@@ -12,7 +12,7 @@ class perplexity:
     better, best, worst = "lower", 1.0, None
 
     def __call__(self, answers: Answers) -> float:
-        return float(np.exp(surprise(answers).mean()))
+        return float(np.exp(surprise(answers).mean(dtype=np.float64)))
 
     def resampled(self, answers: Answers, counts: np.ndarray) -> np.ndarray:
         return np.exp(log_loss().resampled(answers, counts))

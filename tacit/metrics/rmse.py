@@ -13,7 +13,7 @@ class rmse:
     better, best, worst = "lower", 0.0, None
 
     def __call__(self, answers: Answers) -> float:
-        return float(np.sqrt(np.square(errors(answers)).mean()))
+        return float(np.sqrt(np.square(errors(answers)).mean(dtype=np.float64)))
 
     def resampled(self, answers: Answers, counts: np.ndarray) -> np.ndarray:
         return np.sqrt(np.maximum(means(np.square(errors(answers)).mean(1), counts), 0.0))

@@ -131,3 +131,15 @@ def test_of_rows_that_are_all_right_an_interval_still_says_how_little_is_known()
 def test_numbers_have_no_classes():
     assert per_class(answers("regression")) == []
     assert per_class(answers("tokens")) == []
+
+
+@pytest.mark.parametrize("name", ["log-loss", "perplexity", "brier"])
+def test_of_answers_that_are_nearly_the_same_the_interval_still_holds_the_value_to_the_last_bit(name):
+    """As of a model that has learnt nothing, in float32: rounding once put the value beside its interval."""
+    rng, rows = np.random.default_rng(5), 40
+    scores = (np.full((rows, 5), 0.2) + 1e-7 * rng.normal(size=(rows, 5))).astype(np.float32)
+    for kind in ("classification", "tokens"):
+        row = np.arange(rows) // 4 if kind == "tokens" else None
+        entry = metrics.table([name], Answers(kind, rng.integers(0, 5, rows), scores, tuple("abcde"), row))
+        (found,) = entry.values()
+        assert found["interval"][0] <= found["value"] <= found["interval"][1]
