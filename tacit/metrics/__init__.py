@@ -124,7 +124,16 @@ def table(names: Sequence[str], answers: Answers) -> dict[str, dict[str, Any]]:
         ends[name] = (exact(answers) if exact else None) or ends[name]
     if names[0] not in quick:
         ends[names[0]] = interval(made[names[0]], answers)
-    return {name: {"value": value, "interval": ends.get(name)} for name, value in values.items() if value is not None}
+    return {
+        name: {"value": value, "interval": _around(value, ends.get(name))}
+        for name, value in values.items()
+        if value is not None
+    }
+
+
+def _around(value: float, ends: list[float] | None) -> list[float] | None:
+    """An interval that holds the value: where all draws say the same, rounding may put it beside them."""
+    return ends and [min(ends[0], value), max(ends[1], value)]
 
 
 def interval(metric: Metric, answers: Answers) -> list[float] | None:
