@@ -75,6 +75,10 @@ class Stream:
         out[half:] *= u
         return torch.from_numpy(out[:count])
 
+    def normal_like(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A standard normal for every number of a tensor, in its shape and where it lies."""
+        return self.normal(tensor.numel()).to(tensor.device).view_as(tensor)
+
     def bernoulli(self, count: int, rate: float) -> np.ndarray:
         """The places of the successes among `count` independent trials; their rate is within 2^-53 of this one, never above."""
         return np.flatnonzero(self.uniform(count) < math.floor(rate * 2.0**53) * 2.0**-53)
@@ -99,12 +103,12 @@ def seeded(seed: int) -> Derive:
     return derive
 
 
-def keyed(key: bytes) -> Derive:
+def keyed(key: bytes, *, kind: type[Stream] = Stream) -> Derive:
     """Streams that are a function of a secret or public key and of the place they are used."""
 
     def derive(*purpose: int | str) -> Stream:
         text = repr(purpose).encode()
-        return Stream(hashlib.blake2b(text, digest_size=KEY_BYTES, key=key, person=b"tacit-stream").digest())
+        return kind(hashlib.blake2b(text, digest_size=KEY_BYTES, key=key, person=b"tacit-stream").digest())
 
     return derive
 

@@ -108,6 +108,16 @@ class State:
     average: torch.Tensor | None = field(default=None, repr=False)
     control: dict[str, torch.Tensor] = field(default_factory=dict, repr=False)
 
+    def to(self, device: torch.device) -> "State":
+        """The same with all that is as long as the model on a device; the rest is for the CPU."""
+
+        def moved(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+            long = self.params.numel()
+            return {name: tensor.to(device) if long in tensor.shape else tensor for name, tensor in tensors.items()}
+
+        average = None if self.average is None else self.average.to(device)
+        return State(self.params.to(device), moved(self.memory), moved(self.optimizer), average, moved(self.control))
+
     @property
     def result(self) -> torch.Tensor:
         """The parameters to evaluate and to keep: the average where there is one."""

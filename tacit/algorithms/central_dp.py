@@ -22,7 +22,9 @@ from tacit.random import Derive
 from tacit.server_optimizer import ServerOptimizer
 from tacit.train.attempt import Local, attempt
 from tacit.train.workspace import Trained, Workspace
-from tacit.types import Bounded, Client, Message, State
+from tacit.types import Bounded, Client, Message, Raw, State
+
+TOGETHER = 64  # updates on a device that are clipped and added at once
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,30 @@ class CentralDP:
         unclipped = bounded.vector is trained.update.vector
         return Message(client.id, {"update": bounded.vector}, {"unclipped": unclipped})
 
+    def released_rows(
+        self,
+        updates: torch.Tensor,
+        told: Sequence[dict[str, float]],
+        clients: Sequence[Client],
+        received: Message,
+    ) -> list[tuple[Message, dict[str, float]]]:
+        """`train` and `release` of several clients at once, whose finite updates (client, parameter) are known.
+
+        Nothing is looked at client by client: one question to the device is for all of them.
+        """
+        mechanism = self.mechanism.at(float(received.tensors["clip"]))
+        if not _in_rows(mechanism):
+            over = (torch.linalg.vector_norm(updates, dim=1) > float(received.tensors["clip"])).tolist()
+            own = [info | {"clipped": float(long)} for info, long in zip(told, over, strict=True)]
+            given = [Trained(Raw(update), info) for update, info in zip(updates, own, strict=True)]
+            return [(self.release(one, client, received), one.info) for one, client in zip(given, clients, strict=True)]
+        scales = mechanism.bound_rows(updates)  # pyright: ignore[reportAttributeAccessIssue] - by `_in_rows`
+        within = (scales == 1.0).tolist()
+        return [
+            (Message(client.id, {"update": update}, {"unclipped": short}), info | {"clipped": float(not short)})
+            for client, update, short, info in zip(clients, updates * scales[:, None], within, told, strict=True)
+        ]
+
     def collect(self, state: State, *, round: int) -> "Summing":
         """An empty sum, under one clip for bound and noise of the round."""
         mechanism = self.mechanism.at(float(state.memory["clip"]))  # S_t: noise and clip of one round cannot differ
@@ -92,6 +118,7 @@ class Summing:
     within: dict[str, bool] = field(default_factory=dict)  # by sender: whether its update was shorter than the clip
     refused: dict[str, str] = field(default_factory=dict)
     seen: set[str] = field(default_factory=set)
+    waiting: dict[str, torch.Tensor] = field(default_factory=dict, repr=False)  # on a device: looked at together
 
     def add(self, message: Message) -> None:
         """Clips again and adds; what cannot be used is named in `refused` and counts as zero. Raises nothing.
@@ -100,7 +127,15 @@ class Summing:
         """
         weights = self.algorithm.weights
         try:
-            update = self.mechanism.bound(update_of(message, like=self.total, known=weights, seen=self.seen))
+            update = update_of(message, like=self.total, known=weights, seen=self.seen)
+            if self.total.is_cuda and _in_rows(self.mechanism):
+                self.waiting[message.sender] = update
+                self.within[message.sender] = bool(message.facts.get("unclipped"))
+                if len(self.waiting) == TOGETHER:
+                    self._add_waiting()
+                self.seen.add(message.sender)
+                return
+            update = self.mechanism.bound(update)
         except BadInput as error:
             self.refused[printable(message.sender)] = printable(str(error))
         else:
@@ -108,15 +143,31 @@ class Summing:
             self.within[message.sender] = bool(message.facts.get("unclipped"))
         self.seen.add(message.sender)
 
+    def _add_waiting(self) -> None:
+        """Clips and adds what waits, with one look at the device; the same rule for each as for one alone."""
+        if not self.waiting:
+            return
+        rows, mechanism = torch.stack(list(self.waiting.values())), self.mechanism
+        scales = mechanism.bound_rows(rows)  # pyright: ignore[reportAttributeAccessIssue] - by `_in_rows`
+        own = torch.tensor([self.algorithm.weights[name] for name in self.waiting], dtype=rows.dtype)
+        self.total.addmv_(rows.nan_to_num_().t(), own.to(rows.device) * scales)
+        for name, scale in zip(self.waiting, scales.tolist(), strict=True):
+            if scale == 0:
+                self.refused[printable(name)] = "the update is not finite"
+                del self.within[name]
+        self.waiting.clear()
+
     def finish(self, derive: Derive) -> tuple[State, dict[str, Any]]:
         """The model moved by the noised sum.
 
         Guarantee: that of the mechanism, whoever answered. The noise is keyed by the sum, so two different sums never share
         it.
         """
+        self._add_waiting()
         state, mechanism, total, algorithm = self.state, self.mechanism, self.total, self.algorithm
-        # keyed by the sum itself: another sum, of other answers or other rows, never meets the same noise
-        stream = derive("noise", mark(tensor_bytes(total)))
+        # keyed by the sum itself: another sum, of other answers or other rows, never meets the same noise. A sum on a device is
+        # of a start that has a nonce of its own in every key, and in which this round happens once
+        stream = derive("noise") if total.is_cuda else derive("noise", mark(tensor_bytes(total)))
         rest = {name: tensor for name, tensor in state.memory.items() if name != "clip"}
         rest, noised = mechanism.noise(rest, stream, Bounded(total, mechanism.sensitivity))
         params, memory = algorithm.optimizer.step(
@@ -132,6 +183,11 @@ class Summing:
         }
         info |= {"noised_norm": float(noised.vector.norm()) / algorithm.expected_weight}
         return State(params, {**rest, "clip": torch.tensor(clip, dtype=torch.float64)}, memory), info
+
+
+def _in_rows(mechanism: CohortMechanism) -> bool:
+    """Whether it bounds many updates at once: its own method, not what a wrapper would pass on to another's."""
+    return hasattr(type(mechanism), "bound_rows")
 
 
 def update_of(message: Message, *, like: torch.Tensor, known: Collection[str], seen: Collection[str]) -> torch.Tensor:

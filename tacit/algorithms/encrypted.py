@@ -127,7 +127,9 @@ class Summing:
         info |= {name: sum(getattr(one, name) for one in asked) for name in ("asked_bytes", "answered_bytes")}
         if not opened:
             return self.state, info
-        state, more = finished(self.algorithm.server.collect(self.state), opened, derive)
+        device = self.state.params.device
+        moved = [replace(one, tensors={name: part.to(device) for name, part in one.tensors.items()}) for one in opened]
+        state, more = finished(self.algorithm.server.collect(self.state), moved, derive)
         return state, info | more
 
     def _settle(self) -> None:

@@ -46,6 +46,17 @@ class FedAvg:
         """The difference as it is, and the number of examples it weighs by."""
         return Message(client.id, {"update": trained.update.vector}, {"examples": client.size})
 
+    def released_rows(
+        self,
+        updates: torch.Tensor,
+        told: Sequence[dict[str, float]],
+        clients: Sequence[Client],
+        received: Message,
+    ) -> list[tuple[Message, dict[str, float]]]:
+        """`train` and `release` of several clients at once, whose updates (client, parameter) are known."""
+        messages = [Message(c.id, {"update": u}, {"examples": c.size}) for c, u in zip(clients, updates, strict=True)]
+        return list(zip(messages, told, strict=True))
+
     def collect(self, state: State, *, round: int) -> Combining:
         """A round of the rule, which is `mean` in the paper."""
         # w <- w + sum of n_k/n (w_k - w)

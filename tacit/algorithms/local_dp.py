@@ -60,7 +60,8 @@ class LocalDP:
         if not isinstance(trained.update, Private):
             raise TypeError("local DP releases only updates that carry their noise")
         facts = {"examples": client.size, "noise_std": trained.update.noise_std, "epsilon": client.budget.epsilon}
-        tensors, more = self.server.rule.send(trained.update.vector.cpu(), facts, received)  # post-processing
+        update = trained.update.vector.to(received.tensors["params"].device)
+        tensors, more = self.server.rule.send(update, facts, received)  # post-processing
         return Message(client.id, tensors, facts | more)
 
     def collect(self, state: State, *, round: int) -> Combining:

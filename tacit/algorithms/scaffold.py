@@ -37,7 +37,7 @@ class Scaffold:
 
     def init(self, params: torch.Tensor) -> dict[str, torch.Tensor]:
         """Every control variate starts at zero."""
-        return {"c": torch.zeros_like(params), "clients": torch.zeros(len(self.places), params.numel())}
+        return {"c": torch.zeros_like(params), "clients": params.new_zeros(len(self.places), params.numel())}
 
     def tell(self, message: Message, controls: Controls, cohort: Sequence[Client]) -> Message:
         """Adds to what a round's clients are told: line 4, communicate (x, c), and the c_i that they need not keep."""

@@ -18,6 +18,7 @@ from tacit.engine.trainers import make
 from tacit.engine.trainers.processes import Trainer
 from tacit.engine.wire import pack, unpack
 from tacit.errors import BadInput
+from tacit.train.rowwise import Unsupported
 from tacit.types import Message
 
 Making = Callable[[Parts, Prepare], AbstractContextManager[Trainer]]
@@ -45,10 +46,10 @@ def side_by_side(parts: Parts, prepare: Prepare) -> Iterator[Trainer]:
 @contextmanager
 def stacked(parts: Parts, prepare: Prepare) -> Iterator[Trainer]:
     """The whole cohort at once."""
-    trainer = make.stacked(prepare(parts))
-    if trainer is None:
-        raise BadInput("only DP-SGD of a model that torch.vmap can take is stacked")
-    yield trainer
+    try:
+        yield make.stacked(replace(prepare(parts), together=len(parts.population)))
+    except Unsupported as error:
+        raise BadInput(f"this experiment cannot be stacked: {error}") from None
 
 
 TRAINERS: dict[str, Making] = {

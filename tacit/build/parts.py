@@ -18,7 +18,7 @@ from tacit import check, models, tasks
 from tacit.algorithms import Algorithm, rule_of
 from tacit.build import lora
 from tacit.build.held import held
-from tacit.build.release import ClientDerive, Releases
+from tacit.build.release import ONE_BY_ONE, STACKED, ClientDerive, Releases
 from tacit.data.budgets import budgets
 from tacit.data.dataset import Dataset
 from tacit.data.load import load
@@ -73,6 +73,7 @@ class Parts:
     nonce: str = ""  # not empty where a start cannot repeat the one before it bit for bit
     elsewhere: bool = False  # whether the clients' rows are at sites of their own
     before: Before = NOTHING  # what other runs of a shared ledger had sealed when this one began
+    together: int = 0  # how many clients are trained at once in one stack; 0: each by itself
     threads: int = field(default_factory=torch.get_num_threads)  # what this process was given
 
     @cached_property
@@ -80,12 +81,19 @@ class Parts:
         """What every release of this start is a function of."""
         rule = rule_of(self.algorithm)
         parts = (self.population, self.plan, self.model, rule, self.made, self.nonce, self.elsewhere)
-        return Releases(with_rule(self), *parts)
+        return Releases(
+            with_rule(self), *parts, trainer=f"{STACKED} by {self.together}" if self.together else ONE_BY_ONE
+        )
 
     @cached_property
     def derive(self) -> ClientDerive:
-        """The clients' randomness, where they train one by one."""
+        """The clients' randomness."""
         return self.releases.streams()
+
+    @cached_property
+    def test_rows(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """The public test rows and their targets, where the model is; moved once."""
+        return self.dataset.test_x.to(self.theta.device), self.dataset.test_y.to(self.theta.device)
 
     @property
     def promise(self) -> Guarantee:
@@ -161,7 +169,9 @@ def assemble(
     # other devices do not repeat their sums bit for bit, nor the operating system its noise, nor perhaps somebody else's training
     repeats = experiment.run.device == "cpu" and experiment.run.randomness == "seeded" and local is None
     nonce = "" if repeats else uuid.uuid4().hex
-    params = theta.cpu().clone()
+    params = (
+        theta.clone() if own is None and not elsewhere else theta.cpu().clone()
+    )  # a simulation's stay on its device
     whole = (experiment, dataset, shares, population, task, losses, model, theta, params, plan, algorithm)
     return Parts(*whole, made=made, frozen=fixed, nonce=nonce, elsewhere=elsewhere, before=before)
 

@@ -32,6 +32,7 @@ from tacit.digest import mark
 from tacit.experiment import Experiment
 from tacit.privacy.plan import Plan
 from tacit.random import Derive, Stream, from_os, keyed
+from tacit.train.device_noise import DeviceStream
 from tacit.types import Client
 
 FORMAT = "tacit release 1"
@@ -63,6 +64,7 @@ class Releases:
     made: str = ""  # what the model was when it was made: `held`
     nonce: str = ""
     elsewhere: bool = False
+    trainer: str = ONE_BY_ONE
     start: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     @cached_property
@@ -76,14 +78,14 @@ class Releases:
         settings = experiment_text(self.experiment)
         return mark(FORMAT, str(run.seed), settings, clients, code, arithmetic(run.device), self.nonce)
 
-    def client(self, client: Client, *, trainer: str = ONE_BY_ONE) -> bytes:
+    def client(self, client: Client) -> bytes:
         """The digest of one client's releases."""
         rows = client.mark or self.population.marks[client.index].tobytes()
         budget = repr((float(self.population.epsilons[client.index]), self.population.delta, self.population.unit))
-        who = (self.common, trainer, client.id, str(client.index), budget, self.plan.key(client))
+        who = (self.common, self.trainer, client.id, str(client.index), budget, self.plan.key(client))
         return bytes.fromhex(mark("client", *who, rows))
 
-    def streams(self, *, trainer: str = ONE_BY_ONE) -> ClientDerive:
+    def streams(self) -> ClientDerive:
         """Every client's randomness: `derive(question, round, client, purpose)`."""
         if self.experiment.run.randomness == "os":
             return from_os()
@@ -92,7 +94,7 @@ class Releases:
 
         def derive(question: str, round: int, client: Client, purpose: str) -> Stream:
             if client.id not in known:
-                known[client.id] = keyed(self.client(client, trainer=trainer))
+                known[client.id] = keyed(self.client(client), kind=self._stream)
             return known[client.id](question, round, purpose)
 
         return derive
@@ -101,7 +103,12 @@ class Releases:
         """The server's randomness in the round that starts from a state (its mark)."""
         if self.experiment.run.randomness == "os":
             return from_os()
-        return keyed(bytes.fromhex(mark("server", self.server_key, state)))
+        return keyed(bytes.fromhex(mark("server", self.server_key, state)), kind=self._stream)
+
+    @property
+    def _stream(self) -> type[Stream]:
+        """Noise is drawn on the device in a seeded simulation alone: what is released draws from AES."""
+        return Stream if self.elsewhere or self.experiment.run.device == "cpu" else DeviceStream
 
     @cached_property
     def server_key(self) -> str:
@@ -112,7 +119,8 @@ class Releases:
     def digest(self) -> str:
         """Everything that all releases of the run are a function of, but the state: every row, budget and mechanism."""
         rows = "elsewhere" if self.elsewhere else self.population.digest()
-        return mark("run", self.server_key, self.plan.digest(), rows)
+        trainer = () if self.trainer == ONE_BY_ONE else (self.trainer,)
+        return mark("run", self.server_key, self.plan.digest(), rows, *trainer)
 
     def attempt(self, state: str) -> str:
         """The name of one round's release, for the ledger: the same name is the same bits, and is paid once."""

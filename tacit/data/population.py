@@ -5,7 +5,7 @@ Rows are laid out client by client, so a client's data is a slice of two tensors
 
 import hashlib
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 import torch
@@ -50,7 +50,7 @@ class Population:
 
     def __getitem__(self, index: int) -> Client:
         start, stop = int(self.offsets[index]), int(self.offsets[index + 1])
-        budget = Budget(float(self.epsilons[index]), self.delta, self.unit)
+        budget = _budget(float(self.epsilons[index]), self.delta, self.unit)
         return Client(index, self.names[index], budget, self.x[start:stop], self.y[start:stop])
 
     @property
@@ -108,6 +108,11 @@ class Population:
         mark = hashlib.blake2b(np.ascontiguousarray(self.marks).data, digest_size=MARK_BYTES)
         mark.update(np.ascontiguousarray(self.offsets).data)
         return mark.hexdigest()
+
+
+@lru_cache(maxsize=1 << 16)
+def _budget(epsilon: float, delta: float, unit: Unit) -> Budget:
+    return Budget(epsilon, delta, unit)
 
 
 def rows_mark(x: torch.Tensor, y: torch.Tensor) -> bytes:

@@ -36,7 +36,7 @@ def evaluate(parts: Parts, params: torch.Tensor) -> dict[str, float]:
 
 def answers(parts: Parts, params: torch.Tensor) -> tuple[Answers, float]:
     """What the model answers to the test rows, and its mean loss."""
-    return answers_to(parts, params, parts.dataset.test_x, parts.dataset.test_y)
+    return answers_to(parts, params, *parts.test_rows)
 
 
 def answers_to(parts: Parts, params: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> tuple[Answers, float]:
@@ -84,14 +84,14 @@ def _answers(parts: Parts, params: torch.Tensor, x: torch.Tensor, y: torch.Tenso
     model, names, task = parts.model, parts.dataset.class_names, parts.task
     parts.theta.copy_(params)
     model.eval()
-    predictions, loss = [], 0.0
+    predictions, losses = [], []
     for rows, targets in zip(x.split(CHUNK), y.split(CHUNK), strict=True):
         outputs = model(rows.to(parts.theta.device))
-        loss += float(parts.losses(outputs, targets.to(parts.theta.device)).sum())
-        predictions.append(task.predictions(outputs).cpu().numpy())
+        losses.append(parts.losses(outputs, targets.to(parts.theta.device)).sum())
+        predictions.append(task.predictions(outputs))
     training(model)
-    mean = loss / len(y)
-    found, targets = np.concatenate(predictions), y.cpu().numpy()
+    mean = sum(torch.stack(losses).tolist()) / len(y)
+    found, targets = torch.cat(predictions).cpu().numpy(), y.cpu().numpy()
     if targets.ndim > 1 and not y.is_floating_point():  # tokens: each position is one answer
         counted = targets != IGNORED
         rows = np.nonzero(counted)[0]

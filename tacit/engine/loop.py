@@ -5,7 +5,7 @@ loop takes a message from the trainer and gives it to the server's part, which n
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
@@ -14,14 +14,15 @@ import torch
 
 from tacit.algorithms.scaffold import others_bytes
 from tacit.build.parts import Parts
-from tacit.digest import state_mark
+from tacit.digest import mark, state_mark
 from tacit.engine.admit import gather
+from tacit.engine.checkpoints import Checkpoints
 from tacit.engine.evaluate import evaluate
 from tacit.engine.folder import Folder
 from tacit.engine.meter import Meter
 from tacit.engine.trainers.processes import Trainer
 from tacit.engine.watch import STAGES, Traffic, Watch
-from tacit.engine.wire import pack, receive, receive_any
+from tacit.engine.wire import pack, receive, receive_any, size_of
 from tacit.errors import TrainingDiverged
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.random import Derive
@@ -38,13 +39,29 @@ def loop(parts: Parts, ledger: Ledger | None, folder: Folder, trainer: Trainer, 
     Guarantee: a round is charged on disk before anybody trains in it; messages are taken one by one, each once, and no more of
     them are held than the algorithm keeps. Raises TacitError for whatever ends the run; the last checkpoint is kept.
     """
-    train, algorithm = parts.experiment.train, parts.algorithm
-    state, first = folder.restore() or (algorithm.init(parts.params), 0)
+    algorithm = parts.algorithm
+    state, first = _restored(folder, parts) or (algorithm.init(parts.params), 0)
     evaluate(
         parts, state.result
     )  # a metric that is not there, or that the test rows cannot tell, is refused before anybody pays
     folder.rounds(before=first)
     _open_round(parts, ledger, state, first)
+    with Checkpoints(folder, state.params.device) as checkpoints:
+        return _rounds(parts, ledger, folder, trainer, observe, state, first, checkpoints)
+
+
+def _rounds(
+    parts: Parts,
+    ledger: Ledger | None,
+    folder: Folder,
+    trainer: Trainer,
+    observe: Observer,
+    state: State,
+    first: int,
+    checkpoints: Checkpoints,
+) -> tuple[State, str]:
+    """The rounds from `first` on, which starts from `state`."""
+    train, algorithm = parts.experiment.train, parts.algorithm
     meter, watch = Meter(parts, ledger, first_round=first), Watch()
     for r in range(first, train.rounds):
         derive, away = _open_round(parts, ledger, state, r), _away(trainer, meter)
@@ -52,13 +69,12 @@ def loop(parts: Parts, ledger: Ledger | None, folder: Folder, trainer: Trainer, 
         if cohort is None:
             return state, "budget"
         message = algorithm.broadcast(state, cohort, round=r)
-        received = pack(message)
-        told = len(received) - others_bytes(message)  # by one client
+        told = size_of(message) - others_bytes(message)  # by one client
         traffic, collecting = Traffic(downlink=told * len(cohort)), algorithm.collect(state, round=r)
         watch.lap("admit")
-        for raw, told in trainer(received, r, [client.index for client in cohort]):  # the clients train
+        for sent, told in _asked(trainer, message, r, [client.index for client in cohort]):  # the clients train
             watch.lap("train")  # the server waits for clients; what it does between two messages is its own time
-            collecting.add(_wire(raw, told, traffic, r, forgiving=algorithm.forgiving))
+            collecting.add(_wire(sent, told, traffic, r, forgiving=algorithm.forgiving))
             watch.lap("server")
         before, (state, info) = state, collecting.finish(partial(derive, "server", r))
         state = averaged(state, before, rate=train.averaging, round=r)
@@ -73,10 +89,16 @@ def loop(parts: Parts, ledger: Ledger | None, folder: Folder, trainer: Trainer, 
         record |= watch.read()
         record["seconds"] = sum(record[f"seconds_{stage}"] for stage in STAGES)
         folder.log(record)
-        folder.checkpoint(state, round=r + 1)
+        checkpoints.write(state, round=r + 1)
         observe(record)
         watch.lap("write")
     return state, "rounds"
+
+
+def _restored(folder: Folder, parts: Parts) -> tuple[State, int] | None:
+    """The state of the last checkpoint, where this run has its parameters."""
+    found = folder.restore()
+    return found and (found[0].to(parts.params.device), found[1])
 
 
 def _refuse_diverged(measured: dict[str, float], state: State, round: int) -> None:
@@ -92,16 +114,46 @@ def _refuse_diverged(measured: dict[str, float], state: State, round: int) -> No
 def _open_round(parts: Parts, ledger: Ledger | None, state: State, round: int) -> Derive:
     """Tells the ledger which release is to be paid for; the server's randomness in the state that the round starts from."""
     numbered = parts.algorithm.numbered or parts.experiment.train.schedule is not None
-    begins = state_mark(state, turn=round if numbered else None)
+    if parts.nonce and not parts.elsewhere:  # no other start has these keys, and in this one a round happens once
+        begins = mark("round", str(round))
+    else:
+        begins = state_mark(state, turn=round if numbered else None)
     if ledger is not None:
         ledger.open_round(round, parts.releases.attempt(begins))
     return parts.releases.server(begins)
 
 
-def _wire(raw: bytes, told: dict[str, float], traffic: Traffic, round: int, *, forgiving: bool) -> Message:
+@runtime_checkable
+class Carrying(Protocol):
+    """A trainer that passes tensors on, which stay on their device; its clients are in this very process."""
+
+    def carry(
+        self, received: Message, round: int, cohort: Sequence[int], /
+    ) -> Iterator[tuple[Message, dict[str, float]]]:
+        """What the clients release, in their order. Guarantee: every number in it is finite."""
+        ...
+
+
+def _asked(
+    trainer: Trainer, message: Message, round: int, cohort: Sequence[int]
+) -> Iterator[tuple[Any, dict[str, float]]]:
+    """The clients' answers to a broadcast: messages where the trainer carries them, else bytes."""
+    return (
+        trainer.carry(message, round, cohort)
+        if isinstance(trainer, Carrying)
+        else trainer(pack(message), round, cohort)
+    )
+
+
+def _wire(raw: bytes | Message, told: dict[str, float], traffic: Traffic, round: int, *, forgiving: bool) -> Message:
     """What arrives. A forgiving server judges each message itself, so that no client can end the run."""
-    traffic.uplink += len(raw)
     traffic.info.append(told)
+    if isinstance(raw, Message):
+        traffic.uplink += size_of(raw)
+        if not forgiving:
+            traffic.take(raw)
+        return raw
+    traffic.uplink += len(raw)
     if forgiving:  # what it gets may be anything, and carries no noise
         return receive_any(raw)
     message = receive(raw, round=round)

@@ -13,7 +13,7 @@ from tacit.privacy.accounting import price
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.types import Budget, Client
 
-MARKS = 64  # while a run goes on, epsilon is shown rounded up to the next of so many marks; at the end it is exact
+MARKS = 16  # while a run goes on, epsilon is shown rounded up to the next of so many marks; at the end it is exact
 
 
 class Meter:
@@ -23,6 +23,9 @@ class Meter:
         self._parts, self._ledger = parts, ledger
         self.hint = parts.plan.participations
         self._out: set[int] = set()
+        self._paying: set[int] = (
+            set()
+        )  # who was found able to pay after its last charge: what it is charged next asks again
         self._together = parts.plan.together  # everybody pays for every round, drawn or not
         if ledger is not None:
             epsilons = parts.population.epsilons
@@ -42,7 +45,7 @@ class Meter:
                 break
             if index not in self._out:
                 client = self._parts.population[index]
-                if self._pays(client):
+                if index in self._paying or self._pays(client):
                     found.append(client)
                 else:
                     self._out.add(index)
@@ -88,7 +91,11 @@ class Meter:
         if self._together and self._ledger is not None:
             left = self._ledger.rounds_left_to_all(self.budget, self.price_of_all, hint=self.hint)
             return 0 if left >= 1 else len(self._parts.population)
-        self._out |= {client.index for client in cohort if not self._pays(client)}
+        able = {client.index: self._pays(client) for client in cohort}
+        spent = {index for index, pays in able.items() if not pays}
+        self._out |= spent
+        self._paying -= spent
+        self._paying |= able.keys() - spent
         return len(self._out)
 
     def _pays(self, client: Client) -> bool:

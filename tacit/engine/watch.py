@@ -9,6 +9,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from tacit.types import Message
 
 STAGES = ("admit", "train", "server", "evaluate", "write")
@@ -42,13 +44,13 @@ class Traffic:
     uplink: int = 0
     downlink: int = 0
     info: list[dict[str, float]] = field(default_factory=list)
-    ratios: list[float] = field(default_factory=list)
+    norms: list[tuple[torch.Tensor, float]] = field(default_factory=list)  # of updates, and of their noise as expected
 
     def take(self, message: Message) -> None:
         """Looks at an update that states its noise; one without noise is not looked at: its norm would be private."""
         update, noise_std = message.tensors.get("update"), message.facts.get("noise_std")
         if update is not None and isinstance(noise_std, float) and noise_std > 0:
-            self.ratios.append(signal_to_noise(float(update.norm()), noise_std * math.sqrt(update.numel())))
+            self.norms.append((update.norm(), noise_std * math.sqrt(update.numel())))
 
     def mean(self, key: str) -> float | None:
         values = [info[key] for info in self.info if key in info]
@@ -61,11 +63,13 @@ class Traffic:
         """
         if "noised_norm" in info and info.get("noise_std"):
             return {"signal_to_noise": signal_to_noise(info["noised_norm"], info["noise_std"] * math.sqrt(size))}
-        if not self.ratios:
+        if not self.norms:
             return {}
-        low, high = min(self.ratios), max(self.ratios)
+        released = torch.stack([norm for norm, _ in self.norms]).tolist()  # one look at the device for all clients
+        ratios = [signal_to_noise(norm, noise) for norm, (_, noise) in zip(released, self.norms, strict=True)]
+        low, high = min(ratios), max(ratios)
         return {
-            "signal_to_noise": statistics.median(self.ratios),
+            "signal_to_noise": statistics.median(ratios),
             "signal_to_noise_low": low,
             "signal_to_noise_high": high,
         }

@@ -6,6 +6,7 @@ The simulator sends every message through these bytes too: traffic is counted fr
 
 import json
 import math
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -22,6 +23,19 @@ MOST_TENSORS = 100_000
 MOST_FACTS = 64  # brackets: facts are a flat table
 MOST_NAME = 1_000  # of a client, which may have any letters in a simulation
 MOST_WORDS = 200
+CODES = {
+    torch.bool: "BOOL",
+    torch.uint8: "U8",
+    torch.int8: "I8",
+    torch.int16: "I16",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int32: "I32",
+    torch.float32: "F32",
+    torch.float64: "F64",
+    torch.int64: "I64",
+}
+TYPES = list(CODES)
 
 
 def pack(message: Message) -> bytes:
@@ -33,6 +47,24 @@ def pack(message: Message) -> bytes:
     """
     facts = json.dumps({"sender": message.sender, "facts": message.facts})
     return save_tensors({name: tensor.cpu().contiguous() for name, tensor in message.tensors.items()}, {"tacit": facts})
+
+
+def size_of(message: Message) -> int:
+    """How many bytes `pack` would write, from names, shapes and facts alone: a simulation's tensors stay where they are.
+
+    >>> sent = Message("a", {"update": torch.ones(3)}, {"examples": 60})
+    >>> size_of(sent) == len(pack(sent))
+    True
+    """
+    facts = json.dumps({"sender": message.sender, "facts": message.facts})
+    head: dict[str, Any] = {"__metadata__": {"tacit": facts}}
+    end = 0
+    # as safetensors lays tensors out: by type, the last of this list first, then by name
+    for name, tensor in sorted(message.tensors.items(), key=lambda item: (-TYPES.index(item[1].dtype), item[0])):
+        start, end = end, end + tensor.numel() * tensor.element_size()
+        head[name] = {"dtype": CODES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
+    text = len(json.dumps(head, separators=(",", ":"), ensure_ascii=False).encode())
+    return LENGTH_BYTES + -(-text // LENGTH_BYTES) * LENGTH_BYTES + end
 
 
 def unpack(raw: bytes) -> Message:

@@ -162,6 +162,7 @@ class RunSection(Section):
     """`[run]`: seed, place and means. `workers = 0` uses every core; `randomness = "os"` is for deployments.
 
     `engine = "flower-simulation"` trains clients on Flower's simulation engine, for people with a Ray cluster.
+    `precision` is that of the products of plain SGD on a CUDA device; what is clipped example by example stays float32.
     `writers` also sends every round to where people look already: "tensorboard", "mlflow", or "package.module:name".
     """
 
@@ -172,9 +173,14 @@ class RunSection(Section):
     randomness: Literal["seeded", "os"] = "seeded"
     engine: Literal["tacit", "flower-simulation"] = "tacit"
     writers: tuple[str, ...] | None = None
+    precision: Literal["float32", "tf32", "bfloat16"] = "float32"
 
     def possible(self) -> None:
         check.at_least(0, **{"run.workers": self.workers})
+        if self.precision != "float32" and not self.device.startswith("cuda"):
+            raise BadInput(
+                f'run.precision = "{self.precision}" is for CUDA devices: set run.device = "cuda", or leave it out.'
+            )
         if self.engine != "tacit" and self.device != "cpu":
             raise BadInput('run.engine = "flower-simulation" trains on CPUs: set run.device = "cpu".')
         if self.writers and len(set(self.writers)) < len(self.writers):

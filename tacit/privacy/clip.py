@@ -43,6 +43,19 @@ def bound(vector: torch.Tensor, *, clip: float) -> Bounded:
     return Bounded(vector * (clip / norm), clip)
 
 
+def row_scales(rows: torch.Tensor, *, clip: float) -> torch.Tensor:
+    """What each of several updates (client, parameter) is multiplied by to have norm at most C, without a look at the device.
+
+    Guarantee: as `bound`, for every row by itself. 0 stands for a row that is not finite, or too long to be scaled in float32.
+
+    >>> row_scales(torch.tensor([[3.0, 4.0], [0.3, 0.4], [torch.nan, 1.0]]), clip=1.0).round(decimals=3)
+    tensor([0.2000, 1.0000, 0.0000])
+    """
+    norms = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
+    scales = torch.where(norms <= clip, 1.0, clip / norms * (1 - MARGIN))
+    return torch.where(norms < clip * HUGE, scales, 0.0).nan_to_num(0.0).to(rows.dtype)
+
+
 def norm_bound(vector: torch.Tensor) -> float:
     """An upper bound on the Euclidean norm, at most 5e-5 of it too large; it makes no copy in double precision.
 

@@ -25,7 +25,7 @@ from tacit.privacy.accounting.sides import SideDpEvent
 MOST_GROUPS = 8  # curves that can be told apart in one picture
 MOST_PRICES = 96  # at 10 to 20 ms each
 LARGEST = 1e9  # no limit, where limits are compared
-FEWEST_MARKS, MOST_MARKS = 12, 64  # marks of a curve; the largest is what the loop prices while a run goes on
+FEWEST_MARKS, MOST_MARKS = 12, 16  # marks of a curve; the largest is what the loop prices while a run goes on
 
 EVERYBODY = None
 Counts = dict[int, np.ndarray]  # event -> charges until each mark

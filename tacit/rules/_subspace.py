@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import torch
 
 CHUNK = 1 << 14  # columns at a time in double precision
+CHUNK_ON_DEVICE = 1 << 20
 NEGLIGIBLE = 1e-10  # of the largest eigenvalue: float32 rows carry no more
 
 
@@ -45,9 +46,10 @@ class Subspace:
     def basis(self) -> torch.Tensor:
         """V itself, (d, k), as long as k models: only for clients who have to project by themselves (`pfa-plus`)."""
         basis = torch.zeros(len(self.rows[0]), self.mix.shape[1], device=self.rows[0].device)
-        for weights, row in zip(self.mix.float(), self.rows, strict=True):
+        mix = self.mix.float().to(basis.device)
+        for weights, row in zip(mix, self.rows, strict=True):
             basis.add_(row[:, None] * weights)
-        return basis if self.centre is None else basis.sub_(self.centre[:, None] * self.mix.float().sum(0))
+        return basis if self.centre is None else basis.sub_(self.centre[:, None] * mix.sum(0))
 
 
 def subspace(rows: Sequence[torch.Tensor], *, rank: int, centred: bool) -> Subspace:
@@ -59,11 +61,11 @@ def subspace(rows: Sequence[torch.Tensor], *, rank: int, centred: bool) -> Subsp
     Assumes: at least one row, all of one length. They are kept and not copied.
     """
     n = len(rows)
-    gram = torch.zeros(n, n, dtype=torch.float64)
-    for start in range(0, len(rows[0]), CHUNK):
-        part = torch.stack([row[start : start + CHUNK] for row in rows]).double()
-        gram += (part @ part.T).cpu()
-    centre = None
+    gram, step = torch.zeros(n, n, dtype=torch.float64, device=rows[0].device), _chunk(rows[0])
+    for start in range(0, len(rows[0]), step):
+        part = torch.stack([row[start : start + step] for row in rows]).double()
+        gram += part @ part.T
+    gram, centre = gram.cpu(), None
     if centred:
         centre = torch.stack(list(rows)).mean(0) if n * len(rows[0]) <= CHUNK else _mean(rows)
         away = torch.eye(n, dtype=torch.float64) - 1.0 / n
@@ -72,6 +74,11 @@ def subspace(rows: Sequence[torch.Tensor], *, rank: int, centred: bool) -> Subsp
     order = torch.argsort(values, descending=True)[:rank]
     order = order[values[order] > max(NEGLIGIBLE * float(values.max()), 1e-300)]
     return Subspace(rows, centre, vectors[:, order] / values[order].sqrt())
+
+
+def _chunk(row: torch.Tensor) -> int:
+    """How many columns are taken at a time: on a device enough to keep it busy."""
+    return CHUNK_ON_DEVICE if row.is_cuda else CHUNK
 
 
 def _mean(rows: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -84,7 +91,8 @@ def _mean(rows: Sequence[torch.Tensor]) -> torch.Tensor:
 def _dot(a: torch.Tensor, b: torch.Tensor, centre: torch.Tensor | None) -> torch.Tensor:
     """a . (b - centre), with an error that does not grow with the length, and nothing as long as b made on the way."""
     total = torch.zeros((), dtype=torch.float64, device=a.device)
-    for part in (slice(i, i + CHUNK) for i in range(0, len(a), CHUNK)):
+    step = _chunk(a)
+    for part in (slice(i, i + step) for i in range(0, len(a), step)):
         away = b[part].double() if centre is None else b[part].double() - centre[part]
         total += a[part].double() @ away
     return total.cpu()

@@ -98,7 +98,7 @@ class pfa_plus(pfa):
 
     def _rebuilt(self, memory: Memory, coordinates: torch.Tensor) -> torch.Tensor:
         marks = self.marks(memory)
-        sizes = torch.tensor([stop - start for start, stop in pairwise(marks)])
+        sizes = torch.tensor([stop - start for start, stop in pairwise(marks)], device=coordinates.device)
         point = (memory["basis"] * coordinates.repeat_interleave(sizes, dim=0)).sum(1)
         return point + memory["centre"] if "centre" in memory else point
 

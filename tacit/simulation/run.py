@@ -25,6 +25,7 @@ from tacit.experiment import Experiment
 from tacit.privacy.ledger.before import NOTHING, Before, noted, read
 from tacit.report.writers import load_writers, open_writers
 from tacit.rules import Rule
+from tacit.simulation.choose import with_trainer
 from tacit.simulation.passed import Model, with_passed
 
 MOST_NAMED = 8  # columns in a sentence
@@ -68,7 +69,7 @@ def run(
         stack.callback(folder.close)
         first = parts  # whose rows the ledger knows: as they were read, before any private range was asked for
         judged_by(experiment, first.dataset)  # a metric that cannot be asked for is refused before anybody pays
-        parts = ranged(first, folder)
+        parts = with_trainer(ranged(first, folder), folder)
         trainer = _trainer(parts, stack)
         ledger = open_ledger(first, folder)
         past = folder.rounds(before=(folder.restore() or (None, 0))[1])
@@ -124,8 +125,8 @@ def _trainer(parts: Parts, stack: ExitStack) -> Trainer:
         on_ray = OnRay(parts)
         stack.callback(on_ray.close)
         return on_ray
-    if parts.theta.is_cuda and (together := make.stacked(parts)):
-        return together
+    if parts.together:
+        return make.stacked(parts)
     workers = (
         min(experiment.run.workers or len(os.sched_getaffinity(0)), parts.cohort) if sys.platform == "linux" else 1
     )

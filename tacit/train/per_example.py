@@ -37,6 +37,10 @@ class Form(Protocol):
         """out += sum_i weights_i g_i, where `out` has the parameter's shape; weight 0 takes out whatever g_i is."""
         ...
 
+    def add_stacked(self, weights: torch.Tensor, out: torch.Tensor) -> None:
+        """The same for several clients: weights (client, example), examples client by client, one `out` for each client."""
+        ...
+
 
 class Dense:
     """Gradients (batch, size) as they are: biases and the scales of normalisation layers."""
@@ -50,6 +54,9 @@ class Dense:
     def add_weighted(self, weights: torch.Tensor, out: torch.Tensor) -> None:
         out.view(-1).addmv_(cleaned(self.gradients).t(), weights)
 
+    def add_stacked(self, weights: torch.Tensor, out: torch.Tensor) -> None:
+        out.add_(_summed(self.gradients, weights).view_as(out))
+
 
 class Outer:
     """Gradients d_i a_i^T of a matrix that every example uses once."""
@@ -62,6 +69,10 @@ class Outer:
 
     def add_weighted(self, weights: torch.Tensor, out: torch.Tensor) -> None:
         out.addmm_((cleaned(self.d) * weights[:, None]).t(), cleaned(self.a))
+
+    def add_stacked(self, weights: torch.Tensor, out: torch.Tensor) -> None:
+        d, a = (cleaned(rows).unflatten(0, weights.shape) for rows in (self.d, self.a))
+        out.baddbmm_((d * weights[:, :, None]).mT, a)
 
 
 class Table:
@@ -81,6 +92,11 @@ class Table:
 
     def add_weighted(self, weights: torch.Tensor, out: torch.Tensor) -> None:
         out.index_add_(0, self.row, cleaned(self.merged) * weights[self.owner][:, None])
+
+    def add_stacked(self, weights: torch.Tensor, out: torch.Tensor) -> None:
+        client = self.owner // weights.shape[1]
+        added = cleaned(self.merged) * weights.flatten()[self.owner][:, None]
+        out.index_put_((client, self.row), added, accumulate=True)
 
 
 class Product:
@@ -112,6 +128,15 @@ class Product:
             a, d = self.rows(part)
             out.add_(self.arranged(weighted(cleaned(a), cleaned(d) * weights[part, None, None, None])))
 
+    def add_stacked(self, weights: torch.Tensor, out: torch.Tensor) -> None:
+        if self.kept is not None:
+            out.add_(torch.stack([self.arranged(total) for total in _summed(self.kept, weights)]))
+            return
+        examples = weights.shape[1]
+        for client, own in enumerate(weights):
+            a, d = self.rows(slice(client * examples, (client + 1) * examples))
+            out[client].add_(self.arranged(weighted(cleaned(a), cleaned(d) * own[:, None, None, None])))
+
     def _gram_cost(self) -> int:
         return 2 * self.time**2 * (self.p + self.q + FLOAT_COST)
 
@@ -124,6 +149,11 @@ class Product:
         each = self.groups * (self.time * (self.p + self.q) + min(2 * self.time**2, self.p * self.q))
         step = max(1, PART_FLOATS // each)
         return [slice(start, start + step) for start in range(0, self.batch, step)]
+
+
+def _summed(gradients: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """The weighted sums (client, size) of gradients (client x example, size)."""
+    return torch.bmm(weights[:, None], cleaned(gradients).unflatten(0, weights.shape))[:, 0]
 
 
 def cleaned(rows: torch.Tensor) -> torch.Tensor:

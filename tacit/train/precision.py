@@ -5,6 +5,8 @@ the clip, because the norm and the sum come from different products. Convolution
 set back afterwards; matrix products and autocast, which a user has chosen, are refused.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -48,6 +50,28 @@ class full_precision:
             torch.backends.cudnn.allow_tf32 = True
         for setting, precision in self.coarse:
             setting.fp32_precision = precision
+
+
+@contextmanager
+def coarse(precision: str) -> Iterator[None]:
+    """Products of plain SGD with rounded factors within the block: "tf32" or "bfloat16"; "float32" changes nothing.
+
+    Never around what is clipped example by example: `full_precision` would refuse it.
+    """
+    if precision == "float32":
+        yield
+    elif precision == "bfloat16":
+        with torch.autocast(
+            "cuda", torch.bfloat16, cache_enabled=False
+        ):  # a recorded graph must not read what is cached
+            yield
+    else:
+        before = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision("high")
+        try:
+            yield
+        finally:
+            torch.set_float32_matmul_precision(before)
 
 
 def refuse_coarse_products() -> None:

@@ -9,6 +9,7 @@ import torch
 
 from tacit.errors import TrainingDiverged
 from tacit.random import Stream
+from tacit.train.batches import shuffled
 from tacit.train.descent import PLAIN, Descent
 from tacit.train.flat import trainable
 from tacit.train.workspace import Trained, Workspace
@@ -50,11 +51,9 @@ def sgd(
     model, theta = work.forgetful(), work.theta.copy_(theta_0)
     params = [parameter for _, parameter in trainable(model)]
     moves, rate = descent.begin_each(model), learning_rate * descent.share
-    rng, order, loss = stream.generator(), [], torch.zeros(())
-    for _ in range(steps):
-        if not order:
-            order = list(torch.from_numpy(rng.permutation(client.size)).split(batch_size))[::-1]
-        batch = order.pop()
+    loss = torch.zeros(())
+    for rows in shuffled(stream, client.size, batch_size=batch_size, steps=steps):
+        batch = torch.from_numpy(rows)
         loss = work.losses(model(client.x[batch]), client.y[batch]).mean()
         for parameter, gradient, move in zip(params, torch.autograd.grad(loss, params), moves, strict=True):
             parameter.data.add_(move(gradient, parameter.data), alpha=-rate)

@@ -5,7 +5,7 @@ would do at another size of batch, in a later call, or with what it remembers, c
 """
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import BuiltinFunctionType
 from typing import Any, Protocol
 
@@ -54,10 +54,18 @@ def traced(model: nn.Module, layers: list[nn.Module], x: torch.Tensor) -> Forwar
 
     Raises: Unsupported where an operation is not known to keep examples apart.
     """
-    copied = fresh(model)
+    root, graph = analysed(fresh(model), x)
     numbers = {name: layers.index(module) for name, module in model.named_modules() if module in layers}
-    refuse_hooks(copied)
-    root = Root(copied)
+    return recorded(root, graph, dict(zip(named_layers(numbers), numbers.values(), strict=True)))
+
+
+def analysed(model: nn.Module, x: torch.Tensor) -> tuple[nn.Module, fx.Graph]:
+    """A model's graph, whose operations all keep examples apart, and the module that it runs in. `x`: rows like those to come.
+
+    Raises: Unsupported.
+    """
+    refuse_hooks(model)
+    root = Root(model)
     try:
         graph = Tracer().trace(root)
         Analysis(root).run(graph, x)
@@ -66,10 +74,15 @@ def traced(model: nn.Module, layers: list[nn.Module], x: torch.Tensor) -> Forwar
     except Exception as error:  # a model's own code may raise anything when it is given symbols
         text = str(error).partition("\n")[0] or type(error).__name__
         raise Unsupported(f"its forward pass cannot be traced ({text})") from error
-    return told(root, graph, {f"model.{name}" if name else "model": number for name, number in numbers.items()})
+    return root, graph
 
 
-def told(root: nn.Module, graph: fx.Graph, numbers: dict[str, int]) -> Forward:
+def named_layers(names: Iterable[str]) -> list[str]:
+    """Where layers of a model are in the module that its graph runs in."""
+    return [f"model.{name}" if name else "model" for name in names]
+
+
+def recorded(root: nn.Module, graph: fx.Graph, numbers: dict[str, int]) -> Forward:
     """The graph as a function of the rows and a recorder."""
     first = next(node for node in graph.nodes if node.op == "placeholder")
     with graph.inserting_after(first):

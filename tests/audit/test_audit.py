@@ -14,6 +14,7 @@ from tacit.audit import trainers
 from tacit.audit.mechanism import audit, prepared
 from tacit.audit.plants import plant_of, refuse
 from tacit.audit.repeat import repeated
+from tacit.build.parts import build
 from tacit.cli.audit import command
 from tacit.engine.trainers import make
 from tacit.errors import BadInput
@@ -84,6 +85,18 @@ def test_a_table_is_printed_for_people(asked):
     assert "The claim is rejected: one by one: a client changes more than its clip: clip 2, claimed 1" in said
 
 
+def test_a_model_that_cannot_be_stacked_is_told_so_in_one_sentence():
+    parts = build(
+        tacit.Experiment(
+            model={"name": "stacks:mixing"},
+            privacy={"kind": "local", "unit": "client", "epsilon": 3.0},
+            train={"rounds": 1},
+        )
+    )
+    with pytest.raises(BadInput, match="this experiment cannot be stacked: A layer mixes the examples of a batch"):
+        trainers.TRAINERS["stacked"](parts, lambda same: same).__enter__()
+
+
 def test_a_bug_is_counted_over_seeds(asked):
     code, said = asked(plant="noise=0.9", repeat=2)
     assert code == 3
@@ -107,7 +120,6 @@ def test_clean_code_over_seeds_is_no_alarm(asked):
         ({"plant": "share"}, "--plant share does not apply to this experiment: this kind of privacy has no such part"),
         ({"plant": "sampling"}, "does not apply to this experiment: nothing is sampled in it"),
         ({"trainers": ["stack"]}, "Did you mean 'stacked'?"),
-        ({"trainers": ["stacked"]}, "only DP-SGD"),
         ({"repeat": 0}, "Expected --repeat >= 1"),
         ({"seed": -1}, "Expected --seed >= 0"),
     ],

@@ -25,7 +25,6 @@ ZOO = [
     for kind, bugs in BUGS.items()
     for trainer in TRAINERS
     for bug in (None, *bugs)
-    if trainer != "stacked" or kind == "record"
     if trainer == "one by one" or bug not in SERVER.get(kind, ())
 ]
 

@@ -103,20 +103,20 @@ def test_the_epsilon_of_every_round_is_what_the_ledger_holds_after_it(small, tmp
 
 
 def test_the_epsilon_of_a_long_run_is_rounded_up_to_the_next_mark(small, tmp_path):
-    """While 130 rounds go on, epsilon is that of the next third round: never less than was spent."""
+    """While 130 rounds go on, epsilon is that of the next ninth round: never less than was spent."""
     found = []
     parts = tacit.build.parts.build(small(train={"rounds": 130}))
     folder = open_folder(tmp_path, parts.experiment, resume=False, force=False)
     ledger = open_ledger(parts, folder)
     meter, client = loop_module.Meter(parts, ledger), parts.population[0]
-    for round in range(7):
+    for round in range(11):
         ledger.open_round(round, str(round))
         ledger.admit([client], meter.cost, hint=meter.hint)
         found.append(meter.after([client], last=False)["epsilon_tightest"])
     folder.close()
     ((step, each),) = price.compose([(meter.cost(client), 1)])
-    marks = {count: price.epsilon(((step, each * count),), delta=1e-5) for count in (3, 6, 9)}
-    assert found == pytest.approx([marks[3]] * 3 + [marks[6]] * 3 + [marks[9]], rel=1e-9)
+    marks = {count: price.epsilon(((step, each * count),), delta=1e-5) for count in (9, 18)}
+    assert found == pytest.approx([marks[9]] * 9 + [marks[18]] * 2, rel=1e-9)
 
 
 def test_side_by_side_gives_the_same_bits_as_one_by_one(small, tmp_path):

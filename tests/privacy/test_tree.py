@@ -22,7 +22,7 @@ from tacit.build.parts import build
 from tacit.engine.folder import open_folder
 from tacit.engine.loop import loop
 from tacit.engine.trainers.processes import one_by_one, task
-from tacit.engine.trainers.stacked import stacked
+from tacit.engine.trainers.stacked import Stacked
 from tacit.engine.wire import pack, unpack
 from tacit.errors import BadInput
 from tacit.privacy.accounting import events, price
@@ -220,7 +220,7 @@ def test_clients_that_are_stacked_send_the_tree_noise_that_single_ones_send():
     parts = run_of()
     work = workspace(parts.model, clip=CLIP, physical_batch=256)
     slow = one_by_one(task(parts.algorithm, work, parts.population, parts.derive))
-    fast = stacked(parts.algorithm, work, parts.population, parts.derive)
+    fast = Stacked(parts.algorithm, work, parts.population, parts.derive, chunk=8)
     for one, other in zip(replies(parts, slow), replies(parts, fast), strict=True):
         update = one.tensors["update"]
         assert torch.allclose(update, other.tensors["update"], atol=1e-3 * float(update.abs().max()))

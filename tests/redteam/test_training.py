@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from torch import nn
 import tacit
 from tacit.build.parts import build
 from tacit.engine.trainers.processes import one_by_one, task
-from tacit.engine.trainers.stacked import stacked
+from tacit.engine.trainers.stacked import Stacked
 from tacit.engine.wire import pack, unpack
 from tacit.errors import ModelRefused
 from tacit.losses.cross_entropy import cross_entropy
@@ -182,7 +183,7 @@ def test_clients_stacked_on_a_gpu_answer_the_same_parameters_as_single_ones():
         parts.population, x=parts.population.x * torch.logspace(-2, 2, 120).view(-1, 1, 1, 1)
     )
     sent = []
-    for make in (lambda *a: one_by_one(task(*a)), stacked):
+    for make in (lambda *a: one_by_one(task(*a)), partial(Stacked, chunk=2)):
         work = workspace(copy.deepcopy(parts.model), clip=CLIP, physical_batch=64)
         trainer = make(parts.algorithm, work, population, parts.derive)
         sent.append([unpack(raw).tensors["update"] for raw, _ in trainer(pack(message), 0, [0, 1, 2])])

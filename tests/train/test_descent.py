@@ -12,6 +12,7 @@ from torch import nn
 from tacit.errors import BadInput
 from tacit.privacy.local.mechanism import SampledGaussian
 from tacit.random import seeded
+from tacit.train.batches import shuffled
 from tacit.train.descent import PLAIN, Descent
 from tacit.train.dp_sgd import DpSgd, dp_sgd
 from tacit.train.schedule import Cosine, Step
@@ -104,11 +105,10 @@ def test_plain_steps_have_the_bits_that_they_had_without_a_descent():
     assert torch.equal(found.vector, expected)
     assert found.noise_std == RATE / (0.4 * SIZE) * 0.5 * 5**0.5
 
-    rng, order = seeded(0)("a").generator(), []
+    params = list(work.model.parameters())
     work.theta.copy_(theta)
-    for _ in range(5):
-        order = order or list(torch.from_numpy(rng.permutation(SIZE)).split(16))[::-1]
-        batch, params = order.pop(), list(work.model.parameters())
+    for rows in shuffled(seeded(0)("a"), SIZE, batch_size=16, steps=5):
+        batch = torch.from_numpy(rows)
         loss = nn.functional.cross_entropy(work.model(client.x[batch]), client.y[batch])
         for parameter, gradient in zip(params, torch.autograd.grad(loss, params), strict=True):
             parameter.data.add_(gradient, alpha=-RATE)

@@ -7,17 +7,19 @@ Whoever changes one of these objects therefore changes what is trained, and `tac
 """
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from torch import nn
 
-from tacit.algorithms.local_dp import LocalDP
 from tacit.build.parts import Parts
-from tacit.build.release import STACKED
 from tacit.engine.trainers.processes import SideBySide, Trainer, one_by_one, task
 from tacit.engine.wire import pack
 from tacit.train.frozen import beside
 from tacit.train.workspace import Workspace, workspace
 from tacit.types import Client
+
+if TYPE_CHECKING:
+    from tacit.engine.trainers.stacked import Stacked
 
 
 def workspace_of(parts: Parts, *, model: nn.Module | None = None) -> Workspace:
@@ -43,11 +45,14 @@ def side_by_side(parts: Parts, *, workers: int) -> SideBySide:
     return SideBySide(train, workers=workers, message_bytes=len(message))
 
 
-def stacked(parts: Parts) -> Trainer | None:
-    """Trains the whole cohort at once; None where the algorithm or the model cannot be stacked."""
-    from tacit.engine.trainers import stacked as stacking  # a site never stacks
+def stacked(parts: Parts) -> "Stacked":
+    """Trains `parts.together` clients at once.
 
-    algorithm, work = parts.algorithm, workspace_of(parts)
-    if not isinstance(algorithm, LocalDP) or not stacking.stackable(algorithm, work, parts.population):
-        return None
-    return stacking.stacked(algorithm, work, parts.population, parts.releases.streams(trainer=STACKED))
+    Raises: Unsupported with the reason where the algorithm's training or the model cannot be stacked.
+    """
+    from tacit.engine.trainers.stacked import Stacked  # a site never stacks
+
+    known = (parts.algorithm, workspace_of(parts), parts.population, parts.derive)
+    return Stacked(
+        *known, chunk=max(1, parts.together), repeats=not parts.nonce, precision=parts.experiment.run.precision
+    )

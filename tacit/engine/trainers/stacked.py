@@ -1,199 +1,293 @@
-"""DP-SGD of a whole cohort at once, for GPUs: every client is a row of one matrix of parameters.
+"""Trains a whole cohort at once: every client is a row of one matrix of parameters, its rows are places in one tensor.
 
-The twin of `dp_sgd` (Algorithm 2, lines 8-15, of arXiv:2009.03561): the same batches and the same noise from the same
-streams, so the two differ by float32 rounding only. Gradients are taken per client and per example by `torch.func`, so
-nothing can mix; batches are filled up to the longest of the cohort with examples of weight zero. Guarantee: that of
-each client's mechanism, which samples, adds the noise and names the price here as there.
+For every algorithm: clients that run DP-SGD are sampled, clipped, summed and noised in step; clients that run plain SGD are trained
+in step, and what their algorithm then does to an update (bound, noise, quantise) is the algorithm's own code. The twin of
+`processes.one_by_one`: the same batches from the same streams, so the two differ by float32 rounding, and by the noise where it is
+drawn on the device (tacit/train/device_noise.py). A cohort that does not fit is trained in chunks; a smaller one is chosen where
+the device runs out of memory. Guarantee: that of each client's mechanism, which samples, adds the noise and names the price here as
+there.
 """
 
-from collections.abc import Iterator, Sequence
+import dataclasses
+import logging
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
 
 import torch
-from torch import nn
-from torch.func import functional_call, grad_and_value, vmap
 
+from tacit.algorithms import Algorithm, in_round
+from tacit.algorithms.central_dp import CentralDP
+from tacit.algorithms.fedavg import FedAvg
 from tacit.algorithms.local_dp import LocalDP
 from tacit.algorithms.scaffold import correction_of
 from tacit.build.release import ClientDerive
 from tacit.data.population import Population
 from tacit.digest import question_mark
-from tacit.engine.trainers.processes import Reply, Trainer
+from tacit.engine.trainers.processes import Reply
+from tacit.engine.trainers.stacked_private import InStep
 from tacit.engine.wire import pack, unpack
-from tacit.losses import Losses
-from tacit.privacy.mechanism import NoiseState, TrainingMechanism
+from tacit.errors import TacitError, TrainingDiverged
 from tacit.random import Stream
-from tacit.train.descent import noise_growth
-from tacit.train.dp_sgd import DpSgd, finite, in_units
-from tacit.train.flat import blocks
-from tacit.train.fresh import fresh
-from tacit.train.per_example import row_norms
-from tacit.train.per_example_check import refuse, settle
-from tacit.train.per_example_paths import clip_weights
-from tacit.train.precision import full_precision
-from tacit.train.views import Shifts, Viewed, over_views
+from tacit.train.batches import Batches, filled, shuffled
+from tacit.train.captured import Captured
+from tacit.train.dp_sgd import DpSgd
+from tacit.train.noised_update import NoisedUpdate
+from tacit.train.precision import coarse
+from tacit.train.rowwise import Unsupported
+from tacit.train.sgd import LocalSgd
+from tacit.train.stack import stack_of
+from tacit.train.stacked_steps import sgd_steps
+from tacit.train.views import Viewed, over_views
 from tacit.train.workspace import Trained, Workspace
-from tacit.types import Bounded, Client, Private
+from tacit.types import Client, Message, Raw
 
-MOST_FLOATS = 1 << 29  # 2 GiB of per-example gradients at once
-
-
-def stackable(algorithm: LocalDP, work: Workspace, population: Population) -> bool:
-    """Whether the model's gradients can be taken for many clients at once; tried on synthetic rows like every fast path."""
-    if not isinstance(algorithm.local, DpSgd):
-        return False
-    refuse(work.model)
-    views, x, y = algorithm.local.views, population.x[:3], population.y[:3]
-    if views is not None:
-        x = x[:, None].expand(-1, views.count, *x.shape[1:])
-    return settle(_model(work, views), ("vmap", "loop"), x, y, losses=_losses(work, views))[0] == "vmap"
+LOG = logging.getLogger(__name__)
+PARTS = 2  # of a cohort on a device: while one is trained, the batches of the next are drawn
+Carried = tuple[Message, dict[str, float]]
+Finish = Callable[[], list[Carried]]
 
 
-def stacked(algorithm: LocalDP, work: Workspace, population: Population, derive: ClientDerive) -> Trainer:
-    """Trains the cohort in one go; clients with other numbers of local steps go after each other."""
-    if not isinstance(algorithm.local, DpSgd):
-        raise TypeError("only clients that run DP-SGD can be stacked")
-    local = algorithm.local
-
-    def trainer(received: bytes, round: int, cohort: Sequence[int]) -> Iterator[Reply]:
-        message, question = unpack(received), question_mark(received)
-        clients = [population[index] for index in cohort]
-        steps = [algorithm.mechanism(client).steps for client in clients]
-        done: dict[int, Trained] = {}
-        for count in sorted(set(steps)):
-            group = [client for client, own in zip(clients, steps, strict=True) if own == count]
-            streams = [derive(question, round, client, "train") for client in group]
-            with torch.random.fork_rng(devices=[work.theta.device] if work.theta.is_cuda else []):
-                torch.manual_seed(derive(question, round, group[0], "dropout").torch_seed())
-                theta_0, control = message.tensors["params"], algorithm.server.control
-                corrections = torch.stack([correction_of(message, client) for client in group]) if control else None
-                told = local.told(round, corrections)
-                trained = dp_sgd_stacked(work, theta_0, group, algorithm, streams, local=told)
-            done |= {client.index: one for client, one in zip(group, trained, strict=True)}
-        for client in clients:
-            yield pack(algorithm.release(done[client.index], client, message)), done[client.index].info
-
-    return trainer
+def local_of(algorithm: Algorithm) -> DpSgd | LocalSgd:
+    """How an algorithm's clients train. Raises: Unsupported for somebody else's training, which nobody can stack."""
+    local: Any = getattr(algorithm, "local", None)
+    local = local.sgd if isinstance(local, NoisedUpdate) else local
+    if type(local) is DpSgd or type(local) is LocalSgd:
+        return local
+    raise Unsupported("its clients run somebody else's training")
 
 
-def dp_sgd_stacked(
-    work: Workspace,
-    theta_0: torch.Tensor,
-    clients: Sequence[Client],
-    algorithm: LocalDP,
-    streams: Sequence[Stream],
-    *,
-    local: DpSgd,
-) -> list[Trained]:
-    """Runs every client's steps from theta_0, all clients in step, and returns the differences."""
-    mechanisms = [algorithm.mechanism(client) for client in clients]
-    states = [mechanism.init() for mechanism in mechanisms]
-    start = theta_0.to(work.theta.device)
-    theta = start.repeat(len(clients), 1)
-    p_D = torch.tensor([m.sampling_rate * c.size for m, c in zip(mechanisms, clients, strict=True)])
-    model, losses_of = _model(work, local.views), _losses(work, local.views)
-    move, summed = local.descent.begin(start), p_D[:, None].to(start.device)
-    rates = (-local.learning_rate * local.descent.share / p_D).to(start.device)
-    seen = torch.zeros(3, len(clients), device=start.device)  # loss, examples, clipped
-    for _ in range(mechanisms[0].steps):
-        x, y, mask = _batches(
-            clients, mechanisms, states, streams, local.views
-        )  # line 11: each record with probability p
-        with full_precision(x.device):
-            total = _clipped_sums(model, work, losses_of, theta, x, y, mask, seen)
-        noisy = []
-        for k, (mechanism, stream, row) in enumerate(zip(mechanisms, streams, total, strict=True)):
-            states[k], noised = mechanism.noise(
-                states[k], stream, Bounded(row, float(work.clip or 0))
-            )  # + N(0, (zC)^2 I)
-            noisy.append(noised.vector)
-        theta.add_(move(torch.stack(noisy), theta, summed=summed) * rates[:, None])  # line 14
-    return list(_results(mechanisms, theta - start, rates.tolist(), seen.cpu(), local))
+class Streams:
+    """A client's streams in one round, each made once: what has been drawn of one is never drawn again for something else."""
+
+    def __init__(self, derive: Callable[[str], Stream]):
+        self._derive, self._known = derive, dict[str, Stream]()
+
+    def __call__(self, purpose: str) -> Stream:
+        """The stream of a purpose."""
+        if purpose not in self._known:
+            self._known[purpose] = self._derive(purpose)
+        return self._known[purpose]
 
 
-def _model(work: Workspace, views: Shifts | None) -> nn.Module:
-    return work.model if views is None else Viewed(work.model)
+class Stacked:
+    """The trainer. `chunk` is how many clients are trained together.
+
+    Raises: Unsupported with the reason where the model or the algorithm's training cannot be stacked.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        work: Workspace,
+        population: Population,
+        derive: ClientDerive,
+        *,
+        chunk: int,
+        repeats: bool = True,
+        precision: str = "float32",
+    ):
+        self.algorithm, self.work, self.population, self.derive = algorithm, work, population, derive
+        self.chunk, self.repeats, self.precision = chunk, repeats, precision
+        self.local = local_of(algorithm)
+        views = self.local.views if isinstance(self.local, DpSgd) else None
+        x, y = population.x[:3], population.y[:3]
+        if views is None:
+            self.stack = stack_of(work.model, x, y, work.losses)
+        else:
+            shown = x[:, None].expand(-1, views.count, *x.shape[1:])
+            self.stack = stack_of(Viewed(work.model), shown, y, over_views(work.losses))
+        self._recorded: dict[Any, Captured] = {}
+
+    @property
+    def width(self) -> int:
+        """What the number of clients is filled up to a multiple of: an eighth of a part."""
+        return max(1, self.chunk // (8 * PARTS))
+
+    def __call__(self, received: bytes, round: int, cohort: Sequence[int]) -> Iterator[Reply]:
+        """As every trainer: from bytes to bytes."""
+        question = question_mark(received)
+        for message, info in self._answers(unpack(received), question, round, cohort):
+            yield pack(message), info
+
+    def carry(self, received: Message, round: int, cohort: Sequence[int]) -> Iterator[Carried]:
+        """From tensors to tensors, which stay on the device."""
+        # where a start cannot be repeated, its noise is of this call alone; else it follows from the question's bytes
+        question = question_mark(pack(received)) if self.repeats else uuid.uuid4().hex
+        return self._answers(received, question, round, cohort)
+
+    def _answers(self, received: Message, question: str, round: int, cohort: Sequence[int]) -> Iterator[Carried]:
+        """Part by part: while the device trains one, the batches of the next are drawn."""
+        message, at = in_round(received, round), 0
+        begun: Finish | None = None
+        while at < len(cohort):
+            clients = [self.population[index] for index in cohort[at : at + self._part(len(cohort))]]
+            try:
+                after = self._begin(message, question, round, clients)
+            except torch.OutOfMemoryError:
+                yield from begun() if begun else ()
+                begun = None
+                self._smaller()
+                continue
+            yield from begun() if begun else ()
+            begun, at = after, at + len(clients)
+        yield from begun() if begun else ()
+
+    def _part(self, cohort: int) -> int:
+        """How many clients are trained at once: on a device a cohort that fits is cut in parts, so that it need not wait."""
+        whole = min(self.chunk, cohort)
+        return -(-whole // PARTS) if self.work.theta.is_cuda else whole
+
+    def _smaller(self) -> None:
+        """Half as many clients at once. Raises: TacitError where one is too many."""
+        self._recorded.clear()
+        torch.cuda.empty_cache()
+        if self.chunk == 1:
+            raise TacitError(
+                "The device has not enough memory for one client: use a smaller train.batch_size or model."
+            )
+        self.chunk = -(-self.chunk // 2)
+        LOG.warning("The device has not enough memory: %d clients are trained together from now on.", self.chunk)
+
+    def _begin(self, received: Message, question: str, round: int, clients: Sequence[Client]) -> Finish:
+        """Sets some clients to work, from what was broadcast; what is returned waits for them and says what each releases."""
+        streams = [Streams(partial(self.derive, question, round, client)) for client in clients]
+        theta, device = received.tensors["params"].to(self.work.theta.device), self.work.theta.device
+        drawn = [derive("train") for derive in streams]
+        with chance(device, streams[0]("dropout").torch_seed()):
+            if isinstance(self.local, LocalSgd):
+                updates, losses = self._plain(theta, received, clients, drawn, round)
+                return lambda: self._finished(updates, losses, received, clients, streams, round)
+            groups = self._private(theta, received, clients, drawn, round)
+        return lambda: self._released(groups, received, clients)
+
+    def _corrections(self, received: Message, clients: Sequence[Client]) -> torch.Tensor | None:
+        server = getattr(self.algorithm, "server", None)
+        if server is None or not server.control:
+            return None
+        return torch.stack([correction_of(received, client) for client in clients]).to(self.work.theta.device)
+
+    # plain SGD, and what the algorithm then does to an update
+
+    def _plain(
+        self, theta: torch.Tensor, received: Message, clients: Sequence[Client], streams: Sequence[Stream], round: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The differences of clients that train in step, and their last losses."""
+        local = self.local
+        if not isinstance(local, LocalSgd):
+            raise TypeError("only plain SGD is trained here")
+        corrections = self._corrections(received, clients)
+        local = local.told(round, None)
+        drawn = [
+            list(shuffled(stream, client.size, batch_size=local.batch_size(client), steps=local.steps(client)))
+            for stream, client in zip(streams, clients, strict=True)
+        ]
+        idle = (
+            -len(clients) % self.width if theta.is_cuda else 0
+        )  # cohorts of other sizes are filled up with nobody's rows
+        batches = filled(drawn + [[]] * idle, self._starts(clients) + [0] * idle).to(theta.device)
+        rate = theta.new_tensor(local.learning_rate * local.descent.share)
+        uneven = len({len(batches) for batches in drawn}) > 1
+        how = {"descent": dataclasses.replace(local.descent, correction=None), "uneven": uneven}
+        steps = partial(sgd_steps, self.stack, **how)
+        more = () if corrections is None else (torch.cat([corrections, corrections.new_zeros(idle, len(theta))]),)
+        with coarse(self.precision):
+            updates, losses = self._run(("plain", uneven), steps, theta, batches, rate, *more)
+        return updates[: len(clients)], losses[: len(clients)]
+
+    def _finished(
+        self,
+        updates: torch.Tensor,
+        losses: torch.Tensor,
+        received: Message,
+        clients: Sequence[Client],
+        streams: Sequence["Streams"],
+        round: int,
+    ) -> list[Carried]:
+        """What the algorithm makes of every client's update."""
+        sound = updates.isfinite().all(1) & losses.isfinite()
+        updates = torch.where(sound[:, None], updates, 0.0)
+        facts = torch.stack([losses, sound.to(losses.dtype)]).tolist()  # one look at the device for all clients
+        told = [{"loss": loss} if fine else {"diverged": 1.0} for loss, fine in zip(*facts, strict=True)]
+        if isinstance(self.algorithm, FedAvg):
+            _refuse_diverged(told, clients, round)
+        if isinstance(self.algorithm, CentralDP | FedAvg):
+            return self.algorithm.released_rows(updates, told, clients, received)
+        answers = []
+        for client, update, info, derive in zip(clients, updates, told, streams, strict=True):
+            algorithm: Any = dataclasses.replace(self.algorithm, local=self._given(Trained(Raw(update), info)))  # type: ignore
+            trained = algorithm.train(self.work, received, client, derive)
+            answers.append((algorithm.release(trained, client, received), trained.info))
+        return answers
+
+    def _given(self, trained: Trained) -> Any:
+        """Local training that is done already, in the place of the algorithm's own."""
+
+        def given(*_: Any, **__: Any) -> Trained:
+            return trained
+
+        return NoisedUpdate(given) if isinstance(self.algorithm, LocalDP) else given
+
+    def _private(
+        self, theta: torch.Tensor, received: Message, clients: Sequence[Client], streams: Sequence[Stream], round: int
+    ) -> list[tuple[list[int], Callable[[], list[Trained]]]]:
+        """Clients that noise every step; those with other numbers of steps go after each other."""
+        algorithm, local = self.algorithm, self.local
+        if not isinstance(algorithm, LocalDP) or not isinstance(local, DpSgd):
+            raise TypeError("only clients that run DP-SGD are trained here")
+        local, corrections = local.told(round, None), self._corrections(received, clients)
+        mechanisms, clip = [algorithm.mechanism(client) for client in clients], float(self.work.clip or 0)
+        groups = []
+        for count in sorted({mechanism.steps for mechanism in mechanisms}):
+            group = [k for k, mechanism in enumerate(mechanisms) if mechanism.steps == count]
+            own = corrections[group] if corrections is not None else None
+            some = ([clients[k] for k in group], [mechanisms[k] for k in group], [streams[k] for k in group])
+            at = (self.stack, self.population, clip, local, self._run, theta)
+            groups.append((group, InStep(*at, *some, own).begin()))
+        return groups
+
+    def _released(
+        self,
+        groups: Sequence[tuple[list[int], Callable[[], list[Trained]]]],
+        received: Message,
+        clients: Sequence[Client],
+    ) -> list[Carried]:
+        done = {k: trained for places, results in groups for k, trained in zip(places, results(), strict=True)}
+        return [(self.algorithm.release(done[k], client, received), done[k].info) for k, client in enumerate(clients)]
+
+    def _starts(self, clients: Sequence[Client]) -> list[int]:
+        return [int(self.population.offsets[client.index]) for client in clients]
+
+    def _run(
+        self, name: Any, steps: Callable[..., Any], theta: torch.Tensor, batches: Batches, *more: torch.Tensor
+    ) -> Any:
+        """All steps at once, recorded where the device can; what is recorded knows shapes and settings, no numbers."""
+        if name not in self._recorded:
+            x, y = self.population.x, self.population.y
+            self._recorded[name] = Captured(lambda start, *rest: steps(start, x, y, *rest))
+        return self._recorded[name](theta, batches.places, batches.mask, *more)
 
 
-def _losses(work: Workspace, views: Shifts | None) -> Losses:
-    return work.losses if views is None else over_views(work.losses)
+@contextmanager
+def chance(device: torch.device, seed: int) -> Iterator[None]:
+    """Torch's own generator of a device under a seed within the block, for dropout; afterwards it is where it was."""
+    index = device.index if device.index is not None else torch.cuda.current_device() if device.type == "cuda" else 0
+    generator = torch.cuda.default_generators[index] if device.type == "cuda" else torch.default_generator
+    before = generator.get_state()
+    generator.manual_seed(seed)
+    try:
+        yield
+    finally:
+        generator.set_state(before)
 
 
-def _batches(
-    clients: Sequence[Client],
-    mechanisms: Sequence[TrainingMechanism],
-    states: list[NoiseState],
-    streams: Sequence[Stream],
-    views: Shifts | None,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The clients' samples (client, example), filled up with examples that will weigh nothing; `states` go on in place."""
-    drawn = []
-    for k, (client, mechanism, stream) in enumerate(zip(clients, mechanisms, streams, strict=True)):
-        states[k], batch = mechanism.sample(states[k], stream, client.size)
-        drawn.append(batch)
-    longest = max(1, *(len(batch) for batch in drawn))
-    places = torch.zeros(len(drawn), longest, dtype=torch.long)
-    mask = torch.zeros(len(drawn), longest)
-    for row, batch in enumerate(drawn):
-        places[row, : len(batch)] = torch.from_numpy(batch)
-        mask[row, : len(batch)] = 1
-    device = clients[0].x.device
-    places = places.to(device)
-    x = torch.stack([client.x[rows] for client, rows in zip(clients, places, strict=True)])
-    y = torch.stack([client.y[rows] for client, rows in zip(clients, places, strict=True)])
-    if views is not None:
-        offsets = torch.zeros(*places.shape, views.count, 2, dtype=torch.long)
-        for row, (stream, batch) in enumerate(zip(streams, drawn, strict=True)):
-            offsets[row, : len(batch)] = views.offsets(stream, len(batch))
-        x = views.of(x.flatten(0, 1), offsets.flatten(0, 1)).unflatten(0, places.shape)
-    return x, y, mask.to(device)
-
-
-def _clipped_sums(
-    model: nn.Module,
-    work: Workspace,
-    losses_of: Losses,
-    theta: torch.Tensor,
-    x: torch.Tensor,
-    y: torch.Tensor,
-    mask: torch.Tensor,
-    seen: torch.Tensor,
-) -> torch.Tensor:
-    """For each client the sum of g_i min(1, C/|g_i|) over its batch; counts what the researcher may look at."""
-    clip, total = float(work.clip or 0), torch.zeros_like(theta)
-    layout = blocks(model)
-    params = {b.name: theta[:, b.start : b.stop].unflatten(1, b.shape) for b in layout}
-
-    def loss(own: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return losses_of(functional_call(copied, own, (x[None],)), y[None]).sum()
-
-    per_example = vmap(grad_and_value(loss), in_dims=(None, 0, 0), randomness="different")
-    per_client = vmap(per_example, randomness="different")
-    whole = len(theta) * sum(
-        parameter.numel() for parameter in model.parameters()
-    )  # activations of a frozen body count too
-    part = max(1, MOST_FLOATS // whole)
-    for x_part, y_part, m in zip(x.split(part, 1), y.split(part, 1), mask.split(part, 1), strict=True):
-        copied = fresh(model)  # remembers nothing of the part before
-        found, losses = per_client(params, x_part, y_part)
-        rows = [found[b.name].flatten(2) for b in layout]
-        norms = torch.stack([row_norms(row) for row in rows]).square().sum(0).sqrt()
-        weights = clip_weights(norms, clip) * m
-        for block, row in zip(layout, rows, strict=True):
-            total[:, block.start : block.stop] += torch.bmm(weights[:, None], torch.nan_to_num(row))[:, 0]
-        seen += torch.stack([losses.nan_to_num(0.0, 0.0, 0.0) * m, m, (norms > clip) * m]).sum(2)
-    return total
-
-
-def _results(
-    mechanisms: Sequence[TrainingMechanism],
-    updates: torch.Tensor,
-    rates: list[float],
-    seen: torch.Tensor,
-    local: DpSgd,
-) -> Iterator[Trained]:
-    for mechanism, update, rate, column in zip(mechanisms, updates, rates, seen.T, strict=True):
-        loss, examples, clipped = column.tolist()
-        growth = noise_growth(mechanism, local.descent, learning_rate=local.learning_rate)
-        noise_std = -rate * mechanism.noise_std * growth
-        info = {"loss": loss / max(examples, 1), "clipped": clipped / max(examples, 1)}
-        yield in_units(Trained(Private(finite(update), noise_std), info), local.descent.share)
+def _refuse_diverged(told: Sequence[dict[str, float]], clients: Sequence[Client], round: int) -> None:
+    """Raises: TrainingDiverged by the name of the first whose training left float32."""
+    for info, client in zip(told, clients, strict=True):
+        if "diverged" in info:
+            raise TrainingDiverged(
+                f"The training of client {client.id} diverged in round {round}: lower train.learning_rate; the last good"
+                " checkpoint is kept."
+            )

@@ -19,7 +19,7 @@ from dp_accounting import DpEvent
 
 from tacit import check
 from tacit.errors import BadInput
-from tacit.privacy.clip import bound
+from tacit.privacy.clip import bound, row_scales
 from tacit.privacy.mechanism import CohortMechanism, NoiseState
 from tacit.random import Stream
 from tacit.types import Bounded, Private
@@ -134,6 +134,10 @@ class CohortGaussian:
         """One client's update, scaled to norm at most C. Raises BadInput for one that is not finite."""
         return bound(update, clip=self.clip)
 
+    def bound_rows(self, updates: torch.Tensor) -> torch.Tensor:
+        """What each of several clients' updates is multiplied by to have norm at most C; 0 for one that is not finite."""
+        return row_scales(updates, clip=self.clip)
+
     def noise(self, state: NoiseState, stream: Stream, bounded: Bounded) -> tuple[NoiseState, Private]:
         """Noises the sum of a round, once.
 
@@ -146,8 +150,7 @@ class CohortGaussian:
                 f"This noise is made for sensitivity {self.sensitivity}, got a sum of {bounded.sensitivity}."
             )
         total = bounded.vector
-        noise = stream.normal(total.numel()).to(total.device)
-        return state, Private(total.add(noise.view_as(total), alpha=self.noise_std), self.noise_std)
+        return state, Private(total.add(stream.normal_like(total), alpha=self.noise_std), self.noise_std)
 
     def noised_share(self, stream: Stream, unclipped: int, answers: int) -> float:
         """The share of updates that were *not* clipped, over the expected cohort, with its noise; it may lie outside [0, 1].

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from tacit.data.population import Population
+from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.privacy.local.plan import LocalPlan
 from tacit.privacy.local.strategies import pfa_code_noise, same_noise, sampling_rates, spread
@@ -30,6 +31,11 @@ class Local:
         Raises: BadInput where there is no budget to derive noise from, or no noise keeps it.
         """
         privacy, train = experiment.privacy, experiment.train
+        if experiment.run.precision != "float32" and privacy.unit_kept == "record":
+            raise BadInput(
+                f'run.precision = "{experiment.run.precision}" rounds the factors of products, and gradients that are clipped'
+                " example by example could exceed the clip: leave it out."
+            )
         cohort = train.clients_per_round or len(population)
         rates, steps = record_steps(experiment, population)
         participations = planned_participations(rounds=train.rounds, share=cohort / len(population))

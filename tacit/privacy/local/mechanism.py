@@ -6,10 +6,13 @@ one. The price is in `event()` and nowhere else, so the noise that is drawn and 
 differ.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import dp_accounting
 import numpy as np
+import torch
 from dp_accounting import DpEvent
 
 from tacit import check
@@ -73,8 +76,7 @@ class SampledGaussian:
         """
         if bounded.sensitivity != self.clip:
             raise BadInput(f"This noise is made for sensitivity {self.clip}, got a vector of {bounded.sensitivity}.")
-        noise = stream.normal(bounded.vector.numel()).to(bounded.vector.device)
-        noisy = bounded.vector.add(noise.view_as(bounded.vector), alpha=self.noise_std)
+        noisy = bounded.vector.add(stream.normal_like(bounded.vector), alpha=self.noise_std)
         return state, Private(noisy.float(), self.noise_std)
 
     def event(self) -> DpEvent:
@@ -83,11 +85,27 @@ class SampledGaussian:
         >>> SampledGaussian(1.0, clip=0.5, sampling_rate=0.1, steps=2).event().count
         2
         """
-        gaussian = dp_accounting.GaussianDpEvent(self.noise_multiplier)
-        steps = dp_accounting.SelfComposedDpEvent(
-            dp_accounting.PoissonSampledDpEvent(self.sampling_rate, gaussian), self.steps
-        )
-        return on_side(steps, split=self.split, side=TRAINED_ON) if self.split else steps
+        return _event(self.noise_multiplier, self.sampling_rate, self.steps, self.split)
+
+
+@lru_cache(maxsize=1 << 16)
+def _event(noise_multiplier: float, sampling_rate: float, steps: int, split: str) -> DpEvent:
+    gaussian = dp_accounting.GaussianDpEvent(noise_multiplier)
+    composed = dp_accounting.SelfComposedDpEvent(dp_accounting.PoissonSampledDpEvent(sampling_rate, gaussian), steps)
+    return on_side(composed, split=split, side=TRAINED_ON) if split else composed
+
+
+def row_noise(mechanisms: Sequence[SampledGaussian], *, clip: float) -> torch.Tensor:
+    """The standard deviations of one step of several clients, whose sums have the sensitivity `clip`: each its mechanism's own.
+
+    Raises: BadInput for any other sensitivity, and TypeError for any other mechanism, whose noise may be something else.
+    """
+    for mechanism in mechanisms:
+        if type(mechanism) is not SampledGaussian:
+            raise TypeError("only the noise of SampledGaussian is drawn for several clients at once")
+        if clip != mechanism.clip:
+            raise BadInput(f"This noise is made for sensitivity {mechanism.clip}, got a vector of {clip}.")
+    return torch.tensor([mechanism.noise_std for mechanism in mechanisms])
 
 
 def multiplier_from_noise_on_mean(*, noise_on_mean: float, clip: float, expected_batch: float) -> float:

@@ -7,6 +7,7 @@ the other clients do.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -67,8 +68,15 @@ class LocalPlan(Plan):
         Raises: BadInput for a client whose noise is not known here (NaN): a site plans its own alone.
         """
         k = client.index
-        noise = float(self.multipliers[k]), self.clip, float(self.rates[k]), int(self.steps[k])
-        return SampledGaussian(*noise, split=self.queries.split)
+        if k not in self._known:
+            noise = float(self.multipliers[k]), self.clip, float(self.rates[k]), int(self.steps[k])
+            self._known[k] = SampledGaussian(*noise, split=self.queries.split)
+        return self._known[k]
+
+    @cached_property
+    def _known(self) -> dict[int, SampledGaussian]:
+        """The mechanisms that were asked for: a run asks for each many times in a round."""
+        return {}
 
     def update_noise(self, sizes: np.ndarray, *, learning_rate: float, descent: Descent = PLAIN) -> np.ndarray:
         """The noise per coordinate of every client's update, as `DpSgd` states it: eta z C sqrt(steps) / (q n).

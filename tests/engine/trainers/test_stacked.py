@@ -9,11 +9,12 @@ from torch import nn
 
 import tacit
 from tacit.build.parts import build
-from tacit.engine.trainers import stacked as module
 from tacit.engine.trainers.processes import one_by_one, task
-from tacit.engine.trainers.stacked import stackable, stacked
-from tacit.engine.wire import pack, unpack
-from tacit.errors import BadInput
+from tacit.engine.trainers.stacked import Stacked
+from tacit.engine.wire import pack, size_of, unpack
+from tacit.errors import BadInput, TrainingDiverged
+from tacit.train import stacked_vmap
+from tacit.train.rowwise import Unsupported
 from tacit.train.workspace import workspace
 
 MODELS = ["logr", "cnn", "mlp"]
@@ -42,7 +43,7 @@ def slow(parts, work):
 
 
 def fast(parts, work):
-    return stacked(parts.algorithm, work, parts.population, parts.derive)
+    return Stacked(parts.algorithm, work, parts.population, parts.derive, chunk=8)
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -56,12 +57,21 @@ def test_stacked_clients_send_what_single_ones_send(model):
         assert a_info == pytest.approx(b_info, rel=1e-3)
 
 
-def test_memory_is_bounded_by_parts_of_the_batch(monkeypatch):
+@pytest.mark.parametrize("chunk", [1, 3])
+def test_a_cohort_in_chunks_sends_what_the_whole_sends(chunk):
     parts = parts_of()
-    whole = replies(parts, fast)
-    monkeypatch.setattr(module, "MOST_FLOATS", 5 * parts.params.numel() * 4)
-    for (a, _), (b, _) in zip(whole, replies(parts, fast), strict=True):
+    in_chunks = lambda p, work: Stacked(p.algorithm, work, p.population, p.derive, chunk=chunk)  # noqa: E731
+    for (a, _), (b, _) in zip(replies(parts, fast), replies(parts, in_chunks), strict=True):
         assert torch.allclose(a.tensors["update"], b.tensors["update"], atol=1e-6)
+
+
+def test_memory_of_a_model_that_is_no_graph_is_bounded_by_parts_of_the_batch(monkeypatch):
+    parts = parts_of("stacks:untraced")
+    whole, single = replies(parts, fast), replies(parts, slow)
+    monkeypatch.setattr(stacked_vmap, "MOST_FLOATS", 5 * parts.params.numel() * 4)
+    for (a, _), (b, _), (c, _) in zip(whole, replies(parts, fast), single, strict=True):
+        assert torch.allclose(a.tensors["update"], b.tensors["update"], atol=1e-6)
+        assert torch.allclose(a.tensors["update"], c.tensors["update"], atol=2e-5)
 
 
 def test_clients_may_take_other_numbers_of_steps():
@@ -93,7 +103,7 @@ def test_one_huge_record_moves_a_stacked_step_by_at_most_the_clip():
     there = dataclasses.replace(parts, population=dataclasses.replace(parts.population, x=x))
 
     def same_noise(other, work):  # other rows would have noise of their own
-        return stacked(other.algorithm, work, other.population, parts.derive)
+        return Stacked(other.algorithm, work, other.population, parts.derive, chunk=8)
 
     moved = [
         a.tensors["update"] - b.tensors["update"]
@@ -146,8 +156,8 @@ def test_a_model_that_vmap_cannot_take_is_not_stacked():
             return self.layer(x) * (1.0 if float(x.sum()) > 0 else 0.5)
 
     parts = parts_of()
-    assert stackable(parts.algorithm, workspace(parts.model, clip=1.0, physical_batch=8), parts.population)
-    assert not stackable(parts.algorithm, workspace(Reads(), clip=1.0, physical_batch=8), parts.population)
+    with pytest.raises(Unsupported):
+        fast(parts, workspace(Reads(), clip=1.0, physical_batch=8))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -165,3 +175,82 @@ def test_a_stacked_sum_says_which_clip_bounded_it_and_noise_for_another_is_refus
     parts = parts_of()
     with pytest.raises(BadInput, match=r"made for sensitivity 0\.7, got a vector of 1\.4"):
         replies(parts, fast, work=workspace(parts.model, clip=1.4, physical_batch=256))
+
+
+KINDS = {
+    "none": {"kind": "none"},
+    "client level": {"kind": "local", "unit": "client", "epsilon": 8.0, "clip": 0.3},
+    "central": {"kind": "central", "epsilon": 8.0, "clip": 0.3},
+    "distributed": {"kind": "distributed", "epsilon": 8.0, "clip": 0.3},
+}
+TRAINING = {
+    "plain": {},
+    "epochs": {"local_steps": None, "local_epochs": 2, "batch_size": 60, "learning_rate": 0.02},
+    "momentum": {"momentum": 0.9, "weight_decay": 0.01, "proximal": 0.1},
+}
+
+
+def uneven(kind, model="logr", task=None, **train):
+    data = {"clients": 5, "partition": "dirichlet", "alpha": 0.5} if task is None else task.pop("data")
+    steps = {"rounds": 2, "local_steps": 3, "batch_size": 10, "learning_rate": 0.1, **train}
+    settings = {"train": {key: value for key, value in steps.items() if value is not None}, "privacy": KINDS[kind]}
+    return build(tacit.Experiment(data=data, model={"name": model}, **settings, **(task or {})))
+
+
+def both(parts, cohort=(4, 0, 2, 3), round=1):
+    work = workspace(parts.model, clip=parts.plan.training_clip, physical_batch=256, losses=parts.losses)
+    clients = [parts.population[index] for index in cohort]
+    raw = pack(parts.algorithm.broadcast(parts.algorithm.init(parts.params), clients, round=round))
+    trainers = (slow(parts, work), Stacked(parts.algorithm, work, parts.population, parts.derive, chunk=3))
+    return zip(
+        *([(unpack(sent), info) for sent, info in trainer(raw, round, cohort)] for trainer in trainers), strict=True
+    )
+
+
+@pytest.mark.parametrize("training", TRAINING)
+@pytest.mark.parametrize("model", ["logr", "mlp", "cnn", "stacks:untraced"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_algorithm_sends_stacked_what_it_sends_one_by_one(kind, model, training):
+    for (a, a_info), (b, b_info) in both(uneven(kind, model, **TRAINING[training])):
+        assert (a.sender, a.facts) == (b.sender, b.facts)
+        (first,), (second,) = a.tensors.values(), b.tensors.values()
+        near = 2 if kind == "distributed" else 2e-5  # steps of the grid, to which an update is rounded by chance
+        assert torch.allclose(first.double(), second.double(), atol=near)
+        assert float(first.double().norm()) > 100 * near * (kind == "distributed") + 1e-3
+        assert a_info == pytest.approx(b_info, rel=1e-3)
+
+
+def test_training_that_diverges_is_named_where_nothing_is_promised_and_is_zero_where_something_is():
+    with pytest.raises(TrainingDiverged, match=r"lower train\.learning_rate"):
+        list(both(uneven("none", "mlp", learning_rate=1e20)))
+    for (a, a_info), (b, b_info) in both(uneven("central", "mlp", learning_rate=1e20)):
+        assert a_info["diverged"] == b_info["diverged"] == 1.0
+        assert float(a.tensors["update"].norm()) == float(b.tensors["update"].norm()) == 0.0
+
+
+def test_the_tensors_that_are_carried_are_those_of_the_bytes():
+    parts = uneven("central")
+    work = workspace(parts.model, clip=None, physical_batch=256)
+    trainer = Stacked(parts.algorithm, work, parts.population, parts.derive, chunk=8)
+    clients = [parts.population[index] for index in (1, 3)]
+    message = parts.algorithm.broadcast(parts.algorithm.init(parts.params), clients, round=0)
+    pairs = zip(trainer(pack(message), 0, [1, 3]), trainer.carry(message, 0, [1, 3]), strict=True)
+    for (raw, info), (carried, same) in pairs:
+        sent = unpack(raw)
+        assert info == same
+        assert torch.equal(sent.tensors["update"], carried.tensors["update"])
+        assert size_of(carried) == len(raw)
+
+
+def test_where_a_start_cannot_be_repeated_every_call_has_noise_of_its_own():
+    parts = parts_of()
+    work = workspace(parts.model, clip=0.7, physical_batch=256)
+    message = parts.algorithm.broadcast(parts.algorithm.init(parts.params), [parts.population[0]], round=0)
+    once, again = (
+        Stacked(parts.algorithm, work, parts.population, parts.derive, chunk=8, repeats=repeats)
+        for repeats in (True, False)
+    )
+    (first, _), (second, _) = next(once.carry(message, 0, [0])), next(once.carry(message, 0, [0]))
+    assert torch.equal(first.tensors["update"], second.tensors["update"])
+    (first, _), (second, _) = next(again.carry(message, 0, [0])), next(again.carry(message, 0, [0]))
+    assert not torch.allclose(first.tensors["update"], second.tensors["update"], atol=1e-3)

@@ -9,7 +9,7 @@ import torch
 import tacit
 from tacit.build.parts import build
 from tacit.engine.trainers.processes import one_by_one, task
-from tacit.engine.trainers.stacked import stacked
+from tacit.engine.trainers.stacked import Stacked
 from tacit.engine.wire import pack, unpack
 from tacit.random import seeded
 from tacit.train.workspace import workspace
@@ -40,7 +40,7 @@ def test_stacked_clients_descend_as_single_ones_do(more):
     cohort = [4, 0, 2, 3]
     raw = pack(parts.algorithm.broadcast(state, [parts.population[index] for index in cohort], round=2))
     slow = one_by_one(task(parts.algorithm, work, parts.population, parts.derive))(raw, 2, cohort)
-    fast = stacked(parts.algorithm, work, parts.population, parts.derive)(raw, 2, cohort)
+    fast = Stacked(parts.algorithm, work, parts.population, parts.derive, chunk=8)(raw, 2, cohort)
     for (a, _), (b, _) in zip(slow, fast, strict=True):
         a, b = unpack(a), unpack(b)
         assert a.sender == b.sender

@@ -1,0 +1,148 @@
+"""A round on a GPU: pfl-research's CIFAR10 benchmark (50 clients, 5 steps of 10 images, 1,626,442 parameters), everything included.
+
+    python bench/gpu.py [--rounds 40] [--device cuda] [--only none,central,local] [--precision float32]
+
+`bare` is the loop that anybody would write first: clients one after the other, no privacy, no accounting, no checkpoint. Times are
+milliseconds of a median round after the first ten; compare them within one run only. The images are random, which costs nothing.
+"""
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import tacit
+
+CLIENTS, ROWS, COHORT, STEPS, BATCH, TEST = 1000, 50, 50, 5, 10, 1000
+WARM = 10
+KINDS = {
+    "none": {"kind": "none"},
+    "central": {"kind": "central", "epsilon": 2.0, "clip": 0.4, "delta": 1e-6},
+    "local": {"kind": "local", "epsilon": 8.0, "clip": 0.4, "delta": 1e-5},
+}
+
+
+def cnn() -> nn.Module:
+    """The model of that benchmark."""
+    return nn.Sequential(
+        nn.Conv2d(3, 32, 3),
+        nn.ReLU(),
+        nn.Conv2d(32, 64, 3),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Dropout(0.25),
+        nn.Flatten(),
+        nn.Linear(64 * 14 * 14, 128),
+        nn.ReLU(),
+        nn.Dropout(0.5),
+        nn.Linear(128, 10),
+    )
+
+
+def data() -> tacit.Dataset:
+    """Random images of CIFAR10's shape, in 1,000 clients of 50."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((CLIENTS * ROWS + TEST, 3, 32, 32), dtype=np.float32)
+    y = rng.integers(0, 10, len(x))
+    return tacit.Dataset(
+        x[:-TEST], y[:-TEST], clients=np.repeat(np.arange(CLIENTS), ROWS), test=(x[-TEST:], y[-TEST:]), classes=10
+    )
+
+
+def bare(device: str, rounds: int) -> dict[str, float]:
+    """FedAvg's round without anything around it."""
+    rng, model = np.random.default_rng(0), cnn().to(device)
+    rows = data().rows
+    x, y = rows.x.to(device), rows.y.to(device)
+    start = [p.detach().clone() for p in model.parameters()]
+    times = []
+    for _ in range(rounds):
+        began, total = time.perf_counter(), [torch.zeros_like(p) for p in start]
+        for client in rng.choice(CLIENTS, COHORT, replace=False):
+            with torch.no_grad():
+                for p, first in zip(model.parameters(), start, strict=True):
+                    p.copy_(first)
+            order = torch.from_numpy(rng.permutation(ROWS)).to(device) + int(client) * ROWS
+            for batch in order.split(BATCH)[:STEPS]:
+                loss = F.cross_entropy(model(x[batch]), y[batch])
+                grads = torch.autograd.grad(loss, list(model.parameters()))
+                with torch.no_grad():
+                    for p, g in zip(model.parameters(), grads, strict=True):
+                        p.sub_(0.1 * g)
+            with torch.no_grad():
+                for t, p, first in zip(total, model.parameters(), start, strict=True):
+                    t.add_(p - first)
+        start = [first + t / COHORT for first, t in zip(start, total, strict=True)]
+        if device.startswith("cuda"):
+            torch.cuda.synchronize()
+        times.append(time.perf_counter() - began)
+    return {"ms": 1000 * statistics.median(times[min(WARM, rounds // 2) :])}
+
+
+def ours(kind: str, device: str, rounds: int, precision: str) -> dict[str, float]:
+    """Tacit's round from admission to checkpoint."""
+    run = {"device": device, **({} if precision == "float32" else {"precision": precision})}
+    experiment = tacit.Experiment(
+        train={
+            "rounds": rounds,
+            "clients_per_round": COHORT,
+            "local_steps": STEPS,
+            "learning_rate": 0.01,
+            **({"sampling_rate": BATCH / ROWS} if kind == "local" else {"batch_size": BATCH}),
+        },
+        privacy=KINDS[kind],
+        aggregate={} if kind == "central" else {"rule": "mean"},
+        run=run,
+    )
+    stamps = []
+    if device.startswith("cuda"):
+        torch.cuda.reset_peak_memory_stats()
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "run"
+        history = tacit.run(
+            experiment,
+            data=data(),
+            model=cnn,
+            out=out,
+            observe=lambda _: stamps.append(time.perf_counter()),
+            page=False,
+        )
+        trained = json.loads((out / "run.json").read_text())
+    gaps = np.diff(stamps)[min(WARM, rounds // 2) :]
+    found = {"ms": 1000 * float(np.median(gaps))}
+    last = history.rounds[min(WARM, rounds // 2) :]
+    for stage in ("admit", "train", "server", "evaluate", "write"):
+        found[stage] = 1000 * statistics.median(record[f"seconds_{stage}"] for record in last)
+    found["at once"] = trained.get("clients_at_once", 0)
+    if device.startswith("cuda"):
+        found["GiB"] = torch.cuda.max_memory_allocated() / 2**30
+    return found
+
+
+def main() -> None:
+    """Prints a table."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--only", default="bare,none,central,local")
+    parser.add_argument("--precision", default="float32")
+    options = parser.parse_args()
+    for name in options.only.split(","):
+        made = bare if name == "bare" else None
+        found = (
+            made(options.device, options.rounds)
+            if made
+            else ours(name, options.device, options.rounds, options.precision)
+        )
+        print(f"{name:8}", "  ".join(f"{key} {value:.2f}" for key, value in found.items()), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""Who trains the clients of a run: each by itself, or many at once in one stack. Decided once and kept in `run.json`.
+
+It is decided before round 0 and part of what every release is keyed by, because other sums round in another way: a run that goes on
+goes on as it began.
+"""
+
+import json
+import logging
+from dataclasses import replace
+
+import torch
+
+from tacit.build.parts import Parts
+from tacit.engine.folder import Folder
+from tacit.engine.trainers import make
+from tacit.errors import BadInput
+from tacit.train.rowwise import Unsupported
+
+LOG = logging.getLogger(__name__)
+KEY = "clients_at_once"  # in run.json; 0: each by itself
+ROWS_A_CLIENT = 8  # as long as the model, that a client of a stack holds at once
+CHANCE = 4  # standard deviations of a Poisson cohort
+SHARE = 0.5  # of the device's memory for them: activations need some too
+
+
+def with_trainer(parts: Parts, folder: Folder) -> Parts:
+    """The parts with the number of clients that train at once, as the folder says, or as is decided now and written there.
+
+    Raises: BadInput for a folder that says something else than a number.
+    """
+    file = folder.path / "run.json"
+    known = json.loads(file.read_text("utf-8"))
+    if KEY not in known:
+        parts = decided(parts)
+        folder.write("run.json", json.dumps(known | {KEY: parts.together}).encode())
+        return parts
+    count = known[KEY]
+    if type(count) is not int or not 0 <= count <= len(parts.population):
+        raise BadInput(f"{file} is damaged: {KEY} is no number of clients.")
+    return replace(parts, together=count)
+
+
+def decided(parts: Parts) -> Parts:
+    """As many clients at once as the device's memory lets in, on an accelerator, where model and training can be stacked."""
+    if not parts.theta.is_cuda or parts.experiment.run.engine != "tacit":
+        return parts
+    at_once = replace(parts, together=max(1, min(_largest(parts), _fitting(parts))))
+    try:
+        make.stacked(at_once)
+    except Unsupported as error:
+        why = f"clients are trained one by one, which is slower: the model cannot be stacked ({error})"
+        return replace(parts, dataset=replace(parts.dataset, notes=(*parts.dataset.notes, why)))
+    return at_once
+
+
+def _largest(parts: Parts) -> int:
+    """The most clients that a round is likely to have: where chance decides about each, more than are expected."""
+    margin = CHANCE * parts.cohort**0.5 if parts.plan.together else 0.0
+    return min(len(parts.population), parts.cohort + int(margin))
+
+
+def _fitting(parts: Parts) -> int:
+    free, _ = torch.cuda.mem_get_info(parts.theta.device)
+    return int(SHARE * free) // (ROWS_A_CLIENT * 4 * max(1, parts.theta.numel()))

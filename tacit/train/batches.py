@@ -1,0 +1,59 @@
+"""Which rows the clients of a round take in every step, for all of them at once."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from tacit.random import Stream
+
+
+@dataclass(frozen=True, eq=False)
+class Batches:
+    """(step, client, example): places among the rows of all clients, and 1 for those that count; the others fill up.
+
+    What fills a batch up is a row of that very batch, or of that client where the batch is empty.
+    """
+
+    places: torch.Tensor = field(repr=False)
+    mask: torch.Tensor = field(repr=False)
+
+    def to(self, device: torch.device) -> "Batches":
+        """The same on a device."""
+        if device.type != "cuda":
+            return self
+        places, mask = (part.pin_memory().to(device, non_blocking=True) for part in (self.places, self.mask))
+        return Batches(places, mask)
+
+
+def shuffled(stream: Stream, size: int, *, batch_size: int, steps: int) -> Iterator[np.ndarray]:
+    """The batches of plain SGD: a new shuffle every epoch, the last batch of an epoch may be short."""
+    order = list[np.ndarray]()
+    for _ in range(steps):
+        if not order:
+            mixed = np.argsort(stream.uniform(size), kind="stable")
+            order = [mixed[start : start + batch_size] for start in range(0, size, batch_size)][::-1]
+        yield order.pop()
+
+
+def filled(drawn: Sequence[Sequence[np.ndarray]], starts: Sequence[int], *, longest: int = 1, fold: int = 1) -> Batches:
+    """The batches (client, step) as one. `starts` says where each client's rows begin; who takes fewer steps has empty ones.
+
+    The longest batch is at least `longest` and a multiple of `fold`, so that shapes repeat from round to round.
+    """
+    steps = max(map(len, drawn))
+    most = max(longest, *(len(batch) for batches in drawn for batch in batches))
+    most = -(-most // fold) * fold
+    places = np.empty((steps, len(drawn), most), np.int64)
+    counts = np.zeros((steps, len(drawn)), np.int64)
+    for k, (batches, start) in enumerate(zip(drawn, starts, strict=True)):
+        places[len(batches) :, k] = start
+        for s, batch in enumerate(batches):
+            counts[s, k] = count = len(batch)
+            places[s, k, :count] = batch
+            if count < most:
+                places[s, k, count:] = batch[0] if count else 0
+        places[: len(batches), k] += start
+    mask = (np.arange(most) < counts[:, :, None]).astype(np.float32)
+    return Batches(torch.from_numpy(places), torch.from_numpy(mask))

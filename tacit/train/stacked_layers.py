@@ -1,0 +1,213 @@
+"""Layers with one set of parameters for every client, on one batch that holds the examples of all of them.
+
+The client is outermost: rows are [clients x examples (x frames or tokens), ...], so cutting the leading dimension into as many
+equal parts as there are clients gives each its own. A function takes the layer for its settings, the rows, and the clients'
+parameters (client, ...) by name. No client's rows ever meet another's parameters: products are batched over clients.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from itertools import product
+from math import prod
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from tacit.train.layers import RULES as ALONE
+from tacit.train.layers import Conv, Rule, Uses, joined, padded
+from tacit.train.per_example import Dense, Form, Product
+
+Own = Mapping[str, torch.Tensor]  # (client, *shape of the parameter)
+Stacked = Callable[[Any, torch.Tensor, Own], tuple[torch.Tensor, torch.Tensor]]  # what the rule reads, and the output
+
+
+def linear(layer: nn.Linear, a: torch.Tensor, own: Own) -> tuple[torch.Tensor, torch.Tensor]:
+    """One product per client."""
+    weight, bias = _of(layer, "weight", own), _of(layer, "bias", own)
+    rows = a.reshape(len(weight), -1, layer.in_features)
+    out = torch.bmm(rows, weight.mT) if bias is None else torch.baddbmm(bias[:, None], rows, weight.mT)
+    return a, out.view(*a.shape[:-1], layer.out_features)
+
+
+def conv(layer: Conv, a: torch.Tensor, own: Own) -> tuple[torch.Tensor, torch.Tensor]:
+    """A product of each client's kernel with the windows of its rows; what the rule reads are the windows."""
+    weight, bias, margin = _of(layer, "weight", own), _of(layer, "bias", own), _margin(layer)
+    x = padded(layer, a) if margin is None else a  # zeros are put around rows on the way, anything else before
+    x = x.to(torch.get_autocast_dtype("cuda")) if x.is_cuda and torch.is_autocast_enabled("cuda") else x
+    margin = margin or tuple(0 for _ in layer.kernel_size)
+    found = windows(layer, x.detach(), margin)
+    out = Convolved.apply(x, weight, found, layer, margin)
+    if bias is not None:
+        spread = bias.view(len(bias), 1, layer.out_channels, *(1 for _ in layer.kernel_size))
+        out = (out.unflatten(0, (len(bias), -1)) + spread).flatten(0, 1)
+    return found, out
+
+
+def _margin(layer: Conv) -> tuple[int, ...] | None:
+    """How many zeros stand before and behind rows, in every direction; None where they are no zeros, or not as many."""
+    if isinstance(layer.padding, str) or layer.padding_mode != "zeros":
+        return None if layer.padding != "valid" else tuple(0 for _ in layer.kernel_size)
+    return tuple(int(width) for width in layer.padding)
+
+
+class Convolved(torch.autograd.Function):
+    """The products of windows and kernels, with a way back that adds the windows up again."""
+
+    @staticmethod
+    @torch.amp.custom_fwd(device_type="cuda")
+    def forward(
+        ctx: Any, x: torch.Tensor, weight: torch.Tensor, found: torch.Tensor, layer: Conv, margin: tuple[int, ...]
+    ) -> torch.Tensor:
+        """The convolution of rows whose windows are known."""
+        kernels = weight.reshape(len(weight), 1, layer.groups, -1, found.shape[2])
+        ctx.save_for_backward(kernels, found)
+        ctx.layer, ctx.shape, ctx.weight_shape, ctx.margin = layer, x.shape, weight.shape, margin
+        return _times(kernels, found).reshape(len(x), layer.out_channels, *places(layer, x.shape, margin))
+
+    @staticmethod
+    @torch.amp.custom_bwd(device_type="cuda")
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """The gradients of rows and kernels, of those only that are asked for."""
+        kernels, found = ctx.saved_tensors
+        d = gradients[0].reshape(len(found), ctx.layer.groups, -1, found.shape[-1])
+        rows = weight = None
+        if ctx.needs_input_grad[1]:
+            each = torch.matmul(d, found.mT).unflatten(0, (len(kernels), -1)).sum(1)
+            weight = each.reshape(ctx.weight_shape).to(kernels.dtype)
+        if ctx.needs_input_grad[0]:
+            rows = unwindowed(ctx.layer, _times(kernels.mT, d), ctx.shape, ctx.margin)
+        return rows, weight, None, None, None
+
+
+def places(layer: Conv, shape: torch.Size, margin: tuple[int, ...]) -> list[int]:
+    """How many places a kernel has in each direction of rows of a shape."""
+    settings = zip(shape[2:], margin, layer.kernel_size, layer.stride, layer.dilation, strict=True)
+    return [(size + 2 * zeros - r * (k - 1) - 1) // s + 1 for size, zeros, k, s, r in settings]
+
+
+def _of(layer: nn.Module, name: str, own: Own) -> Any:
+    """The clients' parameters of a name; the layer's, the same for all, where they do not train."""
+    fixed, clients = getattr(layer, name, None), len(next(iter(own.values())))
+    return own.get(name) if name in own or fixed is None else fixed.expand(clients, *fixed.shape)
+
+
+def _times(kernels: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+    """kernels (client, 1, group, q, p) by columns (row, group, p, place), each row's by its client's."""
+    clients, rows = len(kernels), len(columns)
+    return torch.matmul(kernels, columns.unflatten(0, (clients, rows // clients))).flatten(0, 1)
+
+
+def windows(layer: Conv, x: torch.Tensor, margin: tuple[int, ...]) -> torch.Tensor:
+    """The windows (row, group, channel and kernel, place) that a convolution reads of rows with zeros around them, as copies."""
+    if (fused := _kernels(layer, x)) is not None:
+        return fused.windows(layer, x, margin)
+    x, dims = F.pad(x, [width for zeros in reversed(margin) for width in (zeros, zeros)]), len(margin)
+    steps = zip(layer.kernel_size, layer.stride, layer.dilation, strict=True)
+    for axis, (size, stride, dilation) in enumerate(steps, 2):
+        x = x.unfold(axis, dilation * (size - 1) + 1, stride)[..., ::dilation]
+    kernel_first = (0, 1, *range(2 + dims, 2 + 2 * dims), *range(2, 2 + dims))
+    return x.permute(kernel_first).reshape(len(x), layer.groups, -1, prod(x.shape[2 : 2 + dims]))
+
+
+def unwindowed(layer: Conv, found: torch.Tensor, shape: torch.Size, margin: tuple[int, ...]) -> torch.Tensor:
+    """Adds windows up where they came from: the way back from `windows`, one shift of the kernel at a time."""
+    if (fused := _kernels(layer, found)) is not None:
+        return fused.unwindowed(layer, found, shape, margin)
+    steps, count = list(zip(layer.stride, layer.dilation, strict=True)), places(layer, shape, margin)
+    found = found.reshape(*shape[:2], *layer.kernel_size, *count)
+    out = found.new_zeros(*shape[:2], *(size + 2 * zeros for size, zeros in zip(shape[2:], margin, strict=True)))
+    for shift in product(*(range(k) for k in layer.kernel_size)):
+        place = [slice(r * i, r * i + s * n, s) for i, n, (s, r) in zip(shift, count, steps, strict=True)]
+        out[(slice(None), slice(None), *place)] += found[(slice(None), slice(None), *shift)]
+    inner = [slice(zeros, zeros + size) for size, zeros in zip(shape[2:], margin, strict=True)]
+    return out[(slice(None), slice(None), *inner)]
+
+
+def _kernels(layer: Conv, rows: torch.Tensor) -> Any:
+    """The fused kernels for images on a CUDA device; None where there are none."""
+    return _fused() if rows.is_cuda and isinstance(layer, nn.Conv2d) else None
+
+
+@lru_cache(maxsize=1)
+def _fused() -> Any:
+    try:
+        from tacit.train import windows_triton
+    except ImportError:
+        return None
+    return windows_triton
+
+
+def embedding(layer: nn.Embedding, a: torch.Tensor, own: Own) -> tuple[torch.Tensor, torch.Tensor]:
+    """Each client looks its tokens up in its own part of one long table."""
+    table = own["weight"]  # its only parameter
+    clients, rows = table.shape[:2]
+    first = torch.arange(0, clients * rows, rows, device=a.device).view(-1, *(1 for _ in a.shape))
+    out = F.embedding((a.unflatten(0, (clients, -1)) + first).flatten(0, 1), table.reshape(clients * rows, -1))
+    if layer.padding_idx is not None:
+        out = torch.where((a == layer.padding_idx)[..., None], out.detach(), out)
+    return a, out
+
+
+def last_norm(layer: nn.LayerNorm | nn.RMSNorm, a: torch.Tensor, own: Own) -> tuple[torch.Tensor, torch.Tensor]:
+    """Normalises every row, then scales and shifts by the client's own."""
+    norm: Callable[..., torch.Tensor] = F.layer_norm if isinstance(layer, nn.LayerNorm) else F.rms_norm
+    return a, _affine(layer, norm(a, layer.normalized_shape, eps=layer.eps), own, (-1, *layer.normalized_shape))
+
+
+def group_norm(layer: nn.GroupNorm, a: torch.Tensor, own: Own) -> tuple[torch.Tensor, torch.Tensor]:
+    """Normalises every row, then scales and shifts each channel by the client's own."""
+    out = F.group_norm(a, layer.num_groups, eps=layer.eps)
+    return a, _affine(layer, out, own, (-1, layer.num_channels, prod(a.shape[2:])))
+
+
+def instance_norm(layer: Any, a: torch.Tensor, own: Own) -> tuple[torch.Tensor, torch.Tensor]:
+    """As GroupNorm with one channel a group."""
+    return a, _affine(layer, F.instance_norm(a, eps=layer.eps), own, (-1, layer.num_features, prod(a.shape[2:])))
+
+
+def _affine(layer: Any, out: torch.Tensor, own: Own, shape: tuple[int, ...]) -> torch.Tensor:
+    """Scale and shift; `shape` is that of a row, all rows outermost, where each parameter stands for its leading dimensions."""
+    before = out.shape
+    for name, combine in (("weight", torch.mul), ("bias", torch.add)):
+        value = _of(layer, name, own)
+        if value is not None:
+            spread = (*value.shape[1:], *(1 for _ in shape[value.dim() :]))
+            out = combine(out.reshape(len(value), *shape), value.reshape(len(value), 1, *spread))
+    return out.reshape(before)
+
+
+def conv_forms(layer: Conv, uses: Uses, batch: int) -> dict[str, Form]:
+    """As the rule of one client, from windows (row, group, p, place) that are there already."""
+    groups, q, p = layer.groups, layer.out_channels // layer.groups, prod(layer.weight.shape[1:])
+    pairs = [(a.unflatten(0, (batch, -1)), d.unflatten(0, (batch, -1)).flatten(3)) for a, d in uses]
+
+    def rows(part: slice) -> tuple[torch.Tensor, torch.Tensor]:
+        a = [a[part].permute(0, 1, 4, 2, 3).flatten(1, 2) for a, _ in pairs]
+        d = [d[part].unflatten(2, (groups, q)).permute(0, 1, 4, 2, 3).flatten(1, 2) for _, d in pairs]
+        return joined(a), joined(d)
+
+    def arranged(total: torch.Tensor) -> torch.Tensor:
+        return total.reshape(layer.weight.shape)
+
+    time = sum(d.shape[1] * d.shape[3] for _, d in pairs)
+    weight = Product(rows, arranged, batch=batch, time=time, groups=groups, p=p, q=q)
+    bias = [d.sum((1, 3)) for _, d in pairs]
+    return {"weight": weight, "bias": Dense(bias[0] if len(bias) == 1 else torch.stack(bias).sum(0))}
+
+
+STACKED: dict[type[nn.Module], Stacked] = {
+    nn.Linear: linear,
+    nn.Conv1d: conv,
+    nn.Conv2d: conv,
+    nn.Conv3d: conv,
+    nn.Embedding: embedding,
+    nn.LayerNorm: last_norm,
+    nn.RMSNorm: last_norm,
+    nn.GroupNorm: group_norm,
+    nn.InstanceNorm1d: instance_norm,
+    nn.InstanceNorm2d: instance_norm,
+    nn.InstanceNorm3d: instance_norm,
+}
+RULES: dict[type[nn.Module], Rule] = ALONE | {nn.Conv1d: conv_forms, nn.Conv2d: conv_forms, nn.Conv3d: conv_forms}
