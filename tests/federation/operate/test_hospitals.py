@@ -182,7 +182,7 @@ def test_a_broken_file_is_named_at_the_site_and_never_to_the_server(hospitals, o
     with pytest.raises(BadInput, match="coast"):
         check.refuse_wrong(federation, resume=False, force=False)
     with pytest.raises(TacitError, match=r"coast.*The site cannot take part; the reason is in its log.jsonl") as told:
-        deployed(federation, join_seconds=2)
+        deployed(federation, join_seconds=0.4)
     assert words not in str(told.value)
     for cell in ("'unsure'", "'age'"):  # a log quotes no cell, and of a file without names a column is one
         words = words.replace(f"label {cell}", f"label {HIDDEN}").replace(f"column {cell}", f"column {HIDDEN}")
