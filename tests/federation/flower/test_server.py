@@ -249,7 +249,7 @@ def test_a_run_is_resumed_while_the_server_before_it_is_on_its_way_out(federatio
     with pytest.raises(Stop):
         deployed.run(observe=stop_after(0))
     lock = deployed.folder / "out" / ".lock"
-    leaving = f"import fcntl, sys; f = open({str(lock)!r}, 'r+'); fcntl.lockf(f, fcntl.LOCK_EX); print(flush=True); sys.stdin.read()"
+    leaving = f"import fcntl, sys; f=open({str(lock)!r}, 'r+'); fcntl.lockf(f, fcntl.LOCK_EX); print(flush=True); sys.stdin.read()"
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-c", leaving], **pipes) as before:
         before.stdout.readline()
