@@ -81,7 +81,7 @@ def classes_measured(found: Answers) -> list[dict[str, Any]]:
 
 @torch.inference_mode()
 def _answers(parts: Parts, params: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> tuple[Answers, float]:
-    model, names, task = parts.model, parts.dataset.class_names, parts.task
+    model, task = parts.model, parts.task
     parts.theta.copy_(params)
     model.eval()
     predictions, loss = [], 0.0
@@ -90,13 +90,16 @@ def _answers(parts: Parts, params: torch.Tensor, x: torch.Tensor, y: torch.Tenso
         loss += float(parts.losses(outputs, targets.to(parts.theta.device)).sum())
         predictions.append(task.predictions(outputs).cpu().numpy())
     training(model)
-    mean = loss / len(y)
-    found, targets = np.concatenate(predictions), y.cpu().numpy()
-    if targets.ndim > 1 and not y.is_floating_point():  # tokens: each position is one answer
-        counted = targets != IGNORED
-        rows = np.nonzero(counted)[0]
-        return Answers(parts.experiment.task.kind, targets[counted], found[counted], names, rows), mean
-    return Answers(parts.experiment.task.kind, targets, found, names), mean
+    return answered(parts, np.concatenate(predictions), y), loss / len(y)
+
+
+def answered(parts: Parts, predictions: np.ndarray, y: torch.Tensor) -> Answers:
+    """Predictions beside their targets. Of tokens each position is one answer, but for those that are not counted."""
+    kind, names, targets = parts.experiment.task.kind, parts.dataset.class_names, y.cpu().numpy()
+    if targets.ndim == 1 or y.is_floating_point():
+        return Answers(kind, targets, predictions, names)
+    counted = targets != IGNORED
+    return Answers(kind, targets[counted], predictions[counted], names, np.nonzero(counted)[0])
 
 
 @lru_cache(maxsize=16)
