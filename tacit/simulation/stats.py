@@ -77,7 +77,7 @@ def query_of(parts: Parts, columns: Sequence[str]) -> Described:
     wide = said if isinstance(said := options.get("wide"), dict) else {}
     for column in encoder.columns if encoder else ():
         if column.values is not None:
-            found[column.name] = described.Words(column.name, tuple(column.values), start)
+            found[column.name] = described.CategoricalColumn(column.name, tuple(column.values), start)
         else:
             span = wide.get(column.name)
             facts = {"limits": column.limits, "wide": None if span is None else (float(span[0]), float(span[1]))}
@@ -86,7 +86,7 @@ def query_of(parts: Parts, columns: Sequence[str]) -> Described:
         start += column.width
     if parts.dataset.classified:
         label = encoder.label if encoder and encoder.label else "label"
-        found[label] = described.Words(label, tuple(map(str, parts.dataset.class_names)), None)
+        found[label] = described.CategoricalColumn(label, tuple(map(str, parts.dataset.class_names)), None)
     for name in columns:
         if name not in found:
             known = [*(encoder.names if encoder else ()), *found]
