@@ -14,8 +14,8 @@ from tacit.errors import BadInput, KeyRefused, NeedsRows
 from tacit.privacy.accounting import price
 from tacit.privacy.kinds import kind_of
 from tacit.protect import keys
-from tacit.protect.paillier import generate
 from tacit.protect.proofs import proof_bytes
+from tacit.protect.secret_key import generate
 from tacit.report import planned
 
 PAILLIER = {"kind": "paillier", "key_bits": 2048}

@@ -23,7 +23,7 @@ from tacit.federation.site.site import Site
 from tacit.privacy.distributed import groups
 from tacit.protect import keys
 from tacit.protect.owner_files import from_text
-from tacit.protect.paillier import generate
+from tacit.protect.secret_key import generate
 from tacit.types import Message
 
 SPLIT = {
