@@ -33,11 +33,19 @@ NAMES = ("north", "coast", "valley")
 HIDDEN = "a value that is not repeated here"
 
 
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """What the example's program writes. Do not change it."""
+    place = tmp_path_factory.mktemp("hospitals")
+    program = [sys.executable, ROOT / "examples/hospitals/make_records.py"]
+    subprocess.run(program, cwd=place, check=True, capture_output=True)
+    return place
+
+
 @pytest.fixture
-def hospitals(tmp_path, monkeypatch):
+def hospitals(written, tmp_path, monkeypatch):
     """The example's files in an empty folder, which is the working directory."""
-    monkeypatch.chdir(tmp_path)
-    subprocess.run([sys.executable, ROOT / "examples/hospitals/make_records.py"], check=True, capture_output=True)
+    monkeypatch.chdir(shutil.copytree(written, tmp_path, dirs_exist_ok=True))
     (tmp_path / "hospitals.toml").write_text((ROOT / "examples/hospitals/hospitals.toml").read_text())
     return tmp_path
 
