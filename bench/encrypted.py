@@ -93,7 +93,7 @@ def with_and_without_proofs(rounds: int, repeats: int) -> dict[str, tuple[float,
     The key is made beforehand, one for both: finding primes takes longer or shorter by chance, and more than proofs do.
     """
     from tacit.protect import keys
-    from tacit.protect.paillier import generate
+    from tacit.protect.secret_key import generate
 
     pairs: dict[str, dict[str, str]] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -139,8 +139,8 @@ def stages() -> dict[str, float]:
 
 def opening() -> dict[str, float]:
     """Seconds, on one core, of opening a sum of `digits-encrypted` with the whole key, and of each step with shares of it."""
-    from tacit.protect.paillier import generate
     from tacit.protect.randomisers import Randomisers
+    from tacit.protect.secret_key import generate
     from tacit.protect.threshold import deal, join, refuse_wrong
 
     key = generate(bits=2048, shape="safe-prime")

@@ -20,8 +20,9 @@ os.environ.setdefault("RAYON_NUM_THREADS", "1")  # pypaillier uses all cores oth
 import numpy as np
 
 from tacit.protect import cores
-from tacit.protect.paillier import SIZES, generate
+from tacit.protect.paillier import SIZES
 from tacit.protect.randomisers import Randomisers
+from tacit.protect.secret_key import generate
 
 SLOW = 12  # ciphertexts that python-paillier seals in a turn
 PYPAILLIER_RESERVED = 24  # bits of n that it keeps for a sign and a million terms

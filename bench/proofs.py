@@ -18,10 +18,11 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from tacit.protect.paillier import SIZES, PublicKey, generate
+from tacit.protect.paillier import SIZES, PublicKey
 from tacit.protect.proofs import Claim, equation, proof_bytes, prove, warm
 from tacit.protect.proved import balanced, hold_together
 from tacit.protect.randomisers import Randomisers
+from tacit.protect.secret_key import generate
 
 SHAPES = ("ordinary", "short-exponent")
 AIMS = {"proving": 1.5, "checking": 0.5}  # ordinary keys, times sealing

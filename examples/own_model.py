@@ -30,7 +30,7 @@ def main() -> tacit.History:
     experiment = tacit.Experiment(
         data={"clients": 4},
         model={"name": "own_model:build"},
-        train={"rounds": 5, "local_steps": 4, "sampling_rate": 0.1, "learning_rate": 2.0},
+        train={"rounds": 5, "local_steps": 3, "sampling_rate": 0.05, "learning_rate": 2.0},
         privacy={"kind": "local", "epsilon": 8.0},
     )
     history = tacit.run(experiment, out=tempfile.mkdtemp() + "/run")

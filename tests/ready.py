@@ -13,9 +13,12 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from unittest import mock
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["tacit.cli.app", "tacit.simulation.run", "tacit.simulation.compare", "sklearn.metrics"])
+CONTEXT.set_forkserver_preload(
+    ["tacit.cli.app", "tacit.simulation.run", "tacit.simulation.compare", "tacit.simulation.worker", "sklearn.metrics"]
+)
 
 
 class Started:
@@ -28,6 +31,10 @@ class Started:
         self._process = CONTEXT.Process(target=_live, args=arguments)
         self._process.start()
         self.pid = self._process.pid
+
+    def said(self):
+        """What it has printed until now."""
+        return self._out.read_text() if self._out.exists() else ""
 
     def wait(self, timeout=120):
         """Its exit code, output and complaints. Raises AssertionError, after killing it, where it does not end in time."""
@@ -57,20 +64,66 @@ def script(path, *, cwd, env=None):
     return Started(str(path), [], cwd=cwd, env=env)
 
 
-def _live(target, words, cwd, env, out, err):
-    """The life of such a process: its own session, folder, environment and files, and the signals as a shell leaves them."""
+class Worker:
+    """A worker of a comparison, as `tacit.compare.pool` starts it: pipes for tasks and events, a log for the rest."""
+
+    def __init__(self, errors, environment):
+        (theirs_in, mine_in), (mine_out, theirs_out) = (CONTEXT.Pipe(duplex=False) for _ in range(2))
+        arguments = (os.getcwd(), environment, theirs_in, theirs_out, errors.name)
+        self._process = CONTEXT.Process(target=_work, args=arguments)
+        self._process.start()
+        self.pid, self.terminate, self.kill = self._process.pid, self._process.terminate, self._process.kill
+        self.stdin, self.stdout = os.fdopen(os.dup(mine_in.fileno()), "wb"), os.fdopen(os.dup(mine_out.fileno()), "rb")
+        for end in (theirs_in, mine_in, mine_out, theirs_out):
+            end.close()
+
+    def wait(self, timeout=None):
+        """Its exit code. Raises subprocess.TimeoutExpired where it does not end in time."""
+        self._process.join(timeout)
+        if self._process.is_alive():
+            raise subprocess.TimeoutExpired("worker", timeout)
+        return self._process.exitcode
+
+
+@contextlib.contextmanager
+def workers():
+    """Comparisons of this process start such workers; those of `tests/compare` that are killed and stopped are fresh ones."""
+    from tacit.compare import pool
+
+    with mock.patch.object(pool, "_start", Worker):
+        yield
+
+
+def _work(cwd, env, tasks, events, log):
+    """The life of a worker."""
+    for end, number in ((tasks, 0), (events, 1)):
+        os.dup2(end.fileno(), number)
+        end.close()
+    _own(cwd, env, ((2, log),))
+    from tacit.simulation.worker import main
+
+    main()
+
+
+def _own(cwd, env, files):
+    """A session, a folder, an environment and files of its own, and the signals as a shell leaves them."""
     os.setsid()
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(env)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    for number, path in ((1, out), (2, err)):
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    for number, path in files:
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(file, number)
         os.close(file)
     sys.stdout, sys.stderr = (open(number, "w", encoding="utf-8", closefd=False) for number in (1, 2))  # noqa: SIM115
     sys.path[:] = [*env.get("PYTHONPATH", "").split(":"), *(part for part in sys.path if "tests" not in part and part)]
+
+
+def _live(target, words, cwd, env, out, err):
+    """The life of a command or of a file."""
+    _own(cwd, env, ((1, out), (2, err)))
     with contextlib.redirect_stdout(sys.stdout), contextlib.redirect_stderr(sys.stderr):
         if target == "tacit":
             sys.argv = ["tacit", *words]

@@ -13,6 +13,7 @@ SMALL = {
     "data": {"clients": 5, "examples_per_client": 40},
     "train": {"rounds": 6, "local_steps": 2, "sampling_rate": 0.3},
     "privacy": {"kind": "local", "epsilon": [1.0, 2.0, 2.0, 4.0, 8.0]},
+    "run": {"workers": 1},
 }
 
 

@@ -1,11 +1,4 @@
-"""What a person at a terminal sees, and what a terminal gives a program: Ctrl-C is not ignored."""
-
-import signal
-
-
-def hears_ctrl_c() -> None:
-    """For `preexec_fn`: a shell starts background jobs with SIGINT ignored, and that is inherited."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+"""What a person at a terminal sees."""
 
 
 def refused(done) -> str:

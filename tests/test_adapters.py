@@ -45,6 +45,7 @@ def experiment(folder, *, privacy=None, **model):
         data={"clients": 2},
         train={"rounds": 1, "local_steps": 1, "sampling_rate": 0.2, "learning_rate": 0.5},
         privacy=privacy or {"kind": "local", "epsilon": 5.0},
+        run={"workers": 1},
     )
 
 

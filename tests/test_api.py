@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import ready
+
 import tacit
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -31,8 +33,7 @@ def test_public_names_load_torch_only_when_they_are_used():
 
 def test_the_python_of_the_page_runs_as_printed(tmp_path):
     (code,) = re.findall(r"```python\n(.*?)```", PAGE, flags=re.S)
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    words = [sys.executable, "-W", "error", "-c", code]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120, env=environment)
+    (tmp_path / "page.py").write_text(f"import warnings\nwarnings.simplefilter('error')\n{code}")
+    done = ready.script(tmp_path / "page.py", cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}).wait()
     assert done.returncode == 0, done.stderr
     assert "was started with other data (249 rows, 51 test rows, " in done.stdout

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import ready
 import toy_kind
 from typer.testing import CliRunner
 
@@ -25,6 +26,7 @@ TOY = {
     "data": {"name": "digits", "clients": 4},
     "train": {"rounds": 2, "local_steps": 2, "batch_size": 16},
     "privacy": {"kind": "toy_kind:Toy", "unit": "client", "epsilon": 8.0, "noise_multiplier": 3.0},
+    "run": {"workers": 1},
 }
 SETTINGS = ["privacy.kind=toy_kind:Toy", "privacy.unit=client", "privacy.epsilon=8", "privacy.noise_multiplier=3"]
 SMALL = ["train.rounds=2", "train.local_steps=2", "data.clients=4"]
@@ -70,7 +72,8 @@ def test_a_kind_of_somebody_elses_is_planned_compared_reported_and_its_ledger_re
     assert done.exit_code == 0, done.output
     assert json.loads(done.output)[0]["guarantee"] == "toys"
     vary = ["--vary", "privacy.noise_multiplier=3,6", "--seeds", "1", "--jobs", "1", "--out", "compared"]
-    done = CliRunner().invoke(app, ["compare", "digits", *chosen(), *vary], env={"PYTHONPATH": str(ROOT / "tests")})
+    with ready.workers():
+        done = CliRunner().invoke(app, ["compare", "digits", *chosen(), *vary], env={"PYTHONPATH": str(ROOT / "tests")})
     assert done.exit_code == 0, done.output
     folder = next((tmp_path / "compared" / "runs").glob("*/seed-*"))
     for words in (["report", str(folder)], ["ledger", "show", str(folder)]):

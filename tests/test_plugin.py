@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import pytest
+import ready
 import torch
 
 import tacit
@@ -43,7 +44,8 @@ def test_somebodys_rule_runs_with_its_option(tmp_path):
 
 def test_somebodys_option_can_be_compared(tmp_path):
     vary = {"aggregate.rule": ["mean", TRIMMED["rule"]], "aggregate.beta": [0.1, 0.25]}
-    rows = compare({**SMALL, "train": {"rounds": 1, "local_steps": 1}}, vary, seeds=1, out=tmp_path / "out", jobs=1)
+    with ready.workers():
+        rows = compare({**SMALL, "train": {"rounds": 1, "local_steps": 1}}, vary, seeds=1, out=tmp_path / "out", jobs=1)
     assert [row.cell.varied for row in rows] == [
         {"aggregate.rule": "mean", "aggregate.beta": None},
         {"aggregate.rule": "somebody:trimmed_mean", "aggregate.beta": 0.1},

@@ -77,6 +77,7 @@ def experiment(privacy, **train):
         train={"rounds": 4, "local_steps": 2, "batch_size": 10, "server_learning_rate": 0.3} | train,
         privacy=privacy,
         aggregate=rule,
+        run={"workers": 1},
     )
 
 

@@ -7,6 +7,7 @@ at the level it is asked for, so that "low" alone is wrong with at most that pro
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -130,7 +131,7 @@ class Spread:
     @property
     def value(self) -> float:
         """The mean squared deviation from the expected number, over the binomial variance."""
-        return float(self._statistic(np.array(self.counts)))
+        return float(_spread(np.array(self.counts), self.sizes, self.rate))
 
     def limits(self, level: float) -> tuple[float, float]:
         """None are claimed: the ratio itself."""
@@ -138,14 +139,20 @@ class Spread:
 
     def rejects(self, claimed: float, level: float) -> bool:
         """Fewer than `level` of simulated draws vary as little."""
-        rng = np.random.default_rng(20_261_116)
-        drawn = rng.binomial(self.sizes, self.rate, size=(self.DRAWS, len(self.sizes)))
-        as_little = int((self._statistic(drawn) <= self.value + 1e-12).sum())
+        as_little = int((_independent(self.sizes, self.rate, self.DRAWS) <= self.value + 1e-12).sum())
         return (as_little + 1) / (self.DRAWS + 1) <= level
 
-    def _statistic(self, counts: np.ndarray) -> np.ndarray:
-        n, q = np.array(self.sizes), np.array(self.rate)
-        return ((counts - n * q) ** 2 / (n * q * (1 - q))).mean(-1)
+
+@lru_cache(maxsize=8)
+def _independent(sizes: tuple[int, ...], rate: tuple[float, ...], draws: int) -> np.ndarray:
+    """The spread of so many simulated independent draws: of one seed, so that equal questions have one answer."""
+    drawn = np.random.default_rng(20_261_116).binomial(sizes, rate, size=(draws, len(sizes)))
+    return _spread(drawn, sizes, rate)
+
+
+def _spread(counts: np.ndarray, sizes: tuple[int, ...], rate: tuple[float, ...]) -> np.ndarray:
+    n, q = np.array(sizes), np.array(rate)
+    return ((counts - n * q) ** 2 / (n * q * (1 - q))).mean(-1)
 
 
 @dataclass(frozen=True)

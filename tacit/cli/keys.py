@@ -25,7 +25,7 @@ def new_command(
     """Make a Paillier key pair: secret.json for the clients, public.json for everybody."""
     from tacit.errors import BadInput
     from tacit.protect import keys as on_disk
-    from tacit.protect.paillier import generate
+    from tacit.protect.secret_key import generate
 
     if folder.is_file():
         raise BadInput(f"{folder} is a file: name the folder that the key files go into.")
@@ -60,7 +60,8 @@ def show_command(file: Annotated[Path, typer.Argument(help="A key file.")], as_j
     from tacit.protect import keys as on_disk
     from tacit.protect import owner_files as files
     from tacit.protect import signing
-    from tacit.protect.paillier import PublicKey, SecretKey
+    from tacit.protect.paillier import PublicKey
+    from tacit.protect.secret_key import SecretKey
     from tacit.protect.threshold import Share
 
     record = files.read(file, secret=False)

@@ -99,14 +99,7 @@ class _Worker:
         self._said_before, self._rest = log.stat().st_size if log.exists() else 0, b""
         path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)  # models and rules of the caller's own
         with log.open("ab") as errors:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "tacit.simulation.worker"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                start_new_session=True,
-                env=os.environ | ONE_THREAD | {"PYTHONPATH": path},
-            )
+            self._process = _start(errors, os.environ | ONE_THREAD | {"PYTHONPATH": path})
         self._input, self.output = _pipe(self._process.stdin), _pipe(self._process.stdout)
 
     task: Task | None
@@ -149,6 +142,18 @@ class _Worker:
             said = file.read().decode("utf-8", "replace").split("\n")
         last = next((line.strip() for line in reversed(said) if line.strip()), "it said nothing")
         return f"The process of this run ended {how} ({last}): see {self.log}."
+
+
+def _start(errors: IO[bytes], environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    """A process in a session of its own, with pipes for tasks and events."""
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "tacit.simulation.worker"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=errors,
+        start_new_session=True,
+        env=environment,
+    )
 
 
 def _pipe(stream: IO[bytes] | None) -> IO[bytes]:

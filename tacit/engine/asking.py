@@ -45,7 +45,7 @@ class Query(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Answers:
+class Replies:
     """What was released: by client its noised counts, and the standard deviation of their noise (0: nothing was promised)."""
 
     attempt: str
@@ -67,7 +67,7 @@ def ask(
     *,
     question: str = "",
     about: Population | None = None,
-) -> Answers:
+) -> Replies:
     """The clients' answers to a query: those in the folder, or new ones. `question` is a digest of what they are asked about.
 
     The rows that are counted are those of `about`, or those that are trained on.
@@ -98,7 +98,7 @@ def ask(
     derive = {client.id: partial(streams, mark(repr(query), question), QUERY, client) for client in clients}
     counts = {client.id: _noised(query, client, noises[client.id], derive[client.id]) for client in clients}
     stds = {client.id: 0.0 if (noise := noises[client.id]) is None else noise.noise_std for client in clients}
-    answers = Answers(attempt, counts, stds, question)
+    answers = Replies(attempt, counts, stds, question)
     keep(folder, query.name, answers)
     return answers
 
@@ -117,7 +117,7 @@ def told(parts: Parts, folder: Path) -> dict[str, Any]:
     }
 
 
-def kept(folder: Path) -> dict[str, Answers]:
+def kept(folder: Path) -> dict[str, Replies]:
     """The answers that a run's folder has, by query. Raises BadInput where the file is damaged."""
     file = folder / NAME
     if not file.exists():
@@ -129,10 +129,10 @@ def kept(folder: Path) -> dict[str, Answers]:
         raise BadInput(f"{file} is damaged ({error}): put it back, for a query is answered once.") from None
 
 
-def _read(record: dict[str, Any]) -> Answers:
+def _read(record: dict[str, Any]) -> Replies:
     counts = {str(client): np.array(values, dtype=np.int64) for client, values in record["counts"].items()}
     stds = {client: float(record["noise_std"][client]) for client in counts}
-    return Answers(str(record["attempt"]), counts, stds, str(record["question"]))
+    return Replies(str(record["attempt"]), counts, stds, str(record["question"]))
 
 
 def _cost(parts: Parts) -> Cost:
@@ -152,7 +152,7 @@ def _noised(query: Query, client: Client, noise: NoisyCounts | None, derive: Der
     return noise.noise(noise.init(), derive(f"query {query.name}"), counts)[1].vector.numpy()
 
 
-def _paid(known: Answers, ledger: Ledger | None, folder: Folder, query: Query) -> Answers:
+def _paid(known: Replies, ledger: Ledger | None, folder: Folder, query: Query) -> Replies:
     if ledger is not None and not known.counts.keys() <= ledger.answered(query.name, known.attempt):
         raise LedgerError(
             f"{folder.path / NAME} holds answers to the query {query.name!r}, and the ledger {ledger.path} knows no charge for"
@@ -163,7 +163,7 @@ def _paid(known: Answers, ledger: Ledger | None, folder: Folder, query: Query) -
     return known
 
 
-def keep(folder: Folder, name: str, answers: Answers) -> None:
+def keep(folder: Folder, name: str, answers: Replies) -> None:
     """Writes what was released into the run's folder, beside what other queries were answered."""
     records = {query: one.record() for query, one in kept(folder.path).items()} | {name: answers.record()}
     write(folder.path / NAME, json.dumps(records).encode())

@@ -10,7 +10,7 @@ from tacit import metrics, tasks
 from tacit.build.parts import Parts
 from tacit.data.dataset import Dataset
 from tacit.digest import mark, tensor_bytes
-from tacit.engine.asking import Answers, ask
+from tacit.engine.asking import Replies, ask
 from tacit.engine.folder import Folder
 from tacit.errors import AnsweredOnce, BudgetExhausted
 from tacit.experiment import Experiment
@@ -92,7 +92,7 @@ def evaluate_at_clients(
     return _told(parts, judged, answers)
 
 
-def _told(parts: Parts, judged: Judgement, answers: Answers) -> dict[str, Any]:
+def _told(parts: Parts, judged: Judgement, answers: Replies) -> dict[str, Any]:
     share, sizes = (
         parts.experiment.data.held_out or 0.0,
         dict(zip(parts.population.names, parts.population.sizes, strict=True)),

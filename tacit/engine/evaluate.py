@@ -81,7 +81,7 @@ def classes_measured(found: Answers) -> list[dict[str, Any]]:
 
 @torch.inference_mode()
 def _answers(parts: Parts, params: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> tuple[Answers, float]:
-    model, names, task = parts.model, parts.dataset.class_names, parts.task
+    model, task = parts.model, parts.task
     parts.theta.copy_(params)
     model.eval()
     predictions, losses = [], []
@@ -91,12 +91,16 @@ def _answers(parts: Parts, params: torch.Tensor, x: torch.Tensor, y: torch.Tenso
         predictions.append(task.predictions(outputs))
     training(model)
     mean = sum(torch.stack(losses).tolist()) / len(y)
-    found, targets = torch.cat(predictions).cpu().numpy(), y.cpu().numpy()
-    if targets.ndim > 1 and not y.is_floating_point():  # tokens: each position is one answer
-        counted = targets != IGNORED
-        rows = np.nonzero(counted)[0]
-        return Answers(parts.experiment.task.kind, targets[counted], found[counted], names, rows), mean
-    return Answers(parts.experiment.task.kind, targets, found, names), mean
+    return answered(parts, torch.cat(predictions).cpu().numpy(), y), mean
+
+
+def answered(parts: Parts, predictions: np.ndarray, y: torch.Tensor) -> Answers:
+    """Predictions beside their targets. Of tokens each position is one answer, but for those that are not counted."""
+    kind, names, targets = parts.experiment.task.kind, parts.dataset.class_names, y.cpu().numpy()
+    if targets.ndim == 1 or y.is_floating_point():
+        return Answers(kind, targets, predictions, names)
+    counted = targets != IGNORED
+    return Answers(kind, targets[counted], predictions[counted], names, np.nonzero(counted)[0])
 
 
 @lru_cache(maxsize=16)

@@ -7,7 +7,7 @@ import numpy as np
 from tacit.build.parts import Parts, build
 from tacit.data.dataset import Dataset
 from tacit.data.population import Population
-from tacit.engine.asking import Answers, ask
+from tacit.engine.asking import Replies, ask
 from tacit.engine.folder import Folder
 from tacit.engine.history import open_ledger
 from tacit.errors import BadData
@@ -55,7 +55,7 @@ def ranged(parts: Parts, folder: Folder) -> Parts:
     return replace(made, dataset=replace(made.dataset, notes=notes))
 
 
-def found(population: Population, query: Ranges, answers: Answers) -> dict[str, Range]:
+def found(population: Population, query: Ranges, answers: Replies) -> dict[str, Range]:
     """The ranges that the clients' answers say."""
     sizes = dict(zip(population.names, population.sizes.tolist(), strict=True))
     names = list(answers.counts)
@@ -63,7 +63,7 @@ def found(population: Population, query: Ranges, answers: Answers) -> dict[str, 
     return query.found([answers.counts[name] for name in names], np.array([sizes[name] for name in names]), stds)
 
 
-def _note(parts: Parts, ranges: dict[str, Range], answers: Answers) -> str:
+def _note(parts: Parts, ranges: dict[str, Range], answers: Replies) -> str:
     told = "; ".join(f"{name} {low:g} to {high:g}" for name, (low, high) in ranges.items())
     whose = f"{len(answers.counts)} of {len(parts.population)} clients"
     priced = "noised histograms, which are in the guarantee" if parts.plan.priced else "exact histograms, not protected"

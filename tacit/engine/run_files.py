@@ -6,73 +6,17 @@ import tomllib
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import ValidationError
 
 from tacit.engine import per_client
+from tacit.engine.run_shapes import ACCURACY, PerClient, Summary
 from tacit.errors import BadInput, TacitError
 from tacit.experiment import Experiment
 
-ACCURACY = "accuracy"
 NUMBERS = ("uplink_bytes", "downlink_bytes", "seconds")  # what every record has
 CLIENTS = {"names": list, "records": list, "limits": list, "classes": list, "labels": list, "together": int}
-Finite = Annotated[float, Field(allow_inf_nan=False, strict=True)]
-Count = Annotated[int, Field(ge=0, strict=True)]
-
-
-class _Measured(BaseModel):
-    value: Finite
-    interval: tuple[Finite, Finite] | None = None
-    baseline: Finite | None = None
-
-
-class _OfClass(BaseModel):
-    name: str = Field(alias="class")
-    rows: Count
-    recall: _Measured | None
-    precision: _Measured | None
-    f1: _Measured | None
-
-
-class _Range(BaseModel):
-    min: float | None  # None: without a bound
-    median: float | None
-    max: float | None
-
-
-class _Promise(BaseModel):
-    unit: str
-    adversary: str
-    relation: str
-    delta: Finite
-    epsilon: _Range
-
-
-class _Summary(BaseModel):
-    """What a page reads of a summary; folders of old have neither `metric` nor what was added with it."""
-
-    rounds: Count
-    stopped: Literal["rounds", "budget"]
-    clients: Count
-    sentence: str
-    seconds: Finite
-    uplink_bytes: Count
-    downlink_bytes: Count
-    guarantee: _Promise | None
-    noise_multiplier: _Range | None
-    metric: str = ACCURACY
-    metrics: dict[str, _Measured] = {}
-    confusion: list[list[Count]] | None = None
-    per_class: list[_OfClass] = []
-    notes: list[str] = []
-
-
-class _PerClient(BaseModel):
-    metric: str
-    clients: list[str]
-    values: list[Finite | None]
-    intervals: list[tuple[Finite, Finite] | None]
 
 
 @dataclass(frozen=True)
@@ -98,7 +42,7 @@ class RunFiles:
         path = self.folder / per_client.NAME
         found = _table(path, {})
         try:
-            known = _PerClient(**found) if found else None
+            known = PerClient(**found) if found else None
         except (ValidationError, TypeError):
             raise BadInput(f"{path} is damaged: it lacks what a run writes there.") from None
         if known and not len(known.clients) == len(known.values) == len(known.intervals):
@@ -188,7 +132,7 @@ def _table(path: Path, needed: dict[str, Any]) -> dict[str, Any] | None:
 
 def _check_summary(path: Path, summary: dict[str, Any], *, classes: int) -> None:
     try:
-        known = _Summary(**summary)
+        known = Summary(**summary)
     except (ValidationError, TypeError):
         raise BadInput(f"{path} is damaged: it lacks what a run writes there.") from None
     untested = not known.metrics and summary.get(f"test_{known.metric}", math.nan) is None  # no public rows

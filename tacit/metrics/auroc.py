@@ -17,7 +17,7 @@ class auroc:
         holds, scores = columns(answers)
         if not (holds.any(0) & ~holds.all(0)).all():
             raise ValueError("test rows of both kinds are needed for every class")
-        return float(np.mean([roc_auc_score(holds[:, k], scores[:, k]) for k in range(holds.shape[1])]))
+        return float(roc_auc_score(holds, scores, average="macro"))
 
     def resampled(self, answers: Answers, counts: np.ndarray) -> np.ndarray:
         holds, scores = columns(answers)

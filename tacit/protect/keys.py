@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 from tacit.errors import KeyRefused
 from tacit.protect import owner_files as files
 from tacit.protect.owner_files import from_text, to_text
-from tacit.protect.paillier import PublicKey, SecretKey
+from tacit.protect.paillier import PublicKey
+from tacit.protect.secret_key import SecretKey
 from tacit.protect.threshold import Share, Verification
 
 SECRET_FILE, PUBLIC_FILE, VERIFICATION_FILE = "secret.json", "public.json", "verification.json"

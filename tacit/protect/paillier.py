@@ -1,5 +1,5 @@
 """Paillier's additive encryption (EUROCRYPT 1999) with g = n + 1: whoever has the public key seals and adds, whoever has the
-secret key opens. `textbook` is the slow twin.
+secret key (`secret_key`) opens. `textbook` is the slow twin.
 
     seal   c = (1 + mn) rho mod n^2        rho is an n-th residue that is used once: see `randomisers`
     add    c = c_1 c_2 mod n^2             opens to m_1 + m_2
@@ -17,20 +17,18 @@ Ciphertexts are malleable on purpose and whoever opens is an oracle: nothing her
 """
 
 import hashlib
-import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from math import gcd
 from operator import index
 from typing import Literal, Protocol
 
-import gmpy2
 from gmpy2 import mpz
 
 from tacit import check
-from tacit.errors import BadCiphertext, BadInput, KeyRefused, SumOverflow
-from tacit.protect import cores, primes, weak
+from tacit.errors import BadCiphertext, BadInput, KeyRefused
+from tacit.protect import weak
 from tacit.protect.octets import from_octets, to_octets
 
 Shape = Literal["ordinary", "short-exponent", "safe-prime"]
@@ -203,151 +201,3 @@ class PublicKey:
         if gcd(product, self.n) != 1:
             position = next(position for position, c in enumerate(ciphertexts) if gcd(c, self.n) != 1)
             raise BadCiphertext(f"Ciphertext {position} has a factor in common with n: refuse its sender.")
-
-
-@dataclass(frozen=True)
-class SecretKey:
-    """The primes of a public key, and for short-exponent keys the short primes behind them. Never printed.
-
-    Guarantee: both are primes of n, of one size and far apart, with the shape that the public key claims
-    (`weak.refuse_secret`).
-
-    Assumes: whoever holds it opens single reports as well as sums. What keeps it from that is `holder`.
-
-    Raises: KeyRefused for primes that do not belong to the public key or are weak.
-
-    >>> from tacit.protect.randomisers import Randomisers
-    >>> key = generate(bits=320, least_bits=320)  # so short for this example alone
-    >>> stock = Randomisers(key.public, expected=2, workers=1)
-    >>> key.open(key.public.add([key.public.seal([20], stock), key.public.seal([22], stock)]))
-    [mpz(42)]
-    """
-
-    public: PublicKey
-    p: mpz = field(repr=False)
-    q: mpz = field(repr=False)
-    short: tuple[mpz, mpz] | None = field(default=None, repr=False)
-
-    def __post_init__(self) -> None:
-        public = self.public
-        weak.refuse_secret(public.n, self.p, self.q, shape=public.shape, h_s=public.h_s, short=self.short)
-
-    @cached_property
-    def _halves(self) -> tuple[tuple[mpz, mpz, mpz, mpz], ...]:
-        """For each prime: the prime, its square, an exponent that removes every rho, and 1 / L((1 + n)^exponent)."""
-        exponents = [2 * s for s in self.short] if self.short else [self.p - 1, self.q - 1]
-        pairs = ((self.p, self.q), (self.q, self.p))
-        return tuple(
-            (p, p * p, e, gmpy2.invert(e * q, p)) for (p, q), e in zip(pairs, exponents, strict=True)
-        )  # (1 + n)^e = 1 + epq modulo p^2, so L is eq
-
-    @cached_property
-    def _p_inverse(self) -> mpz:
-        return gmpy2.invert(self.p, self.q)
-
-    def decrypt(self, c: mpz) -> mpz:
-        """The message modulo n of one ciphertext, which may come from any Paillier with g = n + 1.
-
-        Assumes: c is a unit modulo n^2 (`PublicKey.validate`).
-
-        Raises: BadCiphertext under a short-exponent key, for what was not sealed with that key's own h_s.
-        """
-        parts = []
-        for p, p_squared, exponent, inverse in self._halves:
-            u, rest = divmod(gmpy2.powmod(c, exponent, p_squared) - 1, p)
-            if rest:  # only a short exponent can fail to remove what it was not made for
-                raise BadCiphertext(
-                    "A ciphertext was not sealed with this key's h_s: use the public key file as it is."
-                )
-            parts.append(u * inverse % p)
-        m_p, m_q = parts
-        return m_p + self.p * ((m_q - m_p) * self._p_inverse % self.q)
-
-    def open(self, ciphertexts: Sequence[mpz], *, workers: int | None = None) -> list[mpz]:
-        """The messages, in order, on all cores unless `workers` says how many.
-
-        Raises: BadCiphertext for what is no ciphertext of this key, SumOverflow if a message is not below 2^plaintext_bits.
-        Then no message at all is returned.
-        """
-        messages = self._messages(self.decrypt, ciphertexts, workers)
-        refuse_overflow(self.public, messages)
-        return messages
-
-    def open_any(self, ciphertexts: Sequence[mpz], *, workers: int | None = None) -> list[mpz]:
-        """The messages modulo n, out of range or not, and n itself, which is no message, where there is none.
-
-        For a holder that answers whoever asks: it answers alike whatever the sum is, and what a sum out of range means is
-        decided by who asked, with `refuse_overflow`.
-
-        Raises: BadCiphertext for what `PublicKey.validate` refuses.
-        """
-        return self._messages(self._decrypt_any, ciphertexts, workers)
-
-    def _messages(self, decrypt: Callable[[mpz], mpz], ciphertexts: Sequence[mpz], workers: int | None) -> list[mpz]:
-        self.public.validate(ciphertexts)
-        return cores.compute(
-            lambda start, stop: (decrypt(c) for c in ciphertexts[start:stop]),
-            len(ciphertexts),
-            width=(self.public.bits + 7) // 8,
-            workers=workers,
-        )
-
-    def _decrypt_any(self, c: mpz) -> mpz:
-        try:
-            return self.decrypt(c)
-        except BadCiphertext:
-            return self.public.n
-
-
-def refuse_overflow(public: PublicKey, opened: Sequence[mpz]) -> None:
-    """Refuses opened sums beyond the plaintext's band.
-
-    Guarantee: a sum from 2^plaintext_bits up to n is refused. One of n or more wraps around and can fall back into the band,
-    so the messages must be small enough together; `Lanes` sees to that for honest reports and looks at what was opened again.
-
-    Raises: SumOverflow.
-    """
-    if any(m.bit_length() > public.plaintext_bits for m in opened):
-        raise SumOverflow(f"A sum is not below 2^{public.plaintext_bits}: fewer reports or more headroom are needed.")
-
-
-def generate(*, bits: int = 3072, shape: Shape = "ordinary", least_bits: int = LEAST_BITS) -> SecretKey:
-    """A new key from the operating system's entropy.
-
-    Guarantee: n has exactly `bits` bits; p and q are random primes of half of them, both 3 modulo 4, at least 2^(bits/2 -
-    100) apart (FIPS 186-5, A.1.1), with gcd(p - 1, q - 1) = 2 and n prime to (p - 1)(q - 1).
-
-    `least_bits` is for tests alone.
-
-    Raises: BadInput for a size that is not one of SIZES, or an unknown shape.
-    """
-    check.one_of(SHAPES, shape=shape)
-    if bits % 2 or bits < least_bits or (least_bits == LEAST_BITS and bits not in SIZES):
-        raise BadInput(f"Expected bits to be one of {', '.join(map(str, SIZES))}; got {bits!r}.")
-    while True:
-        (p, short_p), (q, short_q) = (_new_prime(bits // 2, shape, bits) for _ in range(2))
-        n = p * q
-        if (
-            abs(p - q).bit_length() > bits // 2 - weak.CLOSENESS_BITS
-            and gcd(p - 1, q - 1) == 2
-            and gcd(n, (p - 1) * (q - 1)) == 1
-        ):
-            break
-    short = (short_p, short_q) if short_p and short_q else None
-    cofactor = (p - 1) // (2 * short_p) * ((q - 1) // (2 * short_q)) if short_p and short_q else 1  # p'q'
-    h = -gmpy2.powmod(_unit(n), 2 * cofactor, n) % n  # -x^2, or -y^(2p'q') in the secret subgroup
-    return SecretKey(PublicKey(n, shape, gmpy2.powmod(h, n, n * n), least_bits), p, q, short)
-
-
-def _new_prime(bits: int, shape: Shape, key_bits: int) -> tuple[mpz, mpz | None]:
-    if shape == "short-exponent":
-        return primes.structured_prime(bits, short_bits(key_bits) // 2)
-    return (primes.safe_prime(bits) if shape == "safe-prime" else primes.random_prime(bits)), None
-
-
-def _unit(n: mpz) -> mpz:
-    """A random number that is prime to n."""
-    while True:
-        x = mpz(secrets.randbelow(int(n)))
-        if gcd(x, n) == 1:
-            return x

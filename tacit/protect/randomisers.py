@@ -22,7 +22,8 @@ from gmpy2 import mpz
 from tacit import check
 from tacit.errors import KeyRefused
 from tacit.protect import cores
-from tacit.protect.paillier import PublicKey, SecretKey
+from tacit.protect.paillier import PublicKey
+from tacit.protect.secret_key import SecretKey
 
 TABLE_BYTES = (
     128 << 20

@@ -25,8 +25,9 @@ from gmpy2 import mpz
 
 from tacit.errors import BadInput, KeyRefused, WrongShare
 from tacit.protect import cores
-from tacit.protect.paillier import PublicKey, SecretKey, refuse_overflow
+from tacit.protect.paillier import PublicKey
 from tacit.protect.powers import product_of_powers, small_exponents
+from tacit.protect.secret_key import SecretKey, refuse_overflow
 
 MOST_SHARES = 100
 BATCH_BYTES = 16  # a wrong answer passes the batch with probability 2^-128

@@ -13,7 +13,7 @@ from tacit import check
 from tacit.build.parts import Parts, build, written
 from tacit.data.population import Population, rows_mark
 from tacit.digest import mark
-from tacit.engine.asking import Answers, keep, kept
+from tacit.engine.asking import Replies, keep, kept
 from tacit.engine.folder import Folder, open_folder, refuse_taken
 from tacit.engine.history import open_ledger
 from tacit.errors import BadInput, BudgetExhausted, LedgerError
@@ -77,7 +77,7 @@ def query_of(parts: Parts, columns: Sequence[str]) -> Described:
     wide = said if isinstance(said := options.get("wide"), dict) else {}
     for column in encoder.columns if encoder else ():
         if column.values is not None:
-            found[column.name] = described.Words(column.name, tuple(column.values), start)
+            found[column.name] = described.CategoricalColumn(column.name, tuple(column.values), start)
         else:
             span = wide.get(column.name)
             facts = {"limits": column.limits, "wide": None if span is None else (float(span[0]), float(span[1]))}
@@ -86,7 +86,7 @@ def query_of(parts: Parts, columns: Sequence[str]) -> Described:
         start += column.width
     if parts.dataset.classified:
         label = encoder.label if encoder and encoder.label else "label"
-        found[label] = described.Words(label, tuple(map(str, parts.dataset.class_names)), None)
+        found[label] = described.CategoricalColumn(label, tuple(map(str, parts.dataset.class_names)), None)
     for name in columns:
         if name not in found:
             known = [*(encoder.names if encoder else ()), *found]
@@ -114,7 +114,7 @@ def _noises(parts: Parts, query: Described, share: float) -> list[NoisyCounts | 
 
 def _answers(
     parts: Parts, ledger: Ledger | None, folder: Folder, query: Described, noises: list[NoisyCounts | None]
-) -> Answers:
+) -> Replies:
     question = mark(QUERY, repr(query), repr(noises))
     known = kept(folder.path).get(QUERY)
     if known is not None:
@@ -142,7 +142,7 @@ def _answers(
         if noise is not None:
             stream = streams(question, 0, client, QUERY)
             counts[client.id] = noise.noise(noise.init(), stream, true)[1].vector.numpy()
-    answers = Answers(attempt, counts, stds, question)
+    answers = Replies(attempt, counts, stds, question)
     keep(folder, QUERY, answers)
     return answers
 
@@ -159,7 +159,7 @@ def _clients(population: Population) -> list[Client]:
     return clients
 
 
-def _told(parts: Parts, ledger: Ledger | None, query: Described, answers: Answers, share: float) -> dict[str, Any]:
+def _told(parts: Parts, ledger: Ledger | None, query: Described, answers: Replies, share: float) -> dict[str, Any]:
     population, names = parts.population, list(answers.counts)
     sizes = dict(zip(population.names, population.sizes.tolist(), strict=True))
     stds = np.array([answers.stds[name] for name in names])

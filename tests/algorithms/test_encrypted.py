@@ -17,10 +17,10 @@ from tacit.privacy.distributed.mechanism import even
 from tacit.protect.holder import Opener
 from tacit.protect.lanes import Lanes
 from tacit.protect.opening import Alone
-from tacit.protect.paillier import generate
 from tacit.protect.quantise import Grid
 from tacit.protect.randomisers import Randomisers
 from tacit.protect.seal import Plain, Sealed
+from tacit.protect.secret_key import generate
 from tacit.protect.signing import new_signer
 from tacit.random import seeded
 from tacit.rules import Crowd, load

@@ -7,7 +7,7 @@ import pytest
 import tacit
 from tacit.audit.mechanism import prepared
 from tacit.federation.site import key_files
-from tacit.protect.paillier import generate
+from tacit.protect.secret_key import generate
 
 DATA = {"clients": 5, "partition": "dirichlet", "alpha": 1.0}
 TRAIN = {"rounds": 40, "local_steps": 2, "sampling_rate": 0.2}

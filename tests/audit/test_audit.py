@@ -1,12 +1,11 @@
 """Audits as somebody runs them: the command, its exit codes and words, and trainers that break their promise."""
 
 import json
-import subprocess
-import sys
 from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
+import ready
 from audit.conftest import experiment, parts_of
 
 import tacit
@@ -39,28 +38,15 @@ def asked(tmp_path, capsys):
 
 def test_a_rejected_claim_is_exit_code_3_with_one_sentence(tmp_path):
     (tmp_path / "small.toml").write_text(experiment("client").toml())
-    line = [
-        sys.executable,
-        "-m",
-        "tacit",
-        "audit",
-        "small.toml",
-        "--mechanism",
-        "--plant",
-        "layer",
-        "--trainer",
-        "one by one",
-    ]
-    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    words = ["audit", "small.toml", "--mechanism", "--plant", "layer", "--trainer", "one by one"]
+    done = ready.tacit(*words, cwd=tmp_path).wait(300)
     assert done.returncode == 3, done.stderr
     assert "The claim is rejected: one by one: less noise than is priced in 1.bias" in done.stdout
     assert sorted(path.name for path in tmp_path.iterdir()) == ["small.toml"]  # nothing is written
 
 
 def test_without_a_word_what_to_audit_it_is_exit_code_2(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "tacit", "audit", "digits"], cwd=tmp_path, capture_output=True, text=True, timeout=300
-    )
+    done = ready.tacit("audit", "digits", cwd=tmp_path).wait(300)
     assert done.returncode == 2
     assert done.stderr.strip() == (
         "Say what to audit: `tacit audit EXPERIMENT --mechanism` measures noise, clip and rate as run."

@@ -98,18 +98,19 @@ def test_sigterm_before_a_run_has_begun_says_that_nothing_had(tmp_path):
     words = ["tacit", "run", "digits", "--out", "here"]
     code = f"import sys; sys.argv = {words!r}\nimport os, signal, tacit\nfrom tacit.cli import main\n"
     code += "tacit.run = lambda *a, **k: os.kill(os.getpid(), signal.SIGTERM)\nmain()\n"
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    (tmp_path / "stopped.py").write_text(code)
+    done = ready.script(tmp_path / "stopped.py", cwd=tmp_path).wait()
     assert (done.returncode, done.stderr) == (143, "Stopped. Nothing had begun yet.\n")
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_ctrl_c_and_sigterm_leave_a_resumable_run_and_say_so_in_one_sentence(command, tmp_path, number, code):
-    process = ready.tacit("run", "digits", "--out", "here", "--set", "train.rounds=500", cwd=tmp_path)
+    process = ready.tacit("run", "digits", "--out", "here", *SMALL, "--set", "train.rounds=500", cwd=tmp_path)
     log = tmp_path / "here" / "rounds.jsonl"
-    for _ in range(600):
+    for _ in range(3000):
         if log.exists() and log.read_text().count("\n") >= 2:
             break
-        time.sleep(0.1)
+        time.sleep(0.02)
     os.killpg(process.pid, number)
     ended = process.wait()
     assert ended.returncode == code
@@ -117,10 +118,10 @@ def test_ctrl_c_and_sigterm_leave_a_resumable_run_and_say_so_in_one_sentence(com
     assert left_in(process.pid) == []
     done = log.read_text().count("\n")
     process = ready.tacit("run", "--resume", "--out", "here", cwd=tmp_path)
-    for _ in range(600):
+    for _ in range(3000):
         if log.read_text().count("\n") >= done + 2:
             break
-        time.sleep(0.1)
+        time.sleep(0.02)
     process.kill()
     assert log.read_text().count("\n") >= done + 2
 

@@ -28,6 +28,13 @@ FREE = {"settings": ["privacy.kind=none"]}  # no noise to calibrate
 DIVERGES = "lower train.learning_rate"
 
 
+@pytest.fixture
+def quick():
+    """Workers that have torch loaded when they start."""
+    with ready.workers():
+        yield
+
+
 class Watching(Display):
     """A display that prints nothing, notes what was started, and calls `act(task)` at every round."""
 
@@ -139,6 +146,7 @@ def test_figures_are_not_blank(done):
         assert (done[0] / f"{name}.svg").read_text().lstrip().startswith("<?xml")
 
 
+@pytest.mark.usefixtures("quick")
 def test_finished_runs_are_kept_a_killed_one_goes_on_and_the_grid_may_grow(copy, capsys):
     finished, killed = sorted(copy.glob("runs/*/*/summary.json")), next(copy.glob("runs/*pfa*=0.5/seed-7/rounds.jsonl"))
     marks, before = marks_of(finished), killed.read_text().splitlines()
@@ -247,6 +255,7 @@ def test_the_command_line_refuses_in_one_sentence_with_exit_code_2(tmp_path):
     assert not (tmp_path / "here").exists()
 
 
+@pytest.mark.usefixtures("quick")
 def test_kinds_and_units_at_one_epsilon_are_compared_with_their_unit_and_adversary_and_without_an_epsilon_axis(
     small, tmp_path
 ):
@@ -290,6 +299,7 @@ def numbers(tmp_path):
     }
 
 
+@pytest.mark.usefixtures("quick")
 def test_a_comparison_is_in_the_words_of_its_metric(tmp_path, numbers):
     out = tmp_path / "out"
     rows = compare(numbers, {"train.learning_rate": [0.01, 0.1]}, seeds=1, out=out, jobs=1)
@@ -308,6 +318,7 @@ def test_cells_that_are_judged_by_two_metrics_are_refused_before_anything_runs(t
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.usefixtures("quick")
 def test_a_run_whose_summary_was_edited_stops_the_table_in_one_sentence(tmp_path, numbers):
     out = tmp_path / "out"
     compare(numbers, {"train.learning_rate": [0.01]}, seeds=1, out=out, jobs=1)

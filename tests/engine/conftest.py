@@ -1,4 +1,4 @@
-"""Small real runs: scikit-learn's digits, a few clients, a few rounds."""
+"""Small real runs: scikit-learn's digits, a few clients, a few rounds, in one process unless a test is about several."""
 
 import pytest
 
@@ -9,6 +9,7 @@ SMALL = {
     "data": {"clients": 6, "examples_per_client": 40},
     "train": {"rounds": 4, "local_steps": 2, "sampling_rate": 0.5},
     "privacy": {"kind": "local", "epsilon": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]},
+    "run": {"workers": 1},
 }
 
 

@@ -26,6 +26,7 @@ CENTRAL = {
     "data": {"clients": 30, "examples_per_client": 30},
     "train": {"rounds": 5, "clients_per_round": 6, "local_steps": 2, "batch_size": 10, "learning_rate": 0.2},
     "privacy": {"kind": "central", "epsilon": 6.0, "clip": 0.5},
+    "run": {"workers": 1},
 }
 ADAPTIVE = {"clip_quantile": 0.5, "count_noise": 2.0}
 FIXED = {"train": {"sampler": "fixed"}, "privacy": {"accountant": "rdp"}}

@@ -36,6 +36,7 @@ def made(kind, **train):
         data={"clients": 6, "examples_per_client": 40},
         train={"rounds": 3, "local_steps": 3, "batch_size": 20} | train,
         privacy=KINDS[kind],
+        run={"workers": 1},
     )
 
 

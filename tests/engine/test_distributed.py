@@ -14,8 +14,8 @@ from tacit.errors import BadInput, KeyRefused, NeedsRows
 from tacit.privacy.accounting import price
 from tacit.privacy.kinds import kind_of
 from tacit.protect import keys
-from tacit.protect.paillier import generate
 from tacit.protect.proofs import proof_bytes
+from tacit.protect.secret_key import generate
 from tacit.report import planned
 
 PAILLIER = {"kind": "paillier", "key_bits": 2048}
@@ -265,12 +265,12 @@ def safe_prime(tmp_path_factory):
 @pytest.mark.parametrize(
     "settings",
     [
-        {"privacy": {"colluding": 1}, "threshold": 4},
-        {"privacy": {"epsilon": [1.0, 1.0, 1.0, 8.0, 8.0, 8.0], "groups": 2}, "threshold": 6},
+        {"privacy": {"colluding": 1}, "threshold": 4, "rounds": 2},
+        {"privacy": {"epsilon": [1.0, 1.0, 1.0, 8.0, 8.0, 8.0], "groups": 2}, "threshold": 6, "rounds": 1},
     ],
 )
 def test_a_split_key_gives_the_same_model_and_says_whose_shares_open(summed, tmp_path, safe_prime, settings):
-    threshold, train = settings.pop("threshold"), {"rounds": 2}
+    threshold, train = settings.pop("threshold"), {"rounds": settings.pop("rounds")}
     split = {"kind": "paillier", "key": str(safe_prime), "threshold": threshold}
     tacit.run(summed(train=train, **settings), out=tmp_path / "plain")
     history = tacit.run(summed(train=train, protect=split, **settings), out=tmp_path / "split")

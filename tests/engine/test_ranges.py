@@ -257,7 +257,7 @@ def test_the_plan_says_what_a_query_costs_and_refuses_one_that_is_in_vain_or_too
     ]
     with pytest.raises(BadInput, match=r"would hide every value that fewer than \d+ % .* raise privacy.ranges_share"):
         of_experiment(hospitals(privacy={"epsilon": 0.1}))
-    dear = hospitals(privacy={"noise_multiplier": 0.05})
+    dear = hospitals(privacy={"noise_multiplier": 0.2})
     with pytest.raises(BudgetExhausted, match=r"ranges of data.numeric \(0.05 of epsilon\) and one round"):
         of_experiment(dear)
     with pytest.raises(BudgetExhausted, match="No client can pay for the query 'ranges'"):

@@ -13,7 +13,7 @@ import tacit
 from tacit.cli.app import app
 from tacit.errors import BadInput, BudgetExhausted, LedgerError
 from tacit.privacy.accounting import price
-from tacit.privacy.queries.described import BINS, Described, Numbers, Words, numbers
+from tacit.privacy.queries.described import BINS, CategoricalColumn, Described, NumericColumn, numbers
 from tacit.privacy.queries.mechanism import NoisyCounts
 from tacit.simulation.stats import stats
 
@@ -164,7 +164,11 @@ def test_without_privacy_counts_are_exact_and_held_out_rows_are_counted_too(aske
 def test_one_record_changes_one_cell_of_each_column_by_one(seed, rows):
     rng = np.random.default_rng(seed)
     query = Described(
-        (numbers("a", 0, limits=(0.0, 5.0), wide=None), Words("w", ("u", "v"), 1), Words("y", ("n", "j"), None))
+        (
+            numbers("a", 0, limits=(0.0, 5.0), wide=None),
+            CategoricalColumn("w", ("u", "v"), 1),
+            CategoricalColumn("y", ("n", "j"), None),
+        )
     )
     x = np.column_stack([rng.normal(0.5, 2, rows + 1), np.eye(2)[rng.integers(0, 2, rows + 1)]])
     y = rng.integers(0, 2, rows + 1)
@@ -175,7 +179,7 @@ def test_one_record_changes_one_cell_of_each_column_by_one(seed, rows):
 
 
 def test_of_noise_alone_nothing_is_told():
-    one = Numbers("a", 0, tuple(np.linspace(0, 1, BINS + 1)), (0.0, 1.0))
+    one = NumericColumn("a", 0, tuple(np.linspace(0, 1, BINS + 1)), (0.0, 1.0))
     noise = np.rint(np.random.default_rng(0).normal(0, 50, BINS))
     assert set(one.metrics(noise, std=50.0).values()) == {None}
 

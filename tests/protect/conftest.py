@@ -2,8 +2,8 @@
 
 import pytest
 
-from tacit.protect.paillier import generate
 from tacit.protect.randomisers import Randomisers
+from tacit.protect.secret_key import generate
 
 SMALL = 512
 

@@ -14,8 +14,9 @@ from phe.util import base64_to_int, int_to_base64
 from tacit.errors import BadCiphertext, BadInput, KeyRefused
 from tacit.protect import keys, signing
 from tacit.protect import owner_files as files
-from tacit.protect.paillier import PublicKey, SecretKey, generate
+from tacit.protect.paillier import PublicKey
 from tacit.protect.randomisers import Randomisers
+from tacit.protect.secret_key import SecretKey, generate
 from tacit.protect.threshold import deal
 
 

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from tacit.errors import BadCiphertext, BadInput, KeyRefused, SumOverflow
 from tacit.protect import textbook
-from tacit.protect.paillier import PublicKey, SecretKey, generate, short_bits
+from tacit.protect.paillier import PublicKey, short_bits
 from tacit.protect.randomisers import Randomisers
+from tacit.protect.secret_key import SecretKey, generate
 
 MESSAGES, EXAMPLES = 100_000, 100
 

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from tacit.errors import BadInput, KeyRefused
 from tacit.protect import cores
-from tacit.protect.paillier import PublicKey, generate
+from tacit.protect.paillier import PublicKey
 from tacit.protect.randomisers import TABLE_BYTES, FixedBase, Randomisers, best_window
+from tacit.protect.secret_key import generate
 
 
 @settings(max_examples=60, deadline=None)

@@ -32,9 +32,9 @@ from tacit.federation.flower.messages import BODY, BYTES, HEAD, KINDS
 from tacit.federation.flower.muster import declaration
 from tacit.federation.flower.trainer import attributed, spent_of
 from tacit.protect.lanes import Lanes
-from tacit.protect.paillier import generate
 from tacit.protect.randomisers import Randomisers
 from tacit.protect.seal import Sealed
+from tacit.protect.secret_key import generate
 from tacit.protect.signing import Signer
 from tacit.types import Message as Wire
 from tacit.types import Shared

@@ -124,7 +124,7 @@ def test_a_site_that_lies_about_itself_in_a_greeting_is_refused_by_the_name_of_i
     with pytest.raises(
         TacitError, match=r"did not join \(client-0\)\. A site refused: client-0 says of itself"
     ) as caught:
-        deployed.run(Greeted(deployed, LIES[why]), join_seconds=2)
+        deployed.run(Greeted(deployed, LIES[why]), join_seconds=0.4)
     assert str(caught.value).isprintable()
 
 

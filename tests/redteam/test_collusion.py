@@ -9,7 +9,7 @@ from redteam.cheating_site import CheatingSite, ciphertexts_of
 from tacit.errors import BadInput, OpeningRefused
 from tacit.protect.envelope import RoundContext, chunk_sizes
 from tacit.protect.holder import Opener, whose_turn
-from tacit.protect.paillier import generate
+from tacit.protect.secret_key import generate
 from tacit.protect.signing import new_signer
 from tacit.protect.threshold import combine, deal, fewest_shares
 

@@ -29,7 +29,7 @@ from tacit.federation.site.site import Site
 from tacit.protect import keys, signing
 from tacit.protect.envelope import RoundContext, parse
 from tacit.protect.holder import whose_turn
-from tacit.protect.paillier import generate
+from tacit.protect.secret_key import generate
 from tacit.types import Message
 
 PRIVACY = {"kind": "distributed", "epsilon": 8.0, "clip": 0.5, "fewest_reports": 2}

@@ -16,7 +16,8 @@ from tacit.federation.operate.inspect_keys import own_keys
 from tacit.federation.site.key_files import FOLDER, load_keys
 from tacit.protect import keys, primes, signing
 from tacit.protect import owner_files as files
-from tacit.protect.paillier import PublicKey, SecretKey, generate
+from tacit.protect.paillier import PublicKey
+from tacit.protect.secret_key import SecretKey, generate
 from tacit.protect.threshold import deal
 
 HALF = 256

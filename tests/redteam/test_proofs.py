@@ -15,10 +15,11 @@ from tacit.protect.holder import Opener
 from tacit.protect.inbox import Inbox, inbox_of
 from tacit.protect.lanes import Lanes
 from tacit.protect.opening import Alone
-from tacit.protect.paillier import PublicKey, generate
+from tacit.protect.paillier import PublicKey
 from tacit.protect.proofs import equation, proof_bytes
 from tacit.protect.proved import balanced, hold_together, holds, unproved
 from tacit.protect.seal import Sealed, SealedSum
+from tacit.protect.secret_key import generate
 from tacit.protect.signing import new_signer
 from tacit.protect.threshold import combine, deal
 

@@ -16,8 +16,8 @@ from tacit.federation.flower.trainer import attributed, spent_of
 from tacit.protect.envelope import RoundContext, chunk_sizes, parse
 from tacit.protect.inbox import Inbox
 from tacit.protect.lanes import Lanes
-from tacit.protect.paillier import generate
 from tacit.protect.seal import Plain, Sealed, SealedSum
+from tacit.protect.secret_key import generate
 from tacit.protect.signing import new_signer
 from tacit.types import Message
 

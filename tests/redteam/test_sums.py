@@ -12,9 +12,10 @@ from tacit.protect import proofs
 from tacit.protect.envelope import RoundContext, chunk_sizes, common_hash, parse
 from tacit.protect.holder import Opener
 from tacit.protect.inbox import Inbox, inbox_of
-from tacit.protect.paillier import PublicKey, generate
+from tacit.protect.paillier import PublicKey
 from tacit.protect.proofs import proof_bytes
 from tacit.protect.proved import holds
+from tacit.protect.secret_key import generate
 from tacit.protect.signing import new_signer
 
 NAMES, NUMBERS = ("coast", "north", "valley"), (11, 22, 33)

@@ -38,7 +38,9 @@ def evil(tmp_path_factory):
     data = {"name": "csv", "path": str(home / "records.csv"), "partition": "natural", "client_column": "who"}
     data |= {"label": "ill", "classes": list(EVIL[:2]), "numeric": {"a": [0, 7]}}
     privacy = {"kind": "local", "epsilon": dict(zip(EVIL, (1.0, 2.0, 3.0, 4.0), strict=True))}
-    experiment = tacit.Experiment(name=EVIL[1], data=data, train={"rounds": 2, "local_steps": 1}, privacy=privacy)
+    experiment = tacit.Experiment(
+        name=EVIL[1], data=data, train={"rounds": 2, "local_steps": 1}, privacy=privacy, run={"workers": 1}
+    )
     tacit.run(experiment, out=home / "run")
     return home / "run"
 

@@ -5,14 +5,12 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
 
 import pytest
+import ready
 from report_runs import changed
-from terminal import hears_ctrl_c
 
 import tacit
 from tacit.errors import BadInput
@@ -129,17 +127,16 @@ def test_a_port_in_use_is_refused_in_one_sentence(ended):
 
 
 def test_ctrl_c_ends_it_cleanly(ended):
-    line = [sys.executable, "-m", "tacit", "report", "--live", str(ended)]
-    process = subprocess.Popen(
-        line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=hears_ctrl_c, env=os.environ
-    )
-    try:
-        assert "http://127.0.0.1:" in process.stdout.readline()
-        process.send_signal(signal.SIGINT)
-        said, complained = process.communicate(timeout=60)
-    finally:
-        process.kill()
-    assert (process.returncode, said.strip(), complained) == (0, "Stopped.", "")
+    process = ready.tacit("report", "--live", ended, cwd=ended.parent)
+    for _ in range(3000):
+        if process.said().endswith("\n"):
+            break
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGINT)
+    done = process.wait(60)
+    first, second = done.stdout.splitlines()
+    assert "http://127.0.0.1:" in first
+    assert (done.returncode, second.strip(), done.stderr) == (0, "Stopped.", "")
 
 
 def test_the_page_follows_a_run_in_a_browser(browser, stopped):

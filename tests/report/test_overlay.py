@@ -4,6 +4,7 @@ import json
 import shutil
 
 import pytest
+import ready
 from report_runs import SMALL, changed
 
 import tacit
@@ -15,7 +16,8 @@ from tacit.simulation.compare import compare
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory):
     place = tmp_path_factory.mktemp("compared") / "grid"
-    compare(SMALL, {"privacy.epsilon": [1.0, 4.0]}, seeds=2, out=place, jobs=1)
+    with ready.workers():
+        compare(SMALL, {"privacy.epsilon": [1.0, 4.0]}, seeds=2, out=place, jobs=1)
     return place
 
 

@@ -9,9 +9,19 @@ import pytest
 from report_runs import EVIL, changed
 
 import tacit
+from tacit.engine.run_files import read
 from tacit.errors import BadInput
 from tacit.report.collect import short
 from tacit.report.page import SCRIPTS, _asset, as_json, collect, render, write_page
+from tacit.report.progress import facts
+
+HELD_OUT = {
+    "metric": "accuracy",
+    "metrics": {"accuracy": {"value": 0.5, "interval": [0.4, 0.6]}},
+    "rows": 40,
+    "answered": 4,
+    "clients": 5,
+}
 
 
 def data_of(page):
@@ -176,6 +186,21 @@ def test_a_broken_folder_is_refused_in_one_sentence(ended, tmp_path, file, conte
         {"noise_multiplier": None},
         {"seconds": "long"},
         {"notes": "none"},
+        {"at_clients": None},
+        {"at_clients": {}},
+        {"at_clients": {"unknown": 3}},
+        {"at_clients": {"metric": "accuracy", "metrics": {}, "rows": 3, "answered": 1, "clients": 2}},
+        {"at_clients": HELD_OUT | {"metric": "f1"}},
+        {"at_clients": HELD_OUT | {"metrics": {"accuracy": {"value": "high", "interval": None}}}},
+        {"at_clients": HELD_OUT | {"metrics": {"accuracy": {"value": None, "interval": None}}}},
+        {"at_clients": HELD_OUT | {"metrics": {"accuracy": {"value": 0.5}}}},
+        {"at_clients": HELD_OUT | {"metrics": "many"}},
+        {"at_clients": {key: value for key, value in HELD_OUT.items() if key != "rows"}},
+        {"at_clients": {"unknown": "Nobody answered.", "metrics": {"accuracy": 3}}},
+        {"queries": ["evaluation"]},
+        {"queries": {"evaluation": {"share": 0.1}}},
+        {"queries": {"evaluation": {"share": "all", "answered": 1, "clients": 2, "noise_std": [1.0, 2.0]}}},
+        {"queries": {"evaluation": {"share": 0.1, "answered": 1, "clients": 2, "noise_std": [1.0]}}},
     ],
     ids=str,
 )
@@ -186,6 +211,18 @@ def test_a_summary_that_was_edited_is_refused_before_anything_is_shown(ended, tm
     (broken / "summary.json").write_text(json.dumps(summary | crafted))
     with pytest.raises(BadInput, match=r"summary\.json is damaged: it lacks"):
         collect([broken])
+
+
+@pytest.mark.parametrize(
+    "told", [HELD_OUT, {"unknown": "Nobody answered."}, HELD_OUT | {"unknown": "Too few."}], ids=str
+)
+def test_a_summary_of_held_out_rows_is_read_as_it_was_written(ended, tmp_path, told):
+    shutil.copytree(ended, tmp_path / "run")
+    asked = {"evaluation": {"share": None, "answered": 4, "clients": 5, "noise_std": [0.0, 2.5]}}
+    summary = json.loads((ended / "summary.json").read_text()) | {"at_clients": told, "queries": asked}
+    (tmp_path / "run" / "summary.json").write_text(json.dumps(summary))
+    assert read(tmp_path / "run").summary == summary
+    assert facts(summary)["accuracy at the clients, on held-out rows"]
 
 
 def test_a_folder_that_is_not_there_or_holds_nothing_is_refused(tmp_path):

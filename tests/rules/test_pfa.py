@@ -149,6 +149,7 @@ def test_a_run_with_pfa_plus_resumes_to_the_same_bits_and_counts_its_bytes(tmp_p
         train={"rounds": 4, "local_steps": 2, "sampling_rate": 0.5},
         privacy={"kind": "local", "epsilon": [0.5, 0.5, 0.5, 0.5, 9.0, 10.0]},
         aggregate={"rule": "pfa-plus", "split": "kmeans"},
+        run={"workers": 1},
     )
 
     def stop(record):

@@ -26,6 +26,7 @@ def local(**changes):
         "data": {"clients": 6, "examples_per_client": 40},
         "train": {"rounds": 4, "local_epochs": 1, "batch_size": 10, "learning_rate": 0.1},
         "privacy": {"kind": "local", "unit": "client", "epsilon": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0], "clip": 0.5},
+        "run": {"workers": 1},
     }
     for section, change in changes.items():
         values[section] = values.get(section, {}) | change
@@ -106,7 +107,7 @@ def test_the_noise_the_server_expects_is_the_noise_a_client_states():
 
 def test_every_rule_works_with_it(tmp_path):
     for rule in tacit.rules.names():
-        history = tacit.run(local(train={"rounds": 2}, aggregate={"rule": rule}), out=tmp_path / rule)
+        history = tacit.run(local(train={"rounds": 2}, aggregate={"rule": rule}), out=tmp_path / rule, page=False)
         assert history.summary["rounds"] == 2
 
 

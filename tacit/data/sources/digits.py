@@ -5,6 +5,7 @@ The last fifth after one fixed shuffle is the test set, so runs with different s
 
 import gzip
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -52,6 +53,14 @@ def _rows() -> tuple[np.ndarray, np.ndarray]:
     found = find_spec("sklearn")
     if found is None or found.origin is None:
         raise BadData("The digits come with scikit-learn, which is not installed: pip install scikit-learn")
-    with gzip.open(Path(found.origin).parent / "datasets" / "data" / "digits.csv.gz", "rt", encoding="utf-8") as file:
-        table = np.loadtxt(file, delimiter=",")
+    table = _table(Path(found.origin).parent / "datasets" / "data" / "digits.csv.gz")
     return table[:, :-1], table[:, -1].astype(int)
+
+
+@lru_cache(maxsize=1)
+def _table(path: Path) -> np.ndarray:
+    """The numbers of a file that nobody changes; they are 1 MB, and to parse them takes longer than a small round."""
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        table = np.loadtxt(file, delimiter=",")
+    table.setflags(write=False)
+    return table

@@ -17,7 +17,8 @@ from tacit.privacy.distributed.groups import new_key
 from tacit.protect import keys, signing
 from tacit.protect import owner_files as files
 from tacit.protect.opening import numbers_to_bytes
-from tacit.protect.paillier import PublicKey, SecretKey
+from tacit.protect.paillier import PublicKey
+from tacit.protect.secret_key import SecretKey
 from tacit.protect.signing import Members, Signer
 from tacit.protect.threshold import Share, Verification, deal
 

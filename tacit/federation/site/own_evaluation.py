@@ -5,7 +5,6 @@ a new row moves no other one into training or out of it. The results are lines o
 Guarantee: nothing of them leaves the folder, and whatever goes wrong here changes no answer.
 """
 
-import copy
 import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,13 +16,13 @@ import torch
 from tacit import metrics
 from tacit.data.dataset import Dataset
 from tacit.data.row_hashes import coins
-from tacit.engine.evaluate import CHUNK
+from tacit.engine.evaluate import CHUNK, answered
 from tacit.errors import BadInput
 from tacit.federation.site import layout, store
 from tacit.federation.site.log import discreet, note
-from tacit.metrics import Answers
 from tacit.tasks import chosen
 from tacit.train.flat import flatten
+from tacit.train.frozen import beside
 
 if TYPE_CHECKING:
     from tacit.federation.site.join import Joined
@@ -76,15 +75,12 @@ def judge(folder: Path, joined: "Joined", params: torch.Tensor, round: int) -> N
 @torch.inference_mode()
 def _measured(joined: "Joined", held: HeldOut, params: torch.Tensor) -> dict[str, float | None]:
     """Every metric of the task; None where the rows cannot tell it, as of one class."""
-    parts, model = (
-        joined.parts,
-        copy.deepcopy(joined.parts.model).eval(),
-    )  # a copy: training keeps its own as it left it
+    parts, model = joined.parts, beside(joined.parts.model).eval()  # a copy: training keeps its own as it left it
     theta = flatten(model)
     theta.copy_(params)
     found = [parts.task.predictions(model(x.to(theta.device))).cpu().numpy() for x in held.x.split(CHUNK)]
     names = dict.fromkeys((chosen(parts.experiment), *parts.task.metrics))
     if not len(held.y):
         return {metrics.key(name): None for name in names}
-    answers = Answers(parts.experiment.task.kind, held.y.numpy(), np.concatenate(found), parts.dataset.class_names)
+    answers = answered(parts, np.concatenate(found), held.y)
     return {metrics.key(name): metrics.told(metrics.load(name), answers) for name in names}

@@ -20,9 +20,10 @@ from tacit.protect import keys, proofs
 from tacit.protect.holder import Opener
 from tacit.protect.lanes import WIDEST, Lanes
 from tacit.protect.opening import Alone, Opens, Together
-from tacit.protect.paillier import PublicKey, SecretKey, generate
+from tacit.protect.paillier import PublicKey
 from tacit.protect.randomisers import Randomisers
 from tacit.protect.seal import Plain, Seal, Sealed
+from tacit.protect.secret_key import SecretKey, generate
 from tacit.protect.signing import Signer
 from tacit.protect.threshold import Share, deal
 from tacit.rules import Rule

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tacit.errors import BadInput
-from tacit.privacy.queries.evaluation import Cells, Values, combine
+from tacit.privacy.queries.evaluation import Cells, OneCell, Values, combine
 from tacit.privacy.queries.mechanism import Counts
 from tacit.privacy.queries.ranges import Range
 
@@ -22,7 +22,7 @@ Z = 1.96  # standard deviations of the middle 95 %
 
 
 @dataclass(frozen=True)
-class Numbers:
+class NumericColumn(OneCell):
     """A numeric column in bins, in the column's own units; what lies outside is in the outermost."""
 
     name: str
@@ -56,15 +56,9 @@ class Numbers:
         below = np.clip(np.maximum.accumulate(np.concatenate([[0.0], np.cumsum(counts)])) / total, 0.0, 1.0)
         return dict(zip(names, [mean, *(float(np.interp(q, below, edges)) for q in QUANTILES)], strict=True))
 
-    def sampling(self, counts: Cells) -> Cells:
-        return np.maximum(counts, 0.0)
-
-    def rows(self, counts: Cells) -> float:
-        return float(counts.sum())
-
 
 @dataclass(frozen=True)
-class Words:
+class CategoricalColumn:
     """A column of words, or the label: a count for each of its declared values."""
 
     name: str
@@ -84,7 +78,7 @@ class Words:
 class Described:
     """The query: every column's histogram, side by side."""
 
-    columns: tuple[Numbers | Words, ...]
+    columns: tuple[NumericColumn | CategoricalColumn, ...]
 
     @property
     def cells(self) -> int:
@@ -112,7 +106,7 @@ class Described:
             parts = [one[start : start + column.cells] for one in answers]
             total, start = np.sum(parts, axis=0), start + column.cells
             record: dict[str, Any] = {"column": column.name, "counts": total.tolist(), "margin": margin}
-            if isinstance(column, Numbers):
+            if isinstance(column, NumericColumn):
                 values = combine(column, parts, stds, sizes.astype(float)).values
                 found.append(record | {"edges": list(column.edges)} | dict(values))
             else:
@@ -120,7 +114,7 @@ class Described:
         return found
 
 
-def numbers(name: str, place: int, *, limits: Range | None, wide: Range | None) -> Numbers:
+def numbers(name: str, place: int, *, limits: Range | None, wide: Range | None) -> NumericColumn:
     """A numeric column in equal bins of its declared range; of a private one, of the wide range that its range is looked for in.
 
     Raises: BadInput for a column with neither: then there are no public bins.
@@ -132,4 +126,4 @@ def numbers(name: str, place: int, *, limits: Range | None, wide: Range | None) 
             " data.wide for a private one."
         )
     edges = tuple(float(edge) for edge in np.linspace(*span, BINS + 1))
-    return Numbers(name, place, edges, limits)
+    return NumericColumn(name, place, edges, limits)

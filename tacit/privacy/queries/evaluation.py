@@ -57,8 +57,20 @@ class Judgement(Reading, Protocol):
     def count(self, targets: np.ndarray, predictions: np.ndarray) -> Counts: ...
 
 
+class OneCell:
+    """Counts of which each record is in one: they add up to the records, and over their choice each varies by itself."""
+
+    def sampling(self, counts: Cells) -> Cells:
+        """The variance of each count over the choice of records: Poisson's."""
+        return np.maximum(counts, 0.0)
+
+    def rows(self, counts: Cells) -> float:
+        """How many records were counted."""
+        return float(counts.sum())
+
+
 @dataclass(frozen=True)
-class Hits:
+class Hits(OneCell):
     """Right and wrong answers: two counts, for the accuracy alone."""
 
     cells: int = 2
@@ -71,15 +83,9 @@ class Hits:
     def metrics(self, counts: Cells, *, std: float) -> Values:
         return {"accuracy": _ratio(counts[1], counts.sum(), least=SURE * std * math.sqrt(2))}
 
-    def sampling(self, counts: Cells) -> Cells:
-        return np.maximum(counts, 0.0)
-
-    def rows(self, counts: Cells) -> float:
-        return float(counts.sum())
-
 
 @dataclass(frozen=True)
-class Confusion:
+class Confusion(OneCell):
     """Which class was taken for which: a cell for each two."""
 
     classes: int
@@ -97,15 +103,9 @@ class Confusion:
         table, least = counts.reshape(self.classes, self.classes), SURE * std * math.sqrt(self.classes)
         return _of_table(table, least=least)
 
-    def sampling(self, counts: Cells) -> Cells:
-        return np.maximum(counts, 0.0)
-
-    def rows(self, counts: Cells) -> float:
-        return float(counts.sum())
-
 
 @dataclass(frozen=True)
-class Scores:
+class Scores(OneCell):
     """Of two classes, the histogram of each one's scores: for the AUROC, and what follows from the table of both classes."""
 
     l2_squared: int = 1
@@ -127,12 +127,6 @@ class Scores:
         table = np.array([[part[:cut].sum(), part[cut:].sum()] for part in (no, yes)])
         auroc = _ratio(pairs, float(no.sum() * yes.sum()), least=0.0) if enough else None
         return {"auroc": auroc} | _of_table(table, least=least)
-
-    def sampling(self, counts: Cells) -> Cells:
-        return np.maximum(counts, 0.0)
-
-    def rows(self, counts: Cells) -> float:
-        return float(counts.sum())
 
 
 @dataclass(frozen=True)

@@ -111,8 +111,8 @@ def test_a_server_cannot_have_one_report_opened(federation):
 
 def test_a_run_whose_opening_was_lost_is_resumed_with_the_same_opening(federation, tmp_path):
     deployed = federation(**ENCRYPTED)
-    with pytest.raises(TacitError, match=r"Round 0 could not be opened by .*no answer in 1 s.*--resume"):
-        deployed.run(grid(deployed, lose=("open",)), round_seconds=1)
+    with pytest.raises(TacitError, match=r"Round 0 could not be opened by .*no answer in 0\.2 s.*--resume"):
+        deployed.run(grid(deployed, lose=("open",)), round_seconds=0.2)
     assert len(openings(deployed)) == 1
     history = deployed.run(resume=True)
     tacit.run(deployed.experiment, out=tmp_path / "whole")
@@ -135,6 +135,6 @@ def test_a_round_with_too_few_reports_is_not_opened_and_the_run_goes_on(federati
         return names
 
     line.push_messages = one_reports_in_round_one
-    history = deployed.run(line, round_seconds=2)
+    history = deployed.run(line, round_seconds=0.4)
     assert [record["opened"] for record in history.rounds] == [1, 0, 1]
     assert [round for round, _ in openings(deployed)] == [0, 2]

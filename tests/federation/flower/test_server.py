@@ -3,6 +3,7 @@ import re
 import sqlite3
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -124,7 +125,7 @@ def test_a_finished_deployment_is_not_overwritten(federation):
 def test_a_site_that_did_not_join_is_named(federation):
     deployed = federation()
     with pytest.raises(TacitError, match=r"1 of 4 sites did not join \(north\)"):
-        deployed.run(sites=(*deployed.names, "north"), join_seconds=1.5)
+        deployed.run(sites=(*deployed.names, "north"), join_seconds=0.4)
 
 
 def test_two_nodes_with_one_name_are_refused(federation):
@@ -187,7 +188,7 @@ class Silent(LocalGrid):
 def test_a_round_goes_on_without_a_silent_site_whose_charge_is_spent(federation):
     deployed = federation(train={"min_clients": 2})
     grid = Silent(client_app(), [deployed.site(index) for index in range(3)], lost={(2, 1)})
-    history = deployed.run(grid, round_seconds=1)
+    history = deployed.run(grid, round_seconds=0.2)
     assert [record["answered"] for record in history.rounds] == [3, 2, 3]
     assert [round for round, _ in charges(deployed.site(1))] == [0, 1, 2]
 
@@ -196,9 +197,9 @@ def test_a_round_with_too_few_answers_stops_the_run_with_the_reason_and_resumes(
     deployed = federation(train={"min_clients": 3})
     grid = Silent(client_app(), [deployed.site(index) for index in range(3)], lost={(2, 1)})
     with pytest.raises(
-        TacitError, match=r"Round 1 got 2 answers and needs 3 \(client-1: did not answer in 1 s\).*--resume"
+        TacitError, match=r"Round 1 got 2 answers and needs 3 \(client-1: did not answer in 0.2 s\).*--resume"
     ):
-        deployed.run(grid, round_seconds=1)
+        deployed.run(grid, round_seconds=0.2)
     assert json.loads((tmp_path / "out" / "status.json").read_text())["state"] == "failed"
     history = deployed.run(resume=True)
     tacit.run(deployed.experiment, out=tmp_path / "whole")
@@ -248,13 +249,16 @@ def test_a_run_is_resumed_while_the_server_before_it_is_on_its_way_out(federatio
     with pytest.raises(Stop):
         deployed.run(observe=stop_after(0))
     lock = deployed.folder / "out" / ".lock"
-    leaving = f"import fcntl, time; f = open({str(lock)!r}, 'r+'); fcntl.lockf(f, fcntl.LOCK_EX); print(flush=True); time.sleep(2)"
-    with subprocess.Popen([sys.executable, "-c", leaving], stdout=subprocess.PIPE) as before:
-        assert before.stdout is not None
+    leaving = f"import fcntl, sys; f=open({str(lock)!r}, 'r+'); fcntl.lockf(f, fcntl.LOCK_EX); print(flush=True); sys.stdin.read()"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", leaving], **pipes) as before:
         before.stdout.readline()
         with pytest.raises(RunExists, match="Another process is running"):
             deployed.run(force=True)
+        leaves = threading.Timer(0.5, before.stdin.close)
+        leaves.start()
         assert deployed.run(resume=True).summary["rounds"] == 3
+        leaves.join()
 
 
 def test_a_question_that_was_lost_is_asked_again_before_half_the_time_is_over(federation, monkeypatch):
@@ -301,7 +305,7 @@ def test_a_site_that_was_away_when_a_run_was_resumed_is_let_in_before_the_next_r
         seen.append(record["answered"])
         grid.looks = 0 if record["round"] == 2 else grid.looks
 
-    deployed.run(grid, resume=True, join_seconds=1.5, observe=comes_back)
+    deployed.run(grid, resume=True, join_seconds=0.4, observe=comes_back)
     assert seen == [2, 2, 3, 3]
     assert "client-1 is here again" in capsys.readouterr().out
     assert [round for round, _ in charges(deployed.site(1))] == [0, 3, 4]
@@ -319,7 +323,7 @@ def test_a_site_is_not_let_in_under_the_name_of_another_that_is_away(federation,
     def comes(record):
         grid.looks = 0
 
-    history = deployed.run(grid, resume=True, join_seconds=1.5, observe=comes)
+    history = deployed.run(grid, resume=True, join_seconds=0.4, observe=comes)
     assert [record["answered"] for record in history.rounds][1:] == [1, 1, 1]
     assert "The node that was registered as client-2 calls itself client-1" in capsys.readouterr().out
 
@@ -425,10 +429,10 @@ def test_every_round_names_who_was_asked_and_did_not_answer_or_refused_and_why(f
         path = deployed.site(2) / "budget.toml"
         path.write_text(path.read_text().replace("most_rounds = 3", "most_rounds = 1"))
 
-    history = deployed.run(grid, round_seconds=1, observe=withdraw)
+    history = deployed.run(grid, round_seconds=0.2, observe=withdraw)
     absent = [json.loads(line)["absent"] for line in (history.out / "rounds.jsonl").read_text().splitlines()]
     assert absent[0] == {}
-    assert absent[1]["client-1"] == "did not answer in 1 s"
+    assert absent[1]["client-1"] == "did not answer in 0.2 s"
     assert absent[1]["client-2"] == absent[2]["client-2"] == "The server asks for 3 rounds; the site allows 1."
     assert list(absent[2]) == ["client-2"]
 
@@ -440,7 +444,7 @@ def test_a_site_that_has_left_is_asked_and_charged_nothing_until_it_is_back(fede
     def observe(record):
         grid.gone = (2,) if record["round"] < 3 else ()
 
-    history = deployed.run(grid, round_seconds=1, observe=observe)
+    history = deployed.run(grid, round_seconds=0.2, observe=observe)
     assert [(record["answered"], record["cohort"]) for record in history.rounds] == [
         (3, 3), (2, 3), (2, 2), (2, 2), (3, 3),
     ]  # fmt: skip
@@ -472,9 +476,9 @@ def test_a_run_whose_sites_have_left_stops_by_name_and_charges_nobody(federation
         grid.gone = (2,) if record["round"] == 0 else (1, 2)
 
     with pytest.raises(TacitError, match=r"Round 2 got 1 answers and needs 2 \(client-0: did not"):
-        deployed.run(grid, round_seconds=1, observe=observe)
+        deployed.run(grid, round_seconds=0.2, observe=observe)
     with pytest.raises(TacitError, match="2 of 3 sites did not join"):
-        deployed.run(grid, resume=True, round_seconds=1, join_seconds=1)
+        deployed.run(grid, resume=True, round_seconds=0.2, join_seconds=0.2)
     history = deployed.run(resume=True)
     assert [round for round, name in charges(history.out) if name == "client-1"] == [0, 1, 2]
 

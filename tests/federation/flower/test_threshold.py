@@ -23,7 +23,7 @@ from tacit.federation.site.site import Site
 from tacit.privacy.distributed import groups
 from tacit.protect import keys
 from tacit.protect.owner_files import from_text
-from tacit.protect.paillier import generate
+from tacit.protect.secret_key import generate
 from tacit.types import Message
 
 SPLIT = {
@@ -226,17 +226,17 @@ def test_lost_answers_stop_the_run_and_come_back_unchanged(federation, tmp_path)
     deployed = federation(**SPLIT, train=ONE)
     line = Wire(deployed, change=lost("open", nodes=(2, 3)))
     with pytest.raises(
-        TacitError, match=r"1 gave their part \(client-1: no answer in 1 s; client-2: no answer in 1 s\)"
+        TacitError, match=r"1 gave their part \(client-1: no answer in 0\.2 s; client-2: no answer in 0\.2 s\)"
     ):
-        deployed.run(line, round_seconds=1)
+        deployed.run(line, round_seconds=0.2)
     kept = [path.read_bytes() for path in sorted((deployed.folder / "sites").rglob("opened-*/round-*.answer"))]
     assert len(kept) == 3
     with pytest.raises(TacitError, match=r"1 gave their part \(client-1: is not connected; client-2: is not connected"):
         deployed.run(
-            LocalGrid(client_app(), [deployed.site(0)]), resume=True, join_seconds=1, round_seconds=1
+            LocalGrid(client_app(), [deployed.site(0)]), resume=True, join_seconds=0.2, round_seconds=0.2
         )  # its own report alone would not be opened either: the question is the one that was kept
     two = LocalGrid(client_app(), [deployed.site(index) for index in (0, 2)])
-    history = deployed.run(two, resume=True, join_seconds=1)
+    history = deployed.run(two, resume=True, join_seconds=0.2)
     assert [path.read_bytes() for path in sorted((deployed.folder / "sites").rglob("opened-*/round-*.answer"))] == kept
     assert same_model(simulated(deployed, tmp_path / "whole"), history.out)
 
@@ -256,11 +256,11 @@ def test_a_resumed_server_asks_for_the_sum_it_asked_for_although_other_reports_h
         return None if ask["kind"] == "open" else late(ask, node, message)
 
     with pytest.raises(TacitError, match="--resume"):
-        deployed.run(Wire(deployed, change=nothing), round_seconds=1)
+        deployed.run(Wire(deployed, change=nothing), round_seconds=0.2)
     resumed = deployed.run(resume=True)  # now the third report is there too, and every site has answered for two
     assert resumed.rounds[0]["opened"] == 1
     assert resumed.rounds[0]["answered"] == 3
-    assert same_model(resumed.out, twin.run(Wire(twin, change=late), round_seconds=1).out)
+    assert same_model(resumed.out, twin.run(Wire(twin, change=late), round_seconds=0.2).out)
 
 
 def test_a_server_that_shows_sites_different_reports_opens_nothing(federation):

@@ -2,12 +2,17 @@
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 from redteam.lying_server import RUN, Server, experiment
+from tasks.test_tasks import experiment as of_task
 
-from tacit.build.parts import assemble, clients
+from tacit import metrics, tasks
+from tacit.build.parts import assemble, build, clients
+from tacit.data.dataset import IGNORED
+from tacit.engine.evaluate import answers_to
 from tacit.engine.wire import unpack
 from tacit.errors import Refused
 from tacit.federation.site import own_evaluation
@@ -77,6 +82,36 @@ def test_held_out_rows_of_one_class_tell_what_they_can(tmp_path):
     assert measured["accuracy"] is not None
     none = own_evaluation.HeldOut(joined.held.x[:0], joined.held.y[:0])
     assert set(own_evaluation._measured(joined, none, joined.parts.params).values()) == {None}
+
+
+@pytest.mark.parametrize("kind", tasks.names())
+def test_every_task_is_judged_as_a_run_judges_it(tmp_path, kind):
+    parts = build(of_task(tmp_path, kind))
+    x, y, params = parts.dataset.test_x, parts.dataset.test_y.clone(), torch.linspace(-1, 1, parts.params.numel())
+    if kind == "tokens":
+        y[::2, -1] = IGNORED
+    measured = own_evaluation._measured(SimpleNamespace(parts=parts), own_evaluation.HeldOut(x, y), params)
+    found, _ = answers_to(parts, params, x, y)
+    names = {tasks.chosen(parts.experiment), *parts.task.metrics}
+    assert measured == {metrics.key(name): metrics.told(metrics.load(name), found) for name in names}
+    assert measured[tasks.headline(parts.experiment)] is not None
+    if kind == "tokens":
+        with torch.inference_mode():
+            right = parts.model(x).argmax(-1) == y
+        assert measured["accuracy"] == pytest.approx(float(right[y != IGNORED].float().mean()))
+
+
+def test_a_frozen_body_is_not_copied_and_training_keeps_its_own(monkeypatch):
+    parts, judged, real = build(experiment(model={"name": "tuned:head"})), [], own_evaluation.flatten
+    monkeypatch.setattr(own_evaluation, "flatten", lambda model: judged.append(model) or real(model))
+    before = {name: tensor.clone() for name, tensor in parts.model.state_dict().items()}
+    held = own_evaluation.HeldOut(parts.dataset.test_x, parts.dataset.test_y)
+    own_evaluation._measured(SimpleNamespace(parts=parts), held, torch.ones_like(parts.params))
+    assert all(torch.equal(before[name], tensor) for name, tensor in parts.model.state_dict().items())
+    (model,) = judged
+    own = dict(parts.model.named_parameters())
+    same = {name for name, parameter in model.named_parameters() if parameter is own[name]}
+    assert same == {name for name, parameter in own.items() if not parameter.requires_grad} != set()
 
 
 @pytest.mark.parametrize("share", ["1.5", "0", "true", "'half'", "-0.1"])

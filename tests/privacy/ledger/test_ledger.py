@@ -1,10 +1,9 @@
 import math
 import sqlite3
-import subprocess
-import sys
 import textwrap
 
 import pytest
+import ready
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -355,7 +354,7 @@ def test_synchronous_is_full(tmp_path):
 
 
 FULL_DISK = """
-    import resource, sys
+    import os, resource, sys
     sys.path.insert(0, {tests!r})
     from test_ledger import *
     book = Ledger({path!r}, population="p", run="r")
@@ -374,10 +373,8 @@ FULL_DISK = """
 
 def test_a_full_disk_refuses_the_charge_and_releases_nothing(tmp_path, request):
     path = str(tmp_path / "ledger.db")
-    script = textwrap.dedent(FULL_DISK.format(tests=str(request.path.parent), path=path)).replace(
-        "import resource, sys", "import os, resource, sys"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    (tmp_path / "full.py").write_text(textwrap.dedent(FULL_DISK.format(tests=str(request.path.parent), path=path)))
+    done = ready.script(tmp_path / "full.py", cwd=tmp_path).wait()
     *released, last = done.stdout.splitlines()
     assert last.startswith("refused"), done.stderr
     assert "nothing was released" in last

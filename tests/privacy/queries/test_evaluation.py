@@ -9,9 +9,12 @@ from hypothesis import strategies as st
 from sklearn import metrics as sk
 
 from tacit.errors import BadInput
+from tacit.privacy.queries import evaluation
+from tacit.privacy.queries.described import numbers
 from tacit.privacy.queries.evaluation import GRID, Confusion, Errors, Hits, Scores, combine, judgement
 
 CLASSED = [Hits(), Confusion(3), Confusion(2), Scores()]
+COLUMN = numbers("age", 0, limits=(0.0, 100.0), wide=None)
 
 
 def answers(rng, rows, classes):
@@ -46,6 +49,13 @@ def test_one_record_changes_sums_of_errors_by_no_more_than_is_priced(seed, large
     change = after - before
     assert (change >= 0).all()
     assert (change**2).sum() <= judged.l2_squared == 3 * GRID**2
+
+
+@pytest.mark.parametrize("judged", [*CLASSED, COLUMN], ids=lambda judged: type(judged).__name__)
+def test_where_each_record_is_in_one_cell_cells_add_up_to_records_and_vary_by_their_counts(judged):
+    counts = np.arange(judged.cells) - 1.0
+    assert judged.rows(counts) == counts.sum()
+    assert judged.sampling(counts).tolist() == [0.0, *counts[1:]]
 
 
 def test_exact_counts_give_scikit_learns_numbers():
@@ -96,7 +106,9 @@ def covered(judged, make, truth, metric, *, told=1.0, draws=150):
     return hits / known
 
 
-def test_the_interval_covers_the_truth_over_noise_and_rows_and_would_not_without_the_noise():
+def test_the_interval_covers_the_truth_over_noise_and_rows_and_would_not_without_the_noise(monkeypatch):
+    monkeypatch.setattr(evaluation, "DRAWS", 300)  # fewer, so that its ends are rougher than a run's
+
     def hits(rng):
         right = rng.random(150) < 0.8
         return np.zeros(150, int), np.where(right[:, None], [1.0, 0.0], [0.0, 1.0])

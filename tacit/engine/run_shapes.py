@@ -1,0 +1,98 @@
+"""What a page and a table read of a run's files: whatever was edited or cut off is told from what a run writes."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, Field, model_validator
+
+ACCURACY = "accuracy"  # stands for a run in folders of old
+Finite = Annotated[float, Field(allow_inf_nan=False, strict=True)]
+Count = Annotated[int, Field(ge=0, strict=True)]
+
+
+class _Measured(BaseModel):
+    value: Finite
+    interval: tuple[Finite, Finite] | None = None
+    baseline: Finite | None = None
+
+
+class _OfClass(BaseModel):
+    name: str = Field(alias="class")
+    rows: Count
+    recall: _Measured | None
+    precision: _Measured | None
+    f1: _Measured | None
+
+
+class _Range(BaseModel):
+    min: float | None  # None: without a bound
+    median: float | None
+    max: float | None
+
+
+class _Promise(BaseModel):
+    unit: str
+    adversary: str
+    relation: str
+    delta: Finite
+    epsilon: _Range
+
+
+class _Noised(BaseModel):
+    value: Finite | None  # None: the noise hides it
+    interval: tuple[Finite, Finite] | None
+
+
+class _AtClients(BaseModel):
+    """What held-out rows say of a model: everything, or `unknown` says why not."""
+
+    unknown: str = ""
+    metric: str = ""
+    metrics: dict[str, _Noised] = {}
+    rows: Count = 0
+    answered: Count = 0
+    clients: Count = 0
+
+    @model_validator(mode="after")
+    def _is_known_or_says_why_not(self) -> "_AtClients":
+        found, said = self.metrics.get(self.metric), self.model_fields_set
+        known = found is not None and found.value is not None and {"rows", "answered", "clients"} <= said
+        if not known and "unknown" not in said:
+            raise ValueError("neither is there a value nor is it said why not")
+        return self
+
+
+class _Query(BaseModel):
+    share: Finite | None
+    answered: Count
+    clients: Count
+    noise_std: tuple[Finite, Finite]
+
+
+class Summary(BaseModel):
+    """What a page reads of a summary; folders of old have neither `metric` nor what was added with it."""
+
+    rounds: Count
+    stopped: Literal["rounds", "budget"]
+    clients: Count
+    sentence: str
+    seconds: Finite
+    uplink_bytes: Count
+    downlink_bytes: Count
+    guarantee: _Promise | None
+    noise_multiplier: _Range | None
+    metric: str = ACCURACY
+    metrics: dict[str, _Measured] = {}
+    confusion: list[list[Count]] | None = None
+    per_class: list[_OfClass] = []
+    notes: list[str] = []
+    at_clients: _AtClients = _AtClients(unknown="nobody was asked")
+    queries: dict[str, _Query] = {}
+
+
+class PerClient(BaseModel):
+    """What a simulation measures on each client's own rows."""
+
+    metric: str
+    clients: list[str]
+    values: list[Finite | None]
+    intervals: list[tuple[Finite, Finite] | None]
