@@ -47,7 +47,7 @@ def test_reml_finds_the_variance_between_clients(tau):
     found = [
         between(
             torch.tensor(SIGMA).double() ** 2,
-            gram(simulate(tau=tau, sigma=SIGMA, seed=s)),
+            gram(torch.stack(simulate(tau=tau, sigma=SIGMA, seed=s))),
             replicates=4000,
             caution=0.0,
         )
@@ -61,7 +61,7 @@ def test_equal_clients_have_no_variance_between_them_and_dl_says_otherwise():
     variances = torch.tensor(sigma).double() ** 2
     cautious, moments = [], []
     for seed in range(10):
-        products = gram(simulate(tau=0.0, sigma=sigma, seed=seed))
+        products = gram(torch.stack(simulate(tau=0.0, sigma=sigma, seed=seed)))
         cautious.append(between(variances, products, replicates=4000, caution=2.0))
         moments.append(between_dl(variances, products, replicates=4000))
     assert max(cautious) < 0.1**2
@@ -71,7 +71,7 @@ def test_equal_clients_have_no_variance_between_them_and_dl_says_otherwise():
 def test_dl_is_right_on_average_where_noise_is_equal():
     sigma = [1.0] * 20
     found = [
-        between_dl(torch.ones(20).double(), gram(simulate(tau=2.0, sigma=sigma, seed=s)), replicates=4000)
+        between_dl(torch.ones(20).double(), gram(torch.stack(simulate(tau=2.0, sigma=sigma, seed=s))), replicates=4000)
         for s in range(5)
     ]
     assert np.mean(found) == pytest.approx(4.0, rel=0.05)
