@@ -13,7 +13,7 @@ from rich.table import Table
 from tacit.errors import TacitError
 from tacit.federation.site.layout import BUDGET
 from tacit.federation.site.limits import Limits, read_limits
-from tacit.federation.site.own_ledger import unpaid
+from tacit.federation.site.own_ledger import in_words, unpaid
 from tacit.privacy.guarantee import shown, shown_delta
 from tacit.privacy.ledger import reader, witness
 from tacit.privacy.ledger.filter import ROUNDING
@@ -119,7 +119,7 @@ def verify(path: Path, *, delta: float | None) -> Iterator[str]:
                 yield f"{text} {BUDGET}: nothing more will be charged"
     paid = {(entry["run"], entry["round"]) for entry in charges}
     for run, round in unpaid(file.parent, lambda run, round: (run, round) in paid):
-        yield f"round {round} of run {run} was answered and never charged"
+        yield f"{in_words(round)} of run {run} was answered and never charged"
 
 
 def _limits(file: Path) -> Limits | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tacit.build.parts import Parts, population_id
+from tacit.engine.history import asked_by
 from tacit.errors import LedgerError
 from tacit.federation.site import agreement, layout
 from tacit.federation.site.agreement import Agreement
@@ -16,6 +17,7 @@ from tacit.federation.site.limits import Limits
 from tacit.federation.site.own_rows import OWN_FILES
 from tacit.privacy.ledger import witness
 from tacit.privacy.ledger.ledger import Ledger
+from tacit.privacy.ledger.tables import QUERY
 
 
 def own_ledger(
@@ -44,6 +46,7 @@ def own_ledger(
         rounds=experiment.train.rounds,
         most_epsilon=agreed.terms.epsilon,
         accountant=experiment.privacy.accountant,
+        asked=asked_by(parts),
         marks=(folder / witness.NAME,),
     )
     refuse_forgotten(folder, ledger)
@@ -59,18 +62,24 @@ def refuse_forgotten(folder: Path, ledger: Ledger) -> None:
     """
     for run, round in unpaid(folder, lambda run, round: ledger.knows(round, run=run)):
         raise LedgerError(
-            f"{folder} holds the answer to round {round} of run {run}, and {ledger.path} knows no charge for it: restore the"
+            f"{folder} holds the answer to {in_words(round)} of run {run}, and {ledger.path} knows no charge for it: restore the"
             f" newest copy of the ledger and of {witness.NAME}; nothing was released."
         )
 
 
+def in_words(round: int) -> str:
+    """What an answer was to: a round, or the query."""
+    return "a query" if round == QUERY else f"round {round}"
+
+
 def unpaid(folder: Path, charged: Callable[[str, int], bool]) -> Iterator[tuple[str, int]]:
-    """(run, round) of every answer on a site's disk for which `charged(run, round)` is False and should not be.
+    """(run, round) of every answer on a site's disk for which `charged(run, round)` is False and should not be; a query's is QUERY.
 
     A run that promised nothing charges nothing, by its agreement; an answer whose agreement is gone counts as one that was to be
     paid for. Raises: BadInput for an agreement that is damaged.
     """
-    for run, round in layout.answers(folder):
+    queries = ((run, QUERY) for run, _ in layout.counted(folder))
+    for run, round in (*layout.answers(folder), *queries):
         if not charged(run, round):
             known = agreement.read(folder, run)
             if known is None or known.terms.event:

@@ -12,11 +12,13 @@ from tacit.data.csv_columns import declared_classes, encoded_width
 from tacit.data.dataset import Dataset
 from tacit.data.load import load, source
 from tacit.data.names import FROM_DATA
+from tacit.data.row_hashes import coins
 from tacit.data.sources.csv import csv
 from tacit.data.sources.npz import npz
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
-from tacit.experiment.asking import WORDS, shares
+from tacit.experiment.asking import EVALUATION, RANGES, WORDS, shares
+from tacit.federation.site.own_evaluation import HeldOut
 
 OWN_FILES = ("csv", "npz")  # sources where every site has a file of its own; the others are shared out for a trial
 
@@ -68,8 +70,8 @@ def refuse_undeployable(experiment: Experiment) -> None:
             raise BadInput(
                 'In a deployment no site knows the labels of another: declare them, as in data.classes = ["no", "yes"].'
             )
-    for query in shares(experiment):
-        raise BadInput(f"A deployment does not ask its sites for {WORDS[query]} yet: declare them, or leave them out.")
+    if RANGES in shares(experiment):
+        raise BadInput(f"A deployment does not ask its sites for {WORDS[RANGES]} yet: declare them, or leave them out.")
     if experiment.privacy.level == "maximum":
         raise BadInput('In a deployment no site exceeds its own budget: set privacy.level = "own" or "minimum".')
     if experiment.privacy.ledger is not None:
@@ -106,7 +108,7 @@ def public_rows(experiment: Experiment) -> Dataset:
 
 
 def own_rows(experiment: Experiment, *, name: str, path: str | None) -> Dataset:
-    """A site's training rows: all rows of its own file, or its share of a data set that is dealt out.
+    """A site's rows: all of its own file, or its share of a data set that is dealt out.
 
     Guarantee: of csv and npz rows nothing but `path` is opened, and zeros stand in the place of test rows: what is computed from
     those says nothing about the site.
@@ -122,11 +124,30 @@ def own_rows(experiment: Experiment, *, name: str, path: str | None) -> Dataset:
                 f"The site's data file {path} does not exist: put the rows there, or correct data in site.toml."
             )
         return _without_test_rows(_file(experiment, path))
-    dataset, _, population = clients(experiment)
+    whole = experiment.data.model_copy(update={"held_out": None})  # which rows are held out is `without_held_out`'s
+    dataset, _, population = clients(experiment.model_copy(update={"data": whole}))
     if name not in population.names:
         raise BadInput(f"This experiment has no client of the site's name among its {len(population)}.")
     client = population[population.names.index(name)]
     return replace(dataset, x=client.x, y=client.y, client=None)
+
+
+def without_held_out(rows: Dataset, experiment: Experiment) -> tuple[Dataset, HeldOut | None]:
+    """A site's rows without those that the experiment holds out (`data.held_out`), and those; None where it holds out none.
+
+    Guarantee: on which side a record is follows from the record, the share and the seed alone, by the coins of a simulation.
+
+    Raises: BadInput where no row is left to train on, and for rows that stay in a file.
+    """
+    share = experiment.data.held_out
+    if share is None:
+        return rows, None
+    if rows.mapped:
+        raise BadInput("Rows that stay in a file are not divided: leave out data.held_out.")
+    held = torch.from_numpy(coins(rows.x, rows.y, share=share, seed=experiment.run.seed, purpose=EVALUATION))
+    if bool(held.all()):
+        raise BadInput("data.held_out leaves the site no row to train on: it needs more rows, or a smaller share.")
+    return replace(rows, x=rows.x[~held], y=rows.y[~held]), HeldOut(rows.x[held], rows.y[held])
 
 
 def _without_test_rows(dataset: Dataset) -> Dataset:
