@@ -42,7 +42,7 @@ class Server:
         _, _, population = clients(chosen)
         sizes = tuple(population.sizes.tolist())
         epsilons, privacy = tuple(population.epsilons.tolist()), chosen.privacy
-        self.roster = Roster(population.names, sizes, epsilons, privacy.delta, privacy.unit_kept)
+        self.roster = Roster(population.names, sizes, epsilons, privacy.run_delta, privacy.unit_kept)
         self.parts = assemble(chosen, clients(chosen)[0], self.roster.population((1, 8, 8)))
         event = self.parts.algorithm.cost(self.parts.population[0])
         told = {"epsilon": 1.0, "rounds": 3, "parameters": self.parts.params.numel(), "frozen": self.parts.frozen}

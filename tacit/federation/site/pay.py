@@ -71,14 +71,13 @@ def refuse_spent(joined: Joined) -> None:
     start, its first round says so.
     """
     ledger, event = joined.ledger, joined.parts.algorithm.cost(joined.client)
-    queries = joined.agreement.terms.queries
-    if ledger is None or event is None or not (queries or ledger.other_runs(joined.limits.unit)):
+    queries, others = joined.agreement.terms.queries, ledger is not None and ledger.other_runs(joined.limits.unit)
+    if ledger is None or event is None or not (queries or others):
         return
     if ledger.rounds_left(joined.client, event, hint=joined.agreement.terms.rounds) < 1:
-        beside = f" and {' and '.join(queries)} beside it" if queries else ""
-        raise BudgetExhausted(
-            f"{_budget(joined.limits)} is used up: it does not pay for one round of this run{beside}."
-        )
+        what = " and ".join(["one round of this run", *(f"the query {query} beside it" for query in queries)])
+        why = "is used up: it does not pay for" if others else "does not pay for"
+        raise BudgetExhausted(f"{_budget(joined.limits)} {why} {what}.")
 
 
 def prepay(joined: Joined, releases: int) -> None:
@@ -146,12 +145,11 @@ def promise_of(joined: Joined) -> str:
 
 def _once(joined: Joined) -> str:
     """What the site answers beside its rounds, and what that costs by itself."""
-    text, priced = "", joined.parts.plan.priced
+    text = ""
     for query, share in shares(joined.parts.experiment).items():
-        costs = f"epsilon {shown(share * joined.agreement.terms.epsilon)} ({share:g} of it)" if priced else "no noise"
-        text += (
-            f" Beside its rounds the site answers once, for ever, with counts for {WORDS[query]}, for at most {costs}."
-        )
+        costs = f"for at most epsilon {shown(share * joined.agreement.terms.epsilon)} ({share:g} of it)"
+        how = costs if joined.parts.plan.priced else "without noise"
+        text += f" Beside its rounds the site answers once, for ever, with counts for {WORDS[query]}, {how}."
     return text
 
 
