@@ -81,6 +81,19 @@ def test_a_run_that_holds_out_nothing_answers_no_query(server):
     assert asking.charges() == []
 
 
+def test_an_agreement_that_was_edited_to_hold_a_query_gets_no_counts(server):
+    asking = server()
+    asking.agree()
+    (path,) = asking.folder.glob("runs/*/agreement.json")
+    record = json.loads(path.read_text())
+    record["terms"]["asked"] = '{"evaluation": ""}'
+    path.write_text(json.dumps(record))
+    asking.restart()
+    with pytest.raises(Refused, match="holds out no rows"):
+        count(asking)
+    assert asking.charges() == []
+
+
 @pytest.mark.parametrize("asked", ["", '{"evaluation": ""}', '{"evaluation": "", "ranges": ""}'])
 def test_a_server_that_prices_the_query_otherwise_gets_no_agreement(server, asked):
     asking = server(data=HELD)
@@ -93,7 +106,7 @@ def test_what_the_site_signs_names_the_query_and_its_share_of_epsilon(agreed):
     asking = agreed(privacy={"evaluation_share": 0.5})
     promise = next(asking.folder.glob("runs/*/promise.txt")).read_text()
     assert "answers once, for ever, with counts for results on the rows of data.held_out" in promise
-    assert "for at most epsilon 0.500 (0.5 of it)" in promise
+    assert "for at most epsilon 0.500 (50 % of it)" in promise
     assert "its one answer to the query evaluation costs" in asking.log()[-1]["text"]
     stored = json.loads(next(asking.folder.glob("runs/*/agreement.json")).read_text())["terms"]["asked"]
     assert json.loads(stored) == {"evaluation": json.loads(asking.terms["asked"])["evaluation"]}

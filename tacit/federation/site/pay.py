@@ -147,7 +147,7 @@ def _once(joined: Joined) -> str:
     """What the site answers beside its rounds, and what that costs by itself."""
     text = ""
     for query, share in shares(joined.parts.experiment).items():
-        costs = f"for at most epsilon {shown(share * joined.agreement.terms.epsilon)} ({share:g} of it)"
+        costs = f"for at most epsilon {shown(share * joined.agreement.terms.epsilon)} ({100 * share:g} % of it)"
         how = costs if joined.parts.plan.priced else "without noise"
         text += f" Beside its rounds the site answers once, for ever, with counts for {WORDS[query]}, {how}."
     return text
