@@ -1,6 +1,7 @@
 """A query in a run: paid for by every client that can, noised, kept in the run's folder, and never answered twice."""
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from dataclasses import replace as with_mark
 from functools import partial
@@ -56,6 +57,9 @@ class Answers:
         """As plain values for the folder."""
         counts = {client: values.tolist() for client, values in self.counts.items()}
         return {"attempt": self.attempt, "question": self.question, "noise_std": self.stds, "counts": counts}
+
+
+Asking = Callable[..., Answers]  # as `ask`
 
 
 def ask(

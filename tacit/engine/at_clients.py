@@ -1,6 +1,5 @@
 """Evaluation where the rows are: every client judges the model on rows that it held out, and answers once, with noise."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +10,7 @@ from tacit import metrics, tasks
 from tacit.build.parts import Parts
 from tacit.data.dataset import Dataset
 from tacit.digest import mark, tensor_bytes
-from tacit.engine.asking import Answers, ask
+from tacit.engine.asking import Answers, Asking, ask
 from tacit.engine.folder import Folder
 from tacit.errors import AnsweredOnce, BudgetExhausted, Unanswered
 from tacit.experiment import Experiment
@@ -22,8 +21,6 @@ from tacit.privacy.queries.mechanism import Counts
 from tacit.train.apart import answers_apart
 from tacit.train.frozen import training
 from tacit.types import Client
-
-Asking = Callable[..., Answers]  # as `ask`
 
 
 @dataclass(frozen=True, eq=False)

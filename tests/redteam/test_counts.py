@@ -260,7 +260,7 @@ def test_counts_that_the_ledger_knows_no_charge_for_stop_the_site(agreed):
     asking.restart()
     with pytest.raises(Refused, match=UNSAID):
         count(asking)
-    assert "holds the answer to a query" in asking.log()[-1]["text"]
+    assert "holds the answer to the query evaluation" in asking.log()[-1]["text"]
 
 
 def test_the_charge_is_on_disk_when_the_noise_is_drawn(agreed, monkeypatch):
@@ -362,3 +362,69 @@ def test_the_time_of_counting_is_not_seen_where_the_site_wants_that(agreed):
         with contextlib.suppress(Refused):
             ask()
         assert time.monotonic() - began >= 1.0
+
+
+def describe(asking, body=b""):
+    return asking.ask(body, kind="count", run=RUN, query="stats")[1]
+
+
+def test_statistics_are_answered_once_and_paid_for_before_their_noise_and_end_no_run(agreed, monkeypatch):
+    asking, real, seen = agreed(privacy={"stats": ["label"]}), NoisyCounts.noise, []
+
+    def watched(self, *given):
+        seen.append(asking.charges())
+        return real(self, *given)
+
+    monkeypatch.setattr(NoisyCounts, "noise", watched)
+    first = describe(asking)
+    asking.train(0)
+    asking.restart()
+    assert describe(asking) == first
+    assert asking.charges() == [QUERY, 0]
+    assert seen == [[QUERY]]
+    assert len(counts(first)) == 10
+
+
+def test_a_question_for_statistics_has_no_body(agreed):
+    asking = agreed(privacy={"stats": ["label"]})
+    for body in (b"age", asking.parameters(asking.parts.params)):
+        with pytest.raises(Refused, match="the question has more than its name"):
+            describe(asking, body)
+    assert asking.charges() == []
+    describe(asking)
+
+
+def test_statistics_that_were_paid_for_and_lost_are_not_drawn_again(agreed, monkeypatch):
+    asking = agreed(privacy={"stats": ["label"]})
+    with monkeypatch.context() as patch:
+        patch.setattr(counted, "released", killed)
+        with pytest.raises(Refused, match=UNSAID):
+            describe(asking)
+    asking.restart()
+    with pytest.raises(Refused, match="paid for before and its answer lost"):
+        describe(asking)
+    asking.train(0)
+    assert asking.charges() == [QUERY, 0]
+
+
+def test_a_charge_for_one_query_does_not_vouch_for_the_answer_to_another(agreed, tmp_path):
+    asking = agreed(privacy={"stats": ["label"]})
+    describe(asking)
+    for name in ("ledger.db", "ledger.mark"):
+        shutil.copy(asking.folder / name, tmp_path / name)
+    count(asking)
+    for name in ("ledger.db", "ledger.mark"):
+        shutil.copy(tmp_path / name, asking.folder / name)
+    asking.restart()
+    with pytest.raises(Refused, match=UNSAID):
+        describe(asking)
+    assert "holds the answer to the query evaluation" in asking.log()[-1]["text"]
+
+
+def test_rounds_and_both_queries_stay_within_the_budget(agreed):
+    asking = agreed(privacy={"stats": ["label"], "stats_share": 0.3})
+    describe(asking)
+    for round in range(3):
+        asking.train(round)
+    reply, _ = asking.ask(asking.parameters(asking.parts.params), kind="count", run=RUN, query="evaluation")
+    assert 0.97 * EPSILONS[0] < reply["epsilon"] <= EPSILONS[0]

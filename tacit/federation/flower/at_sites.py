@@ -17,14 +17,14 @@ from tacit.engine.asking import Answers, Query, cost_of, keep, kept, paid_for
 from tacit.engine.folder import Folder
 from tacit.engine.wire import unpack
 from tacit.errors import BadInput, BudgetExhausted, Unanswered
+from tacit.experiment.asking import HELD_OUT, SIDES
 from tacit.federation.flower import open_question
 from tacit.federation.flower.gather import Heard, gather
 from tacit.federation.flower.trainer import AWAY, spent_of
-from tacit.federation.site.final_model import sent
 from tacit.privacy.ledger.ledger import Ledger
 
 ONLY = 0  # a query has one question, where those of training are counted by rounds
-MORE_ROWS, SPARE_ROWS = 10, 1000  # than the share of held-out rows leads to expect: beyond, an answer is not believed
+MORE_ROWS, SPARE_ROWS = 10, 1000  # than a site's size leads to expect: beyond, an answer is not believed
 FAR = 40.0  # standard deviations, which no noise is
 
 
@@ -49,8 +49,10 @@ class AtSites:
 
     grid: Grid
     nodes: dict[int, int]  # client index -> Flower node
-    params: torch.Tensor = field(repr=False)  # the model that sites are asked about
     seconds: float
+    about: bytes = field(
+        default=b"", repr=False
+    )  # the model that sites are asked about, where they are asked about one
     missing: dict[str, str] = field(default_factory=dict)
     spent: dict[str, float] = field(default_factory=dict)
 
@@ -64,16 +66,16 @@ class AtSites:
         question: str = "",
         about: Population | None = None,
     ) -> Answers:
-        """The sites' answers: those in the folder, and those of who is asked now.
+        """The sites' answers: those in the folder, and those of who is asked now. `about` are rows that nobody has here.
 
         Raises: Unanswered where nobody answers, naming everybody; BudgetExhausted where nobody can pay; AnsweredOnce where the
         ledger was charged for another question.
         """
         name = question_file(query.name)
-        body = open_question.find(folder, name, ONLY) or open_question.keep(folder, name, ONLY, sent(self.params))
-        question = mark(
-            "model", tensor_bytes(unpack(body).tensors["params"])
-        )  # of what is asked, whatever is trained by now
+        before = open_question.find(folder, name, ONLY)
+        body = open_question.keep(folder, name, ONLY, self.about) if before is None else before
+        if body:  # what is asked about, whatever is trained by now
+            question = mark("model", tensor_bytes(unpack(body).tensors["params"]))
         attempt = mark("deployed query", folder.run, repr(query), question)
         known = kept(folder.path).get(query.name, Answers(attempt, {}, {}, question))
         if paid_for(known, ledger, folder, query).attempt != attempt:
@@ -147,7 +149,7 @@ def counts_of(raw: bytes, parts: Parts, query: Query, index: int) -> np.ndarray:
     """The noised counts of a site's answer.
 
     Guarantee: as many whole numbers as the query has cells, in the site's own name, none of them larger than ten times the rows
-    that a site of its size is expected to hold out, and a thousand, and any noise. What passes may still be a lie.
+    that a site of its size is expected to count, and a thousand, and any noise. What passes may still be a lie.
 
     Raises: BadInput for anything else, in words that quote no more than names and shapes.
     """
@@ -160,7 +162,8 @@ def counts_of(raw: bytes, parts: Parts, query: Query, index: int) -> np.ndarray:
     if counts.dtype != torch.int64 or counts.shape != (query.cells,):
         raise BadInput(f"it sent {list(counts.shape)[:4]} of {counts.dtype} where {query.cells} counts belong")
     share = parts.experiment.data.held_out or 0.0
-    rows = MORE_ROWS * client.size * share / (1 - share) + SPARE_ROWS
+    expected = client.size * share / (1 - share) if SIDES[query.name] == HELD_OUT else client.size
+    rows = MORE_ROWS * expected + SPARE_ROWS
     most = math.sqrt(query.l2_squared) * rows + FAR * noise_std(parts, query, index)
     if int(counts.max()) > most or int(counts.min()) < -most:
         raise BadInput("it sent a count that is larger than any honest one")

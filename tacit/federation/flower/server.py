@@ -14,6 +14,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from tacit.build.parts import Parts, assemble, with_rule
 from tacit.engine.at_clients import evaluate_at_clients, judged_by
+from tacit.engine.describing import columns_asked, describe
 from tacit.engine.folder import Folder, open_folder
 from tacit.engine.folder import replace as write_file
 from tacit.engine.history import History, finish, note_clients, open_ledger
@@ -127,7 +128,8 @@ def _serve(
     grid: Grid, experiment: Experiment, call: Call, folder: Folder, status: Status, observe: Observer
 ) -> History:
     rows = public_rows(experiment)
-    judged_by(experiment, rows)  # a metric that cannot be asked for is refused before anybody is greeted
+    judged_by(experiment, rows)  # a metric or a column that cannot be asked for is refused before anybody is greeted
+    columns_asked(experiment, rows)
     nodes, facts = muster(grid, experiment, call)
     roster = _roster(experiment, call.sites, facts, folder)
     population = roster.population(shape(rows))
@@ -157,8 +159,9 @@ def _serve(
     trainer = OverGrid(grid, folder, here, roster.names, terms, patience, least, door, odd)
     sites.trainer = trainer
     status.write(folder, "running", f"{len(here)} of {len(roster.names)} sites are here")
+    describe(parts, ledger, folder, asking=AtSites(grid, trainer.nodes, patience))
     state, stopped = _trained(parts, ledger, folder, trainer, observe)
-    asking = AtSites(grid, trainer.nodes, state.result.cpu(), patience)
+    asking = AtSites(grid, trainer.nodes, patience, sent(state.result.cpu()))
     at_clients = evaluate_at_clients(parts, ledger, folder, state.result, asking=asking)
     if at_clients is not None:
         at_clients |= {"missing": asking.missing}

@@ -10,8 +10,10 @@ from tacit.data.csv_columns import pinned_columns
 from tacit.data.load import source
 from tacit.data.sources.csv import csv
 from tacit.engine.at_clients import judged_by
+from tacit.engine.describing import columns_asked
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
+from tacit.experiment.asking import shares
 from tacit.experiment.combinations import refuse_passed
 from tacit.federation.operate.certificates import make_authority, make_node_key, make_server
 from tacit.federation.operate.layout import Federation, app_digest
@@ -111,8 +113,8 @@ def deployable(experiment: Experiment, sites: str, *, trial: bool) -> Experiment
     The noise is the operating system's unless `trial`; a threshold that is left out becomes the smallest that holds against
     `privacy.colluding` sites; columns are pinned as the public test rows have them.
 
-    Raises: BadInput for settings that cannot be deployed, a threshold that does not hold, a metric that sites cannot be asked for,
-    or names where rows are dealt out; BadData for public rows that cannot be read.
+    Raises: BadInput for settings that cannot be deployed, a threshold that does not hold, a metric or a column that sites cannot be
+    asked for,    or names where rows are dealt out; BadData for public rows that cannot be read.
     """
     refuse_passed(experiment)
     values = experiment.model_dump(exclude_none=True)
@@ -134,8 +136,10 @@ def deployable(experiment: Experiment, sites: str, *, trial: bool) -> Experiment
     refuse_undeployable(chosen)
     refuse_threshold(chosen, clients=count)
     chosen = with_public_rows(chosen) if chosen.data.name in OWN_FILES else chosen
-    if chosen.data.name in OWN_FILES or chosen.data.held_out is not None:
-        judged_by(chosen, public_rows(chosen))
+    if chosen.data.name in OWN_FILES or shares(chosen):
+        rows = public_rows(chosen)
+        judged_by(chosen, rows)
+        columns_asked(chosen, rows)
     return chosen
 
 

@@ -61,7 +61,7 @@ class Open:
 
 @dataclass(frozen=True)
 class Count:
-    """Answer an agreed query about the model that came along: noised counts of rows that the site holds out, once for ever.
+    """Answer an agreed query, about the model that came along where one is judged: noised counts of the site's rows, once for ever.
 
     What is counted, of which rows and with which noise, is not in the question: the site has it from its agreement.
     """

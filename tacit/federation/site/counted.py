@@ -1,8 +1,8 @@
-"""A query at a site: noised counts of the rows that the experiment holds out, paid for first, answered once a run and for ever.
+"""A query at a site: noised counts of its rows, paid for first, answered once a run and for ever.
 
-The question brings a model and nothing else. What is counted, of which rows, with which noise and at which price is what the site
-has agreed to when the run began. It is the last question of a run: whoever asks for the counts gets no further round, so that
-nobody looks at held-out rows and then goes on.
+The question brings a model, or nothing where none is judged. What is counted, of which rows, with which noise and at which price
+is what the site has agreed to when the run began. To be asked about held-out rows is the end of a run: whoever asks gets no
+further round, so that nobody looks at them and then goes on.
 """
 
 import hashlib
@@ -12,16 +12,18 @@ from pathlib import Path
 import torch
 
 from tacit.digest import mark, tensor_bytes
-from tacit.engine.asking import released
+from tacit.engine.asking import Query, released
 from tacit.engine.at_clients import Evaluation, judged_by
+from tacit.engine.describing import columns_asked
 from tacit.engine.wire import pack
 from tacit.errors import Refused
+from tacit.experiment.asking import EVALUATION
 from tacit.federation.site import layout, outbox, store
 from tacit.federation.site.agreement import Agreement
 from tacit.federation.site.broadcast import read_broadcast
 from tacit.federation.site.join import Joined
 from tacit.federation.site.pay import pay_query
-from tacit.types import Message
+from tacit.types import Client, Message
 
 ONLY = 0  # the one question of a query, where an outbox counts rounds
 CHECK_BYTES = 32  # SHA-256 of question and answer, in front of a kept answer
@@ -36,10 +38,8 @@ def refuse_unasked(agreed: Agreement, query: str) -> None:
 
 def refuse_ended(site: Path, agreed: Agreement) -> None:
     """Refuses a new round of a run whose counts were asked for: the server has called its model the last. Raises: Refused."""
-    folder = layout.run_folder(site, agreed.run)
-    for query in agreed.terms.queries:
-        if layout.round_files(layout.counted_folder(folder, query)):
-            raise Refused(f"The server has asked the query {query}, which ends the run: there is no round after it.")
+    if layout.round_files(_folder(site, agreed, EVALUATION)):
+        raise Refused(f"The server has asked the query {EVALUATION}, which ends the run: there is no round after it.")
 
 
 def kept(site: Path, agreed: Agreement, query: str, body: bytes) -> bytes | None:
@@ -54,44 +54,53 @@ def kept(site: Path, agreed: Agreement, query: str, body: bytes) -> bytes | None
 
 
 def answer(site: Path, joined: Joined, query: str, body: bytes) -> bytes:
-    """The site's noised counts for the model in `body`, as bytes for the wire.
+    """The site's noised counts, as bytes for the wire.
 
     Guarantee: the question is the query's own on disk, and the ledger charged on disk, before any noise is drawn; the answer is
-    on disk before it is returned. Nothing but the finite parameters of the agreed number is taken from the question, and whether
-    it is answered does not depend on a row: without any held-out row the counts are zeros, with noise.
+    on disk before it is returned. Nothing but the finite parameters of the agreed number is taken from a question about a model,
+    nothing at all from any other, and whether it is answered does not depend on a row: without any row the counts are zeros, with
+    noise.
 
     Assumes: `refuse_unasked` and `kept` have let it pass.
 
     Raises: Refused for other parameters, for another question than the first, and where an answer that was paid for is lost and
     cannot be given again bit for bit; BudgetExhausted; LedgerError, OSError.
     """
-    params = read_broadcast(body, joined.agreement.terms).tensors["params"]
-    asked = _evaluation(joined, params)
-    client = joined.asked
-    if client is None:
-        raise Refused(f"The site holds out no rows for the query {query}.")
+    asked, client, question = _evaluation(joined, body) if query == EVALUATION else _columns(joined, body)
     noise = joined.parts.plan.query_noise(query, client.index, l2_squared=asked.l2_squared, cells=asked.cells)
-    folder, question = store.make_folder(_folder(site, joined.agreement, query)), mark("model", tensor_bytes(params))
+    folder = store.make_folder(_folder(site, joined.agreement, query))
     outbox.bind(folder, ONLY, body, called=f"The query {query}")
-    pay_query(joined, query, _attempt(joined, asked, question))
+    pay_query(joined, query, _attempt(joined, asked, client, question))
     counts = released(joined.parts, asked, client, noise, question)
     raw = pack(Message(client.id, {"counts": torch.from_numpy(counts)}))
     outbox.keep(folder, ONLY, body, _check(body, raw) + raw)
     return raw
 
 
-def _evaluation(joined: Joined, params: torch.Tensor) -> Evaluation:
+Counted = tuple[Query, Client, str]  # what is counted, of whose rows, and the digest of what it is asked about
+
+
+def _evaluation(joined: Joined, body: bytes) -> Counted:
+    """The model that came along, judged on the rows that the experiment holds out."""
+    params = read_broadcast(body, joined.agreement.terms).tensors["params"]
     judged = judged_by(joined.parts.experiment, joined.parts.dataset)
-    if judged is None:
+    if judged is None or joined.asked is None:
         raise Refused("This run holds out no rows.")
-    return Evaluation(judged, joined.parts, params)
+    return Evaluation(judged, joined.parts, params), joined.asked, mark("model", tensor_bytes(params))
 
 
-def _attempt(joined: Joined, asked: Evaluation, question: str) -> str:
+def _columns(joined: Joined, body: bytes) -> Counted:
+    """The columns that the experiment names, of the rows that are trained on."""
+    query = columns_asked(joined.parts.experiment, joined.parts.dataset)
+    if query is None or body:
+        raise Refused("This run asks for no statistics, or the question has more than its name.")
+    return query, joined.client, ""
+
+
+def _attempt(joined: Joined, asked: Query, client: Client, question: str) -> str:
     """The name of the release: the same name is the same bits. What cannot be repeated has another one every time."""
-    rows = joined.parts.releases.client(joined.asked) if joined.asked is not None else b""
     fresh = uuid.uuid4().hex if joined.parts.nonce else ""
-    return mark("site", rows, repr(asked), question, fresh)
+    return mark("site", joined.parts.releases.client(client), repr(asked), question, fresh)
 
 
 def _folder(site: Path, agreed: Agreement, query: str) -> Path:

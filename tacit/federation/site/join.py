@@ -20,11 +20,12 @@ from tacit.data.load import source
 from tacit.data.population import rows_mark
 from tacit.digest import mark, question_mark
 from tacit.engine.at_clients import judged_by
+from tacit.engine.describing import columns_asked
 from tacit.engine.trainers import make
 from tacit.engine.trainers.processes import Trainer
 from tacit.errors import BadInput, Refused
 from tacit.experiment import Experiment
-from tacit.experiment.asking import EVALUATION, shares
+from tacit.experiment.asking import EVALUATION, STATS, shares
 from tacit.federation.site import layout
 from tacit.federation.site.agreement import Agreement, terms_of
 from tacit.federation.site.consent import refuse_beyond, refuse_crowd, refuse_device, refuse_parameters, refuse_steps
@@ -144,14 +145,18 @@ def asked_of(parts: Parts, index: int) -> dict[str, DpEvent | None]:
 
     Guarantee: the noise of every one of them can be drawn as it is priced. It is a function of the experiment and the roster.
 
-    Raises: Refused for a metric that cannot be asked for, and for noise that is too wide.
+    Raises: Refused for a metric or a column that cannot be asked for, and for noise that is too wide.
     """
     try:
-        judged = judged_by(parts.experiment, parts.dataset)
-        if judged is not None:
-            parts.plan.query_noise(EVALUATION, index, l2_squared=judged.l2_squared, cells=judged.cells)
+        counted = {
+            EVALUATION: judged_by(parts.experiment, parts.dataset),
+            STATS: columns_asked(parts.experiment, parts.dataset),
+        }
+        for query, one in counted.items():
+            if one is not None:
+                parts.plan.query_noise(query, index, l2_squared=one.l2_squared, cells=one.cells)
     except BadInput as error:
-        raise Refused(f"What the experiment asks of held-out rows cannot be answered: {error}") from None
+        raise Refused(f"What the experiment asks beside training cannot be answered: {error}") from None
     priced = parts.plan.asked(index)
     return {query: priced.get(query) for query in shares(parts.experiment)}
 

@@ -163,7 +163,9 @@ class Site:
         agreement.refuse_many(self.folder, run, most=limits.most_runs)
         size, privacy = len(read_rows(self.folder, experiment, settings, local=self._local).y), experiment.privacy
         if shares(experiment):
-            raise Refused("The server does not speak Tacit, so it asks no queries: leave out data.held_out.")
+            raise Refused(
+                "The server does not speak Tacit, so it asks no queries: leave out data.held_out and privacy.stats."
+            )
         if kind_of(experiment).plans.trusts_server:
             raise Refused("The server does not speak Tacit, so it adds no noise: only local DP protects the site.")
         roster = Roster((settings["name"],), (size,), (limits.epsilon,), privacy.run_delta, privacy.unit_kept)

@@ -278,3 +278,56 @@ def test_a_site_whose_rows_tacit_never_sees_answers_no_query(federation):
     path.write_text(path.read_text() + "examples = 60\n")
     with pytest.raises(TacitError, match="answer nothing about held-out ones"):
         deployed.run()
+
+
+STATS = {"stats": ["label"], "stats_share": 0.2}
+
+
+def test_sites_describe_their_columns_once_before_round_0_as_a_simulations_clients_do(federation, tmp_path):
+    deployed = federation(privacy=STATS)
+    simulated = tacit.run(deployed.experiment, out=tmp_path / "simulated", page=False)
+    history = deployed.run()
+    assert same_model(tmp_path / "simulated", history.out)
+    told, expected = (json.loads((place / "stats.json").read_text()) for place in (history.out, tmp_path / "simulated"))
+    assert told == expected
+    assert (told["answered"], told["missing"], told["columns"][0]["column"]) == (3, {}, "label")
+    assert charges(deployed.site(0)) == [QUERY, 0, 1, 2]
+    assert history.summary["guarantee"] == simulated.summary["guarantee"]
+    assert history.summary["queries"]["stats"]["share"] == 0.2
+    assert all(
+        spent <= limit for spent, limit in zip(history.summary["sites"]["epsilon"].values(), (1, 2, 8), strict=True)
+    )
+
+
+def test_statistics_and_evaluation_of_one_run_are_two_answers_and_two_charges(federation):
+    deployed = federation(data=HELD, privacy=STATS, run={"randomness": "os"})
+    history = deployed.run()
+    assert charges(deployed.site(0)) == [QUERY, 0, 1, 2, QUERY]
+    assert history.summary["at_clients"]["answered"] == 3
+    again = deployed.run(resume=True)
+    assert again.summary["at_clients"] == history.summary["at_clients"]
+    assert charges(deployed.site(0)) == [QUERY, 0, 1, 2, QUERY]
+    promise = next(deployed.site(0).glob("runs/*/promise.txt")).read_text()
+    assert "counts for statistics of the columns of privacy.stats, for at most epsilon 0.200 (20 % of it)" in promise
+
+
+def test_who_does_not_describe_its_columns_is_named_and_the_run_goes_on(federation):
+    deployed = federation(privacy=STATS)
+
+    def see(message):
+        if is_count(message) and message.metadata.dst_node_id == 2:
+            return lambda asked: refusal("no.", to=asked)
+        return None
+
+    history = deployed.run(Watching(deployed, see))
+    told = json.loads((history.out / "stats.json").read_text())
+    assert told["missing"] == {"client-1": "no."}
+    assert told["answered"] == 2
+    assert history.summary["stopped"] == "rounds"
+
+
+def test_statistics_of_a_column_that_is_not_there_are_refused_before_anybody_is_greeted(federation):
+    deployed = federation(privacy={"stats": ["labl"]})
+    with pytest.raises(BadInput, match=r"There is no column 'labl' to count. Did you mean 'label'"):
+        deployed.run()
+    assert not (deployed.site(0) / "log.jsonl").exists()

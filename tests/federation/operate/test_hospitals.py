@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 import tacit
 from tacit.build.parts import build
 from tacit.cli.app import app
+from tacit.engine.describing import read_stats
 from tacit.engine.run_files import read
 from tacit.errors import BadInput, RunExists, TacitError
 from tacit.experiment import Experiment
@@ -126,13 +127,20 @@ def test_hospitals_without_any_public_row_train_and_know_what_they_say_themselve
     )
     Path("hospitals.toml").write_text(text)
     os.remove("public-test.csv")
-    federation = make("--set", "train.rounds=3")
+    federation = make(
+        "--set", "train.rounds=3", "--set", 'privacy.stats=["radius", "diagnosis"]', "--set", "privacy.stats_share=0.5"
+    )
     put_rows(federation)
     history = deployed(federation)
     assert history.summary["test_accuracy"] is None
     assert history.summary["at_clients"]["answered"] == 3
     assert 0 <= history.summary["at_clients"]["metrics"]["accuracy"]["value"] <= 1
     assert any("there are no public test rows" in note for note in history.summary["notes"])
+    shown = CliRunner().invoke(app, ["stats", "federation"], catch_exceptions=False).output
+    assert "3 of 3 clients answered." in shown
+    assert "malignant" in shown
+    (radius,) = (one for one in read_stats(Path("federation"))["columns"] if one["column"] == "radius")
+    assert radius["mean"]["value"] == pytest.approx(14, abs=5)
     ending(history)
     assert "not known: there are no public test rows" in json.dumps(run_page(read(history.out)))
     predicted = tacit.load(history.out).predict(
