@@ -161,6 +161,8 @@ def _serve(
     status.write(folder, "running", f"{len(here)} of {len(roster.names)} sites are here")
     describe(parts, ledger, folder, asking=AtSites(grid, trainer.nodes, patience))
     state, stopped = _trained(parts, ledger, folder, trainer, observe)
+    if EVALUATION in shares(experiment):
+        trainer.away()  # who is back is let in, and asked
     asking = AtSites(grid, trainer.nodes, patience, sent(state.result.cpu()))
     at_clients = evaluate_at_clients(parts, ledger, folder, state.result, asking=asking)
     if at_clients is not None:

@@ -128,10 +128,19 @@ def test_hospitals_without_any_public_row_train_and_know_what_they_say_themselve
     Path("hospitals.toml").write_text(text)
     os.remove("public-test.csv")
     federation = make(
-        "--set", "train.rounds=3", "--set", 'privacy.stats=["radius", "diagnosis"]', "--set", "privacy.stats_share=0.5"
+        "--set",
+        "train.rounds=3",
+        "--set",
+        'privacy.stats=["radius", "diagnosis"]',
+        "--set",
+        "privacy.stats_share=0.5",
+        "--set",
+        "privacy.epsilon=8.0",
     )
     put_rows(federation)
     history = deployed(federation)
+    for record in history.rounds:
+        observer(Experiment.load("hospitals.toml"))(record)  # as `up` and the server say it
     assert history.summary["test_accuracy"] is None
     assert history.summary["at_clients"]["answered"] == 3
     assert 0 <= history.summary["at_clients"]["metrics"]["accuracy"]["value"] <= 1
