@@ -39,6 +39,10 @@ class AnsweredOnce(LedgerError):
     """A query was charged, and its answer is not kept or not the one that would be given now: there is no second one."""
 
 
+class Unanswered(TacitError):
+    """Nobody answered a query of a deployment; names everybody, with the reasons."""
+
+
 class TrainingDiverged(TacitError):
     """A loss or an update that is not finite; names the client and the round."""
 

@@ -21,7 +21,7 @@ from tacit.engine.trainers.processes import Reply, Trainer
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.federation.site.agreement import terms_of
-from tacit.federation.site.join import Joined, join
+from tacit.federation.site.join import Joined, asked_of, join
 from tacit.federation.site.key_files import make_keys
 from tacit.federation.site.make import make_site
 from tacit.federation.site.own_rows import OWN_FILES, refuse_paths, refuse_undeployable
@@ -74,6 +74,8 @@ class Asked:
                 epsilon=epsilons[index],
                 rounds=experiment.train.rounds,
                 parameters=parts.params.numel(),
+                frozen=parts.frozen,
+                asked=asked_of(parts, index),
             )
         )
         ask = {"run": run, "terms": terms}

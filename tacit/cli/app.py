@@ -226,7 +226,9 @@ def audit_command(
 
 @app.command("stats", epilog=EXPERIMENT)
 def stats_command(
-    experiment: Annotated[str, typer.Argument(help="A TOML file or a shipped experiment.")],
+    experiment: Annotated[
+        str, typer.Argument(help="A TOML file or a shipped experiment; or a folder whose statistics are shown.")
+    ],
     columns: Annotated[
         list[str] | None, typer.Option("--column", help="A column to describe; may be repeated; all if left out.")
     ] = None,

@@ -13,11 +13,11 @@ from rich.table import Table
 from tacit.errors import TacitError
 from tacit.federation.site.layout import BUDGET
 from tacit.federation.site.limits import Limits, read_limits
-from tacit.federation.site.own_ledger import unpaid
+from tacit.federation.site.own_ledger import in_words, unpaid
 from tacit.privacy.guarantee import shown, shown_delta
 from tacit.privacy.ledger import reader, witness
 from tacit.privacy.ledger.filter import ROUNDING
-from tacit.privacy.ledger.tables import COLUMNS
+from tacit.privacy.ledger.tables import COLUMNS, QUERY
 
 MOST_ROWS = 40
 CAPTION = (
@@ -117,9 +117,12 @@ def verify(path: Path, *, delta: float | None) -> Iterator[str]:
             if unit == limits.unit and epsilon > limits.epsilon * (1 + ROUNDING):
                 text = f"the runs of {client} have sealed epsilon {shown(epsilon)} per {unit}, more than the {limits.epsilon:g} of"
                 yield f"{text} {BUDGET}: nothing more will be charged"
-    paid = {(entry["run"], entry["round"]) for entry in charges}
-    for run, round in unpaid(file.parent, lambda run, round: (run, round) in paid):
-        yield f"round {round} of run {run} was answered and never charged"
+    paid = {
+        (entry["run"], entry["attempt"].partition(":")[0] if entry["round"] == QUERY else entry["round"])
+        for entry in charges
+    }
+    for run, what in unpaid(file.parent, lambda run, what: (run, what) in paid):
+        yield f"{in_words(what)} of run {run} was answered and never charged"
 
 
 def _limits(file: Path) -> Limits | None:

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tacit.engine.describing import read_stats
 from tacit.experiment import Experiment
 from tacit.privacy.queries.described import QUANTILES
 from tacit.simulation.stats import stats
@@ -19,16 +20,15 @@ MOST_VALUES = 12  # of a column of words, in the table
 def command(
     experiment: str, settings: tuple[str, ...], *, columns: tuple[str, ...], share: float, as_json: bool, **where: Any
 ) -> None:
-    """Asks, and prints a table or JSON."""
+    """Asks, or reads what a folder has, and prints a table or JSON."""
+    if Path(experiment).is_dir():
+        _show(read_stats(Path(experiment)), as_json=as_json)
+        return
     chosen = Experiment.load(experiment, settings)
     told = stats(chosen, columns=columns, share=share, **where)
-    if as_json:
-        typer.echo(json.dumps(told, indent=1))
+    if _show(told, as_json=as_json):
         return
     console = Console()
-    for table in _tables(told):
-        console.print(table)
-    console.print(f"{told['answered']} of {told['clients']} clients answered.", highlight=False)
     console.print(Text(told["sentence"]), soft_wrap=True)
     console.print(Text(f"Files: {Path(told['out'])} (stats.json, queries.json)"))
     if told["guarantee"] is not None and chosen.privacy.ledger is None:
@@ -36,6 +36,20 @@ def command(
             "This was charged to a ledger of its own: set privacy.ledger and privacy.delta_share here and in training, or the two"
             " do not know of each other."
         )
+
+
+def _show(told: dict[str, Any], *, as_json: bool) -> bool:
+    """Prints statistics as JSON or as tables; whether it was JSON."""
+    if as_json:
+        typer.echo(json.dumps(told, indent=1))
+        return True
+    console = Console()
+    for table in _tables(told):
+        console.print(table)
+    why = f" Not known: {told['unknown']}" if "unknown" in told else ""
+    missing = "".join(f" Without {name}: {reason}." for name, reason in told.get("missing", {}).items())
+    console.print(f"{told['answered']} of {told['clients']} clients answered.{why}{missing}", highlight=False)
+    return False
 
 
 def _tables(told: dict[str, Any]) -> list[Table]:

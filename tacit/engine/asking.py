@@ -1,6 +1,7 @@
 """A query in a run: paid for by every client that can, noised, kept in the run's folder, and never answered twice."""
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from dataclasses import replace as with_mark
 from functools import partial
@@ -20,7 +21,6 @@ from tacit.experiment.asking import shares
 from tacit.privacy.ledger.ledger import Cost, Ledger
 from tacit.privacy.ledger.tables import QUERY
 from tacit.privacy.queries.mechanism import Counts, NoisyCounts
-from tacit.random import Derive
 from tacit.types import Client
 
 NAME = "queries.json"
@@ -59,6 +59,9 @@ class Replies:
         return {"attempt": self.attempt, "question": self.question, "noise_std": self.stds, "counts": counts}
 
 
+Asking = Callable[..., Replies]  # as `ask`
+
+
 def ask(
     parts: Parts,
     ledger: Ledger | None,
@@ -80,7 +83,7 @@ def ask(
     """
     known = kept(folder.path).get(query.name)
     if known is not None:
-        return _paid(known, ledger, folder, query)
+        return paid_for(known, ledger, folder, query)
     population = about or parts.population
     attempt = mark("query", parts.releases.digest, population.digest(), repr(query), question)
     marks = (one.tobytes() for one in population.marks)
@@ -88,15 +91,13 @@ def ask(
     sensitive = {"l2_squared": query.l2_squared, "cells": query.cells}
     noises = {client.id: parts.plan.query_noise(query.name, client.index, **sensitive) for client in clients}
     if ledger is not None:
-        clients = ledger.answer(query.name, attempt, clients, _cost(parts), hint=parts.plan.participations)
+        clients = ledger.answer(query.name, attempt, clients, cost_of(parts), hint=parts.plan.participations)
     if not clients:
         raise BudgetExhausted(
             f"No client can pay for the query {query.name!r} and one round of training: `tacit plan` says what is left; nothing"
             " was released."
         )
-    streams = parts.releases.streams()
-    derive = {client.id: partial(streams, mark(repr(query), question), QUERY, client) for client in clients}
-    counts = {client.id: _noised(query, client, noises[client.id], derive[client.id]) for client in clients}
+    counts = {client.id: released(parts, query, client, noises[client.id], question) for client in clients}
     stds = {client.id: 0.0 if (noise := noises[client.id]) is None else noise.noise_std for client in clients}
     answers = Replies(attempt, counts, stds, question)
     keep(folder, query.name, answers)
@@ -135,7 +136,9 @@ def _read(record: dict[str, Any]) -> Replies:
     return Replies(str(record["attempt"]), counts, stds, str(record["question"]))
 
 
-def _cost(parts: Parts) -> Cost:
+def cost_of(parts: Parts) -> Cost:
+    """What a round costs a client."""
+
     def cost(client: Client) -> DpEvent:
         event = parts.algorithm.cost(client)
         if event is None:
@@ -145,14 +148,20 @@ def _cost(parts: Parts) -> Cost:
     return cost
 
 
-def _noised(query: Query, client: Client, noise: NoisyCounts | None, derive: Derive) -> np.ndarray:
+def released(parts: Parts, query: Query, client: Client, noise: NoisyCounts | None, question: str) -> np.ndarray:
+    """A client's counts with its noise, which is keyed by the query, the question and the client's rows; None adds none.
+
+    Assumes: the client has paid, on disk, and `client.mark` is that of the rows which are counted.
+    """
     counts = query.count(client)
     if noise is None:
         return counts.values
+    derive = partial(parts.releases.streams(), mark(repr(query), question), QUERY, client)
     return noise.noise(noise.init(), derive(f"query {query.name}"), counts)[1].vector.numpy()
 
 
-def _paid(known: Replies, ledger: Ledger | None, folder: Folder, query: Query) -> Replies:
+def paid_for(known: Replies, ledger: Ledger | None, folder: Folder, query: Query) -> Replies:
+    """The answers of a folder, if they are to this query and the ledger was charged for them. Raises LedgerError, BadInput."""
     if ledger is not None and not known.counts.keys() <= ledger.answered(query.name, known.attempt):
         raise LedgerError(
             f"{folder.path / NAME} holds answers to the query {query.name!r}, and the ledger {ledger.path} knows no charge for"

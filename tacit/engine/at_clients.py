@@ -10,9 +10,9 @@ from tacit import metrics, tasks
 from tacit.build.parts import Parts
 from tacit.data.dataset import Dataset
 from tacit.digest import mark, tensor_bytes
-from tacit.engine.asking import Replies, ask
+from tacit.engine.asking import Asking, Replies, ask
 from tacit.engine.folder import Folder
-from tacit.errors import AnsweredOnce, BudgetExhausted
+from tacit.errors import AnsweredOnce, BudgetExhausted, Unanswered
 from tacit.experiment import Experiment
 from tacit.experiment.asking import EVALUATION
 from tacit.privacy.ledger.ledger import Ledger
@@ -70,20 +70,22 @@ def judged_by(experiment: Experiment, dataset: Dataset) -> Judgement | None:
 
 
 def evaluate_at_clients(
-    parts: Parts, ledger: Ledger | None, folder: Folder, params: torch.Tensor
+    parts: Parts, ledger: Ledger | None, folder: Folder, params: torch.Tensor, *, asking: Asking = ask
 ) -> dict[str, Any] | None:
     """What the clients' held-out rows say of the final model, for the summary; None where none are held out.
 
-    Guarantee: as `ask`. A run that has ended is not lost by a query that nobody can pay for, or whose answer was lost after it was
-    paid for: then it says why nothing is known.
+    `asking` is how clients are asked: in this process, or, in a deployment, where their rows are.
+
+    Guarantee: as `ask`. A run that has ended is not lost by a query that nobody can pay for or answers, or whose answer was lost
+    after it was paid for: then it says why nothing is known.
     """
     judged, held = judged_by(parts.experiment, parts.dataset), parts.population.held
-    if judged is None or held is None:
+    if judged is None or (held is None and not parts.elsewhere):
         return None
     question = mark("model", tensor_bytes(params))
     try:
-        answers = ask(parts, ledger, folder, Evaluation(judged, parts, params), question=question, about=held)
-    except (BudgetExhausted, AnsweredOnce) as error:
+        answers = asking(parts, ledger, folder, Evaluation(judged, parts, params), question=question, about=held)
+    except (BudgetExhausted, AnsweredOnce, Unanswered) as error:
         return {"unknown": str(error)}
     if answers.question != question:
         return {
@@ -123,9 +125,15 @@ def in_words(told: dict[str, Any]) -> str:
     'not known: Nobody answered.'
     """
     if "unknown" in told:
-        return f"not known: {told['unknown']}"
+        return f"not known: {told['unknown']}{_without(told)}"
     known = told["metrics"][told["metric"]]
     ends = known["interval"]
     interval = f" (95 % over noise and rows {ends[0]:.4f} to {ends[1]:.4f})" if ends else ""
     whose = f"{told['answered']} of {told['clients']} clients, about {told['rows']} rows"
-    return f"{known['value']:.4f}{interval}; {whose}"
+    return f"{known['value']:.4f}{interval}; {whose}{_without(told)}"
+
+
+def _without(told: dict[str, Any]) -> str:
+    """Who did not answer in a deployment, and why."""
+    missing = "; ".join(f"{name}: {why}" for name, why in told.get("missing", {}).items())
+    return f"; without {missing}" if missing and missing not in told.get("unknown", "") else ""

@@ -11,11 +11,19 @@ if TYPE_CHECKING:
     from tacit.experiment import Experiment
 
 PRIVATE = "private"  # in the place of a range: it is asked for
-RANGES, EVALUATION = "ranges", "evaluation"
-USUAL = {RANGES: 0.05, EVALUATION: 1.0}  # of epsilon, unless said; held-out rows are asked about nothing else
-WORDS = {RANGES: "the ranges of data.numeric", EVALUATION: "results on the rows of data.held_out"}
+RANGES, EVALUATION, STATS = "ranges", "evaluation", "stats"
+USUAL = {
+    RANGES: 0.05,
+    EVALUATION: 1.0,
+    STATS: 0.1,
+}  # of epsilon, unless said; held-out rows are asked about nothing else
+WORDS = {
+    RANGES: "the ranges of data.numeric",
+    EVALUATION: "results on the rows of data.held_out",
+    STATS: "statistics of the columns of privacy.stats",
+}
 TRAINED_ON, HELD_OUT = "trained on", "held out"  # the sides of the coin that every record has tossed
-SIDES = {RANGES: TRAINED_ON, EVALUATION: HELD_OUT}  # whom each query is about
+SIDES = {RANGES: TRAINED_ON, EVALUATION: HELD_OUT, STATS: TRAINED_ON}  # whom each query is about
 
 
 def shares(experiment: "Experiment") -> dict[str, float]:
@@ -25,7 +33,11 @@ def shares(experiment: "Experiment") -> dict[str, float]:
     >>> shares(Experiment(data={"name": "csv", "path": "a.csv", "classes": 2, "numeric": {"chol": "private"}}))
     {'ranges': 0.05}
     """
-    asked = {RANGES: bool(private_columns(experiment.data)), EVALUATION: experiment.data.held_out is not None}
+    asked = {
+        RANGES: bool(private_columns(experiment.data)),
+        EVALUATION: experiment.data.held_out is not None,
+        STATS: bool(experiment.privacy.stats),
+    }
     said = {query: getattr(experiment.privacy, f"{query}_share") for query in asked}
     return {query: USUAL[query] if said[query] is None else said[query] for query, wanted in asked.items() if wanted}
 

@@ -23,7 +23,8 @@ class PrivacySection(Section):
     `delta` is for all runs of a ledger together; `delta_share` is this run's part of it, said beforehand: all of it where the run
     has a ledger of its own, and a must where `ledger` names one that runs share.
     `ranges_share` is the share of epsilon that asking for the ranges of `data.numeric` may cost (0.05), `evaluation_share` that of
-    asking for results on held-out rows (all of it: nothing else is asked about those).
+    asking for results on held-out rows (all of it: nothing else is asked about those). `stats` names columns whose noised
+    histograms every client releases once, before round 0, for `stats_share` of epsilon (0.1).
     `noise_formula = "pfa-code"` reproduces a published rule of thumb; it has no proof, so nothing is promised.
     `clip_quantile` makes the clip of central DP follow that quantile of the updates' norms, from `clip` (0.1) on.
     Distributed DP adds shares of integer `noise`, sized for `fewest_reports` of which `colluding` may be known; `share` says
@@ -46,6 +47,8 @@ class PrivacySection(Section):
     ledger: str | None = None
     ranges_share: float | None = None
     evaluation_share: float | None = None
+    stats: tuple[str, ...] | None = None
+    stats_share: float | None = None
     weight_cap: int | None = None
     clip_quantile: float | None = None
     clip_learning_rate: float | None = None

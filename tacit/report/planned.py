@@ -12,6 +12,7 @@ from tacit.build.parts import clients, model_size, population_id
 from tacit.data.dataset import Dataset
 from tacit.data.population import CRUMB, Population
 from tacit.engine.at_clients import judged_by
+from tacit.engine.describing import columns_asked
 from tacit.engine.ranges import query_of
 from tacit.errors import BudgetExhausted
 from tacit.experiment import Experiment
@@ -38,8 +39,9 @@ def of_experiment(experiment: Experiment) -> list[dict[str, Any]]:
     if privacy.ledger:
         _refuse(experiment, dataset, population, Path(privacy.ledger))
     plan = kind_of(experiment).plan(experiment, population, size=model_size(experiment, dataset))
-    query_of(experiment, dataset, plan, population)  # both refuse what would be asked for in vain
+    query_of(experiment, dataset, plan, population)  # all three refuse what would be asked for in vain
     judged_by(experiment, dataset)
+    columns_asked(experiment, dataset)
     rows = plan.rows(Purse(experiment, population, before))
     fewest = max(plan.fewest, experiment.train.min_clients)
     paying = sum(row["clients"] for row in rows if row["affordable_rounds"][1] >= 1)

@@ -120,6 +120,8 @@ def round_line(record: dict[str, Any], experiment: Experiment) -> str:
 
     >>> round_line({"round": 1, "accuracy": 0.5, "answered": 2, "cohort": 3}, Experiment(train={"rounds": 9}))
     'round 2/9  accuracy 0.500  2 of 3 sites'
+    >>> round_line({"round": 1, "answered": 2, "cohort": 3}, Experiment(train={"rounds": 9}))  # no public test rows
+    'round 2/9  2 of 3 sites'
     """
     rounds, spent = experiment.train.rounds, ""
     if "epsilon_tightest" in record:
@@ -127,7 +129,8 @@ def round_line(record: dict[str, Any], experiment: Experiment) -> str:
         spent = f"  epsilon per {experiment.privacy.unit_kept} {ends} ({counted(record)})"
     who = f"{record['answered']} of {record['cohort']} sites"
     metric = headline(experiment)
-    return f"round {record['round'] + 1}/{rounds}  {metrics.words(metric)} {record[metric]:.3f}{spent}  {who}"
+    found = f"  {metrics.words(metric)} {record[metric]:.3f}" if metric in record else ""
+    return f"round {record['round'] + 1}/{rounds}{found}{spent}  {who}"
 
 
 def counted(record: dict[str, Any]) -> str:

@@ -14,6 +14,7 @@ from rich.progress import Progress
 from tacit.build.parts import Parts, build, written
 from tacit.data.given import Dataset
 from tacit.engine.at_clients import evaluate_at_clients, judged_by
+from tacit.engine.describing import columns_asked, describe
 from tacit.engine.folder import first_free, open_folder, refuse_other_parts, refuse_taken
 from tacit.engine.history import History, finish, note_clients, open_ledger
 from tacit.engine.loop import Observer, loop
@@ -68,7 +69,9 @@ def run(
         folder = open_folder(path, experiment, resume=resume, force=force, resolved=written(parts), before=before)
         stack.callback(folder.close)
         first = parts  # whose rows the ledger knows: as they were read, before any private range was asked for
-        judged_by(experiment, first.dataset)  # a metric that cannot be asked for is refused before anybody pays
+        # a metric or a column that cannot be asked for is refused before anybody pays
+        judged_by(experiment, first.dataset)
+        columns_asked(experiment, first.dataset)
         parts = with_trainer(ranged(first, folder), folder)
         trainer = _trainer(parts, stack)
         ledger = open_ledger(first, folder)
@@ -77,6 +80,7 @@ def run(
             ready(parts, past)
         note_clients(parts, ledger, folder)
         book = stack.enter_context(open_writers(writers, folder, experiment, past, unit=parts.population.unit))
+        describe(parts, ledger, folder)
         with _unscaled_named(parts):
             state, stopped = loop(parts, ledger, folder, trainer, book.observing(observe))
         at_clients = evaluate_at_clients(parts, ledger, folder, state.result)

@@ -14,22 +14,22 @@ from tacit.build.parts import Parts, build, written
 from tacit.data.population import Population, rows_mark
 from tacit.digest import mark
 from tacit.engine.asking import Replies, keep, kept
+from tacit.engine.describing import FILE, columns_told, query_of
 from tacit.engine.folder import Folder, open_folder, refuse_taken
 from tacit.engine.history import open_ledger
 from tacit.errors import BadInput, BudgetExhausted, LedgerError
 from tacit.experiment import Experiment
+from tacit.experiment.asking import STATS as QUERY
 from tacit.experiment.asking import refuse_per_client
 from tacit.privacy.accounting.calibrate import noise_multipliers
 from tacit.privacy.guarantee import FLOATS, Words, promise, sentence, spent_by
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.local.words import SIGHT
-from tacit.privacy.queries import described
 from tacit.privacy.queries.described import Described
 from tacit.privacy.queries.mechanism import NoisyCounts
 from tacit.simulation.run import before_of, new_folder
 from tacit.types import Client
 
-QUERY, FILE = "stats", "stats.json"
 SHARE = 0.1  # of what is left of every client's epsilon
 SAMPLER = "one noised count of each cell of each column's histogram, released once"
 
@@ -58,7 +58,7 @@ def stats(
     refuse_taken(path, resume=resume, force=force)
     before = before_of(experiment, path, resume=resume)
     parts = build(experiment, before=before)
-    query = query_of(parts, columns)
+    query = query_of(experiment, parts.dataset, columns)
     noises = _noises(parts, query, share)
     folder = open_folder(path, experiment, resume=resume, force=force, resolved=written(parts), before=before)
     try:
@@ -69,32 +69,6 @@ def stats(
         return told | {"out": str(path)}
     finally:
         folder.close()
-
-
-def query_of(parts: Parts, columns: Sequence[str]) -> Described:
-    """The histograms of the columns that are named, or of all that can be counted, the label included. Raises BadInput."""
-    encoder, options, found, start = parts.dataset.encoder, parts.experiment.data.options(), {}, 0
-    wide = said if isinstance(said := options.get("wide"), dict) else {}
-    for column in encoder.columns if encoder else ():
-        if column.values is not None:
-            found[column.name] = described.CategoricalColumn(column.name, tuple(column.values), start)
-        else:
-            span = wide.get(column.name)
-            facts = {"limits": column.limits, "wide": None if span is None else (float(span[0]), float(span[1]))}
-            if not columns or column.name in columns:
-                found[column.name] = described.numbers(column.name, start, **facts)
-        start += column.width
-    if parts.dataset.classified:
-        label = encoder.label if encoder and encoder.label else "label"
-        found[label] = described.CategoricalColumn(label, tuple(map(str, parts.dataset.class_names)), None)
-    for name in columns:
-        if name not in found:
-            known = [*(encoder.names if encoder else ()), *found]
-            raise BadInput(f"There is no column {name!r} to count.{check.nearest(name, known)}")
-    chosen = tuple(found[name] for name in dict.fromkeys(columns)) or tuple(found.values())
-    if not chosen:
-        raise BadInput("This data has neither columns nor classes to count.")
-    return Described(chosen)
 
 
 def _noises(parts: Parts, query: Described, share: float) -> list[NoisyCounts | None]:
@@ -160,21 +134,13 @@ def _clients(population: Population) -> list[Client]:
 
 
 def _told(parts: Parts, ledger: Ledger | None, query: Described, answers: Replies, share: float) -> dict[str, Any]:
-    population, names = parts.population, list(answers.counts)
-    sizes = dict(zip(population.names, population.sizes.tolist(), strict=True))
-    stds = np.array([answers.stds[name] for name in names])
-    columns = query.told([answers.counts[name] for name in names], stds, np.array([sizes[name] for name in names]))
     guarantee = None
     if ledger is not None:
         words = Words(SIGHT, "add or remove one record of one client", SAMPLER, assumes=FLOATS[1:])
-        guarantee = spent_by(promise(parts.experiment, words), ledger, population)
+        guarantee = spent_by(promise(parts.experiment, words), ledger, parts.population)
         ledger.close()
-    return {
-        "columns": columns,
-        "answered": len(names),
-        "clients": len(population),
+    return columns_told(parts, query, answers) | {
         "share": share,
-        "noise_std": [float(stds.min()), float(stds.max())],
         "guarantee": guarantee.record() if guarantee else None,
         "sentence": sentence(guarantee),
     }

@@ -14,7 +14,6 @@ from tacit.data.row_hashes import coins
 from tacit.engine import at_clients
 from tacit.engine.run_files import read
 from tacit.errors import BadData, BadInput, LedgerError
-from tacit.federation.site.own_rows import refuse_undeployable
 from tacit.privacy.accounting import price
 from tacit.privacy.queries.mechanism import NoisyCounts
 from tacit.report.collect import run_page
@@ -247,11 +246,6 @@ def test_a_metric_that_cannot_be_asked_for_is_refused_before_anybody_pays(small,
     assert not (tmp_path / "ledger.db").exists()
     with pytest.raises(BadInput, match="cannot be asked for log_loss"):
         of_experiment(small(data=HELD, metric={"choose": "log-loss"}))
-
-
-def test_a_deployment_refuses_what_it_cannot_ask_yet(small):
-    with pytest.raises(BadInput, match="does not ask its sites for results"):
-        refuse_undeployable(small(data=HELD))
 
 
 def table(tmp_path, name, rows):

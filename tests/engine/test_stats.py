@@ -11,10 +11,12 @@ from typer.testing import CliRunner
 
 import tacit
 from tacit.cli.app import app
+from tacit.engine.describing import read_stats
 from tacit.errors import BadInput, BudgetExhausted, LedgerError
 from tacit.privacy.accounting import price
 from tacit.privacy.queries.described import BINS, CategoricalColumn, Described, NumericColumn, numbers
 from tacit.privacy.queries.mechanism import NoisyCounts
+from tacit.report.planned import of_experiment
 from tacit.simulation.stats import stats
 
 EPSILONS = {"north": 4.0, "south": 8.0}
@@ -218,3 +220,31 @@ def test_the_command_prints_tables_and_says_what_it_cost(file, tmp_path):
     assert "mean (95 %)" in done.output
     assert "2 of 2 clients answered" in done.output
     assert "a ledger of its own" in " ".join(done.output.split())
+
+
+def test_a_run_that_names_columns_describes_them_before_round_0_and_pays_with_training(asked, truth, tmp_path):
+    ranged = ("data.numeric={age = [0, 100], chol = [100, 500]}", "data.wide={}")
+    experiment = asked('privacy.stats=["age", "ill"]', "privacy.stats_share=0.5", *ranged)
+    history = tacit.run(experiment, out=tmp_path / "run", page=False)
+    told = read_stats(tmp_path / "run")
+    everybody = np.concatenate([columns["age"] for columns in truth.values()])
+    assert column(told, "age")["mean"]["value"] == pytest.approx(everybody.mean(), abs=5)
+    assert charges(tmp_path / "run" / "ledger.db") == [("north", -1), ("north", 0), ("north", 1)] + [
+        ("south", round) for round in (-1, 0, 1)
+    ]
+    assert history.guarantee.epsilon_max <= 8.0
+    assert "its answer, once, to 1 query (stats), which is in this epsilon" in history.sentence
+    (north, south) = of_experiment(experiment)
+    assert north["stats_epsilon"][1] <= 2.0 < south["stats_epsilon"][1] <= 4.0
+    again = tacit.run(experiment, out=tmp_path / "run", resume=True, page=False)
+    assert read_stats(tmp_path / "run") == told
+    assert again.guarantee == history.guarantee
+
+
+def test_statistics_of_a_run_are_asked_for_by_columns_that_are_there_and_by_a_share(asked, tmp_path):
+    with pytest.raises(BadInput, match=r"There is no column 'agee' to count. Did you mean 'age'"):
+        of_experiment(asked('privacy.stats=["agee"]'))
+    with pytest.raises(BadInput, match=r"privacy.stats_share is for statistics"):
+        asked("privacy.stats_share=0.5")
+    with pytest.raises(BadInput, match="has no statistics"):
+        read_stats(tmp_path)

@@ -31,6 +31,7 @@ from tacit.federation.flower.gather import Heard
 from tacit.federation.flower.messages import BODY, BYTES, HEAD, KINDS
 from tacit.federation.flower.muster import declaration
 from tacit.federation.flower.trainer import attributed, spent_of
+from tacit.privacy.ledger.tables import QUERY
 from tacit.protect.lanes import Lanes
 from tacit.protect.randomisers import Randomisers
 from tacit.protect.seal import Sealed
@@ -39,6 +40,7 @@ from tacit.protect.signing import Signer
 from tacit.types import Message as Wire
 from tacit.types import Shared
 
+OTHER = "1" * 32
 ODD = [
     None, True, False, 0, -1, 1, 2**31, 2**63, 10**30, 10**400, 0.5, -0.0, 1e308, float("inf"), float("-inf"), float("nan"),
     "", "a", "\x00", "\ud800", "0", "../..", "é" * 300, [], [[]], [None], {}, {"a": 1}, {"kind": "train"}, [1, 2, 3], "x" * 100_000,
@@ -128,17 +130,23 @@ def site_side(count, seed):
     with tempfile.TemporaryDirectory() as folder:
         asking = Server(
             Path(folder) / "site",
-            experiment(privacy={"epsilon": [9.0, 9.0], "noise_multiplier": 300.0, "accountant": "rdp"}),
+            experiment(
+                data={"held_out": 0.3},
+                privacy={"epsilon": [9.0, 9.0], "noise_multiplier": 300.0, "accountant": "rdp", "evaluation_share": 0.1}
+                | {"delta_share": 0.5},
+            ),
         )
         asking.budget("epsilon = 1.0", "epsilon = 9.0")
         asking.terms["epsilon"] = 9.0
         asking.agree()
+        asking.agree(run=OTHER)  # a query ends its run
         terms, roster, text = asking.terms, asking.roster.record(), asking.experiment.toml()
         asks = [
             {"kind": "hello", "experiment": text},
             {"kind": "agree", "run": RUN, "experiment": text, "roster": roster, "terms": terms, "releases": 3},
             {"kind": "train", "run": RUN, "round": 1, "terms": terms},
             {"kind": "open", "run": RUN, "round": 1, "group": "all"},
+            {"kind": "count", "run": OTHER, "query": "evaluation"},
             {"kind": "keep", "run": RUN},
         ]
         body, seen = asking.body(), {"answered": 0, "refused": 0}
@@ -167,6 +175,7 @@ def paid(asking):
     with sqlite3.connect(asking.folder / "ledger.db") as book:
         charged = {round for (round,) in book.execute("SELECT round FROM charges")}
     assert kept <= charged, f"{kept - charged} were answered and never charged"
+    assert len(list(asking.folder.glob("runs/*/counted-*/*.answer"))) <= (QUERY in charged), "counts were never charged"
 
 
 def server_side(count, seed):

@@ -2,16 +2,18 @@
 
 import json
 import sqlite3
+from dataclasses import asdict
 
 import tacit
 from tacit.build.parts import assemble, clients
 from tacit.engine.wire import pack
 from tacit.experiment.toml import dumps
+from tacit.federation.site.agreement import terms_of
 from tacit.federation.site.consent import data_digest, departures
+from tacit.federation.site.join import asked_of
 from tacit.federation.site.make import make_site
 from tacit.federation.site.roster import Roster
 from tacit.federation.site.site import Site
-from tacit.privacy.accounting import price
 from tacit.types import Message
 
 RUN = "0" * 32
@@ -40,16 +42,11 @@ class Server:
         _, _, population = clients(chosen)
         sizes = tuple(population.sizes.tolist())
         epsilons, privacy = tuple(population.epsilons.tolist()), chosen.privacy
-        self.roster = Roster(population.names, sizes, epsilons, privacy.delta, privacy.unit_kept)
+        self.roster = Roster(population.names, sizes, epsilons, privacy.run_delta, privacy.unit_kept)
         self.parts = assemble(chosen, clients(chosen)[0], self.roster.population((1, 8, 8)))
         event = self.parts.algorithm.cost(self.parts.population[0])
-        self.terms = {
-            "event": price.to_text(event),
-            "epsilon": 1.0,
-            "rounds": 3,
-            "parameters": self.parts.params.numel(),
-            "frozen": self.parts.frozen,
-        }
+        told = {"epsilon": 1.0, "rounds": 3, "parameters": self.parts.params.numel(), "frozen": self.parts.frozen}
+        self.terms = asdict(terms_of(event, **told, asked=asked_of(self.parts, 0)))
 
     def restart(self):
         self.site = Site(self.folder)

@@ -43,7 +43,7 @@ def test_a_model_that_cannot_read_the_first_row_is_agreed_to_like_any_other(tmp_
     roster = Roster(("north", "south"), (150, 150), (1.0, 1.0), chosen.privacy.delta)
     parts = assemble(chosen, public_rows(chosen), roster.population((4,)))
     event = price.to_text(parts.algorithm.cost(parts.population[0]))
-    terms = {"event": event, "epsilon": 1.0, "rounds": 3, "parameters": parts.params.numel(), "frozen": ""}
+    terms = {"event": event, "epsilon": 1.0, "rounds": 3, "parameters": parts.params.numel(), "frozen": "", "asked": ""}
     ask = {"kind": "agree", "run": RUN, "experiment": chosen.toml(), "roster": roster.record(), "terms": terms}
     assert Site(site).answer(ask, b"")[0]["terms"] == terms
 

@@ -465,7 +465,7 @@ def test_a_crafted_roster_is_refused(server, field, value):
 
 
 @pytest.mark.parametrize("value", [None, "a", [], {}, float("nan"), -1, True, 10**400], ids=shown)
-@pytest.mark.parametrize("field", ["event", "epsilon", "rounds", "parameters", "frozen"])
+@pytest.mark.parametrize("field", ["event", "epsilon", "rounds", "parameters", "frozen", "asked"])
 def test_crafted_terms_are_refused(server, field, value):
     asking = server()
     asking.agree()

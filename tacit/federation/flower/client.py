@@ -42,6 +42,7 @@ def client_app() -> ClientApp:
     app.query("hello")(handle)
     app.query("agree")(handle)
     app.query("open")(handle)
+    app.query("count")(handle)
     app.query("keep")(handle)
     return app
 

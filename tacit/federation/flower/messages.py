@@ -17,6 +17,7 @@ KINDS = {
     "hello": "query.hello",
     "agree": "query.agree",
     "open": "query.open",
+    "count": "query.count",
     "keep": "query.keep",
     "train": "train",
 }  # Flower's message types

@@ -56,7 +56,7 @@ def greet(app: ClientApp) -> ClientApp:
     Without it, Flower would refuse greetings and proposals before the mod sees them; without the mod, the app refuses them
     itself.
     """
-    for action in ("hello", "agree", "open", "keep"):
+    for action in ("hello", "agree", "open", "count", "keep"):
         app.query(action)(_unreachable)
     return app
 

@@ -13,6 +13,8 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from tacit.build.parts import Parts, assemble, with_rule
+from tacit.engine.at_clients import evaluate_at_clients, judged_by
+from tacit.engine.describing import columns_asked, describe
 from tacit.engine.folder import Folder, open_folder
 from tacit.engine.folder import replace as write_file
 from tacit.engine.history import History, finish, note_clients, open_ledger
@@ -20,6 +22,8 @@ from tacit.engine.loop import Observer, loop
 from tacit.engine.meter import Meter
 from tacit.errors import BadInput, BudgetExhausted, RunExists, TacitError
 from tacit.experiment import Experiment
+from tacit.experiment.asking import EVALUATION, shares
+from tacit.federation.flower.at_sites import AtSites, was_asked
 from tacit.federation.flower.door import Door
 from tacit.federation.flower.frame import oddity
 from tacit.federation.flower.muster import LOOK_SECONDS, Call, call_of, muster
@@ -30,10 +34,12 @@ from tacit.federation.flower.remote_opening import Sites
 from tacit.federation.flower.trainer import OverGrid
 from tacit.federation.site.agreement import Terms, terms_of
 from tacit.federation.site.final_model import sent
+from tacit.federation.site.join import asked_of
 from tacit.federation.site.own_rows import public_rows, refuse_undeployable, refuse_unpinned, shape
 from tacit.federation.site.roster import Roster
 from tacit.federation.site.sealed import seals_of
 from tacit.privacy.ledger.ledger import Ledger
+from tacit.types import State
 
 KEEP_SECONDS = 60.0  # for the sites to keep the model at the end
 LEAVE_SECONDS = 3 * GRACE_SECONDS
@@ -122,6 +128,8 @@ def _serve(
     grid: Grid, experiment: Experiment, call: Call, folder: Folder, status: Status, observe: Observer
 ) -> History:
     rows = public_rows(experiment)
+    judged_by(experiment, rows)  # a metric or a column that cannot be asked for is refused before anybody is greeted
+    columns_asked(experiment, rows)
     nodes, facts = muster(grid, experiment, call)
     roster = _roster(experiment, call.sites, facts, folder)
     population = roster.population(shape(rows))
@@ -151,13 +159,32 @@ def _serve(
     trainer = OverGrid(grid, folder, here, roster.names, terms, patience, least, door, odd)
     sites.trainer = trainer
     status.write(folder, "running", f"{len(here)} of {len(roster.names)} sites are here")
-    try:
-        state, stopped = loop(parts, ledger, folder, trainer, observe)
-    except BudgetExhausted:
-        state, stopped = (folder.restore() or (parts.algorithm.init(parts.params), 0))[0], "budget"
-    history = finish(parts, ledger, folder, state.result, stopped)
+    describe(parts, ledger, folder, asking=AtSites(grid, trainer.nodes, patience))
+    state, stopped = _trained(parts, ledger, folder, trainer, observe)
+    if EVALUATION in shares(experiment):
+        trainer.away()  # who is back is let in, and asked
+    asking = AtSites(grid, trainer.nodes, patience, sent(state.result.cpu()))
+    at_clients = evaluate_at_clients(parts, ledger, folder, state.result, asking=asking)
+    if at_clients is not None:
+        at_clients |= {"missing": asking.missing}
+        trainer.spent |= asking.spent
+    history = finish(parts, ledger, folder, state.result, stopped, at_clients=at_clients)
     kept = door.hand_out(trainer.nodes, sent(state.result.cpu()), seconds=min(patience, KEEP_SECONDS))
     return _with_sites(history, trainer, folder, kept)
+
+
+def _trained(
+    parts: Parts, ledger: Ledger | None, folder: Folder, trainer: OverGrid, observe: Observer
+) -> tuple[State, str]:
+    """The state that the rounds come to, and why they ended. Sites that were asked about it train no more."""
+    asked = EVALUATION in shares(parts.experiment) and was_asked(folder, EVALUATION)
+    try:
+        if not asked:
+            return loop(parts, ledger, folder, trainer, observe)
+    except BudgetExhausted:
+        pass
+    state, done = folder.restore() or (parts.algorithm.init(parts.params), 0)
+    return state, "rounds" if done >= parts.experiment.train.rounds else "budget"
 
 
 def _roster(experiment: Experiment, sites: Sequence[str], facts: dict[str, dict[str, Any]], folder: Folder) -> Roster:
@@ -186,7 +213,12 @@ def _terms(parts: Parts) -> dict[int, Terms]:
     common = {"rounds": parts.experiment.train.rounds, "parameters": parts.params.numel(), "frozen": parts.frozen}
     everybody = [parts.population[index] for index in range(len(parts.population))]
     return {
-        client.index: terms_of(parts.algorithm.cost(client), epsilon=client.budget.epsilon, **common)
+        client.index: terms_of(
+            parts.algorithm.cost(client),
+            epsilon=client.budget.epsilon,
+            asked=asked_of(parts, client.index),
+            **common,
+        )
         for client in everybody
     }
 

@@ -9,8 +9,11 @@ from tacit.data.budgets import budgets
 from tacit.data.csv_columns import pinned_columns
 from tacit.data.load import source
 from tacit.data.sources.csv import csv
+from tacit.engine.at_clients import judged_by
+from tacit.engine.describing import columns_asked
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
+from tacit.experiment.asking import shares
 from tacit.experiment.combinations import refuse_passed
 from tacit.federation.operate.certificates import make_authority, make_node_key, make_server
 from tacit.federation.operate.layout import Federation, app_digest
@@ -20,7 +23,7 @@ from tacit.federation.operate.readme import readme
 from tacit.federation.site.key_files import make_keys
 from tacit.federation.site.layout import SETTINGS
 from tacit.federation.site.make import make_site
-from tacit.federation.site.own_rows import OWN_FILES, public_rows, refuse_undeployable
+from tacit.federation.site.own_rows import OWN_FILES, public_rows, refuse_undeployable, refuse_unpinned
 from tacit.privacy.distributed.kind import refuse_threshold
 from tacit.protect.threshold import fewest_shares
 from tacit.random import seeded
@@ -110,7 +113,8 @@ def deployable(experiment: Experiment, sites: str, *, trial: bool) -> Experiment
     The noise is the operating system's unless `trial`; a threshold that is left out becomes the smallest that holds against
     `privacy.colluding` sites; columns are pinned as the public test rows have them.
 
-    Raises: BadInput for settings that cannot be deployed, a threshold that does not hold, or names where rows are dealt out.
+    Raises: BadInput for settings that cannot be deployed, a threshold that does not hold, a metric or a column that sites cannot be
+    asked for,    or names where rows are dealt out; BadData for public rows that cannot be read.
     """
     refuse_passed(experiment)
     values = experiment.model_dump(exclude_none=True)
@@ -131,22 +135,29 @@ def deployable(experiment: Experiment, sites: str, *, trial: bool) -> Experiment
     chosen = Experiment(**values)
     refuse_undeployable(chosen)
     refuse_threshold(chosen, clients=count)
-    return with_public_rows(chosen) if chosen.data.name in OWN_FILES else chosen
+    chosen = with_public_rows(chosen) if chosen.data.name in OWN_FILES else chosen
+    if chosen.data.name in OWN_FILES or shares(chosen):
+        rows = public_rows(chosen)
+        judged_by(chosen, rows)
+        columns_asked(chosen, rows)
+    return chosen
 
 
 def with_public_rows(experiment: Experiment) -> Experiment:
     """The experiment with its test rows at an absolute path, and its columns listed in the order in which they have them.
 
-    Assumes: the rows are csv or npz, with a `test_path`. Raises: BadData, before anything is made, where they cannot be read.
+    Assumes: the rows are csv or npz. Raises: BadData, before anything is made, where the test rows cannot be read; BadInput
+    where there are none and the columns are not listed.
     """
     data = experiment.data
     files = source(data)
+    if "test_path" not in data.options():
+        refuse_unpinned(experiment)
+        return experiment
     path = {"test_path": str(Path(str(data.options()["test_path"])).expanduser().resolve())}
     columns = {"columns": list(pinned_columns(files))} if isinstance(files, csv) else {}
     values = experiment.model_dump(exclude_none=True)
-    pinned = Experiment(**values | {"data": values["data"] | path | columns})
-    public_rows(pinned)
-    return pinned
+    return Experiment(**values | {"data": values["data"] | path | columns})
 
 
 def site_budgets(experiment: Experiment, sites: str) -> dict[str, float]:

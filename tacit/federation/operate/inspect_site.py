@@ -12,10 +12,12 @@ from urllib.request import HTTPSHandler, OpenerDirector, ProxyHandler, Request, 
 
 from tacit.errors import BadInput, LedgerError, TacitError
 from tacit.experiment import Experiment
+from tacit.experiment.asking import WORDS, shares
 from tacit.federation.operate.certificates import days_left
 from tacit.federation.operate.finding import Finding
 from tacit.federation.operate.processes import reach
 from tacit.federation.site.consent import digest, refuse_beyond
+from tacit.federation.site.greeting import proposed
 from tacit.federation.site.join import own_path, read_rows
 from tacit.federation.site.layout import LEDGER, PROPOSAL
 from tacit.federation.site.limits import Limits, read_limits
@@ -53,6 +55,7 @@ def site_findings(folder: Path, *, experiment: Experiment | None) -> Iterator[Fi
     accepted = f", accepts {digest(experiment)[:12]}" if experiment is not None else ""
     name, budget = settings["name"], f"epsilon {limits.epsilon:g}, delta {limits.delta:g} per {limits.unit}"
     yield Finding(f"{name}: {budget}{paid}{accepted}")
+    yield from _asked(experiment, limits, name)
     yield from _weights(folder, experiment, settings)
     if experiment is None or experiment.data.name not in OWN_FILES or "examples" in settings:
         return
@@ -63,6 +66,16 @@ def site_findings(folder: Path, *, experiment: Experiment | None) -> Iterator[Fi
         return
     notes = "".join(f"; {note}" for note in rows.notes)
     yield Finding(f"{name}: {len(rows.y)} rows in {settings['data']}{notes}")
+
+
+def _asked(experiment: Experiment | None, limits: Limits, name: str) -> Iterator[Finding]:
+    """What an experiment asks of the site beside training, and what that may cost."""
+    if experiment is None:
+        return
+    for query, share in shares(experiment).items():
+        most = min(limits.epsilon, proposed(experiment, name))
+        text = f"is asked once, beside training, for {WORDS[query]}, for at most epsilon {shown(share * most)}"
+        yield Finding(f"{name}: {text}")
 
 
 def _weights(folder: Path, experiment: Experiment | None, settings: dict[str, Any]) -> Iterator[Finding]:

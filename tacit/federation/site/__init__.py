@@ -8,4 +8,5 @@ when the run began, its own ledger is charged, and only then does it train.
     join       the run as the site itself computes it  agreement  what was agreed
     pay        the ledger is charged                   outbox     one round, one question, one answer
     layout     where all of that lies in the folder    log        what was asked and answered, in words
+    counted    a query: noised counts, once a run
 """

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from dp_accounting import DpEvent
 from tacit.errors import BadInput, Refused
 from tacit.federation.site import layout, store
 from tacit.privacy.accounting import price
+from tacit.privacy.ledger.filter import NOTHING_ASKED
 
 
 @dataclass(frozen=True)
@@ -19,8 +21,9 @@ class Terms:
 
     `event` is the mechanism of one release as the accountant prices it, noise included, in the ledger's text; empty where nothing
     is promised. `epsilon` is what the whole run may cost the site, `parameters` the length of what trains as one vector, `frozen`
-    the hash of what of the model does not train (`tacit.train.frozen`), which never travels. Server and site each compute their
-    own, from the experiment and the roster, and compare.
+    the hash of what of the model does not train (`tacit.train.frozen`), which never travels; `asked` has the queries that the site
+    answers beside its rounds, each once, with the price of each, as JSON; empty where there are none. Server and site each compute
+    their own, from the experiment and the roster, and compare.
     """
 
     event: str
@@ -28,6 +31,12 @@ class Terms:
     rounds: int
     parameters: int
     frozen: str = ""
+    asked: str = ""
+
+    @property
+    def queries(self) -> dict[str, str]:
+        """The price of every query that was agreed, by its name."""
+        return json.loads(self.asked) if self.asked else {}
 
 
 @dataclass(frozen=True)
@@ -40,19 +49,35 @@ class Agreement:
     terms: Terms
 
 
-def terms_of(event: DpEvent | None, *, epsilon: float, rounds: int, parameters: int, frozen: str = "") -> Terms:
-    """The terms of a client whose round costs `event`; None costs nothing and promises nothing.
+def terms_of(
+    event: DpEvent | None,
+    *,
+    epsilon: float,
+    rounds: int,
+    parameters: int,
+    frozen: str = "",
+    asked: Mapping[str, DpEvent | None] = NOTHING_ASKED,
+) -> Terms:
+    """The terms of a client whose round costs `event`, and its answer to each query of `asked` what stands there.
 
-    >>> terms_of(None, epsilon=1.0, rounds=3, parameters=650).event
-    ''
+    None costs nothing and promises nothing.
+
+    >>> terms_of(None, epsilon=1.0, rounds=3, parameters=650, asked={"evaluation": None}).queries
+    {'evaluation': ''}
     """
-    return Terms("" if event is None else price.to_text(event), epsilon, rounds, parameters, frozen)
+    queries = {query: _text(asked[query]) for query in sorted(asked)}
+    return Terms(_text(event), epsilon, rounds, parameters, frozen, json.dumps(queries) if queries else "")
+
+
+def _text(event: DpEvent | None) -> str:
+    return "" if event is None else price.to_text(event)
 
 
 def refuse_other(asked: Terms, agreed: Terms) -> None:
     """Refuses terms that are not the agreed ones to the letter, less of anything included.
 
-    Raises: Refused, naming the first difference: a larger epsilon, rounds, parameters, the frozen part, noise, a smaller epsilon.
+    Raises: Refused, naming the first difference: a larger epsilon, rounds, parameters, the frozen part, queries, noise, a smaller
+    epsilon.
 
     >>> refuse_other(Terms("", 1.0, 30, 650), Terms("", 1.0, 3, 650))
     Traceback (most recent call last):
@@ -68,6 +93,10 @@ def refuse_other(asked: Terms, agreed: Terms) -> None:
         raise Refused(
             f"The frozen part of the server's model (hash {asked.frozen or 'of nothing'}) is not that of the model which this site"
             f" builds ({agreed.frozen or 'of nothing'}): give both the same file, factory and seed."
+        )
+    if asked.asked != agreed.asked:
+        raise Refused(
+            f"The server asks beside training for {asked.asked or 'nothing'}; {agreed.asked or 'nothing'} was agreed."
         )
     if asked.event != agreed.event:
         less = smallest_noise(asked.event) < smallest_noise(agreed.event)

@@ -1,4 +1,4 @@
-"""What a server may ask a site, as five frozen values: nothing behind this file meets a crafted type, size or depth.
+"""What a server may ask a site, as six frozen values: nothing behind this file meets a crafted type, size or depth.
 
 A question is a JSON object with a `kind` and exactly the parts of that kind. What it says may still be refused; what it is may
 not surprise anybody: texts are short and printable, numbers finite and in range, runs are named as folders may be.
@@ -60,13 +60,24 @@ class Open:
 
 
 @dataclass(frozen=True)
+class Count:
+    """Answer an agreed query, about the model that came along where one is judged: noised counts of the site's rows, once for ever.
+
+    What is counted, of which rows and with which noise, is not in the question: the site has it from its agreement.
+    """
+
+    run: str
+    query: str
+
+
+@dataclass(frozen=True)
 class Keep:
     """Keep the model that came along: the run has ended."""
 
     run: str
 
 
-Asked = Hello | Agree | Train | Open | Keep
+Asked = Hello | Agree | Train | Open | Count | Keep
 
 
 def question(ask: object) -> Asked:
@@ -74,7 +85,7 @@ def question(ask: object) -> Asked:
 
     Guarantee: the time it takes is linear in the size of `ask`, and nothing of it is imported, opened or built.
 
-    Raises: Refused for anything that is none of the five, with a part too many, too few, or of another type or size; its words
+    Raises: Refused for anything that is none of the six, with a part too many, too few, or of another type or size; its words
     repeat at most a few dozen characters of what was sent.
 
     >>> question({"kind": "open", "run": "0" * 32, "round": 3, "group": "public"}).round
@@ -129,28 +140,35 @@ def _open(ask: dict[str, Any]) -> Open:
     return Open(_run(run), _round(round), parse.text(group, what="The group"))
 
 
+def _count(ask: dict[str, Any]) -> Count:
+    run, query = parse.fields(ask, "run", "query", what="A question")
+    return Count(_run(run), parse.text(query, what="The query"))
+
+
 def _keep(ask: dict[str, Any]) -> Keep:
     (run,) = parse.fields(ask, "run", what="A last word")
     return Keep(_run(run))
 
 
-KINDS = {"hello": _hello, "agree": _agree, "train": _train, "open": _open, "keep": _keep}
+KINDS = {"hello": _hello, "agree": _agree, "train": _train, "open": _open, "count": _count, "keep": _keep}
 
 
 def terms_from(record: object) -> Terms:
     """The terms of a record from outside; whether they are the agreed ones is another question (`agreement.refuse_other`).
 
-    Raises: BadInput unless it has exactly the five parts: a text of at most `MOST_EVENT` characters, an epsilon above zero
-    (infinity is one), rounds from 1 to `MOST_ROUNDS`, a number of parameters, and a hash of at most `MOST_HASH` characters.
+    Raises: BadInput unless it has exactly the six parts: a text of at most `MOST_EVENT` characters, an epsilon above zero
+    (infinity is one), rounds from 1 to `MOST_ROUNDS`, a number of parameters, a hash of at most `MOST_HASH` characters, and a text
+    for the queries, which is compared and never read.
     """
-    names = ("event", "epsilon", "rounds", "parameters", "frozen")
-    event, epsilon, rounds, parameters, frozen = parse.fields(record, *names, what="The terms")
+    names = ("event", "epsilon", "rounds", "parameters", "frozen", "asked")
+    event, epsilon, rounds, parameters, frozen, asked = parse.fields(record, *names, what="The terms")
     return Terms(
         parse.text(event, what="The price of a round", most=MOST_EVENT),
         parse.number(epsilon, what="The terms' epsilon", infinite=True),
         parse.whole(rounds, what="The terms' rounds", least=1, most=MOST_ROUNDS),
         parse.whole(parameters, what="The terms' parameters"),
         parse.text(frozen, what="The hash of what does not train", most=MOST_HASH),
+        parse.text(asked, what="The price of the queries", most=MOST_EVENT),
     )
 
 

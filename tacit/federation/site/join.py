@@ -11,16 +11,21 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from dp_accounting import DpEvent
+
 from tacit import models, parse, tasks
 from tacit.build.parts import Parts, assemble
 from tacit.data.dataset import Dataset
 from tacit.data.load import source
 from tacit.data.population import rows_mark
 from tacit.digest import mark, question_mark
+from tacit.engine.at_clients import judged_by
+from tacit.engine.describing import columns_asked
 from tacit.engine.trainers import make
 from tacit.engine.trainers.processes import Trainer
 from tacit.errors import BadInput, Refused
 from tacit.experiment import Experiment
+from tacit.experiment.asking import EVALUATION, STATS, shares
 from tacit.federation.site import layout
 from tacit.federation.site.agreement import Agreement, terms_of
 from tacit.federation.site.consent import refuse_beyond, refuse_crowd, refuse_device, refuse_parameters, refuse_steps
@@ -35,6 +40,7 @@ from tacit.federation.site.own_rows import (
     refuse_unpinned,
     shape,
     unseen_rows,
+    without_held_out,
 )
 from tacit.federation.site.roster import Roster
 from tacit.federation.site.sealed import seals_of
@@ -52,7 +58,8 @@ class Joined:
     """What a site needs to take part in one run: its own plan, its rows as a client, how it trains, and its ledger for the run.
 
     `client` has the budget of the site's own file and pays; what trains and noises has the epsilon of the roster, which everybody
-    knows. `ledger` is None where the experiment promises nothing.
+    knows. `ledger` is None where the experiment promises nothing. `held` are rows that the site holds out for itself, `asked` is
+    the client with those that the experiment holds out, about which it is asked once; None where there are none.
     """
 
     agreement: Agreement
@@ -62,6 +69,7 @@ class Joined:
     train: Trainer = field(repr=False)
     ledger: Ledger | None = field(repr=False)
     held: HeldOut | None = field(default=None, repr=False)
+    asked: Client | None = field(default=None, repr=False)
 
     def attempt(self, question: bytes) -> str:
         """The name of the release that answers a question, under which it is charged: the same name is the same bits, paid once.
@@ -95,7 +103,7 @@ def join(folder: Path, run: str, text: str, roster: Roster, *, local: Local | No
     refuse_device(experiment, settings)
     refuse_crowd(limits, roster)
     name = settings["name"]
-    rows, held = read_parted(folder, experiment, settings, local=local)
+    rows, held, counted = read_parted(folder, experiment, settings, local=local)
     experiment = own_model(experiment, path=own_path("model", folder, settings))
     index = _own_index(roster, name, rows=len(rows.y), limits=limits, experiment=experiment)
     refuse_steps(limits, _steps(experiment, len(rows.y)))
@@ -120,12 +128,37 @@ def join(folder: Path, run: str, text: str, roster: Roster, *, local: Local | No
         rounds=experiment.train.rounds,
         parameters=parameters,
         frozen=parts.frozen,
+        asked=asked_of(parts, index),
     )
     public = replace(client, budget=replace(budget, epsilon=roster.epsilons[index]))  # the budget that everybody knows
     train = make.alone(parts, {index: public}, model=parts.model)
     agreed = Agreement(run, text, roster.record(), terms)
     ledger = own_ledger(folder, parts, limits, agreed, settings)
-    return Joined(agreed, limits, parts, client, train, ledger, held)
+    about = (
+        replace(public, x=counted.x, y=counted.y, mark=rows_mark(counted.x, counted.y)) if counted is not None else None
+    )
+    return Joined(agreed, limits, parts, client, train, ledger, held, about)
+
+
+def asked_of(parts: Parts, index: int) -> dict[str, DpEvent | None]:
+    """The queries that a client answers beside training, and what each costs it; None where nothing is promised.
+
+    Guarantee: the noise of every one of them can be drawn as it is priced. It is a function of the experiment and the roster.
+
+    Raises: Refused for a metric or a column that cannot be asked for, and for noise that is too wide.
+    """
+    try:
+        counted = {
+            EVALUATION: judged_by(parts.experiment, parts.dataset),
+            STATS: columns_asked(parts.experiment, parts.dataset),
+        }
+        for query, one in counted.items():
+            if one is not None:
+                parts.plan.query_noise(query, index, l2_squared=one.l2_squared, cells=one.cells)
+    except BadInput as error:
+        raise Refused(f"What the experiment asks beside training cannot be answered: {error}") from None
+    priced = parts.plan.asked(index)
+    return {query: priced.get(query) for query in shares(parts.experiment)}
 
 
 def _steps(experiment: Experiment, rows: int) -> int:
@@ -180,15 +213,16 @@ def read_experiment(text: str) -> Experiment:
 
 
 def read_rows(folder: Path, experiment: Experiment, settings: dict[str, Any], *, local: Local | None) -> Dataset:
-    """The rows that a site trains on: as `read_parted`, without those that it holds out."""
+    """The rows that a site trains on: as `read_parted`, without those that are held out."""
     return read_parted(folder, experiment, settings, local=local)[0]
 
 
 def read_parted(
     folder: Path, experiment: Experiment, settings: dict[str, Any], *, local: Local | None
-) -> tuple[Dataset, HeldOut | None]:
-    """The site's rows, and those that it holds out of training; where somebody else's code trains on rows that Tacit never sees,
-    zeros of their number and shape.
+) -> tuple[Dataset, HeldOut | None, HeldOut | None]:
+    """The site's rows that it trains on, those that it holds out for itself, and those that the experiment holds out.
+
+    Where somebody else's code trains on rows that Tacit never sees, these are zeros of their number and shape.
 
     Assumes: the experiment was accepted (`refuse_beyond`): what it names as its source is imported here and its options are
     checked, and how rows are read is a question about their values.
@@ -199,7 +233,11 @@ def read_parted(
     source(experiment.data)
     if "examples" not in settings:
         own = own_rows(experiment, name=settings["name"], path=own_path("data", folder, settings))
-        return parted(own, settings)
+        rows, held = parted(own, settings)
+        trained, counted = without_held_out(rows, experiment)
+        return trained, held, counted
+    if experiment.data.held_out is not None:
+        raise Refused("This site's rows are declared in site.toml only, so it can answer nothing about held-out ones.")
     if "held_out" in settings:
         raise BadInput(
             "site.toml declares rows that Tacit never sees, so it can hold none of them out: leave out held_out."
@@ -207,7 +245,7 @@ def read_parted(
     if local is None:
         raise Refused("This site's rows are declared in site.toml only, so its training must come through tacit_mod.")
     examples = parse.whole(settings["examples"], what="examples in site.toml", least=1)
-    return unseen_rows(experiment, examples=examples, shape=settings.get("shape")), None
+    return unseen_rows(experiment, examples=examples, shape=settings.get("shape")), None, None
 
 
 def own_path(key: str, folder: Path, settings: dict[str, Any]) -> str | None:

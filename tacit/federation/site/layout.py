@@ -14,6 +14,7 @@
     runs/RUN/round-N.question             the hash of round N's one question
     runs/RUN/round-N.answer               the same hash, then the answer
     runs/RUN/opened-GROUP/round-N.answer  the same for the site's part of opening the sum of GROUP's reports
+    runs/RUN/counted-QUERY/               the same for the one question and the one answer of a query
     runs/RUN/model/                       the model that the run left, with its encoder: `tacit predict` reads it
 
 A run's folder keeps the newest round alone (`outbox`). The keys of encrypted sums are named in `key_files`, because a server has
@@ -31,6 +32,7 @@ LEDGER, LOG, LOCK = "ledger.db", "log.jsonl", ".answer.lock"
 RUNS, AGREEMENT, PROMISE = "runs", "agreement.json", "promise.txt"
 HELD_OUT = "held_out.jsonl"
 QUESTION, ANSWER = ".question", ".answer"
+COUNTED = "counted-"
 RUN_NAME = re.compile(r"[0-9a-f]{32}")  # it becomes a folder's name
 
 
@@ -61,6 +63,21 @@ def opened_folder(run: Path, group: str) -> Path:
     Assumes: the group is one of the run's own (`sealed.group_of`), not a word of the server's: it becomes a folder's name.
     """
     return run / f"opened-{group}"
+
+
+def counted_folder(run: Path, query: str) -> Path:
+    """Where a run's folder keeps the one question and the one answer of a query.
+
+    Assumes: the query is one of the run's own, not a word of the server's: it becomes a folder's name.
+    """
+    return run / f"{COUNTED}{query}"
+
+
+def counted(site: Path) -> Iterator[tuple[str, str]]:
+    """(run, query) of every answer to a query on the site's disk, run by run."""
+    for folder in sorted((site / RUNS).glob(f"*/{COUNTED}*")):
+        if RUN_NAME.fullmatch(folder.parent.name) and round_files(folder, ANSWER):
+            yield folder.parent.name, folder.name.removeprefix(COUNTED)
 
 
 def openings_file(site: Path, group: str) -> Path:
@@ -98,7 +115,7 @@ def runs(site: Path) -> list[str]:
 
 
 def answers(site: Path) -> Iterator[tuple[str, int]]:
-    """(run, round) of every answer to a training question on the site's disk, run by run; openings are not among them."""
+    """(run, round) of every answer to a training question on the site's disk, run by run; no openings, and no queries."""
     for folder in sorted((site / RUNS).glob("*")):
         if RUN_NAME.fullmatch(folder.name):
             yield from ((folder.name, round_of(path)) for path in round_files(folder, ANSWER))

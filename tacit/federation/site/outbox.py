@@ -5,7 +5,8 @@ is refused, for ever. An answer is kept before it is sent, so a question that co
 second server with the same run, a late message) gets the very same bytes and costs nothing. If the site was killed before it
 could keep an answer, the same question is a new attempt and is charged again, unless its noise is a function of it (seeded).
 
-`folder` is a run's folder, or the one where a run keeps its parts of openings (`layout`).
+`folder` is a run's folder, or the one where a run keeps its parts of openings, or a query (`layout`). What a refusal calls the
+question is `called`: its round, unless said.
 """
 
 import hashlib
@@ -23,7 +24,7 @@ def question_hash(question: bytes) -> bytes:
     return hashlib.sha256(question).digest()
 
 
-def find(folder: Path, round: int, question: bytes) -> bytes | None:
+def find(folder: Path, round: int, question: bytes, *, called: str = "") -> bytes | None:
     """The answer that was kept for this question, or None where the round is still to be answered.
 
     Guarantee: what is returned are the bytes that `keep` was given for a question of the same hash; nothing on disk changes.
@@ -45,11 +46,12 @@ def find(folder: Path, round: int, question: bytes) -> bytes | None:
         return None
     content = answered[-1].read_bytes()
     if content[:HASH_BYTES] != question_hash(question):
-        raise Refused(f"Round {round} was answered already: another answer to it would be a second release.")
+        called = called or f"Round {round}"
+        raise Refused(f"{called} was answered already: another answer to it would be a second release.")
     return content[HASH_BYTES:]
 
 
-def bind(folder: Path, round: int, question: bytes) -> bool:
+def bind(folder: Path, round: int, question: bytes, *, called: str = "") -> bool:
     """Makes the question the round's own, on disk; whether it is so for the first time.
 
     Guarantee: on return its hash has reached the disk, and of two questions at once one is bound and the other refused. It is
@@ -63,7 +65,8 @@ def bind(folder: Path, round: int, question: bytes) -> bool:
     if store.create(path, question_hash(question)):
         return True
     if path.read_bytes() != question_hash(question):
-        raise Refused(f"Round {round} was asked with other parameters before: one round is one question.")
+        named, one = (called, "one query") if called else (f"Round {round}", "one round")
+        raise Refused(f"{named} was asked with other parameters before: {one} is one question.")
     return False
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tacit.build.parts import Parts, population_id
+from tacit.engine.history import asked_by
 from tacit.errors import LedgerError
 from tacit.federation.site import agreement, layout
 from tacit.federation.site.agreement import Agreement
@@ -44,6 +45,7 @@ def own_ledger(
         rounds=experiment.train.rounds,
         most_epsilon=agreed.terms.epsilon,
         accountant=experiment.privacy.accountant,
+        asked=asked_by(parts),
         marks=(folder / witness.NAME,),
     )
     refuse_forgotten(folder, ledger)
@@ -57,21 +59,26 @@ def refuse_forgotten(folder: Path, ledger: Ledger) -> None:
 
     Raises: LedgerError, naming run and round; BadInput where that run's agreement is damaged.
     """
-    for run, round in unpaid(folder, lambda run, round: ledger.knows(round, run=run)):
+    for run, what in unpaid(folder, lambda run, what: ledger.knows(what, run=run)):
         raise LedgerError(
-            f"{folder} holds the answer to round {round} of run {run}, and {ledger.path} knows no charge for it: restore the"
+            f"{folder} holds the answer to {in_words(what)} of run {run}, and {ledger.path} knows no charge for it: restore the"
             f" newest copy of the ledger and of {witness.NAME}; nothing was released."
         )
 
 
-def unpaid(folder: Path, charged: Callable[[str, int], bool]) -> Iterator[tuple[str, int]]:
-    """(run, round) of every answer on a site's disk for which `charged(run, round)` is False and should not be.
+def in_words(what: int | str) -> str:
+    """What an answer was to: a round, or a query."""
+    return f"the query {what}" if isinstance(what, str) else f"round {what}"
+
+
+def unpaid(folder: Path, charged: Callable[[str, int | str], bool]) -> Iterator[tuple[str, int | str]]:
+    """(run, round), or (run, query), of every answer on a site's disk for which `charged` is False and should not be.
 
     A run that promised nothing charges nothing, by its agreement; an answer whose agreement is gone counts as one that was to be
     paid for. Raises: BadInput for an agreement that is damaged.
     """
-    for run, round in layout.answers(folder):
-        if not charged(run, round):
+    for run, what in (*layout.answers(folder), *layout.counted(folder)):
+        if not charged(run, what):
             known = agreement.read(folder, run)
             if known is None or known.terms.event:
-                yield run, round
+                yield run, what

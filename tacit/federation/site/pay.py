@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from tacit.errors import BudgetExhausted, Refused
+from tacit.errors import AnsweredOnce, BudgetExhausted, Refused
+from tacit.experiment.asking import WORDS, shares
 from tacit.federation.site.join import Joined
 from tacit.federation.site.limits import Limits
 from tacit.federation.site.log import note
@@ -39,16 +40,44 @@ def pay(folder: Path, joined: Joined, round: int, question: bytes) -> None:
         raise BudgetExhausted(f"{_budget(joined.limits)} does not pay for round {round}.")
 
 
+def pay_query(joined: Joined, query: str, attempt: str) -> None:
+    """Charges the site's ledger for its one answer to a query.
+
+    Guarantee: on return the charge is on disk, in the price that was sealed with the run's rounds. `attempt` names the release:
+    the very same one is not charged again, and no other one ever is.
+
+    Assumes: the question is the query's own (`outbox.bind`).
+
+    Raises: BudgetExhausted where the budget does not pay; Refused where another attempt was paid for, whose answer is lost;
+    LedgerError where the charge could not be written. Then no noise may be drawn.
+    """
+    if joined.ledger is None:
+        return
+    event, hint = joined.parts.algorithm.cost(joined.client), joined.agreement.terms.rounds
+    try:
+        paid = event and joined.ledger.answer(query, attempt, [joined.client], lambda client: event, hint=hint)
+    except AnsweredOnce:
+        raise Refused(
+            f"The query {query} was paid for before and its answer lost: a second one would be a second release."
+        ) from None
+    if not paid:
+        raise BudgetExhausted(f"{_budget(joined.limits)} does not pay for the query {query}.")
+
+
 def refuse_spent(joined: Joined) -> None:
     """Refuses a new run where earlier ones have left nothing for a single round of it; nothing is charged.
 
-    Raises: BudgetExhausted. A site's first run passes: where its budget is too small from the start, its first round says so.
+    Raises: BudgetExhausted. A site's first run passes, unless queries are asked in it: where its budget is too small from the
+    start, its first round says so.
     """
     ledger, event = joined.ledger, joined.parts.algorithm.cost(joined.client)
-    if ledger is None or event is None or not ledger.other_runs(joined.limits.unit):
+    queries, others = joined.agreement.terms.queries, ledger is not None and ledger.other_runs(joined.limits.unit)
+    if ledger is None or event is None or not (queries or others):
         return
     if ledger.rounds_left(joined.client, event, hint=joined.agreement.terms.rounds) < 1:
-        raise BudgetExhausted(f"{_budget(joined.limits)} is used up: it does not pay for one round of this run.")
+        what = " and ".join(["one round of this run", *(f"the query {query} beside it" for query in queries)])
+        why = "is used up: it does not pay for" if others else "does not pay for"
+        raise BudgetExhausted(f"{_budget(joined.limits)} {why} {what}.")
 
 
 def prepay(joined: Joined, releases: int) -> None:
@@ -103,14 +132,25 @@ def promise_of(joined: Joined) -> str:
     """
     parts = joined.parts
     if not parts.plan.priced:
-        return sentence(None)
+        return sentence(None) + _once(joined)
     guarantee = parts.promise
     epsilon, before = joined.agreement.terms.epsilon, sealed_before(joined)
     text = agreed(guarantee, client=joined.client.id, epsilon=min(epsilon, max(0.0, joined.limits.epsilon - before)))
+    text += _once(joined)
     if not before:
         return text
     earlier = f" Earlier runs of this site have sealed {shown(before)}, which this run's number does not include;"
     return f"{text}{earlier} all runs together stay within epsilon {joined.limits.epsilon:g} of its budget.toml."
+
+
+def _once(joined: Joined) -> str:
+    """What the site answers beside its rounds, and what that costs by itself."""
+    text = ""
+    for query, share in shares(joined.parts.experiment).items():
+        costs = f"for at most epsilon {shown(share * joined.agreement.terms.epsilon)} ({100 * share:g} % of it)"
+        how = costs if joined.parts.plan.priced else "without noise"
+        text += f" Beside its rounds the site answers once, for ever, with counts for {WORDS[query]}, {how}."
+    return text
 
 
 def _budget(limits: Limits) -> str:

@@ -13,9 +13,10 @@ from typing import Any
 
 from tacit.engine.wire import unpack
 from tacit.errors import BadInput, BudgetExhausted, Refused, TacitError
-from tacit.federation.site import agreement, final_model, layout, outbox, sealed, store
+from tacit.experiment.asking import shares
+from tacit.federation.site import agreement, counted, final_model, layout, outbox, sealed, store
 from tacit.federation.site.agreement import Agreement, Terms, refuse_other
-from tacit.federation.site.asked import Agree, Hello, Keep, Open, Train, facts, question
+from tacit.federation.site.asked import Agree, Count, Hello, Keep, Open, Train, facts, question
 from tacit.federation.site.broadcast import read_broadcast, refuse_odd_word
 from tacit.federation.site.consent import refuse_beyond, refuse_crowd, refuse_device, refuse_parameters
 from tacit.federation.site.greeting import declaration
@@ -92,7 +93,7 @@ class Site:
             note(self.folder, verdict="failed", text=discreet(error), **about)
             raise Refused(UNSAID) from error
         finally:
-            if about.get("kind") == "train":
+            if about.get("kind") in ("train", "count"):
                 self._wait(began, about)
 
     def _decide(self, ask: dict[str, Any], body: bytes) -> Decision:
@@ -107,6 +108,8 @@ class Site:
             return self._agree(asked, limits)
         if isinstance(asked, Train):
             return self._train(asked, body)
+        if isinstance(asked, Count):
+            return self._count(asked, body)
         return self._keep(asked, body) if isinstance(asked, Keep) else self._open(asked, body)
 
     def _hello(self, asked: Hello, limits: Limits) -> Decision:
@@ -135,11 +138,16 @@ class Site:
         self._runs.hold(joined)
         terms = joined.agreement.terms
         agreed = f"Agreed: {terms.rounds} rounds, {terms.parameters} parameters, epsilon {terms.epsilon:g} in all"
+        once = "".join(f"; its one answer to the query {query} costs {cost}" for query, cost in terms.queries.items())
         left = payable(joined)
         few = (
             f" What is left of the budget pays for {left} of the {terms.rounds} rounds." if left < terms.rounds else ""
         )
-        return {"terms": asdict(terms)}, b"", f"{agreed}; a round costs {terms.event or 'nothing'}.{few} {promised}"
+        return (
+            {"terms": asdict(terms)},
+            b"",
+            f"{agreed}; a round costs {terms.event or 'nothing'}{once}.{few} {promised}",
+        )
 
     def _agree_alone(self, run: str) -> Agreement:
         """The agreement on the site's own experiment; the same as before while that file does not change."""
@@ -154,6 +162,10 @@ class Site:
             return joined.agreement
         agreement.refuse_many(self.folder, run, most=limits.most_runs)
         size, privacy = len(read_rows(self.folder, experiment, settings, local=self._local).y), experiment.privacy
+        if shares(experiment):
+            raise Refused(
+                "The server does not speak Tacit, so it asks no queries: leave out data.held_out and privacy.stats."
+            )
         if kind_of(experiment).plans.trusts_server:
             raise Refused("The server does not speak Tacit, so it adds no noise: only local DP protects the site.")
         roster = Roster((settings["name"],), (size,), (limits.epsilon,), privacy.run_delta, privacy.unit_kept)
@@ -172,6 +184,7 @@ class Site:
         if answer is not None:
             self._runs.current(agreed)  # raises where the ledger does not know the answer
             return {"again": True}, answer, "Sent the kept answer again."
+        counted.refuse_ended(self.folder, agreed)
         received = read_broadcast(body, agreed.terms)
         joined = self._runs.current(agreed)
         refuse_odd_word(joined, received)
@@ -203,6 +216,19 @@ class Site:
         outbox.keep(store.make_folder(folder), asked.round, body, raw)
         return {"again": False}, raw, f"Gave its part of opening the sum of round {asked.round}."
 
+    def _count(self, asked: Count, body: bytes) -> Decision:
+        """A query: check, bind the question, pay, count, add noise, keep, answer; once a run."""
+        agreed = self._standing(asked.run)
+        counted.refuse_unasked(agreed, asked.query)
+        raw = counted.kept(self.folder, agreed, asked.query, body)
+        joined = self._runs.current(agreed)  # raises where the ledger does not know the answer
+        if raw is not None:
+            return {"again": True, "epsilon": spent(joined)}, raw, "Sent the kept counts again."
+        raw = counted.answer(self.folder, joined, asked.query, body)
+        epsilon = spent(joined)
+        text = f"Answered the query {asked.query}; epsilon spent {shown(epsilon)} per {joined.limits.unit}."
+        return {"again": False, "epsilon": epsilon}, raw, text
+
     def _keep(self, asked: Keep, body: bytes) -> Decision:
         """The model that the run left, for the site's own use; it is public by then, so nothing is paid."""
         agreed = agreement.read(self.folder, asked.run)
@@ -211,7 +237,7 @@ class Site:
         kept = final_model.keep(self.folder, self._runs.current(agreed), body)
         return {}, b"", f"Kept the model that the run left: tacit predict {kept} new.csv"
 
-    def _standing(self, run: str, round: int) -> Agreement:
+    def _standing(self, run: str, round: int = 0) -> Agreement:
         """The agreement on a run, if the site's people still allow what it says. Raises Refused."""
         agreed = agreement.read(self.folder, run)
         if agreed is None:

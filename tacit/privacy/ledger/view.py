@@ -102,9 +102,15 @@ class RunView:
         """Whether another attempt at a round of this run was charged: another release of it may have been seen."""
         return bool(self._attempts(round) - {attempt})
 
-    def knows(self, round: int, *, run: str | None = None) -> bool:
-        """Whether any attempt at a round of this run, or of another one, was charged. Charged means: it may have been released."""
-        return self._db.execute(BATCHES.format("1", "="), (run or self.run, round)).fetchone() is not None
+    def knows(self, what: int | str, *, run: str | None = None) -> bool:
+        """Whether any attempt at a round (or a query, by name) of this run, or of another one, was charged.
+
+        Charged means: it may have been released.
+        """
+        if isinstance(what, int):
+            return self._db.execute(BATCHES.format("1", "="), (run or self.run, what)).fetchone() is not None
+        rows = f"{BATCHES.format('1', '=')} AND attempt LIKE ? || ':%'"
+        return self._db.execute(rows, (run or self.run, QUERY, what)).fetchone() is not None
 
     def answered(self, query: str, attempt: str) -> set[str]:
         """The clients that this run has charged for one attempt at a query."""

@@ -383,7 +383,12 @@ def test_everything_in_a_servers_results_is_named_in_the_threat_model_and_no_upd
     """The page said that a server holds no ledger; it holds an account of its own run, beside what the sites declared."""
     paillier = {"kind": "distributed", "epsilon": 50.0, "clip": 1.0}
     bits = {"kind": "paillier", "key_bits": 2048, "threshold": 1}
-    deployed = federation(**({"privacy": paillier, "protect": bits} if sealed else {}), train={"rounds": 2})
+    changes = (
+        {"privacy": paillier, "protect": bits}
+        if sealed
+        else {"data": {"held_out": 0.25}, "privacy": {"stats": ["label"]}}
+    )
+    deployed = federation(**changes, train={"rounds": 2})
     seen = []
     deployed.run(observe=lambda record: seen.append({path.name for path in (deployed.folder / "out").iterdir()}))
     held = {*seen[-1], *(path.name for path in (deployed.folder / "out").iterdir())} - {".lock", ".ledger.mark.lock"}
@@ -393,6 +398,7 @@ def test_everything_in_a_servers_results_is_named_in_the_threat_model_and_no_upd
         assert re.sub(r"asked-to-open-\w+", "asked-to-open-GROUP", name) in table
     assert {"ledger.db", "ledger.mark", "sites.json", "clients.json", "asked.bin"} <= held
     assert sealed == any(name.startswith("asked-to-open-") for name in held)
+    assert sealed or {"asked-evaluation.bin", "asked-stats.bin", "queries.json", "stats.json"} <= held
     assert not any(name.endswith(".answer") for name in held)
 
 

@@ -13,7 +13,9 @@ from trained import same_model
 from typer.testing import CliRunner
 
 import tacit
+from tacit.build.parts import build
 from tacit.cli.app import app
+from tacit.engine.describing import read_stats
 from tacit.engine.run_files import read
 from tacit.errors import BadInput, RunExists, TacitError
 from tacit.experiment import Experiment
@@ -96,6 +98,97 @@ def test_hospitals_train_under_the_simulators_guarantee_and_spend_their_own_epsi
         (kept,) = (federation.site(name) / "runs").glob("*/model")
         assert same_model(kept, history.out)
         assert tacit.load(kept).encoder == tacit.load(history.out).encoder
+
+
+def test_hospitals_hold_rows_out_and_say_with_noise_how_the_model_does_on_them(hospitals):
+    held = ("train.rounds=3", "data.held_out=0.3", "metric.choose=auroc", "task.kind=binary")
+    federation = make("--trial", *(part for setting in held for part in ("--set", setting)))
+    put_rows(federation)
+    told = deployed(federation).summary["at_clients"]
+    simulated = build(Experiment.load("hospitals.toml", held)).population
+    roster = json.loads((federation.results / "sites.json").read_text())
+    assert dict(zip(simulated.names, simulated.sizes.tolist(), strict=True)) == dict(
+        zip(roster["names"], roster["sizes"], strict=True)
+    ), "a record is on the side that it is on in a simulation"
+    assert told["rows"] == pytest.approx(len(simulated.held.y), abs=150)
+    assert 0 <= told["metrics"]["auroc"]["value"] <= 1
+    for name in NAMES:
+        assert (
+            "answers once, for ever, with counts for results"
+            in next(federation.site(name).glob("runs/*/promise.txt")).read_text()
+        )
+    texts = [finding.text for finding in check.findings(federation.folder)]
+    assert (
+        "north: is asked once, beside training, for results on the rows of data.held_out, for at most epsilon 1.000"
+        in texts
+    )
+
+
+def test_hospitals_without_any_public_row_train_and_know_what_they_say_themselves(hospitals):
+    text = (
+        Path("hospitals.toml")
+        .read_text()
+        .replace(
+            'test_path = "public-test.csv"',
+            'test_share = 0\nheld_out = 0.3\ncolumns = ["radius", "texture", "smoothness", "concave_points"]',
+        )
+    )
+    Path("hospitals.toml").write_text(text)
+    os.remove("public-test.csv")
+    federation = make(
+        "--set",
+        "train.rounds=3",
+        "--set",
+        'privacy.stats=["radius", "diagnosis"]',
+        "--set",
+        "privacy.stats_share=0.5",
+        "--set",
+        "privacy.epsilon=8.0",
+    )
+    put_rows(federation)
+    history = deployed(federation)
+    for record in history.rounds:
+        observer(Experiment.load("hospitals.toml"))(record)  # as `up` and the server say it
+    assert history.summary["test_accuracy"] is None
+    assert history.summary["at_clients"]["answered"] == 3
+    assert 0 <= history.summary["at_clients"]["metrics"]["accuracy"]["value"] <= 1
+    assert any("there are no public test rows" in note for note in history.summary["notes"])
+    shown = CliRunner().invoke(app, ["stats", "federation"], catch_exceptions=False).output
+    assert "3 of 3 clients answered." in shown
+    assert "malignant" in shown
+    (radius,) = (one for one in read_stats(Path("federation"))["columns"] if one["column"] == "radius")
+    assert radius["mean"]["value"] == pytest.approx(14, abs=5)
+    ending(history)
+    assert "not known: there are no public test rows" in json.dumps(run_page(read(history.out)))
+    predicted = tacit.load(history.out).predict(
+        {"radius": [14.0], "texture": [20.0], "smoothness": [0.1], "concave_points": [0.05]}
+    )
+    assert predicted.labels[0] in ("benign", "malignant")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            'test_path = "public-test.csv"',
+            "held_out = 0.3",
+            "or, where the sites have csv files and nobody has public rows",
+        ),
+        ('test_path = "public-test.csv"', "test_share = 0", "list them in data.columns"),
+        ('test_path = "public-test.csv"', 'test_path = "public-test.csv"\nheld_out = 1.5', "held_out"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused_before_anything_is_made(hospitals, old, new, message):
+    Path("hospitals.toml").write_text(Path("hospitals.toml").read_text().replace(old, new))
+    with pytest.raises(BadInput, match=message):
+        make()
+    assert not Path("federation").exists()
+
+
+def test_a_metric_that_sites_cannot_be_asked_for_is_refused_before_anything_is_made(hospitals):
+    with pytest.raises(BadInput, match="cannot be asked for log_loss"):
+        make("--set", "data.held_out=0.3", "--set", "metric.choose=log-loss")
+    assert not Path("federation").exists()
 
 
 def test_columns_in_another_order_are_the_same_rows(hospitals):

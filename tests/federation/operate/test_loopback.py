@@ -12,7 +12,13 @@ from tacit.cli.app import app
 from tacit.federation.operate.processes import free_port
 from tacit.privacy.ledger import reader as books
 
-SETTINGS = ("data.clients=2", "train.rounds=2", "train.local_steps=3", "privacy.epsilon=[2.0, 6.0]")
+SETTINGS = (
+    "data.clients=2",
+    "data.held_out=0.25",
+    "train.rounds=2",
+    "train.local_steps=3",
+    "privacy.epsilon=[2.0, 6.0]",
+)
 
 
 def test_from_an_empty_folder_to_the_report_and_to_the_simulators_model(tmp_path):
@@ -30,6 +36,9 @@ def test_from_an_empty_folder_to_the_report_and_to_the_simulators_model(tmp_path
     assert same_model(tmp_path / "simulated", place / "results")
     summary = json.loads((place / "results" / "summary.json").read_text())
     assert summary["guarantee"] == simulated.summary["guarantee"]
+    assert summary["at_clients"].pop("missing") == {}
+    assert summary["at_clients"] == simulated.summary["at_clients"]
+    assert "held-out" in done.output
     for name, limit in (("client-0", 2.0), ("client-1", 6.0)):
         (spent,) = books.spent(books.entries(place / "sites" / name / "ledger.db"), delta=1e-5).values()
         assert 0.97 * limit < spent <= limit

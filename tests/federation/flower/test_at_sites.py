@@ -1,0 +1,333 @@
+"""Evaluation on rows that sites hold out, in a deployment: asked once at the end, answered with noise."""
+
+import json
+import sqlite3
+
+import numpy as np
+import pytest
+import torch
+from trained import same_model
+
+import tacit
+from tacit.build.parts import build
+from tacit.engine.asking import kept
+from tacit.engine.run_files import read
+from tacit.engine.wire import pack, unpack
+from tacit.errors import BadInput, TacitError
+from tacit.federation.flower import at_sites
+from tacit.federation.flower.client import client_app
+from tacit.federation.flower.local import LocalGrid
+from tacit.federation.flower.messages import UNPAID, refusal
+from tacit.privacy.ledger.tables import QUERY
+from tacit.report.collect import run_page
+from tacit.report.progress import facts
+from tacit.types import Message
+
+HELD = {"held_out": 0.25}
+
+
+def charges(site):
+    with sqlite3.connect(site / "ledger.db") as book:
+        return [round for (round,) in book.execute("SELECT round FROM charges ORDER BY time, round")]
+
+
+def log(site):
+    return [json.loads(line) for line in (site / "log.jsonl").read_text().splitlines()]
+
+
+class Stop(BaseException):
+    pass
+
+
+class Watching(LocalGrid):
+    """A grid that shows every question to a function first: what that returns is answered in the site's place."""
+
+    def __init__(self, deployed, see):
+        super().__init__(client_app(), [deployed.site(index) for index in range(len(deployed.names))])
+        self.see = see
+
+    def push_messages(self, messages):
+        names = []
+        for message in messages:
+            said = self.see(message)
+            (name,) = super().push_messages([message]) if said is None else (self._put(message, said),)
+            names.append(name)
+        return names
+
+    def _put(self, message, said):
+        self._count += 1
+        message.metadata.__dict__["_message_id"] = str(self._count)
+        self._replies[str(self._count)] = said(message)
+        return str(self._count)
+
+
+def is_count(message):
+    return message.metadata.message_type == "query.count"
+
+
+def test_from_the_same_seed_sites_answer_what_a_simulations_clients_answer_bit_for_bit(federation, tmp_path):
+    deployed = federation(data=HELD)
+    simulated = tacit.run(deployed.experiment, out=tmp_path / "simulated", page=False)
+    history = deployed.run()
+    assert same_model(tmp_path / "simulated", history.out)
+    ours, theirs = kept(history.out)["evaluation"], kept(tmp_path / "simulated")["evaluation"]
+    assert ours.stds == theirs.stds
+    assert all(np.array_equal(ours.counts[name], theirs.counts[name]) for name in deployed.names)
+    told = history.summary["at_clients"]
+    assert told.pop("missing") == {}
+    assert told == simulated.summary["at_clients"]
+    for key in ("guarantee", "queries", "test_accuracy"):
+        assert history.summary[key] == simulated.summary[key]
+
+
+def test_every_site_pays_its_own_ledger_and_the_server_its_own(federation):
+    deployed = federation(data=HELD, run={"randomness": "os"})
+    history = deployed.run()
+    for index in range(3):
+        assert charges(deployed.site(index)) == [0, 1, 2, QUERY]
+    assert charges(history.out) == sorted([0, 1, 2] * 3) + [QUERY] * 3
+    told = history.summary["sites"]["epsilon"]
+    assert all(0.97 * limit < told[name] <= limit for name, limit in zip(deployed.names, (1, 2, 8), strict=True))
+    assert "evaluation is about held-out records alone" in history.sentence
+
+
+def test_the_result_is_in_the_closing_table_and_on_the_page(federation):
+    deployed = federation(data=HELD | {"examples_per_client": 200}, privacy={"epsilon": 30.0})
+    history = deployed.run()
+    told = history.summary["at_clients"]
+    low, high = told["metrics"]["accuracy"]["interval"]
+    assert low <= told["metrics"]["accuracy"]["value"] <= high
+    assert (told["answered"], told["clients"], told["missing"]) == (3, 3, {})
+    line = facts(history.summary)["accuracy at the clients, on held-out rows"]
+    assert "95 % over noise and rows" in line
+    assert "without" not in line
+    assert line in run_page(read(history.out))["final"].values()
+
+
+def test_who_refuses_is_missing_and_named_and_the_rest_is_what_is_known(federation):
+    deployed = federation(data=HELD)
+
+    def see(message):
+        if is_count(message) and message.metadata.dst_node_id == 2:
+            return lambda asked: refusal(f"{UNPAID}The site's budget does not pay.", to=asked)
+        return None
+
+    history = deployed.run(Watching(deployed, see))
+    told = history.summary["at_clients"]
+    assert told["missing"] == {"client-1": "The site's budget does not pay."}
+    assert (told["answered"], told["clients"]) == (2, 3)
+    assert (
+        "without client-1: The site's budget does not pay."
+        in facts(history.summary)["accuracy at the clients, on held-out rows"]
+    )
+    assert charges(deployed.site(1)) == [0, 1, 2]
+    assert charges(deployed.site(0)) == [0, 1, 2, QUERY]
+
+
+def test_who_is_away_at_the_end_is_not_waited_for_and_is_asked_when_the_run_is_resumed(federation):
+    deployed = federation(data=HELD, run={"randomness": "os"})
+
+    class Leaving(Watching):
+        gone = False
+
+        def get_node_ids(self):
+            return [node for node in super().get_node_ids() if not (self.gone and node == 3)]
+
+    grid = Leaving(deployed, lambda message: None)
+
+    def leaves(record):
+        grid.gone = record["round"] == 2
+
+    told = deployed.run(grid, observe=leaves).summary["at_clients"]
+    assert told["missing"] == {"client-2": "is not connected"}
+    first = kept(deployed.folder / "out")["evaluation"]
+    asked = []
+    again = Watching(deployed, lambda message: asked.append(message) if is_count(message) else None)
+    history = deployed.run(again, resume=True)
+    assert history.summary["at_clients"]["missing"] == {}
+    assert [message.metadata.dst_node_id for message in asked] == [3]
+    second = kept(deployed.folder / "out")["evaluation"]
+    assert all(np.array_equal(first.counts[name], second.counts[name]) for name in first.counts)
+    assert [charges(deployed.site(index)) for index in range(3)] == [[0, 1, 2, QUERY]] * 3
+
+
+def test_a_run_that_nobody_answers_ends_well_and_says_so(federation):
+    deployed = federation(data=HELD)
+    history = deployed.run(
+        Watching(deployed, lambda message: (lambda asked: refusal("no.", to=asked)) if is_count(message) else None)
+    )
+    assert "No site answered (client-0: no.;" in history.summary["at_clients"]["unknown"]
+    assert history.summary["stopped"] == "rounds"
+    assert facts(history.summary)["accuracy at the clients, on held-out rows"].count("client-0") == 1
+    assert (history.out / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize("randomness", ["seeded", "os"])
+def test_a_server_that_dies_among_the_answers_asks_the_same_again_and_nobody_answers_or_pays_twice(
+    federation, monkeypatch, randomness
+):
+    deployed, seen = federation(data=HELD, run={"randomness": randomness}), []
+    real = at_sites.counts_of
+
+    def dying(raw, *given):
+        seen.append(raw)
+        if len(seen) == 2:
+            raise Stop
+        return real(raw, *given)
+
+    monkeypatch.setattr(at_sites, "counts_of", dying)
+    with pytest.raises(Stop):
+        deployed.run()
+    assert not kept(deployed.folder / "out")
+    trained = []
+    grid = Watching(deployed, lambda message: trained.append(1) if message.metadata.message_type == "train" else None)
+    monkeypatch.setattr(at_sites, "counts_of", lambda raw, *given: (seen.append(raw), real(raw, *given))[1])
+    history = deployed.run(grid, resume=True)
+    assert seen[2:4] == seen[:2]
+    assert history.summary["at_clients"]["missing"] == {}
+    assert history.summary["stopped"] == "rounds"
+    assert not trained
+    assert [charges(deployed.site(index)) for index in range(3)] == [[0, 1, 2, QUERY]] * 3
+    assert charges(history.out).count(QUERY) == 3
+
+
+def test_a_run_whose_rounds_the_budget_ended_is_judged_and_trains_no_more_when_it_is_resumed(federation):
+    few = {"strategy": "same-noise", "noise_multiplier": 6.0, "epsilon": 1.0}
+    deployed = federation(data=HELD, privacy=few, train={"rounds": 30})
+    first = deployed.run().summary
+    assert first["stopped"] == "budget"
+    assert 0 < first["rounds"] < 30
+    assert first["at_clients"]["answered"] == 3
+    again = deployed.run(resume=True).summary
+    for key in ("stopped", "rounds", "at_clients"):
+        assert again[key] == first[key]
+
+
+def test_a_budget_that_was_lowered_during_the_run_leaves_that_site_out_and_the_run_ends_well(federation):
+    deployed = federation(data=HELD)
+
+    def lowered(record):
+        if record["round"] == 2:
+            path = deployed.site(0) / "budget.toml"
+            path.write_text(path.read_text().replace("epsilon = 1.0", "epsilon = 0.5"))
+
+    history = deployed.run(observe=lowered)
+    assert "the run was agreed at more" in history.summary["at_clients"]["missing"]["client-0"]
+    assert charges(deployed.site(0)) == [0, 1, 2]
+    assert history.summary["at_clients"]["answered"] == 2
+
+
+def test_without_privacy_sites_answer_exactly(federation):
+    deployed = federation(data=HELD, privacy={"kind": "none", "epsilon": None})
+    history = deployed.run()
+    held = build(deployed.experiment).population.held
+    with torch.inference_mode():
+        right = float((history.model.eval()(held.x).argmax(1) == held.y).float().mean())
+    assert history.summary["at_clients"]["metrics"]["accuracy"]["value"] == pytest.approx(right)
+    assert "data.held_out, without noise." in next(deployed.site(0).glob("runs/*/promise.txt")).read_text()
+
+
+def test_a_metric_that_cannot_be_asked_for_is_refused_before_anybody_is_greeted(federation):
+    deployed = federation(data=HELD, metric={"choose": "log-loss"})
+    with pytest.raises(BadInput, match="cannot be asked for log_loss"):
+        deployed.run()
+    assert not (deployed.site(0) / "log.jsonl").exists()
+
+
+def cheats(deployed, change):
+    """Runs with a site 1 whose counts are changed on their way; returns the summary's words on it."""
+
+    def see(message):
+        if not (is_count(message) and message.metadata.dst_node_id == 2):
+            return None
+        return lambda asked: changed(grid._app(asked, grid._contexts[2]), change)
+
+    grid = Watching(deployed, see)
+    return deployed.run(grid).summary["at_clients"]
+
+
+def changed(message, change):
+    record = message.content["tacit"]
+    record["bytes"] = change(unpack(record["bytes"]))
+    return message
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda m: pack(Message("client-0", m.tensors)), "another's name"),
+        (lambda m: pack(Message(m.sender, {"counts": m.tensors["counts"][:-1]})), "where 2 counts belong"),
+        (lambda m: pack(Message(m.sender, {"counts": m.tensors["counts"].double()})), "where 2 counts belong"),
+        (lambda m: pack(Message(m.sender, m.tensors | {"more": torch.zeros(3)})), "something else than counts"),
+        (lambda m: pack(Message(m.sender, m.tensors, {"noise_std": 0.0})), "something else than counts"),
+        (lambda m: pack(Message(m.sender, {"counts": m.tensors["counts"] + 10**6})), "larger than any honest one"),
+        (lambda m: pack(Message(m.sender, {"counts": torch.tensor([-(2**63), 0])})), "larger than any honest one"),
+        (lambda m: b"no message", ""),
+    ],
+)
+def test_counts_that_no_honest_site_could_send_are_left_out_by_name(federation, change, why):
+    told = cheats(federation(data=HELD), change)
+    assert list(told["missing"]) == ["client-1"]
+    assert why in told["missing"]["client-1"]
+    assert told["answered"] == 2
+
+
+def test_a_site_whose_rows_tacit_never_sees_answers_no_query(federation):
+    deployed = federation(data=HELD, privacy={"kind": "none", "epsilon": None})
+    path = deployed.site(0) / "site.toml"
+    path.write_text(path.read_text() + "examples = 60\n")
+    with pytest.raises(TacitError, match="answer nothing about held-out ones"):
+        deployed.run()
+
+
+STATS = {"stats": ["label"], "stats_share": 0.2}
+
+
+def test_sites_describe_their_columns_once_before_round_0_as_a_simulations_clients_do(federation, tmp_path):
+    deployed = federation(privacy=STATS)
+    simulated = tacit.run(deployed.experiment, out=tmp_path / "simulated", page=False)
+    history = deployed.run()
+    assert same_model(tmp_path / "simulated", history.out)
+    told, expected = (json.loads((place / "stats.json").read_text()) for place in (history.out, tmp_path / "simulated"))
+    assert told == expected
+    assert (told["answered"], told["missing"], told["columns"][0]["column"]) == (3, {}, "label")
+    assert charges(deployed.site(0)) == [QUERY, 0, 1, 2]
+    assert history.summary["guarantee"] == simulated.summary["guarantee"]
+    assert history.summary["queries"]["stats"]["share"] == 0.2
+    assert all(
+        spent <= limit for spent, limit in zip(history.summary["sites"]["epsilon"].values(), (1, 2, 8), strict=True)
+    )
+
+
+def test_statistics_and_evaluation_of_one_run_are_two_answers_and_two_charges(federation):
+    deployed = federation(data=HELD, privacy=STATS, run={"randomness": "os"})
+    history = deployed.run()
+    assert charges(deployed.site(0)) == [QUERY, 0, 1, 2, QUERY]
+    assert history.summary["at_clients"]["answered"] == 3
+    again = deployed.run(resume=True)
+    assert again.summary["at_clients"] == history.summary["at_clients"]
+    assert charges(deployed.site(0)) == [QUERY, 0, 1, 2, QUERY]
+    promise = next(deployed.site(0).glob("runs/*/promise.txt")).read_text()
+    assert "counts for statistics of the columns of privacy.stats, for at most epsilon 0.200 (20 % of it)" in promise
+
+
+def test_who_does_not_describe_its_columns_is_named_and_the_run_goes_on(federation):
+    deployed = federation(privacy=STATS)
+
+    def see(message):
+        if is_count(message) and message.metadata.dst_node_id == 2:
+            return lambda asked: refusal("no.", to=asked)
+        return None
+
+    history = deployed.run(Watching(deployed, see))
+    told = json.loads((history.out / "stats.json").read_text())
+    assert told["missing"] == {"client-1": "no."}
+    assert told["answered"] == 2
+    assert history.summary["stopped"] == "rounds"
+
+
+def test_statistics_of_a_column_that_is_not_there_are_refused_before_anybody_is_greeted(federation):
+    deployed = federation(privacy={"stats": ["labl"]})
+    with pytest.raises(BadInput, match=r"There is no column 'labl' to count. Did you mean 'label'"):
+        deployed.run()
+    assert not (deployed.site(0) / "log.jsonl").exists()
