@@ -1,6 +1,6 @@
 """A round on a GPU: pfl-research's CIFAR10 benchmark (50 clients, 5 steps of 10 images, 1,626,442 parameters), everything included.
 
-    python bench/gpu.py [--rounds 40] [--device cuda] [--only none,central,local] [--precision float32]
+    python bench/gpu.py [--rounds 100] [--device cuda] [--only none,central,local] [--precision float32]
 
 `bare` is the loop that anybody would write first: clients one after the other, no privacy, no accounting, no checkpoint. Times are
 milliseconds of a median round after the first ten; compare them within one run only. The images are random, which costs nothing.
@@ -129,7 +129,7 @@ def ours(kind: str, device: str, rounds: int, precision: str) -> dict[str, float
 def main() -> None:
     """Prints a table."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--only", default="bare,none,central,local")
     parser.add_argument("--precision", default="float32")

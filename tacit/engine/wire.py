@@ -6,6 +6,7 @@ The simulator sends every message through these bytes too: traffic is counted fr
 
 import json
 import math
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -57,14 +58,21 @@ def size_of(message: Message) -> int:
     True
     """
     facts = json.dumps({"sender": message.sender, "facts": message.facts})
-    head: dict[str, Any] = {"__metadata__": {"tacit": facts}}
+    head, data = _layout(tuple((name, tensor.dtype, tensor.shape) for name, tensor in message.tensors.items()))
+    text = head + len(json.dumps(facts)) - len('""')  # `facts` is ASCII, and a text within a text
+    return LENGTH_BYTES + -(-text // LENGTH_BYTES) * LENGTH_BYTES + data
+
+
+@lru_cache(maxsize=256)
+def _layout(tensors: tuple[tuple[str, torch.dtype, torch.Size], ...]) -> tuple[int, int]:
+    """How many bytes safetensors writes about tensors, with empty facts, and how many of them themselves."""
+    head: dict[str, Any] = {"__metadata__": {"tacit": ""}}
     end = 0
     # as safetensors lays tensors out: by type, the last of this list first, then by name
-    for name, tensor in sorted(message.tensors.items(), key=lambda item: (-TYPES.index(item[1].dtype), item[0])):
-        start, end = end, end + tensor.numel() * tensor.element_size()
-        head[name] = {"dtype": CODES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
-    text = len(json.dumps(head, separators=(",", ":"), ensure_ascii=False).encode())
-    return LENGTH_BYTES + -(-text // LENGTH_BYTES) * LENGTH_BYTES + end
+    for name, dtype, shape in sorted(tensors, key=lambda item: (-TYPES.index(item[1]), item[0])):
+        start, end = end, end + shape.numel() * dtype.itemsize
+        head[name] = {"dtype": CODES[dtype], "shape": list(shape), "data_offsets": [start, end]}
+    return len(json.dumps(head, separators=(",", ":"), ensure_ascii=False).encode()), end
 
 
 def unpack(raw: bytes) -> Message:

@@ -3,7 +3,6 @@
 from typing import TYPE_CHECKING
 
 from tacit import check
-from tacit.digest import mark
 from tacit.errors import BadInput
 from tacit.experiment.data import DataSection
 
@@ -44,6 +43,8 @@ def shares(experiment: "Experiment") -> dict[str, float]:
 
 def split(experiment: "Experiment") -> str:
     """The name of the coin that decides which records are held out; empty where none are."""
+    from tacit.digest import mark  # it needs torch, which takes seconds to load
+
     share = experiment.data.held_out
     return "" if share is None else mark(HELD_OUT, repr((experiment.run.seed, share)))
 

@@ -137,7 +137,7 @@ def stride(planned: int, curves: int) -> int:
     """The rounds between two marks of a curve, so that all curves together stay cheap.
 
     >>> stride(30, 1), stride(500, 1), stride(500, 8)
-    (1, 8, 48)
+    (2, 32, 64)
     """
     finest = -(-planned // MOST_MARKS)
     wanted = max(FEWEST_MARKS, min(MOST_MARKS, MOST_PRICES // max(1, curves)))

@@ -6,12 +6,16 @@ recorded once and played again (`captured.py`).
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
 from tacit.train.descent import Descent, Motion
 from tacit.train.stacked_model import Stackable
 
+Shown = Callable[
+    [torch.Tensor, int], torch.Tensor
+]  # a step's rows (client, example, ...) and its number -> their views
 Noise = Callable[
     [torch.Tensor, int], torch.Tensor
 ]  # (client, parameter) sums and the step -> the same with their noise
@@ -65,24 +69,15 @@ def dp_sgd_steps(
     descent: Descent,
     clip: float,
     noise: Noise,
+    shown: Shown | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The clients' noised differences, and what the researcher may see of each: its loss, its examples, how many were clipped."""
     theta, seen = stack.rows(start, places.shape[1]), start.new_zeros(3, places.shape[1])
     move = Motion(descent, start, correction)
     for step, (rows, own) in enumerate(zip(places, mask, strict=True)):
-        dp_sgd_step(
-            stack,
-            theta,
-            seen,
-            x[rows],
-            y[rows],
-            own,
-            rates,
-            summed,
-            move,
-            clip=clip,
-            noise=lambda sums, s=step: noise(sums, s),
-        )
+        seen_as = x[rows] if shown is None else shown(x[rows], step)
+        at = (stack, theta, seen, seen_as, y[rows], own, rates, summed, move)
+        dp_sgd_step(*at, clip=clip, noise=partial(noise, step=step))
     return theta - start, seen
 
 

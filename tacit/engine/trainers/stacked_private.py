@@ -8,6 +8,7 @@ the mechanism whose event is charged (`row_noise`); any other mechanism than `Sa
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from tacit.train.dp_sgd import DpSgd, in_units
 from tacit.train.precision import full_precision
 from tacit.train.stacked_model import Stackable
 from tacit.train.stacked_steps import dp_sgd_step, dp_sgd_steps
+from tacit.train.views import Shifts
 from tacit.train.workspace import Trained
 from tacit.types import Bounded, Client, Private
 
@@ -72,7 +74,7 @@ class InStep:
         return trained
 
     def _on_device(self) -> bool:
-        plain = self.local.views is None and all(type(m) is SampledGaussian for m in self.mechanisms)
+        plain = all(type(mechanism) is SampledGaussian for mechanism in self.mechanisms)
         return self.theta.is_cuda and plain and all(isinstance(stream, DeviceStream) for stream in self.streams)
 
     @property
@@ -91,16 +93,28 @@ class InStep:
         batches = filled(drawn, self._starts, fold=FOLD).to(self.theta.device)
         how = {"descent": dataclasses.replace(self.local.descent, correction=None), "clip": clip}
 
+        views, corrected = self.local.views, self.corrections is not None
+
         def steps(start: torch.Tensor, *rest: torch.Tensor) -> Found:
             x, y, places, mask, rates, summed, keys, stds, *more = rest
+            own = more.pop(0) if corrected else None
+            shown = None if views is None else partial(_shown, views, more.pop(0))
+            noise = partial(_noised, stds, keys)
+            return dp_sgd_steps(stack, start, x, y, places, mask, rates, summed, own, **how, noise=noise, shown=shown)
 
-            def noise(sums: torch.Tensor, step: int) -> torch.Tensor:
-                return add_normals_(sums, stds, keys, step)
-
-            return dp_sgd_steps(stack, start, x, y, places, mask, rates, summed, *more, **how, noise=noise)
-
-        more = () if self.corrections is None else (self.corrections,)
+        more = [part for part in (self.corrections, self._offsets(batches, drawn)) if part is not None]
         return self.recorded("private", steps, self.theta, batches, rates, summed, keys, stds, *more)
+
+    def _offsets(self, batches: Batches, drawn: Sequence[Sequence[np.ndarray]]) -> torch.Tensor | None:
+        """Where the views of all steps begin, (step, client, example, view, 2); None without views."""
+        views = self.local.views
+        if views is None:
+            return None
+        offsets = torch.zeros(*batches.places.shape, views.count, 2, dtype=torch.long)
+        for k, (stream, own) in enumerate(zip(self.streams, drawn, strict=True)):
+            for step, batch in enumerate(own):
+                offsets[step, k, : len(batch)] = views.offsets(stream, len(batch))
+        return offsets.to(self.theta.device)
 
     def _here(self, rates: torch.Tensor, summed: torch.Tensor) -> Found:
         """Every client's own stream and mechanism, step by step: any mechanism, any device, the very draws of one by one."""
@@ -130,11 +144,15 @@ class InStep:
 
     def _rows(self, batches: Batches, drawn: Sequence[Sequence[np.ndarray]]) -> Found:
         """The examples of a step (client, example), in their views where there are some."""
-        places, views = batches.places[0], self.local.views
+        places, offsets = batches.places[0], self._offsets(batches, drawn)
         x, y = self.population.x[places], self.population.y[places]
-        if views is None:
-            return x, y
-        offsets = torch.zeros(*places.shape, views.count, 2, dtype=torch.long)
-        for k, (stream, (batch,)) in enumerate(zip(self.streams, drawn, strict=True)):
-            offsets[k, : len(batch)] = views.offsets(stream, len(batch))
-        return views.of(x.flatten(0, 1), offsets.flatten(0, 1)).unflatten(0, places.shape), y
+        return (x, y) if offsets is None or self.local.views is None else (_shown(self.local.views, offsets, x, 0), y)
+
+
+def _shown(views: Shifts, offsets: torch.Tensor, x: torch.Tensor, step: int) -> torch.Tensor:
+    """The views of a step's examples (client, example, view, ...)."""
+    return views.of(x.flatten(0, 1), offsets[step].flatten(0, 1)).unflatten(0, x.shape[:2])
+
+
+def _noised(stds: torch.Tensor, keys: torch.Tensor, sums: torch.Tensor, *, step: int) -> torch.Tensor:
+    return add_normals_(sums, stds, keys, step)

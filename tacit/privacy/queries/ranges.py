@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import norm
+from scipy.special import ndtri
 
 from tacit.errors import BadInput
 from tacit.experiment.asking import RANGES
@@ -71,7 +71,7 @@ class Ranges:
         """
         weights = _weights(sizes, stds)
         std = math.sqrt(float((weights**2 * stds**2).sum())) / float(weights @ sizes)
-        return max(FEWEST, float(norm.isf(DOUBT / self.cells)) * std)
+        return max(FEWEST, -float(ndtri(DOUBT / self.cells)) * std)
 
     def refuse_coarse(self, sizes: np.ndarray, stds: np.ndarray) -> None:
         """Raises BadInput where noise would hide all values that fewer than a quarter of the rows have."""

@@ -111,7 +111,8 @@ def test_hospitals_hold_rows_out_and_say_with_noise_how_the_model_does_on_them(h
         zip(roster["names"], roster["sizes"], strict=True)
     ), "a record is on the side that it is on in a simulation"
     assert told["rows"] == pytest.approx(len(simulated.held.y), abs=150)
-    assert 0 <= told["metrics"]["auroc"]["value"] <= 1
+    value = told["metrics"]["auroc"]["value"]  # None where the noise of so few rows says nothing
+    assert value is None or 0 <= value <= 1
     for name in NAMES:
         assert (
             "answers once, for ever, with counts for results"
