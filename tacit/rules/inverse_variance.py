@@ -9,11 +9,15 @@ expected to have, where that is more. Clients whose data differ are not equal, t
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from tacit.errors import BadInput
 from tacit.rules import Applied, Crowd, Layout, Memory, Rule, Sum
 from tacit.types import Message
+
+MOST_VALUES = 4096
+NEAR = 0.01
 
 
 @dataclass(frozen=True)
@@ -28,8 +32,8 @@ class inverse_variance(Rule):
     needs = ("noise_std",)
 
     def init(self, layout: Layout, crowd: Crowd) -> Memory:
-        """The noise variance of every client there is, for what a cohort is expected to weigh."""
-        return {"variances": torch.as_tensor(crowd.noise_stds, dtype=torch.float64) ** 2}
+        """The noise variances of all clients there are, for what a cohort is expected to weigh."""
+        return variances_of(crowd)
 
     def weight(self, facts: dict[str, Any]) -> float:
         """1/sigma^2. Raises: ZeroDivisionError without noise; `add` says it by the client's name."""
@@ -43,7 +47,7 @@ class inverse_variance(Rule):
     def apply(self, memory: Memory, gathered: Sum) -> Applied:
         """The weighted mean, shortened in a round of little information (`information`); its length is `step` in the info."""
         total, weight = gathered.total, gathered.weight
-        step = information(memory["variances"], weight, clients=gathered.clients, tau2=0.0)
+        step = information(memory, weight, clients=gathered.clients)
         return Applied(total * (step / weight), memory, {"step": step})
 
 
@@ -58,12 +62,30 @@ def variance(message: Message) -> float:
     return sigma**2
 
 
-def information(variances: torch.Tensor, weight: float, *, clients: int, tau2: float) -> float:
+def variances_of(crowd: Crowd) -> Memory:
+    """The clients' noise variances and how many have each. Of many clients, those within 1 % of each other have one.
+
+    >>> {name: part.tolist() for name, part in variances_of(Crowd(np.ones(3), np.array([1.0, 2.0, 1.0]))).items()}
+    {'variances': [1.0, 4.0], 'counts': [2.0, 1.0]}
+    """
+    squares = np.asarray(crowd.noise_stds, dtype=np.float64) ** 2
+    values, counts = np.unique(squares, return_counts=True)
+    if len(values) > MOST_VALUES and values[0] > 0:
+        steps, where = np.unique(np.round(np.log(values) / NEAR).astype(int), return_inverse=True)
+        counts = np.bincount(where, weights=counts)
+        values = np.exp(NEAR * steps)
+    return {"variances": torch.from_numpy(values), "counts": torch.from_numpy(counts.astype(np.float64))}
+
+
+def information(memory: Memory, weight: float, *, clients: int, horizon: float = 1.0, tau2: float = 0.0) -> float:
     """The weight of this cohort over that of an average cohort of as many clients, at most 1.
 
-    Between clients that differ by tau^2 the variances grow by it.
+    Variances are over the horizon, and between clients that differ by tau^2 they grow by it.
 
-    >>> information(torch.tensor([1.0, 1.0, 4.0, 4.0]), 0.5, clients=2, tau2=0.0)
+    >>> memory = {"variances": torch.tensor([1.0, 4.0]), "counts": torch.tensor([2.0, 2.0])}
+    >>> information(memory, 0.5, clients=2)
     0.4
     """
-    return min(1.0, weight / (clients * float((1 / (variances + tau2)).mean())))
+    counts = memory["counts"]
+    average = float((counts / (memory["variances"] / horizon + tau2)).sum() / counts.sum())
+    return min(1.0, weight / (clients * average))

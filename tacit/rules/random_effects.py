@@ -27,7 +27,7 @@ from tacit import check
 from tacit.errors import BadInput
 from tacit.rules import Applied, Crowd, Layout, Memory, Rule, weighted_sum
 from tacit.rules._sketch import Residuals, sketched
-from tacit.rules.inverse_variance import information, variance
+from tacit.rules.inverse_variance import information, variance, variances_of
 from tacit.types import Message
 
 HALVINGS = 60  # of the bracket of tau^2
@@ -57,8 +57,7 @@ class random_effects(Rule):
 
     def init(self, layout: Layout, crowd: Crowd) -> Memory:
         """The crowd's variances, and tau^2 = 0: at first clients are believed to want the same."""
-        variances = torch.as_tensor(crowd.noise_stds, dtype=torch.float64) ** 2
-        return {"variances": variances, "tau2": torch.zeros((), dtype=torch.float64)}
+        return {**variances_of(crowd), "tau2": torch.zeros((), dtype=torch.float64)}
 
     def apply(self, memory: Memory, messages: Sequence[Message]) -> Applied:
         """The weighted mean; tau and the step's length are in the info.
@@ -76,7 +75,7 @@ class random_effects(Rule):
         tau2 = tau2 if math.isfinite(tau2) else 0.0  # residuals beyond float32: such a model's loss ends the run
         after = memory | known.memory() | {"tau2": torch.tensor(tau2, dtype=torch.float64)}
         total, weight = weighted_sum(zip((1 / (noise / self.horizon + tau2)).tolist(), updates, strict=True))
-        step = information(memory["variances"] / self.horizon, weight, clients=len(messages), tau2=tau2)
+        step = information(memory, weight, clients=len(messages), horizon=self.horizon, tau2=tau2)
         return Applied(total * (step / weight), after, {"tau": tau2**0.5, "step": step})
 
 

@@ -15,6 +15,7 @@ from tacit.build.parts import build
 from tacit.engine.folder import CHECKPOINT
 from tacit.errors import BadInput, LedgerError
 from tacit.privacy.accounting import price
+from tacit.privacy.ledger import holdings
 
 SHARED_NOISE = 0.25  # 5 standard deviations of the correlation of 650 independent numbers, with room for the gradients
 
@@ -214,6 +215,29 @@ def test_a_row_that_changes_its_client_is_refused_at_once_and_in_two_steps(resea
     assert researcher.run("five", data=with_tests(researcher, both, ROWS[50:]), privacy=privacy).rounds
     with pytest.raises(LedgerError, match="a row of client h0 is now with client h1"):  # until the first one goes
         researcher.run("six", data=with_tests(researcher, moved, ROWS[50:]), privacy=privacy)
+
+
+def test_of_very_many_rows_a_ledger_is_for_these_very_rows_and_no_others(researcher, monkeypatch):
+    monkeypatch.setattr(holdings, "MOST_ROWS", 40)
+    privacy, known = researcher.shared(), with_tests(researcher, ROWS[:50], ROWS[50:])
+    researcher.run("one", data=known, privacy=privacy)
+    assert researcher.run("two", data=known, privacy=privacy, train={"learning_rate": 0.05}).rounds
+    moved = [*ROWS[1:50], ROWS[0] | {"house": "h1"}]
+    for rows, tests in ((moved, ROWS[50:]), (ROWS[1:50], ROWS[50:]), (ROWS[:50], ROWS[49:])):
+        with pytest.raises(LedgerError, match="it knows all together, and they are not the same"):
+            researcher.run("three", data=with_tests(researcher, rows, tests), privacy=privacy)
+    with pytest.raises(
+        LedgerError, match="belongs to other data"
+    ):  # few enough to be known one by one, but it knows none
+        researcher.run("four", data=with_tests(researcher, ROWS[:30], ROWS[50:]), privacy=privacy)
+
+
+def test_a_ledger_that_knows_its_rows_one_by_one_is_not_used_with_more_than_it_can_know(researcher, monkeypatch):
+    privacy = researcher.shared()
+    researcher.run("one", data=with_tests(researcher, ROWS[:50], ROWS[50:]), privacy=privacy)
+    monkeypatch.setattr(holdings, "MOST_ROWS", 40)
+    with pytest.raises(LedgerError, match="belongs to other data"):
+        researcher.run("two", data=with_tests(researcher, ROWS[:50], ROWS[50:]), privacy=privacy)
 
 
 def test_a_protected_row_that_becomes_a_test_row_is_refused(researcher):

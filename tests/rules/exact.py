@@ -3,7 +3,7 @@
 import torch
 
 from tacit.rules import weighted_sum
-from tacit.rules.inverse_variance import information, variance
+from tacit.rules.inverse_variance import variance
 from tacit.rules.random_effects import between
 
 
@@ -28,7 +28,8 @@ class Exact:
         variances = torch.stack([self.noise[name] for name in self.sums]) / seen**2
         self.tau2 = between(variances, rows @ rows.T, replicates=len(mean), caution=self.caution)
         mean, weight = self._mean(noise, updates)
-        return mean * information(self.variances / self.horizon, weight, clients=len(messages), tau2=self.tau2)
+        average = float((1 / (self.variances / self.horizon + self.tau2)).mean())
+        return mean * min(1.0, weight / (len(messages) * average))
 
     def _mean(self, noise, updates):
         total, weight = weighted_sum(zip((1 / (noise / self.horizon + self.tau2)).tolist(), updates, strict=True))

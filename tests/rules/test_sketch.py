@@ -10,6 +10,7 @@ from statistical import has_std
 
 from tacit.rules import Crowd
 from tacit.rules._sketch import CLIENTS, SUMS, Residuals, sketched
+from tacit.rules.inverse_variance import information, variances_of
 from tacit.rules.random_effects import random_effects
 from tacit.types import Message
 
@@ -114,3 +115,12 @@ def test_who_comes_again_is_counted_again_and_not_twice():
     assert sorted(known.seen.tolist())[-3:] == [2.0, 2.0, 2.0]
     assert len(known.names) == CLIENTS
     assert known.variances.max() == pytest.approx(0.25)
+
+
+def test_the_noise_of_a_million_clients_is_a_few_numbers_that_say_what_a_cohort_weighs():
+    stds = np.exp(np.random.default_rng(0).normal(size=1_000_000))
+    memory = variances_of(Crowd(np.ones(len(stds)), stds))
+    assert sum(tensor.numel() for tensor in memory.values()) < 10_000
+    for tau2 in (0.0, 0.5):
+        average = (1 / (stds**2 / 3 + tau2)).mean()
+        assert information(memory, 0.4 * average, clients=1, horizon=3.0, tau2=tau2) == pytest.approx(0.4, rel=1e-3)

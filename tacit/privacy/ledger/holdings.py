@@ -17,13 +17,15 @@ from pathlib import Path
 import numpy as np
 
 from tacit.data.dataset import Dataset
-from tacit.data.population import Population
+from tacit.data.population import Population, rows_mark
 from tacit.data.row_hashes import HASH_BYTES, row_hashes
+from tacit.digest import mark
 from tacit.errors import LedgerError
 from tacit.privacy.ledger.tables import now
 
 TEST = ""  # whose rows the held-out ones are
 MOST_AT_ONCE = 500  # placeholders of one statement
+MOST_ROWS = 500_000  # that a ledger knows one by one
 
 Counts = dict[bytes, dict[str, int]]  # row -> client -> how often
 
@@ -53,6 +55,11 @@ class Holdings:
         """Raises LedgerError where a row has changed hands, or went over to the test rows, since this ledger was charged."""
         if db.execute("SELECT 1 FROM holdings WHERE digest = ?", (self.digest,)).fetchone():
             return
+        if db.execute("SELECT 1 FROM holdings", ()).fetchone() and not db.execute("SELECT 1 FROM held").fetchone():
+            raise LedgerError(
+                f"The ledger {path} belongs to other data: it was charged for more than {MOST_ROWS:,} rows, which it knows all"
+                " together; put them back; nothing was released."
+            )
         for row, known in self._known(db):
             moved = _moved(self.counts[row], known)
             if moved:
@@ -86,6 +93,29 @@ class Holdings:
             yield from known.items()
 
 
+@dataclass(frozen=True, eq=False)
+class WholeHoldings:
+    """The same for more rows than a ledger can know one by one: all of them as they are, or none.
+
+    Guarantee: as `Holdings`, because a ledger that was charged for these rows is used with no others, and the other way round.
+    """
+
+    digest: str
+
+    def refuse(self, db: sqlite3.Connection, path: Path) -> None:
+        """Raises LedgerError where this ledger was charged for other rows."""
+        known = {digest for (digest,) in db.execute("SELECT digest FROM holdings")}
+        if known and self.digest not in known:
+            raise LedgerError(
+                f"The ledger {path} belongs to other data or another partition of it: of more than {MOST_ROWS:,} rows it knows all"
+                " together, and they are not the same; put them back; nothing was released."
+            )
+
+    def note(self, db: sqlite3.Connection) -> None:
+        """Says that these rows were charged, within the transaction of a charge."""
+        db.execute("INSERT OR IGNORE INTO holdings VALUES (?, ?)", (self.digest, now()))
+
+
 def _moved(here: dict[str, int], known: dict[str, tuple[int, int]]) -> tuple[str, str] | None:
     """(from, to) of a row that is new with one client and missing with another, or new in the test set at all.
 
@@ -100,17 +130,28 @@ def _moved(here: dict[str, int], known: dict[str, tuple[int, int]]) -> tuple[str
     return None
 
 
-def holdings(population: Population, dataset: Dataset) -> Holdings:
+def holdings(population: Population, dataset: Dataset) -> Holdings | WholeHoldings:
     """What every client holds, for training or not, and what is public: one hash per row, of its encoded values and its label.
+
+    Of very many rows it is one hash of them all, client by client and in their order.
 
     Assumes: rows are encoded alike in every run of the ledger; the population's identity sees to that.
     """
+    if len(population.y) + (len(population.held.y) if population.held else 0) > MOST_ROWS:
+        return WholeHoldings(_all_of(population, dataset))
     counts: Counts = {}
     protected = chain(_held(population), _held(population.held) if population.held else ())
     for row, client in chain(protected, ((row, TEST) for row in row_hashes(dataset.test_x, dataset.test_y))):
         by_client = counts.setdefault(row, {})
         by_client[client] = by_client.get(client, 0) + 1
     return Holdings(counts)
+
+
+def _all_of(population: Population, dataset: Dataset) -> str:
+    """A hash of every row of every client, by name, and of the public ones."""
+    parts = [part for part in (population, population.held) if part is not None]
+    held = [one for part in parts for one in ("\x1f".join(part.names), part.digest())]
+    return mark("whole holdings", *held, rows_mark(dataset.test_x, dataset.test_y))
 
 
 def _held(population: Population) -> Iterator[tuple[bytes, str]]:
