@@ -72,6 +72,7 @@ class Parts:
     frozen: str = ""  # a hash of what of the model does not train
     nonce: str = ""  # not empty where a start cannot repeat the one before it bit for bit
     elsewhere: bool = False  # whether the clients' rows are at sites of their own
+    simulated: bool = True  # whether all of it is in this process, and nothing is released to anybody
     before: Before = NOTHING  # what other runs of a shared ledger had sealed when this one began
     together: int = 0  # how many clients are trained at once in one stack; 0: each by itself
     threads: int = field(default_factory=torch.get_num_threads)  # what this process was given
@@ -81,9 +82,8 @@ class Parts:
         """What every release of this start is a function of."""
         rule = rule_of(self.algorithm)
         parts = (self.population, self.plan, self.model, rule, self.made, self.nonce, self.elsewhere)
-        return Releases(
-            with_rule(self), *parts, trainer=f"{STACKED} by {self.together}" if self.together else ONE_BY_ONE
-        )
+        trainer = f"{STACKED} by {self.together}" if self.together else ONE_BY_ONE
+        return Releases(with_rule(self), *parts, simulated=self.simulated, trainer=trainer)
 
     @cached_property
     def derive(self) -> ClientDerive:
@@ -158,7 +158,7 @@ def assemble(
     dataset = replace(dataset, notes=(*dataset.notes, *lora.note(experiment, model)))
     shown = dataset.test_x[:2] if len(dataset.test_x) else torch.zeros(2, *dataset.x.shape[1:], dtype=dataset.x.dtype)
     models.check_output(model, shown, task.answer)
-    device = _device(experiment.run.device)
+    device, *_ = map(_device, experiment.run.devices)
     theta = flatten(model.to(device))
     plan = kind_of(experiment).plan(experiment, population, size=theta.numel(), own=own)
     if local is not None and plan.own_training:
@@ -169,11 +169,11 @@ def assemble(
     # other devices do not repeat their sums bit for bit, nor the operating system its noise, nor perhaps somebody else's training
     repeats = experiment.run.device == "cpu" and experiment.run.randomness == "seeded" and local is None
     nonce = "" if repeats else uuid.uuid4().hex
-    params = (
-        theta.clone() if own is None and not elsewhere else theta.cpu().clone()
-    )  # a simulation's stay on its device
+    simulated = own is None and not elsewhere
+    params = theta.clone() if simulated else theta.cpu().clone()  # a simulation's stay on its device
     whole = (experiment, dataset, shares, population, task, losses, model, theta, params, plan, algorithm)
-    return Parts(*whole, made=made, frozen=fixed, nonce=nonce, elsewhere=elsewhere, before=before)
+    where = {"elsewhere": elsewhere, "simulated": simulated}
+    return Parts(*whole, made=made, frozen=fixed, nonce=nonce, before=before, **where)
 
 
 def clients(

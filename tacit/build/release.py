@@ -64,6 +64,7 @@ class Releases:
     made: str = ""  # what the model was when it was made: `held`
     nonce: str = ""
     elsewhere: bool = False
+    simulated: bool = True
     trainer: str = ONE_BY_ONE
     start: str = field(default_factory=lambda: uuid.uuid4().hex)
 
@@ -107,8 +108,8 @@ class Releases:
 
     @property
     def _stream(self) -> type[Stream]:
-        """Noise is drawn on the device in a seeded simulation alone: what is released draws from AES."""
-        return Stream if self.elsewhere or self.experiment.run.device == "cpu" else DeviceStream
+        """Noise is drawn on the device in a seeded simulation alone: a site's, and a deployed server's, is drawn from AES."""
+        return DeviceStream if self.simulated and self.experiment.run.device != "cpu" else Stream
 
     @cached_property
     def server_key(self) -> str:

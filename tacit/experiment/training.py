@@ -162,6 +162,7 @@ class RunSection(Section):
     """`[run]`: seed, place and means. `workers = 0` uses every core; `randomness = "os"` is for deployments.
 
     `engine = "flower-simulation"` trains clients on Flower's simulation engine, for people with a Ray cluster.
+    `device = "cuda:0,cuda:1"` splits a cohort between GPUs.
     `precision` is that of the products of plain SGD on a CUDA device; what is clipped example by example stays float32.
     `writers` also sends every round to where people look already: "tensorboard", "mlflow", or "package.module:name".
     """
@@ -175,8 +176,16 @@ class RunSection(Section):
     writers: tuple[str, ...] | None = None
     precision: Literal["float32", "tf32", "bfloat16"] = "float32"
 
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The devices of the run, the first of which has the model."""
+        return tuple(part.strip() for part in self.device.split(","))
+
     def possible(self) -> None:
         check.at_least(0, **{"run.workers": self.workers})
+        kinds = {device.partition(":")[0] for device in self.devices}
+        if len(self.devices) > 1 and kinds != {"cuda"}:
+            raise BadInput(f'Expected several run.device of the kind cuda, as in "cuda:0,cuda:1", got {self.device!r}.')
         if self.precision != "float32" and not self.device.startswith("cuda"):
             raise BadInput(
                 f'run.precision = "{self.precision}" is for CUDA devices: set run.device = "cuda", or leave it out.'

@@ -6,19 +6,15 @@ recorded once and played again (`captured.py`).
 """
 
 from collections.abc import Callable
-from functools import partial
 
 import torch
 
 from tacit.train.descent import Descent, Motion
 from tacit.train.stacked_model import Stackable
 
-Shown = Callable[
-    [torch.Tensor, int], torch.Tensor
-]  # a step's rows (client, example, ...) and its number -> their views
-Noise = Callable[
-    [torch.Tensor, int], torch.Tensor
-]  # (client, parameter) sums and the step -> the same with their noise
+# a step's rows (client, example, ...) and its number -> their views; sums (client, parameter) and it -> the same with their noise
+Shown = Callable[[torch.Tensor, int], torch.Tensor]
+Noise = Callable[[torch.Tensor, int], torch.Tensor]
 
 
 def sgd_steps(
@@ -77,7 +73,7 @@ def dp_sgd_steps(
     for step, (rows, own) in enumerate(zip(places, mask, strict=True)):
         seen_as = x[rows] if shown is None else shown(x[rows], step)
         at = (stack, theta, seen, seen_as, y[rows], own, rates, summed, move)
-        dp_sgd_step(*at, clip=clip, noise=partial(noise, step=step))
+        dp_sgd_step(*at, clip=clip, noise=lambda sums, s=step: noise(sums, s))
     return theta - start, seen
 
 

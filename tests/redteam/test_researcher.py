@@ -223,9 +223,9 @@ def test_of_very_many_rows_a_ledger_is_for_these_very_rows_and_no_others(researc
     researcher.run("one", data=known, privacy=privacy)
     assert researcher.run("two", data=known, privacy=privacy, train={"learning_rate": 0.05}).rounds
     moved = [*ROWS[1:50], ROWS[0] | {"house": "h1"}]
-    for rows, tests in ((moved, ROWS[50:]), (ROWS[1:50], ROWS[50:]), (ROWS[:50], ROWS[49:])):
+    for name, rows, tests in (("a", moved, ROWS[50:]), ("b", ROWS[1:50], ROWS[50:]), ("c", ROWS[:50], ROWS[49:])):
         with pytest.raises(LedgerError, match="it knows all together, and they are not the same"):
-            researcher.run("three", data=with_tests(researcher, rows, tests), privacy=privacy)
+            researcher.run(name, data=with_tests(researcher, rows, tests), privacy=privacy)
     with pytest.raises(
         LedgerError, match="belongs to other data"
     ):  # few enough to be known one by one, but it knows none

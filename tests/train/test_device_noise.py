@@ -8,6 +8,9 @@ import torch
 from scipy import stats
 from statistical import has_std
 
+import tacit
+from tacit.build.parts import assemble, build
+from tacit.build.release import Releases
 from tacit.random import Stream, seeded
 from tacit.train import device_noise
 from tacit.train.device_noise import DeviceStream, add_normals_, keys_of, normals, philox
@@ -93,3 +96,30 @@ def test_a_stream_draws_where_the_tensor_is_and_never_the_same_twice():
 def test_on_the_cpu_a_stream_of_a_device_is_aes_as_any_other():
     tensor = torch.zeros(5)
     assert torch.equal(DeviceStream(bytes(32)).normal_like(tensor), Stream(bytes(32)).normal(5))
+
+
+def streams_of(**where):
+    asked = tacit.Experiment(run={"device": "cuda"}, privacy={"kind": "local", "epsilon": 3.0})
+    parts = build(tacit.Experiment(privacy={"kind": "local", "epsilon": 3.0}))
+    releases = Releases(asked, parts.population, parts.plan, parts.model, None, nonce="a", **where)
+    return type(releases.streams()("question", 0, parts.population[0], "train")), type(
+        releases.server("state")("noise")
+    )
+
+
+def test_only_a_seeded_simulation_draws_on_the_device_a_site_and_a_deployed_server_draw_from_aes():
+    assert streams_of() == (DeviceStream, DeviceStream)
+    assert streams_of(simulated=False) == (Stream, Stream)
+    assert streams_of(simulated=False, elsewhere=True) == (Stream, Stream)
+    released = build(tacit.Experiment(run={"randomness": "os"}, privacy={"kind": "local", "epsilon": 3.0}))
+    assert type(released.derive("question", 0, released.population[0], "train")) is Stream
+    assert type(released.releases.server("state")("noise")) is Stream
+
+
+def test_the_parts_of_a_site_are_no_simulation():
+    whole = build(tacit.Experiment(privacy={"kind": "local", "epsilon": 3.0}))
+    known = (whole.experiment, whole.dataset, whole.population)
+    assert whole.simulated
+    assert not assemble(*known, own=0).simulated
+    assert not assemble(*known, elsewhere=True).simulated
+    assert not assemble(*known, own=0).releases.simulated

@@ -6,9 +6,11 @@ units of what `workspace.clip` bounds, labelled with that clip (`Bounded`), then
 Whoever changes one of these objects therefore changes what is trained, and `tacit audit` finds out (tacit/audit).
 """
 
+import copy
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+import torch
 from torch import nn
 
 from tacit.build.parts import Parts
@@ -19,6 +21,7 @@ from tacit.train.workspace import Workspace, workspace
 from tacit.types import Client
 
 if TYPE_CHECKING:
+    from tacit.engine.trainers.split import Split
     from tacit.engine.trainers.stacked import Stacked
 
 
@@ -45,13 +48,22 @@ def side_by_side(parts: Parts, *, workers: int) -> SideBySide:
     return SideBySide(train, workers=workers, message_bytes=len(message))
 
 
-def stacked(parts: Parts) -> "Stacked":
-    """Trains `parts.together` clients at once.
+def stacked(parts: Parts) -> "Stacked | Split":
+    """Trains `parts.together` clients at once, on each of the run's devices.
 
     Raises: Unsupported with the reason where the algorithm's training or the model cannot be stacked.
     """
-    from tacit.engine.trainers.stacked import Stacked  # a site never stacks
+    from tacit.engine.trainers.split import Split  # a site never stacks
+    from tacit.engine.trainers.stacked import Stacked
 
+    devices = parts.experiment.run.devices
+    if len(devices) > 1:
+        trainers = []
+        for name in devices:
+            work = workspace_of(parts, model=copy.deepcopy(parts.model).to(name))
+            known = (parts.algorithm, work, parts.population.to(torch.device(name)), parts.derive)
+            trainers.append(Stacked(*known, chunk=max(1, parts.together), repeats=not parts.nonce))
+        return Split(trainers, precision=parts.experiment.run.precision)
     known = (parts.algorithm, workspace_of(parts), parts.population, parts.derive)
     return Stacked(
         *known, chunk=max(1, parts.together), repeats=not parts.nonce, precision=parts.experiment.run.precision

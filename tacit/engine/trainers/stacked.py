@@ -109,16 +109,23 @@ class Stacked:
     def __call__(self, received: bytes, round: int, cohort: Sequence[int]) -> Iterator[Reply]:
         """As every trainer: from bytes to bytes."""
         question = question_mark(received)
-        for message, info in self._answers(unpack(received), question, round, cohort):
+        for message, info in self.answers(unpack(received), question, round, cohort):
             yield pack(message), info
 
     def carry(self, received: Message, round: int, cohort: Sequence[int]) -> Iterator[Carried]:
         """From tensors to tensors, which stay on the device."""
-        # where a start cannot be repeated, its noise is of this call alone; else it follows from the question's bytes
-        question = question_mark(pack(received)) if self.repeats else uuid.uuid4().hex
-        return self._answers(received, question, round, cohort)
+        return self.answers(received, self.question(received), round, cohort)
 
-    def _answers(self, received: Message, question: str, round: int, cohort: Sequence[int]) -> Iterator[Carried]:
+    def question(self, received: Message) -> str:
+        """What noise is keyed by: the question's bytes; where a start cannot be repeated, this call alone."""
+        return question_mark(pack(received)) if self.repeats else uuid.uuid4().hex
+
+    @property
+    def clips_examples(self) -> bool:
+        """Whether gradients are clipped example by example, which needs exact products."""
+        return isinstance(self.local, DpSgd)
+
+    def answers(self, received: Message, question: str, round: int, cohort: Sequence[int]) -> Iterator[Carried]:
         """Part by part: while the device trains one, the batches of the next are drawn."""
         message, at = in_round(received, round), 0
         begun: Finish | None = None

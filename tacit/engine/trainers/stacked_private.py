@@ -154,5 +154,5 @@ def _shown(views: Shifts, offsets: torch.Tensor, x: torch.Tensor, step: int) -> 
     return views.of(x.flatten(0, 1), offsets[step].flatten(0, 1)).unflatten(0, x.shape[:2])
 
 
-def _noised(stds: torch.Tensor, keys: torch.Tensor, sums: torch.Tensor, *, step: int) -> torch.Tensor:
+def _noised(stds: torch.Tensor, keys: torch.Tensor, sums: torch.Tensor, step: int) -> torch.Tensor:
     return add_normals_(sums, stds, keys, step)

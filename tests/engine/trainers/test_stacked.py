@@ -1,5 +1,6 @@
 """Many clients at once give what one by one gives."""
 
+import copy
 import dataclasses
 
 import pytest
@@ -10,9 +11,11 @@ from torch import nn
 import tacit
 from tacit.build.parts import build
 from tacit.engine.trainers.processes import one_by_one, task
+from tacit.engine.trainers.split import Split
 from tacit.engine.trainers.stacked import Stacked
 from tacit.engine.wire import pack, size_of, unpack
 from tacit.errors import BadInput, TrainingDiverged
+from tacit.privacy.kinds import kind_of
 from tacit.train import stacked_vmap
 from tacit.train.rowwise import Unsupported
 from tacit.train.workspace import workspace
@@ -258,3 +261,50 @@ def test_where_a_start_cannot_be_repeated_every_call_has_noise_of_its_own():
     assert torch.equal(first.tensors["update"], second.tensors["update"])
     (first, _), (second, _) = next(again.carry(message, 0, [0])), next(again.carry(message, 0, [0]))
     assert not torch.allclose(first.tensors["update"], second.tensors["update"], atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["local", *KINDS])
+@pytest.mark.parametrize("workers", [2, 3])
+def test_a_cohort_that_is_split_sends_what_one_trainer_sends_whatever_the_split(kind, workers):
+    parts = parts_of() if kind == "local" else uneven(kind)
+    works = [
+        workspace(copy.deepcopy(parts.model), clip=parts.plan.training_clip, physical_batch=256, losses=parts.losses)
+        for _ in range(workers + 1)
+    ]
+    alone, *rest = (Stacked(parts.algorithm, work, parts.population, parts.derive, chunk=8) for work in works)
+    clients = [parts.population[index] for index in (4, 0, 2, 3)]
+    message = parts.algorithm.broadcast(parts.algorithm.init(parts.params), clients, round=0)
+    pairs = list(zip(alone.carry(message, 0, [4, 0, 2, 3]), Split(rest).carry(message, 0, [4, 0, 2, 3]), strict=True))
+    assert [a.sender for (a, _), _ in pairs] == [client.id for client in clients]
+    for (a, _), (b, _) in pairs:
+        assert (a.sender, a.facts) == (b.sender, b.facts)
+        (first,), (second,) = a.tensors.values(), b.tensors.values()
+        assert near(first.double(), second.double())
+
+
+def test_a_split_leaves_torchs_precision_as_it_found_it():
+    parts, before = uneven("none"), torch.get_float32_matmul_precision()
+    works = [workspace(copy.deepcopy(parts.model), clip=None, physical_batch=256) for _ in range(3)]
+    trainers = [Stacked(parts.algorithm, work, parts.population, parts.derive, chunk=8) for work in works]
+    message = parts.algorithm.broadcast(parts.algorithm.init(parts.params), [parts.population[0]], round=0)
+    list(Split(trainers, precision="tf32").carry(message, 0, [0, 1, 2, 3]))
+    assert torch.get_float32_matmul_precision() == before
+
+
+@pytest.mark.parametrize(
+    ("run", "sentence"),
+    [
+        ({"device": "cuda:0,cpu"}, "Expected several run.device of the kind cuda"),
+        ({"device": "cpu", "precision": "tf32"}, "is for CUDA devices"),
+    ],
+)
+def test_devices_and_precision_that_cannot_be_are_one_sentence(run, sentence):
+    with pytest.raises(BadInput, match=sentence):
+        tacit.Experiment(run=run)
+
+
+def test_coarse_products_are_refused_where_examples_are_clipped():
+    asked = tacit.Experiment(run={"device": "cuda", "precision": "bfloat16"}, privacy={"kind": "local", "epsilon": 3.0})
+    parts = parts_of()
+    with pytest.raises(BadInput, match="could exceed the clip: leave it out"):
+        kind_of(asked).plan(asked, parts.population, size=10)
