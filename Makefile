@@ -44,6 +44,7 @@ bench: setup
 	$(BIN)/python bench/tasks.py
 	$(BIN)/python bench/round.py
 	$(BIN)/python bench/scale.py
+	$(BIN)/python bench/growth.py
 	$(BIN)/python bench/projection.py
 	$(BIN)/python bench/central.py
 	$(BIN)/python bench/paillier.py

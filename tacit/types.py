@@ -92,6 +92,12 @@ class Message:
     tensors: dict[str, torch.Tensor] = field(repr=False)
     facts: dict[str, Any] = field(default_factory=dict)
 
+    def to(self, device: torch.device) -> "Message":
+        """The same with its tensors on a device; itself where they are there."""
+        if all(tensor.device == device for tensor in self.tensors.values()):
+            return self
+        return Message(self.sender, {name: tensor.to(device) for name, tensor in self.tensors.items()}, self.facts)
+
 
 @dataclass(frozen=True)
 class State:

@@ -302,6 +302,7 @@ def written(parts: Parts) -> Experiment:
 def _device(name: str) -> torch.device:
     try:
         device = torch.device(name)
+        check.one_of(("cpu", "cuda", "mps"), **{"run.device": device.type})
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError) as error:
         check.one_of(("cpu", "cuda", "mps"), **{"run.device": name.split(":")[0]})

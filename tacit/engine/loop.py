@@ -74,7 +74,8 @@ def _rounds(
         watch.lap("admit")
         for sent, told in _asked(trainer, message, r, [client.index for client in cohort]):  # the clients train
             watch.lap("train")  # the server waits for clients; what it does between two messages is its own time
-            collecting.add(_wire(sent, told, traffic, r, forgiving=algorithm.forgiving))
+            message = _wire(sent, told, traffic, r, forgiving=algorithm.forgiving)
+            collecting.add(message.to(state.params.device))
             watch.lap("server")
         before, (state, info) = state, collecting.finish(partial(derive, "server", r))
         state = averaged(state, before, rate=train.averaging, round=r)

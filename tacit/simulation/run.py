@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,14 @@ from tacit.engine.loop import Observer, loop
 from tacit.engine.ranges import ranged
 from tacit.engine.trainers import make
 from tacit.engine.trainers.processes import Trainer
-from tacit.errors import TrainingDiverged
+from tacit.errors import BadInput, TrainingDiverged
 from tacit.experiment import Experiment
 from tacit.privacy.ledger.before import NOTHING, Before, noted, read
 from tacit.report.writers import load_writers, open_writers
 from tacit.rules import Rule
 from tacit.simulation.choose import with_trainer
 from tacit.simulation.passed import Model, with_passed
+from tacit.train.rowwise import Unsupported
 
 MOST_NAMED = 8  # columns in a sentence
 
@@ -74,7 +76,7 @@ def run(
         columns_asked(experiment, first.dataset)
         parts = with_trainer(ranged(first, folder), folder)
         trainer = _trainer(parts, stack)
-        ledger = open_ledger(first, folder)
+        ledger = open_ledger(replace(first, together=parts.together), folder)
         past = folder.rounds(before=(folder.restore() or (None, 0))[1])
         if ready:
             ready(parts, past)
@@ -130,7 +132,12 @@ def _trainer(parts: Parts, stack: ExitStack) -> Trainer:
         stack.callback(on_ray.close)
         return on_ray
     if parts.together:
-        return make.stacked(parts)
+        try:
+            return make.stacked(parts)
+        except Unsupported as error:
+            raise BadInput(
+                f"This run began with clients that train at once, and they cannot ({error}): start anew."
+            ) from None
     workers = (
         min(experiment.run.workers or len(os.sched_getaffinity(0)), parts.cohort) if sys.platform == "linux" else 1
     )

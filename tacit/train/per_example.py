@@ -81,7 +81,8 @@ class Table:
     def __init__(self, indices: torch.Tensor, gradients: torch.Tensor, *, rows: int):
         batch, time, width = gradients.shape
         first = torch.arange(0, batch * rows, rows, device=indices.device)
-        pairs, where = torch.unique(indices + first[:, None], return_inverse=True)
+        kept = indices.clamp(0, rows - 1)  # a place outside would be another example's
+        pairs, where = torch.unique(kept + first[:, None], return_inverse=True)
         self.batch, self.owner, self.row = batch, pairs // rows, pairs % rows
         merged = gradients.new_zeros(len(pairs), width)
         self.merged = merged.index_add_(0, where.view(-1), gradients.reshape(batch * time, width))

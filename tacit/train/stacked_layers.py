@@ -140,14 +140,18 @@ def _fused() -> Any:
 
 
 def embedding(layer: nn.Embedding, a: torch.Tensor, own: Own) -> tuple[torch.Tensor, torch.Tensor]:
-    """Each client looks its tokens up in its own part of one long table."""
+    """Each client looks its tokens up in its own part of one long table.
+
+    Guarantee: a token that is in no table reads nobody's: what it gives is no number, so that its example counts as zero.
+    """
     table = own["weight"]  # its only parameter
     clients, rows = table.shape[:2]
+    inside, kept = (a >= 0) & (a < rows), a.clamp(0, rows - 1)
     first = torch.arange(0, clients * rows, rows, device=a.device).view(-1, *(1 for _ in a.shape))
-    out = F.embedding((a.unflatten(0, (clients, -1)) + first).flatten(0, 1), table.reshape(clients * rows, -1))
+    out = F.embedding((kept.unflatten(0, (clients, -1)) + first).flatten(0, 1), table.reshape(clients * rows, -1))
     if layer.padding_idx is not None:
         out = torch.where((a == layer.padding_idx)[..., None], out.detach(), out)
-    return a, out
+    return kept, torch.where(inside[..., None], out, torch.nan)
 
 
 def last_norm(layer: nn.LayerNorm | nn.RMSNorm, a: torch.Tensor, own: Own) -> tuple[torch.Tensor, torch.Tensor]:

@@ -83,7 +83,11 @@ class StackedModel(Rows):
         self.losses, self.blocks = losses, blocks(model)
         block_of = {name: block for (name, _), block in zip(trainable(model), self.blocks, strict=True)}
         layers = {name: module for name, module in model.named_modules() if _trains(module)}
-        root, graph = analysed(fresh(model), like)
+        copied = fresh(model)
+        for module in copied.modules():  # what stacked layers answer are views, whose history an overwriting would cut
+            if getattr(module, "inplace", False) is True:
+                module.inplace = False  # type: ignore[assignment]
+        root, graph = analysed(copied, like)
         self.layers = [Layer(root.get_submodule(place)) for place in named_layers(layers)]
         for place, layer in zip(named_layers(layers), self.layers, strict=True):
             root.set_submodule(place, layer)

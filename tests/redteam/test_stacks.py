@@ -1,0 +1,187 @@
+"""Clients that train at once: what one of them holds moves no other, and a run's folder cannot be talked into a second release."""
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+import tacit
+from tacit.build.parts import build
+from tacit.engine.trainers.processes import one_by_one, task
+from tacit.engine.trainers.stacked import Stacked
+from tacit.engine.wire import pack, unpack
+from tacit.errors import BadInput, TacitError
+from tacit.losses.cross_entropy import cross_entropy
+from tacit.train.clipping import clipped_sum_slow
+from tacit.train.flat import flatten
+from tacit.train.rowwise import Unsupported
+from tacit.train.stack import stack_of
+from tacit.train.workspace import workspace
+from tacit.types import Message
+
+WORDS, TIME, CLIP = 10, 4, 1.0
+
+
+class Reader(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.last = nn.Embedding(WORDS, 8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.last(self.table(x).mean(1))
+
+
+@pytest.mark.parametrize("outside", [WORDS, WORDS + 3, 3 * WORDS, -1, -WORDS - 1, 1 << 40])
+@pytest.mark.parametrize("place", [(0, 0), (1, 2), (2, 2)])
+def test_a_token_that_is_in_no_table_counts_as_nothing_and_touches_no_other_client_or_record(outside, place):
+    torch.manual_seed(0)
+    model = Reader()
+    x, y = torch.randint(0, WORDS, (3, 3, TIME)), torch.randint(0, 3, (3, 3))
+    stack = stack_of(model, x[0], y[0], cross_entropy)
+    theta, mask = stack.rows(flatten(model), 3), torch.ones(3, 3)
+    without = mask.clone()
+    without[place] = 0
+    expected = stack.clipped_sums(theta, x, y, without, clip=CLIP)[0]
+    x[place][1] = outside
+    assert torch.allclose(stack.clipped_sums(theta, x, y, mask, clip=CLIP)[0], expected, atol=1e-6)
+    gradients = stack.gradients(stack.cut(theta), x, y, mask)
+    for client in {0, 1, 2} - {place[0]}:
+        assert all(bool(block[client].isfinite().all()) for block in gradients.blocks)
+
+
+def test_tokens_are_stacked_as_a_graph_or_not_at_all():
+    class Untraced(Reader):
+        def forward(self, x):
+            return super().forward(x) * len(set(range(2))) if x.shape[1] > 1 else x
+
+    with pytest.raises(Unsupported):
+        stack_of(Untraced(), torch.zeros(3, TIME, dtype=torch.long), torch.zeros(3, dtype=torch.long), cross_entropy)
+
+
+class Fragile(nn.Module):
+    """Raises at some rows, as code that checks its input does: in a frozen part, so that it is no business of a stacked layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.last = nn.Embedding(17, 4), nn.Linear(4, 10)
+        self.table.requires_grad_(False)
+
+    def forward(self, x):
+        return self.last(self.table(x.flatten(1).round().long() + 8).mean(1))
+
+
+def fragile(*, input_shape, classes):
+    return Fragile()
+
+
+@pytest.mark.parametrize("privacy", [{"kind": "local"}, {"kind": "local", "unit": "client"}, {"kind": "central"}])
+def test_a_row_at_which_the_model_raises_is_answered_as_one_by_one(privacy):
+    parts = build(
+        tacit.Experiment(
+            data={"clients": 4},
+            model={"name": "redteam.test_stacks:fragile"},
+            train={"rounds": 1, "local_steps": 2, "batch_size": 400},
+            privacy=privacy | {"epsilon": 8.0},
+        )
+    )
+    parts.population.x[0] = 40.0  # far outside the table
+    work = workspace(parts.model, clip=parts.plan.training_clip, physical_batch=256)
+    raw = pack(parts.algorithm.broadcast(parts.algorithm.init(parts.params), [parts.population[0]], round=0))
+    known = (parts.algorithm, work, parts.population, parts.derive)
+    single, stacked = one_by_one(task(*known)), Stacked(*known, chunk=4)
+    for (a, _), (b, _) in zip(single(raw, 0, [0, 1, 2]), stacked(raw, 0, [0, 1, 2]), strict=True):
+        first, second = unpack(a), unpack(b)
+        assert first.sender == second.sender
+        assert torch.allclose(first.tensors["update"], second.tensors["update"], atol=2e-5)
+
+
+IN_PLACE = {
+    "linear": lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(inplace=True), nn.Linear(16, 10)),
+    "conv without bias": lambda: nn.Sequential(
+        nn.Conv2d(1, 4, 3, bias=False), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(144, 10)
+    ),
+    "group norm": lambda: nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(144, 10)
+    ),
+}
+
+
+class Overwrites(nn.Module):
+    """Overwrites in place without any module that says so."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(64, 16), nn.Linear(16, 10)
+
+    def forward(self, x):
+        return self.last(self.first(x.flatten(1)).relu_())
+
+
+@pytest.mark.parametrize("name", [*IN_PLACE, "by itself"])
+def test_layers_in_front_of_what_overwrites_in_place_train_as_they_do_alone(name):
+    torch.manual_seed(0)
+    model = Overwrites() if name == "by itself" else IN_PLACE[name]()
+    x, y = torch.randn(2, 4, 1, 8, 8), torch.randint(0, 10, (2, 4))
+    stack = stack_of(model, x[0], y[0], cross_entropy)
+    sums = stack.clipped_sums(stack.rows(flatten(model), 2), x, y, torch.ones(2, 4), clip=CLIP)[0]
+    for k in range(2):
+        alone = clipped_sum_slow(model, x[k], y[k], clip=CLIP)
+        assert torch.allclose(sums[k], alone, rtol=1e-4, atol=1e-5)
+
+
+def begun(out, **privacy):
+    """A run that was interrupted after its first round."""
+    asked = tacit.Experiment(
+        data={"clients": 12},
+        train={"rounds": 4, "local_steps": 1, "batch_size": 10, "clients_per_round": 6},
+        privacy={"kind": "central", "epsilon": 4.0, **privacy},
+        run={"workers": 1},
+    )
+
+    def stop(record):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tacit.run(asked, out=out, observe=stop, page=False)
+    return asked
+
+
+@pytest.mark.parametrize("at_once", [1, 7, 12])
+@pytest.mark.parametrize("kind", ["central", "local"])
+def test_a_number_of_clients_at_once_that_was_written_into_a_folder_is_refused(tmp_path, kind, at_once):
+    asked = begun(tmp_path / "run", kind=kind)
+    file = tmp_path / "run" / "run.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"clients_at_once": at_once}))
+    before = (tmp_path / "run" / "ledger.db").read_bytes()
+    with pytest.raises(BadInput, match="trains each client by itself"):
+        tacit.run(asked, out=tmp_path / "run", resume=True, page=False)
+    assert (tmp_path / "run" / "ledger.db").read_bytes() == before
+
+
+def test_another_trainer_is_another_release_for_the_condition_that_a_cohort_is_drawn_once(tmp_path, monkeypatch):
+    """Even if a stack were let in: the ledger knows under which digest this key has drawn its cohorts."""
+    import dataclasses
+
+    from tacit.simulation import choose
+    from tacit.simulation import run as module
+
+    asked = begun(tmp_path / "run")
+    (tmp_path / "run" / "checkpoint.safetensors").unlink()
+    monkeypatch.setattr(module, "with_trainer", lambda parts, folder: dataclasses.replace(parts, together=7))
+    assert choose.KEY in json.loads((tmp_path / "run" / "run.json").read_text())
+    with pytest.raises(TacitError, match="cohort"):
+        tacit.run(asked, out=tmp_path / "run", resume=True, page=False)
+
+
+def test_a_message_that_came_as_bytes_goes_to_where_the_model_is():
+    message = Message("a", {"update": torch.ones(3)}, {"examples": 60})
+    assert message.to(torch.device("cpu")) is message
+    moved = message.to(torch.device("meta"))
+    assert moved.tensors["update"].device.type == "meta"
+    assert (moved.sender, moved.facts) == ("a", {"examples": 60})
+
+
+def test_a_device_that_computes_nothing_is_one_sentence():
+    with pytest.raises(BadInput, match=r"Expected run\.device"):
+        build(tacit.Experiment(run={"device": "meta"}))
