@@ -86,6 +86,10 @@ def opacus(mode: str, *, ghost_norms: bool = True) -> Callable[[nn.Module, int],
         from opacus import PrivacyEngine
         from opacus.grad_sample import GradSampleModuleFastGradientClipping
 
+        if isinstance(
+            model, nn.Sequential
+        ):  # with channels innermost its gradients of the CNN are wrong: it gets torch's layout
+            model = nn.Sequential(*(layer for layer in model if type(layer).__name__ != "ChannelsLast"))
         if not ghost_norms:
             model = GradSampleModuleFastGradientClipping(model, max_grad_norm=CLIP, use_ghost_clipping=False)
         dataset = torch.utils.data.TensorDataset(torch.zeros(batch, 1))

@@ -33,9 +33,9 @@ class Display:
 
     def __init__(self, console: Console):
         self._console = console
-        self._bar = Progress(
-            TextColumn("round"), MofNCompleteColumn(), BarColumn(), TimeRemainingColumn(), console=console
-        )
+        fast = TextColumn("{task.fields[speed]}")
+        columns = (TextColumn("round"), MofNCompleteColumn(), BarColumn(), TimeRemainingColumn(), fast)
+        self._bar = Progress(*columns, console=console)
         self._live: Live | None = None
         self._limits, self._unit = (0.0, 0.0), "record"
         self._rounds, self._metric, self._printed = 0, "accuracy", 0.0
@@ -67,7 +67,7 @@ class Display:
         elif past:
             self._console.print(f"Resuming after round {len(past)}.", highlight=False)
         if self._console.is_terminal:
-            self._task = self._bar.add_task("round", total=self._rounds, completed=len(past))
+            self._task = self._bar.add_task("round", total=self._rounds, completed=len(past), speed="")
             self._live = Live(
                 self._panel(past[-1] if past else {}), console=self._console, refresh_per_second=4, transient=True
             )
@@ -77,7 +77,7 @@ class Display:
         """Shows a finished round."""
         done = record["round"] + 1
         if self._live:
-            self._bar.update(self._task, completed=done)
+            self._bar.update(self._task, completed=done, speed=speed(record))
             self._live.update(self._panel(record))
         elif (
             done % max(1, self._rounds // LINES) == 0
@@ -113,6 +113,18 @@ class Display:
             names = record["diverged"]
             facts["diverged"] = escape(f"{len(names)} clients, one of them {names[0]}: lower train.learning_rate")
         return facts
+
+
+def speed(record: dict[str, Any]) -> str:
+    """How fast rounds go, by the last one: in the unit in which people say it.
+
+    >>> speed({"seconds": 0.04}), speed({"seconds": 12.5}), speed({})
+    ('25 rounds/s', '12.5 s/round', '')
+    """
+    seconds = record.get("seconds", 0.0)
+    if not seconds:
+        return ""
+    return f"{1 / seconds:.3g} rounds/s" if seconds < 1 else f"{seconds:.3g} s/round"
 
 
 def round_line(record: dict[str, Any], experiment: Experiment) -> str:
