@@ -167,7 +167,8 @@ def assemble(
         population = population.to(device)
     algorithm = plan.algorithm(Wiring(experiment, population, model, local, seals))
     # other devices do not repeat their sums bit for bit, nor the operating system its noise, nor perhaps somebody else's training
-    repeats = experiment.run.device == "cpu" and experiment.run.randomness == "seeded" and local is None
+    run = experiment.run  # and what a stack gives depends on who else is in it
+    repeats = run.device == "cpu" and run.randomness == "seeded" and not run.at_once and local is None
     nonce = "" if repeats else uuid.uuid4().hex
     simulated = own is None and not elsewhere
     params = theta.clone() if simulated else theta.cpu().clone()  # a simulation's stay on its device

@@ -9,6 +9,7 @@ from tacit.plugin import PYTHON
 
 DEEPEST = 4  # of lists and tables within an option
 PASSED = "passed"  # the key under which a file says what was passed from Python: a name and a digest, never the thing
+TRUTHS = (bool, bool | None)  # of keys that are true or false
 
 
 class Section(BaseModel):
@@ -20,7 +21,7 @@ class Section(BaseModel):
     @classmethod
     def _no_booleans(cls, values: Any) -> Any:
         for key, value in values.items() if isinstance(values, dict) else ():
-            if isinstance(value, bool) and key in cls.model_fields and cls.model_fields[key].annotation is not bool:
+            if isinstance(value, bool) and key in cls.model_fields and cls.model_fields[key].annotation not in TRUTHS:
                 raise BadInput(f"Expected {cls.table()}.{key} to be a text or a number, got {str(value).lower()}.")
         return values
 

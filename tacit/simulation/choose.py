@@ -20,6 +20,7 @@ LOG = logging.getLogger(__name__)
 KEY = "clients_at_once"  # in run.json; 0: each by itself
 ROWS_A_CLIENT = 8  # as long as the model, that a client of a stack holds at once
 CHANCE = 4  # standard deviations of a Poisson cohort
+ON_CPU = 2 << 30  # bytes
 SHARE = 0.5  # of the device's memory for them: activations need some too
 
 
@@ -45,13 +46,20 @@ def with_trainer(parts: Parts, folder: Folder) -> Parts:
 
 
 def decided(parts: Parts) -> Parts:
-    """As many clients at once as the device's memory lets in, on an accelerator, where model and training can be stacked."""
-    if not parts.theta.is_cuda or parts.experiment.run.engine != "tacit":
+    """As many clients at once as memory lets in, on an accelerator or where the experiment says so, if they can be stacked.
+
+    Raises: BadInput with the reason where the experiment says so and they cannot.
+    """
+    run = parts.experiment.run
+    wanted = parts.theta.is_cuda if run.at_once is None else run.at_once
+    if not wanted or run.engine != "tacit":
         return parts
     at_once = replace(parts, together=max(1, min(_largest(parts), _fitting(parts))))
     try:
         make.stacked(at_once)
     except Unsupported as error:
+        if run.at_once:
+            raise BadInput(f"run.at_once = true, but clients cannot be trained at once: {error}.") from None
         why = f"clients are trained one by one, which is slower: the model cannot be stacked ({error})"
         return replace(parts, dataset=replace(parts.dataset, notes=(*parts.dataset.notes, why)))
     return at_once
@@ -64,5 +72,5 @@ def _largest(parts: Parts) -> int:
 
 
 def _fitting(parts: Parts) -> int:
-    free, _ = torch.cuda.mem_get_info(parts.theta.device)
+    free = torch.cuda.mem_get_info(parts.theta.device)[0] if parts.theta.is_cuda else ON_CPU
     return int(SHARE * free) // (ROWS_A_CLIENT * 4 * max(1, parts.theta.numel()))

@@ -455,3 +455,33 @@ def test_the_defaults_that_the_concepts_list_are_the_defaults():
     usual = tacit.Experiment().model_dump()
     for section, keys in listed.items():
         assert keys == (usual[section] if isinstance(keys, str) else {key: usual[section][key] for key in keys})
+
+
+@pytest.mark.parametrize(
+    "privacy", [{"kind": "none"}, {"kind": "local", "epsilon": 8.0}, {"kind": "central", "epsilon": 8.0}]
+)
+def test_clients_that_train_at_once_on_a_cpu_learn_and_a_run_that_goes_on_is_another_release(small, tmp_path, privacy):
+    asked = small(run={"at_once": True}, privacy=privacy, train={"rounds": 3})
+    seen = []
+
+    def stop(record):
+        seen.append(record)
+        if record["round"] == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tacit.run(asked, out=tmp_path / "run", observe=stop, page=False)
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["clients_at_once"] >= 1
+    history = tacit.run(asked, out=tmp_path / "run", resume=True, page=False)
+    assert [record["round"] for record in history.rounds] == [0, 1, 2]
+    first, second = (tacit.run(asked, out=tmp_path / name, page=False) for name in ("one", "two"))
+    if privacy["kind"] != "none":  # no two starts share their noise
+        assert not same_model(tmp_path / "one", tmp_path / "two")
+    assert first.rounds[0]["uplink_bytes"] == second.rounds[0]["uplink_bytes"] == history.rounds[0]["uplink_bytes"]
+
+
+def test_clients_that_cannot_train_at_once_are_told_why_before_anybody_pays(small, tmp_path):
+    asked = small(run={"at_once": True}, model={"name": "stacks:mixing"}, privacy={"kind": "central", "epsilon": 8.0})
+    with pytest.raises(BadInput, match="cannot be trained at once: A layer mixes"):
+        tacit.run(asked, out=tmp_path / "run", page=False)
+    assert not (tmp_path / "run" / "ledger.db").exists()
