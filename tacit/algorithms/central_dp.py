@@ -153,7 +153,7 @@ class Summing:
         self.total.addmv_(rows.nan_to_num_().t(), own.to(rows.device) * scales)
         for name, scale in zip(self.waiting, scales.tolist(), strict=True):
             if scale == 0:
-                self.refused[printable(name)] = "the update is not finite"
+                self.refused[printable(name)] = "the update is not finite, or too long to be scaled"
                 del self.within[name]
         self.waiting.clear()
 

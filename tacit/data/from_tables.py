@@ -11,6 +11,7 @@ from tacit.data import names
 from tacit.data.arrays import class_indices
 from tacit.data.dataset import Dataset
 from tacit.data.handed import Table
+from tacit.data.held_out import NO_TEST_ROWS
 from tacit.data.row_hashes import coins
 from tacit.errors import BadData, BadInput
 from tacit.plugin import PYTHON
@@ -18,7 +19,7 @@ from tacit.plugin import PYTHON
 Classes = int | str | Sequence[Any]
 NO_TEST = (
     "There are no test rows: pass test=..., public rows that no epsilon covers, or test_share=0.2, which holds out about that"
-    " share of the clients' own rows and leaves it unprotected."
+    " share of the clients' own rows and leaves it unprotected, or test_share=0 for none."
 )
 
 
@@ -28,7 +29,7 @@ def refuse_test(test: Any, share: float | None) -> None:
         raise BadInput(NO_TEST)
     if test is not None and share is not None:
         raise BadInput("test= and test_share= say twice where the test rows come from: leave one of them out.")
-    if share is not None:
+    if share is not None and share != 0:  # 0: nobody's rows are made public
         check.probability(test_share=share)
 
 
@@ -58,6 +59,8 @@ def dataset(
     x, y = table.x, labels[0]
     if test is not None:
         test_x, test_y = test.x, labels[1]
+    elif share == 0:
+        test_x, test_y, notes = x[:0], y[:0], (*notes, NO_TEST_ROWS)
     else:
         if table.mapped:
             raise BadInput("Rows that stay in a file are not divided: pass test=(x, y) in the place of test_share.")

@@ -27,7 +27,7 @@ class Dataset:
     for each client, or a dict of them by name. Features become float32. `classes` are the labels as a list, a number c for
     0..c-1, "from-data", which makes the labels found public, or "numbers" where y are numbers (a regression). `test` has rows
     that are public; without any, `test_share` holds out about that share: a coin for each record, keyed by `test_seed` and the
-    record alone.
+    record alone; 0 makes nobody's rows public, and how good the model is in each round is then not known.
 
     Raises BadInput or BadData in one sentence.
 

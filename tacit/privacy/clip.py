@@ -9,6 +9,7 @@ from tacit.errors import BadInput
 from tacit.types import Bounded
 
 HUGE = 1e30  # beyond this ratio C/norm nears float32's smallest numbers, where rounding could leave more than C
+NORMAL = 1e-37  # a smaller factor loses digits in float32
 FAST_FROM = 1 << 14  # coordinates from which the rows' way to the norm is faster
 ROW = 512
 ROUNDING = 2.0**-15  # twice the relative error of a row's norm: (512 / 2 + 1) units of 2^-24, doubled
@@ -53,7 +54,7 @@ def row_scales(rows: torch.Tensor, *, clip: float) -> torch.Tensor:
     """
     norms = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
     scales = torch.where(norms <= clip, 1.0, clip / norms * (1 - MARGIN))
-    return torch.where(norms < clip * HUGE, scales, 0.0).nan_to_num(0.0).to(rows.dtype)
+    return torch.where(scales > NORMAL, scales, 0.0).nan_to_num(0.0).to(rows.dtype)
 
 
 def norm_bound(vector: torch.Tensor) -> float:

@@ -190,3 +190,50 @@ def test_an_adapted_clip_is_told_to_the_clients_and_carried_in_the_state():
 
 def test_the_price_is_that_of_the_mechanism_for_every_client():
     assert algorithm().cost(client("c0")) == algorithm().cost(client("c39")) == MECHANISM.event()
+
+
+def waited(made, messages):
+    """As on a device: what arrives waits, and is clipped and added together."""
+    summing = made.collect(made.init(torch.zeros(SIZE)), round=0)
+    for one in messages:
+        summing.waiting[one.sender] = one.tensors["update"].clone()
+        summing.within[one.sender] = bool(one.facts.get("unclipped"))
+    summing._add_waiting()
+    return summing
+
+
+def test_updates_that_are_clipped_and_added_together_are_bounded_and_weighed_each_by_itself():
+    made = algorithm()
+    rows = [of_norm(0.1), of_norm(50.0, at=1), of_norm(1e30, at=2), torch.full((SIZE,), 1e35), torch.zeros(SIZE)]
+    messages = [message(f"c{k}", row) for k, row in enumerate(rows)]
+    together, alone = waited(made, messages), made.collect(made.init(torch.zeros(SIZE)), round=0)
+    for one in messages:
+        alone.add(one)
+    assert torch.allclose(together.total, alone.total, rtol=1e-3, atol=1e-6)
+    for k, one in enumerate([*messages, message("c5", torch.full((SIZE,), 3e38))]):
+        moved = float(waited(made, [one]).total.norm())
+        assert moved <= made.weights[f"c{k}"] * made.mechanism.clip * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+def test_an_update_that_is_not_finite_counts_as_zero_among_those_that_are_added_together(bad):
+    made = algorithm()
+    good, broken = message("c0", of_norm(0.2)), message("c1", torch.full((SIZE,), bad))
+    summing = waited(made, [good, broken])
+    assert torch.equal(summing.total, waited(made, [good]).total)
+    assert summing.refused == {"c1": "the update is not finite, or too long to be scaled"}
+    assert set(summing.within) == {"c0"}
+
+
+def test_several_clients_release_at_once_what_each_would_by_itself():
+    made = algorithm()
+    received = made.broadcast(made.init(torch.zeros(SIZE)), [], round=0)
+    rows = torch.stack([of_norm(0.1), of_norm(9.0, at=1), torch.zeros(SIZE)])
+    clients = [client(f"c{k}") for k in range(3)]
+    found = made.released_rows(rows, [{"loss": 1.0}] * 3, clients, received)
+    for (sent, info), row, one in zip(found, rows, clients, strict=True):
+        alone = made.release(Trained(Raw(row), {}), one, received)
+        assert (sent.sender, sent.facts) == (alone.sender, alone.facts)
+        assert torch.allclose(sent.tensors["update"], alone.tensors["update"], rtol=1e-3)
+        assert float(sent.tensors["update"].norm()) <= made.mechanism.clip
+        assert info["clipped"] == float(not alone.facts["unclipped"])

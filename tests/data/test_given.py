@@ -370,3 +370,21 @@ def test_targets_that_are_no_numbers_are_refused():
         tacit.Dataset([(X[:2], [1.0, 2.0]), (X[:2], [[1.0, 2.0]] * 2)], classes="numbers", test_share=0.5)
     with pytest.raises(BadData, match="targets of python's training data holds NaN"):
         tacit.Dataset(X[:2], [1.0, float("nan")], classes="numbers", test=(X[:1], [1.0]))
+
+
+def test_a_share_of_zero_makes_nobodys_rows_public_and_the_run_says_what_is_not_known(tmp_path):
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((120, 4)).astype(np.float32)
+    rows = tacit.Dataset(x, (x[:, 0] > 0).astype(int), clients=np.arange(120) % 3, classes=2, test_share=0)
+    assert len(rows.rows.y) == 120
+    asked = tacit.Experiment(
+        data={"held_out": 0.3},
+        model={"name": "logr"},
+        train={"rounds": 2},
+        privacy={"kind": "local", "epsilon": 20.0},
+        run={"workers": 1},
+    )
+    history = tacit.run(asked, data=rows, out=tmp_path / "run")
+    assert "accuracy" not in history.rounds[-1]
+    assert history.summary["at_clients"]["rows"] > 0
+    assert any("there are no public test rows" in note for note in history.summary["notes"])
