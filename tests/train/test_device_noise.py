@@ -77,6 +77,17 @@ def test_steps_clients_and_streams_share_no_noise():
     assert np.abs(correlations).max() < 5 / math.sqrt(20_000)
 
 
+@pytest.mark.parametrize("word", range(4))
+def test_every_word_of_a_key_matters(word):
+    one = keys(1)
+    other = one.clone()
+    other[0, word] ^= 1
+    first, second = (
+        add_normals_(torch.zeros(1, 1000, device=DEVICE), torch.ones(1, device=DEVICE), key, 0) for key in (one, other)
+    )
+    assert abs(float(torch.corrcoef(torch.cat([first, second]))[0, 1])) < 0.2
+
+
 def test_the_fused_kernel_adds_what_its_slow_twin_draws():
     known, rows = keys(2), torch.zeros(2, 5_001, device=DEVICE)
     twin = normals(known.cpu(), 3, 5_001) * torch.tensor([[1.5], [0.1]])

@@ -235,6 +235,14 @@ def test_training_that_diverges_is_named_where_nothing_is_promised_and_is_zero_w
         assert float(a.tensors["update"].norm()) == float(b.tensors["update"].norm()) == 0.0
 
 
+def test_an_update_that_leaves_float32_in_the_last_step_is_zero_although_the_loss_before_it_was_finite():
+    parts = uneven("central", "logr", learning_rate=3e38, local_steps=1)
+    parts.population.x.mul_(100)
+    for (a, a_info), (b, b_info) in both(parts):
+        assert a_info["diverged"] == b_info["diverged"] == 1.0
+        assert float(a.tensors["update"].norm()) == float(b.tensors["update"].norm()) == 0.0
+
+
 def test_the_tensors_that_are_carried_are_those_of_the_bytes():
     parts = uneven("central")
     work = workspace(parts.model, clip=None, physical_batch=256)
