@@ -38,9 +38,8 @@ def with_trainer(parts: Parts, folder: Folder) -> Parts:
     count = known[KEY]
     if type(count) is not int or not 0 <= count <= len(parts.population):
         raise BadInput(f"{file} is damaged: {KEY} is no number of clients.")
-    if (
-        count and not parts.nonce
-    ):  # what a stack gives depends on who is in it: only where every start is another release
+    # what a stack gives depends on who is in it: it is only for runs of which every start is another release
+    if count and not parts.nonce:
         raise BadInput(f"{file} is damaged: a run that can be repeated bit for bit trains each client by itself.")
     return replace(parts, together=count)
 
