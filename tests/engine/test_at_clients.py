@@ -15,6 +15,7 @@ from tacit.engine import at_clients
 from tacit.engine.run_files import read
 from tacit.errors import BadData, BadInput, LedgerError
 from tacit.privacy.accounting import price
+from tacit.privacy.guarantee import sentence
 from tacit.privacy.queries.mechanism import NoisyCounts
 from tacit.report.collect import run_page
 from tacit.report.planned import of_experiment
@@ -371,3 +372,11 @@ def test_numbers_as_targets_are_judged_by_errors_that_are_cut(tmp_path):
     told = tacit.run(experiment, out=tmp_path / "run", page=False).summary["at_clients"]
     low, high = told["metrics"]["rmse"]["interval"]
     assert 0 <= low <= told["metrics"]["rmse"]["value"] <= high < 1.0
+
+
+def test_the_sentence_names_the_accountant_of_what_was_trained_and_of_what_was_asked(small, tmp_path):
+    found = run(small, tmp_path / "run").guarantee
+    trained, _, asked = found.accountant.partition(" for records trained on and ")
+    assert trained.startswith(("PLD", "RDP"))
+    assert asked == "GDP (closed form) for records held out"
+    assert f"computed by {found.accountant}, for Poisson batches" in sentence(found)
