@@ -24,6 +24,7 @@ from tacit.federation.site.limits import Limits, read_limits
 from tacit.federation.site.own_rows import OWN_FILES, own_model
 from tacit.federation.site.site import Site
 from tacit.privacy.guarantee import shown
+from tacit.privacy.kinds import kind_of
 from tacit.privacy.ledger import witness
 from tacit.privacy.ledger.reader import accounts, marked, totals
 
@@ -78,7 +79,7 @@ def _asked(experiment: Experiment | None, limits: Limits, name: str) -> Iterator
     for query, share in shares(experiment).items():
         most = min(limits.epsilon, proposed(experiment, name))
         costs = f"for at most epsilon {shown(share * most)}, {PAID[SIDES[query]]}"
-        how = costs if experiment.privacy.kind != "none" else "without noise"
+        how = costs if getattr(kind_of(experiment).plans, "priced", True) else "without noise"
         yield Finding(f"{name}: is asked once, beside training, for {WORDS[query]}, {how}")
 
 

@@ -275,6 +275,14 @@ def test_a_check_says_who_pays_for_what_is_asked_and_how_many_rows_are_held_out(
     assert any(re.search(of_both, finding.text) for finding in check.findings(federation.folder))
 
 
+def test_a_check_of_an_experiment_without_privacy_says_that_counts_have_no_noise(hospitals):
+    plain = ("privacy.kind=none", "aggregate.rule=mean", "data.held_out=0.3")
+    federation = make("--trial", *(part for setting in plain for part in ("--set", setting)))
+    put_rows(federation)
+    asked = "north: is asked once, beside training, for results on the rows of data.held_out, without noise"
+    assert asked in [finding.text for finding in check.findings(federation.folder)]
+
+
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
