@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, is_dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import Any, get_type_hints
 
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
@@ -75,12 +76,25 @@ def find(room: str, name: str, *, key: str) -> Factory:
     if not all(word.isidentifier() for word in (*module.split("."), part)):
         raise BadInput(f"Expected {key} to be package.module:name, got {name!r}.")
     with guarded(f"{key} = {name!r} cannot be imported"):
-        found = getattr(importlib.import_module(module), part, None)
+        found = getattr(_imported(module, f"{key} = {name!r}"), part, None)
     if not callable(found):
         raise BadInput(
             f"Expected {key} = {name!r} to name a class or a function, and {module} has none named {part!r}."
         )
     return found
+
+
+def _imported(module: str, whose: str) -> ModuleType:
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if not f"{module}.".startswith(f"{error.name}."):
+            raise  # it is there, and what it imports is not
+        here = os.getcwd() if {"", os.getcwd()} & set(sys.path) else None
+        where = f"and then the current folder, {here}" if here else "and not the current folder"
+        raise BadInput(
+            f"{whose} cannot be imported ({said(error)}): what is installed was searched, {where}."
+        ) from error
 
 
 def refuse_passed(name: str | None, *, key: str) -> None:

@@ -23,6 +23,7 @@ from tacit.privacy.accounting import price
 from tacit.privacy.distributed.kind import summing_rule
 from tacit.random import seeded
 from tacit.rules import combined
+from tacit.rules.pfa import pfa
 from tacit.rules.random_projection import random_projection
 from tacit.train.workspace import Trained, workspace
 from tacit.types import Message, Raw
@@ -60,9 +61,18 @@ def draws(count=5, seed=0):
     return [torch.randn(50, generator=generator) for _ in range(count)]
 
 
-@pytest.fixture(params=rules.names())
+def printed():
+    """The rules of docs/how-to-add-a-rule.md, run as they are written: one for sums, one for rows, one in between."""
+    text, said = (Path(__file__).parents[1] / "docs" / "how-to-add-a-rule.md").read_text("utf-8"), {}
+    for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        exec(block, said)
+    return {name: said[name] for name in ("by_examples", "trimmed", "largest_only")}
+
+
+@pytest.fixture(params=[*rules.names(), "the docs' by_examples", "the docs' trimmed"])
 def rule(request):
-    return rules.load(request.param)
+    shipped, _, name = request.param.partition("the docs' ")
+    return printed()[name]() if name else rules.load(shipped)
 
 
 def test_equal_updates_come_back_unchanged(rule):
@@ -154,8 +164,16 @@ def test_the_rules_that_see_sums_are_named_for_those_who_need_one():
     assert not {"robust", "random-effects", "pfa", "pfa-plus", "random-projection"} & set(known)
 
 
-KEEPING_ROWS = {"random_effects", "robust"}  # they look at all updates of a round together
 COUNT, PUBLIC = 30, 3
+
+
+def kept(rule):
+    """The fewest and the most updates that a rule keeps, by what it says: all rows, none, or what its own `start` holds."""
+    if isinstance(rule, pfa):
+        return PUBLIC, PUBLIC
+    if rule.sees == "rows" and isinstance(rule.start(), list):
+        return COUNT, COUNT
+    return 0, 0 if rule.sees == "sums" else COUNT - 1
 
 
 def test_a_rule_keeps_no_more_updates_than_it_says(rule):
@@ -175,8 +193,13 @@ def test_a_rule_keeps_no_more_updates_than_it_says(rule):
             del tensors
 
     assert torch.isfinite(combined(rule, memory, arriving()).update).all()
-    kept = COUNT if type(rule).__name__ in KEEPING_ROWS else PUBLIC * (rule.sees == "rows")
-    assert kept <= max(most) <= kept + 2
+    fewest, largest = kept(rule)
+    assert fewest <= max(most) <= largest + 2
+
+
+def test_a_rule_that_keeps_some_rows_by_its_own_start_is_known_by_that():
+    found = printed()
+    assert [kept(found[name]()) for name in found] == [(0, 0), (COUNT, COUNT), (0, COUNT - 1)]
 
 
 def test_a_rule_says_what_it_sees(rule):
@@ -185,11 +208,7 @@ def test_a_rule_says_what_it_sees(rule):
 
 def test_the_rules_of_the_how_to_run_as_they_are_written():
     """docs/how-to-add-a-rule.md: one for sums, one for rows, one that says itself what it gathers."""
-    text = (Path(__file__).parents[1] / "docs" / "how-to-add-a-rule.md").read_text("utf-8")
-    said = {}
-    for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
-        exec(block, said)
-    updates, examples = draws(), [10, 20, 30, 50, 40]
+    said, updates, examples = printed(), draws(), [10, 20, 30, 50, 40]
     rows, n = torch.stack(updates), torch.tensor(examples)[:, None]
     expected = {
         "by_examples": (rows * n).sum(0) / n.sum(),

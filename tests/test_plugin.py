@@ -1,6 +1,7 @@
 """Parts that Tacit does not know: one new file each, none edited; and one sentence for whatever is wrong with them."""
 
 import functools
+import re
 import sys
 from dataclasses import dataclass, field
 from typing import Literal
@@ -109,7 +110,8 @@ WRONG = {
         "Expected aggregate.rule = 'somebody:no_rule' to make a tacit.rules.Rule, got a int."
     ),
     "aggregate.rule=nobody:rule": (
-        "aggregate.rule = 'nobody:rule' cannot be imported (ModuleNotFoundError: No module named 'nobody')."
+        "aggregate.rule = 'nobody:rule' cannot be imported (ModuleNotFoundError: No module named 'nobody'): what is installed was"
+        " searched, and then the current folder, HERE."
     ),
     "aggregate.rule=somebody:number": (
         "Expected aggregate.rule = 'somebody:number' to name a class or a function, and somebody has none named 'number'."
@@ -140,7 +142,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2_before_anything_is_written(tm
     with pytest.raises(SystemExit) as ended:
         main()
     said = capsys.readouterr()
-    assert (ended.value.code, said.err.strip()) == (2, WRONG[settings])
+    assert (ended.value.code, said.err.strip().replace(str(tmp_path), "HERE")) == (2, WRONG[settings])
     assert not (tmp_path / "here").exists()
 
 
@@ -155,6 +157,21 @@ def test_a_module_that_breaks_while_it_is_imported_is_one_sentence(tmp_path, mon
 
 
 # --- where modules are searched ---
+
+
+def test_a_module_that_is_nowhere_says_which_folder_was_searched(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    with pytest.raises(
+        BadInput, match=r"No module named 'nobody'\): what is installed .*, and not the current folder\.$"
+    ):
+        plugin.find("tacit.rules", "nobody:rule", key="aggregate.rule")
+    plugin.search_here()
+    (tmp_path / "wanting.py").write_text("import a_package_that_is_not_there")
+    with pytest.raises(BadInput, match=rf"'mypackage'\): what is installed .*, {re.escape(str(tmp_path))}\.$"):
+        plugin.find("tacit.rules", "mypackage.rules:rule", key="aggregate.rule")
+    with pytest.raises(BadInput, match=r"No module named 'a_package_that_is_not_there'\)\.$"):
+        plugin.find("tacit.rules", "wanting:rule", key="aggregate.rule")
 
 
 def test_the_current_folder_is_searched_last_and_only_where_it_is_asked_for(tmp_path, monkeypatch):

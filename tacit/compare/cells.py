@@ -21,6 +21,10 @@ from tacit.experiment import Experiment
 from tacit.tasks import headline
 
 DEFAULT_RULE = "random-effects"
+NO_TEST_ROWS = (
+    "A comparison draws what every round reaches on public test rows, and there are none: name a file of public rows"
+    " (data.test_path), or set data.test_share, which makes that share of the clients' own rows public."
+)
 LONGEST_SLUG = 120  # a folder's name may have 255 bytes
 REFUSED = {
     "run.seed": "run.seed is what --seeds counts up: set the first one with --set run.seed=N.",
@@ -76,12 +80,11 @@ def try_out(cell: Cell) -> None:
     """Builds a cell's first experiment, data included, so that what cannot run is refused before anything runs."""
     try:
         parts = build(cell.experiments[0])
-        if not len(parts.dataset.test_y):
-            raise BadInput(
-                "A comparison draws what every round reaches on public test rows, and there are none: give it some."
-            )
     except TacitError as error:
         raise BadInput(f"{cell.label}: {error}" if cell.varied else str(error)) from error
+    if not len(parts.dataset.test_y):
+        own = any(key.startswith("data.") for key in cell.varied)
+        raise BadInput(f"{cell.label}: {NO_TEST_ROWS}" if own else NO_TEST_ROWS)
 
 
 def _check_keys(values: Mapping[str, Any], vary: Mapping[str, Sequence[Any]]) -> None:

@@ -65,5 +65,6 @@ def load(section: DataSection, *, seed: int, progress: Progress | None = None) -
         words = plugin.said(error)  # may quote a row
         raise BadData(f"The data {section.name!r} cannot be read ({words!r}).", cell=words) from error
     if not isinstance(found, Dataset):
-        raise BadInput(f"Expected data.name = {section.name!r} to give a Dataset, got a {type(found).__name__}.")
+        got = f"{type(found).__module__}.{type(found).__qualname__}"
+        raise BadInput(f"Expected data.name = {section.name!r} to give a tacit.data.dataset.Dataset, got a {got}.")
     return found

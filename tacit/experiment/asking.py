@@ -23,6 +23,10 @@ WORDS = {
 }
 TRAINED_ON, HELD_OUT = "trained on", "held out"  # the sides of the coin that every record has tossed
 SIDES = {RANGES: TRAINED_ON, EVALUATION: HELD_OUT, STATS: TRAINED_ON}  # whom each query is about
+PAID = {  # how the price of a query stands to that of training, by whom it is about
+    TRAINED_ON: "which is part of the epsilon of training and not added to it",
+    HELD_OUT: "which the records held out pay, while those trained on pay for training: no record pays for both",
+}
 
 
 def shares(experiment: "Experiment") -> dict[str, float]:

@@ -79,23 +79,23 @@ def spent_by(
     """The statement with what this run spent, over all clients, and what it comes to with the other runs of its ledger.
 
     Who was never charged spent nothing. `seen` is what an event is to whom the statement is about. The accountant that is
-    named is the one whose bound was taken.
+    named is the one whose bound was taken; where records held out are asked about, each side's.
 
     Guarantee: every epsilon is the price of what is on disk, at the statement's delta; with other runs, basic composition of
     what they sealed.
 
     Raises: BadInput for charges that have no price.
     """
-    unit, spent, bounds = guarantee.unit, np.zeros(len(population)), set[str]()
+    unit, spent, bounds = guarantee.unit, np.zeros(len(population)), list[dict[str, str]]()
     compositions, shared = ledger.compositions(unit), ledger.composition(None, unit)
     for index, name in enumerate(population.names):
         composition = price.compose((seen(event), count) for event, count in compositions.get(name, shared))
         spent[index] = price.epsilon(composition, delta=guarantee.delta, accountant=ledger.accountant)
         if composition:
-            bounds.add(price.method(composition, delta=guarantee.delta, accountant=ledger.accountant))
+            bounds.append(price.methods(composition, delta=guarantee.delta, accountant=ledger.accountant))
     low, middle, high = (float(value) for value in (spent.min(), np.median(spent), spent.max()))
     others = _others(guarantee, ledger, dict(zip(population.names, spent.tolist(), strict=True)), seen)
-    accountant = " and ".join(sorted(bounds)) or guarantee.accountant
+    accountant = price.named(bounds) or guarantee.accountant
     ends = {"epsilon_min": low, "epsilon_median": middle, "epsilon_max": high}
     return replace(guarantee, accountant=accountant, **ends, others=others)
 
@@ -192,7 +192,7 @@ def _meaning(g: Guarantee, *, whom: str, bound: str) -> str:
     return (
         f"For {whom}, {g.unit}-level differential privacy: to {g.relation} changes the probability of anything that"
         f" {g.adversary} can observe by at most a factor of e^epsilon, except with probability delta = {shown_delta(g.delta)};"
-        f" {bound}, computed by {g.accountant} for {g.sampler}, with noise drawn from {g.randomness}, provided that"
+        f" {bound}, computed by {g.accountant}, for {g.sampler}, with noise drawn from {g.randomness}, provided that"
         f" {', that '.join(g.assumes)}."
     )
 

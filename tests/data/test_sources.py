@@ -98,7 +98,7 @@ def test_what_somebodys_source_raises_is_one_sentence_that_logs_do_not_repeat(he
 
 
 def test_what_gives_no_data_set_is_refused(here):
-    with pytest.raises(BadInput, match="to give a Dataset, got a list"):
+    with pytest.raises(BadInput, match=r"to give a tacit.data.dataset.Dataset, got a builtins.list"):
         load(DataSection(name="some_sources:Other"), seed=0)
     with pytest.raises(BadInput, match="to make a source with a method `load`, got 3"):
         load(DataSection(name="some_sources:nothing"), seed=0)

@@ -15,6 +15,7 @@ from tacit.engine import at_clients
 from tacit.engine.run_files import read
 from tacit.errors import BadData, BadInput, LedgerError
 from tacit.privacy.accounting import price
+from tacit.privacy.guarantee import sentence
 from tacit.privacy.queries.mechanism import NoisyCounts
 from tacit.report.collect import run_page
 from tacit.report.planned import of_experiment
@@ -304,9 +305,34 @@ def test_without_test_rows_and_without_held_out_ones_a_run_still_ends(sites, tmp
 
 
 def test_a_comparison_without_public_test_rows_is_refused_before_anything_runs(sites, tmp_path):
-    with pytest.raises(BadInput, match="A comparison draws what every round reaches on public test rows"):
+    refused = r"^A comparison draws what every round reaches on public test rows.* \(data\.test_path\), or set data\.test_share"
+    with pytest.raises(BadInput, match=refused):  # no rule is to blame
         compare(sites(), {"aggregate.rule": ["mean", "weighted"]}, seeds=1, out=tmp_path / "out")
+    with pytest.raises(BadInput, match=r"held out 0\.2: A comparison draws"):
+        compare(sites(), {"data.held_out": [0.2, 0.3]}, seeds=1, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_ledger_of_rows_held_out_otherwise_says_that_it_may_be_the_seed_or_the_share(sites, tmp_path):
+    shared = {"ledger": str(tmp_path / "shared.db"), "delta_share": 0.3, "epsilon": 20.0}
+    tacit.run(sites(privacy=shared | {"epsilon": 2.0}), out=tmp_path / "one", page=False)
+    for changes, out in (({"run": {"seed": 5}}, "seed"), ({"data": {"held_out": 0.2}}, "share")):
+        with pytest.raises(LedgerError, match=r"or rows are dealt out or held out by another run\.seed or share \("):
+            tacit.run(sites(privacy=shared, **changes), out=tmp_path / out, page=False)
+
+
+def test_where_only_the_coins_of_held_out_rows_are_others_the_prices_of_runs_are_added(sites, tmp_path):
+    table(tmp_path, "public", np.random.default_rng(1).normal(0, 1, (20, 2)))
+    shared = {"ledger": str(tmp_path / "shared.db"), "delta_share": 0.3, "epsilon": 20.0}
+    data = {"test_path": str(tmp_path / "public.csv"), "test_share": None}
+    one, two = (
+        tacit.run(
+            sites(privacy=shared | {"epsilon": e}, data=data, run={"seed": seed}), out=tmp_path / f"{seed}", page=False
+        )
+        for e, seed in ((2.0, 0), (20.0, 5))
+    )
+    assert two.guarantee.others.runs == 1
+    assert two.guarantee.others.epsilon >= one.guarantee.epsilon_max + two.guarantee.epsilon_max
 
 
 def test_private_ranges_and_held_out_rows_go_together(sites, tmp_path):
@@ -371,3 +397,11 @@ def test_numbers_as_targets_are_judged_by_errors_that_are_cut(tmp_path):
     told = tacit.run(experiment, out=tmp_path / "run", page=False).summary["at_clients"]
     low, high = told["metrics"]["rmse"]["interval"]
     assert 0 <= low <= told["metrics"]["rmse"]["value"] <= high < 1.0
+
+
+def test_the_sentence_names_the_accountant_of_what_was_trained_and_of_what_was_asked(small, tmp_path):
+    found = run(small, tmp_path / "run").guarantee
+    trained, _, asked = found.accountant.partition(" for records trained on and ")
+    assert trained.startswith(("PLD", "RDP"))
+    assert asked == "GDP (closed form) for records held out"
+    assert f"computed by {found.accountant}, for Poisson batches" in sentence(found)

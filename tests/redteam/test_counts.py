@@ -106,7 +106,9 @@ def test_what_the_site_signs_names_the_query_and_its_share_of_epsilon(agreed):
     asking = agreed(privacy={"evaluation_share": 0.5})
     promise = next(asking.folder.glob("runs/*/promise.txt")).read_text()
     assert "answers once, for ever, with counts for results on the rows of data.held_out" in promise
-    assert "for at most epsilon 0.500 (50 % of it)" in promise
+    assert (
+        "for at most epsilon 0.500 (50 % of it), which the records held out pay, while those trained on pay" in promise
+    )
     assert "its one answer to the query evaluation costs" in asking.log()[-1]["text"]
     stored = json.loads(next(asking.folder.glob("runs/*/agreement.json")).read_text())["terms"]["asked"]
     assert json.loads(stored) == {"evaluation": json.loads(asking.terms["asked"])["evaluation"]}

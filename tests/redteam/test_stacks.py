@@ -15,6 +15,7 @@ from tacit.errors import BadInput, TacitError
 from tacit.losses.cross_entropy import cross_entropy
 from tacit.train.clipping import clipped_sum_slow
 from tacit.train.flat import flatten
+from tacit.train.per_example import Table
 from tacit.train.rowwise import Unsupported
 from tacit.train.stack import stack_of
 from tacit.train.workspace import workspace
@@ -48,6 +49,15 @@ def test_a_token_that_is_in_no_table_counts_as_nothing_and_touches_no_other_clie
     gradients = stack.gradients(stack.cut(theta), x, y, mask)
     for client in {0, 1, 2} - {place[0]}:
         assert all(bool(block[client].isfinite().all()) for block in gradients.blocks)
+
+
+def test_a_place_outside_a_table_is_added_to_no_other_examples_gradient():
+    table = Table(torch.tensor([[WORDS], [0]]), torch.ones(2, 1, 3), rows=WORDS)
+    assert table.squared_norms().tolist() == [3.0, 3.0]
+    out = torch.zeros(WORDS, 3)
+    table.add_weighted(torch.tensor([0.0, 1.0]), out)
+    assert out[0].tolist() == [1.0, 1.0, 1.0]
+    assert float(out.sum()) == 3.0
 
 
 def test_tokens_are_stacked_as_a_graph_or_not_at_all():

@@ -12,18 +12,19 @@ from urllib.request import HTTPSHandler, OpenerDirector, ProxyHandler, Request, 
 
 from tacit.errors import BadInput, LedgerError, TacitError
 from tacit.experiment import Experiment
-from tacit.experiment.asking import WORDS, shares
+from tacit.experiment.asking import PAID, SIDES, WORDS, shares
 from tacit.federation.operate.certificates import days_left
 from tacit.federation.operate.finding import Finding
 from tacit.federation.operate.processes import reach
 from tacit.federation.site.consent import digest, refuse_beyond
 from tacit.federation.site.greeting import proposed
-from tacit.federation.site.join import own_path, read_rows
+from tacit.federation.site.join import own_path, read_parted
 from tacit.federation.site.layout import LEDGER, PROPOSAL
 from tacit.federation.site.limits import Limits, read_limits
 from tacit.federation.site.own_rows import OWN_FILES, own_model
 from tacit.federation.site.site import Site
 from tacit.privacy.guarantee import shown
+from tacit.privacy.kinds import kind_of
 from tacit.privacy.ledger import witness
 from tacit.privacy.ledger.reader import accounts, marked, totals
 
@@ -60,12 +61,15 @@ def site_findings(folder: Path, *, experiment: Experiment | None) -> Iterator[Fi
     if experiment is None or experiment.data.name not in OWN_FILES or "examples" in settings:
         return
     try:
-        rows = read_rows(folder, experiment, settings, local=None)
+        rows, *held = read_parted(folder, experiment, settings, local=None)
     except TacitError as error:
         yield Finding(f"{name}: {error}", wrong=True)
         return
     notes = "".join(f"; {note}" for note in rows.notes)
-    yield Finding(f"{name}: {len(rows.y)} rows in {settings['data']}{notes}")
+    out = {whose: len(part.y) for whose, part in zip(("site.toml", "data.held_out"), held, strict=True) if part}
+    sides = [*(f"{count} are held out ({whose})" for whose, count in out.items()), f"{len(rows.y)} are trained on"]
+    parted = f", of which {', '.join(sides)}" if out else ""
+    yield Finding(f"{name}: {len(rows.y) + sum(out.values())} rows in {settings['data']}{parted}{notes}")
 
 
 def _asked(experiment: Experiment | None, limits: Limits, name: str) -> Iterator[Finding]:
@@ -74,8 +78,9 @@ def _asked(experiment: Experiment | None, limits: Limits, name: str) -> Iterator
         return
     for query, share in shares(experiment).items():
         most = min(limits.epsilon, proposed(experiment, name))
-        text = f"is asked once, beside training, for {WORDS[query]}, for at most epsilon {shown(share * most)}"
-        yield Finding(f"{name}: {text}")
+        costs = f"for at most epsilon {shown(share * most)}, {PAID[SIDES[query]]}"
+        how = costs if getattr(kind_of(experiment).plans, "priced", True) else "without noise"
+        yield Finding(f"{name}: is asked once, beside training, for {WORDS[query]}, {how}")
 
 
 def _weights(folder: Path, experiment: Experiment | None, settings: dict[str, Any]) -> Iterator[Finding]:

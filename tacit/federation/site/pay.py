@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tacit.errors import AnsweredOnce, BudgetExhausted, Refused
-from tacit.experiment.asking import WORDS, shares
+from tacit.experiment.asking import PAID, SIDES, WORDS, shares
 from tacit.federation.site.join import Joined
 from tacit.federation.site.limits import Limits
 from tacit.federation.site.log import note
@@ -147,7 +147,8 @@ def _once(joined: Joined) -> str:
     """What the site answers beside its rounds, and what that costs by itself."""
     text = ""
     for query, share in shares(joined.parts.experiment).items():
-        costs = f"for at most epsilon {shown(share * joined.agreement.terms.epsilon)} ({100 * share:g} % of it)"
+        most = shown(share * joined.agreement.terms.epsilon)
+        costs = f"for at most epsilon {most} ({100 * share:g} % of it), {PAID[SIDES[query]]}"
         how = costs if joined.parts.plan.priced else "without noise"
         text += f" Beside its rounds the site answers once, for ever, with counts for {WORDS[query]}, {how}."
     return text

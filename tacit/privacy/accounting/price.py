@@ -69,22 +69,51 @@ def method(composition: Composition, *, delta: float, accountant: str = "pld") -
     >>> method(((dp_accounting.GaussianDpEvent(2.0), 3),), delta=1e-5)
     'GDP (closed form)'
     """
-    return _priced(composition, delta=delta, accountant=accountant)[1]
+    return named([methods(composition, delta=delta, accountant=accountant)])
+
+
+def methods(composition: Composition, *, delta: float, accountant: str = "pld") -> dict[str, str]:
+    """The bound that was taken for the records of every side; under "" where all records are on one. Raises as `epsilon`.
+
+    >>> asked = sides.on_side(dp_accounting.GaussianDpEvent(2.0), split="a", side="held out")
+    >>> methods(((asked, 1),), delta=1e-5)
+    {'held out': 'GDP (closed form)'}
+    """
+    return dict(_priced(composition, delta=delta, accountant=accountant)[1])
+
+
+def named(clients: Iterable[dict[str, str]]) -> str:
+    """The bounds of many clients (`methods`) in words: each once, and for whom it was taken where that differs by the side.
+
+    >>> named([{"trained on": "PLD", "held out": "GDP"}, {"trained on": "RDP", "held out": "GDP"}])
+    'PLD and RDP for records trained on and GDP for records held out'
+    """
+    found: dict[str, set[str]] = {}
+    for one in clients:
+        for side, name in one.items():
+            found.setdefault(side, set()).add(name)
+    words = {side: " and ".join(sorted(names)) for side, names in sorted(found.items(), reverse=True)}
+    if len(set(words.values())) <= 1:
+        return next(iter(words.values()), "")
+    return " and ".join(f"{names} for records {side}" if side else names for side, names in words.items())
 
 
 @lru_cache(maxsize=100_000)
-def _priced(composition: Composition, *, delta: float, accountant: str) -> tuple[float, str]:
+def _priced(composition: Composition, *, delta: float, accountant: str) -> tuple[float, tuple[tuple[str, str], ...]]:
     check.probability(delta=delta)
     check.one_of(ACCOUNTANTS, accountant=accountant)
     composition = compose(composition)
     if not composition:
-        return 0.0, "nothing released"
+        return 0.0, (("", "nothing released"),)
     kinds = [events.kind_of(event) for event, _ in composition]
     relations = {kind.relation for kind in kinds}
     if "replace one" in relations and accountant != "rdp":
         raise BadInput('Cohorts of a fixed size are priced by RDP alone: set privacy.accountant = "rdp".')
     events.refuse_mixed(relations)
-    return max(_together(one, delta=delta, accountant=accountant) for one in sides.apart(composition))
+    bounds = [
+        (sides.whose(one), *_together(one, delta=delta, accountant=accountant)) for one in sides.apart(composition)
+    ]
+    return max(spent for _, spent, _ in bounds), tuple((side, name) for side, _, name in bounds)
 
 
 def _together(composition: Composition, *, delta: float, accountant: str) -> tuple[float, str]:

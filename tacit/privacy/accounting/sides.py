@@ -78,6 +78,15 @@ def apart(composition: tuple[tuple[DpEvent, int], ...]) -> list[tuple[tuple[DpEv
     return found
 
 
+def whose(composition: tuple[tuple[DpEvent, int], ...]) -> str:
+    """The sides that the releases of one of these (`apart`) are about; empty where all are about every record.
+
+    >>> whose(((SideDpEvent("a", "held out", dp_accounting.GaussianDpEvent(2.0)), 1),))
+    'held out'
+    """
+    return " and ".join(sorted({event.side for event, _ in composition if isinstance(event, SideDpEvent)}))
+
+
 def _record(event: SideDpEvent) -> dict[str, Any]:
     kind = events.kind_of(event.event)
     return {"split": event.split, "side": event.side, "of": kind.name, **kind.to_record(event.event)}

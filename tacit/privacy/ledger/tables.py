@@ -48,7 +48,9 @@ CREATE TABLE IF NOT EXISTS held (
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS holdings (digest TEXT PRIMARY KEY, time TEXT NOT NULL);
 """
-OTHER_DATA = "belongs to other data or another partition of it"
+OTHER_DATA = (
+    "belongs to other data or another partition of it, or rows are dealt out or held out by another run.seed or share"
+)
 FORMAT = "3"  # 1 and 2 had no sealed prices, so what other runs may still spend is not known there
 EVERYBODY = "every client"  # how `charges` names whom a charge to all is for
 ALL = ""  # whose seal that is

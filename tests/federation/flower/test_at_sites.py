@@ -308,7 +308,12 @@ def test_statistics_and_evaluation_of_one_run_are_two_answers_and_two_charges(fe
     assert again.summary["at_clients"] == history.summary["at_clients"]
     assert charges(deployed.site(0)) == [QUERY, 0, 1, 2, QUERY]
     promise = next(deployed.site(0).glob("runs/*/promise.txt")).read_text()
-    assert "counts for statistics of the columns of privacy.stats, for at most epsilon 0.200 (20 % of it)" in promise
+    assert (
+        "counts for statistics of the columns of privacy.stats, for at most epsilon 0.200 (20 % of it), which is"
+        in promise
+    )
+    assert "which is part of the epsilon of training and not added to it" in promise
+    assert "(100 % of it), which the records held out pay, while those trained on pay for training" in promise
 
 
 def test_who_does_not_describe_its_columns_is_named_and_the_run_goes_on(federation):

@@ -118,11 +118,6 @@ def test_hospitals_hold_rows_out_and_say_with_noise_how_the_model_does_on_them(h
             "answers once, for ever, with counts for results"
             in next(federation.site(name).glob("runs/*/promise.txt")).read_text()
         )
-    texts = [finding.text for finding in check.findings(federation.folder)]
-    assert (
-        "north: is asked once, beside training, for results on the rows of data.held_out, for at most epsilon 1.000"
-        in texts
-    )
 
 
 def test_hospitals_without_any_public_row_train_and_know_what_they_say_themselves(hospitals):
@@ -259,6 +254,33 @@ def test_rows_that_are_not_there_yet_are_found_at_the_federation_and_at_the_site
     put_rows(federation)
     assert wrong(federation.folder) == []
     assert any("north: 220 rows in records.csv" in finding.text for finding in check.findings(federation.folder))
+
+
+def test_a_check_says_who_pays_for_what_is_asked_and_how_many_rows_are_held_out(hospitals):
+    federation = make("--set", "data.held_out=0.3", "--set", 'privacy.stats=["radius"]')
+    put_rows(federation)
+    site = federation.site("north")
+    settings = (site / "site.toml").read_text()
+    texts = [finding.text for finding in check.findings(federation.folder)]
+    asked = "north: is asked once, beside training, for"
+    held = "which the records held out pay, while those trained on pay for training: no record pays for both"
+    assert f"{asked} results on the rows of data.held_out, for at most epsilon 1.000, {held}" in texts
+    within = "for at most epsilon 0.100, which is part of the epsilon of training and not added to it"
+    assert f"{asked} statistics of the columns of privacy.stats, {within}" in texts
+    said = r"north: 220 rows in records\.csv, of which (\d+) are held out \(data\.held_out\), (\d+) are trained on"
+    (parted,) = (found for text in texts if (found := re.match(said, text)))
+    assert sum(map(int, parted.groups())) == 220
+    (site / "site.toml").write_text(f"{settings}\nheld_out = 0.2\n")
+    of_both = r"220 rows .*, of which \d+ are held out \(site\.toml\), \d+ are held out \(data\.held_out\), \d+ are"
+    assert any(re.search(of_both, finding.text) for finding in check.findings(federation.folder))
+
+
+def test_a_check_of_an_experiment_without_privacy_says_that_counts_have_no_noise(hospitals):
+    plain = ("privacy.kind=none", "aggregate.rule=mean", "data.held_out=0.3")
+    federation = make("--trial", *(part for setting in plain for part in ("--set", setting)))
+    put_rows(federation)
+    asked = "north: is asked once, beside training, for results on the rows of data.held_out, without noise"
+    assert asked in [finding.text for finding in check.findings(federation.folder)]
 
 
 @pytest.mark.parametrize(

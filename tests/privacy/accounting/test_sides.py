@@ -73,3 +73,18 @@ def test_sides_survive_the_words_of_a_ledger_and_keep_their_price():
 def test_what_has_no_price_on_a_side_is_refused(inner):
     with pytest.raises(BadInput):
         SideDpEvent("s", "x", inner)
+
+
+def test_the_bound_that_is_named_for_sampled_steps_is_theirs_and_not_that_of_a_dearer_query():
+    composition = price.compose([(train(STEP), 1), (held(QUERY), 1)])
+    trained, asked = epsilon(train(STEP)), epsilon(held(RoundedGaussianDpEvent(0.5)))
+    dearer = price.compose([(train(STEP), 1), (held(RoundedGaussianDpEvent(0.5)), 1)])
+    assert asked > trained == epsilon(train(STEP), held(QUERY))
+    words = "PLD (connect the dots, numerical error bounded) for records trained on and GDP (closed form) for records held out"
+    assert {price.method(one, delta=1e-5) for one in (composition, dearer)} == {words}
+
+
+def test_sides_with_one_bound_have_it_named_once():
+    both = price.compose([(train(RoundedGaussianDpEvent(3.0)), 1), (held(QUERY), 1)])
+    assert price.method(both, delta=1e-5) == "GDP (closed form)"
+    assert price.method(price.compose([(train(STEP), 1), (COMMON, 1)]), delta=1e-5).startswith("PLD")
