@@ -86,7 +86,7 @@ def run(
         with _unscaled_named(parts):
             state, stopped = loop(parts, ledger, folder, trainer, book.observing(observe))
         at_clients = evaluate_at_clients(parts, ledger, folder, state.result)
-        history = finish(parts, ledger, folder, state.result, stopped, at_clients=at_clients)
+        history = finish(parts, ledger, folder, state.result, stopped, at_clients=at_clients, notes=book.notes.values())
         book.finish(history.summary)
     if page:
         from tacit.report.page import write_page  # after the run: the page is made from the files alone
