@@ -125,7 +125,7 @@ def _refuse_in_vain(parts: Parts, *, resume: bool) -> None:
         return
     refuse_spent(parts)
     if query_of(experiment, parts.dataset, parts.plan, parts.population) is None:  # else rows are not scaled yet
-        evaluate(parts, parts.params)
+        evaluate(replace(parts), parts.params)  # a copy: what it moved to the device is let go with it
 
 
 @contextmanager
