@@ -6,6 +6,10 @@ from collections.abc import Iterable
 
 from tacit.errors import BadInput
 
+NEAR = 0.7  # of difflib's likeness: one wrong, missing or exchanged letter in five, as in "mnits", is 0.8
+BEGINNING = 3  # letters that two names must begin with for one to stand for the other
+MOST_LISTED = 20  # names in a sentence
+
 
 def finite(**values: float) -> None:
     """Refuses NaN, infinity and anything that is not a number."""
@@ -55,11 +59,32 @@ def one_of(options: Iterable[str], **values: str) -> None:
 
 
 def nearest(word: str, options: Iterable[str]) -> str:
-    """The hint " Did you mean 'x'?" for the closest option, whatever its capitals, or nothing.
+    """The hint " Did you mean 'x'?" for the closest option, whatever its capitals, or nothing where none is near.
+
+    Near is what a slip of the hand makes of a name, or a name that the other begins with.
 
     >>> nearest("AGE", ["sex", "age", "Average"])
     " Did you mean 'age'?"
+    >>> nearest("rest_bp", ["chest_pain", "age"])
+    ''
     """
     spelled = {option.casefold(): option for option in reversed(list(options))}
-    found = difflib.get_close_matches(str(word).casefold(), list(spelled)[::-1], n=1, cutoff=0.5)
+    said, known = str(word).casefold(), list(spelled)[::-1]
+    begun = [
+        name
+        for name in known
+        if min(len(said), len(name)) >= BEGINNING and (name.startswith(said) or said.startswith(name))
+    ]
+    found = difflib.get_close_matches(said, known, n=1, cutoff=NEAR) or begun
     return f" Did you mean {spelled[found[0]]!r}?" if found else ""
+
+
+def listed(options: Iterable[str]) -> str:
+    """The hint " There are: x, y." of what can be said instead.
+
+    >>> listed(["age", "sex"])
+    ' There are: age, sex.'
+    """
+    known = list(options)
+    more = f" and {len(known) - MOST_LISTED} more" if len(known) > MOST_LISTED else ""
+    return f" There are: {', '.join(known[:MOST_LISTED])}{more}." if known else ""

@@ -12,14 +12,15 @@ class BadInput(TacitError, ValueError):
 class BadData(BadInput):
     """A data file that is missing, truncated, or holds what it must not hold.
 
-    `cell` is what the message quotes of the data; `discreet` is the message without it, for logs.
+    `cell` is what the message quotes of the data, and `hint` a last sentence that does; `discreet` is the message without them,
+    for logs.
 
     >>> BadData("line 2 holds 'flu', which is no number", cell="flu").discreet
     'line 2 holds a value that is not repeated here, which is no number'
     """
 
-    def __init__(self, text: str, *, cell: str | None = None):
-        super().__init__(text)
+    def __init__(self, text: str, *, cell: str | None = None, hint: str = ""):
+        super().__init__(f"{text}{hint}")
         self.discreet = text if cell is None else text.replace(repr(cell), "a value that is not repeated here")
 
 

@@ -203,8 +203,17 @@ def said(error: Exception) -> str:
 
 
 def unknown(key: str, *, table: str, known: Iterable[str]) -> str:
-    """The sentence for a key that a table does not have."""
+    """The sentence for a key that a table does not have, or that would be a part of a value.
+
+    >>> unknown("epsilon.north", table="privacy", known=["epsilon"])
+    "'privacy.epsilon.north' cannot be set alone: give the whole of privacy.epsilon, a table as {north = ..., ...}."
+    """
     valid = list(dict.fromkeys(known))
+    whole, dot, part = key.partition(".")
+    if dot and whole in valid:
+        return (
+            f"'{table}.{key}' cannot be set alone: give the whole of {table}.{whole}, a table as {{{part} = ..., ...}}."
+        )
     near = check.nearest(key, valid).replace("mean '", f"mean '{table}.")
     return (
         f"Unknown key '{table}.{key}'.{near}"

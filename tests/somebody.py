@@ -85,3 +85,12 @@ def no_rule():
 
 
 number = 3
+
+
+class moody:
+    """A metric that raises."""
+
+    better, best, worst = "higher", 1.0, 0.0
+
+    def __call__(self, answers):
+        raise RuntimeError("not today")

@@ -126,6 +126,19 @@ WRONG = {
     "data.name=somebody:stripes data.hight=3": "Unknown key 'data.hight'. Did you mean 'data.height'?",
     "data.client=3": "Unknown key 'data.client'. Did you mean 'data.clients'?",
     "run.writers=['somebody:chat']": "run.channel is missing: chat cannot be made without it.",
+    "metric.choose=lifft": (
+        "Expected metric.choose to be one of accuracy, auroc, average-precision, balanced-accuracy, brier, f1, log-loss, mae,"
+        " perplexity, r2, rmse or package.module:name; got 'lifft'."
+    ),
+    "metric.choose=somebody:lift": (
+        "Expected metric.choose = 'somebody:lift' to name a class or a function, and somebody has none named 'lift'."
+    ),
+    "metric.choose=somebody:no_rule": (
+        'metric.choose = \'somebody:no_rule\' is no metric: it needs a call and `better`, "higher" or "lower".'
+    ),
+    "metric.choose=somebody:moody": (
+        "metric.choose = 'somebody:moody' cannot be computed on these test rows (RuntimeError: not today)."
+    ),
     "run.writers=['tensorbord']": (
         "Expected run.writers to be one of mlflow, tensorboard or package.module:name; got 'tensorbord'."
         " Did you mean 'tensorboard'?"

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tacit.engine.describing import read_stats
+from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.privacy.queries.described import QUANTILES
 from tacit.simulation.stats import stats
@@ -22,7 +23,7 @@ def command(
 ) -> None:
     """Asks, or reads what a folder has, and prints a table or JSON."""
     if Path(experiment).is_dir():
-        _show(read_stats(Path(experiment)), as_json=as_json)
+        _show(_only(read_stats(Path(experiment)), columns), as_json=as_json)
         return
     chosen = Experiment.load(experiment, settings)
     told = stats(chosen, columns=columns, share=share, **where)
@@ -36,6 +37,15 @@ def command(
             "This was charged to a ledger of its own: set privacy.ledger and privacy.delta_share here and in training, or the two"
             " do not know of each other."
         )
+
+
+def _only(told: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    """A folder's statistics of some columns; of all where none is named. Raises BadInput for one that was not asked for."""
+    known = {column["column"]: column for column in told["columns"]}
+    for name in names if known else ():  # without answers there is only the reason to show
+        if name not in known:
+            raise BadInput(f"{name} was not asked; this run has: {', '.join(known)}.")
+    return told | {"columns": [known[name] for name in dict.fromkeys(names) if name in known] or told["columns"]}
 
 
 def _show(told: dict[str, Any], *, as_json: bool) -> bool:

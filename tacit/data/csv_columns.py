@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tacit import check
 from tacit.data import names
-from tacit.data.csv_text import MISSING, Heading, header, is_number, listing, named_in, tables
+from tacit.data.csv_text import MISSING, Heading, header, is_number, listing, no_column, tables
 from tacit.data.encoder import DROP, MISSING_CATEGORY, REFUSE, Column, Encoder
 from tacit.errors import BadData
 
@@ -64,9 +64,8 @@ def feature_columns(path: Path, source: "csv") -> tuple[str, ...]:
     head = header(path, heading_of(source))
     for key, columns in _roles(source).items():
         for column in set(columns).difference(head):
-            near = check.nearest(column, head)
-            text = f"{path} has no column {column!r}, which data.{key} names.{near}"
-            raise BadData(text, cell=named_in(near, head))
+            text = f"{path} has no column {column!r}, which data.{key} names."
+            raise no_column(text, check.nearest(column, head), head)
     if source.columns is not None:
         return source.columns
     apart = {source.label, source.client_column, *source.ignore}

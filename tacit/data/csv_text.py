@@ -91,14 +91,17 @@ def refuse_absent(path: Path | str, wanted: Sequence[str], head: Sequence[str]) 
     if not absent:
         return
     near = check.nearest(absent[0], [name for name in head if name not in wanted])
-    raise BadData(
-        f"{path} has no column {absent[0]!r}: every file needs the same columns.{near}", cell=named_in(near, head)
-    )
+    raise no_column(f"{path} has no column {absent[0]!r}: every file needs the same columns.", near, head)
 
 
-def named_in(near: str, head: Sequence[str]) -> str | None:
-    """The name of a file's column that a hint quotes; of a file without a first line of names it is a record's cell."""
-    return next((name for name in head if repr(name) in near), None)
+def no_column(text: str, near: str, head: Sequence[str]) -> BadData:
+    """The refusal of a column that a file has not: with the nearest that it has, else with all.
+
+    Guarantee: none of them is in the discreet message, as of a file without a first line of names they are a record's cells.
+    """
+    if not near:
+        return BadData(text, hint=check.listed(head))
+    return BadData(f"{text}{near}", cell=next((name for name in head if repr(name) in near), None))
 
 
 @contextlib.contextmanager

@@ -26,7 +26,8 @@ def saved_arrays(
     kept = [name for name in rows.column_names if name not in (label, client)] if columns is None else list(columns)
     for name in (label, *([] if client is None else [client]), *kept):
         if name not in rows.column_names:
-            raise BadInput(f"{path} has no column {name!r}.{check.nearest(name, rows.column_names)}")
+            known = rows.column_names
+            raise BadInput(f"{path} has no column {name!r}.{check.nearest(name, known) or check.listed(known)}")
     classes = getattr(rows.features[label], "names", None)
     found: dict[str, Any] = {"classes": classes} if classes else {}
     if tests is not None:

@@ -71,7 +71,8 @@ def query_of(experiment: Experiment, dataset: Dataset, columns: Sequence[str]) -
     for name in columns:
         if name not in found:
             known = [*(encoder.names if encoder else ()), *found]
-            raise BadInput(f"There is no column {name!r} to count.{check.nearest(name, known)}")
+            hint = check.nearest(name, known) or check.listed(dict.fromkeys(known))
+            raise BadInput(f"There is no column {name!r} to count.{hint}")
     chosen = tuple(found[name] for name in dict.fromkeys(columns)) or tuple(found.values())
     if not chosen:
         raise BadInput("This data has neither columns nor classes to count.")

@@ -131,7 +131,8 @@ def refuse_other_parts(path: Path, experiment: Experiment) -> None:
 
 
 def says_same(text: str, experiment: Experiment) -> bool:
-    """Whether a run's file is that of an experiment, but for the rule that was written in where it names none.
+    """Whether a run's file is that of an experiment, but for the rule that was written in where it names none, and for who is
+    told of rounds (`run.writers`), which no release depends on.
 
     >>> text = Experiment(aggregate={"rule": "mean"}).toml()
     >>> says_same(text, Experiment()), says_same(text, Experiment(aggregate={"rule": "pfa"}))
@@ -139,7 +140,7 @@ def says_same(text: str, experiment: Experiment) -> bool:
     """
     if experiment.aggregate.rule is None:
         text = "".join(line for line in text.splitlines(keepends=True) if not line.startswith("rule = "))
-    return text == experiment.toml()
+    return _without_writers(text) == _without_writers(experiment.toml())
 
 
 def open_folder(
@@ -229,7 +230,17 @@ def _lock(path: Path) -> int:
 
 
 def _same(text: str, experiment: Experiment, resolved: Experiment | None) -> bool:
-    return says_same(text, experiment) if resolved is None else text in (experiment.toml(), resolved.toml())
+    if resolved is None:
+        return says_same(text, experiment)
+    return _without_writers(text) in [_without_writers(one.toml()) for one in (experiment, resolved)]
+
+
+def _without_writers(text: str) -> str:
+    """An experiment's text, as `toml` writes it, without [run] writers: every value stands on one line."""
+    head, table, run = text.rpartition("\n[run]\n")
+    own, following, rest = run.partition("\n[")
+    lines = [line for line in own.splitlines(keepends=True) if not line.startswith("writers = ")]
+    return f"{head}{table}{''.join(lines)}{following}{rest}" if table else text
 
 
 def _under(prefix: str, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -127,8 +127,11 @@ def finish(
     stopped: str,
     *,
     at_clients: dict[str, Any] | None = None,
+    notes: Iterable[str] = (),
 ) -> History:
-    """Writes the model and the summary of a run that has ended; `at_clients` is what held-out rows say of it."""
+    """Writes the model and the summary of a run that has ended; `at_clients` is what held-out rows say of it, and `notes` is what
+    its reader should know beside what is noted of the rows.
+    """
     experiment = parts.experiment
     rounds = folder.rounds(before=experiment.train.rounds)
     name, measured, matrix, by_class, loss = headline(experiment), {}, None, [], None
@@ -163,7 +166,7 @@ def finish(
         "sentence": sentence(guarantee),
         **({"at_clients": at_clients} if at_clients else {}),
         **({"queries": queries} if (queries := told(parts, folder.path)) else {}),
-        "notes": list(parts.dataset.notes),
+        "notes": [*parts.dataset.notes, *notes],
         "version": tacit.__version__,
         "run": folder.run,
     }

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tacit.build.parts import clients, model_size, population_id
+from tacit.build.parts import Parts, clients, model_size, population_id
 from tacit.data.dataset import Dataset
 from tacit.data.population import CRUMB, Population
 from tacit.engine.at_clients import judged_by
@@ -24,6 +24,7 @@ from tacit.privacy.ledger.before import NOTHING, Before
 from tacit.privacy.ledger.filter import ROUNDING
 from tacit.privacy.ledger.holdings import holdings
 from tacit.privacy.ledger.tables import ALL
+from tacit.privacy.plan import Plan
 from tacit.privacy.purse import Purse
 
 
@@ -43,16 +44,33 @@ def of_experiment(experiment: Experiment) -> list[dict[str, Any]]:
     judged_by(experiment, dataset)
     columns_asked(experiment, dataset)
     rows = plan.rows(Purse(experiment, population, before))
-    fewest = max(plan.fewest, experiment.train.min_clients)
-    paying = sum(row["clients"] for row in rows if row["affordable_rounds"][1] >= 1)
     if not before.runs:
-        if shares(experiment) and paying < max(1, fewest):
+        if shares(experiment) and not _paid(experiment, plan, rows):
             raise BudgetExhausted(_too_dear(experiment))
         return rows
-    if paying < max(1, fewest):
+    if not _paid(experiment, plan, rows):
         raise BudgetExhausted(_exhausted(experiment, population, before))
     known = {"ledger": str(privacy.ledger), "ledger_runs": before.runs, "ledger_delta": before.of(ALL).delta}
     return [row | known for row in rows]
+
+
+def refuse_spent(parts: Parts) -> None:
+    """Refuses a run that could pay for no round after what other runs of its ledger have sealed, in the sentence of the plan.
+
+    Raises: BudgetExhausted, or LedgerError where the ledger would refuse the run whatever is left.
+    """
+    experiment, population, plan, before = parts.experiment, parts.population, parts.plan, parts.before
+    if not before.runs or not plan.priced or _paid(experiment, plan, plan.rows(Purse(experiment, population, before))):
+        return
+    if experiment.privacy.ledger:
+        _refuse(experiment, parts.dataset, population, Path(experiment.privacy.ledger))
+    raise BudgetExhausted(_exhausted(experiment, population, before))
+
+
+def _paid(experiment: Experiment, plan: Plan, rows: list[dict[str, Any]]) -> bool:
+    """Whether enough clients can pay for a round."""
+    paying = sum(row["clients"] for row in rows if row["affordable_rounds"][1] >= 1)
+    return paying >= max(1, plan.fewest, experiment.train.min_clients)
 
 
 def _refuse(experiment: Experiment, dataset: Dataset, population: Population, path: Path) -> None:

@@ -12,23 +12,27 @@ from typing import Any
 import torch
 from rich.progress import Progress
 
+from tacit import metrics
 from tacit.build.parts import Parts, build, written
 from tacit.data.given import Dataset
 from tacit.engine.at_clients import evaluate_at_clients, judged_by
 from tacit.engine.describing import columns_asked, describe
+from tacit.engine.evaluate import evaluate
 from tacit.engine.folder import first_free, open_folder, refuse_other_parts, refuse_taken
 from tacit.engine.history import History, finish, note_clients, open_ledger
 from tacit.engine.loop import Observer, loop
-from tacit.engine.ranges import ranged
+from tacit.engine.ranges import query_of, ranged
 from tacit.engine.trainers import make
 from tacit.engine.trainers.processes import Trainer
 from tacit.errors import BadInput, TrainingDiverged
 from tacit.experiment import Experiment
 from tacit.privacy.ledger.before import NOTHING, Before, noted, read
+from tacit.report.planned import refuse_spent
 from tacit.report.writers import load_writers, open_writers
 from tacit.rules import Rule
 from tacit.simulation.choose import with_trainer
 from tacit.simulation.passed import Model, with_passed
+from tacit.tasks import chosen
 from tacit.train.rowwise import Unsupported
 
 MOST_NAMED = 8  # columns in a sentence
@@ -68,12 +72,10 @@ def run(
     with ExitStack() as stack:
         before = before_of(experiment, path, resume=resume)
         parts = build(experiment, progress=progress, before=before)
+        _refuse_in_vain(parts, resume=resume)
         folder = open_folder(path, experiment, resume=resume, force=force, resolved=written(parts), before=before)
         stack.callback(folder.close)
         first = parts  # whose rows the ledger knows: as they were read, before any private range was asked for
-        # a metric or a column that cannot be asked for is refused before anybody pays
-        judged_by(experiment, first.dataset)
-        columns_asked(experiment, first.dataset)
         parts = with_trainer(ranged(first, folder), folder)
         trainer = _trainer(parts, stack)
         ledger = open_ledger(replace(first, together=parts.together), folder)
@@ -86,7 +88,7 @@ def run(
         with _unscaled_named(parts):
             state, stopped = loop(parts, ledger, folder, trainer, book.observing(observe))
         at_clients = evaluate_at_clients(parts, ledger, folder, state.result)
-        history = finish(parts, ledger, folder, state.result, stopped, at_clients=at_clients)
+        history = finish(parts, ledger, folder, state.result, stopped, at_clients=at_clients, notes=book.notes.values())
         book.finish(history.summary)
     if page:
         from tacit.report.page import write_page  # after the run: the page is made from the files alone
@@ -107,6 +109,23 @@ def before_of(experiment: Experiment, path: Path, *, resume: bool) -> Before:
     if shared is None:
         return NOTHING
     return noted(path / "run.json") if resume else read(Path(shared), unit=experiment.privacy.unit_kept)
+
+
+def _refuse_in_vain(parts: Parts, *, resume: bool) -> None:
+    """Refuses what would cost a folder, or a budget, in vain: a metric that is none or that the rows cannot tell, a column that
+    cannot be asked for, and a shared ledger that pays for no round (a resumed run ends there). Nothing is written.
+
+    Raises: BadInput, BudgetExhausted.
+    """
+    experiment = parts.experiment
+    metrics.load(chosen(experiment))
+    judged_by(experiment, parts.dataset)
+    columns_asked(experiment, parts.dataset)
+    if resume:
+        return
+    refuse_spent(parts)
+    if query_of(experiment, parts.dataset, parts.plan, parts.population) is None:  # else rows are not scaled yet
+        evaluate(replace(parts), parts.params)  # a copy: what it moved to the device is let go with it
 
 
 @contextmanager

@@ -182,6 +182,7 @@ def test_a_test_file_of_another_shape_is_refused(read, test, sentence):
     ("keys", "sentence"),
     [
         ({"label": "labl"}, r"has no column 'labl', which data.label names. Did you mean 'label'\?"),
+        ({"label": "rest_bp"}, r"'rest_bp', which data.label names. There are: age, sex, weight, label, who\.$"),
         ({"path": "nowhere.csv"}, r"nowhere.csv does not exist: correct data.path"),
         ({"ignore": ["age", "sex", "weight"], "numeric": {}, "categorical": {}}, r"has no feature columns"),
     ],
@@ -189,6 +190,13 @@ def test_a_test_file_of_another_shape_is_refused(read, test, sentence):
 def test_a_section_that_does_not_fit_the_file_is_refused(read, keys, sentence):
     with pytest.raises(BadData, match=sentence):
         read(**keys)
+
+
+def test_what_is_listed_of_a_first_line_is_in_no_log(read):
+    """Of a file without a line of names these are a record's cells."""
+    with pytest.raises(BadData, match="There are: 63, f") as refusal:
+        read(RECORDS.replace("age,sex", "63,f"), numeric={}, categorical={}, label="rest_bp")
+    assert refusal.value.discreet.endswith("has no column 'rest_bp', which data.label names.")
 
 
 def test_data_without_a_row_left_is_refused(read):

@@ -243,8 +243,8 @@ def test_what_no_ledger_would_pay_for_is_refused_when_it_is_said(small, changes,
 
 def test_a_metric_that_cannot_be_asked_for_is_refused_before_anybody_pays(small, tmp_path):
     with pytest.raises(BadInput, match="cannot be asked for log_loss"):
-        run(small, tmp_path, metric={"choose": "log-loss"})
-    assert not (tmp_path / "ledger.db").exists()
+        run(small, tmp_path / "run", metric={"choose": "log-loss"})
+    assert not (tmp_path / "run").exists()
     with pytest.raises(BadInput, match="cannot be asked for log_loss"):
         of_experiment(small(data=HELD, metric={"choose": "log-loss"}))
 

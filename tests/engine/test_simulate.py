@@ -15,7 +15,7 @@ from tacit.engine.admit import sample
 from tacit.engine.folder import CHECKPOINT, open_folder
 from tacit.engine.history import open_ledger
 from tacit.engine.trainers import make
-from tacit.errors import BadInput, LedgerError, RunExists, TrainingDiverged
+from tacit.errors import BadInput, BudgetExhausted, LedgerError, RunExists, TrainingDiverged
 from tacit.privacy.accounting import price
 from tacit.random import seeded
 
@@ -240,11 +240,10 @@ def test_a_budget_too_small_for_one_round_ends_before_anything_is_charged(small,
 
 def test_two_runs_in_one_ledger_share_one_budget(small, tmp_path):
     shared = {"ledger": str(tmp_path / "shared.db"), "delta_share": 0.5}
-    first = tacit.run(small(privacy=shared), out=tmp_path / "a")
-    second = tacit.run(small(privacy=shared), out=tmp_path / "b")
-    assert second.rounds == []
-    assert second.guarantee.others.epsilon == pytest.approx(first.guarantee.epsilon_max)
-    assert second.guarantee.epsilon_max == 0
+    tacit.run(small(privacy=shared), out=tmp_path / "a")
+    with pytest.raises(BudgetExhausted, match="Nothing is left of any client's epsilon"):
+        tacit.run(small(privacy=shared), out=tmp_path / "b")
+    assert not (tmp_path / "b").exists()
     assert tacit.run(small(), out=tmp_path / "c").rounds
 
 
@@ -383,11 +382,18 @@ def test_a_natural_partition_with_another_test_split_is_other_data_for_a_ledger(
         tacit.run(tacit.Experiment(**values, run={"seed": 1}), out=tmp_path / "two")
 
 
-def test_a_run_that_could_pay_nothing_says_whose_spending_it_reports(small, tmp_path):
+def test_a_resumed_run_that_can_pay_nothing_any_more_ends_and_says_whose_spending_it_reports(small, tmp_path):
+    def stop(parts, past):
+        raise InterruptedError
+
     shared = {"ledger": str(tmp_path / "shared.db"), "delta_share": 0.5}
-    tacit.run(small(privacy=shared), out=tmp_path / "a")
-    second = tacit.run(small(privacy=shared), out=tmp_path / "b")
-    assert second.rounds == []
+    with pytest.raises(InterruptedError):
+        tacit.run(small(privacy=shared), out=tmp_path / "b", ready=stop)
+    first = tacit.run(small(privacy=shared), out=tmp_path / "a")
+    second = tacit.run(small(privacy=shared), out=tmp_path / "b", resume=True)
+    assert (second.rounds, second.summary["stopped"]) == ([], "budget")
+    assert second.guarantee.others.epsilon == pytest.approx(first.guarantee.epsilon_max)
+    assert second.guarantee.epsilon_max == 0
     assert "the epsilon spent in this run is at most 0.000" in second.sentence
     assert "Together with the 1 other run of its ledger that promises this per record" in second.sentence
 

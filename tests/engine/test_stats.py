@@ -222,6 +222,18 @@ def test_the_command_prints_tables_and_says_what_it_cost(file, tmp_path):
     assert "a ledger of its own" in " ".join(done.output.split())
 
 
+def test_a_folder_shows_the_columns_that_are_named_and_refuses_one_that_was_not_asked(file, tmp_path):
+    out = str(tmp_path / "out")
+    asked_for = ["--column", "age", "--column", "sex"]
+    assert CliRunner().invoke(app, ["stats", str(file), "--out", out, *asked_for]).exit_code == 0
+    for names, shown in (([], ["age", "sex"]), (["--column", "sex"], ["sex"])):
+        told = json.loads(CliRunner().invoke(app, ["stats", out, *names, "--json"]).output)
+        assert [column["column"] for column in told["columns"]] == shown
+    refused = CliRunner().invoke(app, ["stats", out, "--column", "chol"]).exception
+    assert isinstance(refused, BadInput)
+    assert str(refused) == "chol was not asked; this run has: age, sex."
+
+
 def test_a_run_that_names_columns_describes_them_before_round_0_and_pays_with_training(asked, truth, tmp_path):
     ranged = ("data.numeric={age = [0, 100], chol = [100, 500]}", "data.wide={}")
     experiment = asked('privacy.stats=["age", "ill"]', "privacy.stats_share=0.5", *ranged)

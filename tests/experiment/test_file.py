@@ -33,6 +33,7 @@ def test_settings_change_single_keys_and_an_empty_one_takes_it_back():
         ("train.round=3", "Unknown key 'train.round'. Did you mean 'train.rounds'"),
         ("tarin.rounds=3", "Did you mean 'train'"),
         ("rounds.x=3", "'train.rounds'"),
+        ("privacy.epsilon.zurich=0.01", "alone: give the whole of privacy.epsilon, a table as {zurich = ..., ...}."),
         ("train.rounds=0", "train.rounds >= 1"),
         ("train.rounds=many", "train.rounds"),
         ("train.learning_rate=-1", "train.learning_rate > 0"),

@@ -1,8 +1,10 @@
 """Several runs, and clients of any name, on one ledger."""
 
 import io
+import json
 import multiprocessing
 import sqlite3
+import sys
 from contextlib import closing
 
 import numpy as np
@@ -12,6 +14,7 @@ from rich.console import Console
 from trained import same_model
 
 import tacit
+from tacit.cli.app import main
 from tacit.errors import BadData, BudgetExhausted, LedgerError
 from tacit.privacy.ledger import witness
 from tacit.report import planned
@@ -125,7 +128,12 @@ def test_a_plan_that_a_run_could_not_begin_is_refused_in_a_sentence(researcher, 
         planned.of_experiment(researcher.experiment(privacy=privacy))
     assert str(said.value).startswith(sentence)
     assert str(researcher.place / "shared.db") in str(said.value)
-    assert researcher.run("two", privacy=privacy).rounds == []
+    kept = (researcher.place / "shared.db").read_bytes()
+    with pytest.raises(BudgetExhausted) as refused:
+        researcher.run("two", privacy=privacy)
+    assert str(refused.value) == str(said.value)
+    assert not (researcher.place / "two").exists()
+    assert (researcher.place / "shared.db").read_bytes() == kept
 
 
 def test_a_plan_writes_nothing_into_a_ledger_and_makes_none(researcher):
@@ -198,9 +206,29 @@ def test_a_run_after_a_spread_one_is_not_given_noise_for_the_crumb_that_rounding
     assert 0 < 6.0 - first.guarantee.epsilon_max < 0.06
     with pytest.raises(BudgetExhausted, match="Nothing is left"):
         planned.of_experiment(researcher.experiment(privacy=spread))
-    second = researcher.run("two", privacy=spread)
-    assert second.rounds == []
-    assert second.summary["noise_multiplier"] == first.summary["noise_multiplier"]
+    with pytest.raises(BudgetExhausted, match="Nothing is left"):
+        researcher.run("two", privacy=spread)
+
+
+def test_a_spent_budget_is_said_before_a_run_with_exit_code_2_and_a_run_that_it_ends_is_no_failure(
+    researcher, monkeypatch, capsys
+):
+    """A second run trained nothing, left a model without training, and said that all was well."""
+    file = researcher.place / "experiment.toml"
+    privacy = researcher.shared() | {"epsilon": 6.0, "noise_multiplier": 1.2}
+    file.write_text(researcher.experiment(privacy=privacy, train={"rounds": 40}).toml())
+    codes = []
+    for name in ("one", "two"):
+        monkeypatch.setattr(sys, "argv", ["tacit", "run", str(file), "--out", str(researcher.place / name), "--json"])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        codes.append(ended.value.code)
+    said = capsys.readouterr()
+    assert codes == [0, 2]
+    assert 0 < json.loads(said.out)["rounds"] < 40
+    assert said.err.startswith("What is left of epsilon pays for no round of enough clients: the 1 run of the ledger")
+    assert said.err.count("\n") == 1
+    assert not (researcher.place / "two").exists()
 
 
 def test_a_ledger_that_a_kill_left_in_the_middle_of_a_charge_is_planned_with_and_not_touched(researcher):

@@ -1,4 +1,4 @@
-"""TensorBoard and MLflow get every round once, with its epsilon, also after a run was stopped and resumed."""
+"""TensorBoard and MLflow get every round once, with its epsilon, also after a run was stopped and resumed. No log costs a run."""
 
 import csv
 import json
@@ -7,6 +7,7 @@ import pytest
 from report_runs import Stop, changed
 
 import tacit
+from tacit.engine.folder import says_same
 from tacit.errors import BadInput
 from tacit.report import writers
 from tacit.report.writers.tensorboard import tag
@@ -82,6 +83,112 @@ def test_a_writer_that_does_not_exist_and_one_named_twice_are_refused(tmp_path):
         run(tmp_path / "run", "wandb")
     with pytest.raises(BadInput, match=r"each of run\.writers once"):
         changed(run={"writers": ["mlflow", "mlflow"]})
+
+
+class diary:
+    """A writer of somebody's own, which raises where its class says so."""
+
+    raises, wrote, closed = "", [], 0
+
+    def __init__(self, folder):
+        type(self).wrote, type(self).closed = [], 0
+        self._do("made")
+
+    def past(self, records):
+        self._do("past")
+
+    def round(self, record):
+        self._do(f"round {record['round']}")
+
+    def finish(self, summary):
+        self._do("finish")
+
+    def close(self):
+        type(self).closed += 1
+        self._do("close")
+
+    def _do(self, what):
+        self.wrote.append(what)
+        if what in type(self).raises:
+            raise ValueError(f"no {what}")
+
+
+class other_diary(diary):
+    pass
+
+
+def no_writer(folder):
+    """A factory of which nobody knows what it makes before it is called."""
+    return folder
+
+
+@pytest.fixture
+def two(monkeypatch):
+    """The names of two diaries; the first one's `raises` is for the test to set."""
+    monkeypatch.setattr(diary, "raises", "")
+    monkeypatch.setattr(other_diary, "raises", "")
+    return f"{__name__}:diary", f"{__name__}:other_diary"
+
+
+EVERY = ["made", "past", *(f"round {number}" for number in range(6)), "finish", "close"]
+
+
+@pytest.mark.parametrize("raises", ["made", "past", "round 2", "round 2, close", "finish", "close"])
+def test_a_writer_that_raises_is_told_of_once_and_left_out_while_the_run_goes_on(tmp_path, capsys, two, raises):
+    diary.raises, first = raises, raises.partition(",")[0]
+    history = run(tmp_path / "run", *two)
+    assert (history.summary["rounds"], history.summary["stopped"]) == (6, "rounds")
+    said = f"the writer {two[0]} failed (ValueError: no {first}) and was left out from there on"
+    assert capsys.readouterr().err == f"Note: {said}; the run goes on.\n"
+    assert (said in history.summary["notes"]) == (first not in ("finish", "close"))
+    written = EVERY[: EVERY.index(first) + 1]
+    assert diary.wrote == written + ["close"] * (first not in ("made", "close"))
+    assert other_diary.wrote == EVERY
+
+
+def test_a_factory_that_makes_no_writer_is_left_out(tmp_path, capsys):
+    assert len(run(tmp_path / "run", f"{__name__}:no_writer").rounds) == 6
+    assert "no_writer failed (AttributeError: it has no past()) and was left out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("method", ["past", "round", "finish", "close"])
+def test_a_writer_without_a_method_is_refused_before_anything_is_made(tmp_path, monkeypatch, two, method):
+    monkeypatch.delattr(diary, method)
+    with pytest.raises(
+        BadInput, match=rf"diary, which has no {method}\(\): a writer has past\(\), round\(\), finish\(\) and"
+    ):
+        run(tmp_path / "run", two[0])
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_resumed_run_may_have_other_writers_or_none_and_nothing_else_that_is_other(tmp_path, two):
+    for names, resume in ((two[:1], False), ((), True), (two[1:], True)):
+        with pytest.raises(Stop):
+            run(tmp_path / "run", *names, resume=resume, observe=lambda record: (_ for _ in ()).throw(Stop))
+    assert other_diary.wrote == ["made", "past", "round 2", "close"]
+    with pytest.raises(BadInput, match="started with other settings"):
+        tacit.run(changed(train={"rounds": 7}, run={"writers": two}), out=tmp_path / "run", resume=True)
+    whole = tacit.run(changed(), out=tmp_path / "whole", page=False)
+    assert run(tmp_path / "run", *two, resume=True).summary["test_loss"] == whole.summary["test_loss"]
+
+
+def test_writers_are_looked_past_in_the_table_of_the_run_alone():
+    experiment = changed(run={"writers": ["mlflow"]})
+    assert says_same(changed().toml(), experiment)
+    assert says_same(experiment.toml(), changed())
+    assert not says_same(experiment.toml(), changed(run={"seed": 3}))
+    text = experiment.toml()
+    assert not says_same(text.replace("[model]\n", '[model]\nwriters = "mlflow"\n'), experiment)
+
+
+def test_the_package_that_somebodys_writer_wants_is_named(tmp_path, monkeypatch, two):
+    monkeypatch.setattr(diary, "wants", "no_such_package.part", raising=False)
+    with pytest.raises(
+        BadInput, match=r"diary, which wants the package no_such_package.part: install it, or leave"
+    ) as said:
+        run(tmp_path / "run", two[0])
+    assert "tacit[" not in str(said.value)
+    assert not (tmp_path / "run").exists()
 
 
 def test_records_are_flat_and_equal_to_rounds_csv(ended, tmp_path):

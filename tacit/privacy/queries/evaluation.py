@@ -184,10 +184,21 @@ def judgement(
             return Scores()
         if metric in ("accuracy", "balanced_accuracy", "f1") and classes <= MOST_CLASSES:
             return Confusion(classes)
+    *others, last = _asked_instead(kind, classes=classes, numbers=numbers) or [""]
+    told = f"set metric.choose to {', '.join(others)}{' or ' if others else ''}{last}, or " if last else ""
     raise BadInput(
-        f"Clients cannot be asked for {metric} of this {kind} task on their held-out rows: set metric.choose to accuracy,"
-        " balanced-accuracy, f1, mae or rmse, or, with two classes, auroc; or leave out data.held_out."
+        f"Clients cannot be asked for {metric} of this {kind} task on their held-out rows: {told}leave out data.held_out."
     )
+
+
+def _asked_instead(kind: str, *, classes: int, numbers: int) -> list[str]:
+    """The metrics that noised counts can tell of a task, as `metric.choose` spells them: what `judgement` takes."""
+    if kind == "regression":
+        return ["mae", "rmse"] if numbers == 1 else []
+    if kind not in ("classification", "binary"):
+        return []
+    table = ["balanced-accuracy", "f1"] if classes <= MOST_CLASSES else []
+    return ["accuracy", *table, *(["auroc"] if classes == 2 else [])]
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,11 +4,15 @@ A writer is a file of this package with a class of its name, or "package.module:
 `facts`; its `wants` names the package it needs. `past(records)` is called once with the rounds that a resumed run already has,
 `round(record)` after each round, `finish(summary)` at the end, `close()` always. Records are flat, and the name of an epsilon in
 them carries its unit. A writer sees what the researcher sees; it is never told about data.
+
+Guarantee: a run that is paid for is not lost by its log. A writer that raises is told of once, in one sentence, and left out from
+then on; the run goes on, and a resumed one may name other writers.
 """
 
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any, Protocol
 
@@ -21,6 +25,7 @@ from tacit.experiment import Experiment
 
 ROOM = "tacit.report.writers"
 GIVEN = ("folder", "facts")
+METHODS = ("past", "round", "finish", "close")
 
 
 @dataclass(frozen=True)
@@ -44,19 +49,19 @@ class Writer(Protocol):
     def close(self) -> None: ...
 
 
-@dataclass(frozen=True)
+@dataclass
 class Book:
-    """The writers of one run."""
+    """The writers of one run, by the names that `run.writers` has; `notes` says which were left out, and why."""
 
-    writers: tuple[Writer, ...]
     unit: str
+    writers: dict[str, Writer] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
 
     def observing(self, observe: Observer | None) -> Observer:
         """Writes a round down, then shows it."""
 
         def both(record: dict[str, Any]) -> None:
-            for writer in self.writers:
-                writer.round(scalars(record, unit=self.unit))
+            self._each(lambda writer: writer.round(scalars(record, unit=self.unit)))
             if observe:
                 observe(record)
 
@@ -64,28 +69,43 @@ class Book:
 
     def finish(self, summary: dict[str, Any]) -> None:
         """Passes the final numbers on."""
-        for writer in self.writers:
-            writer.finish(summary)
+        self._each(lambda writer: writer.finish(summary))
+
+    @contextmanager
+    def leaving_out(self, name: str) -> Iterator[None]:
+        """Runs a writer's code: where that raises, the writer is told of, once, and left out from then on."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - whatever a log raises, it must not cost a paid run
+            self.writers.pop(name, None)
+            if name not in self.notes:
+                cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
+                self.notes[name] = f"the writer {name} failed ({plugin.said(cause)}) and was left out from there on"
+                print(f"Note: {self.notes[name]}; the run goes on.", file=sys.stderr)
+
+    def _each(self, call: Callable[[Writer], None]) -> None:
+        for name, writer in list(self.writers.items()):
+            with self.leaving_out(name):
+                call(writer)
 
 
-def load_writers(names: Sequence[str] | None) -> tuple[plugin.Factory, ...]:
-    """What makes the writers asked for. Raises BadInput before anything runs: with the command that installs a missing package,
-    for a name that leads nowhere, and for a writer that cannot be made of a folder and facts alone.
+def load_writers(names: Sequence[str] | None) -> dict[str, plugin.Factory]:
+    """What makes the writers asked for, by name. Raises BadInput before anything runs: with the command that installs a missing
+    package, for a name that leads nowhere, a writer that cannot be made of a folder and facts alone, and one without a method.
     """
-    found = tuple(plugin.find(ROOM, name, key="run.writers") for name in names or ())
-    for name, factory in zip(names or (), found, strict=True):
-        wants = getattr(factory, "wants", None)
-        if wants is not None and find_spec(wants) is None:
-            raise BadInput(
-                f'run.writers names {name}, which is not installed: pip install "tacit[{name}]", or leave it out.'
-            )
+    found = {name: plugin.find(ROOM, name, key="run.writers") for name in names or ()}
+    for name, factory in found.items():
+        _refuse_missing(name, getattr(factory, "wants", None))
         plugin.typed(factory, {}, table="run", given=GIVEN)
+        absent = lacking(factory) if isinstance(factory, type) else []
+        if absent:
+            raise BadInput(f"run.writers names {name}, which has no {absent[0]}(): a writer has {_methods()}.")
     return found
 
 
 @contextmanager
 def open_writers(
-    factories: Sequence[plugin.Factory],
+    factories: Mapping[str, plugin.Factory],
     folder: Folder,
     experiment: Experiment,
     past: Sequence[dict[str, Any]],
@@ -95,13 +115,25 @@ def open_writers(
     """Opens the writers and tells each what a resumed run has behind it."""
     facts = Facts(folder.run, experiment.name, settings(experiment))
     with ExitStack() as stack:
-        writers = []
-        for factory in factories:
-            writer = plugin.make(factory, {}, table="run", given={"folder": folder.path, "facts": facts})
-            stack.callback(writer.close)
-            writer.past(flat_records(past, unit=unit))
-            writers.append(writer)
-        yield Book(tuple(writers), unit)
+        book = Book(unit)
+        for name, factory in factories.items():
+            with book.leaving_out(name):
+                writer = plugin.make(factory, {}, table="run", given={"folder": folder.path, "facts": facts})
+                for method in lacking(writer):
+                    raise AttributeError(f"it has no {method}()")
+                stack.callback(_close, book, name, writer)
+                writer.past(flat_records(past, unit=unit))
+                book.writers[name] = writer
+        yield book
+
+
+def lacking(writer: object) -> list[str]:
+    """The methods that a writer, or its class, should have and has not.
+
+    >>> lacking(Writer), lacking(object())
+    ([], ['past', 'round', 'finish', 'close'])
+    """
+    return [method for method in METHODS if not callable(getattr(writer, method, None))]
 
 
 def numbers(record: dict[str, Any]) -> dict[str, float]:
@@ -120,3 +152,26 @@ def settings(experiment: Experiment) -> dict[str, str]:
         if isinstance(table, dict)
         for key, value in table.items()
     }
+
+
+def _close(book: Book, name: str, writer: Writer) -> None:
+    with book.leaving_out(name):
+        writer.close()
+
+
+def _refuse_missing(name: str, wants: str | None) -> None:
+    """Raises BadInput where the package that a writer wants is not installed; Tacit's own writers come with an extra each."""
+    if wants is None:
+        return
+    with plugin.guarded(f"run.writers names {name}, whose `wants` = {wants!r} cannot be looked for"):
+        if find_spec(wants.partition(".")[0]) is not None:
+            return
+    if ":" in name:
+        raise BadInput(
+            f"run.writers names {name}, which wants the package {wants}: install it, or leave the writer out."
+        )
+    raise BadInput(f'run.writers names {name}, which is not installed: pip install "tacit[{name}]", or leave it out.')
+
+
+def _methods() -> str:
+    return ", ".join(f"{method}()" for method in METHODS[:-1]) + f" and {METHODS[-1]}()"

@@ -169,3 +169,26 @@ def test_what_is_counted_follows_from_the_metric(kind, metric, settings, expecte
 def test_a_metric_that_counts_cannot_tell_is_refused(kind, metric, settings, message):
     with pytest.raises(BadInput, match=message):
         judgement(kind, metric, **settings)
+
+
+@pytest.mark.parametrize(
+    ("kind", "classes", "numbers", "named"),
+    [
+        ("binary", 2, 1, "accuracy, balanced-accuracy, f1 or auroc"),
+        ("classification", 10, 1, "accuracy, balanced-accuracy or f1"),
+        ("classification", 300, 1, "accuracy"),
+        ("regression", 0, 1, "mae or rmse"),
+        ("regression", 0, 3, None),
+        ("tokens", 50, 1, None),
+    ],
+)
+def test_a_metric_that_cannot_be_asked_for_is_told_those_of_the_task_and_each_of_them_can(
+    kind, classes, numbers, named
+):
+    facts = {"classes": classes, "numbers": numbers, "largest_error": 1.0}
+    instead = f"set metric.choose to {named}, or " if named else ""
+    with pytest.raises(BadInput) as refusal:
+        judgement(kind, "brier", **facts)
+    assert str(refusal.value).endswith(f"on their held-out rows: {instead}leave out data.held_out.")
+    for metric in named.replace(" or ", ", ").split(", ") if named else ():
+        assert judgement(kind, metric.replace("-", "_"), **facts).cells
