@@ -60,6 +60,11 @@ class Display:
         self._console.print(f"[bold]{experiment.name}[/]: {sizes}, {promise}.", highlight=False)
         if parts.before.runs:
             self._console.print(Text(_shared(parts)))
+        if parts.together:
+            where = ", ".join(parts.experiment.run.devices)
+            self._console.print(
+                f"Clients are trained at once on {where}, at most {parts.together} together.", highlight=False
+            )
         for note in parts.dataset.notes:
             self._console.print(f"Note: {note}.", highlight=False)
         if len(past) >= self._rounds:
