@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import matplotlib.image
@@ -61,7 +62,10 @@ def children(pid):
 
 
 def holds(pid, path):
-    return any(Path(os.readlink(link)) == path for link in Path(f"/proc/{pid}/fd").iterdir())
+    """Whether a process has this file open; it may close others, or end, while it is being looked at."""
+    with suppress(FileNotFoundError):
+        return path in [Path(os.readlink(link)) for link in Path(f"/proc/{pid}/fd").iterdir() if os.path.lexists(link)]
+    return holds(pid, path) if Path(f"/proc/{pid}").exists() else False
 
 
 @pytest.fixture(scope="module")
