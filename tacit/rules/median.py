@@ -1,4 +1,5 @@
-"""`median`: every coordinate's median over clients (Yin, Chen, Ramchandran, Bartlett 2018, arXiv:1803.01498, Algorithm 1, option I).
+"""`median`: every coordinate's median over clients (Yin, Chen, Ramchandran, Bartlett 2018, arXiv:1803.01498, Algorithm 1,
+option I).
 
 Sees: rows. A defence: fewer than half of the clients cannot move a coordinate beyond what honest ones sent. Where honest
 clients differ it is no mean: what few of them have is lost.
