@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from tacit import check, plugin
 from tacit.errors import BadInput
+from tacit.experiment.attack import AttackSection
 from tacit.experiment.combinations import refuse_impossible
 from tacit.experiment.data import DataSection
 from tacit.experiment.privacy import PrivacySection
@@ -40,6 +41,7 @@ class Experiment(BaseModel):
     aggregate: AggregateSection = AggregateSection()
     protect: ProtectSection = ProtectSection()
     run: RunSection = RunSection()
+    attack: AttackSection | None = None
 
     def __init__(self, **values: Any):
         try:
@@ -132,7 +134,7 @@ def _sentence(error: ValidationError) -> str:
 
 
 def _keys(section: str) -> list[str]:
-    annotation = Experiment.model_fields[section].annotation
+    annotation = AttackSection if section == "attack" else Experiment.model_fields[section].annotation
     return list(annotation.model_fields) if isinstance(annotation, type) and issubclass(annotation, BaseModel) else []
 
 

@@ -7,7 +7,7 @@ from typing import cast
 
 import torch
 
-from tacit.build.parts import clients
+from tacit.build.parts import NOBODY_MALICIOUS, clients
 from tacit.data.csv_columns import declared_classes, encoded_width, encoder_of
 from tacit.data.dataset import Dataset
 from tacit.data.held_out import NO_TEST_ROWS
@@ -59,6 +59,8 @@ def refuse_undeployable(experiment: Experiment) -> None:
     Raises: BadInput, in one sentence that says what to set instead.
     """
     data = experiment.data
+    if experiment.attack is not None:
+        raise BadInput(NOBODY_MALICIOUS)
     if data.name in OWN_FILES:
         if data.partition != "natural":
             raise BadInput('In a deployment every site has its own rows: set data.partition = "natural".')
