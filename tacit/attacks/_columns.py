@@ -41,7 +41,8 @@ def with_columns(
             for experiment in row.cell.experiments:
                 tell(f"{name} on {row.cell.label}, seed {experiment.run.seed}")
                 folder = out / "attacks" / row.cell.slug / f"seed-{experiment.run.seed}"
-                first.append(attacks.attack(name, experiment, out=folder, jobs=jobs).estimates[0])
+                honest = experiment.model_copy(update={"attack": None})  # one attack at a time
+                first.append(attacks.attack(name, honest, out=folder, jobs=jobs).estimates[0])
             known = estimate([one.value for one in first])
             title = " ".join(word for word in (name, first[0].of, first[0].name) if word)
             if known is not None:

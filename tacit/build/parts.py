@@ -31,6 +31,7 @@ from tacit.digest import mark, tensor_bytes
 from tacit.errors import BadData, BadInput, Refused
 from tacit.experiment import Experiment
 from tacit.experiment.asking import EVALUATION
+from tacit.experiment.attack import NOBODY_MALICIOUS
 from tacit.losses import Losses
 from tacit.malicious import Malice, Scene, in_words, scene_of
 from tacit.malicious._among import among
@@ -49,9 +50,6 @@ PRETRAINED = "the frozen part of the model was made without these records"
 FOREIGN = (
     "This experiment's promise is made in Tacit's own training: another client's code can take part only under "
     'privacy.kind = "central" or "distributed".'
-)
-NOBODY_MALICIOUS = (
-    "[attack] makes clients of a simulation malicious, and in a deployment nobody is on purpose: leave it out."
 )
 
 

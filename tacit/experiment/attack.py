@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from tacit.experiment import Experiment
 
 SHARE = 0.1  # of the clients, unless said
+NOBODY_MALICIOUS = (
+    "[attack] makes clients of a simulation malicious, and in a deployment nobody is on purpose: leave it out."
+)
 
 
 class AttackSection(OpenSection):

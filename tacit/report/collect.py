@@ -168,7 +168,9 @@ def settings(experiment: Experiment) -> list[list[Any]]:
     for name, table in own.items():
         if isinstance(table, dict):
             rows = [
-                [key, text(value), (usual[name] or {}).get(key) == value] for key, value in table.items() if value is not None
+                [key, text(value), (usual[name] or {}).get(key) == value]
+                for key, value in table.items()
+                if value is not None
             ]
             sections.append([name, rows])
     return sections

@@ -15,6 +15,8 @@ from tacit.engine.trainers import make
 from tacit.engine.wire import pack, unpack
 from tacit.errors import BadInput, Refused
 from tacit.federation.operate.init import deployable
+from tacit.federation.site.consent import departures, digest, refuse_beyond
+from tacit.federation.site.limits import Accept, Limits
 from tacit.malicious import Malice, load
 from tacit.malicious._among import Among
 from tacit.malicious._trigger import trigger_of
@@ -377,6 +379,9 @@ def test_in_a_deployment_and_under_an_audit_there_are_no_malicious_clients():
     with pytest.raises(BadInput, match=r"leave out \[attack\]"):
         prepared(chosen)
     parts = build(chosen)
+    with pytest.raises(Refused, match="in a deployment nobody is on purpose"):
+        refuse_beyond(Limits(epsilon=1.0, delta=1e-5, trial=True, accept=Accept(experiments=(digest(chosen),))), chosen)
+    assert departures(chosen)["attack.kind"] == "replacement"
     with pytest.raises(Refused, match="in a deployment nobody is on purpose"):
         assemble(chosen, parts.dataset, parts.population, own=0, elsewhere=True)
 

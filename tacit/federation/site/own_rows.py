@@ -7,7 +7,7 @@ from typing import cast
 
 import torch
 
-from tacit.build.parts import NOBODY_MALICIOUS, clients
+from tacit.build.parts import clients
 from tacit.data.csv_columns import declared_classes, encoded_width, encoder_of
 from tacit.data.dataset import Dataset
 from tacit.data.held_out import NO_TEST_ROWS
@@ -19,6 +19,7 @@ from tacit.data.sources.npz import npz
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.experiment.asking import EVALUATION, RANGES, WORDS, shares
+from tacit.experiment.attack import NOBODY_MALICIOUS
 from tacit.federation.site.own_evaluation import HeldOut
 
 OWN_FILES = ("csv", "npz")  # sources where every site has a file of its own; the others are shared out for a trial
