@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from tacit import check
+from tacit import check, metrics
 from tacit.attacks import Attack, Estimate, Finding, Line, Place, Plot
 from tacit.build.parts import build, with_rule
 from tacit.compare.cells import Cell
 from tacit.compare.comparison_folder import Task, tasks_of
 from tacit.compare.pool import run_all
 from tacit.compare.results import Row, over_rounds, rows_of
+from tacit.engine.evaluate import BACKDOOR
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.experiment.attack import AttackSection
@@ -26,7 +27,6 @@ from tacit.experiment.attack import AttackSection
 ATTACKED, CLIP_ONLY, NOBODY = "attacked", "clip only", "nobody malicious"
 NEGLIGIBLE = 0.01  # a noise multiplier: the same mechanism, all but without noise
 CLIPPING = ("kind", "unit", "delta", "clip", "weight_cap", "clip_quantile", "clip_learning_rate", "count_noise")
-MAIN, BACK = "main accuracy", "backdoor accuracy"
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class backdoor(Attack):
             if task.folder in failures:
                 raise BadInput(f"{task.cell.label}, seed {task.experiment.run.seed}: {failures[task.folder]}")
         rows = rows_of(tasks, failures)
-        estimates = tuple(_estimate(row, name) for row in rows for name in _measured(row))
+        estimates = tuple(_estimate(row, name, key) for row in rows for name, key in _measured(row).items())
         return Finding(
             "backdoor", experiment.name, _words(cells[0]), estimates, (_plot(rows),), _notes(cells, self.seeds)
         )
@@ -82,12 +82,14 @@ def _without_noise(experiment: Experiment) -> dict[str, Any]:
     return kept | {"epsilon": float("inf"), "noise_multiplier": NEGLIGIBLE, "accountant": "rdp"}
 
 
-def _measured(row: Row) -> Sequence[str]:
-    return (MAIN,) if row.cell.label == NOBODY else (MAIN, BACK)
+def _measured(row: Row) -> dict[str, str]:
+    """What is measured of a cell, by its name for people: the key of its records."""
+    main = {f"main {metrics.words(row.metric)}": row.metric}
+    return main if row.cell.label == NOBODY else main | {BACKDOOR.replace("_", " "): BACKDOOR}
 
 
-def _estimate(row: Row, name: str) -> Estimate:
-    known = row.score if name == MAIN else row.backdoor
+def _estimate(row: Row, name: str, key: str) -> Estimate:
+    known = row.backdoor if key == BACKDOOR else row.score
     if known is None:
         raise BadInput(f"{row.cell.label}: no run has ended.")
     low, high = (None, None) if known.interval is None else (known.mean - known.span[0], known.mean + known.span[1])
@@ -97,12 +99,10 @@ def _estimate(row: Row, name: str) -> Estimate:
 def _plot(rows: Sequence[Row]) -> Plot:
     lines = []
     for row in rows:
-        for name in _measured(row):
-            key = row.metric if name == MAIN else "backdoor_accuracy"
-            lines.append(
-                _line(f"{name}, {row.cell.label}", over_rounds(row, lambda run, k=key: [r[k] for r in run.rounds]))
-            )
-    return Plot("rounds", "Main and backdoor accuracy by round", "round", "accuracy", tuple(lines))
+        for name, key in _measured(row).items():
+            by_round = over_rounds(row, lambda run, key=key: [record[key] for record in run.rounds])
+            lines.append(_line(f"{name}, {row.cell.label}", by_round))
+    return Plot("rounds", "The model and the backdoor by round", "round", metrics.words(rows[0].metric), tuple(lines))
 
 
 def _line(name: str, values: np.ndarray) -> Line:

@@ -61,10 +61,7 @@ class norm_bound(Rule):
     def apply(self, memory: Memory, gathered: Any) -> Applied:
         """The mean of the clipped updates; the bound is in the info. Raises: BadInput without updates."""
         bound, mean = (self.bound, gathered.mean()) if self.bound is not None else within_median(gathered)
-        if self.noise:
-            stream = keyed(bytes.fromhex(mark("norm-bound", tensor_bytes(mean))))("weak noise")
-            mean = mean.add(stream.normal_like(mean), alpha=self.noise)
-        return Applied(mean, memory, {"bound": bound})
+        return Applied(with_weak_noise(mean, self.noise), memory, {"bound": bound})
 
 
 def within_median(messages: Sequence[Message]) -> tuple[float, torch.Tensor]:
@@ -78,3 +75,11 @@ def clipped(update: torch.Tensor, bound: float) -> torch.Tensor:
     """The update scaled down to norm `bound`, or itself where it is within it."""
     norm = float(update.double().norm())
     return update if norm <= bound else (update.double() * (bound / norm)).to(update.dtype)
+
+
+def with_weak_noise(mean: torch.Tensor, std: float) -> torch.Tensor:
+    """The mean with N(0, std^2) in every coordinate, which is a function of the mean. Guarantee about privacy: none."""
+    if not std:
+        return mean
+    stream = keyed(bytes.fromhex(mark("weak noise", tensor_bytes(mean))))("noise")
+    return mean.add(stream.normal_like(mean), alpha=std)

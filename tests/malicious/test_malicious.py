@@ -226,6 +226,25 @@ def test_every_attack_runs_through_the_loop_and_leaves_both_accuracies_by_round(
     assert any("3 of 10 clients are malicious" in note for note in history.summary["notes"])
 
 
+def test_a_stopped_run_goes_on_to_the_same_model_with_clients_side_by_side(tmp_path):
+    chosen = experiment(
+        privacy="local", attack={"kind": "neurotoxin", "start": 1, "noise": "none"}, train={"rounds": 3}
+    )
+    whole = tacit.run(chosen, out=tmp_path / "whole", page=False)
+
+    def stop(record):
+        if record["round"] == 1:
+            raise KeyboardInterrupt
+
+    aside = chosen.model_copy(update={"run": chosen.run.model_copy(update={"workers": 2})})
+    with pytest.raises(KeyboardInterrupt):
+        tacit.run(aside, out=tmp_path / "stopped", page=False, observe=stop)
+    again = tacit.run(aside, out=tmp_path / "stopped", page=False, resume=True)
+    one, other = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "stopped"))
+    assert one == other
+    assert [r["backdoor_accuracy"] for r in whole.rounds] == [r["backdoor_accuracy"] for r in again.rounds]
+
+
 def test_replacement_wins_against_the_mean_and_loses_against_the_median_and_a_bound(tmp_path):
     reached = {}
     for rule, options in (("mean", {}), ("median", {}), ("norm-bound", {"bound": 0.2})):

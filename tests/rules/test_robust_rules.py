@@ -21,6 +21,7 @@ ROBUST = {
     "krum": {"share": 0.4},
     "geometric-median": {},
     "norm-bound": {},
+    "flame": {},
 }
 
 
@@ -154,3 +155,16 @@ def test_under_central_dp_a_robust_rule_is_refused_and_under_local_dp_it_is_wire
         )
     )
     assert type(parts.releases.rule).__name__ == name.replace("-", "_")
+
+
+def test_flame_keeps_those_who_point_one_way_and_clips_them_to_the_median_norm():
+    good = honest(9, size=40) * 0.2 + 1
+    sent = messages(torch.cat([good, -good[:4]]))
+    applied = combined(rules.load("flame"), {}, sent)
+    assert applied.info["kept"] <= 9
+    assert float(torch.cosine_similarity(applied.update, good.mean(0), dim=0)) > 0.95
+    assert float(applied.update.norm()) <= applied.info["bound"] * (1 + 1e-5)
+    noised = combined(rules.load("flame", noise=0.5), {}, sent)
+    assert not torch.equal(noised.update, applied.update)
+    with pytest.raises(BadInput, match=r"aggregate\.noise"):
+        rules.load("flame", noise=-1.0)
