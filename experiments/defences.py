@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tacit import attacks
+from tacit.attacks.backdoor import untouched
 from tacit.compare.cells import Cell
 from tacit.compare.comparison_folder import Task, tasks_of
 from tacit.compare.pool import run_all
@@ -95,7 +96,7 @@ def cells(args: argparse.Namespace) -> Iterator[tuple[str, str, Cell]]:
 
 
 def trained(args: argparse.Namespace, ends: float) -> list[tuple[str, str, Row]]:
-    """Every backdoor run that is not finished yet, side by side. Raises KeyboardInterrupt when time is up."""
+    """Every backdoor run that is not finished yet, side by side, until time is up."""
     found = list(cells(args))
     tasks = tasks_of(args.out, [cell for _, _, cell in found])
     waiting = [task for task in tasks if not task.finished]
@@ -107,13 +108,19 @@ def trained(args: argparse.Namespace, ends: float) -> list[tuple[str, str, Row]]
         if time.monotonic() > ends:
             raise KeyboardInterrupt
 
-    failures = run_all(waiting, jobs=args.jobs, logs=args.out / "log", watch=watch) if waiting else {}
+    failures: dict[Path, str] = {}
+    try:
+        if waiting and time.monotonic() < ends:
+            failures = run_all(waiting, jobs=args.jobs, logs=args.out / "log", watch=watch)
+    except KeyboardInterrupt:
+        if time.monotonic() < ends:
+            raise
     rows = {row.cell.slug: row for row in rows_of(tasks, failures)}
     return [(defence, attack, rows[cell.slug]) for defence, attack, cell in found]
 
 
 def inferred(args: argparse.Namespace, ends: float) -> dict[tuple[str, str], list[Estimate]]:
-    """What membership (LiRA, the server's view) and property inference find, by defence. Raises KeyboardInterrupt."""
+    """What membership (LiRA, the server's view) and property inference find, by defence; when time is up, what is known."""
     size, found = "full" if args.full else "small", {}
     options: dict[str, dict[str, Any]] = {"membership": {"models": SIZES[size]["models"]}, "property": PROPERTY}
     wanted = {"membership": ("LiRA", "server"), "property": ("all looks",)}
@@ -123,16 +130,16 @@ def inferred(args: argparse.Namespace, ends: float) -> dict[tuple[str, str], lis
                 continue
             values: dict[str, list[float]] = {}
             for seed in range(args.seeds):
-                if time.monotonic() > ends:
-                    raise KeyboardInterrupt
                 chosen = experiment(size, defence, name, seed, args.device)
                 place = args.out / "attacks" / f"{defence.replace(' ', '_')}-{seed}"
+                if time.monotonic() > ends and not (place / f"attack-{name}.json").exists():
+                    continue
                 finding = attacks.attack(name, chosen, out=place, options=options[name], jobs=args.jobs)
                 print(f"{defence}, {name}, seed {seed}: done", flush=True)
                 for one in finding.estimates:
                     if one.of in wanted[name] and one.name == finding.estimates[0].name:
                         values.setdefault(one.of, []).append(one.value)
-            known = (estimate(numbers, (0.0, 1.0)) for numbers in values.values())
+            known = (estimate(numbers, (0.0, 1.0)) for numbers in values.values() if len(numbers) == args.seeds)
             found[defence, name] = [one for one in known if one is not None]
     return found
 
@@ -146,16 +153,27 @@ def table(
         measured[defence, attack] = with_interval(row.score if attack == NOBODY else row.backdoor)
         if attack == BACKDOORS[0]:
             measured[defence, "main"] = with_interval(row.score)
-    measured |= {key: " / ".join(with_interval(one) for one in ones) for key, ones in seen.items()}
+    clean = {attack: untouched_by(rows, attack, args) for attack in args.attacks if attack in BACKDOORS}
+    measured |= {key: " / ".join(with_interval(one) for one in ones) for key, ones in seen.items() if ones}
     columns = ["main", *args.attacks]
     heads = ["defence", f"accuracy, {NOBODY}", f"accuracy under {BACKDOORS[0]}", *args.attacks]
     lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
+    first = [measured.get(("none", NOBODY), "–"), "–", *(clean.get(name, "–") for name in args.attacks)]
+    lines.append(f"| none, and {NOBODY} | " + " | ".join(first) + " |")
     for defence in args.defences:
         own = "local DP, all" if defence == "local DP, honest only" else defence
         cells = [measured.get((own, NOBODY), "–")]
         cells += [measured.get((defence if name in (*BACKDOORS, "main") else own, name), "–") for name in columns]
         lines.append(f"| {defence} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
+
+
+def untouched_by(rows: list[tuple[str, str, Row]], attack: str, args: argparse.Namespace) -> str:
+    """What triggered rows are taken for by models that nobody attacked and nothing defends, as the column of an attack has it."""
+    runs = [run for defence, name, row in rows if (defence, name) == ("none", NOBODY) for run in row.ended]
+    size = "full" if args.full else "small"
+    values = [untouched(experiment(size, "none", attack, run.seed, args.device), run.folder) for run in runs]
+    return with_interval(estimate(values, (0.0, 1.0)))
 
 
 def main() -> int:
@@ -176,12 +194,14 @@ def main() -> int:
         rows = trained(args, ends)
         seen = inferred(args, ends)
     except KeyboardInterrupt:
-        print("Time is up: what is finished is kept, and the same command goes on.", file=sys.stderr)
-        return 1
+        print("Stopped: what is finished is kept, and the same command goes on.", file=sys.stderr)
+        return 130
     except TacitError as error:
         print(error, file=sys.stderr)
         return 1
     text = table(rows, seen, args)
+    if time.monotonic() > ends:
+        print("Time is up: what is finished is kept and in the table, and the same command goes on.", file=sys.stderr)
     (args.out / "table.md").write_text(text, "utf-8")
     failed = {
         f"{row.cell.label}, seed {run.seed}": run.failure for _, _, row in rows for run in row.runs if run.failure

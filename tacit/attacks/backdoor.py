@@ -3,14 +3,18 @@ arXiv:1807.00459; Sun et al. 2019, arXiv:1911.07963).
 
 The malicious clients are the experiment's own, in its table `[attack]` (tacit/malicious has a file for each kind); without one a
 tenth of the clients replace the model. Clipping does nearly all of the work of differential privacy as a defence, so a run that
-promises some is printed with the same run without noise. Nobody malicious is the third: what the attack costs the model itself.
+promises some is printed with the same run without noise. Nobody malicious is the third: what the attack costs the model itself,
+and what the trigger does without it.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from safetensors.torch import load_file
 
 from tacit import check, metrics
 from tacit.attacks import Attack, Estimate, Finding, Line, Place, Plot
@@ -18,11 +22,14 @@ from tacit.build.parts import build, with_rule
 from tacit.compare.cells import Cell
 from tacit.compare.comparison_folder import Task, tasks_of
 from tacit.compare.pool import run_all
-from tacit.compare.results import Row, over_rounds, rows_of
+from tacit.compare.results import Estimate as Over
+from tacit.compare.results import Row, estimate, over_rounds, rows_of
 from tacit.engine.evaluate import BACKDOOR
+from tacit.engine.evaluate import backdoor as measured_backdoor
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.experiment.attack import AttackSection
+from tacit.train.flat import blocks
 
 ATTACKED, CLIP_ONLY, NOBODY = "attacked", "clip only", "nobody malicious"
 NEGLIGIBLE = 0.01  # a noise multiplier: the same mechanism, all but without noise
@@ -52,10 +59,19 @@ class backdoor(Attack):
             if task.folder in failures:
                 raise BadInput(f"{task.cell.label}, seed {task.experiment.run.seed}: {failures[task.folder]}")
         rows = rows_of(tasks, failures)
-        estimates = tuple(_estimate(row, name, key) for row in rows for name, key in _measured(row).items())
-        return Finding(
-            "backdoor", experiment.name, _words(cells[0]), estimates, (_plot(rows),), _notes(cells, self.seeds)
-        )
+        estimates = [_estimate(row, name, _known(row, key)) for row in rows for name, key in _measured(row).items()]
+        pairs = zip(cells[0].experiments, rows[-1].runs, strict=True)
+        clean = estimate([untouched(attacked, run.folder) for attacked, run in pairs], (0.0, 1.0))
+        estimates.append(_estimate(rows[-1], BACKDOOR.replace("_", " "), clean))
+        words, notes = _words(cells[0]), _notes(cells, self.seeds)
+        return Finding("backdoor", experiment.name, words, tuple(estimates), (_plot(rows),), notes)
+
+
+def untouched(attacked: Experiment, folder: Path) -> float:
+    """How often the final model of a run without malicious clients takes triggered rows for the target: chance, for this attack."""
+    parts, tensors = build(attacked), load_file(folder / "model.safetensors")
+    params = torch.cat([tensors[block.name].reshape(-1) for block in blocks(parts.model)])
+    return measured_backdoor(parts, params.to(parts.theta.device))[BACKDOOR]
 
 
 def variants(experiment: Experiment, seeds: int) -> list[tuple[str, tuple[Experiment, ...]]]:
@@ -88,8 +104,11 @@ def _measured(row: Row) -> dict[str, str]:
     return main if row.cell.label == NOBODY else main | {BACKDOOR.replace("_", " "): BACKDOOR}
 
 
-def _estimate(row: Row, name: str, key: str) -> Estimate:
-    known = row.backdoor if key == BACKDOOR else row.score
+def _known(row: Row, key: str) -> Over | None:
+    return row.backdoor if key == BACKDOOR else row.score
+
+
+def _estimate(row: Row, name: str, known: Over | None) -> Estimate:
     if known is None:
         raise BadInput(f"{row.cell.label}: no run has ended.")
     low, high = (None, None) if known.interval is None else (known.mean - known.span[0], known.mean + known.span[1])
@@ -131,6 +150,9 @@ def _notes(cells: Sequence[Cell], seeds: int) -> tuple[str, ...]:
         )
     else:
         notes.append("Nothing is promised in this run, so there is no noise to compare the clip with.")
+    notes.append(
+        f'The backdoor of "{NOBODY}" is that of the final models: what the trigger does to a model that nobody attacked.'
+    )
     return (*notes, "An epsilon is about the honest clients: what malicious ones send is the adversary's own.")
 
 

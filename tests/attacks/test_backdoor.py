@@ -10,7 +10,7 @@ import ready
 
 from tacit import attacks
 from tacit.attacks._columns import chosen, with_columns
-from tacit.attacks.backdoor import ATTACKED, CLIP_ONLY, NOBODY, variants
+from tacit.attacks.backdoor import ATTACKED, CLIP_ONLY, NOBODY, untouched, variants
 from tacit.build.parts import build
 from tacit.cli.compare import command
 from tacit.compare import export, table
@@ -34,10 +34,17 @@ def test_an_experiment_is_attacked_beside_the_clip_alone_and_beside_nobody_malic
         found = attacks.attack("backdoor", Experiment(**LOCAL), out=tmp_path, options={"seeds": 1}, jobs=1)
     shown = [(one.of, one.name) for one in found.estimates]
     both = ("main accuracy", "backdoor accuracy")
-    assert shown == [*((ATTACKED, name) for name in both), *((CLIP_ONLY, name) for name in both), (NOBODY, both[0])]
+    assert shown == [
+        *((ATTACKED, name) for name in both),
+        *((CLIP_ONLY, name) for name in both),
+        *((NOBODY, name) for name in both),
+    ]
     assert all(0 <= one.value <= 1 for one in found.estimates)
     assert [len(line.x) for line in found.plots[0].lines] == [2] * 5
     assert (tmp_path / "attack-backdoor-rounds.png").is_file()
+    folder = tmp_path / "attack-backdoor" / "runs" / "attacked" / "seed-4"
+    reached = json.loads((folder / "summary.json").read_text("utf-8"))["attack"]["backdoor_accuracy"]
+    assert untouched(Experiment(**LOCAL, attack={}), folder) == pytest.approx(reached)
     record = json.loads((tmp_path / "attack-backdoor.json").read_text("utf-8"))
     assert record["badge"] == "not covered by ε"
     assert attacks.attack("backdoor", Experiment(**LOCAL), out=tmp_path, options={"seeds": 1}) == found
