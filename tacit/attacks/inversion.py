@@ -150,7 +150,8 @@ class inversion(Attack):
         else:
             notes.append(f"Rows of shape {list(shape)} are no pictures, so there is no strip.")
         records = len(next(iter(strips.values())))
-        attacked = f"{records} records of client {self.client}, from its update after one step, by {self.method}"
+        counted = f"{records} record{'s' * (records != 1)}"
+        attacked = f"{counted} of client {self.client}, from its update after one step, by {self.method}"
         plot = Plot("psnr", "How near each record was come to", "records, the nearest first", "PSNR (dB)", tuple(lines))
         return Finding("inversion", experiment.name, attacked, tuple(estimates), (plot,), tuple(notes), files)
 
