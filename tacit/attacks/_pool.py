@@ -18,7 +18,7 @@ from tacit.errors import BadData, BadInput
 from tacit.experiment import Experiment
 from tacit.random import seeded
 
-SOURCE = "tacit.attacks._pool:members"
+SOURCE, SOME = "tacit.attacks._pool:members", "tacit.attacks._pool:some"
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,23 @@ class members:
         """The rows that train, with their clients. Raises BadData for a client that has fewer than two rows."""
         dataset, _, population = clients(Experiment(data=self.of, run={"seed": seed}), progress=progress)
         return kept(dataset, population, halves(population, seed=seed, number=self.number))
+
+
+@dataclass(frozen=True)
+class some:
+    """The first `records` rows of client number `client` alone, among the clients that the [data] table `of` describes."""
+
+    of: dict[str, Any]
+    client: int
+    records: int
+
+    def load(self, *, seed: int, progress: Progress | None = None) -> Dataset:
+        """The rows of that client."""
+        dataset, _, population = clients(Experiment(data=self.of, run={"seed": seed}), progress=progress)
+        own = population[self.client]
+        rows = {"x": own.x[: self.records], "y": own.y[: self.records]}
+        owner = np.zeros(len(rows["y"]), int)
+        return replace(dataset, **rows, client=owner, client_names=(own.id,), mapped=False)
 
 
 def halves(population: Population, *, seed: int, number: int) -> np.ndarray:

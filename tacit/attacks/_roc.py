@@ -1,9 +1,10 @@
 """How well a score tells members from others: AUC, and the share of members found at a small share of false alarms.
 
-Pure functions of a score (higher says "member"), a truth, and a group for each answer. Answers of one group (the same record asked
-about in several models) are not independent, and the intervals know it: AUC by DeLong et al. 1988 with clusters (Obuchowski 1997),
-shares by Clopper and Pearson 1934 with the number of independent answers that the spread between groups leaves (Korn and Graubard
-1998). The threshold of a false alarm rate is taken as given, as the papers do.
+Pure functions of a score (higher says "member"), a truth, and groups for each answer. Answers of one group (the same record asked
+about in several models, or many records asked about in one model) are not independent, and the intervals know it: AUC by DeLong et
+al. 1988 with clusters (Obuchowski 1997) of two kinds (Cameron, Gelbach, Miller 2011), shares by Clopper and Pearson 1934 with the
+number of independent answers that the spread between groups leaves (Korn and Graubard 1998). The threshold of a false alarm rate is
+taken as given, as the papers do.
 """
 
 import math
@@ -23,24 +24,32 @@ POINTS = 200  # of a line that people look at
 
 @dataclass(frozen=True, eq=False)
 class Scored:
-    """Answers of one attack: a score, the truth, and the group of each."""
+    """Answers of one attack: a score, the truth, and the groups of each: whose answer it is, and perhaps of which model."""
 
     scores: np.ndarray
     member: np.ndarray
     groups: np.ndarray
+    models: np.ndarray | None = None
 
     @classmethod
-    def of(cls, scores: np.ndarray, member: np.ndarray, groups: np.ndarray | None = None) -> "Scored":
+    def of(
+        cls,
+        scores: np.ndarray,
+        member: np.ndarray,
+        groups: np.ndarray | None = None,
+        models: np.ndarray | None = None,
+    ) -> "Scored":
         """Flat arrays of whatever shape they come in. Raises BadInput where there are no members, or nobody else."""
-        flat, truth = np.asarray(scores, float).ravel(), np.asarray(member, bool).ravel()
-        whose = np.arange(len(flat)) if groups is None else np.broadcast_to(groups, np.shape(scores)).ravel()
+        flat, truth, shape = np.asarray(scores, float).ravel(), np.asarray(member, bool).ravel(), np.shape(scores)
+        whose = np.arange(len(flat)) if groups is None else np.broadcast_to(groups, shape).ravel()
         if truth.all() or not truth.any():
             raise BadInput("Expected members and others to tell apart.")
-        return cls(flat, truth, whose)
+        return cls(flat, truth, whose, None if models is None else np.broadcast_to(models, shape).ravel())
 
     def only(self, chosen: np.ndarray) -> "Scored":
         """Some of the answers. Raises BadInput, as `of`."""
-        return Scored.of(self.scores[chosen], self.member[chosen], self.groups[chosen])
+        models = None if self.models is None else self.models[chosen]
+        return Scored.of(self.scores[chosen], self.member[chosen], self.groups[chosen], models)
 
 
 def auc(scored: Scored, *, of: str = "") -> Estimate:
@@ -56,7 +65,7 @@ def auc(scored: Scored, *, of: str = "") -> Estimate:
     parts = np.empty(len(scored.scores))
     parts[scored.member] = (above - value) / len(ins)
     parts[~scored.member] = (under - value) / len(outs)
-    low, high = _logit_interval(value, math.sqrt(_clustered(parts, scored.groups)), len(scored.scores))
+    low, high = _logit_interval(value, math.sqrt(_variance(parts, scored.groups, scored.models)), len(scored.scores))
     return Estimate("AUC", value, low, high, of)
 
 
@@ -65,14 +74,15 @@ def found_at(scored: Scored, rate: float, *, of: str = "") -> Estimate:
     outs = np.sort(scored.scores[~scored.member])[::-1]
     allowed = math.floor(rate * len(outs) + 1e-9)  # a rate of .01 of 100 is one, whatever binary fractions say
     hit = scored.scores[scored.member] > outs[min(allowed, len(outs) - 1)]
-    low, high = share_interval(hit, scored.groups[scored.member])
+    models = None if scored.models is None else scored.models[scored.member]
+    low, high = share_interval(hit, scored.groups[scored.member], models)
     return Estimate(f"TPR at {100 * rate:g} % FPR", float(hit.mean()), low, high, of)
 
 
-def share_interval(hit: np.ndarray, groups: np.ndarray) -> tuple[float, float]:
+def share_interval(hit: np.ndarray, groups: np.ndarray, models: np.ndarray | None = None) -> tuple[float, float]:
     """The interval of a share of answers that come in groups."""
     n, p = len(hit), float(np.mean(hit))
-    variance = _clustered((hit - p) / n, groups)
+    variance = _variance((hit - p) / n, groups, models)
     independent = len(np.unique(groups))
     if 0 < p < 1 and variance > 0:
         independent = min(float(n), p * (1 - p) / variance)
@@ -122,6 +132,14 @@ def _below(values: np.ndarray, others: np.ndarray) -> np.ndarray:
     ordered = np.sort(others)
     strictly, at_most = (np.searchsorted(ordered, values, side=side) for side in ("left", "right"))
     return (strictly + at_most) / (2 * len(others))
+
+
+def _variance(parts: np.ndarray, groups: np.ndarray, models: np.ndarray | None) -> float:
+    """The variance of a sum of centred parts that belong together by group, and by model where there are several."""
+    by_group = _clustered(parts, groups)
+    if models is None:
+        return by_group
+    return max(by_group, by_group + _clustered(parts, models) - _clustered(parts, np.arange(len(parts))))
 
 
 def _clustered(parts: np.ndarray, groups: np.ndarray) -> float:

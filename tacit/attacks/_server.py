@@ -12,6 +12,7 @@ import torch
 from torch.func import functional_call
 
 from tacit.attacks import Place
+from tacit.attacks._auxiliary import whole_update
 from tacit.attacks._likelihood import fedmia
 from tacit.build.parts import Parts
 from tacit.digest import mark
@@ -20,6 +21,7 @@ from tacit.engine.trainers.overheard import Heard
 from tacit.experiment import Experiment
 from tacit.simulation.run import run
 from tacit.train.flat import blocks, trainable
+from tacit.train.frozen import training
 from tacit.types import Message
 
 FEWEST_OTHERS = 2  # of whom a spread can be told
@@ -38,7 +40,7 @@ def server_view(parts: Parts, experiment: Experiment, place: Place) -> np.ndarra
         place.tell(f"the server {'watches again' if begun else 'watches'} one run of {experiment.train.rounds} rounds")
 
         def hear(round: int, told: Message, heard: Heard) -> None:
-            scores = scored(parts, told.tensors["params"], heard)
+            scores = scored(parts, told, heard)
             if scores is not None:
                 replace(home / f"round-{round}.f64", scores.tobytes())
 
@@ -47,17 +49,17 @@ def server_view(parts: Parts, experiment: Experiment, place: Place) -> np.ndarra
     return np.nanmean([_read(file) for file in files], axis=0) if files else None
 
 
-def scored(parts: Parts, params: torch.Tensor, heard: Heard) -> np.ndarray | None:
+def scored(parts: Parts, told: Message, heard: Heard) -> np.ndarray | None:
     """FedMIA's score of every row in one round; NaN for those whose client took no part."""
-    size, population = params.numel(), parts.population
+    population = parts.population
     names = {name: index for index, name in enumerate(population.names)}
-    sent = [(names[message.sender], message.tensors.get("update")) for _, message in heard]
-    seen = [(index, u) for index, u in sent if u is not None and u.numel() == size]
+    sent = [(names[message.sender], whole_update(message, told)) for _, message in heard]
+    seen = [(index, u) for index, u in sent if u is not None]
     if len(seen) <= FEWEST_OTHERS:
         return None
-    updates = torch.stack([u.flatten().float().cpu() for _, u in seen])
+    updates = torch.stack([u for _, u in seen])
     updates = updates / updates.norm(dim=1, keepdim=True).clamp_min(1e-30)
-    along = _along(parts, params, updates)
+    along = _along(parts, told.tensors["params"], updates)
     scores = np.full(len(along), np.nan)
     for column, (index, _) in enumerate(seen):
         rows = slice(int(population.offsets[index]), int(population.offsets[index + 1]))
@@ -70,7 +72,7 @@ def _along(parts: Parts, params: torch.Tensor, directions: torch.Tensor) -> np.n
 
     With J the gradients of all rows, J u is the derivative of <J^T v, u> by v: one way back for each u, whatever v is.
     """
-    model, layout = parts.model, blocks(parts.model)
+    model, layout = parts.model.eval(), blocks(parts.model)
     theta = params.to(parts.theta.device).clone().requires_grad_()
     weights = {name: block.of(theta) for (name, _), block in zip(trainable(model), layout, strict=True)}
     found = []
@@ -80,6 +82,7 @@ def _along(parts: Parts, params: torch.Tensor, directions: torch.Tensor) -> np.n
         (back,) = torch.autograd.grad(losses, theta, v, create_graph=True, retain_graph=True)
         columns = [torch.autograd.grad(back, v, -u.to(theta.device), retain_graph=True)[0] for u in directions]
         found.append(torch.stack(columns, dim=1).double().cpu().numpy())
+    training(model)
     return np.concatenate(found)
 
 

@@ -57,7 +57,8 @@ class membership(Attack):
             "RMIA": rmia(log_p, member, self._public(parts, folders, log_p), gamma=self.gamma),
         }
         rows = np.arange(phi.shape[1])
-        scored = {name: roc.Scored.of(scores, member, rows) for name, scores in answers.items()}
+        pairs = np.arange(self.models)[:, None] // 2
+        scored = {name: roc.Scored.of(scores, member, rows, pairs) for name, scores in answers.items()}
         notes = roc.too_few(scored["LiRA"])
         if self.server == "yes":
             seen = server_view(parts, first, place)

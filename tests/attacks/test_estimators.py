@@ -45,6 +45,21 @@ def test_an_answer_that_is_repeated_is_still_one_answer():
     assert (again.low, again.high) == pytest.approx((first.low, first.high), abs=0.02)
 
 
+def test_what_all_answers_of_a_model_have_in_common_widens_the_interval():
+    rng, truth, covered, blind = np.random.default_rng(7), stats.norm.cdf(0.5 / 2.5**0.5), [], []
+    for _ in range(100):  # in each of ten models, members and others score higher together or apart
+        apart = rng.normal(0, 0.5**0.5, (10, 2))
+        member = np.arange(200) % 2 == 1
+        scores = rng.normal(0, 1, (10, 200)) + np.where(member, 0.5 + apart[:, :1], apart[:, 1:])
+        models = np.arange(10)[:, None]
+        told = roc.auc(roc.Scored.of(scores, np.broadcast_to(member, scores.shape), None, models))
+        plain = roc.auc(roc.Scored.of(scores, np.broadcast_to(member, scores.shape)))
+        covered.append(told.low <= truth <= told.high)
+        blind.append(plain.low <= truth <= plain.high)
+    assert np.mean(covered) > 0.8
+    assert np.mean(blind) < 0.5
+
+
 def test_clopper_and_pearsons_limits_are_those_of_the_tables():
     assert roc.clopper_pearson(0, 20) == pytest.approx((0, 0.16843), abs=1e-4)
     assert roc.clopper_pearson(10, 20) == pytest.approx((0.27196, 0.72804), abs=1e-4)
