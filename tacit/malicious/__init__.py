@@ -1,9 +1,9 @@
 """Malicious clients of a simulation: what they train on and what they send. One file an attack; its name is `attack.kind`.
 
 They want a backdoor: what carries their trigger shall be taken for a class of their choice, while the model stays good otherwise.
-They go through the loop like everybody: asked, charged, and on a trusted server clipped. Guarantee: an honest client's training,
-noise and price are those of the same run without them; the epsilon of a run is about honest clients, and what malicious ones
-send is the adversary's own. In a deployment nobody is malicious on purpose: there an `[attack]` is refused.
+They go through the loop like everybody: asked, charged, and on a trusted server clipped. Guarantee: an honest client trains, adds
+its noise and pays as it would without them; the epsilon of a run is about honest clients, and what malicious ones send is the
+adversary's own. In a deployment nobody is malicious on purpose: there an `[attack]` is refused.
 """
 
 from collections.abc import Callable, Mapping
