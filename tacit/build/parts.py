@@ -128,7 +128,7 @@ def about_the_honest(scene: Scene) -> str:
     """What an epsilon says where some clients are malicious: the end of a sentence that begins with "provided that"."""
     bad = len(scene.malicious)
     return (
-        f"it is read for the {scene.everybody - bad} honest clients alone (what the {bad} malicious of this simulation"
+        f"it is read for the {scene.everybody - bad} honest clients alone (what the {bad} malicious ones of this simulation"
         " send is the adversary's own, and nothing is promised for their records)"
     )
 
