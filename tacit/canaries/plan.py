@@ -1,0 +1,75 @@
+"""Who has which canaries, where each is, and which of them take part."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from tacit.build.parts import Parts
+from tacit.digest import mark
+from tacit.errors import BadInput
+from tacit.random import keyed
+
+SIGHT = "canaries"  # the key of what the researcher is told of them, by a client's training or a server's round
+
+
+@dataclass(frozen=True)
+class Canaries:
+    """`count` canaries of `clients` clients in a model of `size` parameters. All else follows from the key.
+
+    Each is a coordinate of its own: in the vector that its client releases, or, where the clients' are summed (`shared`), in the
+    sum.
+
+    >>> canaries = Canaries(b"secret", count=5, clients=2, size=10)
+    >>> canaries.of(0), canaries.of(1), len(set(canaries.places(0).tolist()))
+    (range(0, 3), range(3, 5), 3)
+    """
+
+    key: bytes
+    count: int
+    clients: int
+    size: int
+    shared: bool = False
+
+    @cached_property
+    def commitment(self) -> str:
+        """A hash of the key and of all coins: whoever has it can check them later, and learns nothing before."""
+        coins = [np.packbits(self.coins(k)).tobytes() for k in range(min(self.clients, self.count))]
+        return mark("canaries", self.key, repr((self.count, self.clients, self.size, self.shared)), *coins)
+
+    def of(self, client: int) -> range:
+        """The numbers of a client's canaries: as even as can be."""
+        each, more = divmod(self.count, self.clients)
+        first = client * each + min(client, more)
+        return range(first, first + each + (client < more))
+
+    def places(self, client: int) -> np.ndarray:
+        """The coordinate of each of a client's canaries."""
+        mine = self.of(client)
+        if self.shared:
+            return self._order[mine.start : mine.stop]
+        return keyed(self.key)("places", client).generator().permutation(self.size)[: len(mine)]
+
+    def coins(self, client: int) -> np.ndarray:
+        """Which of them take part: a fair coin each, the same in every round."""
+        return (keyed(self.key)("coins", client).words(len(self.of(client))) & 1).astype(bool)
+
+    @cached_property
+    def _order(self) -> np.ndarray:
+        return keyed(self.key)("places").generator().permutation(self.size)
+
+
+def sizes_of(parts: Parts) -> tuple[int, int, int, bool]:
+    """What `Canaries` are made of beside their key.
+
+    Raises: BadInput for more than there are coordinates, with the number that fits.
+    """
+    count, size, everybody = parts.experiment.audit.canaries or 0, parts.params.numel(), len(parts.population)
+    shared = parts.plan.together or parts.experiment.privacy.kind == "distributed"
+    most = size if shared else size * everybody
+    if count > most:
+        where = "the sum over clients has" if shared else f"the updates of {everybody} clients have together"
+        raise BadInput(
+            f"Expected audit.canaries <= {most}, got {count}: each needs a coordinate of its own, and {where} so many."
+        )
+    return count, everybody, size, shared
