@@ -14,7 +14,7 @@ from tacit.audit.evidence import Noise, Rate
 from tacit.audit.priced import Charged
 
 SHARES = (0.8, 0.1, 0.1)  # of a limit's level: what a canary changed (the least certain), the noise, the rate
-ALIKE = 1e-3  # the level at which traces that should be independent are said not to be
+DOUBT = 1 / 50  # of a limit's level: at that, traces that should be independent are said not to be
 
 
 @dataclass(frozen=True)
@@ -38,15 +38,11 @@ class Measured:
     high: float
     alike: float  # how unlikely it is that independent noise in successive rounds is so much alike
     repeated: float  # how unlikely it is that independent draws vary so much from canary to canary
-
-    @property
-    def dependent(self) -> bool:
-        """Whether noise or draws of different rounds hang together, which no price allows for."""
-        return min(self.alike, self.repeated) < ALIKE
+    dependent: bool  # whether noise or draws of different rounds hang together, which no price allows for
 
 
 def measured(traces: Traces, charged: Charged, *, level: float) -> Measured:
-    """The limits are wrong, each, with probability at most `level`."""
+    """The limits are wrong, each, with probability at most `level`; rounds are called dependent by chance in 1 of 25 of that."""
     x, n = traces.seen.astype(float), traces.drawn.astype(float)
     squares = float((n * n).sum())
     change = float((x * n).sum()) / squares if squares else 0.0
@@ -60,6 +56,7 @@ def measured(traces: Traces, charged: Charged, *, level: float) -> Measured:
     seen_rate = Rate(hits, trials)
     rates = (1.0, 1.0) if charged.rate >= 1 and hits == trials else seen_rate.limits(of_rate)
     z, claimed = noise.value / change if change > 0 else math.inf, charged.multiplier
+    alike, repeated = _alike(left), _repeated(n[:, traces.coins], charged)
     return Measured(
         multiplier=z,
         multiplier_limits=limits,
@@ -67,8 +64,9 @@ def measured(traces: Traces, charged: Charged, *, level: float) -> Measured:
         epsilon=charged.epsilon(z / claimed, _sound(seen_rate.value)),
         low=charged.epsilon(limits[1] / claimed, _sound(rates[0])),
         high=charged.epsilon(limits[0] / claimed, _sound(rates[1])),
-        alike=_alike(left),
-        repeated=_repeated(n[:, traces.coins], charged),
+        alike=alike,
+        repeated=repeated,
+        dependent=min(alike, repeated) < DOUBT * level,
     )
 
 

@@ -65,7 +65,8 @@ def shown(traces: Traces, charged: Charged, *, level: float) -> tuple[float, flo
 
 @cache
 def guess_counts(canaries: int, epsilon: float, delta: float) -> tuple[int, int]:
-    """How many coins to guess, by either bound: the best where scores are those of a Gaussian with the claimed epsilon.
+    """How many coins to guess, by either bound: the best where scores are those of a Gaussian with the claimed epsilon, and luck is
+    one standard deviation short.
 
     It follows from the claim and the number of canaries alone: nothing that was seen decides about it.
     """
@@ -73,7 +74,8 @@ def guess_counts(canaries: int, epsilon: float, delta: float) -> tuple[int, int]
     best = [(0.0, canaries), (0.0, canaries)]
     for part in PARTS:
         guesses = min(canaries, max(FEWEST, round(canaries * part)))
-        right = int(guesses * _sure(mu, guesses / canaries))
+        sure = _sure(mu, guesses / canaries)
+        right = max(0, int(guesses * sure - math.sqrt(guesses * sure * (1 - sure))))
         at = {"canaries": canaries, "guesses": guesses, "right": right, "level": 0.05}
         found = no_assumption(delta=delta, **at), _largest_mu(mu, **at)
         best = [max(one, (value, guesses)) for one, value in zip(best, found, strict=True)]

@@ -81,11 +81,11 @@ class RunAudit:
         return kept | {"groups": groups, "rejected": self.alarming, "sentence": self.sentence}
 
 
-def audit_run(folder: Path) -> RunAudit:
+def audit_run(folder: Path, *, level: float = LEVEL) -> RunAudit:
     """Audits a finished run and counts the look in its folder.
 
-    Guarantee: where every claim holds, one is rejected with probability at most 5 % over the runs of its ledger, but for checks of
-    dependence, which add one in a thousand each.
+    Guarantee: where every claim holds, one is rejected with probability at most `level` by what is measured over all runs of the
+    ledger, at most as much by what is shown by either bound, and 1 in 25 of it by dependence between rounds.
 
     Raises: BadInput for a run without canaries or one that goes on, BadData for coins that are not those committed to.
     """
@@ -95,7 +95,7 @@ def audit_run(folder: Path) -> RunAudit:
     members = defaultdict(list)
     for client, charged in paid.items():
         members[charged].append(client)
-    level = LEVEL / (len(members) * runs)
+    level /= len(members) * runs
     groups, kept = [], []
     seen = read_sight(folder, len(run.rounds), canaries.count)
     for charged, clients in sorted(members.items(), key=lambda pair: pair[0].epsilon()):

@@ -1,7 +1,7 @@
 """Who has which canaries, where each is, and which of them take part."""
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from tacit.errors import BadInput
 from tacit.random import keyed
 
 SIGHT = "canaries"  # the key of what the researcher is told of them, by a client's training or a server's round
+KNOWN = 4096  # clients whose canaries are held
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class Canaries:
         first = client * each + min(client, more)
         return range(first, first + each + (client < more))
 
+    @lru_cache(maxsize=KNOWN)  # noqa: B019 - there is one of them in a run
     def places(self, client: int) -> np.ndarray:
         """The coordinate of each of a client's canaries."""
         mine = self.of(client)
@@ -50,6 +52,7 @@ class Canaries:
             return self._order[mine.start : mine.stop]
         return keyed(self.key)("places", client).generator().permutation(self.size)[: len(mine)]
 
+    @lru_cache(maxsize=KNOWN)  # noqa: B019
     def coins(self, client: int) -> np.ndarray:
         """Which of them take part: a fair coin each, the same in every round."""
         return (keyed(self.key)("coins", client).words(len(self.of(client))) & 1).astype(bool)

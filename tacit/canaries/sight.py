@@ -79,11 +79,11 @@ def read_sight(folder: Path, rounds: int, count: int) -> tuple[np.ndarray, np.nd
     for r in range(rounds):
         file = file_of(folder, r)
         try:
-            with np.load(file, allow_pickle=False) as found:
+            with np.load(io.BytesIO(file.read_bytes()), allow_pickle=False) as found:
                 numbers, values, times = (found[name] for name in ("numbers", "seen", "drawn"))
             seen[r, numbers], drawn[r, numbers] = values, times
         except FileNotFoundError:
             raise BadData(f"{file} is missing: what was seen of the canaries in round {r} is not known.") from None
-        except (OSError, ValueError, KeyError, IndexError, zipfile.BadZipFile) as error:
+        except (OSError, ValueError, KeyError, IndexError, EOFError, zipfile.BadZipFile) as error:
             raise BadData(f"{file} is damaged ({type(error).__name__}): restore it.") from None
     return seen, drawn
