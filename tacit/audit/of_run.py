@@ -90,17 +90,37 @@ def audit_run(folder: Path, *, level: float = LEVEL) -> RunAudit:
     Raises: BadInput for a run without canaries or one that goes on, BadData for coins that are not those committed to.
     """
     run = read(folder)
-    canaries, coins = _canaries(run)
-    paid, runs = _charges(run)
+    canaries = _canaries(run)
+    if run.ledger is None:
+        raise BadInput(f"The run in {folder} promises nothing: there is no claim to audit.")
+    paid, runs = charges(run.ledger, run.run, delta=run.experiment.privacy.run_delta)
+    seen = read_sight(folder, len(run.rounds), canaries.count)
+    names = {name: k for k, name in enumerate((run.clients or {})["names"])}
+    about = (run.experiment.name, str((run.guarantee or {}).get("unit", "")))
+    return judged(folder, about, canaries, names, paid, seen, runs=runs, level=level)
+
+
+def judged(
+    folder: Path,
+    about: tuple[str, str],
+    canaries: Canaries,
+    names: dict[str, int],
+    paid: dict[str, Charged],
+    seen: tuple[np.ndarray, np.ndarray],
+    *,
+    runs: int,
+    level: float,
+) -> RunAudit:
+    """Holds what was seen of canaries against what was paid, group by group, and counts the look in the folder."""
     members = defaultdict(list)
     for client, charged in paid.items():
         members[charged].append(client)
-    level /= len(members) * runs
+    level /= max(1, len(members) * runs)
+    coins = np.concatenate([canaries.coins(k) for k in canaries.owners])
     groups, kept = [], []
-    seen = read_sight(folder, len(run.rounds), canaries.count)
     for charged, clients in sorted(members.items(), key=lambda pair: pair[0].epsilon()):
-        numbers = _numbers(canaries, run, clients)
-        traces = _traces(seen, coins, numbers, charged)
+        numbers = _numbers(canaries, names, clients)
+        traces = _traces(seen, coins, numbers)
         if traces is None:
             continue
         first, second = shown(traces, charged, level=level)
@@ -109,14 +129,13 @@ def audit_run(folder: Path, *, level: float = LEVEL) -> RunAudit:
         kept.append((traces, charged))
     if not groups:
         raise BadInput(f"{folder} has no round in which a canary could be seen: audit a run of some rounds.")
-    looks = _look(folder)
-    unit = str((run.guarantee or {}).get("unit", ""))
-    found = RunAudit(run.experiment.name, tuple(groups), looks, runs, kept[0][1].delta, unit, traces=tuple(kept))
+    name, unit = about
+    found = RunAudit(name, tuple(groups), _look(folder), runs, kept[0][1].delta, unit, traces=tuple(kept))
     replace(folder / LOOKS, json.dumps(found.record(), indent=2).encode())
     return found
 
 
-def _canaries(run: RunFiles) -> tuple[Canaries, np.ndarray]:
+def _canaries(run: RunFiles) -> Canaries:
     count = run.experiment.audit.canaries
     if count is None:
         raise BadInput(
@@ -129,18 +148,14 @@ def _canaries(run: RunFiles) -> tuple[Canaries, np.ndarray]:
         )
     everybody, size = len(run.clients["names"]), int(run.summary["parameters"])
     shared = kind_of(run.experiment).plans.together or run.experiment.privacy.kind == "distributed"
-    canaries = opened(run.folder, (count, everybody, size, shared))
-    whose = range(min(everybody, count))
-    return canaries, np.concatenate([canaries.coins(k) for k in whose])
+    return opened(run.folder, (count, everybody, size, shared))
 
 
-def _charges(run: RunFiles) -> tuple[dict[str, Charged], int]:
-    """What every client was charged for by this run, and how many runs the ledger holds."""
-    if run.ledger is None:
-        raise BadInput(f"The run in {run.folder} promises nothing: there is no claim to audit.")
-    rows = reader.entries(run.ledger)
-    mine = [row for row in rows if row["run"] == run.run and row["round"] >= 0]
-    delta, lines = run.experiment.privacy.run_delta, defaultdict(lambda: defaultdict(int))
+def charges(ledger: Path, run: str, *, delta: float) -> tuple[dict[str, Charged], int]:
+    """What every client was charged for by a run, and how many runs the ledger holds. Raises BadData for what cannot be told."""
+    rows = reader.entries(ledger)
+    mine = [row for row in rows if row["run"] == run and row["round"] >= 0]
+    lines = defaultdict(lambda: defaultdict(int))
     for row in mine:
         lines[row["client"]][row["event"]] += 1
     found = {}
@@ -152,17 +167,14 @@ def _charges(run: RunFiles) -> tuple[dict[str, Charged], int]:
     return found, len({row["run"] for row in rows})
 
 
-def _numbers(canaries: Canaries, run: RunFiles, clients: list[str]) -> np.ndarray:
+def _numbers(canaries: Canaries, names: dict[str, int], clients: list[str]) -> np.ndarray:
     """The numbers of the canaries of these clients; where everybody is charged together, all."""
     if EVERYBODY in clients:
         return np.arange(canaries.count)
-    places = {name: k for k, name in enumerate((run.clients or {})["names"])}
-    return np.concatenate([np.array(canaries.of(places[name]), dtype=int) for name in clients])
+    return np.concatenate([np.array(canaries.of(names[name]), dtype=int) for name in clients])
 
 
-def _traces(
-    seen: tuple[np.ndarray, np.ndarray], coins: np.ndarray, numbers: np.ndarray, charged: Charged
-) -> Traces | None:
+def _traces(seen: tuple[np.ndarray, np.ndarray], coins: np.ndarray, numbers: np.ndarray) -> Traces | None:
     """The traces of some canaries in the rounds in which they could be seen; each has as many."""
     x, n = (part[:, numbers] for part in seen)
     there = ~np.isnan(x)

@@ -177,8 +177,7 @@ class DistributedSumming(encrypted.Summing):
 
 def everywhere(canaries: Canaries) -> tuple[np.ndarray, np.ndarray]:
     """The coordinates and coins of all canaries, in their order."""
-    whose = range(min(canaries.clients, canaries.count))
-    places, coins = ([part(k) for k in whose] for part in (canaries.places, canaries.coins))
+    places, coins = ([part(k) for k in canaries.owners] for part in (canaries.places, canaries.coins))
     return np.concatenate(places), np.concatenate(coins)
 
 

@@ -1,5 +1,6 @@
 """Who has which canaries, where each is, and which of them take part."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -31,15 +32,23 @@ class Canaries:
     clients: int
     size: int
     shared: bool = False
+    only: int | None = None  # whose all of them are, where a site audits itself
 
     @cached_property
     def commitment(self) -> str:
         """A hash of the key and of all coins: whoever has it can check them later, and learns nothing before."""
-        coins = [np.packbits(self.coins(k)).tobytes() for k in range(min(self.clients, self.count))]
-        return mark("canaries", self.key, repr((self.count, self.clients, self.size, self.shared)), *coins)
+        sizes = repr((self.count, self.clients, self.size, self.shared, self.only))
+        return mark("canaries", self.key, sizes, *(np.packbits(self.coins(k)).tobytes() for k in self.owners))
+
+    @property
+    def owners(self) -> Sequence[int]:
+        """The clients who have some."""
+        return range(min(self.clients, self.count)) if self.only is None else (self.only,)
 
     def of(self, client: int) -> range:
         """The numbers of a client's canaries: as even as can be."""
+        if self.only is not None:
+            return range(self.count if client == self.only else 0)
         each, more = divmod(self.count, self.clients)
         first = client * each + min(client, more)
         return range(first, first + each + (client < more))

@@ -69,10 +69,10 @@ def file_of(folder: Path, round: int) -> Path:
     return folder / FOLDER / f"round-{round:05}.npz"
 
 
-def read_sight(folder: Path, rounds: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+def read_sight(folder: Path, rounds: int, count: int, *, missing: bool = False) -> tuple[np.ndarray, np.ndarray]:
     """What was seen, and how often each canary was drawn, (round, canary); NaN where a canary could not be seen.
 
-    Raises: BadData for a file that is not what a run writes.
+    A file may be `missing` where a client is not in every round. Raises: BadData for a file that is not what a run writes.
     """
     seen = np.full((rounds, count), np.nan, dtype=np.float32)
     drawn = np.zeros((rounds, count), dtype=np.int32)
@@ -83,6 +83,8 @@ def read_sight(folder: Path, rounds: int, count: int) -> tuple[np.ndarray, np.nd
                 numbers, values, times = (found[name] for name in ("numbers", "seen", "drawn"))
             seen[r, numbers], drawn[r, numbers] = values, times
         except FileNotFoundError:
+            if missing:
+                continue
             raise BadData(f"{file} is missing: what was seen of the canaries in round {r} is not known.") from None
         except (OSError, ValueError, KeyError, IndexError, EOFError, zipfile.BadZipFile) as error:
             raise BadData(f"{file} is damaged ({type(error).__name__}): restore it.") from None

@@ -199,7 +199,9 @@ def plan_command(
 def audit_command(
     experiment: Annotated[
         str | None,
-        typer.Argument(help="The folder of a run with canaries; with --mechanism an experiment.", show_default=False),
+        typer.Argument(
+            help="The folder of a run (or site) with canaries; with --mechanism an experiment.", show_default=False
+        ),
     ] = None,
     mechanism: Annotated[
         bool, typer.Option("--mechanism", help="Noise, clip and sampling rate as run, without training to the end.")

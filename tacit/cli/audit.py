@@ -12,6 +12,7 @@ from tacit import check
 from tacit.audit import show
 from tacit.audit.mechanism import audit, prepared
 from tacit.audit.of_run import RunAudit, audit_run
+from tacit.audit.of_site import audit_site
 from tacit.audit.repeat import Repeated, repeated
 from tacit.audit.verdict import Audit
 from tacit.errors import BadInput
@@ -58,7 +59,7 @@ def _run(name: str | None, settings: Sequence[str], *, as_json: bool, **others: 
     """Audits the canaries of a run."""
     if name is None or not Path(name).is_dir():
         raise BadInput(
-            "Say what to audit: `tacit audit RUN` the canaries of a run's folder, or `tacit audit EXPERIMENT --mechanism`"
+            "Say what to audit: `tacit audit FOLDER` the canaries of a run or a site, or `tacit audit EXPERIMENT --mechanism`"
             " noise, clip and rate as they would run."
         )
     for option, value in {"set": settings, **others}.items():
@@ -67,7 +68,7 @@ def _run(name: str | None, settings: Sequence[str], *, as_json: bool, **others: 
             raise BadInput(
                 f"A run is audited as it was: leave out --{flag}, or add --mechanism to audit an experiment."
             )
-    found = audit_run(Path(name))
+    found = audit_site(Path(name)) if (Path(name) / "site.toml").exists() else audit_run(Path(name))
     return _told(found, show.of_run(found), as_json=as_json)
 
 
