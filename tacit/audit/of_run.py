@@ -2,7 +2,8 @@
 
 import json
 from collections import defaultdict
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,19 +11,21 @@ import numpy as np
 
 from tacit.audit.as_run import Measured, Traces, measured
 from tacit.audit.guessing import shown
+from tacit.audit.pictures import Layer, pictures
 from tacit.audit.priced import Charged, charged_for
+from tacit.canaries.algorithms import everywhere
 from tacit.canaries.plan import Canaries
 from tacit.canaries.sight import read_sight
-from tacit.engine.canaries import opened
+from tacit.engine.canaries import layers_of, opened
 from tacit.engine.folder import replace
-from tacit.engine.run_files import RunFiles, read
+from tacit.engine.run_files import AUDIT, RunFiles, read
 from tacit.errors import BadData, BadInput
 from tacit.privacy.kinds import kind_of
 from tacit.privacy.ledger import reader
 from tacit.privacy.ledger.tables import EVERYBODY
 
 LEVEL = 0.05
-LOOKS = "audit.json"
+MOST_SHOWN = 6  # groups whose pictures are kept
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,6 @@ class RunAudit:
     delta: float
     unit: str
     notes: tuple[str, ...] = ()
-    traces: tuple[tuple[Traces, Charged], ...] = field(default=(), repr=False)
 
     @property
     def alarming(self) -> bool:
@@ -97,7 +99,7 @@ def audit_run(folder: Path, *, level: float = LEVEL) -> RunAudit:
     seen = read_sight(folder, len(run.rounds), canaries.count)
     names = {name: k for k, name in enumerate((run.clients or {})["names"])}
     about = (run.experiment.name, str((run.guarantee or {}).get("unit", "")))
-    return judged(folder, about, canaries, names, paid, seen, runs=runs, level=level)
+    return judged(folder, about, canaries, names, paid, seen, runs=runs, level=level, layers=layers_of(folder))
 
 
 def judged(
@@ -110,14 +112,15 @@ def judged(
     *,
     runs: int,
     level: float,
+    layers: Sequence[Layer] = (),
 ) -> RunAudit:
     """Holds what was seen of canaries against what was paid, group by group, and counts the look in the folder."""
     members = defaultdict(list)
     for client, charged in paid.items():
         members[charged].append(client)
     level /= max(1, len(members) * runs)
-    coins = np.concatenate([canaries.coins(k) for k in canaries.owners])
-    groups, kept = [], []
+    places, coins = everywhere(canaries)
+    groups, shows = [], []
     for charged, clients in sorted(members.items(), key=lambda pair: pair[0].epsilon()):
         numbers = _numbers(canaries, names, clients)
         traces = _traces(seen, coins, numbers)
@@ -126,12 +129,14 @@ def judged(
         first, second = shown(traces, charged, level=level)
         found = measured(traces, charged, level=level)
         groups.append(Group(len(clients), len(numbers), charged.epsilon(), first, second, found))
-        kept.append((traces, charged))
+        if len(shows) < MOST_SHOWN:
+            shows.append(pictures(traces, charged, places[numbers], layers, level=level))
     if not groups:
         raise BadInput(f"{folder} has no round in which a canary could be seen: audit a run of some rounds.")
     name, unit = about
-    found = RunAudit(name, tuple(groups), _look(folder), runs, kept[0][1].delta, unit, traces=tuple(kept))
-    replace(folder / LOOKS, json.dumps(found.record(), indent=2).encode())
+    delta = next(iter(paid.values())).delta
+    found = RunAudit(name, tuple(groups), _look(folder), runs, delta, unit)
+    replace(folder / AUDIT, json.dumps(found.record() | {"pictures": shows}).encode())
     return found
 
 
@@ -188,6 +193,6 @@ def _traces(seen: tuple[np.ndarray, np.ndarray], coins: np.ndarray, numbers: np.
 def _look(folder: Path) -> int:
     """Counts a look."""
     try:
-        return int(json.loads((folder / LOOKS).read_text("utf-8"))["looks"]) + 1
+        return int(json.loads((folder / AUDIT).read_text("utf-8"))["looks"]) + 1
     except (OSError, ValueError, KeyError, TypeError):
         return 1

@@ -17,6 +17,7 @@ from tacit.audit.repeat import Repeated, repeated
 from tacit.audit.verdict import Audit
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
+from tacit.report.page import write_page
 
 REJECTED = 3
 
@@ -68,7 +69,12 @@ def _run(name: str | None, settings: Sequence[str], *, as_json: bool, **others: 
             raise BadInput(
                 f"A run is audited as it was: leave out --{flag}, or add --mechanism to audit an experiment."
             )
-    found = audit_site(Path(name)) if (Path(name) / "site.toml").exists() else audit_run(Path(name))
+    folder = Path(name)
+    if (folder / "site.toml").exists():
+        found = audit_site(folder)
+    else:
+        found = audit_run(folder)
+        write_page([folder], folder / "report.html")
     return _told(found, show.of_run(found), as_json=as_json)
 
 

@@ -17,6 +17,7 @@ from tacit.engine.folder import Folder
 from tacit.engine.folder import replace as replaced
 from tacit.errors import BadData
 from tacit.protect import owner_files
+from tacit.train.flat import blocks
 from tacit.types import Client
 
 SECRET, COMMITMENT = "canaries.json", "canaries"  # the file of the key; the key, in run.json, of the hash
@@ -40,7 +41,9 @@ def planted(parts: Parts, folder: Folder) -> Parts:
         seeded = parts.experiment.run.randomness == "seeded" and not parts.nonce
         key = bytes.fromhex(mark("canaries", parts.releases.digest)) if seeded else secrets.token_bytes(KEY_BYTES)
         canaries = Canaries(key, *sizes)
-        owner_files.write(folder.path / SECRET, {"key": key.hex()}, mode=owner_files.SECRET, force=True)
+        layers = [(block.name, block.start, block.stop) for block in blocks(parts.model)]
+        secret = {"key": key.hex(), "layers": layers}
+        owner_files.write(folder.path / SECRET, secret, mode=owner_files.SECRET, force=True)
         folder.write(file.name, json.dumps(known | {COMMITMENT: canaries.commitment}).encode())
     return replace(parts, algorithm=with_canaries(parts, canaries))
 
@@ -59,6 +62,13 @@ def opened(folder: Path, sizes: tuple[int, int, int, bool]) -> Canaries:
             f"The coins in {folder / SECRET} are not those that were committed to before round 0: put the file back as it was."
         )
     return canaries
+
+
+def layers_of(folder: Path) -> list[tuple[str, int, int]]:
+    """Where the layers of the audited model lie in its vector; none where the file does not say it."""
+    found = owner_files.read(folder / SECRET, secret=True).get("layers")
+    known = found if isinstance(found, list) else []
+    return [(str(one[0]), int(one[1]), int(one[2])) for one in known if isinstance(one, list) and len(one) == 3]
 
 
 def keep_sight(

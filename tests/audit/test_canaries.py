@@ -16,12 +16,14 @@ from tacit.canaries.mechanism import PlantedTraining
 from tacit.canaries.plan import Canaries
 from tacit.canaries.sight import file_of
 from tacit.cli.app import app
+from tacit.engine.run_files import read
 from tacit.errors import BadData, BadInput, TacitError
 from tacit.privacy.central.mechanism import CohortGaussian
 from tacit.privacy.distributed.mechanism import SharedNoise
 from tacit.privacy.ledger.reader import accounts
 from tacit.privacy.local.mechanism import SampledGaussian
 from tacit.random import seeded
+from tacit.report.collect import run_page
 from tacit.types import Bounded, Private, Shared
 
 DOUBT = 1e-6  # of a false alarm: noise is another with every change of the code
@@ -216,7 +218,7 @@ def test_the_coins_are_committed_to_before_anybody_trains(tmp_path):
 def copy(runs, tmp_path):
     """A copy of a finished run that nobody has looked at, to be spoilt."""
     made = Path(shutil.copytree(runs("record"), tmp_path / "copy"))
-    (made / of_run.LOOKS).unlink(missing_ok=True)
+    (made / of_run.AUDIT).unlink(missing_ok=True)
     return made
 
 
@@ -262,7 +264,7 @@ def test_a_run_that_has_not_ended_is_not_looked_at(copy):
     (copy / "summary.json").unlink()
     with pytest.raises(BadInput, match="has not ended"):
         audit_run(copy)
-    assert not (copy / of_run.LOOKS).exists()
+    assert not (copy / of_run.AUDIT).exists()
 
 
 @pytest.mark.parametrize(("kind", "most"), [("record", 6 * 650), ("central", 650)])
@@ -315,3 +317,18 @@ def test_the_command_says_what_to_audit():
 def test_a_run_is_audited_as_it_was(copy):
     with pytest.raises(BadInput, match="leave out --set"):
         CliRunner().invoke(app, ["audit", str(copy), "--set", "train.rounds=3"], catch_exceptions=False)
+
+
+def test_the_page_shows_what_the_audit_found_and_refuses_a_damaged_one(copy):
+    CliRunner().invoke(app, ["audit", str(copy)])
+    found = run_page(read(copy))["audit"]
+    (group,), (shown,) = found["groups"], found["pictures"]
+    assert group["promised"] > group["measured"]["low"]
+    assert len(shown["roc"]["false"]) == len(shown["roc"]["true"]) == len(shown["roc"]["most"])
+    assert shown["roc"]["most"][-1] == 1.0
+    assert [name for name, *_ in shown["layers"]] == ["1.weight", "1.bias"]
+    assert shown["by_round"]["promised"][-1] == pytest.approx(group["promised"], rel=0.01)
+    assert '"audit":{' in (copy / "report.html").read_text()
+    (copy / of_run.AUDIT).write_text(json.dumps(found | {"groups": [{"clients": "many"}]}))
+    with pytest.raises(BadInput, match="audit the run again"):
+        run_page(read(copy))
