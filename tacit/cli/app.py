@@ -198,7 +198,10 @@ def plan_command(
 @app.command("audit", epilog=EXPERIMENT)
 def audit_command(
     experiment: Annotated[
-        str | None, typer.Argument(help="A TOML file or a shipped experiment.", show_default=False)
+        str | None,
+        typer.Argument(
+            help="The folder of a run (or site) with canaries; with --mechanism an experiment.", show_default=False
+        ),
     ] = None,
     mechanism: Annotated[
         bool, typer.Option("--mechanism", help="Noise, clip and sampling rate as run, without training to the end.")
@@ -216,7 +219,10 @@ def audit_command(
     seed: Annotated[int, typer.Option(help="Of the audit's own randomness.")] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Hold what is promised against what the code does. The exit code is 3 if a claim is rejected."""
+    """Hold what is promised against what was released (a run with [audit] canaries) or what the code does (--mechanism).
+
+    The exit code is 3 if a claim is rejected.
+    """
     from tacit.cli.audit import command
 
     plugin.search_here()

@@ -30,6 +30,7 @@ from tacit.federation.site import layout
 from tacit.federation.site.agreement import Agreement, terms_of
 from tacit.federation.site.consent import refuse_beyond, refuse_crowd, refuse_device, refuse_parameters, refuse_steps
 from tacit.federation.site.limits import Limits, read_limits
+from tacit.federation.site.own_canaries import with_own_canaries
 from tacit.federation.site.own_evaluation import HeldOut, parted
 from tacit.federation.site.own_ledger import own_ledger
 from tacit.federation.site.own_rows import (
@@ -49,7 +50,8 @@ from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.wiring import Local
 from tacit.types import Budget, Client
 
-KEYS = ("name", "server", "data", "model", "device", "examples", "shape", "held_out")  # of site.toml
+KEYS = ("name", "server", "data", "model", "device", "examples", "shape", "held_out", "canaries")  # of site.toml
+NO_TEXTS = ("examples", "shape", "held_out", "canaries")
 MOST_WORDS = 500  # of a refusal that repeats parts of an experiment
 
 
@@ -88,9 +90,9 @@ def join(folder: Path, run: str, text: str, roster: Roster, *, local: Local | No
     """Builds this site's own view of a run: plan, noise and price are computed here, not taken from the server.
 
     Guarantee: what can be refused without reading rows is refused before they are read, and too many local steps, or parameters
-    of a model that says its size, before a model is made. Nothing is charged, and nothing is written but an empty ledger and an
-    empty list of openings where there was none. Once the rows are read, only their number and shape can decide whether it
-    succeeds.
+    of a model that says its size, before a model is made. Nothing is charged, and nothing is written but an empty ledger, an empty
+    list of openings and the secret of the site's canaries where there was none. Once the rows are read, only their number and
+    shape can decide whether it succeeds.
 
     Assumes: `roster` was read by `Roster.of`. `local` is training of somebody else's, on rows that Tacit never sees.
 
@@ -118,6 +120,7 @@ def join(folder: Path, run: str, text: str, roster: Roster, *, local: Local | No
     seals = seals_of(experiment, folder, run=run, site=name, text=text, roster=roster.record())
     own = None if seals else index  # the shares of a sum are sized for all of its clients
     parts = assemble(experiment, rows, population, own=own, elsewhere=True, seals=seals, local=local)
+    parts = with_own_canaries(folder, run, parts, index, settings)
     budget = Budget(limits.epsilon, experiment.privacy.run_delta, limits.unit)
     client = Client(index, name, budget, rows.x, rows.y, rows_mark(rows.x, rows.y))
     parameters = parts.params.numel()
@@ -172,8 +175,8 @@ def _steps(experiment: Experiment, rows: int) -> int:
 def read_settings(folder: Path) -> dict[str, Any]:
     """`site.toml`: the site's name, its server, where its rows and its model's weights are, and its device.
 
-    Guarantee: `name` is there, no key is unknown, and every value is a text but `examples`, `shape` and `held_out`, which are
-    checked where they are used.
+    Guarantee: `name` is there, no key is unknown, and every value is a text but `examples`, `shape`, `held_out` and
+    `canaries`, which are checked where they are used.
 
     Raises: BadInput, in one sentence that names the file and the key.
     """
@@ -189,7 +192,7 @@ def read_settings(folder: Path) -> dict[str, Any]:
     for key, value in settings.items():
         if key not in KEYS:
             raise BadInput(f"{path}: {unknown(key, KEYS)}")
-        if key not in ("examples", "shape", "held_out") and not isinstance(value, str):
+        if key not in NO_TEXTS and not isinstance(value, str):
             raise BadInput(f"{path}: expected {key} to be a text, got {value!r}.")
     return settings
 

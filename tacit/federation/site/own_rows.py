@@ -80,6 +80,11 @@ def refuse_undeployable(experiment: Experiment) -> None:
         raise BadInput('In a deployment no site exceeds its own budget: set privacy.level = "own" or "minimum".')
     if experiment.privacy.ledger is not None:
         raise BadInput("In a deployment every site keeps its own ledger: leave out privacy.ledger.")
+    if experiment.audit.canaries is not None:
+        raise BadInput(
+            "In a deployment a site audits itself, and nobody else plants anything: leave out [audit], and set canaries in the"
+            " site.toml of whoever wants to."
+        )
     if experiment.train.control is not None:
         raise BadInput(
             "SCAFFOLD tells the clients of a round the control variates of all of them, which a deployment does not send: leave out"

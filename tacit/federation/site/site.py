@@ -14,7 +14,7 @@ from typing import Any
 from tacit.engine.wire import unpack
 from tacit.errors import BadInput, BudgetExhausted, Refused, TacitError
 from tacit.experiment.asking import shares
-from tacit.federation.site import agreement, counted, final_model, layout, outbox, sealed, store
+from tacit.federation.site import agreement, counted, final_model, layout, outbox, own_canaries, sealed, store
 from tacit.federation.site.agreement import Agreement, Terms, refuse_other
 from tacit.federation.site.asked import Agree, Count, Hello, Keep, Open, Train, facts, question
 from tacit.federation.site.broadcast import read_broadcast, refuse_odd_word
@@ -191,8 +191,10 @@ class Site:
         sealed.refuse_other_turn(joined.parts, received, asked.round)
         outbox.bind(folder, asked.round, body)
         pay(self.folder, joined, asked.round, body)
-        ((raw, _),) = joined.train(body, asked.round, [joined.client.index])
+        own_canaries.commit(folder, joined.parts)
+        ((raw, told),) = joined.train(body, asked.round, [joined.client.index])
         outbox.keep(folder, asked.round, body, raw)
+        own_canaries.keep_sight(self.folder, joined, asked.round, told)
         judge(self.folder, joined, received.tensors["params"], asked.round)
         epsilon = spent(joined)
         return (
