@@ -1,6 +1,7 @@
 """`tacit audit RUN`: what a run promised, what its canaries show, and what was measured of its noise; never merged into one."""
 
 import json
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -61,6 +62,7 @@ class RunAudit:
     delta: float
     unit: str
     notes: tuple[str, ...] = ()
+    pooled: int = 1  # how many runs' canaries were taken together
 
     @property
     def alarming(self) -> bool:
@@ -74,70 +76,123 @@ class RunAudit:
             if group.rejected:
                 return f"The claim is rejected: {group.rejected} (95 %)."
         looks = "first look" if self.looks == 1 else f"look {self.looks}, which sees what the first one saw"
-        return f"The claim stands. Coins committed to before round 0, {looks}."
+        pooled = f" Canaries of {self.pooled} runs." if self.pooled > 1 else ""
+        return f"The claim stands. Coins committed to before round 0, {looks}.{pooled}"
 
     def record(self) -> dict[str, Any]:
         """Every number as plain values."""
-        kept = {"name": self.name, "unit": self.unit, "delta": self.delta, "looks": self.looks, "runs": self.runs}
-        groups = [asdict(group) | {"rejected": group.rejected} for group in self.groups]
+        kept = {"name": self.name, "unit": self.unit, "delta": self.delta, "looks": self.looks}
+        kept |= {"runs": self.runs, "pooled": self.pooled}
+        groups = [_finite(asdict(group)) | {"rejected": group.rejected} for group in self.groups]
         return kept | {"groups": groups, "rejected": self.alarming, "sentence": self.sentence}
 
 
-def audit_run(folder: Path, *, level: float = LEVEL) -> RunAudit:
-    """Audits a finished run and counts the look in its folder.
+@dataclass(frozen=True)
+class Seen:
+    """What is known of one run's canaries: what was paid, by client (`names` are their places), and what became of each canary."""
+
+    folder: Path
+    name: str
+    unit: str
+    canaries: Canaries
+    names: dict[str, int]
+    paid: dict[str, Charged]
+    sight: tuple[np.ndarray, np.ndarray]
+    runs: int  # of its ledger
+    layers: Sequence[Layer] = ()
+
+    def groups(self) -> dict[Charged, list[str]]:
+        """The clients that were charged alike."""
+        found = defaultdict(list)
+        for client, charged in self.paid.items():
+            found[charged].append(client)
+        return found
+
+    def traces(self, clients: Sequence[str]) -> tuple[Traces, np.ndarray] | None:
+        """What became of these clients' canaries, in the rounds in which all could be seen, and the coordinate of each."""
+        everybody = EVERYBODY in clients
+        mine = [np.array(self.canaries.of(self.names[name]), dtype=int) for name in clients if not everybody]
+        numbers = np.arange(self.canaries.count) if everybody else np.concatenate(mine)
+        x, n = (part[:, numbers] for part in self.sight)
+        there = ~np.isnan(x)
+        rounds = int(there.sum(0).min()) if len(numbers) else 0
+        if rounds == 0:
+            return None
+        order = np.argsort(~there, axis=0, kind="stable")[:rounds]
+        places, coins = everywhere(self.canaries)
+        return Traces(np.take_along_axis(x, order, 0), np.take_along_axis(n, order, 0), coins[numbers]), places[numbers]
+
+
+def _finite(value: Any) -> Any:
+    """The same with null for what JSON has no number for: a limit that is none."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def audit_run(*folders: Path, level: float = LEVEL) -> RunAudit:
+    """Audits a finished run, or the canaries of several together, and counts the look in each folder.
 
     Guarantee: where every claim holds, one is rejected with probability at most `level` by what is measured over all runs of the
     ledger, at most as much by what is shown by either bound, and 1 in 25 of it by dependence between rounds.
 
-    Raises: BadInput for a run without canaries or one that goes on, BadData for coins that are not those committed to.
+    Raises: BadInput for a run without canaries, one that goes on, and runs that promise different things, which are never pooled;
+    BadData for coins that are not those committed to.
     """
+    return judged([_seen(folder) for folder in folders], level=level)
+
+
+def judged(runs: Sequence[Seen], *, level: float) -> RunAudit:
+    """Holds what was seen of canaries against what was paid, group by group, and counts the look. Raises BadInput."""
+    first, groups = runs[0], runs[0].groups()
+    for other in runs[1:]:
+        if set(other.groups()) != set(groups):
+            raise BadInput(
+                f"{first.folder} and {other.folder} promise different things, which are never pooled: audit each by itself."
+            )
+    others = sum(run.runs for run in runs) - len(runs) + 1
+    level /= max(1, len(groups) * others)
+    found, shows = [], []
+    for charged in sorted(groups, key=lambda charged: charged.epsilon()):
+        members = [(run, run.groups()[charged]) for run in runs]
+        seen = [one for run, clients in members if (one := run.traces(clients)) is not None]
+        if not seen:
+            continue
+        traces, places = _together([one for one, _ in seen]), np.concatenate([part for _, part in seen])
+        plain, family = shown(traces, charged, level=level)
+        as_run = measured(traces, charged, level=level)
+        clients = sum(len(clients) for _, clients in members)
+        found.append(Group(clients, len(traces.coins), charged.epsilon(), plain, family, as_run))
+        if len(shows) < MOST_SHOWN:
+            shows.append(pictures(traces, charged, places, first.layers, level=level))
+    if not found:
+        raise BadInput(f"{first.folder} has no round in which a canary could be seen: audit a run of some rounds.")
+    delta, looks = next(iter(groups)).delta, max(_look(run.folder) for run in runs)
+    audit = RunAudit(first.name, tuple(found), looks, others, delta, first.unit, pooled=len(runs))
+    for run in runs:
+        replace(run.folder / AUDIT, json.dumps(audit.record() | {"pictures": shows}).encode())
+    return audit
+
+
+def _together(traces: Sequence[Traces]) -> Traces:
+    """Canaries of several runs side by side, in the rounds that all of them have."""
+    rounds = min(len(one.seen) for one in traces)
+    seen, drawn = (np.concatenate([getattr(one, name)[:rounds] for one in traces], 1) for name in ("seen", "drawn"))
+    return Traces(seen, drawn, np.concatenate([one.coins for one in traces]))
+
+
+def _seen(folder: Path) -> Seen:
     run = read(folder)
     canaries = _canaries(run)
     if run.ledger is None:
         raise BadInput(f"The run in {folder} promises nothing: there is no claim to audit.")
     paid, runs = charges(run.ledger, run.run, delta=run.experiment.privacy.run_delta)
-    seen = read_sight(folder, len(run.rounds), canaries.count)
+    sight = read_sight(folder, len(run.rounds), canaries.count)
     names = {name: k for k, name in enumerate((run.clients or {})["names"])}
     about = (run.experiment.name, str((run.guarantee or {}).get("unit", "")))
-    return judged(folder, about, canaries, names, paid, seen, runs=runs, level=level, layers=layers_of(folder))
-
-
-def judged(
-    folder: Path,
-    about: tuple[str, str],
-    canaries: Canaries,
-    names: dict[str, int],
-    paid: dict[str, Charged],
-    seen: tuple[np.ndarray, np.ndarray],
-    *,
-    runs: int,
-    level: float,
-    layers: Sequence[Layer] = (),
-) -> RunAudit:
-    """Holds what was seen of canaries against what was paid, group by group, and counts the look in the folder."""
-    members = defaultdict(list)
-    for client, charged in paid.items():
-        members[charged].append(client)
-    level /= max(1, len(members) * runs)
-    places, coins = everywhere(canaries)
-    groups, shows = [], []
-    for charged, clients in sorted(members.items(), key=lambda pair: pair[0].epsilon()):
-        numbers = _numbers(canaries, names, clients)
-        traces = _traces(seen, coins, numbers)
-        if traces is None:
-            continue
-        first, second = shown(traces, charged, level=level)
-        found = measured(traces, charged, level=level)
-        groups.append(Group(len(clients), len(numbers), charged.epsilon(), first, second, found))
-        if len(shows) < MOST_SHOWN:
-            shows.append(pictures(traces, charged, places[numbers], layers, level=level))
-    if not groups:
-        raise BadInput(f"{folder} has no round in which a canary could be seen: audit a run of some rounds.")
-    name, unit = about
-    delta = next(iter(paid.values())).delta
-    found = RunAudit(name, tuple(groups), _look(folder), runs, delta, unit)
-    replace(folder / AUDIT, json.dumps(found.record() | {"pictures": shows}).encode())
-    return found
+    return Seen(folder, *about, canaries, names, paid, sight, runs, layers_of(folder))
 
 
 def _canaries(run: RunFiles) -> Canaries:
@@ -170,24 +225,6 @@ def charges(ledger: Path, run: str, *, delta: float) -> tuple[dict[str, Charged]
         ((text, rounds),) = texts.items()
         found[client] = charged_for(text, rounds, delta=delta)
     return found, len({row["run"] for row in rows})
-
-
-def _numbers(canaries: Canaries, names: dict[str, int], clients: list[str]) -> np.ndarray:
-    """The numbers of the canaries of these clients; where everybody is charged together, all."""
-    if EVERYBODY in clients:
-        return np.arange(canaries.count)
-    return np.concatenate([np.array(canaries.of(names[name]), dtype=int) for name in clients])
-
-
-def _traces(seen: tuple[np.ndarray, np.ndarray], coins: np.ndarray, numbers: np.ndarray) -> Traces | None:
-    """The traces of some canaries in the rounds in which they could be seen; each has as many."""
-    x, n = (part[:, numbers] for part in seen)
-    there = ~np.isnan(x)
-    rounds = int(there.sum(0).min()) if len(numbers) else 0
-    if rounds == 0:
-        return None
-    order = np.argsort(~there, axis=0, kind="stable")[:rounds]
-    return Traces(np.take_along_axis(x, order, 0), np.take_along_axis(n, order, 0), coins[numbers])
 
 
 def _look(folder: Path) -> int:

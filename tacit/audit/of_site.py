@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tacit.audit.of_run import LEVEL, RunAudit, charges, judged
+from tacit.audit.of_run import LEVEL, RunAudit, Seen, charges, judged
 from tacit.canaries.sight import FOLDER, read_sight
 from tacit.errors import BadInput
 from tacit.federation.site import agreement, layout
@@ -32,4 +32,5 @@ def audit_site(site: Path, *, run: str | None = None, level: float = LEVEL) -> R
     )
     seen = read_sight(folder, rounds, canaries.count, missing=True)
     about = (f"{experiment.name} at {name}", experiment.privacy.unit_kept)
-    return judged(folder, about, canaries, dict.fromkeys(paid, canaries.only or 0), paid, seen, runs=runs, level=level)
+    own = Seen(folder, *about, canaries, dict.fromkeys(paid, canaries.only or 0), paid, seen, runs)
+    return judged([own], level=level)

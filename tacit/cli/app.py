@@ -197,10 +197,10 @@ def plan_command(
 
 @app.command("audit", epilog=EXPERIMENT)
 def audit_command(
-    experiment: Annotated[
-        str | None,
+    experiments: Annotated[
+        list[str] | None,
         typer.Argument(
-            help="The folder of a run (or site) with canaries; with --mechanism an experiment.", show_default=False
+            help="The folders of runs (or of a site) with canaries; with --mechanism an experiment.", show_default=False
         ),
     ] = None,
     mechanism: Annotated[
@@ -227,7 +227,7 @@ def audit_command(
 
     plugin.search_here()
     words: Any = {"plant": plant, "repeat": repeat, "trainers": trainer or [], "seed": seed}
-    raise typer.Exit(command(experiment, settings or [], mechanism=mechanism, as_json=as_json, **words))
+    raise typer.Exit(command(experiments or [], settings or [], mechanism=mechanism, as_json=as_json, **words))
 
 
 @app.command("stats", epilog=EXPERIMENT)

@@ -23,7 +23,7 @@ REJECTED = 3
 
 
 def command(
-    name: str | None,
+    names: Sequence[str],
     settings: Sequence[str],
     *,
     mechanism: bool,
@@ -35,11 +35,13 @@ def command(
 ) -> int:
     """Audits an experiment and prints what was found. Returns 3 where a claim is rejected, else 0. Raises BadInput."""
     if not mechanism:
-        return _run(name, settings, plant=plant, repeat=repeat, trainers=trainers, as_json=as_json)
+        return _run(names, settings, plant=plant, repeat=repeat, trainers=trainers, as_json=as_json)
+    if len(names) > 1:
+        raise BadInput("The mechanism of one experiment is audited at a time: name one.")
     if repeat is not None:
         check.at_least(1, **{"--repeat": repeat})
     check.at_least(0, **{"--seed": seed})
-    parts, console = prepared(Experiment.load(name or "digits", tuple(settings))), Console()
+    parts, console = prepared(Experiment.load(*(names or ["digits"]), settings=tuple(settings))), Console()
     if repeat is not None:
         with console.status("") as status:
             found = repeated(
@@ -56,9 +58,10 @@ def command(
     return _told(found, shown, as_json=as_json)
 
 
-def _run(name: str | None, settings: Sequence[str], *, as_json: bool, **others: object) -> int:
-    """Audits the canaries of a run."""
-    if name is None or not Path(name).is_dir():
+def _run(names: Sequence[str], settings: Sequence[str], *, as_json: bool, **others: object) -> int:
+    """Audits the canaries of a run, of several together, or of a site."""
+    folders = [Path(name) for name in names]
+    if not folders or not all(folder.is_dir() for folder in folders):
         raise BadInput(
             "Say what to audit: `tacit audit FOLDER` the canaries of a run or a site, or `tacit audit EXPERIMENT --mechanism`"
             " noise, clip and rate as they would run."
@@ -69,11 +72,11 @@ def _run(name: str | None, settings: Sequence[str], *, as_json: bool, **others: 
             raise BadInput(
                 f"A run is audited as it was: leave out --{flag}, or add --mechanism to audit an experiment."
             )
-    folder = Path(name)
-    if (folder / "site.toml").exists():
-        found = audit_site(folder)
-    else:
-        found = audit_run(folder)
+    sites = [folder for folder in folders if (folder / "site.toml").exists()]
+    if sites and len(folders) > 1:
+        raise BadInput("A site audits itself, and by itself: name one.")
+    found = audit_site(*sites) if sites else audit_run(*folders)
+    for folder in folders if not sites else ():
         write_page([folder], folder / "report.html")
     return _told(found, show.of_run(found), as_json=as_json)
 

@@ -99,7 +99,7 @@ class PerClient(BaseModel):
 
 
 class _AsRun(BaseModel):
-    epsilon: Finite
+    epsilon: Finite | None
     low: Finite
     high: float | None
 

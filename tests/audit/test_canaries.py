@@ -332,3 +332,28 @@ def test_the_page_shows_what_the_audit_found_and_refuses_a_damaged_one(copy):
     (copy / of_run.AUDIT).write_text(json.dumps(found | {"groups": [{"clients": "many"}]}))
     with pytest.raises(BadInput, match="audit the run again"):
         run_page(read(copy))
+
+
+def test_canaries_of_several_runs_are_audited_together(runs, tmp_path):
+    other = tmp_path / "other"
+    tacit.run(experiment(run={"workers": 1, "seed": 1}), out=other, page=False)
+    alone, together = audit_run(other, level=DOUBT), audit_run(runs("record"), other, level=DOUBT)
+    assert together.groups[0].canaries == 1000
+    assert together.groups[0].measured.low > min(alone.groups[0].measured.low, together.groups[0].promised / 2)
+    assert "2 runs" in together.sentence
+
+
+def test_runs_that_promise_different_epsilons_are_never_pooled(runs, tmp_path):
+    tacit.run(experiment(privacy={"kind": "local", "epsilon": 4}), out=tmp_path / "other", page=False)
+    with pytest.raises(BadInput, match="never pooled"):
+        audit_run(runs("record"), tmp_path / "other")
+
+
+def test_a_limit_that_is_none_is_null_in_a_file(tmp_path):
+    tacit.run(
+        experiment(train={"rounds": 1, "local_steps": 1}, audit={"canaries": 2}), out=tmp_path / "run", page=False
+    )
+    done = CliRunner().invoke(app, ["audit", str(tmp_path / "run"), "--json"])
+    assert "Infinity" not in done.output
+    assert "NaN" not in done.output
+    read(tmp_path / "run").audit  # noqa: B018 - refuses what is damaged

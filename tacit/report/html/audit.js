@@ -1,6 +1,6 @@
 // What an audit found: promised, shown and measured on one line, never as one number; and how the canaries fared.
 function numberLine(group) {
-  const measured = group.measured, top = measured.high === null ? 1.2 * measured.epsilon : measured.high, most = 1.12 * Math.max(group.promised, top, measured.epsilon);
+  const measured = group.measured, known = Math.max(group.promised, measured.low, measured.epsilon || 0), top = measured.high === null ? 1.2 * known : measured.high, most = 1.12 * Math.max(known, top);
   const said = `promised at most ${epsilon(group.promised)}; shown at least ${digits(group.no_assumption, 3)} without assumption, ${digits(group.within_family, 3)} within the ledger's family; measured ${digits(measured.epsilon, 4)}, at least ${digits(measured.low, 4)}`;
   const plot = el("div", { class: "plot" });
   let width = 0;
