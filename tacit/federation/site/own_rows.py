@@ -18,7 +18,7 @@ from tacit.data.sources.csv import csv
 from tacit.data.sources.npz import npz
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
-from tacit.experiment.asking import EVALUATION, RANGES, WORDS, shares
+from tacit.experiment.asking import EVALUATION
 from tacit.federation.site.own_evaluation import HeldOut
 
 OWN_FILES = ("csv", "npz")  # sources where every site has a file of its own; the others are shared out for a trial
@@ -74,8 +74,6 @@ def refuse_undeployable(experiment: Experiment) -> None:
             raise BadInput(
                 'In a deployment no site knows the labels of another: declare them, as in data.classes = ["no", "yes"].'
             )
-    if RANGES in shares(experiment):
-        raise BadInput(f"A deployment does not ask its sites for {WORDS[RANGES]} yet: declare them, or leave them out.")
     if experiment.privacy.level == "maximum":
         raise BadInput('In a deployment no site exceeds its own budget: set privacy.level = "own" or "minimum".')
     if experiment.privacy.ledger is not None:
@@ -139,8 +137,12 @@ def own_rows(experiment: Experiment, *, name: str, path: str | None) -> Dataset:
     return replace(dataset, x=client.x, y=client.y, client=None)
 
 
-def without_held_out(rows: Dataset, experiment: Experiment) -> tuple[Dataset, HeldOut | None]:
+def without_held_out(
+    rows: Dataset, experiment: Experiment, *, tossing: Dataset | None = None
+) -> tuple[Dataset, HeldOut | None]:
     """A site's rows without those that the experiment holds out (`data.held_out`), and those; None where it holds out none.
+
+    `tossing` are the same rows as they toss their coins, where they have been scaled since.
 
     Guarantee: on which side a record is follows from the record, the share and the seed alone, by the coins of a simulation.
 
@@ -151,7 +153,8 @@ def without_held_out(rows: Dataset, experiment: Experiment) -> tuple[Dataset, He
         return rows, None
     if rows.mapped:
         raise BadInput("Rows that stay in a file are not divided: leave out data.held_out.")
-    held = torch.from_numpy(coins(rows.x, rows.y, share=share, seed=experiment.run.seed, purpose=EVALUATION))
+    by = tossing or rows
+    held = torch.from_numpy(coins(by.x, by.y, share=share, seed=experiment.run.seed, purpose=EVALUATION))
     if bool(held.all()):
         raise BadInput("data.held_out leaves the site no row to train on: it needs more rows, or a smaller share.")
     return replace(rows, x=rows.x[~held], y=rows.y[~held]), HeldOut(rows.x[held], rows.y[held])
