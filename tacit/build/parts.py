@@ -241,7 +241,8 @@ def population_id(experiment: Experiment, population: Population, *, elsewhere: 
     later = ("wide", "held_out")  # keys that ledgers of earlier versions do not know
     settings = {key: value for key, value in reading(data).items() if key not in later or value}
     tested = settings.pop("test_path", None)
-    settings.pop("path", None)
+    for key in ("path", "shape", "label_shape"):  # where rows lie and what they must look like changes nobody's hands
+        settings.pop(key, None)
     if data.partition == "natural":
         unused = ("clients", "alpha", "min_size", "shards_per_client", "examples_per_client")
         settings = {key: value for key, value in settings.items() if key not in unused}
