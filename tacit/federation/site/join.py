@@ -76,7 +76,9 @@ class Joined:
         return mark("site", self.parts.releases.client(self.client), question_mark(question), fresh)
 
 
-def join(folder: Path, run: str, text: str, roster: Roster, *, local: Local | None = None) -> Joined:
+def join(
+    folder: Path, run: str, text: str, roster: Roster, *, local: Local | None = None, spends: bool = True
+) -> Joined:
     """Builds this site's own view of a run: plan, noise and price are computed here, not taken from the server.
 
     Guarantee: what can be refused without reading rows is refused before they are read, and too many local steps, or parameters
@@ -84,7 +86,8 @@ def join(folder: Path, run: str, text: str, roster: Roster, *, local: Local | No
     empty list of openings where there was none. Once the rows are read, only their number and shape can decide whether it
     succeeds.
 
-    Assumes: `roster` was read by `Roster.of`. `local` is training of somebody else's, on rows that Tacit never sees.
+    Assumes: `roster` was read by `Roster.of`. `local` is training of somebody else's, on rows that Tacit never sees. Whoever calls
+    it with `spends = False` charges nothing and answers nothing: then a budget that is lower than the roster's is no reason.
 
     Raises: Refused for what the site's files do not allow, for a roster that is wrong about this site, and for an experiment that
     cannot be used; BadInput or BadData for the site's own files; KeyRefused for its keys; LedgerError for its ledger.
@@ -97,7 +100,9 @@ def join(folder: Path, run: str, text: str, roster: Roster, *, local: Local | No
     name = settings["name"]
     rows, held, counted = read_parted(folder, experiment, settings, local=local, ranges=bound(folder, run))
     experiment = own_model(experiment, path=own_path("model", folder, settings))
-    index = _own_index(roster, name, rows=len(rows.y), limits=limits, experiment=experiment)
+    index = _own_index(roster, name, rows=len(rows.y), experiment=experiment)
+    if spends and roster.epsilons[index] > limits.epsilon:
+        raise Refused(f"The server asks for epsilon {roster.epsilons[index]:g}; the site allows {limits.epsilon:g}.")
     refuse_steps(limits, _steps(experiment, len(rows.y)))
     declared = models.size(
         experiment.model.name,
@@ -205,13 +210,11 @@ def read_experiment(text: str) -> Experiment:
         raise Refused(f"The server's experiment cannot be used: {str(error)[:MOST_WORDS]}") from None
 
 
-def _own_index(roster: Roster, name: str, *, rows: int, limits: Limits, experiment: Experiment) -> int:
+def _own_index(roster: Roster, name: str, *, rows: int, experiment: Experiment) -> int:
     """The site's index in a roster that tells the truth about it. Raises Refused."""
     if roster.names.count(name) != 1 or roster.delta != experiment.privacy.run_delta:
         raise Refused(f"The server's list of sites does not hold {name} once, under the experiment's delta.")
     index = roster.names.index(name)
-    if roster.epsilons[index] > limits.epsilon:
-        raise Refused(f"The server asks for epsilon {roster.epsilons[index]:g}; the site allows {limits.epsilon:g}.")
     if roster.sizes[index] != rows or roster.unit != experiment.privacy.unit_kept:
         raise Refused(f"The server's list of sites has another size or unit for {name} than the site declared.")
     return index

@@ -236,12 +236,12 @@ class Site:
         return {"again": False, "epsilon": epsilon}, raw, text
 
     def _keep(self, asked: Keep, body: bytes) -> Decision:
-        """The model that the run left, for the site's own use; it is public by then, so nothing is paid."""
+        """The model that the run left, for the site's own use; it is public by then, so nothing is paid, whatever budget is left."""
         agreed = agreement.read(self.folder, asked.run)
         if agreed is None:
             raise Refused("There is no agreement on this run: the server must ask for one first.")
         refuse_unbound(self.folder, agreed)
-        kept = final_model.keep(self.folder, self._runs.current(agreed), body)
+        kept = final_model.keep(self.folder, self._runs.current(agreed, spends=False), body)
         return {}, b"", f"Kept the model that the run left: tacit predict {kept} new.csv"
 
     def _standing(self, run: str, round: int = 0) -> Agreement:
