@@ -1,5 +1,6 @@
 """`tacit plan`: what noise costs and what a budget buys, before anything runs; the rows of experiments: tacit/report/planned.py."""
 
+from collections.abc import Sequence
 from decimal import ROUND_CEILING, Context
 from typing import Any
 
@@ -15,7 +16,14 @@ from tacit.privacy.accounting.calibrate import noise_multiplier as solve
 from tacit.privacy.guarantee import shown_delta
 from tacit.privacy.local.words import RELATION
 
-CAPTIONED = ("delta", "accountant", "guarantee", "ledger", "ledger_runs", "ledger_delta")
+CAPTIONED = ("delta", "accountant", "guarantee", "ledger", "ledger_runs", "ledger_delta", "note")
+WIDEST = 80  # columns of a terminal
+BRIEF = {
+    "noise_multiplier": "noise over clip",
+    "affordable_rounds": "rounds paid for",
+    "planned_rounds": "rounds planned",
+}
+KEPT = ("clients", "epsilon", "noise_multiplier", "affordable_rounds")  # of a table that is too wide
 
 
 def of_numbers(
@@ -75,10 +83,32 @@ def table(answer: dict[str, Any] | list[dict[str, Any]]) -> Table:
     caption = (
         f"{first['guarantee']}; delta {shown_delta(first['delta'])}; {first['accountant'].upper()}{_of_ledger(first)}"
     )
-    shown = Table(*(name.replace("_", " ") for name in names), caption=caption)
-    for row in answer:
-        shown.add_row(*(_span(name, row[name]) for name in names))
+    aside: list[str] = []  # what is the same in all rows, where it does not fit
+    while True:
+        columns = [[_heading(name), *(_span(name, row[name]) for row in answer)] for name in names]
+        words = [max(len(word) for text in column for word in text.split()) for column in columns]
+        same = [name for name in names if name not in KEPT and all(row[name] == first[name] for row in answer)]
+        if not same or _width(words) <= WIDEST:
+            break
+        aside.append(same[-1])
+        names.remove(same[-1])
+    said = "".join(f"; {_heading(name)} {_span(name, first[name])}" for name in aside)
+    shown = Table(caption=f"{caption}{said}")
+    roomy = _width([max(map(len, column)) for column in columns]) <= WIDEST
+    for column, width in zip(columns, words, strict=True):
+        shown.add_column(column[0], width=None if roomy else width)
+    for row in zip(*(column[1:] for column in columns), strict=True):
+        shown.add_row(*row)
     return shown
+
+
+def _width(columns: Sequence[int]) -> int:
+    """How wide a table of such columns is, with its lines."""
+    return sum(columns) + 3 * len(columns) + 1
+
+
+def _heading(name: str) -> str:
+    return BRIEF.get(name, name.replace("_", " "))
 
 
 def _of_ledger(row: dict[str, Any]) -> str:

@@ -259,9 +259,11 @@ def test_the_plan_says_what_a_query_costs_and_refuses_one_that_is_in_vain_or_too
     dear = hospitals(privacy={"noise_multiplier": 0.2})
     with pytest.raises(BudgetExhausted, match=r"ranges of data.numeric \(0.05 of epsilon\) and one round"):
         of_experiment(dear)
-    with pytest.raises(BudgetExhausted, match="No client can pay for the query 'ranges'"):
+    with pytest.raises(
+        BudgetExhausted, match=r"one round of training with this noise: privacy.epsilon = [\d.]+ would be"
+    ):
         tacit.run(dear, out=tmp_path / "dear", page=False)
-    assert charges(tmp_path / "dear") == []
+    assert not (tmp_path / "dear").exists()
 
 
 def test_a_ledger_that_several_runs_share_counts_queries_of_all_of_them(hospitals, tmp_path):

@@ -236,7 +236,7 @@ class Site:
         return {"again": False, "epsilon": epsilon}, raw, text
 
     def _keep(self, asked: Keep, body: bytes) -> Decision:
-        """The model that the run left, for the site's own use; it is public by then, so nothing is paid, whatever budget is left."""
+        """The model that the run left, for the site's own use: public by then, so nothing is paid, whatever is left of a budget."""
         agreed = agreement.read(self.folder, asked.run)
         if agreed is None:
             raise Refused("There is no agreement on this run: the server must ask for one first.")

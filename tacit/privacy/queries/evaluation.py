@@ -20,6 +20,7 @@ MIDDLE = (0.025, 0.975)
 SURE = 3.0  # standard deviations of its noise: a class with fewer rows than that may have none
 SCORES = np.arange(-4.0, 4.5, 0.5)  # logits between which scores are told apart; 0 is where the answer changes
 GRID = 1 << 10  # steps of the largest error
+COIN = 0.95  # of all values: an interval as wide as that of a coin, which shows one side or the other
 MOST_CLASSES = 30  # of a table that has a cell for each two
 
 Cells = np.ndarray
@@ -229,6 +230,19 @@ def combine(
         ends = None if value is None or len(others) < DRAWS // 2 else np.quantile(others, MIDDLE)
         values[name] = {"value": value, "interval": None if ends is None else [float(ends[0]), float(ends[1])]}
     return Evaluated(values, max(0.0, judged.rows(stacked.sum(0))))
+
+
+def told_apart(judged: Judgement, metric: str, stds: np.ndarray, expected: np.ndarray) -> bool:
+    """Whether noised counts of so many expected records will tell more of a metric than a coin: its interval leaves something out.
+
+    >>> [told_apart(Hits(), "accuracy", np.array([std]), np.array([100.0])) for std in (2.0, 60.0)]
+    [True, False]
+    """
+    largest, guessed = 1.0, np.full(judged.cells, 1 / judged.cells)  # who answers at random is in every cell as often
+    if isinstance(judged, Errors):  # or has errors that are as often small as large
+        largest, guessed = judged.largest, GRID * np.array([1.0, 1 / 2, 1 / 3])
+    ends = combine(judged, [rows * guessed for rows in expected], stds, expected).values[metric]["interval"]
+    return ends is not None and ends[1] - ends[0] < COIN * largest
 
 
 def _of_table(table: np.ndarray, *, least: float) -> Values:
