@@ -276,12 +276,23 @@ def test_what_no_ledger_would_pay_for_is_refused_when_it_is_said(small, changes,
         small(**{"data": HELD} | changes)
 
 
+def test_clients_say_their_log_loss_cut_at_a_declared_bound(small, tmp_path):
+    metric = {"choose": "log-loss", "largest_error": 6.0}
+    told = run(small, tmp_path, metric=metric, privacy={"kind": "none", "epsilon": None}).summary["at_clients"]
+    assert told["metric"] == "log_loss"
+    low, high = told["metrics"]["log_loss"]["interval"]
+    assert 0 < low <= told["metrics"]["log_loss"]["value"] <= high < 6.0
+    noised = run(small, tmp_path / "noised", metric=metric, privacy={"epsilon": 60.0}).summary["at_clients"]
+    assert noised["answered"] == noised["clients"] == 6
+    assert charges(tmp_path / "noised" / "ledger.db")
+
+
 def test_a_metric_that_cannot_be_asked_for_is_refused_before_anybody_pays(small, tmp_path):
-    with pytest.raises(BadInput, match="cannot be asked for log_loss"):
-        run(small, tmp_path / "run", metric={"choose": "log-loss"})
+    with pytest.raises(BadInput, match="cannot be asked for brier"):
+        run(small, tmp_path / "run", metric={"choose": "brier"})
     assert not (tmp_path / "run").exists()
-    with pytest.raises(BadInput, match="cannot be asked for log_loss"):
-        of_experiment(small(data=HELD, metric={"choose": "log-loss"}))
+    with pytest.raises(BadInput, match="cannot be asked for brier"):
+        of_experiment(small(data=HELD, metric={"choose": "brier"}))
 
 
 def table(tmp_path, name, rows):

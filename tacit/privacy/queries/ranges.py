@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.special import ndtri
 
 from tacit.errors import BadInput
 from tacit.experiment.asking import RANGES
@@ -72,9 +73,7 @@ class Ranges:
         weights = _weights(sizes, stds)
         variances = np.where(stds > 0, stds**2 + HALF**2, 0.0)  # rounding takes a count at most half a row further
         std = math.sqrt(float((weights**2 * variances).sum())) / float(weights @ sizes)
-        return max(
-            FEWEST, math.sqrt(2 * math.log(self.cells / DOUBT)) * std
-        )  # P(X >= t std) <= exp(-t^2 / 2), in every cell
+        return max(FEWEST, -float(ndtri(DOUBT / self.cells)) * std)
 
     def refuse_coarse(self, sizes: np.ndarray, stds: np.ndarray) -> None:
         """Raises BadInput where noise would hide all values that fewer than a quarter of the rows have."""

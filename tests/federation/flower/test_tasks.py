@@ -35,6 +35,7 @@ def deployed(folder, kind, privacy, **data):
         data={"name": "npz", "classes": classes, "partition": "natural", "clients": 3, **files},
         train={"rounds": 2, "local_steps": 3, "learning_rate": 0.1},
         task={"kind": kind},
+        metric={"choose": "accuracy"} if "held_out" in data else {},
         privacy=privacy,
     )
     for name in SITES:
@@ -56,9 +57,12 @@ def test_sites_with_their_own_files_train_for_every_kind_of_target(tmp_path, kin
 @pytest.mark.parametrize("kind", ["binary", "multilabel"])
 def test_sites_without_any_public_row_train_on_rows_of_the_declared_shape(tmp_path, kind):
     shapes = {"shape": [WIDTH]} | ({"label_shape": [2]} if kind == "multilabel" else {})
-    history = deployed(tmp_path, kind, {"kind": "local", "epsilon": 8.0, "delta": 1e-4}, test_share=0, **shapes)
+    data = {"test_share": 0, "held_out": 0.3, **shapes}
+    history = deployed(tmp_path, kind, {"kind": "local", "epsilon": 8.0, "delta": 1e-4}, **data)
     assert [record["answered"] for record in history.rounds] == [3, 3]
     assert any("there are no public test rows" in note for note in history.summary["notes"])
+    assert history.summary["at_clients"]["answered"] == 3
+    assert history.summary["at_clients"]["metric"] == "accuracy"
     (model,) = (tmp_path / "coast").glob("runs/*/model")
     assert len(tacit.load(model).predict(np.zeros((4, WIDTH), np.float32))) == 4
 
