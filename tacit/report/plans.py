@@ -83,17 +83,8 @@ def table(answer: dict[str, Any] | list[dict[str, Any]]) -> Table:
     caption = (
         f"{first['guarantee']}; delta {shown_delta(first['delta'])}; {first['accountant'].upper()}{_of_ledger(first)}"
     )
-    aside: list[str] = []  # what is the same in all rows, where it does not fit
-    while True:
-        columns = [[_heading(name), *(_span(name, row[name]) for row in answer)] for name in names]
-        words = [max(len(word) for text in column for word in text.split()) for column in columns]
-        same = [name for name in names if name not in KEPT and all(row[name] == first[name] for row in answer)]
-        if not same or _width(words) <= WIDEST:
-            break
-        aside.append(same[-1])
-        names.remove(same[-1])
-    said = "".join(f"; {_heading(name)} {_span(name, first[name])}" for name in aside)
-    shown = Table(caption=f"{caption}{said}")
+    columns, words, aside = _fitted(answer, names)
+    shown = Table(caption=f"{caption}{aside}")
     roomy = _width([max(map(len, column)) for column in columns]) <= WIDEST
     for column, width in zip(columns, words, strict=True):
         shown.add_column(column[0], width=None if roomy else width)
@@ -102,13 +93,29 @@ def table(answer: dict[str, Any] | list[dict[str, Any]]) -> Table:
     return shown
 
 
+def _fitted(answer: list[dict[str, Any]], names: list[str]) -> tuple[list[list[str]], list[int], str]:
+    """The columns that fit a terminal, headings first, their longest words, and what stands below the table instead.
+
+    Headings become brief where there is no room, then what is the same in all rows goes below.
+    """
+    first, heads = answer[0], {name: name.replace("_", " ") for name in names}
+    brief, aside = {name: said for name, said in BRIEF.items() if name in heads}, ""
+    while True:
+        columns = [[heads[name], *(_span(name, row[name]) for row in answer)] for name in names]
+        words = [max(len(word) for text in column for word in text.split()) for column in columns]
+        same = [name for name in names if name not in KEPT and all(row[name] == first[name] for row in answer)]
+        if _width(words) <= WIDEST or not (brief or same):
+            return columns, words, aside
+        if brief:
+            heads, brief = heads | brief, {}
+        else:
+            aside += f"; {heads[same[-1]]} {_span(same[-1], first[same[-1]])}"
+            names = [name for name in names if name != same[-1]]
+
+
 def _width(columns: Sequence[int]) -> int:
     """How wide a table of such columns is, with its lines."""
     return sum(columns) + 3 * len(columns) + 1
-
-
-def _heading(name: str) -> str:
-    return BRIEF.get(name, name.replace("_", " "))
 
 
 def _of_ledger(row: dict[str, Any]) -> str:

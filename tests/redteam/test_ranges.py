@@ -115,6 +115,7 @@ def test_ranges_are_on_disk_before_the_first_training_and_no_others_are_taken(ra
     asking.agree(ranges=FOUND)
     (bound,) = asking.folder.glob("runs/*/ranges.json")
     assert json.loads(bound.read_text()) == FOUND
+    assert "chol is read from 128 to 512" in asking.log()[-1]["text"]
     x = asking.scaled()
     assert torch.all((x >= 0) & (x <= 1))
     for restart in (False, True):

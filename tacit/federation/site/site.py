@@ -147,10 +147,13 @@ class Site:
         few = (
             f" What is left of the budget pays for {left} of the {terms.rounds} rounds." if left < terms.rounds else ""
         )
+        known = "".join(
+            f"; {name} is read from {low:g} to {high:g}" for name, (low, high) in (asked.ranges or {}).items()
+        )
         return (
             {"terms": asdict(terms)},
             b"",
-            f"{agreed}; a round costs {terms.event or 'nothing'}{once}.{few} {promised}",
+            f"{agreed}; a round costs {terms.event or 'nothing'}{once}{known}.{few} {promised}",
         )
 
     def _agree_alone(self, run: str) -> Agreement:
