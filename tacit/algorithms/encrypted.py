@@ -138,7 +138,7 @@ class Summing:
         if not opened:
             return self.state, info
         device = self.state.params.device
-        moved = [replace(one, tensors={name: part.to(device) for name, part in one.tensors.items()}) for one in opened]
+        moved = [one.to(device) for one in opened]
         state, more = finished(self.algorithm.server.collect(self.state), moved, derive)
         return state, info | more
 

@@ -193,6 +193,8 @@ def plan_command(
         typer.echo(json.dumps(answer, indent=2))
     else:
         Console().print(plans.table(answer))
+        if isinstance(answer, list) and "note" in answer[0]:
+            typer.echo(answer[0]["note"], err=True)
 
 
 @app.command("audit", epilog=EXPERIMENT)
