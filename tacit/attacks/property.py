@@ -15,7 +15,7 @@ from sklearn.linear_model import RidgeClassifierCV
 from tacit import check
 from tacit.attacks import Attack, Estimate, Finding, Line, Place, Plot
 from tacit.attacks import _roc as roc
-from tacit.attacks._auxiliary import imitated, updates_of, whole_update
+from tacit.attacks._auxiliary import Public, imitated, updates_of, whole_update
 from tacit.attacks._games import SOURCE, Wanted, dealt
 from tacit.attacks._pool import pooled, whole
 from tacit.build.parts import Parts, build
@@ -82,7 +82,7 @@ class property(Attack):
         return _finding(experiment, wanted, rounds, np.stack(scores, axis=1), np.stack(coins))
 
     def _played(
-        self, game: Experiment, place: Place, known: "Public", rounds: list[int], shares: dict[int, int]
+        self, game: Experiment, place: Place, known: Public, rounds: list[int], shares: dict[int, int]
     ) -> np.ndarray:
         """The scores of one game, (look, client): a real run, which somebody watches. Raises BadInput where no updates are seen."""
         home, parts = place.folder / "games" / mark(game.toml(), repr(self)), build(game)
@@ -110,7 +110,7 @@ class property(Attack):
         return np.stack([np.frombuffer(file.read_bytes()) if file.exists() else missing for file in files])
 
     def _made(
-        self, parts: Parts, known: "Public", shares: dict[int, int], told: Message, round: int
+        self, parts: Parts, known: Public, shares: dict[int, int], told: Message, round: int
     ) -> tuple[np.ndarray, np.ndarray] | None:
         """Updates of the attacker's own, half of them with the property, and which those are."""
         chance = seeded(parts.experiment.run.seed)("attack", "auxiliary", round).generator()
@@ -122,32 +122,6 @@ class property(Attack):
             clients.append(imitated(parts, victim, x, y, number=number))
         updates = updates_of(parts, told, round, clients)
         return None if updates is None else (updates.numpy(), truth)
-
-
-@dataclass(frozen=True, eq=False)
-class Public:
-    """The public rows of an attacker, with the property and without it."""
-
-    having: tuple[torch.Tensor, torch.Tensor]
-    lacking: tuple[torch.Tensor, torch.Tensor]
-
-    @classmethod
-    def of(cls, parts: Parts, wanted: Wanted) -> "Public":
-        """The experiment's test rows. Raises BadInput where there are none, or none with the property, or none without."""
-        x, y = parts.test_rows
-        if not len(y):
-            raise BadInput("The attacker trains on public rows, and this data has no test rows: set data.test_share.")
-        having = wanted.of(parts.dataset, x, y)
-        wanted.refuse_trivial(having, "the public test set")
-        return cls((x[having], y[having]), (x[~having], y[~having]))
-
-    def drawn(self, chance: np.random.Generator, size: int, with_it: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """So many rows, of which some have the property; drawn again where there are not enough."""
-        parts = []
-        for (x, y), count in ((self.having, with_it), (self.lacking, size - with_it)):
-            rows = chance.choice(len(y), count, replace=count > len(y))
-            parts.append((x[rows], y[rows]))
-        return torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts])
 
 
 def counted(parts: Parts, having: np.ndarray, coins: np.ndarray) -> dict[int, int]:
