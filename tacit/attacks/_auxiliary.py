@@ -1,4 +1,4 @@
-"""Updates that an attacker makes itself, of public rows: clients with rows that it knows, trained and noised by the run's own code."""
+"""Updates that an attacker makes itself, of public rows: clients that it knows, trained and noised by the run's own code."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
