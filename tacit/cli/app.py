@@ -232,6 +232,34 @@ def audit_command(
     raise typer.Exit(command(experiments or [], settings or [], mechanism=mechanism, as_json=as_json, **words))
 
 
+@app.command("attack", epilog=EXPERIMENT)
+def attack_command(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Which attack: a file of tacit/attacks, or package.module:name.")
+    ],
+    experiment: Annotated[
+        str | None, typer.Argument(help="A TOML file, a shipped experiment, or a run's folder.", show_default=False)
+    ] = None,
+    settings: Settings = None,
+    chosen: Annotated[
+        list[str] | None, typer.Option("--with", metavar="KEY=VALUE", help="An option of the attack; may be repeated.")
+    ] = None,
+    models: Annotated[int | None, typer.Option(help="How many models the attack trains, where it trains some.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="The folder for the results; a new one under runs/ otherwise.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Set an earlier finding in --out aside.")] = False,
+    jobs: Annotated[int | None, typer.Option(help="How many runs go side by side; all cores if left out.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Attack an experiment in a simulation: what somebody learns who sees models or updates. No epsilon covers the result."""
+    from tacit.cli.attack import command
+
+    plugin.search_here()
+    words: Any = {"chosen": chosen or [], "models": models, "out": out, "force": force, "jobs": jobs}
+    raise typer.Exit(command(name, experiment, settings or [], as_json=as_json, **words))
+
+
 @app.command("stats", epilog=EXPERIMENT)
 def stats_command(
     experiment: Annotated[

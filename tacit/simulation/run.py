@@ -25,6 +25,7 @@ from tacit.engine.history import History, finish, note_clients, open_ledger
 from tacit.engine.loop import Observer, loop
 from tacit.engine.ranges import query_of, ranged
 from tacit.engine.trainers import make
+from tacit.engine.trainers.overheard import Hear, overheard
 from tacit.engine.trainers.processes import Trainer
 from tacit.errors import BadInput, TrainingDiverged
 from tacit.experiment import Experiment
@@ -55,12 +56,14 @@ def run(
     ready: Ready | None = None,
     progress: Progress | None = None,
     page: bool = True,
+    hear: Hear | None = None,
 ) -> History:
     """Runs an experiment and returns its history; the files are in `out` (or `run.out`, or a new folder under runs/).
 
     `data`, `model` (a torch module, whose weights are the start, or a function that makes one) and `rule` take the place of what
     the experiment names; the run's files have their digests, and go on only with the same ones. `observe` is called with the
-    record of every round. `page = False` leaves out report.html; `tacit report` makes it later.
+    record of every round. `page = False` leaves out report.html; `tacit report` makes it later. `hear` is for attacks
+    (tacit/attacks): it is shown what the server sends and gets, which in a deployment nobody else is.
 
     Guarantee: the ledger is charged on disk before a client trains. With seeded randomness a resumed run equals an uninterrupted
     one, bit for bit on CPU. Raises TacitError in one sentence for whatever cannot be done; nothing is lost then.
@@ -80,6 +83,8 @@ def run(
         first = parts  # whose rows the ledger knows: as they were read, before any private range was asked for
         parts = planted(with_trainer(ranged(first, folder), folder), folder)
         trainer = _trainer(parts, stack)
+        if hear is not None:
+            trainer = overheard(trainer, hear)
         ledger = open_ledger(replace(first, together=parts.together), folder)
         past = folder.rounds(before=(folder.restore() or (None, 0))[1])
         if ready:

@@ -1,0 +1,147 @@
+"""Attacks: what differential privacy is bought against, tried on a simulation. One file an attack; its name is the command's.
+
+An attack runs the experiment itself, as `tacit run` does, and sees what its attacker would see. It is for simulations alone: what
+it finds is about real members and carries no noise, so no epsilon covers it, and every finding is badged so. Only commands import
+this room; nothing that trains, pays or releases knows of it.
+"""
+
+import json
+import os
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tacit import check, plugin
+from tacit.attacks._draw import draw
+from tacit.attacks._finding import BADGE, Estimate, Finding, Line, Plot
+from tacit.digest import mark
+from tacit.engine.folder import first_free
+from tacit.engine.folder import replace as replace_file
+from tacit.errors import BadInput, RunExists
+from tacit.experiment import Experiment
+
+__all__ = ["BADGE", "Attack", "Estimate", "Finding", "Line", "Place", "Plot", "attack", "find", "load", "names"]
+
+ROOM = "tacit.attacks"
+TABLE = "with"  # what options are called in sentences, after the command's --with
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an attack works: a folder that keeps what is finished, how many runs go side by side, and who is told how it goes."""
+
+    folder: Path
+    jobs: int = 1
+    tell: Tell = field(default=lambda words: None, repr=False)
+
+
+class Attack(ABC):
+    """One attack. Options are the fields of a frozen dataclass.
+
+    Guarantee asked of every attack: the runs it makes are real ones (`tacit.simulation.run`), and nothing in them knows that they
+    are attacked; what is finished is kept in its place and found again; the same options and seed give the same finding on a CPU.
+    """
+
+    @abstractmethod
+    def perform(self, experiment: Experiment, place: Place) -> Finding:
+        """Attacks the experiment. Raises TacitError in one sentence for what cannot be attacked."""
+
+
+def names() -> list[str]:
+    """The attacks that ship with Tacit, by file."""
+    return plugin.names(ROOM)
+
+
+def find(name: str) -> plugin.Factory:
+    """What makes the attack of that name, not yet called. Raises BadInput for a name that leads nowhere."""
+    return plugin.find(ROOM, name, key="the attack")
+
+
+def load(name: str, **options: Any) -> Attack:
+    """The attack of that name, or of "package.module:name", made with its options. Raises BadInput."""
+    made = plugin.make(find(name), options, table=TABLE)
+    if not isinstance(made, Attack):
+        raise BadInput(f"Expected {name!r} to make a tacit.attacks.Attack, got a {type(made).__name__}.")
+    return made
+
+
+def attack(
+    name: str,
+    experiment: Experiment,
+    *,
+    out: Path | str,
+    options: Mapping[str, Any] | None = None,
+    force: bool = False,
+    jobs: int | None = None,
+    tell: Tell | None = None,
+) -> Finding:
+    """Attacks an experiment and writes `out`/attack-NAME.json with its plots; what an attack keeps is in `out`/attack-NAME/.
+
+    A finding that is there already, of the same experiment and options, is read and nothing is done again; an attack that was
+    stopped goes on with what it had finished. Raises RunExists for another one's finding, unless `force` sets it aside.
+    """
+    made, folder = load(name, **options or {}), Path(out)
+    jobs = _cores() if jobs is None else jobs
+    check.at_least(1, jobs=jobs)
+    refuse_not_simulated(experiment)
+    slug, key = name.replace(":", "-"), _key(name, made, experiment)
+    file = folder / f"attack-{slug}.json"
+    known = None if force else read(file)
+    if known is not None:
+        if known.get("key") != key:
+            raise RunExists(
+                f"{file} is of another experiment or other options: choose another --out, or set it aside with --force."
+            )
+        return Finding.of(known)
+    if force and file.exists():
+        file.rename(first_free(folder / f"attack-{slug}.{number}.json" for number in range(1, 10**6)))
+    work, began = folder / f"attack-{slug}", time.perf_counter()
+    work.mkdir(parents=True, exist_ok=True)
+    found = made.perform(experiment, Place(work, jobs, tell or (lambda words: None)))
+    found = replace(found, options=_options(made), seconds=time.perf_counter() - began)
+    found = replace(found, files=(*found.files, *draw(found, folder)))
+    replace_file(file, json.dumps({"key": key} | found.record(), indent=1, ensure_ascii=False).encode())
+    return found
+
+
+def read(file: Path) -> dict[str, Any] | None:
+    """What a finding's file holds, or None where there is no file. Raises BadInput for one that is damaged."""
+    try:
+        return json.loads(file.read_text("utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise BadInput(f"{file} is damaged ({error}): set it aside with --force.") from None
+
+
+def refuse_not_simulated(experiment: Experiment) -> None:
+    """Refuses what an attack cannot run by itself, or must not: rows that no file names, and a ledger that others share.
+
+    Raises: BadInput.
+    """
+    plugin.refuse_passed(experiment.data.name, key="data.name")
+    if experiment.privacy.ledger is not None:
+        raise BadInput(
+            "An attack runs the experiment many times, and each run would spend what others of privacy.ledger are left with: leave"
+            " it out (--set privacy.ledger= --set privacy.delta_share=)."
+        )
+
+
+def _options(made: Attack) -> dict[str, Any]:
+    return asdict(made) if is_dataclass(made) and not isinstance(made, type) else {}
+
+
+def _key(name: str, made: Attack, experiment: Experiment) -> str:
+    """A hash of what a finding is a function of, but for where it lies and how many cores there are."""
+    run = experiment.run.model_copy(update={"out": None, "workers": 0, "writers": None})
+    return mark(name, repr(made), experiment.model_copy(update={"run": run}).toml())
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
