@@ -129,6 +129,13 @@ def number(value: object, *, what: str, infinite: bool = False) -> float:
     raise BadInput(f"{what} is {shown(value)}, not a number above zero.")
 
 
+def real(value: object, *, what: str) -> float:
+    """A finite number of either sign. Raises BadInput."""
+    if type(value) not in (int, float) or not -LARGEST <= value <= LARGEST:  # pyright: ignore[reportOperatorIssue]
+        raise BadInput(f"{what} is {shown(value)}, not a finite number.")
+    return float(value)  # pyright: ignore[reportArgumentType]
+
+
 def several(value: object, *, what: str, most: int) -> Sequence[Any]:
     """A list of at most `most` items. Raises BadInput."""
     if not isinstance(value, list) or len(value) > most:

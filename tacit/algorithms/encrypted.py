@@ -19,7 +19,7 @@ from dp_accounting import DpEvent
 from tacit.algorithms import Server, finished, printable, told
 from tacit.algorithms._groups import Group, means
 from tacit.errors import TacitError
-from tacit.protect.quantise import Grid
+from tacit.protect.quantise import Grid, Quantised
 from tacit.protect.seal import Collected
 from tacit.random import Derive
 from tacit.train.attempt import Local
@@ -61,17 +61,27 @@ class Encrypted:
         Guarantee: it always returns integers with their noise; whatever goes wrong in training ends as a vector of zeros with
         noise.
         """
-        group, round = self.groups[client.id], received.facts["turn"]
-        rounding = {"stream": derive("rounding"), "round": round, "weight": group.weights[client.id]}
+        noise = self.groups[client.id].noise
+        quantised, info = self.quantised(work, received, client, derive)
+        _, shared = noise.noise(noise.init(), derive("share"), quantised)  # + its share of N(0, S²σ²)
+        return Trained(shared, info)
+
+    def quantised(
+        self, work: Workspace, received: Message, client: Client, derive: Derive
+    ) -> tuple[Quantised, dict[str, Any]]:
+        """The integers of the client's clipped update, without noise, and what its training tells; zeros where that failed."""
+        rounding = {
+            "stream": derive("rounding"),
+            "round": received.facts["turn"],
+            "weight": self.groups[client.id].weights[client.id],
+        }
         local = told(self.local, received, client)
         try:
             trained = local(work, received.tensors["params"], client, derive("train"))  # Δ = w^k - w_t
             quantised = self.grid.quantise(trained.update.vector.cpu().numpy(), **rounding)  # Δ / max(1, ζ/S)
-            info = trained.info | {"clipped": float(trained.update.vector.norm() > self.grid.clip)}
+            return quantised, trained.info | {"clipped": float(trained.update.vector.norm() > self.grid.clip)}
         except Exception:  # noqa: BLE001 - whatever the rows cause: nobody shall learn of it, a zero with its noise is sent
-            quantised, info = self.grid.quantise(np.zeros(self.grid.size), **rounding), {"diverged": 1.0}
-        _, shared = group.noise.noise(group.noise.init(), derive("share"), quantised)  # + its share of N(0, S²σ²)
-        return Trained(shared, info)
+            return self.grid.quantise(np.zeros(self.grid.size), **rounding), {"diverged": 1.0}
 
     def release(self, trained: Trained, client: Client, received: Message) -> Message:
         """Seals the integers for this round.
@@ -121,16 +131,20 @@ class Summing:
         Raises: what `means` raises: a round that nobody opens now can be opened after a resume.
         """
         self._settle()
-        opened = means(self.collected, grid=self.algorithm.grid, round=self.round, refused=self.refused)  # divide by K
+        opened = self.means()  # divide by K
         asked = [reports.opened for _, reports in self.collected.values() if reports.opened]
         info: dict[str, Any] = {"opened": len(opened), "refused": self.refused}
         info |= {name: sum(getattr(one, name) for one in asked) for name in ("asked_bytes", "answered_bytes")}
         if not opened:
             return self.state, info
         device = self.state.params.device
-        moved = [replace(one, tensors={name: part.to(device) for name, part in one.tensors.items()}) for one in opened]
+        moved = [one.to(device) for one in opened]
         state, more = finished(self.algorithm.server.collect(self.state), moved, derive)
         return state, info | more
+
+    def means(self) -> list[Message]:
+        """The opened sums over their weights. Raises: as `means`."""
+        return means(self.collected, grid=self.algorithm.grid, round=self.round, refused=self.refused)
 
     def _settle(self) -> None:
         """Checks every proof: nobody counts before."""

@@ -1,14 +1,44 @@
-"""Updates that an attacker makes itself: clients with rows that it knows, trained and noised by the run's own code."""
+"""Updates that an attacker makes itself, of public rows: clients that it knows, trained and noised by the run's own code."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+import numpy as np
 import torch
 
+from tacit.attacks._games import Wanted
 from tacit.build.parts import Parts
 from tacit.data.population import rows_mark
 from tacit.engine.trainers import make
 from tacit.engine.wire import pack, unpack
+from tacit.errors import BadInput
 from tacit.types import Client, Message
+
+
+@dataclass(frozen=True, eq=False)
+class Public:
+    """The public rows of an attacker, with the property and without it."""
+
+    having: tuple[torch.Tensor, torch.Tensor]
+    lacking: tuple[torch.Tensor, torch.Tensor]
+
+    @classmethod
+    def of(cls, parts: Parts, wanted: Wanted) -> "Public":
+        """The experiment's test rows. Raises BadInput where there are none, or none with the property, or none without."""
+        x, y = parts.test_rows
+        if not len(y):
+            raise BadInput("The attacker trains on public rows, and this data has no test rows: set data.test_share.")
+        having = wanted.of(parts.dataset, x, y)
+        wanted.refuse_trivial(having, "the public test set")
+        return cls((x[having], y[having]), (x[~having], y[~having]))
+
+    def drawn(self, chance: np.random.Generator, size: int, with_it: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """So many rows, of which some have the property; drawn again where there are not enough."""
+        parts = []
+        for (x, y), count in ((self.having, with_it), (self.lacking, size - with_it)):
+            rows = chance.choice(len(y), count, replace=count > len(y))
+            parts.append((x[rows], y[rows]))
+        return torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts])
 
 
 def imitated(parts: Parts, victim: int, x: torch.Tensor, y: torch.Tensor, *, number: int) -> Client:

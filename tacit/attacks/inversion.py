@@ -96,7 +96,8 @@ class inversion(Attack):
         }
         changed: dict[str, Any] = {"train": train, "privacy": {"kind": "none"} if level == math.inf else local}
         changed |= {"model": crafted} if self.method == "imprint" else {}
-        return Experiment(**{key: values[key] for key in ("name", "data", "model", "task", "run")} | changed)
+        changed["run"] = {"seed": experiment.run.seed, "workers": 1}  # one step of one client: any CPU has it at once
+        return Experiment(**{key: values[key] for key in ("name", "data", "model", "task")} | changed)
 
     def _inverted(self, parts: Parts, prior: Prior, count: int, *, seed: int) -> np.ndarray:
         """What is made of the client's update: candidates (row, number)."""

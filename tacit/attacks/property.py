@@ -5,6 +5,7 @@ property and on public rows without it, learns to tell the updates apart (a ridg
 clients. The property need not be what the model is trained for, and a record's epsilon does not promise to hide it.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,7 +15,7 @@ from sklearn.linear_model import RidgeClassifierCV
 from tacit import check
 from tacit.attacks import Attack, Estimate, Finding, Line, Place, Plot
 from tacit.attacks import _roc as roc
-from tacit.attacks._auxiliary import imitated, updates_of, whole_update
+from tacit.attacks._auxiliary import Public, imitated, updates_of, whole_update
 from tacit.attacks._games import SOURCE, Wanted, dealt
 from tacit.attacks._pool import pooled, whole
 from tacit.build.parts import Parts, build
@@ -35,8 +36,8 @@ NO_UPDATES = "Nobody sees single updates in this experiment, only sums or parts 
 
 @dataclass(frozen=True)
 class property(Attack):
-    """`classes`, or a `column` and its `value`, are the property; `models` games are played, each a run, and in each `looks` rounds
-    are looked at with `auxiliary` updates of either kind.
+    """`classes`, or a `column` and its `value`, are the property (the first class if left out); `models` games are played, each a
+    run, and in each `looks` rounds are looked at with `auxiliary` updates of either kind.
     """
 
     classes: list[str | int] = field(default_factory=list)
@@ -47,17 +48,20 @@ class property(Attack):
     auxiliary: int = 40
 
     def __post_init__(self) -> None:
-        self.wanted()
+        if self.classes or self.column or self.value:
+            self.wanted(())
         check.at_least(2, **{"with.models": self.models, "with.auxiliary": self.auxiliary})
         check.at_least(1, **{"with.looks": self.looks})
 
-    def wanted(self) -> Wanted:
-        """The property. Raises BadInput where it is not said, or said twice."""
-        return Wanted(tuple(map(str, self.classes)), self.column, self.value)
+    def wanted(self, known: Sequence[str]) -> Wanted:
+        """The property: the first of the `known` classes where nothing is said. Raises BadInput where it is said by half."""
+        said = self.classes or self.column or self.value
+        return Wanted(tuple(map(str, self.classes if said else known[:1])), self.column, self.value)
 
     def perform(self, experiment: Experiment, place: Place) -> Finding:
         """Plays the games and asks. Raises BadInput for a property that no row or every row has, and where no updates are seen."""
-        parts, wanted = build(whole(experiment)), self.wanted()
+        parts = build(whole(experiment))
+        wanted = self.wanted(parts.dataset.class_names if parts.dataset.classified else ())
         known = Public.of(parts, wanted)
         having = wanted.of(parts.dataset, parts.population.x, parts.population.y)
         wanted.refuse_trivial(having, "the clients")
@@ -78,7 +82,7 @@ class property(Attack):
         return _finding(experiment, wanted, rounds, np.stack(scores, axis=1), np.stack(coins))
 
     def _played(
-        self, game: Experiment, place: Place, known: "Public", rounds: list[int], shares: dict[int, int]
+        self, game: Experiment, place: Place, known: Public, rounds: list[int], shares: dict[int, int]
     ) -> np.ndarray:
         """The scores of one game, (look, client): a real run, which somebody watches. Raises BadInput where no updates are seen."""
         home, parts = place.folder / "games" / mark(game.toml(), repr(self)), build(game)
@@ -99,10 +103,14 @@ class property(Attack):
 
         if not (home / "run" / "summary.json").exists():
             run(game, out=home / "run", resume=(home / "run" / "experiment.toml").exists(), page=False, hear=hear)
-        return np.stack([np.frombuffer((home / f"round-{round}.f64").read_bytes()) for round in rounds])
+        files = [
+            home / f"round-{round}.f64" for round in rounds
+        ]  # a run whose budgets are spent ends before its last round
+        missing = np.full(len(parts.population), np.nan)
+        return np.stack([np.frombuffer(file.read_bytes()) if file.exists() else missing for file in files])
 
     def _made(
-        self, parts: Parts, known: "Public", shares: dict[int, int], told: Message, round: int
+        self, parts: Parts, known: Public, shares: dict[int, int], told: Message, round: int
     ) -> tuple[np.ndarray, np.ndarray] | None:
         """Updates of the attacker's own, half of them with the property, and which those are."""
         chance = seeded(parts.experiment.run.seed)("attack", "auxiliary", round).generator()
@@ -114,32 +122,6 @@ class property(Attack):
             clients.append(imitated(parts, victim, x, y, number=number))
         updates = updates_of(parts, told, round, clients)
         return None if updates is None else (updates.numpy(), truth)
-
-
-@dataclass(frozen=True, eq=False)
-class Public:
-    """The public rows of an attacker, with the property and without it."""
-
-    having: tuple[torch.Tensor, torch.Tensor]
-    lacking: tuple[torch.Tensor, torch.Tensor]
-
-    @classmethod
-    def of(cls, parts: Parts, wanted: Wanted) -> "Public":
-        """The experiment's test rows. Raises BadInput where there are none, or none with the property, or none without."""
-        x, y = parts.test_rows
-        if not len(y):
-            raise BadInput("The attacker trains on public rows, and this data has no test rows: set data.test_share.")
-        having = wanted.of(parts.dataset, x, y)
-        wanted.refuse_trivial(having, "the public test set")
-        return cls((x[having], y[having]), (x[~having], y[~having]))
-
-    def drawn(self, chance: np.random.Generator, size: int, with_it: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """So many rows, of which some have the property; drawn again where there are not enough."""
-        parts = []
-        for (x, y), count in ((self.having, with_it), (self.lacking, size - with_it)):
-            rows = chance.choice(len(y), count, replace=count > len(y))
-            parts.append((x[rows], y[rows]))
-        return torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts])
 
 
 def counted(parts: Parts, having: np.ndarray, coins: np.ndarray) -> dict[int, int]:
@@ -174,6 +156,10 @@ def _finding(
         together = np.nansum(scores, axis=0) / np.isfinite(scores).sum(0)
     by_round = {r: found for r, score in zip(rounds, scores, strict=True) if (found := judged(score, f"round {r}"))}
     all_looks = judged(together, "all looks")
+    if all_looks is None:
+        raise BadInput(
+            "In no round that was looked at did clients of both kinds take part: set --with looks=20, or more models."
+        )
     lines = Line(
         "found",
         tuple(float(r) for r in by_round),
@@ -183,7 +169,7 @@ def _finding(
     )
     chance = Line("chance", (float(rounds[0]), float(rounds[-1])), (0.5, 0.5))
     plot = Plot("rounds", f"Clients with {wanted} told apart", "round", "AUC", (lines, chance))
-    estimates = (*([all_looks] if all_looks else []), *by_round.values())
+    estimates = (all_looks, *by_round.values())
     playing = int(np.isfinite(coins).sum())
     attacked = f"{playing} clients' updates, half of them with {wanted}; {experiment.privacy.kind} privacy"
     notes = (TRUSTED,) if experiment.privacy.kind == "central" else ()

@@ -2,6 +2,7 @@
 
 from rich.table import Table
 
+from tacit.audit.of_run import RunAudit
 from tacit.audit.repeat import Repeated
 from tacit.audit.verdict import Audit, Judged
 
@@ -55,4 +56,29 @@ def repeated(found: Repeated) -> Table:
     table = Table("where", "what", "in", "rejected in", title=told)
     for (where, quantity, part), count in found.reasons.most_common():
         table.add_row(where, quantity, part, str(count))
+    return table
+
+
+def of_run(found: RunAudit) -> Table:
+    """A row for each group of clients that were charged alike: promised, shown and measured stand side by side."""
+    who = "record" if found.unit == "record" else "client"
+    title = f"{found.name}: epsilon by {who} at delta = {found.delta:g}, for clients charged alike"
+    level = "shown and measured: 95 % over all rows" + (
+        f" and {found.runs} runs of the ledger" if found.runs > 1 else ""
+    )
+    table = Table("clients", "canaries", title=title, caption=level)
+    for name in (
+        "promised",
+        "shown\nno assumption",
+        "shown\nledger's family",
+        "measured\nas run",
+        "measured\nat least",
+    ):
+        table.add_column(name, justify="right")
+    for group in found.groups:
+        red = "[bold red]" if group.rejected else ""
+        numbers = (group.no_assumption, group.within_family)
+        shown = [f"≥ {value:.3g}" for value in numbers]
+        measured = [f"{group.measured.epsilon:.3g}", f"{red}{group.measured.low:.3g}"]
+        table.add_row(str(group.clients), f"{group.canaries:,}", f"≤ {group.promised:.4g}", *shown, *measured)
     return table

@@ -30,7 +30,7 @@ from tacit.data.shares import Shares
 from tacit.digest import mark, tensor_bytes
 from tacit.errors import BadData, BadInput, Refused
 from tacit.experiment import Experiment
-from tacit.experiment.asking import EVALUATION
+from tacit.experiment.asking import EVALUATION, read_with
 from tacit.experiment.attack import NOBODY_MALICIOUS
 from tacit.losses import Losses
 from tacit.malicious import Malice, Scene, in_words, scene_of
@@ -220,9 +220,7 @@ def clients(
     mask: np.ndarray | None = None,
 ) -> tuple[Dataset, Shares, Population]:
     """The data and who has what of it, with each client's epsilon, and what of that other runs have sealed."""
-    derive, privacy, data = seeded(experiment.run.seed), experiment.privacy, experiment.data
-    if ranges:
-        data = data.model_copy(update={"numeric": data.options()["numeric"] | ranges, "wide": {}})
+    derive, privacy, data = seeded(experiment.run.seed), experiment.privacy, read_with(experiment.data, ranges)
     dataset = load(data, seed=experiment.run.seed, progress=progress)
     shares = share_out(dataset, experiment.data, rng=derive("partition").generator())
     names = client_names(dataset, experiment.data)
@@ -277,7 +275,8 @@ def population_id(experiment: Experiment, population: Population, *, elsewhere: 
     later = ("wide", "held_out")  # keys that ledgers of earlier versions do not know
     settings = {key: value for key, value in reading(data).items() if key not in later or value}
     tested = settings.pop("test_path", None)
-    settings.pop("path", None)
+    for key in ("path", "shape", "label_shape"):  # where rows lie and what they must look like changes nobody's hands
+        settings.pop(key, None)
     if data.partition == "natural":
         unused = ("clients", "alpha", "min_size", "shards_per_client", "examples_per_client")
         settings = {key: value for key, value in settings.items() if key not in unused}

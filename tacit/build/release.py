@@ -133,7 +133,7 @@ class Releases:
 
 def experiment_text(experiment: Experiment) -> str:
     """Everything an experiment says, but where its files lie and how fast it goes."""
-    values = experiment.model_dump(mode="json", exclude=WHERE, exclude_none=True)  # pyright: ignore[reportArgumentType]
+    values = experiment.said(mode="json", exclude=WHERE)  # pyright: ignore[reportArgumentType]
     said = {key: value for key, value in settings(experiment.data).items() if key not in WHERE["data"]}
     values["data"] = {key: value for key, value in said.items() if value is not None}
     return json.dumps(values, sort_keys=True, default=repr)

@@ -196,12 +196,17 @@ def plan_command(
         typer.echo(json.dumps(answer, indent=2))
     else:
         Console().print(plans.table(answer))
+        if isinstance(answer, list) and "note" in answer[0]:
+            typer.echo(answer[0]["note"], err=True)
 
 
 @app.command("audit", epilog=EXPERIMENT)
 def audit_command(
-    experiment: Annotated[
-        str | None, typer.Argument(help="A TOML file or a shipped experiment.", show_default=False)
+    experiments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="The folders of runs (or of a site) with canaries; with --mechanism an experiment.", show_default=False
+        ),
     ] = None,
     mechanism: Annotated[
         bool, typer.Option("--mechanism", help="Noise, clip and sampling rate as run, without training to the end.")
@@ -219,12 +224,15 @@ def audit_command(
     seed: Annotated[int, typer.Option(help="Of the audit's own randomness.")] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Hold what is promised against what the code does. The exit code is 3 if a claim is rejected."""
+    """Hold what is promised against what was released (a run with [audit] canaries) or what the code does (--mechanism).
+
+    The exit code is 3 if a claim is rejected.
+    """
     from tacit.cli.audit import command
 
     plugin.search_here()
     words: Any = {"plant": plant, "repeat": repeat, "trainers": trainer or [], "seed": seed}
-    raise typer.Exit(command(experiment, settings or [], mechanism=mechanism, as_json=as_json, **words))
+    raise typer.Exit(command(experiments or [], settings or [], mechanism=mechanism, as_json=as_json, **words))
 
 
 @app.command("attack", epilog=EXPERIMENT)

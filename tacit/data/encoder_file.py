@@ -8,7 +8,6 @@ from typing import Any
 
 from tacit import parse
 from tacit.data.encoder import (
-    LARGEST,
     MOST_COLUMNS,
     MOST_FEATURES,
     MOST_NAME,
@@ -73,7 +72,7 @@ def read(content: object) -> Encoder:
         columns=tuple(_column(one) for one in parse.several(columns, what="The list of columns", most=MOST_COLUMNS)),
         label=None if label is None else parse.text(label, what="The label", most=MOST_NAME),
         header=_words(header, "A name of the header"),
-        divide_by=_number(divide_by, "What tensors are divided by"),
+        divide_by=parse.real(divide_by, what="What tensors are divided by"),
         outputs=parse.whole(outputs, what="The number of outputs", least=0, most=MOST_FEATURES),
     )
 
@@ -87,7 +86,7 @@ def _column(record: Any) -> Column:
         found = parse.several(limits, what="A range", most=2)
         if len(found) < 2:
             raise BadInput("A range of the encoder does not have two ends.")
-        ends = (_number(found[0], "An end of a range"), _number(found[1], "An end of a range"))
+        ends = (parse.real(found[0], what="An end of a range"), parse.real(found[1], what="An end of a range"))
     if type(indicator) is not bool:
         raise BadInput("Whether a column of the encoder has an indicator is neither true nor false.")
     stands_in = "What stands in for a missing value"
@@ -97,7 +96,7 @@ def _column(record: Any) -> Column:
         values=None if values is None else _words(values, "A value of a column"),
         missing=parse.text(missing, what=stands_in, most=MOST_NAME)
         if isinstance(missing, str)
-        else _number(missing, stands_in),
+        else parse.real(missing, what=stands_in),
         indicator=indicator,
     )
 
@@ -105,10 +104,3 @@ def _column(record: Any) -> Column:
 def _words(value: Any, what: str) -> tuple[str, ...]:
     listed = parse.several(value, what=f"{what}, or the list of them,", most=MOST_VALUES)
     return tuple(parse.text(word, what=what, most=MOST_NAME) for word in listed)
-
-
-def _number(value: Any, what: str) -> float:
-    """A finite number of either sign."""
-    if type(value) not in (int, float) or not -LARGEST <= value <= LARGEST:
-        raise BadInput(f"{what} is {parse.shown(value)}, not a finite number.")
-    return float(value)

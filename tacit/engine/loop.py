@@ -16,6 +16,7 @@ from tacit.algorithms.scaffold import others_bytes
 from tacit.build.parts import Parts
 from tacit.digest import mark, state_mark
 from tacit.engine.admit import gather
+from tacit.engine.canaries import keep_sight
 from tacit.engine.checkpoints import Checkpoints
 from tacit.engine.evaluate import backdoor, evaluate
 from tacit.engine.folder import Folder
@@ -78,6 +79,7 @@ def _rounds(
             collecting.add(message.to(state.params.device))
             watch.lap("server")
         before, (state, info) = state, collecting.finish(partial(derive, "server", r))
+        keep_sight(parts, folder, r, cohort, traffic.info, info)
         state = averaged(state, before, rate=train.averaging, round=r)
         watch.lap("server")
         measured = evaluate(parts, state.result)

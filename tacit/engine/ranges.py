@@ -17,13 +17,18 @@ from tacit.privacy.plan import Plan
 from tacit.privacy.queries.ranges import Range, Ranges, asked_ranges
 
 
+def ranges_asked(experiment: Experiment, dataset: Dataset) -> Ranges | None:
+    """The query for the ranges that an experiment calls private, whatever its noise hides; None where there are none."""
+    columns = dataset.encoder.columns if dataset.encoder else ()
+    return asked_ranges(experiment.data.options(), [(column.name, column.width) for column in columns])
+
+
 def query_of(experiment: Experiment, dataset: Dataset, plan: Plan, population: Population) -> Ranges | None:
     """The query for the ranges that an experiment calls private, of rows that are read unscaled; None where there are none.
 
     Raises: BadInput where the noise would hide all but the very common values.
     """
-    columns = dataset.encoder.columns if dataset.encoder else ()
-    query = asked_ranges(experiment.data.options(), [(column.name, column.width) for column in columns])
+    query = ranges_asked(experiment, dataset)
     if query is not None and plan.priced:
         sensitive = {"l2_squared": query.l2_squared, "cells": query.cells}
         noises = (plan.query_noise(RANGES, index, **sensitive) for index in range(len(population)))
@@ -43,31 +48,28 @@ def ranged(parts: Parts, folder: Folder) -> Parts:
         return parts
     ledger = open_ledger(parts, folder)
     try:
-        answers = ask(parts, ledger, folder, query)
+        ranges, note = found(parts, query, ask(parts, ledger, folder, query))
     finally:
         if ledger is not None:
             ledger.close()
-    ranges = found(parts.population, query, answers)
     made = build(parts.experiment, before=parts.before, ranges=ranges, mask=parts.population.mask)
     if not np.array_equal(made.population.offsets, parts.population.offsets):
         raise BadData("The data files have changed while they were read: start again when they are at rest.")
-    notes = (*(_asked_for(note, ranges) for note in made.dataset.notes), _note(parts, ranges, answers))
+    notes = (*(_asked_for(each, ranges) for each in made.dataset.notes), note)
     return replace(made, dataset=replace(made.dataset, notes=notes))
 
 
-def found(population: Population, query: Ranges, answers: Replies) -> dict[str, Range]:
-    """The ranges that the clients' answers say."""
+def found(parts: Parts, query: Ranges, answers: Replies) -> tuple[dict[str, Range], str]:
+    """The ranges that the clients' answers say, and a note of them for whoever reads the run."""
+    population = parts.population
     sizes = dict(zip(population.names, population.sizes.tolist(), strict=True))
     names = list(answers.counts)
     stds = np.array([answers.stds[name] for name in names])
-    return query.found([answers.counts[name] for name in names], np.array([sizes[name] for name in names]), stds)
-
-
-def _note(parts: Parts, ranges: dict[str, Range], answers: Replies) -> str:
+    ranges = query.found([answers.counts[name] for name in names], np.array([sizes[name] for name in names]), stds)
     told = "; ".join(f"{name} {low:g} to {high:g}" for name, (low, high) in ranges.items())
-    whose = f"{len(answers.counts)} of {len(parts.population)} clients"
+    whose = f"{len(names)} of {len(population)} clients"
     priced = "noised histograms, which are in the guarantee" if parts.plan.priced else "exact histograms, not protected"
-    return f"ranges asked of {whose} by {priced}: {told}"
+    return ranges, f"ranges asked of {whose} by {priced}: {told}"
 
 
 def _asked_for(note: str, ranges: dict[str, Range]) -> str:

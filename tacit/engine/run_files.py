@@ -11,10 +11,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from tacit.engine import per_client
-from tacit.engine.run_shapes import ACCURACY, PerClient, Summary
+from tacit.engine.run_shapes import ACCURACY, Audited, PerClient, Summary
 from tacit.errors import BadInput, TacitError
 from tacit.experiment import Experiment
 
+AUDIT = "audit.json"  # what the audit of a run found, and how often it was looked at
 NUMBERS = ("uplink_bytes", "downlink_bytes", "seconds")  # what every record has
 CLIENTS = {"names": list, "records": list, "limits": list, "classes": list, "labels": list, "together": int}
 
@@ -47,6 +48,17 @@ class RunFiles:
             raise BadInput(f"{path} is damaged: it lacks what a run writes there.") from None
         if known and not len(known.clients) == len(known.values) == len(known.intervals):
             raise BadInput(f"{path} is damaged: its lists do not fit together.")
+        return found
+
+    @cached_property
+    def audit(self) -> dict[str, Any] | None:
+        """What the audit of the run's canaries found, where somebody has looked. Raises BadInput where it is damaged."""
+        path = self.folder / AUDIT
+        found = _table(path, {})
+        try:
+            _ = Audited(**found) if found else None
+        except (ValidationError, TypeError):
+            raise BadInput(f"{path} is damaged: audit the run again.") from None
         return found
 
     @property

@@ -104,3 +104,59 @@ class PerClient(BaseModel):
     clients: list[str]
     values: list[Finite | None]
     intervals: list[tuple[Finite, Finite] | None]
+
+
+class _AsRun(BaseModel):
+    epsilon: Finite | None
+    low: Finite
+    high: float | None
+
+
+class _AuditedGroup(BaseModel):
+    clients: Count
+    canaries: Count
+    promised: Finite
+    no_assumption: Finite
+    within_family: Finite
+    measured: _AsRun
+    rejected: str
+
+
+class _Roc(BaseModel):
+    false: list[Finite]
+    true: list[Finite]
+    most: list[Finite]
+
+
+class _Scores(BaseModel):
+    at: list[Finite]
+    seen_in: list[Finite] = Field(alias="in")
+    out: list[Finite]
+    expected_in: list[Finite]
+    expected_out: list[Finite]
+
+
+class _ByRound(BaseModel):
+    round: list[Count]
+    promised: list[Finite]
+    measured: list[Finite]
+    low: list[Finite]
+    high: list[Finite]
+
+
+class _AuditPictures(BaseModel):
+    roc: _Roc
+    scores: _Scores
+    by_round: _ByRound
+    layers: list[tuple[str, Finite, Finite, Finite]]
+
+
+class Audited(BaseModel):
+    """What a page reads of a run's audit."""
+
+    looks: Count
+    sentence: str
+    rejected: bool
+    delta: Finite
+    groups: list[_AuditedGroup]
+    pictures: list[_AuditPictures]

@@ -1,5 +1,6 @@
 """What an experiment asks beside training: which queries, and the share of epsilon that each may cost."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tacit import check
@@ -57,6 +58,15 @@ def private_columns(data: DataSection) -> tuple[str, ...]:
     """The csv columns whose ranges are asked for, in alphabetical order."""
     numeric = data.options().get("numeric") if data.name == "csv" else None
     return tuple(sorted(name for name, said in numeric.items() if said == PRIVATE)) if isinstance(numeric, dict) else ()
+
+
+def read_with(data: DataSection, ranges: Mapping[str, tuple[float, float]]) -> DataSection:
+    """The section that reads rows with ranges which were found, in the place of those that it calls private.
+
+    >>> read_with(DataSection(name="csv", path="a.csv", numeric={"chol": "private"}), {"chol": (0.0, 512.0)}).options()["numeric"]
+    {'chol': (0.0, 512.0)}
+    """
+    return data.model_copy(update={"numeric": data.options()["numeric"] | dict(ranges), "wide": {}}) if ranges else data
 
 
 def refuse_per_client(experiment: "Experiment", why: str) -> None:

@@ -74,6 +74,10 @@ def refuse_attack(experiment: "Experiment") -> None:
         raise BadInput(
             f'run.engine = "{experiment.run.engine}" has no malicious clients: leave it out, or leave out [attack].'
         )
+    if experiment.audit.canaries:
+        raise BadInput(
+            "Canaries are held against what honest clients are promised: leave out audit.canaries, or leave out [attack]."
+        )
     if attack.noise == "none" and privacy.kind != "local":
         raise BadInput(
             'attack.noise = "none" is for the noise that clients add themselves (privacy.kind = "local"): leave it out.'

@@ -14,12 +14,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from tacit import check, plugin
 from tacit.errors import BadInput
 from tacit.experiment.attack import AttackSection
+from tacit.experiment.canaries import AuditSection
 from tacit.experiment.combinations import refuse_impossible
 from tacit.experiment.data import DataSection
 from tacit.experiment.privacy import PrivacySection
 from tacit.experiment.task import MetricSection, TaskSection
 from tacit.experiment.toml import dumps, parse_value
 from tacit.experiment.training import AggregateSection, ModelSection, ProtectSection, RunSection, TrainSection
+
+OPTIONAL = ("audit",)  # sections that a run knows nothing of unless they are said
 
 
 class Experiment(BaseModel):
@@ -40,6 +43,7 @@ class Experiment(BaseModel):
     privacy: PrivacySection = PrivacySection()
     aggregate: AggregateSection = AggregateSection()
     protect: ProtectSection = ProtectSection()
+    audit: AuditSection = AuditSection()
     run: RunSection = RunSection()
     attack: AttackSection | None = None
 
@@ -64,7 +68,12 @@ class Experiment(BaseModel):
 
     def toml(self) -> str:
         """The whole experiment, defaults included, as the text of a TOML file."""
-        return dumps(self.model_dump(exclude_none=True))
+        return dumps(self.said())
+
+    def said(self, **how: Any) -> dict[str, Any]:
+        """Every section as plain values; those that ask for nothing unless they are said are left out where they are not."""
+        values = self.model_dump(exclude_none=True, **how)
+        return {name: value for name, value in values.items() if value or name not in OPTIONAL}
 
 
 def shipped() -> list[str]:

@@ -59,6 +59,11 @@ class PrivacySection(Section):
     colluding: int | None = None
     groups: Literal[1, 2] | None = None
 
+    @property
+    def noise_said(self) -> bool:
+        """Whether the noise is said, and does not follow from budgets."""
+        return self.noise_multiplier is not None or self.noise_on_mean is not None
+
     @model_validator(mode="before")
     @classmethod
     def _first_clip(cls, values: Any) -> Any:

@@ -24,8 +24,8 @@ class MetricSection(Section):
     """`[metric]`: `choose` names the metric that stands for the run everywhere; the task's own unless it is said.
 
     With `per_client` a simulation also measures its final model on every client's own rows: numbers from raw data, for the
-    researcher, which no epsilon covers. `largest_error` is where the errors of a regression on clients' held-out rows are cut: no
-    noise covers a number without bound.
+    researcher, which no epsilon covers. `largest_error` is where the errors of a regression, and the log loss of a row, are cut on
+    clients' held-out rows: no noise covers a number without bound.
     """
 
     choose: str | None = None

@@ -62,6 +62,7 @@ def run_page(files: RunFiles, *, since: int = 0, live: bool = False) -> dict[str
         "labels": _labels(files.clients),
         "dropped": dropped(files.rounds, planned=planned, last=last),
         "refused": {"count": len(refused), "some": refused[:MOST_REFUSED]},
+        "audit": None if live else files.audit,
         "central": bool((files.clients or {}).get("all_pay")),
         "final": facts(files.summary) if files.summary else {},
         "notes": list((files.summary or files.clients or {}).get("notes") or []),

@@ -3,11 +3,14 @@ ledger have sealed. The ledger is read, never written.
 """
 
 import math
+from dataclasses import replace
+from decimal import ROUND_CEILING, Context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from tacit import metrics, tasks
 from tacit.build.parts import Parts, clients, model_size, population_id
 from tacit.data.dataset import Dataset
 from tacit.data.population import CRUMB, Population
@@ -16,7 +19,7 @@ from tacit.engine.describing import columns_asked
 from tacit.engine.ranges import query_of
 from tacit.errors import BudgetExhausted
 from tacit.experiment import Experiment
-from tacit.experiment.asking import WORDS, shares
+from tacit.experiment.asking import EVALUATION, WORDS, shares
 from tacit.privacy.guarantee import shown, shown_delta
 from tacit.privacy.kinds import kind_of
 from tacit.privacy.ledger import before as ledgers
@@ -26,45 +29,53 @@ from tacit.privacy.ledger.holdings import holdings
 from tacit.privacy.ledger.tables import ALL
 from tacit.privacy.plan import Plan
 from tacit.privacy.purse import Purse
+from tacit.privacy.queries.evaluation import Judgement, told_apart
+
+MOST_EPSILON = 1e6  # beyond, no noise is left to speak of
+CLOSE = 2e-3  # of an epsilon that is looked for
 
 
 def of_experiment(experiment: Experiment) -> list[dict[str, Any]]:
     """One row per budget group of the experiment's clients.
 
-    Raises BadInput where nothing is promised, LedgerError where the ledger would refuse a run, and BudgetExhausted where it has
-    left too little for one round.
+    Raises BadInput where nothing is promised, and for a metric that is none; LedgerError where the ledger would refuse a run, and
+    BudgetExhausted where budgets, or what it has left of them, pay for no round.
     """
+    metrics.load(tasks.chosen(experiment))
     privacy = experiment.privacy
     before = ledgers.read(Path(privacy.ledger), unit=privacy.unit_kept) if privacy.ledger else NOTHING
     dataset, _, population = clients(experiment, before=before)
     if privacy.ledger:
         _refuse(experiment, dataset, population, Path(privacy.ledger))
-    plan = kind_of(experiment).plan(experiment, population, size=model_size(experiment, dataset))
+    size = model_size(experiment, dataset)
+    plan = kind_of(experiment).plan(experiment, population, size=size)
     query_of(experiment, dataset, plan, population)  # all three refuse what would be asked for in vain
-    judged_by(experiment, dataset)
+    judged = judged_by(experiment, dataset)
     columns_asked(experiment, dataset)
     rows = plan.rows(Purse(experiment, population, before))
-    if not before.runs:
-        if shares(experiment) and not _paid(experiment, plan, rows):
-            raise BudgetExhausted(_too_dear(experiment))
-        return rows
     if not _paid(experiment, plan, rows):
-        raise BudgetExhausted(_exhausted(experiment, population, before))
+        raise BudgetExhausted(_exhausted(experiment, population, before, size=size))
+    note = tells_nothing(experiment, judged, plan, population) if judged and plan.priced else ""
+    rows = [row | {"note": note} for row in rows] if note else rows
+    if not before.runs:
+        return rows
     known = {"ledger": str(privacy.ledger), "ledger_runs": before.runs, "ledger_delta": before.of(ALL).delta}
     return [row | known for row in rows]
 
 
 def refuse_spent(parts: Parts) -> None:
-    """Refuses a run that could pay for no round after what other runs of its ledger have sealed, in the sentence of the plan.
+    """Refuses a run that could pay for no round, or not after what other runs of its ledger have sealed, as the plan does.
 
     Raises: BudgetExhausted, or LedgerError where the ledger would refuse the run whatever is left.
     """
     experiment, population, plan, before = parts.experiment, parts.population, parts.plan, parts.before
-    if not before.runs or not plan.priced or _paid(experiment, plan, plan.rows(Purse(experiment, population, before))):
+    if not plan.priced or not (before.runs or experiment.privacy.noise_said):  # noise made for a budget is within it
+        return
+    if _paid(experiment, plan, plan.rows(Purse(experiment, population, before))):
         return
     if experiment.privacy.ledger:
         _refuse(experiment, parts.dataset, population, Path(experiment.privacy.ledger))
-    raise BudgetExhausted(_exhausted(experiment, population, before))
+    raise BudgetExhausted(_exhausted(experiment, population, before, size=parts.params.numel()))
 
 
 def _paid(experiment: Experiment, plan: Plan, rows: list[dict[str, Any]]) -> bool:
@@ -79,16 +90,57 @@ def _refuse(experiment: Experiment, dataset: Dataset, population: Population, pa
     ledgers.refuse(path, population=population_id(experiment, population), conditions=conditions)
 
 
-def _too_dear(experiment: Experiment) -> str:
-    asked = " and ".join(f"{WORDS[query]} ({share:g} of epsilon)" for query, share in shares(experiment).items())
+def _too_dear(experiment: Experiment, population: Population, *, size: int) -> str:
+    asked = "".join(f"{WORDS[query]} ({share:g} of epsilon) and " for query, share in shares(experiment).items())
+    enough = enough_epsilon(experiment, population, size=size)
+    would = f"privacy.epsilon = {enough:g} would be enough" if enough < math.inf else "no epsilon would be enough"
     return (
-        f"Too few clients can pay for {asked} and one round of training: raise privacy.noise_multiplier, or leave it out, or"
-        " raise privacy.epsilon."
+        f"Too few clients can pay for {asked}one round of training with this noise: {would}; or raise the noise, or leave it out"
+        " and it follows from epsilon. Nothing was written."
     )
 
 
-def _exhausted(experiment: Experiment, population: Population, before: Before) -> str:
+def enough_epsilon(experiment: Experiment, population: Population, *, size: int) -> float:
+    """The smallest epsilon, rounded up to three digits, at which enough clients pay for a round, if all had the same."""
+
+    def pays(epsilon: float) -> bool:
+        equal = replace(population, epsilons=np.full(len(population), epsilon))
+        plan = kind_of(experiment).plan(experiment, equal, size=size)
+        return _paid(experiment, plan, plan.rows(Purse(experiment, equal, NOTHING)))
+
+    low, high = 0.0, float(np.min(population.epsilons))
+    while not pays(high):
+        low, high = high, 2 * high
+        if high > MOST_EPSILON:
+            return math.inf
+    while high - low > CLOSE * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if pays(middle) else (middle, high)
+    return float(Context(prec=3, rounding=ROUND_CEILING).create_decimal(repr(high)))
+
+
+def tells_nothing(experiment: Experiment, judged: Judgement, plan: Plan, population: Population) -> str:
+    """A sentence where the answers about held-out rows would tell no more than a coin does; empty where they tell something.
+
+    It follows from public numbers: the noise, and how many rows clients of these sizes are expected to hold out.
+    """
+    share, sensitive = experiment.data.held_out or 0.0, {"l2_squared": judged.l2_squared, "cells": judged.cells}
+    noises = [plan.query_noise(EVALUATION, index, **sensitive) for index in range(len(population))]
+    stds = np.array([noise.noise_std for noise in noises if noise is not None])
+    expected = np.maximum(1.0, population.sizes * share / (1 - share))
+    metric = metrics.key(tasks.chosen(experiment))
+    if len(stds) < len(expected) or told_apart(judged, metric, stds, expected):
+        return ""
+    return (
+        f"Note: beside its noise, {metrics.words(metric)} on about {expected.sum():.0f} held-out rows would tell no more than a"
+        " coin: raise privacy.evaluation_share, data.held_out or epsilon, or leave out data.held_out."
+    )
+
+
+def _exhausted(experiment: Experiment, population: Population, before: Before, *, size: int) -> str:
     """Why nobody can pay for a round, and what can be done."""
+    if not before.runs:
+        return _too_dear(experiment, population, size=size)
     privacy, runs = experiment.privacy, f"{before.runs} run{'s' * (before.runs != 1)}"
     gone, of = before.of(ALL), f"of the ledger {privacy.ledger}"
     if gone.delta + privacy.run_delta > privacy.delta * (1 + ROUNDING):

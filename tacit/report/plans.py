@@ -1,5 +1,6 @@
 """`tacit plan`: what noise costs and what a budget buys, before anything runs; the rows of experiments: tacit/report/planned.py."""
 
+from collections.abc import Sequence
 from decimal import ROUND_CEILING, Context
 from typing import Any
 
@@ -15,7 +16,14 @@ from tacit.privacy.accounting.calibrate import noise_multiplier as solve
 from tacit.privacy.guarantee import shown_delta
 from tacit.privacy.local.words import RELATION
 
-CAPTIONED = ("delta", "accountant", "guarantee", "ledger", "ledger_runs", "ledger_delta")
+CAPTIONED = ("delta", "accountant", "guarantee", "ledger", "ledger_runs", "ledger_delta", "note")
+WIDEST = 80  # columns of a terminal
+BRIEF = {
+    "noise_multiplier": "noise over clip",
+    "affordable_rounds": "rounds paid for",
+    "planned_rounds": "rounds planned",
+}
+KEPT = ("clients", "epsilon", "noise_multiplier", "affordable_rounds")  # of a table that is too wide
 
 
 def of_numbers(
@@ -75,10 +83,39 @@ def table(answer: dict[str, Any] | list[dict[str, Any]]) -> Table:
     caption = (
         f"{first['guarantee']}; delta {shown_delta(first['delta'])}; {first['accountant'].upper()}{_of_ledger(first)}"
     )
-    shown = Table(*(name.replace("_", " ") for name in names), caption=caption)
-    for row in answer:
-        shown.add_row(*(_span(name, row[name]) for name in names))
+    columns, words, aside = _fitted(answer, names)
+    shown = Table(caption=f"{caption}{aside}")
+    roomy = _width([max(map(len, column)) for column in columns]) <= WIDEST
+    for column, width in zip(columns, words, strict=True):
+        shown.add_column(column[0], width=None if roomy else width)
+    for row in zip(*(column[1:] for column in columns), strict=True):
+        shown.add_row(*row)
     return shown
+
+
+def _fitted(answer: list[dict[str, Any]], names: list[str]) -> tuple[list[list[str]], list[int], str]:
+    """The columns that fit a terminal, headings first, their longest words, and what stands below the table instead.
+
+    Headings become brief where there is no room, then what is the same in all rows goes below.
+    """
+    first, heads = answer[0], {name: name.replace("_", " ") for name in names}
+    brief, aside = {name: said for name, said in BRIEF.items() if name in heads}, ""
+    while True:
+        columns = [[heads[name], *(_span(name, row[name]) for row in answer)] for name in names]
+        words = [max(len(word) for text in column for word in text.split()) for column in columns]
+        same = [name for name in names if name not in KEPT and all(row[name] == first[name] for row in answer)]
+        if _width(words) <= WIDEST or not (brief or same):
+            return columns, words, aside
+        if brief:
+            heads, brief = heads | brief, {}
+        else:
+            aside += f"; {heads[same[-1]]} {_span(same[-1], first[same[-1]])}"
+            names = [name for name in names if name != same[-1]]
+
+
+def _width(columns: Sequence[int]) -> int:
+    """How wide a table of such columns is, with its lines."""
+    return sum(columns) + 3 * len(columns) + 1
 
 
 def _of_ledger(row: dict[str, Any]) -> str:

@@ -17,6 +17,7 @@ from tacit import metrics
 from tacit.build.parts import Parts
 from tacit.compare.values import size
 from tacit.engine.at_clients import in_words
+from tacit.engine.describing import FILE as STATS_FILE
 from tacit.engine.history import History
 from tacit.experiment import Experiment
 from tacit.privacy.guarantee import seen_by_more, shown, shown_delta, with_others
@@ -221,8 +222,15 @@ def closing(history: History, console: Console) -> None:
             " left of epsilon or delta pays for none. `tacit plan` says which, before a run begins."
         )
     console.print(Text(f"Files: {history.out} ({', '.join(kept)})"))
+    say_stats(history.out, console)
     if history.ledger and history.ledger.path.parent != history.out:
         console.print(Text(f"Ledger: {history.ledger.path}"))
+
+
+def say_stats(folder: Path, console: Console) -> None:
+    """Where the statistics lie that were asked for with a run, and how they are read; nothing where none were."""
+    if (folder / STATS_FILE).is_file():
+        console.print(Text(f"Statistics: {folder / STATS_FILE} (tacit stats {folder})"))
 
 
 def show_promise(summary: dict[str, Any], console: Console, folder: Path) -> None:

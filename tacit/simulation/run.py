@@ -14,8 +14,10 @@ from rich.progress import Progress
 
 from tacit import metrics
 from tacit.build.parts import Parts, build, written
+from tacit.canaries.plan import sizes_of
 from tacit.data.given import Dataset
 from tacit.engine.at_clients import evaluate_at_clients, judged_by
+from tacit.engine.canaries import planted
 from tacit.engine.describing import columns_asked, describe
 from tacit.engine.evaluate import evaluate
 from tacit.engine.folder import first_free, open_folder, refuse_other_parts, refuse_taken
@@ -79,7 +81,7 @@ def run(
         folder = open_folder(path, experiment, resume=resume, force=force, resolved=written(parts), before=before)
         stack.callback(folder.close)
         first = parts  # whose rows the ledger knows: as they were read, before any private range was asked for
-        parts = with_trainer(ranged(first, folder), folder)
+        parts = planted(with_trainer(ranged(first, folder), folder), folder)
         trainer = _trainer(parts, stack)
         if hear is not None:
             trainer = overheard(trainer, hear)
@@ -126,6 +128,7 @@ def _refuse_in_vain(parts: Parts, *, resume: bool) -> None:
     metrics.load(chosen(experiment))
     judged_by(experiment, parts.dataset)
     columns_asked(experiment, parts.dataset)
+    sizes_of(parts)
     if resume:
         return
     refuse_spent(parts)

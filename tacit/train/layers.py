@@ -8,7 +8,7 @@ forward pass.
 
 from collections.abc import Callable
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +19,7 @@ from tacit.train.per_example import Dense, Form, Outer, Product, Table
 Conv = nn.Conv1d | nn.Conv2d | nn.Conv3d
 Uses = list[tuple[torch.Tensor, torch.Tensor]]
 Rule = Callable[[Any, Uses, int], dict[str, Form]]
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def linear(layer: nn.Linear, uses: Uses, batch: int) -> dict[str, Form]:
@@ -146,16 +147,26 @@ def added(parts: list[torch.Tensor]) -> torch.Tensor:
     return parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
 
 
-RULES: dict[type[nn.Module], Rule] = {
-    nn.Linear: linear,
-    nn.Conv1d: conv,
-    nn.Conv2d: conv,
-    nn.Conv3d: conv,
-    nn.Embedding: embedding,
-    nn.LayerNorm: last_norm,
-    nn.RMSNorm: last_norm,
-    nn.GroupNorm: group_norm,
-    nn.InstanceNorm1d: instance_norm,
-    nn.InstanceNorm2d: instance_norm,
-    nn.InstanceNorm3d: instance_norm,
+LAYERS: dict[str, tuple[type[nn.Module], ...]] = {  # the layers with rules of their own, by what they do
+    "linear": (nn.Linear,),
+    "conv": (nn.Conv1d, nn.Conv2d, nn.Conv3d),
+    "embedding": (nn.Embedding,),
+    "last_norm": (nn.LayerNorm, nn.RMSNorm),
+    "group_norm": (nn.GroupNorm,),
+    "instance_norm": (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d),
 }
+
+
+def by_type(**functions: Function) -> dict[type[nn.Module], Function]:
+    """The function of every layer of `LAYERS`, by its type. Every kind needs one."""
+    return {layer: functions[kind] for kind, layers in LAYERS.items() for layer in layers}
+
+
+RULES: dict[type[nn.Module], Rule] = by_type(
+    linear=linear,
+    conv=conv,
+    embedding=embedding,
+    last_norm=last_norm,
+    group_norm=group_norm,
+    instance_norm=instance_norm,
+)

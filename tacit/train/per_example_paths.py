@@ -5,7 +5,7 @@ None can mix examples or remember them: the first runs a graph of operations tha
 gradient of one example at a time, of a model that is copied before each use (`fresh.py`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import torch
@@ -17,7 +17,7 @@ from tacit.losses import Losses
 from tacit.losses.cross_entropy import cross_entropy
 from tacit.train.flat import Block, blocks, trainable, views
 from tacit.train.fresh import fresh, twin
-from tacit.train.layers import RULES
+from tacit.train.layers import RULES, Rule
 from tacit.train.per_example import PART_FLOATS, Form, row_norms
 from tacit.train.rowwise import Unsupported
 from tacit.train.traced import Forward, traced
@@ -71,26 +71,13 @@ class BookKeeping:
             total = losses.sum()  # given the outputs' gradients instead, torch imports sympy: 32 MB in every site
         found = torch.autograd.grad(total, tape.edges, allow_unused=True) if tape.edges else ()
         with torch.no_grad():
-            forms = self._forms(tape, found, len(y))
+            forms = tape.forms(found, len(y), layers=self.layers, blocks_of=self.blocks_of, rules=RULES)
             squares = [form.squared_norms() for _, form in forms] or [out.new_zeros(len(y))]
             norms = sum(squares[1:], start=squares[0]).sqrt_()
             weights = clip_weights(norms, clip)
             for block, form in forms:
                 form.add_weighted(weights, block.of(out))
         return norms, losses.detach()
-
-    def _forms(self, tape: "Tape", found: tuple[torch.Tensor | None, ...], batch: int) -> list[tuple[Block, Form]]:
-        """The gradients of every trainable parameter that was used, in the form its layer's rule gives them."""
-        uses: dict[int, list[tuple[torch.Tensor, torch.Tensor]]] = {}
-        for index, a, d in zip(tape.order, tape.inputs, found, strict=True):
-            if d is not None:
-                uses.setdefault(index, []).append((a, d))
-        return [
-            (self.blocks_of[index][name], form)
-            for index, pairs in uses.items()
-            for name, form in RULES[type(self.layers[index])](self.layers[index], pairs, batch).items()
-            if name in self.blocks_of[index]
-        ]
 
 
 class Tape:
@@ -120,6 +107,30 @@ class Tape:
             self.inputs.append(a)
             self.versions.append(a._version)
             self.edges.append(get_gradient_edge(output))
+
+    def forms(
+        self,
+        found: Sequence[torch.Tensor | None],
+        batch: int,
+        *,
+        layers: Sequence[nn.Module],
+        blocks_of: Sequence[Mapping[str, Block]],
+        rules: Mapping[type[nn.Module], Rule],
+    ) -> list[tuple[Block, Form]]:
+        """The gradients of every trainable parameter that was used, in the form its layer's rule gives them.
+
+        `found` are the gradients of the recorded outputs, in their order; None where nothing depends on one.
+        """
+        uses: dict[int, list[tuple[torch.Tensor, torch.Tensor]]] = {}
+        for index, a, d in zip(self.order, self.inputs, found, strict=True):
+            if d is not None:
+                uses.setdefault(index, []).append((a, d))
+        return [
+            (blocks_of[index][name], form)
+            for index, pairs in uses.items()
+            for name, form in rules[type(layers[index])](layers[index], pairs, batch).items()
+            if name in blocks_of[index]
+        ]
 
 
 class Vmapped:

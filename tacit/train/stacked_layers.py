@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from tacit.train.layers import LAYERS, Conv, Rule, Uses, by_type, joined, padded
 from tacit.train.layers import RULES as ALONE
-from tacit.train.layers import Conv, Rule, Uses, joined, padded
 from tacit.train.per_example import Dense, Form, Product
 
 Own = Mapping[str, torch.Tensor]  # (client, *shape of the parameter)
@@ -201,17 +201,12 @@ def conv_forms(layer: Conv, uses: Uses, batch: int) -> dict[str, Form]:
     return {"weight": weight, "bias": Dense(bias[0] if len(bias) == 1 else torch.stack(bias).sum(0))}
 
 
-STACKED: dict[type[nn.Module], Stacked] = {
-    nn.Linear: linear,
-    nn.Conv1d: conv,
-    nn.Conv2d: conv,
-    nn.Conv3d: conv,
-    nn.Embedding: embedding,
-    nn.LayerNorm: last_norm,
-    nn.RMSNorm: last_norm,
-    nn.GroupNorm: group_norm,
-    nn.InstanceNorm1d: instance_norm,
-    nn.InstanceNorm2d: instance_norm,
-    nn.InstanceNorm3d: instance_norm,
-}
-RULES: dict[type[nn.Module], Rule] = ALONE | {nn.Conv1d: conv_forms, nn.Conv2d: conv_forms, nn.Conv3d: conv_forms}
+STACKED: dict[type[nn.Module], Stacked] = by_type(
+    linear=linear,
+    conv=conv,
+    embedding=embedding,
+    last_norm=last_norm,
+    group_norm=group_norm,
+    instance_norm=instance_norm,
+)
+RULES: dict[type[nn.Module], Rule] = ALONE | dict.fromkeys(LAYERS["conv"], conv_forms)

@@ -13,7 +13,6 @@ from torch import nn
 from tacit.losses import Losses
 from tacit.train.flat import Block, blocks, trainable
 from tacit.train.fresh import fresh
-from tacit.train.per_example import Form
 from tacit.train.per_example_paths import Tape, clip_weights, unsupported
 from tacit.train.rowwise import Unsupported
 from tacit.train.stacked_layers import RULES, STACKED
@@ -132,7 +131,8 @@ class StackedModel(Rows):
         found = torch.autograd.grad(total, tape.edges, allow_unused=True) if tape.edges else ()
         sums = torch.zeros_like(self.rows(theta[0], clients))
         with torch.no_grad():
-            forms = self._forms(tape, found, len(losses))
+            layers = [layer.layer for layer in self.layers]
+            forms = tape.forms(found, len(losses), layers=layers, blocks_of=self.own_blocks, rules=RULES)
             squares = [form.squared_norms() for _, form in forms] or [losses.new_zeros(len(losses))]
             norms = sum(squares[1:], start=squares[0]).sqrt_().view(mask.shape)
             weights = clip_weights(norms, clip) * mask
@@ -147,18 +147,6 @@ class StackedModel(Rows):
         for layer, named in zip(self.layers, self.own_blocks, strict=True):
             layer.own = {part: own[block.name] for part, block in named.items()}
         return [own[block.name] for block in self.blocks]
-
-    def _forms(self, tape: "Kept", found: Sequence[torch.Tensor | None], batch: int) -> list[tuple[Block, Form]]:
-        uses: dict[int, list[tuple[torch.Tensor, torch.Tensor]]] = {}
-        for index, a, d in zip(tape.order, tape.inputs, found, strict=True):
-            if d is not None:
-                uses.setdefault(index, []).append((a, d))
-        return [
-            (self.own_blocks[index][name], form)
-            for index, pairs in uses.items()
-            for name, form in RULES[type(self.layers[index].layer)](self.layers[index].layer, pairs, batch).items()
-            if name in self.own_blocks[index]
-        ]
 
 
 class Gradients:

@@ -43,7 +43,7 @@ def test_a_property_is_a_group_of_classes_or_a_value_of_a_column():
     ):
         with pytest.raises(BadInput, match=words):
             wrong.of(data, data.x, data.y)
-    for options in ({}, {"column": "ward"}, {"value": "b"}, {"classes": [1], "column": "ward", "value": "b"}):
+    for options in ({"column": "ward"}, {"value": "b"}, {"classes": [1], "column": "ward", "value": "b"}):
         with pytest.raises(BadInput, match="Say which rows have the property"):
             attacks.load("property", **options)
 
@@ -90,12 +90,16 @@ def test_updates_that_differ_in_one_direction_are_told_apart_and_equal_ones_are_
     assert 0.4 < np.mean(blind[:200, None] > blind[None, 200:]) < 0.6
 
 
-@pytest.mark.parametrize(
-    ("classes", "words"), [([], "Say which"), (["11"], "with.classes"), (list(range(10)), "Every row")]
-)
+@pytest.mark.parametrize(("classes", "words"), [(["11"], "with.classes"), (list(range(10)), "Every row")])
 def test_a_property_that_no_row_or_every_row_has_is_refused(tmp_path, classes, words):
     with pytest.raises(BadInput, match=words):
         attacks.attack("property", SMALL, out=tmp_path, options={"classes": classes})
+
+
+def test_without_a_word_the_property_is_the_first_class_and_numbers_have_none():
+    assert str(attacks.find("property")().wanted(("no", "yes"))) == "class no"
+    with pytest.raises(BadInput, match="Say which rows have the property"):
+        attacks.find("property")().wanted(())
 
 
 def test_clients_that_all_have_one_kind_of_row_are_refused_by_name_of_the_property(tmp_path):

@@ -41,16 +41,15 @@ def test_a_rejected_claim_is_exit_code_3_with_one_sentence(tmp_path):
     words = ["audit", "small.toml", "--mechanism", "--plant", "layer", "--trainer", "one by one"]
     done = ready.tacit(*words, cwd=tmp_path).wait(300)
     assert done.returncode == 3, done.stderr
-    assert "The claim is rejected: one by one: less noise than is priced in 1.bias" in done.stdout
+    assert "The claim is rejected: one by one: less noise than is priced" in done.stdout
     assert sorted(path.name for path in tmp_path.iterdir()) == ["small.toml"]  # nothing is written
 
 
 def test_without_a_word_what_to_audit_it_is_exit_code_2(tmp_path):
     done = ready.tacit("audit", "digits", cwd=tmp_path).wait(300)
     assert done.returncode == 2
-    assert done.stderr.strip() == (
-        "Say what to audit: `tacit audit EXPERIMENT --mechanism` measures noise, clip and rate as run."
-    )
+    assert done.stderr.startswith("Say what to audit: `tacit audit FOLDER` the canaries of a run or a site")
+    assert len(done.stderr.strip().splitlines()) == 1
 
 
 def test_the_numbers_are_there_as_json(asked):

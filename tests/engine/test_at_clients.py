@@ -1,12 +1,15 @@
 """Evaluation on rows that clients hold out: parted record by record, asked once, paid for by those rows alone."""
 
+import io
 import json
+import re
 import sqlite3
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 
 import tacit
 from tacit.build.parts import build
@@ -17,6 +20,7 @@ from tacit.errors import BadData, BadInput, LedgerError
 from tacit.privacy.accounting import price
 from tacit.privacy.guarantee import sentence
 from tacit.privacy.queries.mechanism import NoisyCounts
+from tacit.report import plans
 from tacit.report.collect import run_page
 from tacit.report.planned import of_experiment
 from tacit.report.progress import facts
@@ -177,7 +181,8 @@ def test_answers_about_another_model_are_not_taken_for_this_one(small, tmp_path)
     assert at_clients.in_words(told).startswith("not known: ")
 
 
-def test_a_run_that_nobody_could_pay_for_ends_and_says_that_nothing_is_known(small, tmp_path):
+def test_a_run_that_nobody_could_pay_for_ends_and_says_that_nothing_is_known(small, tmp_path, monkeypatch):
+    monkeypatch.setattr("tacit.simulation.run.refuse_spent", lambda parts: None)  # which says so before anything runs
     history = run(small, tmp_path, privacy={"noise_multiplier": 0.05})
     assert history.summary["stopped"] == "budget"
     assert "No client can pay for the query 'evaluation'" in history.summary["at_clients"]["unknown"]
@@ -222,6 +227,36 @@ def test_a_model_that_mixes_examples_cannot_make_one_record_count_for_many(small
 def test_the_plan_shows_the_price_of_the_evaluation(small):
     rows = of_experiment(small(data=HELD, privacy={"evaluation_share": 0.5}))
     assert [row["evaluation_epsilon"][0] for row in rows] == [pytest.approx(e / 2, rel=0.01) for e in range(1, 7)]
+    assert not any("note" in row for row in rows)
+
+
+def test_a_plan_warns_of_an_evaluation_that_tells_no_more_than_a_coin(small):
+    (row,) = of_experiment(small(data=HELD, privacy={"evaluation_share": 0.01, "epsilon": 0.5, "accountant": "rdp"}))
+    assert re.search(r"accuracy on about \d+ held-out rows would tell no more than a coin", row["note"])
+    assert row["note"] not in render(plans.table([row]))
+
+
+def test_a_plan_refuses_a_metric_that_is_none(small):
+    with pytest.raises(BadInput, match="acuracy"):
+        of_experiment(small(metric={"choose": "acuracy"}))
+
+
+def render(table):
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(table)
+    return console.export_text()
+
+
+def test_a_plan_with_all_its_columns_fits_a_terminal_of_80(small):
+    """What is the same in all rows moves below the table where there is no room: no word is cut."""
+    numbers = {"delta": 1e-5, "accountant": "pld", "guarantee": "record level"}
+    names = ("noise_multiplier", "sampling_rate", "steps", "ranges_epsilon", "evaluation_epsilon", "stats_epsilon")
+    row = {"clients": 10, "epsilon": [1.234, 5.678], "epsilon_sealed": [0.1234, 4.321], **numbers}
+    row |= {name: [0.1234, 0.5678] for name in names} | {"planned_rounds": 100, "affordable_rounds": [100, 100]}
+    text = render(plans.table([row, row | {"epsilon": [9.0, 9.0]}]))
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= 80
+    assert "100" in text
 
 
 @pytest.mark.parametrize(
@@ -241,12 +276,23 @@ def test_what_no_ledger_would_pay_for_is_refused_when_it_is_said(small, changes,
         small(**{"data": HELD} | changes)
 
 
+def test_clients_say_their_log_loss_cut_at_a_declared_bound(small, tmp_path):
+    metric = {"choose": "log-loss", "largest_error": 6.0}
+    told = run(small, tmp_path, metric=metric, privacy={"kind": "none", "epsilon": None}).summary["at_clients"]
+    assert told["metric"] == "log_loss"
+    low, high = told["metrics"]["log_loss"]["interval"]
+    assert 0 < low <= told["metrics"]["log_loss"]["value"] <= high < 6.0
+    noised = run(small, tmp_path / "noised", metric=metric, privacy={"epsilon": 60.0}).summary["at_clients"]
+    assert noised["answered"] == noised["clients"] == 6
+    assert charges(tmp_path / "noised" / "ledger.db")
+
+
 def test_a_metric_that_cannot_be_asked_for_is_refused_before_anybody_pays(small, tmp_path):
-    with pytest.raises(BadInput, match="cannot be asked for log_loss"):
-        run(small, tmp_path / "run", metric={"choose": "log-loss"})
+    with pytest.raises(BadInput, match="cannot be asked for brier"):
+        run(small, tmp_path / "run", metric={"choose": "brier"})
     assert not (tmp_path / "run").exists()
-    with pytest.raises(BadInput, match="cannot be asked for log_loss"):
-        of_experiment(small(data=HELD, metric={"choose": "log-loss"}))
+    with pytest.raises(BadInput, match="cannot be asked for brier"):
+        of_experiment(small(data=HELD, metric={"choose": "brier"}))
 
 
 def table(tmp_path, name, rows):

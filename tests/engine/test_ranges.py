@@ -14,7 +14,6 @@ from tacit.build.parts import build
 from tacit.engine import asking
 from tacit.engine import ranges as asked_for
 from tacit.errors import BadInput, BudgetExhausted, LedgerError
-from tacit.federation.site.own_rows import refuse_undeployable
 from tacit.privacy.accounting import price
 from tacit.privacy.queries.mechanism import NoisyCounts
 from tacit.privacy.queries.ranges import Ranges
@@ -260,9 +259,11 @@ def test_the_plan_says_what_a_query_costs_and_refuses_one_that_is_in_vain_or_too
     dear = hospitals(privacy={"noise_multiplier": 0.2})
     with pytest.raises(BudgetExhausted, match=r"ranges of data.numeric \(0.05 of epsilon\) and one round"):
         of_experiment(dear)
-    with pytest.raises(BudgetExhausted, match="No client can pay for the query 'ranges'"):
+    with pytest.raises(
+        BudgetExhausted, match=r"one round of training with this noise: privacy.epsilon = [\d.]+ would be"
+    ):
         tacit.run(dear, out=tmp_path / "dear", page=False)
-    assert charges(tmp_path / "dear") == []
+    assert not (tmp_path / "dear").exists()
 
 
 def test_a_ledger_that_several_runs_share_counts_queries_of_all_of_them(hospitals, tmp_path):
@@ -301,10 +302,17 @@ def test_no_limit_has_no_share_and_a_wide_range_belongs_to_a_private_one(hospita
         build(hospitals(data={"wide": {"chol": [9, 9]}}))
 
 
-def test_a_deployment_refuses_what_it_cannot_ask_yet(hospitals):
-    data = {"partition": "natural", "test_path": "public.csv", "columns": ["age", "chol"]}
-    with pytest.raises(BadInput, match="does not ask its sites for the ranges"):
-        refuse_undeployable(hospitals(data=data))
+def test_rounded_noise_that_is_small_makes_no_empty_bin_count():
+    """Half a row is as far as 1.7 standard deviations of .3: a quantile of the Gaussian alone would be passed every third time."""
+    query, rng, sizes = Ranges(("chol",), (0,), (None,)), np.random.default_rng(0), np.full(3, 200)
+    for std in (0.2, 0.3, 0.45, 0.8, 3.0):
+        stds, true = np.full(3, std), np.zeros((3, query.cells))
+        true[:, 90] = sizes
+        first = query.found(list(true), sizes, stds)
+        wrong = sum(
+            query.found(list(true + np.rint(rng.normal(0, std, true.shape))), sizes, stds) != first for _ in range(400)
+        )
+        assert wrong <= 12, std  # 1 % of 400 is 4
 
 
 def test_a_folder_without_queries_has_no_answers(tmp_path):

@@ -1,4 +1,5 @@
 import json
+import re
 import sqlite3
 import tomllib
 from pathlib import Path
@@ -231,11 +232,17 @@ def test_the_run_stops_before_fewer_than_the_fewest_clients_take_part(small, tmp
     assert charged == set(range(len(history.rounds)))
 
 
-def test_a_budget_too_small_for_one_round_ends_before_anything_is_charged(small, tmp_path):
-    history = tacit.run(small(privacy={"noise_multiplier": 0.1}), out=tmp_path)
-    assert history.summary["stopped"] == "budget"
-    assert history.rounds == []
-    assert list(history.ledger.entries()) == []
+def test_a_budget_too_small_for_one_round_is_told_what_would_be_enough_before_anything_is_written(small, tmp_path):
+    privacy = {"noise_multiplier": 0.5, "accountant": "rdp"}
+    with pytest.raises(BudgetExhausted, match=r"privacy.epsilon = [\d.]+ would be enough") as caught:
+        tacit.run(small(privacy=privacy | {"epsilon": 1.0}), out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    enough = float(re.search(r"epsilon = ([\d.]+) would", str(caught.value)).group(1))
+    with pytest.raises(BudgetExhausted):
+        tacit.run(small(privacy=privacy | {"epsilon": 0.98 * enough}), out=tmp_path / "run")
+    history = tacit.run(small(privacy=privacy | {"epsilon": enough}), out=tmp_path / "run", page=False)
+    assert len(history.rounds) >= 1
+    assert history.guarantee.epsilon_max <= enough
 
 
 def test_two_runs_in_one_ledger_share_one_budget(small, tmp_path):

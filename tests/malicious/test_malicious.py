@@ -377,6 +377,7 @@ def test_an_attack_that_cannot_be_is_refused_in_one_sentence(attack, words):
             "leave out privacy.ledger",
         ),
         ({"run": {"engine": "flower-simulation"}}, "has no malicious clients"),
+        ({"privacy": {"kind": "local", "epsilon": 5.0}, "audit": {"canaries": 50}}, r"leave out audit\.canaries"),
     ],
 )
 def test_where_malicious_clients_cannot_be_simulated_they_are_refused(more, words):

@@ -144,6 +144,14 @@ def site_side(count, seed):
         asks = [
             {"kind": "hello", "experiment": text},
             {"kind": "agree", "run": RUN, "experiment": text, "roster": roster, "terms": terms, "releases": 3},
+            {
+                "kind": "agree",
+                "run": RUN,
+                "experiment": text,
+                "roster": roster,
+                "terms": terms,
+                "ranges": {"age": [0, 1]},
+            },
             {"kind": "train", "run": RUN, "round": 1, "terms": terms},
             {"kind": "open", "run": RUN, "round": 1, "group": "all"},
             {"kind": "count", "run": OTHER, "query": "evaluation"},

@@ -19,7 +19,7 @@ from tacit.data import names
 from tacit.data.arrays import class_indices, client_codes, features, numbers, one_label_each
 from tacit.data.dataset import Dataset, reading
 from tacit.data.held_out import Rows, dataset
-from tacit.errors import BadData
+from tacit.errors import BadData, BadInput
 
 ARRAYS = ("x", "y", "client", "x_test", "y_test")
 TOKENS = 2  # dimensions of rows of token numbers
@@ -32,7 +32,8 @@ class npz:
 
     `classes` are the labels as a list, a number c for 0..c-1 (also of rows of tokens), "from-data", or "numbers" where y are
     numbers, or rows of 0 and 1 for several labels. x is divided by the public constant `divide_by`. Without test rows
-    about `test_share` of the rows is held out, by a coin for each that is keyed by the run's seed.
+    about `test_share` of the rows is held out, by a coin for each that is keyed by the run's seed. `shape` is that of one row of x,
+    `label_shape` that of one of y; other rows are refused, and who has no rows knows by it what they look like.
     """
 
     path: str | None = None
@@ -40,12 +41,19 @@ class npz:
     test_path: str | None = None
     test_share: float = 0.2
     divide_by: float = 1.0
+    shape: tuple[int, ...] | None = None
+    label_shape: tuple[int, ...] = ()  # of rows of numbers, of 0 and 1, or of tokens
 
     def __post_init__(self) -> None:
         names.refuse_undeclared("npz", self.path, self.classes)
         if self.test_share != 0:  # 0: nobody's rows are made public
             check.probability(**{"data.test_share": self.test_share})
         check.positive(**{"data.divide_by": self.divide_by})
+        for key, sides in (("shape", self.shape or ()), ("label_shape", self.label_shape)):
+            for side in sides:
+                check.at_least(1, **{f"data.{key}": side})
+        if self.shape is None and self.label_shape:
+            raise BadInput("data.label_shape is for rows of y beside those of x: set data.shape too.")
 
     def load(self, *, seed: int, progress: Progress | None = None) -> Dataset:
         """Reads the arrays. Raises BadData naming the file and array, and the client and row of NaN or infinity."""
@@ -61,6 +69,7 @@ def rows_of(source: npz, *, seed: int) -> Dataset:
     )
     vocabulary = source.classes if isinstance(source.classes, int) and arrays["y"].ndim == TOKENS else 0
     how: dict[str, Any] = {"divide_by": source.divide_by, "tokens": vocabulary > 0}
+    _refuse_other_shapes(arrays, source)
     x = features(arrays.pop("x"), where=f"x of {path}", clients=clients, **how)
     test_path, tests = _tests(arrays, source)
     targets = [(arrays["y"], f"y of {path}", len(x))]
@@ -86,6 +95,14 @@ def rows_of(source: npz, *, seed: int) -> Dataset:
         notes=notes,
         encoder=reading(x, torch.from_numpy(codes[0]), class_names, divide_by=source.divide_by),
     )
+
+
+def _refuse_other_shapes(arrays: dict[str, np.ndarray], source: npz) -> None:
+    """Refuses rows of another shape than the declared one. Raises BadData."""
+    for name, wanted in (("x", source.shape), ("y", source.label_shape)) if source.shape is not None else ():
+        if arrays[name].shape[1:] != wanted:
+            found, key = list(arrays[name].shape[1:]), "data.shape" if name == "x" else "data.label_shape"
+            raise BadData(f"{name} of {source.path} has rows of shape {found}, and {key} says {list(wanted or ())}.")
 
 
 def read(path: str) -> dict[str, np.ndarray]:

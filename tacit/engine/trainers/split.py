@@ -6,9 +6,6 @@ Every client's batches and noise are its own, whichever device it is on, so anot
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import replace
-
-import torch
 
 from tacit.digest import question_mark
 from tacit.engine.trainers.processes import Reply
@@ -49,9 +46,4 @@ class Split:
             )
             parts = list(threads.map(train, range(count)))
         for message, info in (answer for part in parts for answer in part):
-            yield replace(message, tensors={name: at(tensor, home) for name, tensor in message.tensors.items()}), info
-
-
-def at(tensor: torch.Tensor, home: torch.device) -> torch.Tensor:
-    """A tensor where the server's part is."""
-    return tensor.to(home, non_blocking=True)
+            yield message.to(home), info

@@ -30,12 +30,14 @@ from tacit.federation.flower.muster import LOOK_SECONDS, Call, call_of, muster
 from tacit.federation.flower.narrate import ending, in_flowers_words, observer, say_refusals_once
 from tacit.federation.flower.parent import GRACE_SECONDS, end_with_parent
 from tacit.federation.flower.pulls import bound_pulls
+from tacit.federation.flower.ranges_of_sites import asked_of_sites, known, learn, with_ranges
 from tacit.federation.flower.remote_opening import Sites
 from tacit.federation.flower.trainer import OverGrid
 from tacit.federation.site.agreement import Terms, terms_of
 from tacit.federation.site.final_model import sent
 from tacit.federation.site.join import asked_of
 from tacit.federation.site.own_rows import public_rows, refuse_undeployable, refuse_unpinned, shape
+from tacit.federation.site.ranged import record_of
 from tacit.federation.site.roster import Roster
 from tacit.federation.site.sealed import seals_of
 from tacit.privacy.ledger.ledger import Ledger
@@ -152,9 +154,18 @@ def _serve(
     note_clients(parts, ledger, folder, simulated=False)
     common = {"kind": "agree", "run": folder.run, "experiment": parts.experiment.toml(), "roster": roster.record()}
     common |= {"releases": _releases(parts, ledger, folder)}
+    least = 1 if parts.algorithm.forgiving else experiment.train.min_clients
+    query, told = asked_of_sites(parts), known(folder)
+    common |= {"ranges": record_of(told.ranges)} if told else {}
     door = Door(grid, roster.names, terms, common, call.join_seconds)
     door.agree(here)
-    least = 1 if parts.algorithm.forgiving else experiment.train.min_clients
+    if query is not None and told is None:
+        told = learn(parts, ledger, folder, query, AtSites(grid, here, call.round_seconds), least=least)
+        common["ranges"] = record_of(told.ranges)
+        door.agree(here)  # once more: now to these ranges
+    if told is not None:
+        parts = with_ranges(parts, told, seals)
+        note_clients(parts, ledger, folder, simulated=False)
     patience, odd = call.round_seconds, partial(oddity, parts)
     trainer = OverGrid(grid, folder, here, roster.names, terms, patience, least, door, odd)
     sites.trainer = trainer

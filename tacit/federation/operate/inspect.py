@@ -1,7 +1,6 @@
 """`tacit deploy check`: what is wrong with a federation, or with one site's folder, before anything runs."""
 
 import hashlib
-import json
 import os
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
@@ -9,6 +8,7 @@ from pathlib import Path
 
 import tacit
 from tacit.engine.folder import refuse_taken
+from tacit.engine.run_files import read
 from tacit.errors import BadInput, TacitError
 from tacit.experiment import Experiment
 from tacit.federation.operate.certificates import signed_by
@@ -153,8 +153,11 @@ def _results(federation: Federation) -> Iterator[Finding]:
     if not (results / "experiment.toml").exists():
         return
     if (results / "summary.json").exists():
-        rounds = json.loads((results / "summary.json").read_text("utf-8"))["rounds"]
-        yield Finding(f"{results} holds a run that is finished ({rounds} rounds); {anew}")
+        try:
+            rounds = (read(results).summary or {})["rounds"]
+            yield Finding(f"{results} holds a run that is finished ({rounds} rounds); {anew}")
+        except BadInput as error:
+            yield Finding(str(error), wrong=True)
         return
     lines = (results / "rounds.jsonl").read_text("utf-8").count("\n") if (results / "rounds.jsonl").exists() else 0
     yield Finding(f"{results} holds a run that is not finished ({lines} rounds); `up --resume` goes on with it, {anew}")

@@ -18,10 +18,10 @@ from tacit.federation.operate.finding import Finding
 from tacit.federation.operate.processes import reach
 from tacit.federation.site.consent import digest, refuse_beyond
 from tacit.federation.site.greeting import proposed
-from tacit.federation.site.join import own_path, read_parted
 from tacit.federation.site.layout import LEDGER, PROPOSAL
 from tacit.federation.site.limits import Limits, read_limits
 from tacit.federation.site.own_rows import OWN_FILES, own_model
+from tacit.federation.site.reading import own_path, read_parted
 from tacit.federation.site.site import Site
 from tacit.privacy.guarantee import shown
 from tacit.privacy.kinds import kind_of

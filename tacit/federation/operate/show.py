@@ -1,6 +1,5 @@
 """What the operator of a trial sees."""
 
-import json
 import time
 from pathlib import Path
 from typing import Any
@@ -10,13 +9,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tacit.engine.run_files import read
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.federation.operate.inspect import refuse_wrong
 from tacit.federation.operate.layout import open_federation
 from tacit.federation.operate.up import up
 from tacit.privacy.guarantee import shown
-from tacit.report.progress import facts, round_line, show_promise
+from tacit.report.progress import facts, round_line, say_stats, show_promise
 from tacit.stopping import exit_code
 
 
@@ -58,9 +58,8 @@ def trial(folder: Path, *, resume: bool, force: bool, console: Console) -> None:
 
 def finished(results: Path) -> dict[str, Any] | None:
     """The summary of a run that did all its rounds, else None: one that ran out of budget may go on once a site allows more."""
-    path = results / "summary.json"
-    summary = json.loads(path.read_text("utf-8")) if path.exists() else {}
-    return summary if summary.get("stopped") == "rounds" else None
+    summary = read(results).summary if (results / "summary.json").exists() else None
+    return summary if summary and summary.get("stopped") == "rounds" else None
 
 
 def closing(summary: dict[str, Any], results: Path, console: Console) -> None:
@@ -74,6 +73,7 @@ def closing(summary: dict[str, Any], results: Path, console: Console) -> None:
     console.print(table)
     show_promise(summary, console, results)
     console.print(Text(f"Files: {results}"))
+    say_stats(results, console)
     page = results / "report.html"
     if page.is_file():
         console.print(Text(f"Report: {page}"))

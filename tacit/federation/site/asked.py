@@ -11,7 +11,9 @@ from tacit import parse
 from tacit.errors import BadInput, Refused
 from tacit.federation.site.agreement import Terms
 from tacit.federation.site.layout import RUN_NAME
+from tacit.federation.site.ranged import ranges_from
 from tacit.federation.site.roster import Roster
+from tacit.privacy.queries.ranges import Range
 
 MOST_EXPERIMENT = 1 << 17  # characters of an experiment's text
 MOST_EVENT = 2_000
@@ -31,7 +33,7 @@ class Agree:
     """Will you take part in this run, with these sites, on these terms?
 
     `releases` is how many models the run will have released at most, where everybody pays for all of them (central DP): more
-    than the agreed rounds where a server had to repeat some.
+    than the agreed rounds where a server had to repeat some. `ranges` are those of the run's private columns, once they are known.
     """
 
     run: str
@@ -39,6 +41,7 @@ class Agree:
     roster: Roster
     terms: Terms
     releases: int | None
+    ranges: dict[str, Range] | None = None
 
 
 @dataclass(frozen=True)
@@ -123,11 +126,12 @@ def _hello(ask: dict[str, Any]) -> Hello:
 
 
 def _agree(ask: dict[str, Any]) -> Agree:
-    releases = ask.pop("releases", None)
+    releases, ranges = ask.pop("releases", None), ask.pop("ranges", None)
     run, text, roster, terms = parse.fields(ask, "run", "experiment", "roster", "terms", what="A proposal")
     if releases is not None:
         releases = parse.whole(releases, what="The number of releases", most=MOST_ROUNDS)
-    return Agree(_run(run), _experiment(text), Roster.of(roster), terms_from(terms), releases)
+    found = None if ranges is None else ranges_from(ranges)
+    return Agree(_run(run), _experiment(text), Roster.of(roster), terms_from(terms), releases, found)
 
 
 def _train(ask: dict[str, Any]) -> Train:

@@ -15,9 +15,10 @@ from tacit.digest import mark, tensor_bytes
 from tacit.engine.asking import Query, released
 from tacit.engine.at_clients import Evaluation, judged_by
 from tacit.engine.describing import columns_asked
+from tacit.engine.ranges import ranges_asked
 from tacit.engine.wire import pack
 from tacit.errors import Refused
-from tacit.experiment.asking import EVALUATION
+from tacit.experiment.asking import EVALUATION, RANGES, STATS
 from tacit.federation.site import layout, outbox, store
 from tacit.federation.site.agreement import Agreement
 from tacit.federation.site.broadcast import read_broadcast
@@ -66,7 +67,7 @@ def answer(site: Path, joined: Joined, query: str, body: bytes) -> bytes:
     Raises: Refused for other parameters, for another question than the first, and where an answer that was paid for is lost and
     cannot be given again bit for bit; BudgetExhausted; LedgerError, OSError.
     """
-    asked, client, question = _evaluation(joined, body) if query == EVALUATION else _columns(joined, body)
+    asked, client, question = COUNTED[query](joined, body)
     noise = joined.parts.plan.query_noise(query, client.index, l2_squared=asked.l2_squared, cells=asked.cells)
     folder = store.make_folder(_folder(site, joined.agreement, query))
     outbox.bind(folder, ONLY, body, called=f"The query {query}")
@@ -95,6 +96,17 @@ def _columns(joined: Joined, body: bytes) -> Counted:
     if query is None or body:
         raise Refused("This run asks for no statistics, or the question has more than its name.")
     return query, joined.client, ""
+
+
+def _ranges(joined: Joined, body: bytes) -> Counted:
+    """The private columns, of the rows that are trained on, as they stand in the file."""
+    query = ranges_asked(joined.parts.experiment, joined.parts.dataset)
+    if query is None or body:
+        raise Refused("This run asks for no ranges, or the question has more than its name.")
+    return query, joined.client, ""
+
+
+COUNTED = {EVALUATION: _evaluation, STATS: _columns, RANGES: _ranges}
 
 
 def _attempt(joined: Joined, asked: Query, client: Client, question: str) -> str:

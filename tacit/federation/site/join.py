@@ -15,33 +15,26 @@ from dp_accounting import DpEvent
 
 from tacit import models, parse, tasks
 from tacit.build.parts import Parts, assemble
-from tacit.data.dataset import Dataset
-from tacit.data.load import source
 from tacit.data.population import rows_mark
 from tacit.digest import mark, question_mark
 from tacit.engine.at_clients import judged_by
 from tacit.engine.describing import columns_asked
+from tacit.engine.ranges import ranges_asked
 from tacit.engine.trainers import make
 from tacit.engine.trainers.processes import Trainer
 from tacit.errors import BadInput, Refused
 from tacit.experiment import Experiment
-from tacit.experiment.asking import EVALUATION, STATS, shares
+from tacit.experiment.asking import EVALUATION, RANGES, STATS, shares
 from tacit.federation.site import layout
 from tacit.federation.site.agreement import Agreement, terms_of
 from tacit.federation.site.consent import refuse_beyond, refuse_crowd, refuse_device, refuse_parameters, refuse_steps
 from tacit.federation.site.limits import Limits, read_limits
-from tacit.federation.site.own_evaluation import HeldOut, parted
+from tacit.federation.site.own_canaries import with_own_canaries
+from tacit.federation.site.own_evaluation import HeldOut
 from tacit.federation.site.own_ledger import own_ledger
-from tacit.federation.site.own_rows import (
-    own_model,
-    own_rows,
-    refuse_paths,
-    refuse_undeployable,
-    refuse_unpinned,
-    shape,
-    unseen_rows,
-    without_held_out,
-)
+from tacit.federation.site.own_rows import own_model, refuse_paths, refuse_undeployable, refuse_unpinned, shape
+from tacit.federation.site.ranged import bound
+from tacit.federation.site.reading import own_path, read_parted
 from tacit.federation.site.roster import Roster
 from tacit.federation.site.sealed import seals_of
 from tacit.federation.site.wording import unknown
@@ -49,7 +42,8 @@ from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.wiring import Local
 from tacit.types import Budget, Client
 
-KEYS = ("name", "server", "data", "model", "device", "examples", "shape", "held_out")  # of site.toml
+KEYS = ("name", "server", "data", "model", "device", "examples", "shape", "held_out", "canaries")  # of site.toml
+NO_TEXTS = ("examples", "shape", "held_out", "canaries")
 MOST_WORDS = 500  # of a refusal that repeats parts of an experiment
 
 
@@ -84,15 +78,18 @@ class Joined:
         return mark("site", self.parts.releases.client(self.client), question_mark(question), fresh)
 
 
-def join(folder: Path, run: str, text: str, roster: Roster, *, local: Local | None = None) -> Joined:
+def join(
+    folder: Path, run: str, text: str, roster: Roster, *, local: Local | None = None, spends: bool = True
+) -> Joined:
     """Builds this site's own view of a run: plan, noise and price are computed here, not taken from the server.
 
     Guarantee: what can be refused without reading rows is refused before they are read, and too many local steps, or parameters
-    of a model that says its size, before a model is made. Nothing is charged, and nothing is written but an empty ledger and an
-    empty list of openings where there was none. Once the rows are read, only their number and shape can decide whether it
-    succeeds.
+    of a model that says its size, before a model is made. Nothing is charged, and nothing is written but an empty ledger, an empty
+    list of openings and the secret of the site's canaries where there was none. Once the rows are read, only their number and
+    shape can decide whether it succeeds.
 
-    Assumes: `roster` was read by `Roster.of`. `local` is training of somebody else's, on rows that Tacit never sees.
+    Assumes: `roster` was read by `Roster.of`. `local` is training of somebody else's, on rows that Tacit never sees. Whoever calls
+    it with `spends = False` charges nothing and answers nothing: then a budget that is lower than the roster's is no reason.
 
     Raises: Refused for what the site's files do not allow, for a roster that is wrong about this site, and for an experiment that
     cannot be used; BadInput or BadData for the site's own files; KeyRefused for its keys; LedgerError for its ledger.
@@ -103,9 +100,11 @@ def join(folder: Path, run: str, text: str, roster: Roster, *, local: Local | No
     refuse_device(experiment, settings)
     refuse_crowd(limits, roster)
     name = settings["name"]
-    rows, held, counted = read_parted(folder, experiment, settings, local=local)
+    rows, held, counted = read_parted(folder, experiment, settings, local=local, ranges=bound(folder, run))
     experiment = own_model(experiment, path=own_path("model", folder, settings))
-    index = _own_index(roster, name, rows=len(rows.y), limits=limits, experiment=experiment)
+    index = _own_index(roster, name, rows=len(rows.y), experiment=experiment)
+    if spends and roster.epsilons[index] > limits.epsilon:
+        raise Refused(f"The server asks for epsilon {roster.epsilons[index]:g}; the site allows {limits.epsilon:g}.")
     refuse_steps(limits, _steps(experiment, len(rows.y)))
     declared = models.size(
         experiment.model.name,
@@ -118,6 +117,7 @@ def join(folder: Path, run: str, text: str, roster: Roster, *, local: Local | No
     seals = seals_of(experiment, folder, run=run, site=name, text=text, roster=roster.record())
     own = None if seals else index  # the shares of a sum are sized for all of its clients
     parts = assemble(experiment, rows, population, own=own, elsewhere=True, seals=seals, local=local)
+    parts = with_own_canaries(folder, run, parts, index, settings)
     budget = Budget(limits.epsilon, experiment.privacy.run_delta, limits.unit)
     client = Client(index, name, budget, rows.x, rows.y, rows_mark(rows.x, rows.y))
     parameters = parts.params.numel()
@@ -151,6 +151,7 @@ def asked_of(parts: Parts, index: int) -> dict[str, DpEvent | None]:
         counted = {
             EVALUATION: judged_by(parts.experiment, parts.dataset),
             STATS: columns_asked(parts.experiment, parts.dataset),
+            RANGES: ranges_asked(parts.experiment, parts.dataset),
         }
         for query, one in counted.items():
             if one is not None:
@@ -172,8 +173,8 @@ def _steps(experiment: Experiment, rows: int) -> int:
 def read_settings(folder: Path) -> dict[str, Any]:
     """`site.toml`: the site's name, its server, where its rows and its model's weights are, and its device.
 
-    Guarantee: `name` is there, no key is unknown, and every value is a text but `examples`, `shape` and `held_out`, which are
-    checked where they are used.
+    Guarantee: `name` is there, no key is unknown, and every value is a text but `examples`, `shape`, `held_out` and
+    `canaries`, which are checked where they are used.
 
     Raises: BadInput, in one sentence that names the file and the key.
     """
@@ -189,7 +190,7 @@ def read_settings(folder: Path) -> dict[str, Any]:
     for key, value in settings.items():
         if key not in KEYS:
             raise BadInput(f"{path}: {unknown(key, KEYS)}")
-        if key not in ("examples", "shape", "held_out") and not isinstance(value, str):
+        if key not in NO_TEXTS and not isinstance(value, str):
             raise BadInput(f"{path}: expected {key} to be a text, got {value!r}.")
     return settings
 
@@ -212,55 +213,11 @@ def read_experiment(text: str) -> Experiment:
         raise Refused(f"The server's experiment cannot be used: {str(error)[:MOST_WORDS]}") from None
 
 
-def read_rows(folder: Path, experiment: Experiment, settings: dict[str, Any], *, local: Local | None) -> Dataset:
-    """The rows that a site trains on: as `read_parted`, without those that are held out."""
-    return read_parted(folder, experiment, settings, local=local)[0]
-
-
-def read_parted(
-    folder: Path, experiment: Experiment, settings: dict[str, Any], *, local: Local | None
-) -> tuple[Dataset, HeldOut | None, HeldOut | None]:
-    """The site's rows that it trains on, those that it holds out for itself, and those that the experiment holds out.
-
-    Where somebody else's code trains on rows that Tacit never sees, these are zeros of their number and shape.
-
-    Assumes: the experiment was accepted (`refuse_beyond`): what it names as its source is imported here and its options are
-    checked, and how rows are read is a question about their values.
-
-    Raises: Refused where rows are only declared and nobody else trains; BadInput for files and settings; BadData for rows, whose
-    text may quote a cell and must not be told to the server.
-    """
-    source(experiment.data)
-    if "examples" not in settings:
-        own = own_rows(experiment, name=settings["name"], path=own_path("data", folder, settings))
-        rows, held = parted(own, settings)
-        trained, counted = without_held_out(rows, experiment)
-        return trained, held, counted
-    if experiment.data.held_out is not None:
-        raise Refused("This site's rows are declared in site.toml only, so it can answer nothing about held-out ones.")
-    if "held_out" in settings:
-        raise BadInput(
-            "site.toml declares rows that Tacit never sees, so it can hold none of them out: leave out held_out."
-        )
-    if local is None:
-        raise Refused("This site's rows are declared in site.toml only, so its training must come through tacit_mod.")
-    examples = parse.whole(settings["examples"], what="examples in site.toml", least=1)
-    return unseen_rows(experiment, examples=examples, shape=settings.get("shape")), None, None
-
-
-def own_path(key: str, folder: Path, settings: dict[str, Any]) -> str | None:
-    """The path that site.toml has under a key, relative to the site's folder; None where it has none."""
-    path = settings.get(key)
-    return None if path is None else str(folder / Path(str(path)).expanduser())
-
-
-def _own_index(roster: Roster, name: str, *, rows: int, limits: Limits, experiment: Experiment) -> int:
+def _own_index(roster: Roster, name: str, *, rows: int, experiment: Experiment) -> int:
     """The site's index in a roster that tells the truth about it. Raises Refused."""
     if roster.names.count(name) != 1 or roster.delta != experiment.privacy.run_delta:
         raise Refused(f"The server's list of sites does not hold {name} once, under the experiment's delta.")
     index = roster.names.index(name)
-    if roster.epsilons[index] > limits.epsilon:
-        raise Refused(f"The server asks for epsilon {roster.epsilons[index]:g}; the site allows {limits.epsilon:g}.")
     if roster.sizes[index] != rows or roster.unit != experiment.privacy.unit_kept:
         raise Refused(f"The server's list of sites has another size or unit for {name} than the site declared.")
     return index

@@ -7,10 +7,14 @@
     ledger.db                             every charge; ledger.mark beside it says how far it had come
     log.jsonl                             what was asked and what was answered, in words
     .answer.lock                          whoever answers holds it
+    canaries.secret                       what the coins of the site's own canaries follow from
     openings-GROUP.db                     which sum of GROUP's reports the site has helped to open, by round
     runs/RUN/agreement.json               the run as the site accepted it
     runs/RUN/promise.txt                  what it was promised, in words
+    runs/RUN/ranges.json                  the ranges of its private columns, once they are known
     runs/RUN/held_out.jsonl               how the model did on rows that the site holds out, for its own people
+    runs/RUN/canaries.json                how many canaries the site planted in the run, and the hash of their coins
+    runs/RUN/canaries/                    what became of them, a file a round: `tacit audit` reads it
     runs/RUN/round-N.question             the hash of round N's one question
     runs/RUN/round-N.answer               the same hash, then the answer
     runs/RUN/opened-GROUP/round-N.answer  the same for the site's part of opening the sum of GROUP's reports
@@ -30,7 +34,8 @@ from tacit.errors import Refused
 SETTINGS, BUDGET, PROPOSAL, OWN_EXPERIMENT = "site.toml", "budget.toml", "proposal.toml", "experiment.toml"
 LEDGER, LOG, LOCK = "ledger.db", "log.jsonl", ".answer.lock"
 RUNS, AGREEMENT, PROMISE = "runs", "agreement.json", "promise.txt"
-HELD_OUT = "held_out.jsonl"
+HELD_OUT, RANGES = "held_out.jsonl", "ranges.json"
+CANARIES, COINS = "canaries.json", "canaries.secret"
 QUESTION, ANSWER = ".question", ".answer"
 COUNTED = "counted-"
 RUN_NAME = re.compile(r"[0-9a-f]{32}")  # it becomes a folder's name

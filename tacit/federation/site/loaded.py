@@ -32,9 +32,9 @@ class Loaded:
         """The run as it was built last, or None where it is not in memory; the budget file may have changed since."""
         return self._joined.get(run)
 
-    def build(self, run: str, text: str, roster: Roster) -> Joined:
+    def build(self, run: str, text: str, roster: Roster, *, spends: bool = True) -> Joined:
         """Builds a run anew, without holding it: what follows may still refuse it. Raises: as `join`."""
-        return self.joining(self.folder, run, text, roster, local=self.local)
+        return self.joining(self.folder, run, text, roster, local=self.local, spends=spends)
 
     def hold(self, joined: Joined) -> Joined:
         """Keeps a run in memory, lets the one go that was built longest ago, and returns it."""
@@ -44,17 +44,17 @@ class Loaded:
             self._joined.pop(next(iter(self._joined)))
         return joined
 
-    def current(self, agreed: Agreement) -> Joined:
+    def current(self, agreed: Agreement, *, spends: bool = True) -> Joined:
         """The run of an agreement, under the budget file as it is now.
 
         Guarantee: its limits are those on disk at this moment: where the file has changed, or the run is not in memory, the run
         is built again, which refuses what is no longer allowed and opens the ledger anew. What of the model does not train is
-        what was agreed. Raises: as `join`.
+        what was agreed. What does not spend is not held, for its budget may be less than the run's. Raises: as `join`.
         """
         held = self.get(agreed.run)
         if held is not None and held.limits == read_limits(self.folder):
             return held
-        built = self.build(agreed.run, agreed.experiment, Roster.of(agreed.roster))
+        built = self.build(agreed.run, agreed.experiment, Roster.of(agreed.roster), spends=spends)
         if built.agreement.terms.frozen != agreed.terms.frozen:
             raise Refused("The model's weights at this site are others than when the run was agreed: put those back.")
-        return self.hold(built)
+        return self.hold(built) if spends else built

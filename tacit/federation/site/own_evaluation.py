@@ -38,8 +38,12 @@ class HeldOut:
     y: torch.Tensor = field(repr=False)
 
 
-def parted(rows: Dataset, settings: dict[str, Any]) -> tuple[Dataset, HeldOut | None]:
+def parted(
+    rows: Dataset, settings: dict[str, Any], *, tossing: Dataset | None = None
+) -> tuple[Dataset, HeldOut | None]:
     """A site's rows without those that it holds out, and those; None where `site.toml` says nothing of it.
+
+    `tossing` are the same rows as they toss their coins, where they have been scaled since.
 
     Raises: BadInput for a share that is none, and where no row is left to train on.
     """
@@ -50,7 +54,8 @@ def parted(rows: Dataset, settings: dict[str, Any]) -> tuple[Dataset, HeldOut | 
         raise BadInput(
             f"Expected held_out in site.toml to be a share above 0 and at most {LARGEST_SHARE}, got {share!r}."
         )
-    held = torch.from_numpy(coins(rows.x, rows.y, share=share, seed=0, purpose=f"held out at {settings['name']}"))
+    by, purpose = tossing or rows, f"held out at {settings['name']}"
+    held = torch.from_numpy(coins(by.x, by.y, share=share, seed=0, purpose=purpose))
     if bool(held.all()):
         raise BadInput("held_out in site.toml leaves the site no row to train on: lower it.")
     return replace(rows, x=rows.x[~held], y=rows.y[~held]), HeldOut(rows.x[held], rows.y[held])

@@ -8,18 +8,18 @@ from typing import cast
 import torch
 
 from tacit.build.parts import clients
-from tacit.data.csv_columns import declared_classes, encoded_width, encoder_of
+from tacit.data.csv_columns import declared_classes, encoded_width
 from tacit.data.dataset import Dataset
-from tacit.data.held_out import NO_TEST_ROWS
 from tacit.data.load import load, source
-from tacit.data.names import FROM_DATA, NUMBERS
+from tacit.data.names import FROM_DATA
 from tacit.data.row_hashes import coins
 from tacit.data.sources.csv import csv
 from tacit.data.sources.npz import npz
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
-from tacit.experiment.asking import EVALUATION, RANGES, WORDS, shares
+from tacit.experiment.asking import EVALUATION
 from tacit.experiment.attack import NOBODY_MALICIOUS
+from tacit.federation.site.declared import declared
 from tacit.federation.site.own_evaluation import HeldOut
 
 OWN_FILES = ("csv", "npz")  # sources where every site has a file of its own; the others are shared out for a trial
@@ -66,10 +66,10 @@ def refuse_undeployable(experiment: Experiment) -> None:
         if data.partition != "natural":
             raise BadInput('In a deployment every site has its own rows: set data.partition = "natural".')
         options = data.options()
-        if "test_path" not in options and not (data.name == "csv" and options.get("test_share") == 0):
+        if "test_path" not in options and options.get("test_share") != 0:
             raise BadInput(
-                "The server of a deployment holds no client's rows: set data.test_path to public test rows, or, where the sites"
-                " have csv files and nobody has public rows, data.test_share = 0."
+                "The server of a deployment holds no client's rows: set data.test_path to public test rows, or, where nobody has"
+                " public rows, data.test_share = 0."
             )
         if "client_column" in options:
             raise BadInput("In a deployment every site has its own file: leave out data.client_column.")
@@ -77,12 +77,15 @@ def refuse_undeployable(experiment: Experiment) -> None:
             raise BadInput(
                 'In a deployment no site knows the labels of another: declare them, as in data.classes = ["no", "yes"].'
             )
-    if RANGES in shares(experiment):
-        raise BadInput(f"A deployment does not ask its sites for {WORDS[RANGES]} yet: declare them, or leave them out.")
     if experiment.privacy.level == "maximum":
         raise BadInput('In a deployment no site exceeds its own budget: set privacy.level = "own" or "minimum".')
     if experiment.privacy.ledger is not None:
         raise BadInput("In a deployment every site keeps its own ledger: leave out privacy.ledger.")
+    if experiment.audit.canaries is not None:
+        raise BadInput(
+            "In a deployment a site audits itself, and nobody else plants anything: leave out [audit], and set canaries in the"
+            " site.toml of whoever wants to."
+        )
     if experiment.train.control is not None:
         raise BadInput(
             "SCAFFOLD tells the clients of a round the control variates of all of them, which a deployment does not send: leave out"
@@ -113,7 +116,7 @@ def public_rows(experiment: Experiment) -> Dataset:
     if experiment.data.name not in OWN_FILES:
         return load(experiment.data, seed=experiment.run.seed)
     if "test_path" not in experiment.data.options():
-        return _declared(cast(csv, source(experiment.data)))
+        return declared(cast(csv | npz, source(experiment.data)))
     return _file(experiment, str(experiment.data.options()["test_path"]))
 
 
@@ -142,8 +145,12 @@ def own_rows(experiment: Experiment, *, name: str, path: str | None) -> Dataset:
     return replace(dataset, x=client.x, y=client.y, client=None)
 
 
-def without_held_out(rows: Dataset, experiment: Experiment) -> tuple[Dataset, HeldOut | None]:
+def without_held_out(
+    rows: Dataset, experiment: Experiment, *, tossing: Dataset | None = None
+) -> tuple[Dataset, HeldOut | None]:
     """A site's rows without those that the experiment holds out (`data.held_out`), and those; None where it holds out none.
+
+    `tossing` are the same rows as they toss their coins, where they have been scaled since.
 
     Guarantee: on which side a record is follows from the record, the share and the seed alone, by the coins of a simulation.
 
@@ -154,7 +161,8 @@ def without_held_out(rows: Dataset, experiment: Experiment) -> tuple[Dataset, He
         return rows, None
     if rows.mapped:
         raise BadInput("Rows that stay in a file are not divided: leave out data.held_out.")
-    held = torch.from_numpy(coins(rows.x, rows.y, share=share, seed=experiment.run.seed, purpose=EVALUATION))
+    by = tossing or rows
+    held = torch.from_numpy(coins(by.x, by.y, share=share, seed=experiment.run.seed, purpose=EVALUATION))
     if bool(held.all()):
         raise BadInput("data.held_out leaves the site no row to train on: it needs more rows, or a smaller share.")
     return replace(rows, x=rows.x[~held], y=rows.y[~held]), HeldOut(rows.x[held], rows.y[held])
@@ -187,19 +195,6 @@ def unseen_rows(experiment: Experiment, *, examples: int, shape: Sequence[int] |
     x, y = torch.zeros(1, *row).expand(examples, *row), torch.zeros(1, dtype=torch.int64).expand(examples)
     test_x, test_y = torch.zeros(2, *row), torch.zeros(2, dtype=torch.int64)
     return Dataset(data.name, x, y, test_x, test_y, class_names)
-
-
-def _declared(files: csv) -> Dataset:
-    """No rows, as they would be read: one of zeros stands for those that there are, and none is a test row.
-
-    Raises: BadInput where the columns or the classes are not declared.
-    """
-    classes = declared_classes(files)
-    if files.columns is None or not (classes or files.classes == NUMBERS):
-        raise BadInput("Without public test rows nothing shows how rows are read: list data.columns and data.classes.")
-    encoder = encoder_of(files, files.columns, classes)
-    x, y = torch.zeros(1, *encoder.shape), torch.zeros(1, dtype=torch.int64 if classes else torch.float32)
-    return Dataset("csv", x, y, x[:0], y[:0], classes, notes=(NO_TEST_ROWS,), encoder=encoder)
 
 
 def _file(experiment: Experiment, path: str) -> Dataset:

@@ -14,18 +14,20 @@ from typing import Any
 from tacit.engine.wire import unpack
 from tacit.errors import BadInput, BudgetExhausted, Refused, TacitError
 from tacit.experiment.asking import shares
-from tacit.federation.site import agreement, counted, final_model, layout, outbox, sealed, store
+from tacit.federation.site import agreement, counted, final_model, layout, outbox, own_canaries, sealed, store
 from tacit.federation.site.agreement import Agreement, Terms, refuse_other
 from tacit.federation.site.asked import Agree, Count, Hello, Keep, Open, Train, facts, question
 from tacit.federation.site.broadcast import read_broadcast, refuse_odd_word
 from tacit.federation.site.consent import refuse_beyond, refuse_crowd, refuse_device, refuse_parameters
 from tacit.federation.site.greeting import declaration
-from tacit.federation.site.join import join, read_experiment, read_rows, read_settings
+from tacit.federation.site.join import join, read_experiment, read_settings
 from tacit.federation.site.limits import Limits, read_limits
 from tacit.federation.site.loaded import Joining, Loaded
 from tacit.federation.site.log import discreet, note
 from tacit.federation.site.own_evaluation import judge
 from tacit.federation.site.pay import pay, payable, prepay, promise_of, refuse_spent, spent
+from tacit.federation.site.ranged import bind, refuse_unbound
+from tacit.federation.site.reading import read_rows
 from tacit.federation.site.roster import Roster
 from tacit.privacy.guarantee import shown
 from tacit.privacy.kinds import kind_of
@@ -133,6 +135,8 @@ class Site:
             refuse_spent(joined)
         agreement.write(self.folder, joined.agreement)
         promised = agreement.write_promise(self.folder, run, promise_of(joined))
+        if asked.ranges is not None and bind(self.folder, joined.agreement, joined.parts.experiment, asked.ranges):
+            joined = self._runs.build(run, text, roster)  # which reads the rows with them
         if joined.parts.plan.together:
             prepay(joined, asked.releases or 0)
         self._runs.hold(joined)
@@ -143,10 +147,13 @@ class Site:
         few = (
             f" What is left of the budget pays for {left} of the {terms.rounds} rounds." if left < terms.rounds else ""
         )
+        known = "".join(
+            f"; {name} is read from {low:g} to {high:g}" for name, (low, high) in (asked.ranges or {}).items()
+        )
         return (
             {"terms": asdict(terms)},
             b"",
-            f"{agreed}; a round costs {terms.event or 'nothing'}{once}.{few} {promised}",
+            f"{agreed}; a round costs {terms.event or 'nothing'}{once}{known}.{few} {promised}",
         )
 
     def _agree_alone(self, run: str) -> Agreement:
@@ -164,7 +171,7 @@ class Site:
         size, privacy = len(read_rows(self.folder, experiment, settings, local=self._local).y), experiment.privacy
         if shares(experiment):
             raise Refused(
-                "The server does not speak Tacit, so it asks no queries: leave out data.held_out and privacy.stats."
+                "The server does not speak Tacit, so it asks no queries: leave out data.held_out, privacy.stats and private ranges."
             )
         if kind_of(experiment).plans.trusts_server:
             raise Refused("The server does not speak Tacit, so it adds no noise: only local DP protects the site.")
@@ -185,14 +192,17 @@ class Site:
             self._runs.current(agreed)  # raises where the ledger does not know the answer
             return {"again": True}, answer, "Sent the kept answer again."
         counted.refuse_ended(self.folder, agreed)
+        refuse_unbound(self.folder, agreed)
         received = read_broadcast(body, agreed.terms)
         joined = self._runs.current(agreed)
         refuse_odd_word(joined, received)
         sealed.refuse_other_turn(joined.parts, received, asked.round)
         outbox.bind(folder, asked.round, body)
         pay(self.folder, joined, asked.round, body)
-        ((raw, _),) = joined.train(body, asked.round, [joined.client.index])
+        own_canaries.commit(folder, joined.parts)
+        ((raw, told),) = joined.train(body, asked.round, [joined.client.index])
         outbox.keep(folder, asked.round, body, raw)
+        own_canaries.keep_sight(self.folder, joined, asked.round, told)
         judge(self.folder, joined, received.tensors["params"], asked.round)
         epsilon = spent(joined)
         return (
@@ -224,17 +234,19 @@ class Site:
         joined = self._runs.current(agreed)  # raises where the ledger does not know the answer
         if raw is not None:
             return {"again": True, "epsilon": spent(joined)}, raw, "Sent the kept counts again."
+        refuse_unbound(self.folder, agreed, query=asked.query)
         raw = counted.answer(self.folder, joined, asked.query, body)
         epsilon = spent(joined)
         text = f"Answered the query {asked.query}; epsilon spent {shown(epsilon)} per {joined.limits.unit}."
         return {"again": False, "epsilon": epsilon}, raw, text
 
     def _keep(self, asked: Keep, body: bytes) -> Decision:
-        """The model that the run left, for the site's own use; it is public by then, so nothing is paid."""
+        """The model that the run left, for the site's own use: public by then, so nothing is paid, whatever is left of a budget."""
         agreed = agreement.read(self.folder, asked.run)
         if agreed is None:
             raise Refused("There is no agreement on this run: the server must ask for one first.")
-        kept = final_model.keep(self.folder, self._runs.current(agreed), body)
+        refuse_unbound(self.folder, agreed)
+        kept = final_model.keep(self.folder, self._runs.current(agreed, spends=False), body)
         return {}, b"", f"Kept the model that the run left: tacit predict {kept} new.csv"
 
     def _standing(self, run: str, round: int = 0) -> Agreement:

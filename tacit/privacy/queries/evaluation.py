@@ -13,17 +13,14 @@ from typing import Any, Protocol
 import numpy as np
 
 from tacit.errors import BadInput
+from tacit.privacy.queries.bounded import GRID, SURE, VALUES, Cells, Errors, Means, Values, ratio
 from tacit.privacy.queries.mechanism import Counts
 
 DRAWS = 1000  # of an interval
 MIDDLE = (0.025, 0.975)
-SURE = 3.0  # standard deviations of its noise: a class with fewer rows than that may have none
 SCORES = np.arange(-4.0, 4.5, 0.5)  # logits between which scores are told apart; 0 is where the answer changes
-GRID = 1 << 10  # steps of the largest error
+COIN = 0.95  # of all values: an interval as wide as that of a coin, which shows one side or the other
 MOST_CLASSES = 30  # of a table that has a cell for each two
-
-Cells = np.ndarray
-Values = dict[str, float | None]
 
 
 class Reading(Protocol):
@@ -81,7 +78,7 @@ class Hits(OneCell):
         return Counts(np.array([len(targets) - right, right]), self.l2_squared)
 
     def metrics(self, counts: Cells, *, std: float) -> Values:
-        return {"accuracy": _ratio(counts[1], counts.sum(), least=SURE * std * math.sqrt(2))}
+        return {"accuracy": ratio(counts[1], counts.sum(), least=SURE * std * math.sqrt(2))}
 
 
 @dataclass(frozen=True)
@@ -125,39 +122,8 @@ class Scores(OneCell):
         pairs = float(yes @ (np.cumsum(no) - no / 2))  # Mann and Whitney's U; a tie counts half
         enough = no.sum() > least and yes.sum() > least
         table = np.array([[part[:cut].sum(), part[cut:].sum()] for part in (no, yes)])
-        auroc = _ratio(pairs, float(no.sum() * yes.sum()), least=0.0) if enough else None
+        auroc = ratio(pairs, float(no.sum() * yes.sum()), least=0.0) if enough else None
         return {"auroc": auroc} | _of_table(table, least=least)
-
-
-@dataclass(frozen=True)
-class Errors:
-    """Sums of absolute and of squared errors, each cut at `largest`, in whole steps of a 1024th of it; and how many there are."""
-
-    largest: float
-    cells: int = 3
-    l2_squared: int = 3 * GRID**2
-
-    def count(self, targets: np.ndarray, predictions: np.ndarray) -> Counts:
-        error = np.abs(predictions.reshape(-1).astype(np.float64) - targets.reshape(-1)) / self.largest
-        error = np.where(np.isfinite(error), np.minimum(error, 1.0), 1.0)
-        parts = (np.ones(len(error)), error, error**2)
-        return Counts(np.array([int(np.rint(GRID * part).sum()) for part in parts]), self.l2_squared)
-
-    def metrics(self, counts: Cells, *, std: float) -> Values:
-        mean, square = (_ratio(part, counts[0], least=SURE * std, most=1.0) for part in counts[1:])
-        return {
-            "mae": None if mean is None else self.largest * mean,
-            "rmse": None if square is None else self.largest * math.sqrt(square),
-        }
-
-    def sampling(self, counts: Cells) -> Cells:
-        rows = max(float(counts[0]) / GRID, 1.0)
-        mean, square = (min(max(float(part) / max(float(counts[0]), GRID), 0.0), 1.0) for part in counts[1:])
-        spread = max(square - mean**2, 0.0), max(square - square**2, 0.0)  # errors are at most 1: E e^4 <= E e^2
-        return np.array([0.0, *(rows * GRID**2 * variance for variance in spread)])
-
-    def rows(self, counts: Cells) -> float:
-        return float(counts[0]) / GRID
 
 
 def judgement(
@@ -177,6 +143,14 @@ def judgement(
                 " cut."
             )
         return Errors(largest_error)
+    if (kind, metric) in VALUES:
+        bound = largest_error if metric == "log_loss" else 1.0
+        if bound is None:
+            raise BadInput(
+                "A log loss has no bound, so no noise covers it: set metric.largest_error, beyond which the loss of a held-out row"
+                " is cut."
+            )
+        return Means(kind, metric, bound)
     if kind in ("classification", "binary"):
         if metric == "accuracy" and classes > 2:
             return Hits()
@@ -195,10 +169,11 @@ def _asked_instead(kind: str, *, classes: int, numbers: int) -> list[str]:
     """The metrics that noised counts can tell of a task, as `metric.choose` spells them: what `judgement` takes."""
     if kind == "regression":
         return ["mae", "rmse"] if numbers == 1 else []
+    means = [metric.replace("_", "-") for task, metric in VALUES if task == kind]
     if kind not in ("classification", "binary"):
-        return []
+        return means
     table = ["balanced-accuracy", "f1"] if classes <= MOST_CLASSES else []
-    return ["accuracy", *table, *(["auroc"] if classes == 2 else [])]
+    return ["accuracy", *table, *(["auroc"] if classes == 2 else []), *means]
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,13 +206,26 @@ def combine(
     return Evaluated(values, max(0.0, judged.rows(stacked.sum(0))))
 
 
+def told_apart(judged: Judgement, metric: str, stds: np.ndarray, expected: np.ndarray) -> bool:
+    """Whether noised counts of so many expected records will tell more of a metric than a coin: its interval leaves something out.
+
+    >>> [told_apart(Hits(), "accuracy", np.array([std]), np.array([100.0])) for std in (2.0, 60.0)]
+    [True, False]
+    """
+    largest, guessed = 1.0, np.full(judged.cells, 1 / judged.cells)  # who answers at random is in every cell as often
+    if isinstance(judged, Errors | Means):  # or has errors that are as often small as large
+        largest, guessed = judged.largest, GRID * np.array([1.0, 1 / 2, 1 / 3])[: judged.cells]
+    ends = combine(judged, [rows * guessed for rows in expected], stds, expected).values[metric]["interval"]
+    return ends is not None and ends[1] - ends[0] < COIN * largest
+
+
 def _of_table(table: np.ndarray, *, least: float) -> Values:
     """Accuracy, balanced accuracy and F1 (of the second of two classes, else the mean) of a table of targets by answers."""
     right, asked, said = np.diag(table), table.sum(1), table.sum(0)
-    recalls = [_ratio(one, of, least=least) for one, of in zip(right, asked, strict=True)]
-    scores = [_ratio(2 * one, of + to, least=least) for one, of, to in zip(right, asked, said, strict=True)]
+    recalls = [ratio(one, of, least=least) for one, of in zip(right, asked, strict=True)]
+    scores = [ratio(2 * one, of + to, least=least) for one, of, to in zip(right, asked, said, strict=True)]
     return {
-        "accuracy": _ratio(right.sum(), table.sum(), least=least * math.sqrt(len(table))),
+        "accuracy": ratio(right.sum(), table.sum(), least=least * math.sqrt(len(table))),
         "balanced_accuracy": _mean(recalls),
         "f1": scores[1] if len(scores) == 2 else _mean(scores),
     }
@@ -246,8 +234,3 @@ def _of_table(table: np.ndarray, *, least: float) -> Values:
 def _mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if len(known) == len(values) else None
-
-
-def _ratio(part: float, whole: float, *, least: float, most: float = 1.0) -> float | None:
-    """part / whole within [0, most]; None where the whole may be nothing but noise."""
-    return None if whole <= max(least, 0.0) else min(max(float(part) / float(whole), 0.0), most)

@@ -22,6 +22,7 @@ SMALLEST, LARGEST = -20, 40  # exponents of two
 EQUAL = 64  # bins of a declared wide range
 FEWEST = 0.005  # of the rows: what is rarer may lie outside, and is clamped
 DOUBT = 0.01  # how probable it may be that noise alone makes any bin of any column count
+HALF = 0.5
 COARSEST = 0.25  # of the rows: where noise hides bins with so many, nothing can be found
 
 Range = tuple[float, float]
@@ -70,7 +71,8 @@ class Ranges:
         It follows from the clients' declared sizes and the noise alone.
         """
         weights = _weights(sizes, stds)
-        std = math.sqrt(float((weights**2 * stds**2).sum())) / float(weights @ sizes)
+        variances = np.where(stds > 0, stds**2 + HALF**2, 0.0)  # rounding takes a count at most half a row further
+        std = math.sqrt(float((weights**2 * variances).sum())) / float(weights @ sizes)
         return max(FEWEST, -float(ndtri(DOUBT / self.cells)) * std)
 
     def refuse_coarse(self, sizes: np.ndarray, stds: np.ndarray) -> None:
@@ -81,6 +83,23 @@ class Ranges:
                 f"The noise of private ranges would hide every value that fewer than {100 * share:.0f} % of the rows are near:"
                 " raise privacy.ranges_share or epsilon, ask for fewer columns, or declare ranges in data.numeric."
             )
+
+    def refuse_impossible(self, ranges: Mapping[str, Range]) -> None:
+        """Refuses ranges that no answers to this query lead to.
+
+        Guarantee: what passes is one range for each of the columns, from the beginning of one of its public bins to the end of one:
+        finite, low < high, and nowhere else than rows were looked for. Raises: BadInput.
+        """
+        if set(ranges) != set(self.columns):
+            raise BadInput(
+                f"it gives the ranges of {len(ranges)} columns, which are not the {len(self.columns)} private ones"
+            )
+        for column, edges, wide in zip(self.columns, self.edges, self.wide, strict=True):
+            begins, ends = _ends(edges, wide)
+            low, high = ranges[column]
+            point = (low, high) == _range(low, low) and bool(((begins == low) & (ends == low)).any())
+            if not low < high or low not in begins or not (high in ends or point):
+                raise BadInput(f"no histogram of {column!r} shows the range {low!r} to {high!r}")
 
     def found(self, answers: Sequence[np.ndarray], sizes: np.ndarray, stds: np.ndarray) -> dict[str, Range]:
         """The range of every column, from the noised counts of the clients that answered, weighed by their noise."""

@@ -104,7 +104,7 @@ function chart(spec) {
     scale = scaleOf(spec, list, width, height, box);
     const xTick = spec.xTick || whole, widest = 8 * Math.max(xTick(scale.right).length, xTick(scale.left).length) + 14;
     let xsTicks = ticks(scale.left, scale.right, Math.min(8, Math.floor((width - box.left) / widest)), spec.xlog);
-    if (!spec.xlog && !spec.points) xsTicks = xsTicks.filter((v) => Number.isInteger(v));
+    if (!spec.xlog && !spec.points && !spec.real) xsTicks = xsTicks.filter((v) => Number.isInteger(v));
     let lastX = -1e9;
     xsTicks = xsTicks.filter((v) => { const x = scale.x(v); if (x - lastX < widest * 0.8) return false; lastX = x; return true; });
     picture = svg("svg", { class: "chart", viewBox: `0 0 ${width} ${height}`, height, role: "img", tabindex: "0", "aria-labelledby": `${titleId} ${descId}`, "data-chart": spec.title },

@@ -228,8 +228,8 @@ def test_without_privacy_sites_answer_exactly(federation):
 
 
 def test_a_metric_that_cannot_be_asked_for_is_refused_before_anybody_is_greeted(federation):
-    deployed = federation(data=HELD, metric={"choose": "log-loss"})
-    with pytest.raises(BadInput, match="cannot be asked for log_loss"):
+    deployed = federation(data=HELD, metric={"choose": "brier"})
+    with pytest.raises(BadInput, match="cannot be asked for brier"):
         deployed.run()
     assert not (deployed.site(0) / "log.jsonl").exists()
 
@@ -276,7 +276,7 @@ def test_a_site_whose_rows_tacit_never_sees_answers_no_query(federation):
     deployed = federation(data=HELD, privacy={"kind": "none", "epsilon": None})
     path = deployed.site(0) / "site.toml"
     path.write_text(path.read_text() + "examples = 60\n")
-    with pytest.raises(TacitError, match="answer nothing about held-out ones"):
+    with pytest.raises(TacitError, match="answer nothing for results on the rows"):
         deployed.run()
 
 

@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 
 import tacit
-from tacit.errors import Refused
+from tacit.errors import BadInput, Refused, TacitError
 from tacit.federation.flower.client import client_app
 from tacit.federation.flower.local import LocalGrid
 from tacit.federation.flower.server import Call, serve
 from tacit.federation.site.consent import digest, refuse_beyond
 from tacit.federation.site.limits import Limits
 from tacit.federation.site.make import make_site
+from tacit.federation.site.own_rows import public_rows, refuse_undeployable
 
 SITES, ROWS, WIDTH = ("coast", "north", "valley"), 60, 5
 TARGETS = {
@@ -20,7 +21,7 @@ TARGETS = {
 }
 
 
-def deployed(folder, kind, privacy):
+def deployed(folder, kind, privacy, **data):
     rng = np.random.default_rng(1)
 
     def write(path, rows):
@@ -29,11 +30,12 @@ def deployed(folder, kind, privacy):
 
     write(folder / "public.npz", 200)
     classes = ["no", "yes"] if kind == "binary" else "numbers"
-    files = {"path": "records.npz", "test_path": str(folder / "public.npz")}
+    files = {"path": "records.npz"} | (data or {"test_path": str(folder / "public.npz")})
     experiment = tacit.Experiment(
         data={"name": "npz", "classes": classes, "partition": "natural", "clients": 3, **files},
         train={"rounds": 2, "local_steps": 3, "learning_rate": 0.1},
         task={"kind": kind},
+        metric={"choose": "accuracy"} if "held_out" in data else {},
         privacy=privacy,
     )
     for name in SITES:
@@ -50,6 +52,45 @@ def test_sites_with_their_own_files_train_for_every_kind_of_target(tmp_path, kin
     assert [record["answered"] for record in history.rounds] == [3, 3]
     name = history.summary["metric"]
     assert history.summary[f"test_{name}"] == pytest.approx(history.rounds[-1][name], rel=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["binary", "multilabel"])
+def test_sites_without_any_public_row_train_on_rows_of_the_declared_shape(tmp_path, kind):
+    shapes = {"shape": [WIDTH]} | ({"label_shape": [2]} if kind == "multilabel" else {})
+    data = {"test_share": 0, "held_out": 0.3, **shapes}
+    history = deployed(tmp_path, kind, {"kind": "local", "epsilon": 8.0, "delta": 1e-4}, **data)
+    assert [record["answered"] for record in history.rounds] == [3, 3]
+    assert any("there are no public test rows" in note for note in history.summary["notes"])
+    assert history.summary["at_clients"]["answered"] == 3
+    assert history.summary["at_clients"]["metric"] == "accuracy"
+    (model,) = (tmp_path / "coast").glob("runs/*/model")
+    assert len(tacit.load(model).predict(np.zeros((4, WIDTH), np.float32))) == 4
+
+
+def test_a_site_whose_rows_have_another_shape_than_the_declared_one_does_not_join(tmp_path):
+    with pytest.raises(TacitError, match="the reason is in its log"):
+        deployed(tmp_path, "binary", {"kind": "local", "epsilon": 8.0}, test_share=0, shape=[WIDTH + 1])
+    assert "data.shape says [6]" in (tmp_path / "coast" / "log.jsonl").read_text()
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ({"test_share": 0}, "say the shape of one in data.shape"),
+        ({"test_share": 0, "shape": [WIDTH], "label_shape": [2]}, "with classes every row has one label"),
+        ({}, "where nobody has public rows, data.test_share = 0"),
+    ],
+)
+def test_an_experiment_that_does_not_say_what_rows_look_like_is_refused(data, words):
+    files = {"name": "npz", "path": "records.npz", "classes": ["no", "yes"], "partition": "natural"}
+    experiment = tacit.Experiment(data=files | data)
+
+    def judged():
+        refuse_undeployable(experiment)
+        return public_rows(experiment)
+
+    with pytest.raises(BadInput, match=words):
+        judged()
 
 
 @pytest.mark.parametrize("key", ["kind", "loss"])

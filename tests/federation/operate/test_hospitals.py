@@ -1,5 +1,6 @@
 """The hospitals of docs/how-to-deploy.md: rows of their own in csv files, one epsilon each."""
 
+import io
 import json
 import os
 import re
@@ -9,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from trained import same_model
 from typer.testing import CliRunner
 
@@ -26,6 +28,7 @@ from tacit.federation.flower.server import Call, serve
 from tacit.federation.operate import inspect as check
 from tacit.federation.operate.layout import open_federation
 from tacit.federation.operate.processes import free_port
+from tacit.federation.operate.show import closing, finished
 from tacit.federation.site.join import read_settings
 from tacit.privacy.ledger.reader import find
 from tacit.report.collect import run_page
@@ -168,7 +171,7 @@ def test_hospitals_without_any_public_row_train_and_know_what_they_say_themselve
         (
             'test_path = "public-test.csv"',
             "held_out = 0.3",
-            "or, where the sites have csv files and nobody has public rows",
+            "or, where nobody has public rows",
         ),
         ('test_path = "public-test.csv"', "test_share = 0", "list them in data.columns"),
         ('test_path = "public-test.csv"', 'test_path = "public-test.csv"\nheld_out = 1.5', "held_out"),
@@ -182,8 +185,8 @@ def test_what_cannot_be_asked_is_refused_before_anything_is_made(hospitals, old,
 
 
 def test_a_metric_that_sites_cannot_be_asked_for_is_refused_before_anything_is_made(hospitals):
-    with pytest.raises(BadInput, match="cannot be asked for log_loss"):
-        make("--set", "data.held_out=0.3", "--set", "metric.choose=log-loss")
+    with pytest.raises(BadInput, match="cannot be asked for brier"):
+        make("--set", "data.held_out=0.3", "--set", "metric.choose=brier")
     assert not Path("federation").exists()
 
 
@@ -448,3 +451,16 @@ def test_the_walk_through_of_the_documentation_works_as_it_is_written(tmp_path):
     assert (place / "results" / "report.html").is_file()
     assert "Written: north.csv (10 charges of 1 client)" in done.stdout
     assert "ok: 10 charges of 1 client, each with a price and a time." in done.stdout
+
+
+def test_a_damaged_summary_is_a_finding_and_not_a_traceback(hospitals):
+    federation = make("--trial", "--set", "train.rounds=1", "--set", 'privacy.stats=["diagnosis"]')
+    put_rows(federation)
+    history = deployed(federation)
+    console = Console(record=True, width=200, file=io.StringIO())
+    closing(history.summary, federation.results, console)
+    assert f"Statistics: {federation.results / 'stats.json'} (tacit stats" in console.export_text()
+    (federation.results / "summary.json").write_text('{"rounds": "many"}')
+    assert any("summary.json is damaged" in text for text in wrong(federation.folder))
+    with pytest.raises(BadInput, match=r"summary.json is damaged"):
+        finished(federation.results)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import sqlite3
 
@@ -450,3 +451,25 @@ def test_a_last_word_on_a_run_that_nobody_agreed_to_is_refused(server):
     asking = server()
     refused(asking, "no agreement on this run", last_word, asking, torch.zeros(650))
     refused(asking, "no run's name", asking.ask, b"", kind="keep", run="../../elsewhere")
+
+
+def test_a_site_that_lowered_its_budget_still_gets_the_model_and_nothing_is_asked_of_it(server):
+    asking = server()
+    asking.agree()
+    asking.train(0)
+    path = asking.folder / "budget.toml"
+    path.write_text(path.read_text().replace("epsilon = 1.0", "epsilon = 0.5"))
+    for restart in (False, True):
+        if restart:
+            asking.restart()
+        assert last_word(asking, torch.zeros(650)) == ({}, b"")
+        refused(asking, "the run was agreed at more", asking.train, 1)
+    assert asking.charges() == [0]
+
+
+def test_a_site_that_accepts_the_experiment_no_more_keeps_no_model_of_it(server):
+    asking = server()
+    asking.agree()
+    path = asking.folder / "budget.toml"
+    path.write_text(re.sub(r"experiments = \[.*\]", "experiments = []", path.read_text()))
+    refused(asking, "not among those", last_word, asking, torch.zeros(650))

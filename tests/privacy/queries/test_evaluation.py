@@ -8,8 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn import metrics as sk
 
+from tacit import metrics
 from tacit.errors import BadInput
+from tacit.metrics import Answers
 from tacit.privacy.queries import evaluation
+from tacit.privacy.queries.bounded import VALUES, Means
 from tacit.privacy.queries.described import numbers
 from tacit.privacy.queries.evaluation import GRID, Confusion, Errors, Hits, Scores, combine, judgement
 
@@ -49,6 +52,47 @@ def test_one_record_changes_sums_of_errors_by_no_more_than_is_priced(seed, large
     change = after - before
     assert (change >= 0).all()
     assert (change**2).sum() <= judged.l2_squared == 3 * GRID**2
+
+
+@given(seed=st.integers(0, 10**6), largest=st.floats(1e-3, 1e3), kind=st.sampled_from(sorted(VALUES)))
+def test_one_record_changes_a_sum_with_a_bound_by_no_more_than_is_priced(seed, largest, kind):
+    rng, judged = np.random.default_rng(seed), Means(*kind, largest)
+    if kind[0] == "multilabel":
+        targets, predictions = rng.integers(0, 2, (6, 3)).astype(np.float32), rng.random((6, 3))
+    else:
+        targets, predictions = answers(rng, 6, 3)
+    predictions[-1] = rng.choice([0.0, 1.0, np.nan, np.inf, -np.inf])
+    before, after = (judged.count(targets[:n], predictions[:n]).values for n in (5, 6))
+    change = after - before
+    assert (change >= 0).all()
+    assert change[0] == GRID
+    assert (change**2).sum() <= judged.l2_squared == 2 * GRID**2
+
+
+def test_exact_sums_give_the_metrics_of_public_rows():
+    rng = np.random.default_rng(0)
+    targets, predictions = answers(rng, 2000, 3)
+    found = exact(judgement("classification", "log_loss", classes=3, largest_error=8.0), targets, predictions)
+    assert found.values["log_loss"]["value"] == pytest.approx(sk.log_loss(targets, predictions), abs=0.01)
+    assert found.rows == 2000
+    targets, predictions = rng.integers(0, 2, (2000, 3)).astype(np.float32), rng.random((2000, 3)).astype(np.float32)
+    public = Answers("multilabel", targets, predictions)
+    for metric in ("accuracy", "brier"):
+        found = exact(judgement("multilabel", metric, classes=0, numbers=3), targets, predictions).values[metric]
+        assert found["value"] == pytest.approx(metrics.load(metric)(public), abs=1e-3)
+
+
+def test_a_loss_beyond_the_bound_counts_as_the_bound():
+    targets, predictions = np.zeros(50, int), np.tile([1e-9, 1 - 1e-9], (50, 1))
+    found = exact(Means("binary", "log_loss", 2.0), targets, predictions)
+    assert found.values["log_loss"]["value"] == pytest.approx(2.0)
+
+
+def test_the_interval_of_a_mean_covers_what_the_rows_come_from(monkeypatch):
+    monkeypatch.setattr(evaluation, "DRAWS", 300)
+    truth = sk.log_loss(*answers(np.random.default_rng(99), 100_000, 3))
+    made = Means("classification", "log_loss", 6.0)
+    assert 0.9 <= covered(made, lambda rng: answers(rng, 150, 3), truth, "log_loss") <= 1.0
 
 
 @pytest.mark.parametrize("judged", [*CLASSED, COLUMN], ids=lambda judged: type(judged).__name__)
@@ -157,7 +201,8 @@ def test_what_is_counted_follows_from_the_metric(kind, metric, settings, expecte
     ("kind", "metric", "settings", "message"),
     [
         ("classification", "auroc", {"classes": 3}, "cannot be asked for auroc"),
-        ("classification", "log_loss", {"classes": 2}, "cannot be asked for log_loss"),
+        ("classification", "log_loss", {"classes": 2}, "A log loss has no bound"),
+        ("binary", "brier", {"classes": 2}, "balanced-accuracy, f1, auroc or log-loss"),
         ("classification", "f1", {"classes": 31}, "cannot be asked for f1"),
         ("tokens", "perplexity", {"classes": 50}, "cannot be asked for perplexity"),
         ("multilabel", "auroc", {"classes": 2}, "cannot be asked for auroc of this multilabel"),
@@ -174,9 +219,10 @@ def test_a_metric_that_counts_cannot_tell_is_refused(kind, metric, settings, mes
 @pytest.mark.parametrize(
     ("kind", "classes", "numbers", "named"),
     [
-        ("binary", 2, 1, "accuracy, balanced-accuracy, f1 or auroc"),
-        ("classification", 10, 1, "accuracy, balanced-accuracy or f1"),
-        ("classification", 300, 1, "accuracy"),
+        ("binary", 2, 1, "accuracy, balanced-accuracy, f1, auroc or log-loss"),
+        ("classification", 10, 1, "accuracy, balanced-accuracy, f1 or log-loss"),
+        ("classification", 300, 1, "accuracy or log-loss"),
+        ("multilabel", 0, 3, "accuracy or brier"),
         ("regression", 0, 1, "mae or rmse"),
         ("regression", 0, 3, None),
         ("tokens", 50, 1, None),
@@ -188,7 +234,7 @@ def test_a_metric_that_cannot_be_asked_for_is_told_those_of_the_task_and_each_of
     facts = {"classes": classes, "numbers": numbers, "largest_error": 1.0}
     instead = f"set metric.choose to {named}, or " if named else ""
     with pytest.raises(BadInput) as refusal:
-        judgement(kind, "brier", **facts)
+        judgement(kind, "r2" if kind == "multilabel" else "brier", **facts)
     assert str(refusal.value).endswith(f"on their held-out rows: {instead}leave out data.held_out.")
     for metric in named.replace(" or ", ", ").split(", ") if named else ():
         assert judgement(kind, metric.replace("-", "_"), **facts).cells

@@ -1,0 +1,235 @@
+"""`tacit audit RUN`: what a run promised, what its canaries show, and what was measured of its noise; never merged into one."""
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tacit.audit.as_run import Measured, Traces, measured
+from tacit.audit.guessing import shown
+from tacit.audit.pictures import Layer, pictures
+from tacit.audit.priced import Charged, charged_for
+from tacit.canaries.algorithms import everywhere
+from tacit.canaries.plan import Canaries
+from tacit.canaries.sight import read_sight
+from tacit.engine.canaries import layers_of, opened
+from tacit.engine.folder import replace
+from tacit.engine.run_files import AUDIT, RunFiles, read
+from tacit.errors import BadData, BadInput
+from tacit.privacy.kinds import kind_of
+from tacit.privacy.ledger import reader
+from tacit.privacy.ledger.tables import EVERYBODY
+
+LEVEL = 0.05
+MOST_SHOWN = 6  # groups whose pictures are kept
+
+
+@dataclass(frozen=True)
+class Group:
+    """Clients who were charged for the same, and the canaries among them."""
+
+    clients: int
+    canaries: int
+    promised: float
+    no_assumption: float
+    within_family: float
+    measured: Measured
+
+    @property
+    def rejected(self) -> str:
+        """Why the claim does not stand; empty where it does."""
+        for name, value in (("measured", self.measured.low), ("shown", max(self.no_assumption, self.within_family))):
+            if value > self.promised:
+                return f"at least {value:.3g} is {name}, where at most {self.promised:.3g} is promised"
+        if self.measured.dependent:
+            return "noise or draws of different rounds hang together, which the price does not allow for"
+        return ""
+
+
+@dataclass(frozen=True)
+class RunAudit:
+    """What was found of a run. `looks` counts this one; `runs` are those of the ledger, over which the level is divided."""
+
+    name: str
+    groups: tuple[Group, ...]
+    looks: int
+    runs: int
+    delta: float
+    unit: str
+    notes: tuple[str, ...] = ()
+    pooled: int = 1  # how many runs' canaries were taken together
+
+    @property
+    def alarming(self) -> bool:
+        """Whether a claim is rejected."""
+        return any(group.rejected for group in self.groups)
+
+    @property
+    def sentence(self) -> str:
+        """The finding in one sentence."""
+        for group in self.groups:
+            if group.rejected:
+                return f"The claim is rejected: {group.rejected} (95 %)."
+        looks = "first look" if self.looks == 1 else f"look {self.looks}, which sees what the first one saw"
+        pooled = f" Canaries of {self.pooled} runs." if self.pooled > 1 else ""
+        return f"The claim stands. Coins committed to before round 0, {looks}.{pooled}"
+
+    def record(self) -> dict[str, Any]:
+        """Every number as plain values."""
+        kept = {"name": self.name, "unit": self.unit, "delta": self.delta, "looks": self.looks}
+        kept |= {"runs": self.runs, "pooled": self.pooled}
+        groups = [_finite(asdict(group)) | {"rejected": group.rejected} for group in self.groups]
+        return kept | {"groups": groups, "rejected": self.alarming, "sentence": self.sentence}
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What is known of one run's canaries: what was paid, by client (`names` are their places), and what became of each canary."""
+
+    folder: Path
+    name: str
+    unit: str
+    canaries: Canaries
+    names: dict[str, int]
+    paid: dict[str, Charged]
+    sight: tuple[np.ndarray, np.ndarray]
+    runs: int  # of its ledger
+    layers: Sequence[Layer] = ()
+
+    def groups(self) -> dict[Charged, list[str]]:
+        """The clients that were charged alike."""
+        found = defaultdict(list)
+        for client, charged in self.paid.items():
+            found[charged].append(client)
+        return found
+
+    def traces(self, clients: Sequence[str]) -> tuple[Traces, np.ndarray] | None:
+        """What became of these clients' canaries, in the rounds in which all could be seen, and the coordinate of each."""
+        everybody = EVERYBODY in clients
+        mine = [np.array(self.canaries.of(self.names[name]), dtype=int) for name in clients if not everybody]
+        numbers = np.arange(self.canaries.count) if everybody else np.concatenate(mine)
+        x, n = (part[:, numbers] for part in self.sight)
+        there = ~np.isnan(x)
+        rounds = int(there.sum(0).min()) if len(numbers) else 0
+        if rounds == 0:
+            return None
+        order = np.argsort(~there, axis=0, kind="stable")[:rounds]
+        places, coins = everywhere(self.canaries)
+        return Traces(np.take_along_axis(x, order, 0), np.take_along_axis(n, order, 0), coins[numbers]), places[numbers]
+
+
+def _finite(value: Any) -> Any:
+    """The same with null for what JSON has no number for: a limit that is none."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def audit_run(*folders: Path, level: float = LEVEL) -> RunAudit:
+    """Audits a finished run, or the canaries of several together, and counts the look in each folder.
+
+    Guarantee: where every claim holds, one is rejected with probability at most `level` by what is measured over all runs of the
+    ledger, at most as much by what is shown by either bound, and 1 in 25 of it by dependence between rounds.
+
+    Raises: BadInput for a run without canaries, one that goes on, and runs that promise different things, which are never pooled;
+    BadData for coins that are not those committed to.
+    """
+    return judged([_seen(folder) for folder in folders], level=level)
+
+
+def judged(runs: Sequence[Seen], *, level: float) -> RunAudit:
+    """Holds what was seen of canaries against what was paid, group by group, and counts the look. Raises BadInput."""
+    first, groups = runs[0], runs[0].groups()
+    for other in runs[1:]:
+        if set(other.groups()) != set(groups):
+            raise BadInput(
+                f"{first.folder} and {other.folder} promise different things, which are never pooled: audit each by itself."
+            )
+    others = sum(run.runs for run in runs) - len(runs) + 1
+    level /= max(1, len(groups) * others)
+    found, shows = [], []
+    for charged in sorted(groups, key=lambda charged: charged.epsilon()):
+        members = [(run, run.groups()[charged]) for run in runs]
+        seen = [one for run, clients in members if (one := run.traces(clients)) is not None]
+        if not seen:
+            continue
+        traces, places = _together([one for one, _ in seen]), np.concatenate([part for _, part in seen])
+        plain, family = shown(traces, charged, level=level)
+        as_run = measured(traces, charged, level=level)
+        clients = sum(len(clients) for _, clients in members)
+        found.append(Group(clients, len(traces.coins), charged.epsilon(), plain, family, as_run))
+        if len(shows) < MOST_SHOWN:
+            shows.append(pictures(traces, charged, places, first.layers, level=level))
+    if not found:
+        raise BadInput(f"{first.folder} has no round in which a canary could be seen: audit a run of some rounds.")
+    delta, looks = next(iter(groups)).delta, max(_look(run.folder) for run in runs)
+    audit = RunAudit(first.name, tuple(found), looks, others, delta, first.unit, pooled=len(runs))
+    for run in runs:
+        replace(run.folder / AUDIT, json.dumps(audit.record() | {"pictures": shows}).encode())
+    return audit
+
+
+def _together(traces: Sequence[Traces]) -> Traces:
+    """Canaries of several runs side by side, in the rounds that all of them have."""
+    rounds = min(len(one.seen) for one in traces)
+    seen, drawn = (np.concatenate([getattr(one, name)[:rounds] for one in traces], 1) for name in ("seen", "drawn"))
+    return Traces(seen, drawn, np.concatenate([one.coins for one in traces]))
+
+
+def _seen(folder: Path) -> Seen:
+    run = read(folder)
+    canaries = _canaries(run)
+    if run.ledger is None:
+        raise BadInput(f"The run in {folder} promises nothing: there is no claim to audit.")
+    paid, runs = charges(run.ledger, run.run, delta=run.experiment.privacy.run_delta)
+    sight = read_sight(folder, len(run.rounds), canaries.count)
+    names = {name: k for k, name in enumerate((run.clients or {})["names"])}
+    about = (run.experiment.name, str((run.guarantee or {}).get("unit", "")))
+    return Seen(folder, *about, canaries, names, paid, sight, runs, layers_of(folder))
+
+
+def _canaries(run: RunFiles) -> Canaries:
+    count = run.experiment.audit.canaries
+    if count is None:
+        raise BadInput(
+            f"{run.folder} has no canaries to audit: run it with --set audit.canaries=1000, or audit the mechanism alone with"
+            " `tacit audit EXPERIMENT --mechanism`."
+        )
+    if run.summary is None or run.clients is None:
+        raise BadInput(
+            f"The run in {run.folder} has not ended: go on with --resume, and audit it then. Nothing was looked at."
+        )
+    everybody, size = len(run.clients["names"]), int(run.summary["parameters"])
+    shared = kind_of(run.experiment).plans.together or run.experiment.privacy.kind == "distributed"
+    return opened(run.folder, (count, everybody, size, shared))
+
+
+def charges(ledger: Path, run: str, *, delta: float) -> tuple[dict[str, Charged], int]:
+    """What every client was charged for by a run, and how many runs the ledger holds. Raises BadData for what cannot be told."""
+    rows = reader.entries(ledger)
+    mine = [row for row in rows if row["run"] == run and row["round"] >= 0]
+    lines = defaultdict(lambda: defaultdict(int))
+    for row in mine:
+        lines[row["client"]][row["event"]] += 1
+    found = {}
+    for client, texts in lines.items():
+        if len(texts) > 1:
+            raise BadData(f"{client} was charged for rounds of different kinds: no audit knows how to tell them apart.")
+        ((text, rounds),) = texts.items()
+        found[client] = charged_for(text, rounds, delta=delta)
+    return found, len({row["run"] for row in rows})
+
+
+def _look(folder: Path) -> int:
+    """Counts a look."""
+    try:
+        return int(json.loads((folder / AUDIT).read_text("utf-8"))["looks"]) + 1
+    except (OSError, ValueError, KeyError, TypeError):
+        return 1

@@ -1,0 +1,36 @@
+"""`tacit audit SITE`: what became of the canaries that a site planted in what it released, held against its own ledger."""
+
+from pathlib import Path
+
+from tacit.audit.of_run import LEVEL, RunAudit, Seen, charges, judged
+from tacit.canaries.sight import FOLDER, read_sight
+from tacit.errors import BadInput
+from tacit.federation.site import agreement, layout
+from tacit.federation.site.join import read_experiment, read_settings
+from tacit.federation.site.own_canaries import own_canaries
+
+
+def audit_site(site: Path, *, run: str | None = None, level: float = LEVEL) -> RunAudit:
+    """Audits the last run in which a site planted canaries, or the one that is named.
+
+    Guarantee: it reads the site's own files and nothing else, and changes none but the count of looks.
+
+    Raises: BadInput where there is no such run, where its coins are not those committed to, or for files that are damaged.
+    """
+    known = [name for name in layout.runs(site) if (layout.run_folder(site, name) / layout.CANARIES).exists()]
+    if not known or (run is not None and run not in known):
+        raise BadInput(f"{site} has no run with canaries: set canaries = 500 in its site.toml before a run.")
+    run = run or max(known, key=lambda name: (layout.run_folder(site, name) / layout.CANARIES).stat().st_mtime)
+    folder, agreed = layout.run_folder(site, run), agreement.read(site, run)
+    if agreed is None:
+        raise BadInput(f"The site has no agreement on run {run}.")
+    canaries, name = own_canaries(site, run), str(read_settings(site)["name"])
+    experiment = read_experiment(agreed.experiment)
+    paid, runs = charges(site / layout.LEDGER, run, delta=experiment.privacy.run_delta)
+    rounds = 1 + max(
+        (int(file.stem.removeprefix("round-")) for file in (folder / FOLDER).glob("round-*.npz")), default=-1
+    )
+    seen = read_sight(folder, rounds, canaries.count, missing=True)
+    about = (f"{experiment.name} at {name}", experiment.privacy.unit_kept)
+    own = Seen(folder, *about, canaries, dict.fromkeys(paid, canaries.only or 0), paid, seen, runs)
+    return judged([own], level=level)

@@ -1,0 +1,359 @@
+"""Canaries in real runs: what they cost, what they show, what they find, and what nobody can do to their coins."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import tacit
+from tacit.audit import of_run
+from tacit.audit.of_run import audit_run
+from tacit.canaries.mechanism import PlantedTraining
+from tacit.canaries.plan import Canaries
+from tacit.canaries.sight import file_of
+from tacit.cli.app import app
+from tacit.engine.run_files import read
+from tacit.errors import BadData, BadInput, TacitError
+from tacit.privacy.central.mechanism import CohortGaussian
+from tacit.privacy.distributed.mechanism import SharedNoise
+from tacit.privacy.ledger.reader import accounts
+from tacit.privacy.local.mechanism import SampledGaussian
+from tacit.random import seeded
+from tacit.report.collect import run_page
+from tacit.types import Bounded, Private, Shared
+
+DOUBT = 1e-6  # of a false alarm: noise is another with every change of the code
+KINDS = {
+    "record": {"kind": "local", "epsilon": 8},
+    "client": {"kind": "local", "unit": "client", "epsilon": 40},
+    "central": {"kind": "central", "epsilon": 8},
+    "distributed": {"kind": "distributed", "epsilon": 8},
+}
+
+
+def experiment(kind="record", **more):
+    sections = {
+        "name": "audited",
+        "data": {"clients": 6, "examples_per_client": 40},
+        "train": {"rounds": 6, "local_steps": 2} | ({"clients_per_round": 3} if kind == "central" else {}),
+        "privacy": KINDS[kind],
+        "audit": {"canaries": 500},
+        "run": {"workers": 1},
+    }
+    return tacit.Experiment(**(sections | more))
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A run of every kind, each made when it is first asked for."""
+    made = {}
+
+    def of(kind):
+        if kind not in made:
+            made[kind] = tmp_path_factory.mktemp(kind) / "run"
+            tacit.run(experiment(kind), out=made[kind], page=False)
+        return made[kind]
+
+    return of
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_clean_code_is_not_accused_and_its_noise_is_measured(runs, kind):
+    found = audit_run(runs(kind), level=DOUBT)
+    (group,) = found.groups
+    assert not found.alarming, found.sentence
+    assert group.canaries == 500
+    assert group.promised == pytest.approx(KINDS[kind]["epsilon"], rel=0.02)
+    # the sum of all clients carries the shares of those beyond the fewest too
+    assert group.measured.epsilon == pytest.approx(group.promised, rel=0.4)
+    assert 0 < group.measured.low < group.promised
+    assert max(group.no_assumption, group.within_family) < group.promised
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_less_noise_than_is_paid_for_is_found(monkeypatch, tmp_path, kind):
+    owner = {"central": CohortGaussian, "distributed": SharedNoise}.get(kind, SampledGaussian)
+    whole = owner.noise
+
+    def less(self, state, stream, bounded):
+        state, noised = whole(self, state, stream, bounded)
+        if isinstance(noised, Shared):
+            own = torch.from_numpy(bounded.values)
+            return state, Shared((own + 0.4 * (noised.vector - own)).round().to(noised.vector.dtype))
+        return state, Private(bounded.vector + 0.4 * (noised.vector - bounded.vector), noised.noise_std)
+
+    monkeypatch.setattr(owner, "noise", less)
+    tacit.run(experiment(kind), out=tmp_path / "run", page=False)
+    found = audit_run(tmp_path / "run", level=DOUBT)
+    assert found.alarming
+    assert "measured" in found.sentence
+
+
+def test_a_record_that_is_in_every_batch_although_sampling_is_priced_is_found(monkeypatch, tmp_path):
+    monkeypatch.setattr(SampledGaussian, "sample", lambda self, state, stream, size: (state, np.arange(size)))
+    tacit.run(experiment(), out=tmp_path / "run", page=False)
+    found = audit_run(tmp_path / "run", level=DOUBT)
+    assert found.alarming
+    assert found.groups[0].measured.rate == 1.0
+
+
+def test_noise_that_is_used_in_two_rounds_is_found(monkeypatch, tmp_path):
+    whole = SampledGaussian.noise
+    stuck = lambda self, state, stream, bounded: whole(self, state, seeded(1)("stuck", int(self.steps)), bounded)  # noqa: E731
+    monkeypatch.setattr(SampledGaussian, "noise", stuck)
+    tacit.run(experiment(), out=tmp_path / "run", page=False)
+    found = audit_run(tmp_path / "run", level=DOUBT)
+    assert found.groups[0].measured.dependent
+    assert found.alarming
+
+
+def test_batches_that_are_the_same_in_every_round_are_found(monkeypatch, tmp_path):
+    def same(self, state, stream, size):
+        return state, seeded(1)("stuck").bernoulli(size, self.sampling_rate)
+
+    monkeypatch.setattr(SampledGaussian, "sample", same)
+    tacit.run(experiment(), out=tmp_path / "run", page=False)
+    assert audit_run(tmp_path / "run", level=DOUBT).groups[0].measured.dependent
+
+
+def test_canaries_cost_nothing_and_without_them_a_run_has_none_of_it(runs, tmp_path):
+    plain = experiment(audit={})
+    tacit.run(plain, out=tmp_path / "plain", page=False)
+    (one, *_), (other, *_) = (accounts(out / "ledger.db") for out in (runs("record"), tmp_path / "plain"))
+    assert (one.sealed, one.used, one.releases) == (other.sealed, other.used, other.releases)
+    known = json.loads((tmp_path / "plain" / "run.json").read_text())
+    assert "canaries" not in known
+    assert not list((tmp_path / "plain").glob("canaries*"))
+    assert "[audit]" not in plain.toml()
+
+
+def test_with_no_coin_fallen_for_them_not_one_bit_changes():
+    own = SampledGaussian(1.0, clip=0.5, sampling_rate=0.3, steps=2)
+    planted = PlantedTraining(own, np.arange(20), np.zeros(20, dtype=bool))
+    stream, other, total = seeded(3)("a"), seeded(3)("a"), torch.rand(30)
+    for _ in range(2):
+        assert (own.sample({}, stream, 50)[1] == planted.sample({}, other, 50)[1]).all()
+        one = own.noise({}, stream, Bounded(total, 0.5))[1].vector
+        assert torch.equal(one, planted.noise({}, other, Bounded(total, 0.5))[1].vector)
+
+
+def test_a_canary_that_is_drawn_adds_its_clip_at_its_own_coordinate_and_the_sum_it_was_given_stays():
+    own = SampledGaussian(1.0, clip=0.5, sampling_rate=1.0)
+    planted = PlantedTraining(own, np.array([4, 2]), np.array([True, False]))
+    total = torch.zeros(6)
+    planted.sample({}, seeded(3)("a"), 5)
+    _, noised = planted.noise({}, seeded(3)("b"), Bounded(total, 0.5))
+    _, plain = own.noise({}, seeded(3)("b"), Bounded(total, 0.5))
+    assert (noised.vector - plain.vector).tolist() == pytest.approx([0, 0, 0, 0, 0.5, 0], abs=1e-6)
+    assert total.tolist() == [0.0] * 6
+    assert planted.drawn.tolist() == [1, 0]
+
+
+def test_canaries_of_one_sum_have_coordinates_of_their_own():
+    canaries = Canaries(b"key", count=50, clients=7, size=50, shared=True)
+    assert sorted(np.concatenate([canaries.places(k) for k in range(7)]).tolist()) == list(range(50))
+
+
+def test_the_coins_are_fair_and_follow_from_the_key():
+    one, other = (Canaries(key, count=4000, clients=4, size=1000) for key in (b"a", b"b"))
+    coins = np.concatenate([one.coins(k) for k in range(4)])
+    assert abs(coins.mean() - 0.5) < 0.05
+    assert one.commitment != other.commitment
+    assert abs((coins == np.concatenate([other.coins(k) for k in range(4)])).mean() - 0.5) < 0.05
+
+
+def test_a_run_that_was_stopped_goes_on_with_its_coins_and_sees_the_same_bit_for_bit(runs, tmp_path):
+    def stop(record):
+        if record["round"] == 2:
+            raise KeyboardInterrupt
+
+    out = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        tacit.run(experiment(), out=out, page=False, observe=stop)
+    tacit.run(experiment(), out=out, page=False, resume=True)
+    for r in range(6):
+        assert file_of(out, r).read_bytes() == file_of(runs("record"), r).read_bytes()
+
+
+def test_clients_side_by_side_give_the_very_same_traces(runs, tmp_path):
+    tacit.run(experiment(run={"workers": 2}), out=tmp_path / "run", page=False)
+    for r in range(6):
+        assert file_of(tmp_path / "run", r).read_bytes() == file_of(runs("record"), r).read_bytes()
+
+
+def test_clients_at_once_are_audited_too(tmp_path):
+    tacit.run(experiment(run={"at_once": True}), out=tmp_path / "run", page=False)
+    found = audit_run(tmp_path / "run", level=DOUBT)
+    assert not found.alarming
+    assert found.groups[0].measured.epsilon == pytest.approx(8, rel=0.4)
+
+
+def test_clients_with_other_epsilons_are_never_pooled(tmp_path):
+    budgets = {"kind": "local", "epsilon": [4, 4, 4, 8, 8, 8]}
+    tacit.run(experiment(privacy=budgets), out=tmp_path / "run", page=False)
+    found = audit_run(tmp_path / "run", level=DOUBT)
+    assert [group.clients for group in found.groups] == [3, 3]
+    assert sum(group.canaries for group in found.groups) == 500
+    assert found.groups[0].promised == pytest.approx(4, rel=0.02)
+
+
+def test_the_coins_are_committed_to_before_anybody_trains(tmp_path):
+    seen = []
+
+    def ready(parts, past):
+        folder = tmp_path / "run"
+        seen.append(json.loads((folder / "run.json").read_text())["canaries"])
+        assert not file_of(folder, 0).exists()
+
+    tacit.run(experiment(), out=tmp_path / "run", page=False, ready=ready)
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["canaries"] == seen[0]
+    assert (tmp_path / "run" / "canaries.json").stat().st_mode & 0o077 == 0
+
+
+@pytest.fixture
+def copy(runs, tmp_path):
+    """A copy of a finished run that nobody has looked at, to be spoilt."""
+    made = Path(shutil.copytree(runs("record"), tmp_path / "copy"))
+    (made / of_run.AUDIT).unlink(missing_ok=True)
+    return made
+
+
+def test_coins_that_were_changed_are_refused_by_the_audit_and_by_a_resumed_run(copy):
+    (copy / "canaries.json").write_text(json.dumps({"key": "00" * 16}))
+    with pytest.raises(BadData, match="not those that were committed to"):
+        audit_run(copy)
+    (copy / "summary.json").unlink()
+    with pytest.raises(BadData, match="not those that were committed to"):
+        tacit.run(experiment(), out=copy, page=False, resume=True)
+
+
+@pytest.mark.parametrize("content", ['{"key": 5}', "[]", "{", '{"key": "zz"}'])
+def test_a_damaged_key_is_one_sentence(copy, content):
+    (copy / "canaries.json").write_text(content)
+    with pytest.raises(TacitError):
+        audit_run(copy)
+
+
+def test_a_trace_that_is_missing_or_damaged_is_named(copy):
+    file_of(copy, 3).write_bytes(b"PK\x03\x04 cut")
+    with pytest.raises(BadData, match="round-00003"):
+        audit_run(copy)
+    file_of(copy, 3).unlink()
+    with pytest.raises(BadData, match="missing"):
+        audit_run(copy)
+
+
+def test_looks_are_counted_and_a_second_one_sees_what_the_first_saw(copy):
+    first, second = audit_run(copy), audit_run(copy)
+    assert (first.looks, second.looks) == (1, 2)
+    assert first.groups == second.groups
+    assert "look 2" in second.sentence or second.alarming
+
+
+def test_a_run_without_canaries_cannot_be_audited_and_says_how(tmp_path):
+    tacit.run(experiment(audit={}, train={"rounds": 1}), out=tmp_path / "run", page=False)
+    with pytest.raises(BadInput, match=r"audit\.canaries=1000"):
+        audit_run(tmp_path / "run")
+
+
+def test_a_run_that_has_not_ended_is_not_looked_at(copy):
+    (copy / "summary.json").unlink()
+    with pytest.raises(BadInput, match="has not ended"):
+        audit_run(copy)
+    assert not (copy / of_run.AUDIT).exists()
+
+
+@pytest.mark.parametrize(("kind", "most"), [("record", 6 * 650), ("central", 650)])
+def test_more_canaries_than_fit_are_refused_with_the_number_that_fits(tmp_path, kind, most):
+    with pytest.raises(BadInput, match=f"<= {most}"):
+        tacit.run(experiment(kind, audit={"canaries": 100_000}), out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("sections", "words"),
+    [
+        ({"privacy": {"kind": "none"}}, "held against what is promised"),
+        ({"train": {"momentum": 0.9}}, "train.momentum"),
+        ({"audit": {"canaries": 1}}, "audit.canaries"),
+        ({"audit": {"placement": "gradient"}}, "audit.canaries"),
+        ({"run": {"engine": "flower-simulation"}}, "run.engine"),
+    ],
+)
+def test_canaries_that_could_tell_nothing_are_refused(sections, words):
+    with pytest.raises(BadInput, match=words):
+        experiment(**sections)
+
+
+def test_cohorts_of_a_fixed_size_have_no_canaries():
+    with pytest.raises(BadInput, match="poisson"):
+        experiment(
+            "central",
+            train={"rounds": 2, "clients_per_round": 3, "sampler": "fixed"},
+            privacy={"kind": "central", "epsilon": 8, "accountant": "rdp"},
+        )
+
+
+def test_the_command_prints_three_numbers_and_exits_with_3_where_a_claim_is_rejected(copy, monkeypatch):
+    done = CliRunner().invoke(app, ["audit", str(copy)])
+    assert done.exit_code in (0, 3)  # at the usual level clean code may be accused
+    for word in ("promised", "shown", "measured"):
+        assert word in done.output
+    monkeypatch.setattr(of_run, "shown", lambda *_, **__: (99.0, 99.0))
+    done = CliRunner().invoke(app, ["audit", str(copy), "--json"])
+    assert done.exit_code == 3
+    assert json.loads(done.output)["rejected"] is True
+
+
+def test_the_command_says_what_to_audit():
+    with pytest.raises(BadInput, match="--mechanism"):
+        CliRunner().invoke(app, ["audit", "digits"], catch_exceptions=False)
+
+
+def test_a_run_is_audited_as_it_was(copy):
+    with pytest.raises(BadInput, match="leave out --set"):
+        CliRunner().invoke(app, ["audit", str(copy), "--set", "train.rounds=3"], catch_exceptions=False)
+
+
+def test_the_page_shows_what_the_audit_found_and_refuses_a_damaged_one(copy):
+    CliRunner().invoke(app, ["audit", str(copy)])
+    found = run_page(read(copy))["audit"]
+    (group,), (shown,) = found["groups"], found["pictures"]
+    assert group["promised"] > group["measured"]["low"]
+    assert len(shown["roc"]["false"]) == len(shown["roc"]["true"]) == len(shown["roc"]["most"])
+    assert shown["roc"]["most"][-1] == 1.0
+    assert [name for name, *_ in shown["layers"]] == ["1.weight", "1.bias"]
+    assert shown["by_round"]["promised"][-1] == pytest.approx(group["promised"], rel=0.01)
+    assert '"audit":{' in (copy / "report.html").read_text()
+    (copy / of_run.AUDIT).write_text(json.dumps(found | {"groups": [{"clients": "many"}]}))
+    with pytest.raises(BadInput, match="audit the run again"):
+        run_page(read(copy))
+
+
+def test_canaries_of_several_runs_are_audited_together(runs, tmp_path):
+    other = tmp_path / "other"
+    tacit.run(experiment(run={"workers": 1, "seed": 1}), out=other, page=False)
+    alone, together = audit_run(other, level=DOUBT), audit_run(runs("record"), other, level=DOUBT)
+    assert together.groups[0].canaries == 1000
+    assert together.groups[0].measured.low > min(alone.groups[0].measured.low, together.groups[0].promised / 2)
+    assert "2 runs" in together.sentence
+
+
+def test_runs_that_promise_different_epsilons_are_never_pooled(runs, tmp_path):
+    tacit.run(experiment(privacy={"kind": "local", "epsilon": 4}), out=tmp_path / "other", page=False)
+    with pytest.raises(BadInput, match="never pooled"):
+        audit_run(runs("record"), tmp_path / "other")
+
+
+def test_a_limit_that_is_none_is_null_in_a_file(tmp_path):
+    tacit.run(
+        experiment(train={"rounds": 1, "local_steps": 1}, audit={"canaries": 2}), out=tmp_path / "run", page=False
+    )
+    done = CliRunner().invoke(app, ["audit", str(tmp_path / "run"), "--json"])
+    assert "Infinity" not in done.output
+    assert "NaN" not in done.output
+    read(tmp_path / "run").audit  # noqa: B018 - refuses what is damaged
