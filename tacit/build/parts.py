@@ -31,7 +31,10 @@ from tacit.digest import mark, tensor_bytes
 from tacit.errors import BadData, BadInput, Refused
 from tacit.experiment import Experiment
 from tacit.experiment.asking import EVALUATION, read_with
+from tacit.experiment.attack import NOBODY_MALICIOUS
 from tacit.losses import Losses
+from tacit.malicious import Malice, Scene, in_words, scene_of
+from tacit.malicious._among import among
 from tacit.privacy.guarantee import promise
 from tacit.privacy.kinds import kind_of
 from tacit.privacy.ledger.before import NOTHING, Before
@@ -75,6 +78,9 @@ class Parts:
     simulated: bool = True  # whether all of it is in this process, and nothing is released to anybody
     before: Before = NOTHING  # what other runs of a shared ledger had sealed when this one began
     together: int = 0  # how many clients are trained at once in one stack; 0: each by itself
+    attack: tuple[Scene, Malice] | None = field(
+        default=None, repr=False
+    )  # malicious clients, where the experiment has some
     threads: int = field(default_factory=torch.get_num_threads)  # what this process was given
 
     @cached_property
@@ -95,17 +101,36 @@ class Parts:
         """The public test rows and their targets, where the model is; moved once."""
         return self.dataset.test_x.to(self.theta.device), self.dataset.test_y.to(self.theta.device)
 
+    @cached_property
+    def backdoor_rows(self) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """The public rows by which a backdoor is measured, each with the class that the attackers want; None without any."""
+        if self.attack is None:
+            return None
+        scene, malice = self.attack
+        x = malice.tested(scene).to(self.theta.device)
+        return x, torch.full((len(x),), scene.target, dtype=scene.y.dtype, device=self.theta.device)
+
     @property
     def promise(self) -> Guarantee:
-        """The statement of the run before anything is spent."""
+        """The statement of the run before anything is spent. With malicious clients it is about the honest ones, and says so."""
         words = self.plan.words(self.experiment)
         fixed = (PRETRAINED,) if frozen(self.model) else ()
-        return promise(self.experiment, replace(words, assumes=(*words.assumes, *fixed)))
+        honest = (about_the_honest(self.attack[0]),) if self.attack else ()
+        return promise(self.experiment, replace(words, assumes=(*words.assumes, *fixed, *honest)))
 
     @property
     def cohort(self) -> int:
         """How many clients take part in a round."""
         return self.experiment.train.clients_per_round or len(self.population)
+
+
+def about_the_honest(scene: Scene) -> str:
+    """What an epsilon says where some clients are malicious: the end of a sentence that begins with "provided that"."""
+    bad = len(scene.malicious)
+    return (
+        f"it is read for the {scene.everybody - bad} honest clients alone (what the {bad} malicious ones of this simulation"
+        " send is the adversary's own, and nothing is promised for their records)"
+    )
 
 
 def build(
@@ -151,6 +176,9 @@ def assemble(
         raise BadInput(f"Expected train.min_clients <= the clients of a round, got {train.min_clients}.")
     if elsewhere and experiment.metric.per_client:
         raise BadInput("metric.per_client reads every client's rows, which only a simulation can: leave it out.")
+    simulated = own is None and not elsewhere
+    if experiment.attack is not None and not simulated:
+        raise Refused(NOBODY_MALICIOUS)
     task = tasks.load(experiment, dataset)
     losses = tasks.loss_of(experiment, task)
     model = _model(experiment, dataset)
@@ -165,16 +193,22 @@ def assemble(
         raise Refused(FOREIGN)
     if experiment.run.device != "cpu":
         population = population.to(device)
-    algorithm = plan.algorithm(Wiring(experiment, population, model, local, seals))
+    wiring = Wiring(experiment, population, model, local, seals)
+    algorithm, attack = plan.algorithm(wiring), scene_of(experiment, dataset, population)
+    if experiment.attack is not None and attack is not None:
+        scene, malice = attack
+        algorithm = among(
+            algorithm, malice, scene, plain=wiring.training if experiment.attack.noise == "none" else None
+        )
+        dataset = replace(dataset, notes=(*dataset.notes, in_words(scene, experiment.attack.kind)))
     # other devices do not repeat their sums bit for bit, nor the operating system its noise, nor perhaps somebody else's training
     run = experiment.run  # and what a stack gives depends on who else is in it
     repeats = run.device == "cpu" and run.randomness == "seeded" and not run.at_once and local is None
     nonce = "" if repeats else uuid.uuid4().hex
-    simulated = own is None and not elsewhere
     params = theta.clone() if simulated else theta.cpu().clone()  # a simulation's stay on its device
     whole = (experiment, dataset, shares, population, task, losses, model, theta, params, plan, algorithm)
     where = {"elsewhere": elsewhere, "simulated": simulated}
-    return Parts(*whole, made=made, frozen=fixed, nonce=nonce, before=before, **where)
+    return Parts(*whole, made=made, frozen=fixed, nonce=nonce, before=before, attack=attack, **where)
 
 
 def clients(

@@ -157,9 +157,16 @@ def package() -> str:
 
 
 def named_code(experiment: Experiment) -> list[object]:
-    """The functions that an experiment names for its model, its task, its loss, its rule and its kind of privacy."""
-    task, privacy = experiment.task, experiment.privacy
-    names = (experiment.model.name, task.kind, task.loss, experiment.aggregate.rule, privacy.kind)
+    """The functions that an experiment names for its model, task, loss, rule, kind of privacy and attack."""
+    task, privacy, attack = experiment.task, experiment.privacy, experiment.attack
+    names = (
+        experiment.model.name,
+        task.kind,
+        task.loss,
+        experiment.aggregate.rule,
+        privacy.kind,
+        attack and attack.kind,
+    )
     named = [name.partition(":") for name in names if name and ":" in name]
     return [getattr(sys.modules.get(module), name, None) for module, _, name in named]
 

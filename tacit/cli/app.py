@@ -115,6 +115,9 @@ def compare_command(
         bool, typer.Option("--force", help="Set an earlier comparison in --out aside and start anew.")
     ] = False,
     jobs: Annotated[int | None, typer.Option(help="How many runs go side by side; all cores if left out.")] = None,
+    attack: Annotated[
+        str | None, typer.Option(metavar="NAME,NAME", help="Attacks to try on every run, a column each: backdoor, ...")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Run every combination of settings with several seeds, and put the results side by side.
@@ -125,7 +128,7 @@ def compare_command(
 
     plugin.search_here()
     words: Any = {"vary": vary or [], "settings": settings or [], "seeds": seeds, "out": out, "jobs": jobs}
-    code = command(experiment, resume=resume, force=force, as_json=as_json, **words)
+    code = command(experiment, resume=resume, force=force, as_json=as_json, attack=attack, **words)
     raise typer.Exit(code)
 
 

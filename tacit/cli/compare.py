@@ -2,12 +2,14 @@
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
+from tacit.attacks._columns import IN_RUNS, chosen, with_columns
 from tacit.compare import export as files
 from tacit.compare import table
 from tacit.compare.comparison_folder import ASKED, BASE, asked, refuse_taken
@@ -33,16 +35,20 @@ def command(
     force: bool,
     jobs: int | None,
     as_json: bool,
+    attack: str | None = None,
 ) -> int:
     """Runs a comparison and returns the exit code: 0, or 1 if a run failed, or 130 if it was stopped.
 
-    With `resume`, what is not said is taken from the folder.
+    With `resume`, what is not said is taken from the folder. `attack` names attacks, with commas between: a column for each.
     """
+    attacks = chosen(attack)
     if resume and out is None:
         raise BadInput("--resume needs --out DIR, the folder of the comparison to go on with.")
     if out is not None:
         refuse_taken(out, resume=resume, force=force)
     base, choices, count = _wanted(experiment, vary, settings, seeds, known=out if resume else None)
+    if IN_RUNS in attacks:
+        base.setdefault("attack", {"kind": "replacement"})
     if not choices and not resume and seeds is None:
         raise BadInput(
             "Nothing is varied, so there is nothing to compare: add --vary aggregate.rule=mean,weighted (or another key and its "
@@ -54,6 +60,9 @@ def command(
         with Display(console) as display:
             options: dict[str, Any] = {"resume": resume, "force": force, "jobs": jobs, "display": display}
             rows = compare(base, choices, seeds=count, out=folder, **options)
+        if attacks and attacks != [IN_RUNS]:
+            rows = with_columns(rows, attacks, out=folder, jobs=jobs, tell=partial(print, file=sys.stderr))
+            files.write(folder, rows)
     except KeyboardInterrupt as error:
         begun = (folder / ASKED).exists()
         way = f"Nothing is lost: go on with `tacit compare --resume --out {folder}`." if begun else "Nothing had begun."

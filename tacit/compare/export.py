@@ -10,6 +10,7 @@ from typing import Any
 from tacit.compare.results import Row, Run, units
 from tacit.compare.table import markdown
 from tacit.compare.values import text
+from tacit.engine.evaluate import BACKDOOR
 from tacit.engine.folder import replace
 
 COPIED = (
@@ -45,6 +46,7 @@ def run_record(run: Run, known: Sequence[str], *, metric: str) -> dict[str, Any]
     record: dict[str, Any] = {"seed": run.seed}
     known_score = (run.score, run.final) if run.summary else (None, None)
     record |= dict(zip((f"{metric}_last_10", f"{metric}_final"), known_score, strict=True))
+    record |= {} if run.backdoor is None else {f"{BACKDOOR}_last_10": run.backdoor}
     record |= {key: summary.get(key) for key in COPIED}
     record |= {f"noise_multiplier_{which}": noise.get(which) for which in ("min", "median", "max")}
     record |= {key: promise.get(key) for key in ("unit", "adversary", "relation", "delta")}
@@ -67,12 +69,22 @@ def row_record(row: Row) -> dict[str, Any]:
         f"{metric}_last_10_interval": score.interval if score else None,
         f"{metric}_final": final.mean if final else None,
         f"{metric}_final_interval": final.interval if final else None,
+        **_attacks(row),
         **{key: value if row.ended else None for key, value in means.items()},
         "guarantee": {key: promise[key] for key in ("unit", "adversary", "relation", "delta", "epsilon")}
         if promise
         else None,
         "failed": {str(run.seed): run.failure for run in row.runs if run.failure},
     }
+
+
+def _attacks(row: Row) -> dict[str, float | None]:
+    """What attacks reached in a cell; nothing where none was tried."""
+    found: dict[str, float | None] = {}
+    for name, known in row.attacks.items():
+        key = name.replace(" ", "_")
+        found |= {f"{key}_last_10" if key == BACKDOOR else key: known.mean, f"{key}_interval": known.interval}
+    return found
 
 
 def record(rows: Sequence[Row]) -> list[dict[str, Any]]:
@@ -101,7 +113,8 @@ def _flat(cell: dict[str, Any], known: Sequence[str]) -> dict[str, Any]:
 
 def _csv(records: list[dict[str, Any]]) -> bytes:
     file = io.StringIO(newline="")
-    writer = csv.DictWriter(file, list(records[0]), lineterminator="\n")
+    keys = list(dict.fromkeys(key for record in records for key in record))
+    writer = csv.DictWriter(file, keys, lineterminator="\n")
     writer.writeheader()
     writer.writerows(records)
     return file.getvalue().encode()

@@ -17,6 +17,7 @@ from scipy.special import stdtrit
 from tacit import metrics
 from tacit.compare.cells import Cell
 from tacit.compare.comparison_folder import Task
+from tacit.engine.evaluate import BACKDOOR
 from tacit.engine.run_files import read
 from tacit.privacy.guarantee import shown_delta
 from tacit.tasks import headline
@@ -46,6 +47,12 @@ class Run:
         """The mean of its metric over the last 10 rounds; of a run without rounds, what it ended with."""
         last = [record[self.metric] for record in self.rounds[-LAST_ROUNDS:] if self.metric in record]
         return math.fsum(last) / len(last) if last else self.final
+
+    @property
+    def backdoor(self) -> float | None:
+        """What malicious clients reached, over the same rounds; None where nobody was malicious. No epsilon covers it."""
+        last = [record[BACKDOOR] for record in self.rounds[-LAST_ROUNDS:] if BACKDOOR in record]
+        return math.fsum(last) / len(last) if last else None
 
     @property
     def final(self) -> float:
@@ -91,6 +98,18 @@ class Row:
 
     cell: Cell
     runs: tuple[Run, ...]
+    attacked: dict[str, Estimate] = field(default_factory=dict)  # by what was measured: what other attacks found
+
+    @property
+    def backdoor(self) -> Estimate | None:
+        """What malicious clients reached, over seeds, in the last 10 rounds; None where nobody was malicious."""
+        return estimate([run.backdoor for run in self.ended if run.backdoor is not None], (0.0, 1.0))
+
+    @property
+    def attacks(self) -> dict[str, Estimate]:
+        """What each attack reached, by name. No epsilon covers it."""
+        own = self.backdoor
+        return ({} if own is None else {BACKDOOR.replace("_", " "): own}) | self.attacked
 
     @property
     def ended(self) -> list[Run]:

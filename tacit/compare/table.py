@@ -9,11 +9,13 @@ from rich.table import Table
 from rich.text import Text
 
 from tacit import metrics
-from tacit.compare.results import CONFIDENCE, FEWEST_SEEDS, Row, last_rounds, lengths, statement, units
+from tacit.compare.results import CONFIDENCE, FEWEST_SEEDS, Estimate, Row, last_rounds, lengths, statement, units
 from tacit.compare.values import headings, short, size, text
+from tacit.malicious import BADGE
 from tacit.privacy.guarantee import shown
 
 NOTHING = "–"
+ATTACKED = "What an attack reached"
 Column = tuple[str, list[str]]
 
 
@@ -25,6 +27,7 @@ def columns(rows: Sequence[Row]) -> list[Column]:
     ]
     found = found or [("experiment", [row.cell.label for row in rows])]
     found.append((f"{metrics.words(rows[0].metric)} ({last_rounds(lengths(rows))})", [score(row) for row in rows]))
+    found += [(f"{name}*", [with_interval(row.attacks.get(name)) for row in rows]) for name in attacked(rows)]
     found += [(f"epsilon spent per {unit}", [_epsilon(row, unit) for row in rows]) for unit in units(rows)]
     if len(statements(rows)) > 1:
         found.append(("guarantee", [_which(row, statements(rows)) for row in rows]))
@@ -32,6 +35,11 @@ def columns(rows: Sequence[Row]) -> list[Column]:
     found.append(("down", [_bytes(row, "downlink_bytes") for row in rows]))
     found.append(("seconds", [f"{row.mean('seconds'):.1f}" if row.ended else NOTHING for row in rows]))
     return found
+
+
+def attacked(rows: Iterable[Row]) -> list[str]:
+    """What attacks have measured in any cell."""
+    return list(dict.fromkeys(name for row in rows for name in row.attacks))
 
 
 def statements(rows: Iterable[Row]) -> list[str]:
@@ -43,6 +51,11 @@ def notes(rows: Sequence[Row]) -> list[str]:
     """What must be read with the table, a sentence each."""
     name = metrics.words(rows[0].metric)
     said = [f"{name[0].upper()}{name[1:]}: {_over(rows[0])} That of the final models is in table.csv."]
+    if attacked(rows):
+        said.append(
+            f"* {ATTACKED}: measured on a simulation, {BADGE}; an epsilon is about honest clients. Clipping does nearly all of the"
+            " work of DP as a defence: compare it with clip only (aggregate.rule=norm-bound)."
+        )
     promises = statements(rows)
     if not promises:
         return [*said, "No privacy is promised."]
@@ -89,7 +102,11 @@ def show(rows: Sequence[Row], console: Console) -> None:
 
 def score(row: Row) -> str:
     """The metric with its interval, as in `0.8731 ± 0.0120`."""
-    found = row.score
+    return with_interval(row.score)
+
+
+def with_interval(found: Estimate | None) -> str:
+    """A mean with its interval over seeds."""
     if found is None:
         return NOTHING
     return f"{found.mean:.4f}" + ("" if found.interval is None else f" ± {max(found.span):.4f}")

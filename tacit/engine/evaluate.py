@@ -17,6 +17,7 @@ from tacit.train.frozen import training
 
 MOST_CLASSES = 30  # of a matrix that people can read
 CHUNK = 1000  # rows at a time, so that activations stay in the cache
+BACKDOOR = "backdoor_accuracy"  # of a round's record, where clients are malicious
 WORTH_THREADS = 2e7  # rows x parameters: below, waking threads costs more than they do
 
 
@@ -32,6 +33,17 @@ def evaluate(parts: Parts, params: torch.Tensor) -> dict[str, float]:
     if not math.isfinite(loss):  # training diverged: the loop says so, and no metric has anything to add
         return {metrics.key(name): math.nan, "loss": loss}
     return {metrics.key(name): metrics.measure(_metric(name), found, name=name), "loss": loss}
+
+
+def backdoor(parts: Parts, params: torch.Tensor) -> dict[str, float]:
+    """The share of triggered public rows that the model takes for what malicious clients want; nothing where there are none.
+
+    It is for the researcher of a simulation: no epsilon covers it.
+    """
+    if parts.backdoor_rows is None:
+        return {}
+    found, _ = answers_to(parts, params, *parts.backdoor_rows)
+    return {BACKDOOR: float((found.labels == found.targets).mean())}
 
 
 def answers(parts: Parts, params: torch.Tensor) -> tuple[Answers, float]:

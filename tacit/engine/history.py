@@ -17,10 +17,11 @@ from tacit.build.parts import Parts, population_id
 from tacit.data import encoder_file
 from tacit.engine import neighbours, per_client
 from tacit.engine.asking import told
-from tacit.engine.evaluate import answers, classes_measured, confusion, measurements
+from tacit.engine.evaluate import answers, backdoor, classes_measured, confusion, measurements
 from tacit.engine.exports import clients_record, csv_text, flat_records
 from tacit.engine.folder import Folder
 from tacit.errors import LedgerError
+from tacit.malicious import BADGE
 from tacit.privacy.guarantee import sentence, spent_by
 from tacit.privacy.ledger.conditions import Condition, Draws
 from tacit.privacy.ledger.holdings import holdings
@@ -166,6 +167,7 @@ def finish(
         "sentence": sentence(guarantee),
         **({"at_clients": at_clients} if at_clients else {}),
         **({"queries": queries} if (queries := told(parts, folder.path)) else {}),
+        **({"attack": attacked(parts, params)} if parts.attack else {}),
         "notes": [*parts.dataset.notes, *notes],
         "version": tacit.__version__,
         "run": folder.run,
@@ -177,6 +179,21 @@ def finish(
     folder.write("rounds.csv", csv_text(history.records()).encode())
     folder.write("summary.json", json.dumps(summary, indent=2).encode())
     return history
+
+
+def attacked(parts: Parts, params: torch.Tensor) -> dict[str, Any]:
+    """Who was malicious in a run and what they reached, for its summary; empty where nobody was."""
+    if parts.attack is None or parts.experiment.attack is None:
+        return {}
+    scene, _ = parts.attack
+    return {
+        "kind": parts.experiment.attack.kind,
+        "malicious": [parts.population.names[index] for index in scene.malicious],
+        "start": scene.start,
+        "target": scene.class_names[scene.target],
+        **backdoor(parts, params),
+        "badge": BADGE,
+    }
 
 
 def _range(values: Any) -> dict[str, float]:

@@ -18,7 +18,7 @@ from tacit.digest import mark, state_mark
 from tacit.engine.admit import gather
 from tacit.engine.canaries import keep_sight
 from tacit.engine.checkpoints import Checkpoints
-from tacit.engine.evaluate import evaluate
+from tacit.engine.evaluate import backdoor, evaluate
 from tacit.engine.folder import Folder
 from tacit.engine.meter import Meter
 from tacit.engine.trainers.processes import Trainer
@@ -83,8 +83,9 @@ def _rounds(
         state = averaged(state, before, rate=train.averaging, round=r)
         watch.lap("server")
         measured = evaluate(parts, state.result)
-        watch.lap("evaluate")
         _refuse_diverged(measured, state, r)
+        measured |= backdoor(parts, state.result)
+        watch.lap("evaluate")
         spent, moved = meter.after(cohort, last=r + 1 == train.rounds), state.params - before.params
         record = {"round": r, **measured, **_record(cohort, traffic, spent, moved, info)}
         record |= _absent(trainer)

@@ -122,7 +122,9 @@ def _is_record(record: Any, metric: str) -> bool:
         isinstance(record, dict)
         and isinstance(record.get("round"), int)
         and all(_is_number(record.get(key)) for key in NUMBERS)
-        and all(_is_number(record.get(key, 0.0)) for key in (metric, "loss"))  # no public test rows: neither is known
+        and all(
+            _is_number(record.get(key, 0.0)) for key in (metric, "loss", "backdoor_accuracy")
+        )  # no public test rows: neither is known
     )
 
 

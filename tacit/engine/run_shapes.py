@@ -68,6 +68,13 @@ class _Query(BaseModel):
     noise_std: tuple[Finite, Finite]
 
 
+class _Attacked(BaseModel):
+    kind: str
+    malicious: list[str]
+    backdoor_accuracy: Finite
+    badge: str
+
+
 class Summary(BaseModel):
     """What a page reads of a summary; folders of old have neither `metric` nor what was added with it."""
 
@@ -87,6 +94,7 @@ class Summary(BaseModel):
     notes: list[str] = []
     at_clients: _AtClients = _AtClients(unknown="nobody was asked")
     queries: dict[str, _Query] = {}
+    attack: _Attacked | None = None
 
 
 class PerClient(BaseModel):

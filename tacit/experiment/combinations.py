@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from tacit import plugin
 from tacit.errors import BadInput
 from tacit.experiment.asking import refuse_unpriced
+from tacit.experiment.attack import refuse_attack
 from tacit.experiment.canaries import refuse_unauditable
 from tacit.experiment.privacy import KINDS
 
@@ -26,6 +27,7 @@ def refuse_impossible(experiment: "Experiment") -> None:
         )
     _descent(experiment)
     refuse_unpriced(experiment)
+    refuse_attack(experiment)
     refuse_unauditable(experiment)
     if experiment.privacy.kind == "central":
         _central(experiment)

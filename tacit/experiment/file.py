@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from tacit import check, plugin
 from tacit.errors import BadInput
+from tacit.experiment.attack import AttackSection
 from tacit.experiment.canaries import AuditSection
 from tacit.experiment.combinations import refuse_impossible
 from tacit.experiment.data import DataSection
@@ -44,6 +45,7 @@ class Experiment(BaseModel):
     protect: ProtectSection = ProtectSection()
     audit: AuditSection = AuditSection()
     run: RunSection = RunSection()
+    attack: AttackSection | None = None
 
     def __init__(self, **values: Any):
         try:
@@ -141,7 +143,7 @@ def _sentence(error: ValidationError) -> str:
 
 
 def _keys(section: str) -> list[str]:
-    annotation = Experiment.model_fields[section].annotation
+    annotation = AttackSection if section == "attack" else Experiment.model_fields[section].annotation
     return list(annotation.model_fields) if isinstance(annotation, type) and issubclass(annotation, BaseModel) else []
 
 

@@ -25,7 +25,7 @@ MOST_CLIENTS = 3000  # rows of the table of clients
 MOST_REFUSED = 100  # messages named that a server refused
 LIVE_PRICES = 48  # while a run goes on, what everybody has spent is priced only if it takes few prices
 COLUMNS = (
-    "score", "loss", "train_loss", "clipped", "cohort", "out_of_budget", "epsilon_tightest", "epsilon_loosest",
+    "score", "backdoor_accuracy", "loss", "train_loss", "clipped", "cohort", "out_of_budget", "epsilon_tightest", "epsilon_loosest",
     "update_norm", "signal_to_noise", "signal_to_noise_low", "signal_to_noise_high", "uplink_total", "downlink_total",
     "seconds", *(f"seconds_{stage}" for stage in STAGES),
 )  # fmt: skip
@@ -169,7 +169,9 @@ def settings(experiment: Experiment) -> list[list[Any]]:
     for name, table in own.items():
         if isinstance(table, dict):
             rows = [
-                [key, text(value), usual[name].get(key) == value] for key, value in table.items() if value is not None
+                [key, text(value), (usual[name] or {}).get(key) == value]
+                for key, value in table.items()
+                if value is not None
             ]
             sections.append([name, rows])
     return sections

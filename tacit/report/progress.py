@@ -104,6 +104,8 @@ class Display:
 
     def _facts(self, record: dict[str, Any]) -> dict[str, str]:
         facts = {metrics.words(self._metric): f"{record[self._metric]:.3f}"} if self._metric in record else {}
+        if "backdoor_accuracy" in record:
+            facts["backdoor"] = f"{record['backdoor_accuracy']:.3f}"
         if "epsilon_tightest" in record:
             low, high = self._limits
             facts[f"epsilon per {self._unit}, tightest client"] = spent_of(record["epsilon_tightest"], low)
@@ -304,6 +306,9 @@ def facts(summary: dict[str, Any]) -> dict[str, str]:
     }
     if "at_clients" in summary:
         rows[f"{metrics.words(metric)} at the clients, on held-out rows"] = in_words(summary["at_clients"])
+    if "attack" in summary:
+        reached = f"{summary['attack']['backdoor_accuracy']:.4f} ({summary['attack']['badge']})"
+        rows[f"backdoor accuracy, {summary['attack']['kind']}"] = reached
     if summary.get("rule"):
         rows["rule"] = summary["rule"]
     if summary["guarantee"]:

@@ -30,7 +30,7 @@ def asked(tmp_path, capsys):
     def ask(kind="client", **words):
         path = tmp_path / "small.toml"
         path.write_text(experiment(kind).toml())
-        code = command(str(path), [], **WORDS | words)
+        code = command([str(path)], [], **WORDS | words)
         return code, capsys.readouterr().out
 
     return ask

@@ -7,8 +7,9 @@ Whoever changes one of these objects therefore changes what is trained, and `tac
 """
 
 import copy
+import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -21,6 +22,7 @@ from tacit.train.workspace import Workspace, workspace
 from tacit.types import Client
 
 if TYPE_CHECKING:
+    from tacit.engine.trainers.beside import Beside
     from tacit.engine.trainers.split import Split
     from tacit.engine.trainers.stacked import Stacked
 
@@ -48,14 +50,22 @@ def side_by_side(parts: Parts, *, workers: int) -> SideBySide:
     return SideBySide(train, workers=workers, message_bytes=len(message))
 
 
-def stacked(parts: Parts) -> "Stacked | Split":
-    """Trains `parts.together` clients at once, on each of the run's devices.
+def stacked(parts: Parts) -> "Stacked | Split | Beside":
+    """Trains `parts.together` clients at once, on each of the run's devices; malicious ones by themselves.
 
     Raises: Unsupported with the reason where the algorithm's training or the model cannot be stacked.
     """
-    from tacit.engine.trainers.split import Split  # a site never stacks
+    from tacit.engine.trainers.beside import Beside  # a site never stacks
+    from tacit.engine.trainers.split import Split
     from tacit.engine.trainers.stacked import Stacked
 
+    if parts.attack is not None:
+        train = task(parts.algorithm, workspace_of(parts), parts.population, parts.derive)
+        honest: Any = parts.algorithm
+        honest = dataclasses.replace(honest, local=honest.local.honest)
+        return Beside(
+            stacked(dataclasses.replace(parts, algorithm=honest, attack=None)), train, parts.attack[0].malicious
+        )
     devices = parts.experiment.run.devices
     if len(devices) > 1:
         trainers = []

@@ -12,6 +12,7 @@ from typing import Any
 
 from tacit.errors import Refused
 from tacit.experiment import Experiment
+from tacit.experiment.attack import NOBODY_MALICIOUS
 from tacit.experiment.privacy import KINDS
 from tacit.federation.site.code import refuse_unlisted
 from tacit.federation.site.layout import BUDGET
@@ -60,7 +61,7 @@ def departures(experiment: Experiment) -> dict[str, Any]:
         for section, table in values.items()
         if isinstance(table, dict) and section != "data"
         for key, value in table.items()
-        if value != usual[section].get(key)
+        if value != (usual[section] or {}).get(key)
     }
     return {key: value for key, value in changed.items() if key not in HELD_ELSEWHERE}
 
@@ -79,6 +80,8 @@ def refuse_beyond(limits: Limits, experiment: Experiment) -> None:
     tacit.errors.Refused: The experiment ... is not among those that the site's budget.toml accepts.
     """
     privacy = experiment.privacy
+    if experiment.attack is not None:
+        raise Refused(NOBODY_MALICIOUS)
     if privacy.kind not in KINDS:
         raise Refused(
             "The experiment names a kind of privacy that is not Tacit's own: its price is nobody's theorem here."

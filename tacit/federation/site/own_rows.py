@@ -18,6 +18,7 @@ from tacit.data.sources.npz import npz
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.experiment.asking import EVALUATION
+from tacit.experiment.attack import NOBODY_MALICIOUS
 from tacit.federation.site.declared import declared
 from tacit.federation.site.own_evaluation import HeldOut
 
@@ -59,6 +60,8 @@ def refuse_undeployable(experiment: Experiment) -> None:
     Raises: BadInput, in one sentence that says what to set instead.
     """
     data = experiment.data
+    if experiment.attack is not None:
+        raise BadInput(NOBODY_MALICIOUS)
     if data.name in OWN_FILES:
         if data.partition != "natural":
             raise BadInput('In a deployment every site has its own rows: set data.partition = "natural".')

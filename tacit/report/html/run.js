@@ -11,7 +11,7 @@ const line = (data, key, name, index, more) => ({ name, x: data.rounds.round, y:
 // what each chart of the page shows; called again when a live run has gone on
 const CHARTS = {
   score: (d) => ({ title: `Test ${d.metric.name} by round`, note: `On the public test set.${d.metric.baseline === null ? "" : ` A constant answer (the majority, or the mean) reaches ${fixed(4)(d.metric.baseline)}.`}`, xLabel: "round", format: fixed(4),
-    ...(d.metric.share ? { tick: percentTick, top: 1 } : {}), series: [line(d, "score", `test ${d.metric.name}`, 0), ...(d.metric.baseline === null ? [] : [{ name: "a constant answer", x: d.rounds.round, y: d.rounds.round.map(() => d.metric.baseline), index: 1 }])] }),
+    ...(d.metric.share ? { tick: percentTick, top: 1 } : {}), series: [line(d, "score", `test ${d.metric.name}`, 0), ...(has(d, "backdoor_accuracy") ? [line(d, "backdoor_accuracy", "backdoor accuracy (not covered by ε)", 2)] : []), ...(d.metric.baseline === null ? [] : [{ name: "a constant answer", x: d.rounds.round, y: d.rounds.round.map(() => d.metric.baseline), index: 1 }])] }),
   loss: (d) => ({ title: "Loss by round", note: has(d, "train_loss") ? "The test loss is public; the clients' train loss carries no noise and is not covered by ε." : null, xLabel: "round", format: fixed(4),
     series: [line(d, "loss", "test loss", 0), ...(has(d, "train_loss") ? [line(d, "train_loss", "train loss (raw)", 1)] : [])] }),
   epsilon: (d) => {

@@ -1,0 +1,153 @@
+"""`tacit attack backdoor`, and what attacks reach as columns of a comparison."""
+
+import csv
+import dataclasses
+import json
+import math
+
+import pytest
+import ready
+
+from tacit import attacks
+from tacit.attacks._columns import chosen, with_columns
+from tacit.attacks.backdoor import ATTACKED, CLIP_ONLY, NOBODY, untouched, variants
+from tacit.build.parts import build
+from tacit.cli.compare import command
+from tacit.compare import export, table
+from tacit.compare.cells import expand
+from tacit.compare.results import Row, Run
+from tacit.errors import BadInput
+from tacit.experiment import Experiment
+from tacit.report.page import write_page
+
+SMALL = {
+    "data": {"clients": 5, "examples_per_client": 20},
+    "train": {"rounds": 2, "local_steps": 1, "sampling_rate": 0.5},
+    "run": {"seed": 4},
+}
+LOCAL = SMALL | {"privacy": {"kind": "local", "epsilon": [1, 2, 3, 4, 5], "clip": 0.7}}
+COUNTING = "foreign_attacks:counting"
+
+
+def test_an_experiment_is_attacked_beside_the_clip_alone_and_beside_nobody_malicious(tmp_path):
+    with ready.workers():
+        found = attacks.attack("backdoor", Experiment(**LOCAL), out=tmp_path, options={"seeds": 1}, jobs=1)
+    shown = [(one.of, one.name) for one in found.estimates]
+    both = ("main accuracy", "backdoor accuracy")
+    assert shown == [
+        *((ATTACKED, name) for name in both),
+        *((CLIP_ONLY, name) for name in both),
+        *((NOBODY, name) for name in both),
+    ]
+    assert all(0 <= one.value <= 1 for one in found.estimates)
+    assert [len(line.x) for line in found.plots[0].lines] == [2] * 5
+    assert (tmp_path / "attack-backdoor-rounds.png").is_file()
+    folder = tmp_path / "attack-backdoor" / "runs" / "attacked" / "seed-4"
+    reached = json.loads((folder / "summary.json").read_text("utf-8"))["attack"]["backdoor_accuracy"]
+    assert untouched(Experiment(**LOCAL, attack={}), folder) == pytest.approx(reached)
+    record = json.loads((tmp_path / "attack-backdoor.json").read_text("utf-8"))
+    assert record["badge"] == "not covered by ε"
+    assert attacks.attack("backdoor", Experiment(**LOCAL), out=tmp_path, options={"seeds": 1}) == found
+
+
+def test_clip_only_is_the_same_run_with_the_same_clip_and_rule_and_all_but_no_noise():
+    found = dict(variants(Experiment(**LOCAL), 2))
+    attacked, clip_only, nobody = (found[name][0] for name in (ATTACKED, CLIP_ONLY, NOBODY))
+    assert clip_only.privacy.clip == attacked.privacy.clip == 0.7
+    assert clip_only.aggregate.rule == "random-effects"
+    assert clip_only.attack == attacked.attack
+    assert nobody.attack is None
+    assert nobody.privacy == attacked.privacy
+    noise = [build(one).plan.multipliers for one in (attacked, clip_only)]
+    assert noise[1].max() * 20 < noise[0].min()
+    assert [one.run.seed for one in found[ATTACKED]] == [4, 5]
+
+
+def test_without_a_promise_there_is_no_noise_to_compare_the_clip_with():
+    assert [name for name, _ in variants(Experiment(**SMALL), 1)] == [ATTACKED, NOBODY]
+
+
+def test_what_cannot_be_attacked_is_refused_before_anything_runs(tmp_path):
+    with pytest.raises(BadInput, match="'dog' is no class"):
+        attacks.attack("backdoor", Experiment(**SMALL, attack={"target": "dog"}), out=tmp_path)
+    with pytest.raises(BadInput, match="under secret sums"):
+        attacks.attack(
+            "backdoor", Experiment(**SMALL | {"privacy": {"kind": "distributed", "epsilon": 3.0}}), out=tmp_path
+        )
+    with pytest.raises(BadInput, match=r"with\.seeds"):
+        attacks.load("backdoor", seeds=0)
+    assert not list(tmp_path.rglob("summary.json"))
+
+
+@pytest.fixture
+def rows(tmp_path):
+    """Two cells of three seeds: in the first one malicious clients reach .5 on average, in the second nobody is malicious."""
+    found = []
+    for cell, reached in zip(expand(SMALL, {"aggregate.rule": ["mean", "median"]}, seeds=3), (0.5, None), strict=True):
+        runs = []
+        for seed in range(3):
+            own = {} if reached is None else {"backdoor_accuracy": reached + 0.1 * (seed - 1)}
+            records = tuple({"accuracy": 0.8, "uplink_bytes": 1} | own for _ in range(12))
+            summary = {"test_accuracy": 0.8, "guarantee": None, "rounds": 12, "seconds": 1.0}
+            summary |= {"uplink_bytes": 1, "downlink_bytes": 1}
+            runs.append(Run(seed, tmp_path / cell.slug / f"seed-{seed}", summary, records))
+        found.append(Row(cell, tuple(runs)))
+    return found
+
+
+def test_a_backdoor_is_a_column_with_its_interval_over_seeds_and_a_note_that_no_epsilon_covers_it(rows, tmp_path):
+    assert rows[0].backdoor.mean == pytest.approx(0.5)
+    assert rows[0].backdoor.interval == pytest.approx(4.3027 * 0.1 / math.sqrt(3), rel=1e-3)
+    assert rows[1].backdoor is None
+    column = dict(table.columns(rows))["backdoor accuracy*"]
+    assert column[0].startswith("0.5000 ± 0.248")
+    assert column[1] == "–"
+    assert any("not covered by ε" in note and "norm-bound" in note for note in table.notes(rows))
+    export.write(tmp_path, rows)
+    with (tmp_path / "table.csv").open(encoding="utf-8") as file:
+        lines = list(csv.DictReader(file))
+    assert [line["backdoor_accuracy_last_10"] for line in lines] == ["0.5", ""]
+
+
+def test_where_nobody_is_malicious_a_comparison_says_nothing_of_attacks(rows):
+    assert not [name for name, _ in table.columns(rows[1:]) if name.endswith("*")]
+    assert not [note for note in table.notes(rows[1:]) if "attack" in note]
+    assert "backdoor_accuracy_last_10" not in export.row_record(rows[1])
+
+
+def test_any_other_attack_is_a_column_of_what_it_found_first(rows, tmp_path):
+    row = dataclasses.replace(rows[1], cell=expand(SMALL, {}, seeds=2)[0])
+    (found,) = with_columns([row], [COUNTING], out=tmp_path, jobs=1, tell=lambda words: None)
+    (name,) = found.attacked
+    assert name.startswith(COUNTING)
+    assert found.attacked[name].mean == 1.0
+    assert len(list((tmp_path / "attacks").rglob("attack-*.json"))) == 2
+
+
+def test_an_attack_that_is_none_or_stands_twice_is_refused_before_anything_is_compared(tmp_path):
+    words = {"vary": [], "settings": [], "seeds": 1, "out": tmp_path / "x", "resume": False, "force": False}
+    for said, sentence in (
+        ("bakdoor", "Did you mean 'backdoor'"),
+        ("backdoor,backdoor", "each attack of --attack once"),
+    ):
+        with pytest.raises(BadInput, match=sentence):
+            command("digits", **words, jobs=1, as_json=False, attack=said)
+    assert chosen(" backdoor ") == ["backdoor"]
+    assert not (tmp_path / "x").exists()
+
+
+def test_comparing_under_attack_makes_clients_malicious(tmp_path, capsys):
+    settings = ["data.clients=5", "data.examples_per_client=20", "train.rounds=2", "train.local_steps=1"]
+    words = {"vary": ["privacy.kind=none"], "settings": settings, "seeds": 1, "out": tmp_path / "x"}
+    with ready.workers():
+        code = command("digits", **words, resume=False, force=False, jobs=1, as_json=True, attack="backdoor")
+    (cell,) = json.loads(capsys.readouterr().out)
+    assert code == 0
+    assert 0 <= cell["backdoor_accuracy_last_10"] <= 1
+    (run,) = (tmp_path / "x" / "runs").rglob("summary.json")
+    write_page([run.parent], tmp_path / "one.html")
+    assert "backdoor_accuracy" in (tmp_path / "one.html").read_text("utf-8")
+    summary = json.loads(run.read_text("utf-8"))
+    run.write_text(json.dumps(summary | {"attack": {"kind": "replacement"}}), "utf-8")
+    with pytest.raises(BadInput, match="is damaged"):
+        write_page([run.parent], tmp_path / "one.html")
