@@ -192,7 +192,8 @@ def _seen(folder: Path) -> Seen:
     sight = read_sight(folder, len(run.rounds), canaries.count)
     names = {name: k for k, name in enumerate((run.clients or {})["names"])}
     about = (run.experiment.name, str((run.guarantee or {}).get("unit", "")))
-    return Seen(folder, *about, canaries, names, paid, sight, runs, layers_of(folder))
+    layers = [] if run.experiment.audit.placement == "record" else layers_of(folder)  # a record is in every layer
+    return Seen(folder, *about, canaries, names, paid, sight, runs, layers)
 
 
 def _canaries(run: RunFiles) -> Canaries:

@@ -2,7 +2,7 @@
 them."""
 
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -42,19 +42,22 @@ class LocalRecords(LocalDP):
     begun: dict[int, PlantedTraining] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        plain = self.mechanism
-
         def planted(client: Client) -> PlantedTraining:
-            k = client.index
-            self.begun[k] = PlantedTraining(plain(client), self.canaries.places(k), self.canaries.coins(k))
-            return self.begun[k]
+            self.begun[client.index] = self._planted(client)
+            return self.begun[client.index]
 
-        object.__setattr__(self, "plain", plain)
+        object.__setattr__(self, "plain", self.mechanism)
         object.__setattr__(self, "mechanism", planted)
+
+    plain: ClassVar[Any]  # the mechanism of a client without canaries
+
+    def _planted(self, client: Client) -> PlantedTraining:
+        k = client.index
+        return PlantedTraining(self.plain(client), self.canaries.places(k), self.canaries.coins(k))
 
     def cost(self, client: Client) -> DpEvent:
         """The price without canaries, which is the price."""
-        return self.plain(client).event()  # type: ignore[attr-defined]
+        return self.plain(client).event()
 
     def release(self, trained: Trained, client: Client, received: Message) -> Message:
         """What is released, with what was seen of the canaries in the info, which stays."""

@@ -8,14 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tacit.algorithms import Algorithm
 from tacit.build.parts import Parts
 from tacit.canaries.algorithms import with_canaries
 from tacit.canaries.plan import Canaries, sizes_of
+from tacit.canaries.records import with_rows
 from tacit.canaries.sight import file_of, gathered, packed
 from tacit.digest import mark
 from tacit.engine.folder import Folder
 from tacit.engine.folder import replace as replaced
-from tacit.errors import BadData
+from tacit.errors import BadData, BadInput
 from tacit.protect import owner_files
 from tacit.train.flat import blocks
 from tacit.types import Client
@@ -45,7 +47,15 @@ def planted(parts: Parts, folder: Folder) -> Parts:
         secret = {"key": key.hex(), "layers": layers}
         owner_files.write(folder.path / SECRET, secret, mode=owner_files.SECRET, force=True)
         folder.write(file.name, json.dumps(known | {COMMITMENT: canaries.commitment}).encode())
-    return replace(parts, algorithm=with_canaries(parts, canaries))
+    return replace(parts, algorithm=_planted(parts, canaries))
+
+
+def _planted(parts: Parts, canaries: Canaries) -> Algorithm:
+    if parts.experiment.audit.placement != "record":
+        return with_canaries(parts, canaries)
+    if parts.experiment.task.kind not in ("classification", "binary") or not parts.dataset.x.is_floating_point():
+        raise BadInput('audit.placement = "record" makes up rows of numbers with a class: leave it out for this task.')
+    return with_rows(parts, canaries, classes=max(2, parts.task.answer[-1]))
 
 
 def opened(folder: Path, sizes: tuple[int, int, int, bool]) -> Canaries:

@@ -15,12 +15,12 @@ UNPLAIN = ("momentum", "weight_decay", "proximal", "control")
 class AuditSection(Section):
     """`[audit]`: so many `canaries` are planted, each with a coin that decides whether it takes part.
 
-    They are records under local DP with unit = "record", and clients where a client is what is protected. `placement = "gradient"`
-    plants what a record's clipped gradient could be.
+    They are records under local DP with unit = "record", and clients where a client is what is protected. `placement = "gradient"`,
+    the default, plants what a record's clipped gradient could be, and "record" rows that are clipped like any other.
     """
 
     canaries: int | None = None
-    placement: Literal["gradient"] | None = None
+    placement: Literal["gradient", "record"] | None = None
 
     def possible(self) -> None:
         if self.canaries is not None:
@@ -46,6 +46,13 @@ def refuse_unauditable(experiment: "Experiment") -> None:
     by_record = privacy.kind == "local" and privacy.unit_kept == "record"
     if audit.placement is not None and not by_record:
         raise BadInput('audit.placement is for records (privacy.kind = "local", unit = "record"): leave it out.')
+    if audit.placement == "record":
+        if train.views is not None or experiment.run.at_once or experiment.run.device != "cpu":
+            raise BadInput(
+                'audit.placement = "record" is for rows as they are, trained one by one on a CPU: leave out train.views,'
+                " run.at_once and run.device."
+            )
+        return  # read off every step, whatever is made of it
     for key in UNPLAIN if by_record else ():
         if getattr(train, key, None):
             raise BadInput(
