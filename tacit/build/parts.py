@@ -43,6 +43,10 @@ from tacit.train.flat import flatten, trainable
 from tacit.train.frozen import frozen, frozen_mark
 from tacit.types import Guarantee
 
+PERSONAL = "own evaluation"  # of the coin that says which of a client's rows are for its own evaluation alone
+UNPUBLISHED = (
+    "clients' own models stay at home: the epsilon is the common model's, an own one has none and must not be published"
+)
 PRETRAINED = "the frozen part of the model was made without these records"
 FOREIGN = (
     "This experiment's promise is made in Tacit's own training: another client's code can take part only under "
@@ -99,7 +103,7 @@ class Parts:
     def promise(self) -> Guarantee:
         """The statement of the run before anything is spent."""
         words = self.plan.words(self.experiment)
-        fixed = (PRETRAINED,) if frozen(self.model) else ()
+        fixed = (*(PRETRAINED,) * bool(frozen(self.model)), *(UNPUBLISHED,) * bool(self.experiment.personal.kind))
         return promise(self.experiment, replace(words, assumes=(*words.assumes, *fixed)))
 
     @property
@@ -151,6 +155,11 @@ def assemble(
         raise BadInput(f"Expected train.min_clients <= the clients of a round, got {train.min_clients}.")
     if elsewhere and experiment.metric.per_client:
         raise BadInput("metric.per_client reads every client's rows, which only a simulation can: leave it out.")
+    if (elsewhere or own is not None) and (experiment.personal.kind or experiment.data.own_share):
+        raise BadInput(
+            "Own models ([personal], data.own_share) are for simulations: leave them out of a deployment, where a site judges the"
+            " common model on rows of its own by held_out in site.toml."
+        )
     task = tasks.load(experiment, dataset)
     losses = tasks.loss_of(experiment, task)
     model = _model(experiment, dataset)
@@ -198,13 +207,14 @@ def clients(
         epsilons = np.full(len(epsilons), epsilons.min() if privacy.level == "minimum" else epsilons.max())
     limits = {"epsilons": epsilons, "delta": privacy.run_delta, "unit": privacy.unit_kept}
     population = populate(dataset, shares, names=names, **limits)
-    if data.held_out is not None:
+    for key, share, purpose in (("held_out", data.held_out, EVALUATION), ("own_share", data.own_share, PERSONAL)):
+        if share is None:
+            continue
         if dataset.mapped:
-            raise BadInput("Rows that stay in a file are not divided: leave out data.held_out.")
+            raise BadInput(f"Rows that stay in a file are not divided: leave out data.{key}.")
         if mask is None:
-            coin = {"share": data.held_out, "seed": experiment.run.seed, "purpose": EVALUATION}
-            mask = coins(population.x, population.y, **coin)
-        population = population.holding_out(_fitting(mask, population))
+            mask = coins(population.x, population.y, share=share, seed=experiment.run.seed, purpose=purpose)
+        population = population.holding_out(_fitting(mask, population), key=f"data.{key}")
     dataset = replace(dataset, notes=(*dataset.notes, *_loose_delta(experiment, population)))
     if before.runs:
         sealed = before.epsilons(population.names, together=kind_of(experiment).plans.together)
@@ -240,7 +250,7 @@ def population_id(experiment: Experiment, population: Population, *, elsewhere: 
     data, seed = experiment.data, experiment.run.seed
     if data.part is not None and data.partition == "natural":
         return f"{data.name}:natural:{data.part.hands}"
-    later = ("wide", "held_out")  # keys that ledgers of earlier versions do not know
+    later = ("wide", "held_out", "own_share")  # keys that ledgers of earlier versions do not know
     settings = {key: value for key, value in reading(data).items() if key not in later or value}
     tested = settings.pop("test_path", None)
     settings.pop("path", None)

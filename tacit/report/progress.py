@@ -19,6 +19,7 @@ from tacit.compare.values import size
 from tacit.engine.at_clients import in_words
 from tacit.engine.history import History
 from tacit.experiment import Experiment
+from tacit.personal import everybody
 from tacit.privacy.guarantee import seen_by_more, shown, shown_delta, with_others
 from tacit.tasks import headline
 from tacit.train.frozen import frozen
@@ -296,6 +297,7 @@ def facts(summary: dict[str, Any]) -> dict[str, str]:
     }
     if "at_clients" in summary:
         rows[f"{metrics.words(metric)} at the clients, on held-out rows"] = in_words(summary["at_clients"])
+    rows |= dict(everybody.in_words(summary["personal"])) if "personal" in summary else {}
     if summary.get("rule"):
         rows["rule"] = summary["rule"]
     if summary["guarantee"]:
