@@ -99,8 +99,8 @@ def show(out: Path, cell: str, kinds: list[str], seeds: list[int]) -> None:
                 f"{np.mean([one[name]['value'] for one in each]):.3f}" for name in ("alone", "common", "own")
             )
             gaps = " | ".join(_gap([one[f"own_less_{name}"] for one in each]) for name in ("alone", "common"))
-            untold = len(set().union(*(one["untold"] for one in found)))
-            print(f"| {cell} | {kind} | {metric} | {means} | {gaps} | {untold} | {cost:.0%} |", flush=True)
+            stay = "/".join(str(one["stay_alone"]) for one in found)
+            print(f"| {cell} | {kind} | {metric} | {means} | {gaps} | {stay} | {cost:.0%} |", flush=True)
 
 
 def _gap(each: list[dict]) -> str:

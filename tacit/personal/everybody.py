@@ -1,7 +1,9 @@
 """What every client gets: alone, from the common model, and from its own, on rows that it kept for that (`data.own_share`).
 
-For the researcher of a simulation: computed from raw rows, covered by no epsilon. Every client adapts, whether it was drawn in a
-round or not: what stays at home tells nobody who took part.
+A client takes for its own whichever of the two beginnings its training rows speak for, where a way can compare them (`score`): one
+that the common model does not serve stays alone. (The common model has seen those rows too, so they speak for it a little too
+well.) Every client adapts, whether it was drawn in a round or not: what stays at home tells nobody who took part. For the
+researcher of a simulation: computed from raw rows, covered by no epsilon.
 """
 
 import time
@@ -17,7 +19,7 @@ from tacit.engine.evaluate import answers_to
 from tacit.engine.run_files import PERSONAL as NAME
 from tacit.errors import BadInput
 from tacit.personal import finetune, head, mean_regularised, shrinkage
-from tacit.personal.home import Home
+from tacit.personal.home import Adapted, Home
 from tacit.personal.own import Personal
 from tacit.personal.paired import Judged, judged, together
 from tacit.tasks import chosen
@@ -27,7 +29,7 @@ NOT_COVERED = "From raw data: not covered by epsilon. On rows that each client k
 LIKELY = {"classification": "cross-entropy", "binary": "binary-cross-entropy", "regression": "squared"}
 MOST_NAMED = 8
 
-Adapt = Callable[[Home, torch.Tensor], tuple[torch.Tensor, dict[str, float | None]]]
+Adapt = Callable[[Home, torch.Tensor], Adapted]
 
 
 def refuse_unfit(parts: Parts) -> None:
@@ -56,11 +58,14 @@ def measured(parts: Parts, params: torch.Tensor) -> tuple[dict[str, Any], dict[s
     for index in range(len(parts.population)):
         home, client = _home(parts, index), parts.population[index]
         began = time.perf_counter()
-        own = Personal(client.id, *adapt(home, params))
+        alone, own = by_itself(home, parts.params), adapt(home, params)
+        stays = own.score is not None and alone.score is not None and alone.score < own.score
         seconds += time.perf_counter() - began
-        alone = Personal(client.id, *by_itself(home, parts.params))
-        found.append(_judged(parts, kept, index, names, {"alone": alone, "own": own}, params))
-        facts.append({"client": client.id, "trained_on": client.size, "rows": kept[index].size, "chosen": own.chosen})
+        own = alone if stays else own
+        homes = {name: Personal(client.id, one.vector, one.chosen) for name, one in (("alone", alone), ("own", own))}
+        found.append(_judged(parts, kept, index, names, homes, params))
+        fact = {"client": client.id, "trained_on": client.size, "rows": kept[index].size, "chosen": own.chosen}
+        facts.append(fact | {"from": "alone" if stays else "common"})
     training(parts.model)
     return _told(parts, names, found, facts, seconds)
 
@@ -90,7 +95,7 @@ def _ways(parts: Parts) -> tuple[Adapt, Adapt]:
     """How an own model is made of the common one, and, for `alone`, of the model before round 0, where no body is trained yet."""
     personal = parts.experiment.personal
 
-    def held_to(home: Home, centre: torch.Tensor) -> tuple[torch.Tensor, dict[str, float | None]]:
+    def held_to(home: Home, centre: torch.Tensor) -> Adapted:
         return mean_regularised.adapt(home, centre, strength=personal.strength)
 
     ways: dict[str, Adapt] = {
@@ -146,6 +151,7 @@ def _told(
         "metric": headline,
         "metrics": {metrics.key(name): together([one[name] for one in found]) for name in names},
         "untold": [fact["client"] for fact, one in zip(facts, found, strict=True) if one[names[0]].values is None],
+        "stay_alone": sum(fact["from"] == "alone" for fact in facts),
         "adapt_seconds": seconds,
     }
     limits = parts.population.epsilons.tolist()

@@ -10,7 +10,7 @@ import math
 import numpy as np
 import torch
 
-from tacit.personal.home import Home
+from tacit.personal.home import Adapted, Home
 from tacit.train.flat import trainable
 
 FOLDS = 5  # one of them is set aside
@@ -19,7 +19,7 @@ EPOCHS = 40
 PATIENCE = 6  # epochs without a better one
 
 
-def adapt(home: Home, centre: torch.Tensor) -> tuple[torch.Tensor, dict[str, float | None]]:
+def adapt(home: Home, centre: torch.Tensor) -> Adapted:
     """The client's own model; where it has one row, or no epoch is better, the one it began with."""
     folds = home.folds(FOLDS)
     best, least, rate = 0, home.rows(folds[0][1]).loss(centre) if folds else 0.0, 0.0
@@ -38,7 +38,7 @@ def adapt(home: Home, centre: torch.Tensor) -> tuple[torch.Tensor, dict[str, flo
     for epoch in range(1, best + 1):
         w = one_epoch(home, w, rate=rate, epoch=epoch)
     whole = bool(torch.isfinite(w).all())
-    return w if whole else centre, {"epochs": best if whole else 0, "learning_rate": rate}
+    return Adapted(w if whole else centre, {"epochs": best if whole else 0, "learning_rate": rate}, least)
 
 
 def one_epoch(home: Home, start: torch.Tensor, *, rate: float, epoch: int) -> torch.Tensor:

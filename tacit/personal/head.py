@@ -6,34 +6,33 @@ one, lambda by cross-validation (`mean_regularised.py`), on what the body makes 
 """
 
 import copy
+from dataclasses import replace
 
 import torch
 from torch import nn
 
 from tacit.errors import BadInput
 from tacit.personal import mean_regularised
-from tacit.personal.home import CHUNK, Home
+from tacit.personal.home import CHUNK, Adapted, Home
 from tacit.train.flat import blocks, flatten, trainable
 
 CLOSE = 1e-4
 
 
-def adapt(home: Home, centre: torch.Tensor) -> tuple[torch.Tensor, dict[str, float | None]]:
+def adapt(home: Home, centre: torch.Tensor) -> Adapted:
     """The client's own model. Raises BadInput where the model does not end in a linear layer that trains."""
     home.theta.copy_(centre)
     name, layer = last_layer(home.model)
     x = torch.cat([_entering(home.model.eval(), layer, rows) for rows in home.x.split(CHUNK)])
     own = copy.deepcopy(layer)
     theta = flatten(own)
-    values = {key: getattr(home, key) for key in home.__dataclass_fields__}
-    small = Home(**values | {"model": own, "theta": theta, "x": x})
-    found, chosen = mean_regularised.adapt(small, theta.clone())
-    theta.copy_(found)
+    found = mean_regularised.adapt(replace(home, model=own, theta=theta, x=x), theta.clone())
+    theta.copy_(found.vector)
     w, mine = centre.clone(), {_within(name, key): value for key, value in own.named_parameters()}
     for block in blocks(home.model):
         if block.name in mine:
             block.of(w).copy_(mine[block.name].detach())
-    return w, chosen
+    return Adapted(w, found.chosen)
 
 
 def refuse(model: nn.Module, x: torch.Tensor) -> None:

@@ -4,7 +4,7 @@ Fits are by L-BFGS on all rows at once, with the model as in use (no dropout): t
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -17,6 +17,18 @@ from tacit.train.flat import trainable
 CHUNK = 1000  # rows at a time
 MOST_STEPS = 200  # of L-BFGS
 FLAT, LEVEL = 1e-5, 1e-4  # where a fit ends: relative gain, largest slope; float32 knows no better
+
+
+@dataclass(frozen=True, eq=False)
+class Adapted:
+    """A model made at home, how it was chosen, and how badly the client's own training rows speak of it.
+
+    `score` compares what one way made from two beginnings, never two ways; None where a way has nothing to compare by.
+    """
+
+    vector: torch.Tensor = field(repr=False)
+    chosen: dict[str, float | None]
+    score: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,8 +56,7 @@ class Home:
     def rows(self, chosen: np.ndarray) -> "Home":
         """The same with some of the rows."""
         index = torch.from_numpy(chosen).to(self.x.device)
-        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return Home(**values | {"x": self.x[index], "y": self.y[index]})
+        return replace(self, x=self.x[index], y=self.y[index])
 
     def loss(self, vector: torch.Tensor) -> float:
         """The mean loss of a model on the rows; infinite where it is no number."""

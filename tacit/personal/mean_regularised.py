@@ -10,22 +10,23 @@ import math
 import numpy as np
 import torch
 
-from tacit.personal.home import Home
+from tacit.personal.home import Adapted, Home
 
 FOLDS = 5
 STRENGTHS = tuple(10.0**-k for k in range(-1, 5))  # 10 down to 1e-4, of the mean loss
 
 
-def adapt(
-    home: Home, centre: torch.Tensor, *, strength: float | None = None
-) -> tuple[torch.Tensor, dict[str, float | None]]:
+def adapt(home: Home, centre: torch.Tensor, *, strength: float | None = None) -> Adapted:
     """The client's own model; where it has one row, or no lambda judges better, the one it began with (lambda = None: no end)."""
-    chosen = cross_validated(home, centre) if strength is None else strength
-    return home.fit(centre, centre=centre, strength=chosen), {"strength": chosen if math.isfinite(chosen) else None}
+    if strength is not None:
+        return Adapted(home.fit(centre, centre=centre, strength=strength), {"strength": strength})
+    chosen, score = cross_validated(home, centre)
+    found = home.fit(centre, centre=centre, strength=chosen)
+    return Adapted(found, {"strength": chosen if math.isfinite(chosen) else None}, score)
 
 
-def cross_validated(home: Home, centre: torch.Tensor) -> float:
-    """The lambda of the least mean loss on rows left out, each once; infinite where none beats the centre itself."""
+def cross_validated(home: Home, centre: torch.Tensor) -> tuple[float, float]:
+    """The lambda of the least mean loss on rows left out, each once, and that loss; infinite where none beats the centre itself."""
     best, least = math.inf, home.loss(centre)
     folds = [(home.rows(kept), home.rows(judged)) for kept, judged in home.folds(FOLDS)]
     starts = [centre] * len(folds)
@@ -33,8 +34,5 @@ def cross_validated(home: Home, centre: torch.Tensor) -> float:
         starts = [kept.fit(w, centre=centre, strength=strength) for (kept, _), w in zip(folds, starts, strict=True)]
         losses = [judged.loss(w) * judged.size for (_, judged), w in zip(folds, starts, strict=True)]
         found = float(np.sum(losses)) / home.size
-        if found < least:
-            best, least = strength, found
-        elif math.isfinite(best):
-            break  # weaker ones, which take longest, judge worse from here on
-    return best
+        best, least = (strength, found) if found < least else (best, least)
+    return best, least

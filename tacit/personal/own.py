@@ -1,6 +1,6 @@
 """The type of a client's own model."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, TypeVar
 
 import torch
@@ -27,8 +27,8 @@ class Personal:
 
     __slots__ = ("__vector", "chosen", "client")
 
-    def __init__(self, client: str, vector: torch.Tensor, chosen: dict[str, float]):
-        self.client, self.chosen = client, chosen
+    def __init__(self, client: str, vector: torch.Tensor, chosen: Mapping[str, float | None]):
+        self.client, self.chosen = client, dict(chosen)
         self.__vector = vector.detach().clone()
 
     def __repr__(self) -> str:

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch.func import functional_call, grad, vmap
 
-from tacit.personal.home import Home
+from tacit.personal.home import Adapted, Home
 from tacit.train.flat import blocks, trainable, views
 
 STRENGTHS = tuple(10.0 ** (1 - k / 2) for k in range(11))  # 10 down to 1e-4, as in cross-validation, in half decades
@@ -28,7 +28,7 @@ DRAWS = 4  # of made-up targets for each row
 MOST_ROWS = 1000  # of gradients: their products are a square of that side
 
 
-def adapt(home: Home, centre: torch.Tensor) -> tuple[torch.Tensor, dict[str, float | None]]:
+def adapt(home: Home, centre: torch.Tensor) -> Adapted:
     """The client's own model with its lambda (None: no end), t, and how many parameters the rows determine."""
     best, most = (centre, math.inf, 0.0, 0.0), evidence(home, home.size * home.loss(centre), 0.0)
     w = centre
@@ -42,7 +42,7 @@ def adapt(home: Home, centre: torch.Tensor) -> tuple[torch.Tensor, dict[str, flo
             best, most = (w, strength, _scale(home, total) / (home.size * strength), determined), found
     w, strength, t, determined = best
     told = {"variance": t, "determined": determined}
-    return w, {"strength": strength if math.isfinite(strength) else None, **told}
+    return Adapted(w, {"strength": strength if math.isfinite(strength) else None, **told}, -most)
 
 
 def evidence(home: Home, total: float, logarithms: float) -> float:

@@ -149,6 +149,7 @@ def test_a_run_says_what_every_client_gets_and_the_page_shows_it(ended):
     gap = mean["own"]["value"] - mean["common"]["value"]
     assert mean["own_less_common"]["value"] == pytest.approx(gap)
     assert mean["own_less_common"]["interval"][0] <= gap <= mean["own_less_common"]["interval"][1]
+    assert short["stay_alone"] == sum(one["from"] == "alone" for one in found["clients"])
     assert "an own one has none and must not be published" in history.sentence
     page = collect([folder])["personal"]
     assert [epsilon for _, epsilon, *_ in page["told"][0]["clients"]] == [1.0, 2.0, 2.0, 4.0, 8.0]
@@ -231,7 +232,7 @@ def test_no_message_packs_an_own_model_and_nothing_pickles_it():
 def test_a_ridge_is_the_minimiser_that_algebra_gives():
     site, strength = home(rows=80), 0.3
     centre = torch.full((6,), 0.5)
-    found, _ = mean_regularised.adapt(site, centre, strength=strength)
+    found = mean_regularised.adapt(site, centre, strength=strength).vector
     x = torch.cat([site.x, torch.ones(80, 1)], dim=1).double()
     left = 2 / 80 * x.T @ x + strength * torch.eye(6).double()
     right = 2 / 80 * x.T @ site.y.double() + strength * centre.double()
@@ -240,7 +241,7 @@ def test_a_ridge_is_the_minimiser_that_algebra_gives():
 
 def test_without_a_pull_it_is_the_own_optimum_and_with_a_boundless_one_the_common_model():
     site, centre = home(), torch.zeros(6)
-    free, _ = mean_regularised.adapt(site, centre, strength=0.0)
+    free = mean_regularised.adapt(site, centre, strength=0.0).vector
     assert float(site.slope(free)[1].norm()) < 0.01
     assert torch.equal(site.fit(centre, centre=centre, strength=math.inf), centre)
 
@@ -250,7 +251,7 @@ def test_without_a_pull_it_is_the_own_optimum_and_with_a_boundless_one_the_commo
 )
 def test_a_client_of_one_row_keeps_something_finite(adapt):
     site = home(rows=1)
-    found, _ = adapt(site, torch.zeros(6))
+    found = adapt(site, torch.zeros(6)).vector
     assert torch.isfinite(found).all()
 
 
@@ -258,7 +259,7 @@ def test_a_client_of_one_row_keeps_something_finite(adapt):
     "adapt", [finetune.adapt, mean_regularised.adapt, shrinkage.adapt], ids=lambda way: way.__module__
 )
 def test_adapting_twice_gives_the_same_bits(adapt):
-    assert torch.equal(adapt(home(), torch.zeros(6))[0], adapt(home(), torch.zeros(6))[0])
+    assert torch.equal(adapt(home(), torch.zeros(6)).vector, adapt(home(), torch.zeros(6)).vector)
 
 
 @pytest.mark.parametrize(
@@ -269,8 +270,18 @@ def test_few_rows_lean_on_a_good_common_model_and_many_rows_on_themselves(adapt)
     for rows, centre in ((12, torch.tensor([*truth.tolist(), 0.0])), (2000, torch.zeros(6))):
         site, judge = home(rows=rows, truth=truth), home(rows=4000, truth=truth, seed=9)
         alone = site.fit(torch.zeros(6), centre=torch.zeros(6), strength=0.0)
-        found, _ = adapt(site, centre)
+        found = adapt(site, centre).vector
         assert judge.loss(found) < min(judge.loss(alone), judge.loss(torch.zeros(6))) + 0.02
+
+
+@pytest.mark.parametrize(
+    "adapt", [finetune.adapt, mean_regularised.adapt, shrinkage.adapt], ids=lambda way: way.__module__
+)
+def test_own_rows_speak_for_the_better_of_two_beginnings(adapt):
+    truth = torch.tensor([1.0, -1.0, 0.5, 0.0, 2.0])
+    near, far = torch.tensor([*truth.tolist(), 0.0]), torch.full((6,), -20.0)
+    site = home(rows=12, truth=truth)
+    assert adapt(site, near).score < adapt(site, far).score
 
 
 def test_shrinkage_is_near_the_best_strength_there_is_without_tuning():
@@ -280,7 +291,7 @@ def test_shrinkage_is_near_the_best_strength_there_is_without_tuning():
         truth = deviation * torch.randn(features, generator=rng)
         own, judge = (home(rows=rows, features=features, seed=100 + site + rows, truth=truth) for rows in (60, 3000))
         centre = torch.zeros(features + 1)
-        derived.append(judge.loss(shrinkage.adapt(own, centre)[0]))
+        derived.append(judge.loss(shrinkage.adapt(own, centre).vector))
         for strength in (1.0, 0.5, 0.3, 0.2, 0.1, 0.05, 0.02, 0.01):
             losses.setdefault(strength, []).append(judge.loss(own.fit(centre, centre=centre, strength=strength)))
     assert np.mean(derived) <= 1.02 * min(np.mean(each) for each in losses.values())
@@ -300,7 +311,7 @@ def test_an_own_head_leaves_the_body_as_it_was():
     site = home(task="classification", model=model, losses=cross_entropy)
     centre = site.theta.clone()
     head.refuse(model, site.x[:2])
-    found, _ = head.adapt(site, centre)
+    found = head.adapt(site, centre).vector
     body = 5 * 8 + 8
     assert torch.equal(found[:body], centre[:body])
     assert site.loss(found) < site.loss(centre)
