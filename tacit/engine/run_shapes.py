@@ -137,6 +137,7 @@ class OwnModels(BaseModel):
     metric: str
     metrics: dict[str, _Together]
     untold: list[str]
+    stay_alone: Count
     adapt_seconds: Finite
     clients: list[_AtHome]
 

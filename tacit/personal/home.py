@@ -66,9 +66,15 @@ class Home:
 
     def slope(self, vector: torch.Tensor) -> tuple[float, torch.Tensor]:
         """The mean loss and its gradient."""
-        self.theta.copy_(vector)
+        return self._slope(vector, self._ready())
+
+    def _ready(self) -> list[nn.Parameter]:
+        """The parameters that train, of a model as it is in use."""
         self.model.eval()
-        parameters = [parameter for _, parameter in trainable(self.model)]
+        return [parameter for _, parameter in trainable(self.model)]
+
+    def _slope(self, vector: torch.Tensor, parameters: list[nn.Parameter]) -> tuple[float, torch.Tensor]:
+        self.theta.copy_(vector)
         total, gradient = 0.0, torch.zeros_like(self.theta)
         for rows, targets in zip(self.x.split(CHUNK), self.y.split(CHUNK), strict=True):
             loss = self.losses(self.model(rows), targets).sum() / self.size
@@ -81,10 +87,10 @@ class Home:
         """The minimiser of mean loss + strength/2 |w - centre|^2, from `start`; the best that was seen where a fit does not end."""
         if math.isinf(strength):
             return centre.clone()
-        middle = centre.double().cpu().numpy()
+        middle, parameters = centre.double().cpu().numpy(), self._ready()
 
         def objective(w: np.ndarray) -> tuple[float, np.ndarray]:
-            value, gradient = self.slope(torch.from_numpy(w).to(centre))
+            value, gradient = self._slope(torch.from_numpy(w).to(centre), parameters)
             away = w - middle
             return value + strength / 2 * float(away @ away), gradient.double().cpu().numpy() + strength * away
 

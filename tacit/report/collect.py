@@ -141,7 +141,13 @@ def _personal(files: RunFiles) -> dict[str, Any] | None:
                 "means": means,
             }
         )
-    return {"kind": found["kind"], "told": told, "untold": found["untold"], "seconds": short(found["adapt_seconds"])}
+    return {
+        "kind": found["kind"],
+        "told": told,
+        "untold": found["untold"],
+        "seconds": short(found["adapt_seconds"]),
+        "stay": found["stay_alone"],
+    }
 
 
 def columns(records: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:

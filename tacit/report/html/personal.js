@@ -15,7 +15,7 @@ function dumbbells(one) {
     const bell = (models, i) => {
       const y = step * i + 14, ends = models.map(([value]) => x(value)), text = name(i);
       return [svg("text", { x: left - 4, y: y + 4, "text-anchor": "end", text: text.length > most ? `${text.slice(0, Math.max(1, most - 1))}…` : text }),
-        svg("line", { class: "axis", x1: Math.min(...ends), x2: Math.max(...ends), y1: y, y2: y, "stroke-width": 3, opacity: 0.4 }),
+        svg("line", { x1: Math.min(...ends), x2: Math.max(...ends), y1: y, y2: y, stroke: "var(--soft)", "stroke-width": 3, opacity: 0.45 }),
         models.map(([value], k) => marker(k, x(value), y, 5, colour(k)))];
     };
     plot.replaceChildren(svg("svg", { class: "chart", viewBox: `0 0 ${wide} ${tall}`, height: tall, role: "img", "aria-label": `${one.metric} by client. ${said}` },
@@ -37,7 +37,7 @@ function personalBlock(personal) {
   const known = personal.told.filter((one) => one.models.length), sign = (value) => `${value > 0 ? "+" : ""}${value.toFixed(4)}`;
   const gap = ([value, ends]) => `${sign(value)}${ends.length ? ` (${sign(ends[0])} to ${sign(ends[1])})` : ""}`;
   return [
-    el("p", { class: "note", text: `Each client's own model (${personal.kind}) was made at home from the common one, without noise, in ${seconds(personal.seconds)} for all clients together; alone is what the same client makes of the model as it was before round 0. The common model has its ε. An own model has none: it stays at home and must not be published.` }),
+    el("p", { class: "note", text: `Each client's own model (${personal.kind}) was made at home from the common one, without noise, in ${seconds(personal.seconds)} for all clients together; alone is what the same client makes of the model as it was before round 0${personal.stay ? `, and ${plural(personal.stay, "client")} kept that, because its own training rows speak for it` : ""}. The common model has its ε. An own model has none: it stays at home and must not be published.` }),
     known.length ? el("div", { class: "card" }, el("h3", { text: "Mean over clients, by their own rows" }), el("p", { class: "note" }, el("span", { class: "raw", text: "from raw data: not covered by ε" })),
       table("Own models", [{ name: "metric" }, ...HOMES.map((name) => ({ name, number: true })), { name: "own − alone, 95 % over rows", number: true }, { name: "own − common, 95 % over rows", number: true }],
         known.map(({ metric, means }) => [metric, ...means.slice(0, 3).map(([value]) => fixed(4)(value)), ...means.slice(3).map(gap)]), { open: true })) : null,
