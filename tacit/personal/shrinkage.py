@@ -24,7 +24,8 @@ from tacit.train.flat import blocks, trainable, views
 
 STRENGTHS = tuple(10.0 ** (1 - k / 2) for k in range(11))  # 10 down to 1e-4, as in cross-validation, in half decades
 MOST_NUMBERS = 1 << 25  # of gradients held at once
-DRAWS = 4  # of made-up targets for each row
+ENOUGH = 300  # gradients: of fewer rows each has several made-up targets
+DRAWS = 4  # of them at most
 MOST_ROWS = 1000  # of gradients: their products are a square of that side
 
 
@@ -65,7 +66,7 @@ def curvatures(home: Home, vector: torch.Tensor) -> np.ndarray:
     rng = torch.Generator().manual_seed(home.seed)
     most = max(1, min(MOST_ROWS, MOST_NUMBERS // vector.numel()))
     chosen = torch.randperm(home.size, generator=rng)[:most]
-    draws = max(1, min(DRAWS, most // len(chosen)))
+    draws = max(1, min(DRAWS, ENOUGH // len(chosen), most // len(chosen)))
     x = home.x[chosen.to(home.x.device)].repeat_interleave(draws, 0)
     home.model.eval()
     with torch.no_grad():
