@@ -31,6 +31,7 @@ from tacit.digest import mark, tensor_bytes
 from tacit.errors import BadData, BadInput, Refused
 from tacit.experiment import Experiment
 from tacit.experiment.asking import EVALUATION
+from tacit.experiment.personal import refuse_deployed
 from tacit.losses import Losses
 from tacit.privacy.guarantee import promise
 from tacit.privacy.kinds import kind_of
@@ -155,11 +156,8 @@ def assemble(
         raise BadInput(f"Expected train.min_clients <= the clients of a round, got {train.min_clients}.")
     if elsewhere and experiment.metric.per_client:
         raise BadInput("metric.per_client reads every client's rows, which only a simulation can: leave it out.")
-    if (elsewhere or own is not None) and (experiment.personal.kind or experiment.data.own_share):
-        raise BadInput(
-            "Own models ([personal], data.own_share) are for simulations: leave them out of a deployment, where a site judges the"
-            " common model on rows of its own by held_out in site.toml."
-        )
+    if elsewhere or own is not None:
+        refuse_deployed(experiment)
     task = tasks.load(experiment, dataset)
     losses = tasks.loss_of(experiment, task)
     model = _model(experiment, dataset)

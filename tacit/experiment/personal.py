@@ -34,3 +34,12 @@ def refuse_unjudged(experiment: "Experiment") -> None:
             "Own models are judged on rows that their client never trained on: set data.own_share, such as 0.2, or leave out"
             " [personal]."
         )
+
+
+def refuse_deployed(experiment: "Experiment") -> None:
+    """Refuses own models, and rows kept for them, where clients are sites of their own. Raises BadInput."""
+    if experiment.personal.kind is not None or experiment.data.own_share is not None:
+        raise BadInput(
+            "Own models ([personal], data.own_share) are for simulations: leave them out of a deployment, where a site judges the"
+            " common model on rows of its own by held_out in site.toml."
+        )

@@ -80,6 +80,13 @@ def in_words(told: dict[str, Any]) -> list[tuple[str, str]]:
         means = ", ".join(f"{name} {one[name]['value']:.4f}" for name in ("alone", "common", "own"))
         gaps = "; ".join(f"own - {name} {_gap(one[f'own_less_{name}'])}" for name in ("alone", "common"))
         lines.append((f"{metrics.words(key)} at home ({told['kind']})", f"{means}; {gaps}"))
+    stay = f"; {told['stay_alone']} stay alone" if told["stay_alone"] else ""
+    lines.append(
+        (
+            "own models",
+            f"made at home in {told['adapt_seconds']:.1f} s{stay}; they have no epsilon: do not publish them",
+        )
+    )
     if told["untold"]:
         some = ", ".join(told["untold"][:MOST_NAMED]) + (", ..." if len(told["untold"]) > MOST_NAMED else "")
         lines.append(("not told at home", f"{len(told['untold'])} clients (no own rows, or of one class): {some}"))

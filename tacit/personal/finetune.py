@@ -14,7 +14,7 @@ from tacit.personal.home import Adapted, Home
 from tacit.train.flat import trainable
 
 FOLDS = 5  # one of them is set aside
-RATES = (1.0, 0.3, 0.1)  # times train.learning_rate
+RATES = (1.0, 0.1, 0.01)  # times train.learning_rate
 EPOCHS = 40
 PATIENCE = 6  # epochs without a better one
 

@@ -214,6 +214,7 @@ def closing(history: History, console: Console) -> None:
     ]
     if history.ledger and history.ledger.path.parent == history.out:
         kept.insert(4, "ledger.db")
+    kept += ["personal.json"] * ("personal" in summary)
     if not history.rounds:
         console.print(
             "No round could be paid for, so the model is untrained: the budgets are used up, or what other runs of the ledger have"

@@ -159,6 +159,15 @@ def test_a_run_says_what_every_client_gets_and_the_page_shows_it(ended):
     assert "own - alone" in words
 
 
+def test_a_run_that_is_resumed_makes_the_same_own_models(tmp_path, ended):
+    shutil.copytree(ended[0], tmp_path / "run")
+    (tmp_path / "run" / "personal.json").unlink()
+    again = tacit.run(asked(), out=tmp_path / "run", resume=True, page=False).summary["personal"]
+    first = ended[1].summary["personal"]
+    assert again | {"adapt_seconds": 0.0} == first | {"adapt_seconds": 0.0}
+    assert (tmp_path / "run" / "personal.json").exists()
+
+
 def test_clients_whose_own_rows_cannot_tell_are_counted_and_named(tmp_path):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(123, 3)).astype(np.float32)
@@ -182,6 +191,7 @@ def test_clients_whose_own_rows_cannot_tell_are_counted_and_named(tmp_path):
     assert told["untold"] == ["b", "tiny"]
     assert told["metrics"]["auroc"]["clients"] == 1
     assert told["metrics"]["log_loss"]["clients"] == 2
+    assert "no epsilon: do not publish them" in dict(in_words(told))["own models"]
     assert in_words(told)[-1] == ("not told at home", "2 clients (no own rows, or of one class): b, tiny")
 
 
