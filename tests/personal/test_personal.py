@@ -18,6 +18,7 @@ from tacit.data.given import Dataset
 from tacit.data.row_hashes import coins
 from tacit.engine.wire import pack, size_of
 from tacit.errors import BadData, BadInput, Refused
+from tacit.federation.operate.init import deployable
 from tacit.losses.cross_entropy import cross_entropy
 from tacit.losses.squared import squared
 from tacit.metrics import Answers
@@ -116,6 +117,8 @@ def test_a_deployment_refuses_own_models_for_now(changes):
     parts = build(asked(**changes))
     with pytest.raises(BadInput, match="are for simulations: leave them out of a deployment"):
         assemble(parts.experiment, parts.dataset, parts.population, elsewhere=True)
+    with pytest.raises(BadInput, match="are for simulations: leave them out of a deployment"):
+        deployable(parts.experiment, "5", trial=True)  # before a folder is made
 
 
 # a run
