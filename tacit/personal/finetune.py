@@ -2,7 +2,7 @@
 
 Fine-tuning of Yu, Bagdasaryan and Shmatikov 2020 (arXiv:2002.04758), with early stopping: of its training rows a client sets a
 fifth aside, takes the learning rate and the number of epochs at which they are predicted best (perhaps none), and repeats that
-with all of them.
+with all of them, unless these rows are predicted worse then than when they were set aside.
 """
 
 import math
@@ -22,23 +22,24 @@ PATIENCE = 6  # epochs without a better one
 def adapt(home: Home, centre: torch.Tensor) -> Adapted:
     """The client's own model; where it has one row, or no epoch is better, the one it began with."""
     folds = home.folds(FOLDS)
-    best, least, rate = 0, home.rows(folds[0][1]).loss(centre) if folds else 0.0, 0.0
-    for share in RATES if folds else ():
-        kept, judged = (home.rows(rows) for rows in folds[0])
+    if not folds:
+        return Adapted(centre, {"epochs": 0, "learning_rate": 0.0})
+    kept, judged = (home.rows(rows) for rows in folds[0])
+    best, least, epochs, rate = centre, judged.loss(centre), 0, 0.0
+    for share in RATES:
         w, since = centre, 0
         for epoch in range(1, EPOCHS + 1):
             w = one_epoch(kept, w, rate=share * home.learning_rate, epoch=epoch)
-            found = judged.loss(w)
-            since += 1
+            found, since = judged.loss(w), since + 1
             if found < least:
-                best, least, rate, since = epoch, found, share * home.learning_rate, 0
+                best, least, epochs, rate, since = w, found, epoch, share * home.learning_rate, 0
             if since == PATIENCE or not math.isfinite(found):
                 break
     w = centre
-    for epoch in range(1, best + 1):
+    for epoch in range(1, epochs + 1):
         w = one_epoch(home, w, rate=rate, epoch=epoch)
-    whole = bool(torch.isfinite(w).all())
-    return Adapted(w if whole else centre, {"epochs": best if whole else 0, "learning_rate": rate}, least)
+    taken = w if judged.loss(w) <= least else best  # else a step is too long for these rows, and nobody has judged it
+    return Adapted(taken, {"epochs": epochs, "learning_rate": rate}, least)
 
 
 def one_epoch(home: Home, start: torch.Tensor, *, rate: float, epoch: int) -> torch.Tensor:

@@ -4,7 +4,9 @@ import copy
 import json
 import math
 import pickle
+import runpy
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -218,6 +220,16 @@ def test_an_edited_file_of_own_models_is_refused(tmp_path, ended, crafted):
     path.write_text(json.dumps(json.loads(path.read_text()) | crafted))
     with pytest.raises(BadInput, match=r"personal\.json is damaged"):
         collect([tmp_path / "run"])
+
+
+def test_the_five_hospitals_of_the_example_are_told_what_joining_is_worth(tmp_path, monkeypatch):
+    examples = Path(__file__).parents[2] / "examples" / "hospitals"
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(examples / "make_different.py"), run_name="__main__")
+    experiment = tacit.Experiment.load(examples / "different.toml", ("train.rounds=1", "run.workers=1"))
+    told = tacit.run(experiment, out=tmp_path / "run", page=False).summary["personal"]
+    assert told["untold"] == []
+    assert told["metrics"]["auroc"]["clients"] == 5
 
 
 # what stays
