@@ -32,6 +32,7 @@ from tacit.errors import BadData, BadInput, Refused
 from tacit.experiment import Experiment
 from tacit.experiment.asking import EVALUATION, read_with
 from tacit.experiment.attack import NOBODY_MALICIOUS
+from tacit.experiment.personal import refuse_deployed
 from tacit.losses import Losses
 from tacit.malicious import Malice, Scene, in_words, scene_of
 from tacit.malicious._among import among
@@ -46,6 +47,10 @@ from tacit.train.flat import flatten, trainable
 from tacit.train.frozen import frozen, frozen_mark
 from tacit.types import Guarantee
 
+PERSONAL = "own evaluation"  # of the coin that says which of a client's rows are for its own evaluation alone
+UNPUBLISHED = (
+    "clients' own models stay at home: the epsilon is the common model's, an own one has none and must not be published"
+)
 PRETRAINED = "the frozen part of the model was made without these records"
 FOREIGN = (
     "This experiment's promise is made in Tacit's own training: another client's code can take part only under "
@@ -114,7 +119,7 @@ class Parts:
     def promise(self) -> Guarantee:
         """The statement of the run before anything is spent. With malicious clients it is about the honest ones, and says so."""
         words = self.plan.words(self.experiment)
-        fixed = (PRETRAINED,) if frozen(self.model) else ()
+        fixed = (*(PRETRAINED,) * bool(frozen(self.model)), *(UNPUBLISHED,) * bool(self.experiment.personal.kind))
         honest = (about_the_honest(self.attack[0]),) if self.attack else ()
         return promise(self.experiment, replace(words, assumes=(*words.assumes, *fixed, *honest)))
 
@@ -179,6 +184,8 @@ def assemble(
     simulated = own is None and not elsewhere
     if experiment.attack is not None and not simulated:
         raise Refused(NOBODY_MALICIOUS)
+    if not simulated:
+        refuse_deployed(experiment)
     task = tasks.load(experiment, dataset)
     losses = tasks.loss_of(experiment, task)
     model = _model(experiment, dataset)
@@ -230,13 +237,14 @@ def clients(
         epsilons = np.full(len(epsilons), epsilons.min() if privacy.level == "minimum" else epsilons.max())
     limits = {"epsilons": epsilons, "delta": privacy.run_delta, "unit": privacy.unit_kept}
     population = populate(dataset, shares, names=names, **limits)
-    if data.held_out is not None:
+    for key, share, purpose in (("held_out", data.held_out, EVALUATION), ("own_share", data.own_share, PERSONAL)):
+        if share is None:
+            continue
         if dataset.mapped:
-            raise BadInput("Rows that stay in a file are not divided: leave out data.held_out.")
+            raise BadInput(f"Rows that stay in a file are not divided: leave out data.{key}.")
         if mask is None:
-            coin = {"share": data.held_out, "seed": experiment.run.seed, "purpose": EVALUATION}
-            mask = coins(population.x, population.y, **coin)
-        population = population.holding_out(_fitting(mask, population))
+            mask = coins(population.x, population.y, share=share, seed=experiment.run.seed, purpose=purpose)
+        population = population.holding_out(_fitting(mask, population), key=f"data.{key}")
     dataset = replace(dataset, notes=(*dataset.notes, *_loose_delta(experiment, population)))
     if before.runs:
         sealed = before.epsilons(population.names, together=kind_of(experiment).plans.together)
@@ -272,7 +280,7 @@ def population_id(experiment: Experiment, population: Population, *, elsewhere: 
     data, seed = experiment.data, experiment.run.seed
     if data.part is not None and data.partition == "natural":
         return f"{data.name}:natural:{data.part.hands}"
-    later = ("wide", "held_out")  # keys that ledgers of earlier versions do not know
+    later = ("wide", "held_out", "own_share")  # keys that ledgers of earlier versions do not know
     settings = {key: value for key, value in reading(data).items() if key not in later or value}
     tested = settings.pop("test_path", None)
     for key in ("path", "shape", "label_shape"):  # where rows lie and what they must look like changes nobody's hands

@@ -43,6 +43,7 @@ WHERE = {  # where, how fast and under which seal, not what: a sealed run releas
     "privacy": {"ledger"},
     "protect": {"kind", "key_bits", "key_shape", "key", "threshold"},
 }
+AFTER = {"personal": True}  # what clients do at home with the last release: no release depends on it
 KERNELS = ("MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "MKL_DEBUG_CPU_TYPE", "ONEDNN_", "DNNL_", "OPENBLAS_CORETYPE")
 ONE_BY_ONE, STACKED = "one by one", "stacked"  # trainers that give other bits
 
@@ -133,7 +134,7 @@ class Releases:
 
 def experiment_text(experiment: Experiment) -> str:
     """Everything an experiment says, but where its files lie and how fast it goes."""
-    values = experiment.said(mode="json", exclude=WHERE)  # pyright: ignore[reportArgumentType]
+    values = experiment.said(mode="json", exclude=WHERE | AFTER)  # pyright: ignore[reportArgumentType]
     said = {key: value for key, value in settings(experiment.data).items() if key not in WHERE["data"]}
     values["data"] = {key: value for key, value in said.items() if value is not None}
     return json.dumps(values, sort_keys=True, default=repr)

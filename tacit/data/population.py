@@ -77,8 +77,8 @@ class Population:
         moved.__dict__["marks"] = self.marks  # hashed where they lay
         return moved
 
-    def holding_out(self, mask: np.ndarray) -> "Population":
-        """The same clients without the rows in the mask, which they hold out of training.
+    def holding_out(self, mask: np.ndarray, *, key: str = "data.held_out") -> "Population":
+        """The same clients without the rows in the mask, which they hold out of training because of the setting `key`.
 
         Raises: BadData for a client that would have nothing left to train on.
         """
@@ -86,9 +86,7 @@ class Population:
         kept = self.sizes - counts
         if not kept.all():
             name = self.names[int(np.argmin(kept))]
-            raise BadData(
-                f"data.held_out leaves client {name} no row to train on: lower it, or give that client more rows."
-            )
+            raise BadData(f"{key} leaves client {name} no row to train on: lower it, or give that client more rows.")
         parts = []
         for rows, sizes in ((~mask, kept), (mask, counts)):
             chosen, offsets = torch.from_numpy(rows), np.concatenate([[0], np.cumsum(sizes)])

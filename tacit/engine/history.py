@@ -128,10 +128,11 @@ def finish(
     stopped: str,
     *,
     at_clients: dict[str, Any] | None = None,
+    personal: dict[str, Any] | None = None,
     notes: Iterable[str] = (),
 ) -> History:
-    """Writes the model and the summary of a run that has ended; `at_clients` is what held-out rows say of it, and `notes` is what
-    its reader should know beside what is noted of the rows.
+    """Writes the model and the summary of a run that has ended; `at_clients` is what held-out rows say of it, `personal` what own
+    models gave, and `notes` is what its reader should know beside what is noted of the rows.
     """
     experiment = parts.experiment
     rounds = folder.rounds(before=experiment.train.rounds)
@@ -166,6 +167,7 @@ def finish(
         "other_runs": guarantee.others.runs if guarantee and guarantee.others else 0,
         "sentence": sentence(guarantee),
         **({"at_clients": at_clients} if at_clients else {}),
+        **({"personal": personal} if personal else {}),
         **({"queries": queries} if (queries := told(parts, folder.path)) else {}),
         **({"attack": attacked(parts, params)} if parts.attack else {}),
         "notes": [*parts.dataset.notes, *notes],

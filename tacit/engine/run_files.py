@@ -11,11 +11,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from tacit.engine import per_client
-from tacit.engine.run_shapes import ACCURACY, Audited, PerClient, Summary
+from tacit.engine.run_shapes import ACCURACY, Audited, OwnModels, PerClient, Summary
 from tacit.errors import BadInput, TacitError
 from tacit.experiment import Experiment
 
 AUDIT = "audit.json"  # what the audit of a run found, and how often it was looked at
+PERSONAL = "personal.json"  # what own models gave every client of a simulation
 NUMBERS = ("uplink_bytes", "downlink_bytes", "seconds")  # what every record has
 CLIENTS = {"names": list, "records": list, "limits": list, "classes": list, "labels": list, "together": int}
 
@@ -59,6 +60,17 @@ class RunFiles:
             _ = Audited(**found) if found else None
         except (ValidationError, TypeError):
             raise BadInput(f"{path} is damaged: audit the run again.") from None
+        return found
+
+    @cached_property
+    def personal(self) -> dict[str, Any] | None:
+        """What own models gave every client, where a simulation was asked for them. Raises BadInput where it is damaged."""
+        path = self.folder / PERSONAL
+        found = _table(path, {})
+        try:
+            _ = OwnModels(**found) if found else None
+        except (ValidationError, TypeError):
+            raise BadInput(f"{path} is damaged: it lacks what a run writes there.") from None
         return found
 
     @property

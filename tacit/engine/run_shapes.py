@@ -106,6 +106,58 @@ class PerClient(BaseModel):
     intervals: list[tuple[Finite, Finite] | None]
 
 
+class _Gap(BaseModel):
+    value: Finite
+    interval: tuple[Finite, Finite] | None
+
+
+class _Together(BaseModel):
+    """What clients got on average: everything, or nothing where no client's rows can tell."""
+
+    rows: Count
+    clients: Count
+    alone: _Gap | None = None
+    common: _Gap | None = None
+    own: _Gap | None = None
+    own_less_alone: _Gap | None = None
+    own_less_common: _Gap | None = None
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> "_Together":
+        known = (self.alone, self.common, self.own, self.own_less_alone, self.own_less_common)
+        if any(one is None for one in known) != (not self.clients):
+            raise ValueError("some of the models are missing")
+        return self
+
+
+class _AtHome(BaseModel):
+    client: str
+    rows: Count
+    trained_on: Count
+    epsilon: Finite | None
+    metrics: dict[str, dict[Literal["alone", "common", "own"], _Gap] | None]
+
+
+class OwnModels(BaseModel):
+    """What a page reads of own models: of all clients together, and of each."""
+
+    kind: str
+    metric: str
+    metrics: dict[str, _Together]
+    untold: list[str]
+    stay_alone: Count
+    adapt_seconds: Finite
+    clients: list[_AtHome]
+
+    @model_validator(mode="after")
+    def _is_told_of_everybody(self) -> "OwnModels":
+        fits = all(set(one.metrics) == set(self.metrics) for one in self.clients)
+        whole = all(found is None or len(found) == 3 for one in self.clients for found in one.metrics.values())
+        if self.metric not in self.metrics or not fits or not whole:
+            raise ValueError("the clients' metrics do not fit together")
+        return self
+
+
 class _AsRun(BaseModel):
     epsilon: Finite | None
     low: Finite

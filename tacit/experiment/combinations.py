@@ -7,6 +7,7 @@ from tacit.errors import BadInput
 from tacit.experiment.asking import refuse_unpriced
 from tacit.experiment.attack import refuse_attack
 from tacit.experiment.canaries import refuse_unauditable
+from tacit.experiment.personal import refuse_unjudged
 from tacit.experiment.privacy import KINDS
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ def refuse_impossible(experiment: "Experiment") -> None:
     refuse_unpriced(experiment)
     refuse_attack(experiment)
     refuse_unauditable(experiment)
+    refuse_unjudged(experiment)
     if experiment.privacy.kind == "central":
         _central(experiment)
     elif experiment.train.sampler == "poisson":

@@ -13,6 +13,7 @@ from tacit.errors import BadInput
 from tacit.experiment.section import OpenSection
 
 Kind = Literal["iid", "dirichlet", "shards", "natural"]
+LARGEST_OWN = 0.9  # of a client's rows: the rest is what it trains on
 KINDS: tuple[str, ...] = get_args(Kind)
 
 
@@ -37,6 +38,10 @@ class DataSection(OpenSection):
     held_out: float | None = Field(
         None, description="the share of its own rows that each client trains on never, and is asked about at the end"
     )
+    own_share: float | None = Field(
+        None,
+        description="the share of its own rows that each client keeps to judge models by itself, and trains on never",
+    )
     shards_per_client: int = Field(10, description="shards: 10 as in the PFA paper (FedAvg's own experiment has 2)")
 
     @model_validator(mode="before")
@@ -56,6 +61,14 @@ class DataSection(OpenSection):
         check.at_least(1, **{"data.min_size": self.min_size, "data.shards_per_client": self.shards_per_client})
         if self.held_out is not None:
             check.probability(**{"data.held_out": self.held_out})
+        if self.own_share is not None:
+            if not 0 < self.own_share <= LARGEST_OWN:
+                raise BadInput(f"Expected data.own_share above 0 and at most {LARGEST_OWN}, got {self.own_share}.")
+            if self.held_out is not None:
+                raise BadInput(
+                    "data.held_out rows are asked about and data.own_share rows never are, and a client is divided once: set one"
+                    " of them."
+                )
         most = self.examples_per_client
         if most is None:
             return

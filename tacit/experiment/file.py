@@ -17,12 +17,13 @@ from tacit.experiment.attack import AttackSection
 from tacit.experiment.canaries import AuditSection
 from tacit.experiment.combinations import refuse_impossible
 from tacit.experiment.data import DataSection
+from tacit.experiment.personal import PersonalSection
 from tacit.experiment.privacy import PrivacySection
 from tacit.experiment.task import MetricSection, TaskSection
 from tacit.experiment.toml import dumps, parse_value
 from tacit.experiment.training import AggregateSection, ModelSection, ProtectSection, RunSection, TrainSection
 
-OPTIONAL = ("audit",)  # sections that a run knows nothing of unless they are said
+OPTIONAL = ("audit", "personal")  # sections that a run knows nothing of unless they are said
 
 
 class Experiment(BaseModel):
@@ -44,6 +45,7 @@ class Experiment(BaseModel):
     aggregate: AggregateSection = AggregateSection()
     protect: ProtectSection = ProtectSection()
     audit: AuditSection = AuditSection()
+    personal: PersonalSection = PersonalSection()
     run: RunSection = RunSection()
     attack: AttackSection | None = None
 

@@ -59,6 +59,7 @@ def run_page(files: RunFiles, *, since: int = 0, live: bool = False) -> dict[str
         "curves": curves,
         "clients": clients,
         "per_client": None if live else _per_client(files),
+        "personal": None if live else _personal(files),
         "labels": _labels(files.clients),
         "dropped": dropped(files.rounds, planned=planned, last=last),
         "refused": {"count": len(refused), "some": refused[:MOST_REFUSED]},
@@ -115,6 +116,37 @@ def _per_client(files: RunFiles) -> dict[str, Any] | None:
         "values": [short(value) for value, _, _ in known],
         "low": [short(low) for _, _, (low, _) in known],
         "high": [short(high) for _, _, (_, high) in known],
+    }
+
+
+def _personal(files: RunFiles) -> dict[str, Any] | None:
+    """What every client got alone, from the common model and from its own, by its epsilon; where a run measured it."""
+    found = files.personal
+    if found is None:
+        return None
+    models = ("alone", "common", "own")
+    told = []
+    for key, mean in found["metrics"].items():
+        known = [one for one in found["clients"] if one["metrics"][key]]
+        known.sort(key=lambda one: (one["epsilon"] is None, one["epsilon"] or 0.0, one["client"]))
+        each = [[_measured(one["metrics"][key][model]) for model in models] for one in known[:MOST_CLIENTS]]
+        names = [[one["client"], short(one["epsilon"]), one["trained_on"], one["rows"]] for one in known[:MOST_CLIENTS]]
+        means = [_measured(mean[name]) for name in (*models, "own_less_alone", "own_less_common")] if known else []
+        told.append(
+            {
+                "metric": metrics.words(key),
+                "share": metrics.is_share(key),
+                "clients": names,
+                "models": each,
+                "means": means,
+            }
+        )
+    return {
+        "kind": found["kind"],
+        "told": told,
+        "untold": found["untold"],
+        "seconds": short(found["adapt_seconds"]),
+        "stay": found["stay_alone"],
     }
 
 

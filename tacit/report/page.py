@@ -22,7 +22,7 @@ from tacit.errors import BadInput
 from tacit.report.collect import run_page
 from tacit.report.overlay import entries, several_page
 
-SCRIPTS = ("base.js", "chart.js", "heat.js", "blocks.js", "audit.js", "run.js", "several.js", "live.js")
+SCRIPTS = ("base.js", "chart.js", "heat.js", "blocks.js", "audit.js", "personal.js", "run.js", "several.js", "live.js")
 
 
 def write_page(folders: Sequence[Path], path: Path) -> None:

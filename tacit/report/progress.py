@@ -20,6 +20,7 @@ from tacit.engine.at_clients import in_words
 from tacit.engine.describing import FILE as STATS_FILE
 from tacit.engine.history import History
 from tacit.experiment import Experiment
+from tacit.personal import everybody
 from tacit.privacy.guarantee import seen_by_more, shown, shown_delta, with_others
 from tacit.tasks import headline
 from tacit.train.frozen import frozen
@@ -216,6 +217,7 @@ def closing(history: History, console: Console) -> None:
     ]
     if history.ledger and history.ledger.path.parent == history.out:
         kept.insert(4, "ledger.db")
+    kept += ["personal.json"] * ("personal" in summary)
     if not history.rounds:
         console.print(
             "No round could be paid for, so the model is untrained: the budgets are used up, or what other runs of the ledger have"
@@ -309,6 +311,7 @@ def facts(summary: dict[str, Any]) -> dict[str, str]:
     if "attack" in summary:
         reached = f"{summary['attack']['backdoor_accuracy']:.4f} ({summary['attack']['badge']})"
         rows[f"backdoor accuracy, {summary['attack']['kind']}"] = reached
+    rows |= dict(everybody.in_words(summary["personal"])) if "personal" in summary else {}
     if summary.get("rule"):
         rows["rule"] = summary["rule"]
     if summary["guarantee"]:

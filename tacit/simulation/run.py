@@ -1,6 +1,7 @@
 """`tacit.run`: one experiment from its settings to its history, on this machine."""
 
 import datetime
+import json
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -20,7 +21,7 @@ from tacit.engine.at_clients import evaluate_at_clients, judged_by
 from tacit.engine.canaries import planted
 from tacit.engine.describing import columns_asked, describe
 from tacit.engine.evaluate import evaluate
-from tacit.engine.folder import first_free, open_folder, refuse_other_parts, refuse_taken
+from tacit.engine.folder import Folder, first_free, open_folder, refuse_other_parts, refuse_taken
 from tacit.engine.history import History, finish, note_clients, open_ledger
 from tacit.engine.loop import Observer, loop
 from tacit.engine.ranges import query_of, ranged
@@ -29,6 +30,7 @@ from tacit.engine.trainers.overheard import Hear, overheard
 from tacit.engine.trainers.processes import Trainer
 from tacit.errors import BadInput, TrainingDiverged
 from tacit.experiment import Experiment
+from tacit.personal import everybody
 from tacit.privacy.ledger.before import NOTHING, Before, noted, read
 from tacit.report.planned import refuse_spent
 from tacit.report.writers import load_writers, open_writers
@@ -95,7 +97,8 @@ def run(
         with _unscaled_named(parts):
             state, stopped = loop(parts, ledger, folder, trainer, book.observing(observe))
         at_clients = evaluate_at_clients(parts, ledger, folder, state.result)
-        history = finish(parts, ledger, folder, state.result, stopped, at_clients=at_clients, notes=book.notes.values())
+        said = {"at_clients": at_clients, "personal": _own_models(parts, folder, state.result)}
+        history = finish(parts, ledger, folder, state.result, stopped, **said, notes=book.notes.values())
         book.finish(history.summary)
     if page:
         from tacit.report.page import write_page  # after the run: the page is made from the files alone
@@ -129,11 +132,21 @@ def _refuse_in_vain(parts: Parts, *, resume: bool) -> None:
     judged_by(experiment, parts.dataset)
     columns_asked(experiment, parts.dataset)
     sizes_of(parts)
+    everybody.refuse_unfit(parts)
     if resume:
         return
     refuse_spent(parts)
     if query_of(experiment, parts.dataset, parts.plan, parts.population) is None:  # else rows are not scaled yet
         evaluate(replace(parts), parts.params)  # a copy: what it moved to the device is let go with it
+
+
+def _own_models(parts: Parts, folder: Folder, params: torch.Tensor) -> dict[str, Any] | None:
+    """Has every client adapt the last model at home, where the experiment asks for it; in short, for the summary."""
+    found = everybody.measured(parts, params)
+    if found is None:
+        return None
+    folder.write(everybody.NAME, json.dumps(found[0], indent=1).encode())
+    return found[1]
 
 
 @contextmanager

@@ -99,7 +99,8 @@ def _answers(
                 f"{folder.path} holds answers that {ledger.path} knows no charge for: restore the ledger."
             )
         return known
-    clients, attempt = _clients(parts.population), mark("stats", parts.releases.digest, question)
+    counted = parts.population if parts.experiment.data.own_share is None else replace(parts.population, held=None)
+    clients, attempt = _clients(counted), mark("stats", parts.releases.digest, question)
     if ledger is not None:
         ledger.open_round(0, attempt)
         prices = {client.id: noise.event() for client, noise in zip(clients, noises, strict=True) if noise}

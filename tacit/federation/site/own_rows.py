@@ -19,6 +19,7 @@ from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.experiment.asking import EVALUATION
 from tacit.experiment.attack import NOBODY_MALICIOUS
+from tacit.experiment.personal import refuse_deployed
 from tacit.federation.site.declared import declared
 from tacit.federation.site.own_evaluation import HeldOut
 
@@ -86,6 +87,7 @@ def refuse_undeployable(experiment: Experiment) -> None:
             "In a deployment a site audits itself, and nobody else plants anything: leave out [audit], and set canaries in the"
             " site.toml of whoever wants to."
         )
+    refuse_deployed(experiment)
     if experiment.train.control is not None:
         raise BadInput(
             "SCAFFOLD tells the clients of a round the control variates of all of them, which a deployment does not send: leave out"

@@ -37,7 +37,7 @@ function notesBlock(notes) {
   return notes && notes.length ? el("div", { class: "card" }, el("h3", { text: "Notes on the data" }), el("ul", {}, notes.map((note) => el("li", { text: note })))) : null;
 }
 function foot(data) {
-  return el("footer", {}, el("p", { text: "What is marked “from raw data” (train loss, clip fraction, labels × clients, true sizes; under central DP also who and how many took part, and bytes) was computed without noise. It exists because this is a simulation, is for the researcher, and is not covered by any ε: do not publish it together with a claim of privacy. Everything else follows from released messages, public settings or the public test set." }),
+  return el("footer", {}, el("p", { text: "What is marked “from raw data” (train loss, clip fraction, labels × clients, true sizes, what own models give; under central DP also who and how many took part, and bytes) was computed without noise. It exists because this is a simulation, is for the researcher, and is not covered by any ε: do not publish it together with a claim of privacy. Everything else follows from released messages, public settings or the public test set." }),
     el("p", { text: `Made by tacit ${data.tacit}. This file asks for nothing from any network.` }));
 }
 const tile = (name, value, more) => el("li", { class: "tile" }, el("span", { class: "name", text: name }), el("b", { text: value }), more ? el("span", { text: more }) : null);

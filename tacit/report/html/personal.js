@@ -1,0 +1,47 @@
+// What every client gets alone, from the common model and from its own: a dumbbell by client, beside its epsilon.
+const HOMES = ["alone", "common", "own"];
+const MOST_BELLS = 60;
+function dumbbells(one) {
+  const shown = one.models.slice(0, MOST_BELLS), values = shown.flat().map(([value]) => value), step = 22, form = fixed(3);
+  const least = Math.min(...values), most = Math.max(...values), spare = 0.06 * (most - least) || 0.01, low = least - spare, high = most + spare;
+  const name = (i) => `${one.clients[i][0]}, ε ${limitText(one.clients[i][1])}`;
+  const said = shown.slice(0, 12).map((models, i) => `${name(i)}: ${HOMES.map((home, k) => `${home} ${form(models[k][0])}`).join(", ")}`).join("; ");
+  const plot = el("div", { class: "plot" });
+  let width = 0;
+  function draw() {
+    width = plot.clientWidth;
+    const wide = Math.max(240, width || 640), left = Math.min(0.4 * wide, 16 + 6.7 * Math.max(...shown.map((_, i) => name(i).length))), tall = step * shown.length + 30;
+    const x = (value) => left + 8 + ((value - low) / (high - low)) * (wide - left - 24), most = Math.floor((left - 12) / 6.7);
+    const bell = (models, i) => {
+      const y = step * i + 14, ends = models.map(([value]) => x(value)), text = name(i);
+      return [svg("text", { x: left - 4, y: y + 4, "text-anchor": "end", text: text.length > most ? `${text.slice(0, Math.max(1, most - 1))}…` : text }),
+        svg("line", { x1: Math.min(...ends), x2: Math.max(...ends), y1: y, y2: y, stroke: "var(--soft)", "stroke-width": 3, opacity: 0.45 }),
+        models.map(([value], k) => marker(k, x(value), y, 5, colour(k)))];
+    };
+    plot.replaceChildren(svg("svg", { class: "chart", viewBox: `0 0 ${wide} ${tall}`, height: tall, role: "img", "aria-label": `${one.metric} by client. ${said}` },
+      ticks(low, high, Math.max(2, Math.floor((wide - left) / 90))).map((v) => [svg("line", { class: "gridline", x1: x(v), x2: x(v), y1: 4, y2: tall - 22 }),
+        svg("text", { x: x(v), y: tall - 6, "text-anchor": "middle", text: digits(v, 3) })]),
+      shown.map(bell)));
+  }
+  new ResizeObserver(() => { if (plot.clientWidth !== width) draw(); }).observe(plot);
+  drawn.push(draw);
+  const legend = el("ul", { class: "legend", "aria-label": "Models" }, HOMES.map((home, k) => el("li", { class: "item" },
+    svg("svg", { width: 14, height: 12, "aria-hidden": "true", focusable: "false" }, marker(k, 7, 6, 4, colour(k))), el("span", { text: home }))));
+  const ends = ([value, interval]) => `${form(value)}${interval.length ? ` (${form(interval[0])} to ${form(interval[1])})` : ""}`;
+  const heads = [{ name: "client" }, { name: "ε limit", number: true }, { name: "trained on", number: true }, { name: "own rows", number: true }, ...HOMES.map((home) => ({ name: `${home}, 95 % over own rows`, number: true }))];
+  return el("figure", { class: "card wide" }, el("figcaption", {}, el("h3", { text: `${one.metric} at home, client by client` }),
+    el("p", { class: "note" }, el("span", { class: "raw", text: "from raw data: not covered by ε" }), ` On rows that each client kept for this and trained on never, from the tightest ε to the loosest.${one.models.length > shown.length ? ` The first ${shown.length} of ${one.models.length} are drawn.` : ""}`)),
+  plot, legend, table(`${one.metric} at home`, heads, () => one.models.map((models, i) => [one.clients[i][0], limitText(one.clients[i][1]), whole(one.clients[i][2]), whole(one.clients[i][3]), ...models.map(ends)])));
+}
+function personalBlock(personal) {
+  const known = personal.told.filter((one) => one.models.length), sign = (value) => `${value > 0 ? "+" : ""}${value.toFixed(4)}`;
+  const gap = ([value, ends]) => `${sign(value)}${ends.length ? ` (${sign(ends[0])} to ${sign(ends[1])})` : ""}`;
+  return [
+    el("p", { class: "note", text: `Each client's own model (${personal.kind}) was made at home from the common one, without noise, in ${seconds(personal.seconds)} for all clients together; alone is what the same client makes of the model as it was before round 0${personal.stay ? `, and ${plural(personal.stay, "client")} kept that, because its own training rows speak for it` : ""}. The common model has its ε. An own model has none: it stays at home and must not be published.` }),
+    known.length ? el("div", { class: "card" }, el("h3", { text: "Mean over clients, by their own rows" }), el("p", { class: "note" }, el("span", { class: "raw", text: "from raw data: not covered by ε" })),
+      table("Own models", [{ name: "metric" }, ...HOMES.map((name) => ({ name, number: true })), { name: "own − alone, 95 % over rows", number: true }, { name: "own − common, 95 % over rows", number: true }],
+        known.map(({ metric, means }) => [metric, ...means.slice(0, 3).map(([value]) => fixed(4)(value)), ...means.slice(3).map(gap)]), { open: true })) : null,
+    personal.untold.length ? el("p", { class: "note", text: `The own rows of ${plural(personal.untold.length, "client")} cannot tell (there are none, or all are of one class): ${personal.untold.slice(0, 40).join(", ")}${personal.untold.length > 40 ? ", …" : ""}.` }) : null,
+    el("div", { class: "grid" }, known.map(dumbbells)),
+  ];
+}

@@ -1,0 +1,371 @@
+"""Own models: what a client makes at home of the common model, judged on rows it kept, and sent to nobody."""
+
+import copy
+import json
+import math
+import pickle
+import runpy
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from report_runs import changed
+from torch import nn
+
+import tacit
+from tacit.build.parts import PERSONAL, assemble, build, population_id
+from tacit.data.given import Dataset
+from tacit.data.row_hashes import coins
+from tacit.engine.wire import pack, size_of
+from tacit.errors import BadData, BadInput, Refused
+from tacit.federation.operate.init import deployable
+from tacit.losses.cross_entropy import cross_entropy
+from tacit.losses.squared import squared
+from tacit.metrics import Answers
+from tacit.personal import finetune, head, mean_regularised, shrinkage
+from tacit.personal.everybody import in_words
+from tacit.personal.home import Home
+from tacit.personal.own import Personal
+from tacit.personal.paired import judged, together
+from tacit.report.page import collect
+from tacit.train.flat import flatten
+from tacit.types import Message
+
+KEPT = {"clients": 5, "examples_per_client": 60, "own_share": 0.3}
+QUICK = {"rounds": 2, "local_steps": 2, "sampling_rate": 0.3}
+
+
+def asked(kind="shrinkage", **changes):
+    return changed(**{"data": KEPT, "train": QUICK, "personal": {"kind": kind}} | changes)
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("own") / "run"
+    return folder, tacit.run(asked(), out=folder)
+
+
+def home(*, rows=200, features=5, seed=0, truth=None, task="regression", model=None, losses=squared):
+    """A client whose numbers are a linear function of its features, plus noise of standard deviation 1."""
+    rng = torch.Generator().manual_seed(seed)
+    x = torch.randn(rows, features, generator=rng)
+    truth = torch.randn(features, generator=rng) if truth is None else truth
+    y = x @ truth + torch.randn(rows, generator=rng)
+    model = nn.Linear(features, 1) if model is None else model
+    y = (y > 0).long() if task == "classification" else y
+    return Home(model, flatten(model), losses, x, y, seed=seed, task=task, learning_rate=0.05)
+
+
+# the rows that a client keeps
+
+
+def test_rows_a_client_keeps_are_trained_on_never_and_every_row_is_on_one_side():
+    whole, parts = build(changed(data=KEPT | {"own_share": None})).population, build(asked()).population
+    for index in range(5):
+        rows = [{row.numpy().tobytes() for row in part[index].x} for part in (whole, parts, parts.held)]
+        assert rows[1] | rows[2] == rows[0]
+        assert not rows[1] & rows[2]
+    assert (parts.sizes + parts.held.sizes == whole.sizes).all()
+    assert parts.held.sizes.sum() > 0
+
+
+def test_rows_kept_at_home_and_rows_asked_about_are_chosen_by_different_coins():
+    kept = build(changed(data=KEPT)).population.mask
+    held = build(changed(data=KEPT | {"own_share": None, "held_out": 0.3})).population.mask
+    assert not np.array_equal(kept, held)
+
+
+def test_a_ledger_is_of_one_share():
+    names = {
+        population_id(experiment, build(experiment).population)
+        for experiment in (changed(data=KEPT | {"own_share": share}) for share in (None, 0.2, 0.3))
+    }
+    assert len(names) == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"data": {"own_share": 0.0}}, r"Expected data.own_share above 0 and at most 0.9, got 0.0"),
+        ({"data": {"own_share": 0.95}}, r"Expected data.own_share above 0 and at most 0.9, got 0.95"),
+        ({"data": {"own_share": 0.2, "held_out": 0.2}}, r"a client is divided once: set one of them"),
+        ({"personal": {"kind": "finetune"}}, r"set data.own_share, such as 0.2, or leave out \[personal\]"),
+        (
+            {"data": {"own_share": 0.2}, "personal": {"kind": "mean-regularised", "strength": -1.0}},
+            r"personal.strength >= 0",
+        ),
+        (
+            {"data": {"own_share": 0.2}, "personal": {"kind": "finetune", "strength": 1.0}},
+            r'"mean-regularised": leave it out',
+        ),
+        ({"data": {"own_share": 0.2}, "personal": {"kind": "ridge"}}, r"personal.kind"),
+        ({"data": {"own_share": 0.2}, "personal": {"strength": 1.0}}, r'"mean-regularised": leave it out'),
+    ],
+)
+def test_what_cannot_be_is_one_sentence(changes, sentence):
+    with pytest.raises(BadInput, match=sentence):
+        changed(**changes)
+
+
+def test_a_client_left_without_rows_to_train_on_is_named():
+    with pytest.raises(BadData, match=r"data.own_share leaves client .* no row to train on: lower it"):
+        build(changed(data={"clients": 20, "examples_per_client": 2, "own_share": 0.9}, privacy={"epsilon": 5.0}))
+
+
+@pytest.mark.parametrize("changes", [{}, {"personal": {}}], ids=["adapted", "kept only"])
+def test_a_deployment_refuses_own_models_for_now(changes):
+    parts = build(asked(**changes))
+    with pytest.raises(BadInput, match="are for simulations: leave them out of a deployment"):
+        assemble(parts.experiment, parts.dataset, parts.population, elsewhere=True)
+    with pytest.raises(BadInput, match="are for simulations: leave them out of a deployment"):
+        deployable(parts.experiment, "5", trial=True)  # before a folder is made
+
+
+# a run
+
+
+def test_own_models_change_no_bit_of_what_is_released(tmp_path, ended):
+    with_them, without = asked(), changed(data=KEPT, train=QUICK)
+    assert build(with_them).releases.digest == build(without).releases.digest
+    bare = tacit.run(without, out=tmp_path / "bare", page=False)
+    models = [(folder / "model.safetensors").read_bytes() for folder in (ended[0], tmp_path / "bare")]
+    assert models[0] == models[1]
+    assert "personal" not in bare.summary
+    assert not (tmp_path / "bare" / "personal.json").exists()
+    assert "[personal]" in (ended[0] / "experiment.toml").read_text()
+    assert "[personal]" not in (tmp_path / "bare" / "experiment.toml").read_text()
+
+
+def test_a_run_says_what_every_client_gets_and_the_page_shows_it(ended):
+    folder, history = ended
+    found, short = json.loads((folder / "personal.json").read_text()), history.summary["personal"]
+    assert found["note"].startswith("From raw data: not covered by epsilon")
+    assert set(short["metrics"]) == {"accuracy", "log_loss"}
+    parts = build(asked())
+    for index, one in enumerate(found["clients"]):
+        kept = parts.population.held[index]
+        with torch.inference_mode():
+            right = float((history.model(kept.x).argmax(1) == kept.y).float().mean())
+        assert one["metrics"]["accuracy"]["common"]["value"] == pytest.approx(right)
+        assert (one["rows"], one["trained_on"]) == (kept.size, parts.population[index].size)
+    mean = short["metrics"]["log_loss"]
+    gap = mean["own"]["value"] - mean["common"]["value"]
+    assert mean["own_less_common"]["value"] == pytest.approx(gap)
+    assert mean["own_less_common"]["interval"][0] <= gap <= mean["own_less_common"]["interval"][1]
+    assert short["stay_alone"] == sum(one["from"] == "alone" for one in found["clients"])
+    assert "an own one has none and must not be published" in history.sentence
+    page = collect([folder])["personal"]
+    assert [epsilon for _, epsilon, *_ in page["told"][0]["clients"]] == [1.0, 2.0, 2.0, 4.0, 8.0]
+    assert "personalBlock" in (folder / "report.html").read_text("utf-8")
+    name, words = in_words(short)[0]
+    assert name == "accuracy at home (shrinkage)"
+    assert "own - alone" in words
+
+
+def test_a_run_that_is_resumed_makes_the_same_own_models(tmp_path, ended):
+    shutil.copytree(ended[0], tmp_path / "run")
+    (tmp_path / "run" / "personal.json").unlink()
+    again = tacit.run(asked(), out=tmp_path / "run", resume=True, page=False).summary["personal"]
+    first = ended[1].summary["personal"]
+    assert again | {"adapt_seconds": 0.0} == first | {"adapt_seconds": 0.0}
+    assert (tmp_path / "run" / "personal.json").exists()
+
+
+def test_clients_whose_own_rows_cannot_tell_are_counted_and_named(tmp_path):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(123, 3)).astype(np.float32)
+    y, who = (x[:, 0] > 0).astype(int), np.array(["a"] * 60 + ["b"] * 60 + ["tiny"] * 3)
+    y[60:120] = 1  # one class at b
+    data = Dataset(x, y, clients=who, classes=["no", "yes"], test_share=0)
+    values = {"data": {"own_share": 0.25}, "task": {"kind": "binary"}, "train": QUICK}
+    values |= {"personal": {"kind": "mean-regularised"}}
+    privacy = {"kind": "local", "epsilon": 5.0}
+    for seed in range(40):  # until the coins leave the tiny client nothing to judge by
+        experiment = tacit.Experiment(**values | {"run": {"workers": 1, "seed": seed}}, privacy=privacy)
+        coin = coins(data.rows.x[120:], data.rows.y[120:], share=0.25, seed=seed, purpose=PERSONAL)
+        if not coin.any():
+            break
+    history = tacit.run(experiment, data=data, out=tmp_path / "run", page=False)
+    told = history.summary["personal"]
+    rows = {
+        one["client"]: one["rows"] for one in json.loads((tmp_path / "run" / "personal.json").read_text())["clients"]
+    }
+    assert rows["tiny"] == 0
+    assert told["untold"] == ["b", "tiny"]
+    assert told["metrics"]["auroc"]["clients"] == 1
+    assert told["metrics"]["log_loss"]["clients"] == 2
+    assert "no epsilon: do not publish them" in dict(in_words(told))["own models"]
+    assert in_words(told)[-1] == ("not told at home", "2 clients (no own rows, or of one class): b, tiny")
+
+
+def test_everybody_adapts_under_central_dp_whoever_was_drawn(tmp_path):
+    central = {"kind": "central", "epsilon": 8.0, "clip": 1.0}
+    drawn = {"rounds": 2, "local_steps": 2, "clients_per_round": 2, "sampling_rate": None}
+    experiment = tacit.Experiment(
+        data=KEPT, train=drawn, privacy=central, personal={"kind": "finetune"}, run={"workers": 1}
+    )
+    history = tacit.run(experiment, out=tmp_path / "run", page=False)
+    assert len(json.loads((tmp_path / "run" / "personal.json").read_text())["clients"]) == 5
+    assert history.summary["personal"]["metrics"]["accuracy"]["clients"] == 5
+
+
+@pytest.mark.parametrize(
+    "crafted", [{"metrics": {}}, {"clients": [{"client": "a"}]}, {"untold": 3}, {"metric": "auroc"}], ids=str
+)
+def test_an_edited_file_of_own_models_is_refused(tmp_path, ended, crafted):
+    shutil.copytree(ended[0], tmp_path / "run")
+    path = tmp_path / "run" / "personal.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | crafted))
+    with pytest.raises(BadInput, match=r"personal\.json is damaged"):
+        collect([tmp_path / "run"])
+
+
+def test_the_five_hospitals_of_the_example_are_told_what_joining_is_worth(tmp_path, monkeypatch):
+    examples = Path(__file__).parents[2] / "examples" / "hospitals"
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(examples / "make_different.py"), run_name="__main__")
+    experiment = tacit.Experiment.load(examples / "different.toml", ("train.rounds=1", "run.workers=1"))
+    told = tacit.run(experiment, out=tmp_path / "run", page=False).summary["personal"]
+    assert told["untold"] == []
+    assert told["metrics"]["auroc"]["clients"] == 5
+
+
+# what stays
+
+
+def test_no_message_packs_an_own_model_and_nothing_pickles_it():
+    own = Personal("north", torch.ones(3), {})
+    message = Message("north", {"update": own})  # pyright: ignore[reportArgumentType] - which is the first guard
+    for leave in (pack, size_of, lambda one: one.to(torch.device("cpu"))):
+        with pytest.raises(Refused, match="neither sent nor published"):
+            leave(message)
+    with pytest.raises(Refused, match="neither sent nor published"):
+        pickle.dumps(own)
+    with pytest.raises(Refused, match="neither sent nor published"):
+        copy.deepcopy(own)
+    public = [name for name in dir(own) if not name.startswith("_")]
+    assert public == ["chosen", "client", "cpu", "device", "dtype", "judged", "to"]
+    with pytest.raises(TypeError):
+        json.dumps(own)
+
+
+# the ways
+
+
+def test_a_ridge_is_the_minimiser_that_algebra_gives():
+    site, strength = home(rows=80), 0.3
+    centre = torch.full((6,), 0.5)
+    found = mean_regularised.adapt(site, centre, strength=strength).vector
+    x = torch.cat([site.x, torch.ones(80, 1)], dim=1).double()
+    left = 2 / 80 * x.T @ x + strength * torch.eye(6).double()
+    right = 2 / 80 * x.T @ site.y.double() + strength * centre.double()
+    assert torch.allclose(found.double(), torch.linalg.solve(left, right), atol=2e-3)
+
+
+def test_without_a_pull_it_is_the_own_optimum_and_with_a_boundless_one_the_common_model():
+    site, centre = home(), torch.zeros(6)
+    free = mean_regularised.adapt(site, centre, strength=0.0).vector
+    assert float(site.slope(free)[1].norm()) < 0.01
+    assert torch.equal(site.fit(centre, centre=centre, strength=math.inf), centre)
+
+
+@pytest.mark.parametrize(
+    "adapt", [finetune.adapt, mean_regularised.adapt, shrinkage.adapt], ids=lambda way: way.__module__
+)
+def test_a_client_of_one_row_keeps_something_finite(adapt):
+    site = home(rows=1)
+    found = adapt(site, torch.zeros(6)).vector
+    assert torch.isfinite(found).all()
+
+
+@pytest.mark.parametrize(
+    "adapt", [finetune.adapt, mean_regularised.adapt, shrinkage.adapt], ids=lambda way: way.__module__
+)
+def test_adapting_twice_gives_the_same_bits(adapt):
+    assert torch.equal(adapt(home(), torch.zeros(6)).vector, adapt(home(), torch.zeros(6)).vector)
+
+
+@pytest.mark.parametrize(
+    "adapt", [finetune.adapt, mean_regularised.adapt, shrinkage.adapt], ids=lambda way: way.__module__
+)
+def test_few_rows_lean_on_a_good_common_model_and_many_rows_on_themselves(adapt):
+    truth = torch.tensor([1.0, -1.0, 0.5, 0.0, 2.0])
+    for rows, centre in ((12, torch.tensor([*truth.tolist(), 0.0])), (2000, torch.zeros(6))):
+        site, judge = home(rows=rows, truth=truth), home(rows=4000, truth=truth, seed=9)
+        alone = site.fit(torch.zeros(6), centre=torch.zeros(6), strength=0.0)
+        found = adapt(site, centre).vector
+        assert judge.loss(found) < min(judge.loss(alone), judge.loss(torch.zeros(6))) + 0.02
+
+
+@pytest.mark.parametrize(
+    "adapt", [finetune.adapt, mean_regularised.adapt, shrinkage.adapt], ids=lambda way: way.__module__
+)
+def test_own_rows_speak_for_the_better_of_two_beginnings(adapt):
+    truth = torch.tensor([1.0, -1.0, 0.5, 0.0, 2.0])
+    near, far = torch.tensor([*truth.tolist(), 0.0]), torch.full((6,), -20.0)
+    site = home(rows=12, truth=truth)
+    assert adapt(site, near).score < adapt(site, far).score
+
+
+def test_shrinkage_is_near_the_best_strength_there_is_without_tuning():
+    rng, derived, losses = torch.Generator().manual_seed(3), [], {}
+    features, deviation = 40, 0.4
+    for site in range(12):  # silos with optima of their own around a common one, as in the MR-MTL paper
+        truth = deviation * torch.randn(features, generator=rng)
+        own, judge = (home(rows=rows, features=features, seed=100 + site + rows, truth=truth) for rows in (60, 3000))
+        centre = torch.zeros(features + 1)
+        derived.append(judge.loss(shrinkage.adapt(own, centre).vector))
+        for strength in (1.0, 0.5, 0.3, 0.2, 0.1, 0.05, 0.02, 0.01):
+            losses.setdefault(strength, []).append(judge.loss(own.fit(centre, centre=centre, strength=strength)))
+    assert np.mean(derived) <= 1.02 * min(np.mean(each) for each in losses.values())
+
+
+def test_shrinkage_finds_the_curvature_of_the_loss():
+    site = home(rows=250, features=3)
+    x = torch.cat([site.x, torch.ones(250, 1)], dim=1).double()
+    true = np.linalg.eigvalsh((2 / 250 * x.T @ x).numpy())
+    found = shrinkage.curvatures(site, torch.zeros(4))[-4:]
+    assert np.allclose(found, true, rtol=1e-3)
+
+
+def test_an_own_head_leaves_the_body_as_it_was():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 2))
+    site = home(task="classification", model=model, losses=cross_entropy)
+    centre = site.theta.clone()
+    head.refuse(model, site.x[:2])
+    found = head.adapt(site, centre).vector
+    body = 5 * 8 + 8
+    assert torch.equal(found[:body], centre[:body])
+    assert site.loss(found) < site.loss(centre)
+
+
+def test_a_model_that_goes_on_after_its_last_layer_has_no_head_of_its_own():
+    with pytest.raises(BadInput, match="ends in a linear layer, and this one does more after it"):
+        head.refuse(nn.Sequential(nn.Linear(3, 2), nn.Tanh()), torch.randn(2, 3))
+
+
+def test_a_loss_that_is_no_likelihood_is_refused_before_anybody_pays(tmp_path):
+    with pytest.raises(BadInput, match="derives its strength from a likelihood"):
+        tacit.run(asked(task={"class_weights": [1.0] * 9 + [2.0]}), out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+# means and differences
+
+
+def test_differences_are_paired_and_means_weighted_by_rows():
+    def answers(right, rows):
+        y = np.arange(rows) % 2
+        guessed = np.where(np.arange(rows) < right, y, 1 - y)
+        return Answers("classification", y, np.eye(2)[guessed], ("no", "yes"))
+
+    small = {"alone": answers(5, 10), "common": answers(10, 10), "own": answers(10, 10)}
+    large = {"alone": answers(15, 30), "common": answers(15, 30), "own": answers(16, 30)}
+    told = together([judged("accuracy", one, seed=index) for index, one in enumerate((small, large))])
+    assert told["own"]["value"] == pytest.approx(26 / 40)
+    assert told["own_less_alone"]["value"] == pytest.approx(6 / 40)
+    width = np.ptp(told["own_less_common"]["interval"])
+    assert 0 < width < 0.5 * np.ptp(told["own"]["interval"])  # one row differs, and only that moves the difference
