@@ -20,6 +20,7 @@ SHARES = (0.8, 0.1, 0.1)  # of a limit's level: what a canary changed (the least
 DOUBT = (
     1 / 50
 )  # of a limit's level: at that, traces that should be independent are said not to be, and a part to lack noise
+ONE = "a single coordinate"
 Parts = Mapping[str, np.ndarray]  # which canaries are in a layer, or with a client
 
 
@@ -91,12 +92,13 @@ def _quiet(left: np.ndarray, std: float, parts: Parts, *, level: float) -> str:
     columns = {name: (squares[:, mine].sum(), squares[:, mine].size) for name, mine in parts.items() if mine.any()}
     rows = {f"round {r}": (row.sum(), row.size) for r, row in enumerate(squares)}
     single = squares.sum(0)
-    every = columns | rows | {"a single coordinate": (single.min(), len(left))}
+    every = columns | rows | {ONE: (single.min(), len(left))}
     tests = len(columns) + len(rows) + len(single)
     unlikely = {name: float(stats.chi2.cdf(total, size)) for name, (total, size) in every.items()}
-    least = min(unlikely, key=unlikely.__getitem__)
-    if unlikely[least] * tests >= level:
+    refuted = [name for name in every if unlikely[name] * tests < level]
+    if not refuted:
         return ""
+    least = min(refuted, key=lambda name: (name == ONE, unlikely[name]))  # the name that says more, where there is one
     total, size = every[least]
     most = Noise(float(total), size).limits(level / tests)[1]
     return f"the noise of {least} is at most {most:.2g} of what is priced"
