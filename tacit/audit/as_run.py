@@ -1,11 +1,14 @@
 """What was measured: the noise, what a canary changed and how often it was drawn, as run, with limits; and the epsilon of that.
 
 A canary's trace in a round is x = A n + (noise): n is how often it was drawn, known to the auditor, and A is 1, in clips, where the
-clip is what is priced. So A is a regression, the noise is what is left, and the rate is a count.
+clip is what is priced. So A is a regression, the noise is what is left, and the rate is a count. Noise is asked for in every part
+by itself too: a layer, a client, a round or a single coordinate without it would hardly be seen in the mean over all.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 from scipy import stats
@@ -14,7 +17,11 @@ from tacit.audit.evidence import Noise, Rate
 from tacit.audit.priced import Charged
 
 SHARES = (0.8, 0.1, 0.1)  # of a limit's level: what a canary changed (the least certain), the noise, the rate
-DOUBT = 1 / 50  # of a limit's level: at that, traces that should be independent are said not to be
+DOUBT = (
+    1 / 50
+)  # of a limit's level: at that, traces that should be independent are said not to be, and a part to lack noise
+ONE = "a single coordinate"
+Parts = Mapping[str, np.ndarray]  # which canaries are in a layer, or with a client
 
 
 @dataclass(frozen=True)
@@ -39,35 +46,62 @@ class Measured:
     alike: float  # how unlikely it is that independent noise in successive rounds is so much alike
     repeated: float  # how unlikely it is that independent draws vary so much from canary to canary
     dependent: bool  # whether noise or draws of different rounds hang together, which no price allows for
+    quiet: str = ""  # which part carries less noise than is priced, whatever all of them carry together
 
 
-def measured(traces: Traces, charged: Charged, *, level: float) -> Measured:
-    """The limits are wrong, each, with probability at most `level`; rounds are called dependent by chance in 1 of 25 of that."""
+def measured(traces: Traces, charged: Charged, *, level: float, parts: Parts = MappingProxyType({})) -> Measured:
+    """The limits are wrong, each, with probability at most `level`; by chance rounds are called dependent in 1 of 25 of that, and a
+    part quiet in 1 of 50.
+    """
     x, n = traces.seen.astype(float), traces.drawn.astype(float)
     squares = float((n * n).sum())
     change = float((x * n).sum()) / squares if squares else 0.0
     left = x - change * n
-    noise = Noise(float((left**2).sum()) / charged.steps, left.size)
+    freedom = left.size - (squares > 0)  # one was spent on what a canary changes
+    noise = Noise(float((left**2).sum()) / charged.steps, max(1, freedom))
     own, of_noise, of_rate = (share * level for share in SHARES)
-    error = float(stats.norm.isf(own)) * noise.value * math.sqrt(charged.steps / squares) if squares else math.inf
+    known = squares > 0 and freedom > 0
+    spread = float(stats.t.isf(own, freedom)) * noise.value if known else math.inf
+    error = spread * math.sqrt(charged.steps / squares) if known else math.inf
     quiet, loud = noise.limits(of_noise)
     limits = quiet / (change + error), loud / (change - error) if change > error else math.inf
     hits, trials = int(n[:, traces.coins].sum()), charged.steps * n[:, traces.coins].size
-    seen_rate = Rate(hits, trials)
-    rates = (1.0, 1.0) if charged.rate >= 1 and hits == trials else seen_rate.limits(of_rate)
-    z, claimed = noise.value / change if change > 0 else math.inf, charged.multiplier
+    seen_rate = Rate(hits, trials).value if trials else charged.rate  # where no coin fell for a canary nothing is drawn
+    rates = (1.0, 1.0) if charged.rate >= 1 and hits == trials else Rate(hits, trials).limits(of_rate)
+    z, claimed = noise.value / change if change > 0 and known else math.inf, charged.multiplier
     alike, repeated = _alike(left), _repeated(n[:, traces.coins], charged)
     return Measured(
         multiplier=z,
         multiplier_limits=limits,
-        rate=seen_rate.value,
-        epsilon=charged.epsilon(z / claimed, _sound(seen_rate.value)),
+        rate=seen_rate,
+        epsilon=charged.epsilon(z / claimed, _sound(seen_rate)),
         low=charged.epsilon(limits[1] / claimed, _sound(rates[0])),
         high=charged.epsilon(limits[0] / claimed, _sound(rates[1])),
         alike=alike,
         repeated=repeated,
         dependent=min(alike, repeated) < DOUBT * level,
+        quiet=_quiet(x - n, claimed * math.sqrt(charged.steps) * min(1.0, change - error), parts, level=DOUBT * level),
     )
+
+
+def _quiet(left: np.ndarray, std: float, parts: Parts, *, level: float) -> str:
+    """The part whose noise is surely smaller than `std`, or nothing. Where a canary changed next to nothing, neither is said."""
+    if not std > 0:
+        return ""
+    squares = (left / std) ** 2
+    columns = {name: (squares[:, mine].sum(), squares[:, mine].size) for name, mine in parts.items() if mine.any()}
+    rows = {f"round {r}": (row.sum(), row.size) for r, row in enumerate(squares)}
+    single = squares.sum(0)
+    every = columns | rows | {ONE: (single.min(), len(left))}
+    tests = len(columns) + len(rows) + len(single)
+    unlikely = {name: float(stats.chi2.cdf(total, size)) for name, (total, size) in every.items()}
+    refuted = [name for name in every if unlikely[name] * tests < level]
+    if not refuted:
+        return ""
+    least = min(refuted, key=lambda name: (name == ONE, unlikely[name]))  # the name that says more, where there is one
+    total, size = every[least]
+    most = Noise(float(total), size).limits(level / tests)[1]
+    return f"the noise of {least} is at most {most:.2g} of what is priced"
 
 
 def _sound(rate: float) -> float:
@@ -89,5 +123,9 @@ def _repeated(drawn: np.ndarray, charged: Charged) -> float:
     trials, q = charged.steps * len(drawn), charged.rate
     if q >= 1 or drawn.shape[1] < 2 or trials * q * (1 - q) < 1:
         return 1.0
-    spread = ((drawn.sum(0) - trials * q) ** 2).sum() / (trials * q * (1 - q))
-    return float(stats.chi2.sf(spread, drawn.shape[1]))
+    variance = trials * q * (1 - q)
+    spread = ((drawn.sum(0) - trials * q) ** 2).sum() / variance
+    fewer = 2 / (
+        2 + max(0.0, (1 - 6 * q * (1 - q)) / variance)
+    )  # rare draws vary more in their squares than normal ones
+    return float(stats.chi2.sf(spread * fewer, drawn.shape[1] * fewer))

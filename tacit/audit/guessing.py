@@ -24,6 +24,7 @@ PARTS = (
 )  # of the canaries whose coins are guessed: which, the claim decides
 HALVINGS = 12
 FEWEST = 10  # guesses
+LEAST_MU, MOST_MU = 1e-4, 100.0
 
 
 def scores(traces: Traces, charged: Charged) -> np.ndarray:
@@ -31,10 +32,12 @@ def scores(traces: Traces, charged: Charged) -> np.ndarray:
     z, q, steps = charged.multiplier, charged.rate, charged.steps
     times = np.arange(steps + 1)
     weights = stats.binom.logpmf(times, steps, q) if q < 1 else np.where(times == steps, 0.0, -np.inf)
-    x = traces.seen.astype(float)[..., None]
-    terms = weights + (2 * times * x - times**2) / (2 * steps * z**2)
-    most = terms.max(-1, keepdims=True)
-    return (most[..., 0] + np.log(np.exp(terms - most).sum(-1))).sum(0)
+    found = np.zeros(traces.seen.shape[1])
+    for row in traces.seen.astype(float):  # a round at a time: (round, canary, step) in one piece would be gigabytes
+        terms = weights + (2 * times * row[:, None] - times**2) / (2 * steps * z**2)
+        most = terms.max(-1, keepdims=True)
+        found += most[:, 0] + np.log(np.exp(terms - most).sum(-1))
+    return found
 
 
 def right_guesses(found: np.ndarray, coins: np.ndarray, guesses: int) -> int:
@@ -96,12 +99,14 @@ def _sure(mu: float, part: float) -> float:
     def beyond(t: float) -> float:
         return float(stats.norm.sf(t - mu / 2) + stats.norm.sf(t + mu / 2))
 
-    t = brentq(lambda t: beyond(t) - part, 0.0, 40.0) if part < 1 else 0.0
+    t = brentq(lambda t: beyond(t) - part, 0.0, MOST_MU) if part < 1 else 0.0
     return float(stats.norm.sf(t - mu / 2)) / beyond(t)  # type: ignore[arg-type]
 
 
 def gaussian_mu(epsilon: float, delta: float) -> float:
     """The mu of the Gaussian mechanism with this epsilon at delta (Dong, Roth, Su, arXiv:1905.02383, Corollary 2.13).
+
+    None is below 1e-4 or above 100, where nobody guesses, or everybody.
 
     >>> round(gaussian_mu(4.37, 1e-5), 2)
     1.0
@@ -111,4 +116,6 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
         first = stats.norm.logcdf(mu / 2 - epsilon / mu)
         return math.exp(first) - math.exp(min(epsilon + stats.norm.logcdf(-mu / 2 - epsilon / mu), 0.0)) - delta
 
-    return float(brentq(off, 1e-4, 100.0))  # type: ignore[arg-type]
+    if off(LEAST_MU) >= 0 or off(MOST_MU) <= 0:
+        return LEAST_MU if off(LEAST_MU) >= 0 else MOST_MU
+    return float(brentq(off, LEAST_MU, MOST_MU))  # type: ignore[arg-type]

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from tacit.audit.as_run import Measured, Traces, measured
+from tacit.audit.as_run import Measured, Parts, Traces, measured
 from tacit.audit.guessing import shown
 from tacit.audit.pictures import Layer, pictures
 from tacit.audit.priced import Charged, charged_for
 from tacit.canaries.algorithms import everywhere
-from tacit.canaries.plan import Canaries
+from tacit.canaries.plan import Canaries, refuse_more
 from tacit.canaries.sight import read_sight
 from tacit.engine.canaries import layers_of, opened
 from tacit.engine.folder import replace
@@ -48,7 +48,7 @@ class Group:
                 return f"at least {value:.3g} is {name}, where at most {self.promised:.3g} is promised"
         if self.measured.dependent:
             return "noise or draws of different rounds hang together, which the price does not allow for"
-        return ""
+        return self.measured.quiet
 
 
 @dataclass(frozen=True)
@@ -108,8 +108,8 @@ class Seen:
             found[charged].append(client)
         return found
 
-    def traces(self, clients: Sequence[str]) -> tuple[Traces, np.ndarray] | None:
-        """What became of these clients' canaries, in the rounds in which all could be seen, and the coordinate of each."""
+    def traces(self, clients: Sequence[str]) -> tuple[Traces, np.ndarray, np.ndarray] | None:
+        """What became of these clients' canaries, in the rounds in which all could be seen; each one's place and client."""
         everybody = EVERYBODY in clients
         mine = [np.array(self.canaries.of(self.names[name]), dtype=int) for name in clients if not everybody]
         numbers = np.arange(self.canaries.count) if everybody else np.concatenate(mine)
@@ -120,7 +120,9 @@ class Seen:
             return None
         order = np.argsort(~there, axis=0, kind="stable")[:rounds]
         places, coins = everywhere(self.canaries)
-        return Traces(np.take_along_axis(x, order, 0), np.take_along_axis(n, order, 0), coins[numbers]), places[numbers]
+        owners = np.concatenate([np.full(len(self.canaries.of(k)), k) for k in self.canaries.owners])
+        found = Traces(np.take_along_axis(x, order, 0), np.take_along_axis(n, order, 0), coins[numbers])
+        return found, places[numbers], owners[numbers]
 
 
 def _finite(value: Any) -> Any:
@@ -136,10 +138,11 @@ def audit_run(*folders: Path, level: float = LEVEL) -> RunAudit:
     """Audits a finished run, or the canaries of several together, and counts the look in each folder.
 
     Guarantee: where every claim holds, one is rejected with probability at most `level` by what is measured over all runs of the
-    ledger, at most as much by what is shown by either bound, and 1 in 25 of it by dependence between rounds.
+    ledger that are there by now, at most as much by what is shown by either bound, and 3 in 50 of it by dependence between rounds
+    and by parts that lack noise. Whoever audits as a ledger grows looks again with each run: those chances add up.
 
-    Raises: BadInput for a run without canaries, one that goes on, and runs that promise different things, which are never pooled;
-    BadData for coins that are not those committed to.
+    Raises: BadInput for a run without canaries, one that goes on, the same one twice, and runs that promise different things, which
+    are never pooled; BadData for coins that are not those committed to.
     """
     return judged([_seen(folder) for folder in folders], level=level)
 
@@ -147,6 +150,8 @@ def audit_run(*folders: Path, level: float = LEVEL) -> RunAudit:
 def judged(runs: Sequence[Seen], *, level: float) -> RunAudit:
     """Holds what was seen of canaries against what was paid, group by group, and counts the look. Raises BadInput."""
     first, groups = runs[0], runs[0].groups()
+    if len({run.canaries.commitment for run in runs}) < len(runs):
+        raise BadInput("Two of these folders hold the same canaries, which are evidence once: name each run once.")
     for other in runs[1:]:
         if set(other.groups()) != set(groups):
             raise BadInput(
@@ -160,9 +165,14 @@ def judged(runs: Sequence[Seen], *, level: float) -> RunAudit:
         seen = [one for run, clients in members if (one := run.traces(clients)) is not None]
         if not seen:
             continue
-        traces, places = _together([one for one, _ in seen]), np.concatenate([part for _, part in seen])
+        traces, places = _together([one for one, *_ in seen]), np.concatenate([part for _, part, _ in seen])
+        if (traces.drawn > charged.steps).any():
+            raise BadData(
+                f"{first.folder} has canaries that were drawn more often than there are steps: restore its traces."
+            )
+        owners = np.concatenate([of + k * len(first.names) for k, (*_, of) in enumerate(seen)])
         plain, family = shown(traces, charged, level=level)
-        as_run = measured(traces, charged, level=level)
+        as_run = measured(traces, charged, level=level, parts=_parts(first, places, owners))
         clients = sum(len(clients) for _, clients in members)
         found.append(Group(clients, len(traces.coins), charged.epsilon(), plain, family, as_run))
         if len(shows) < MOST_SHOWN:
@@ -174,6 +184,14 @@ def judged(runs: Sequence[Seen], *, level: float) -> RunAudit:
     for run in runs:
         replace(run.folder / AUDIT, json.dumps(audit.record() | {"pictures": shows}).encode())
     return audit
+
+
+def _parts(run: Seen, places: np.ndarray, owners: np.ndarray) -> Parts:
+    """The canaries of each layer, and, where everybody has noise of its own, of each client."""
+    layers = {f"layer {name}": (places >= start) & (places < stop) for name, start, stop in run.layers}
+    alone = () if run.canaries.shared else np.unique(owners).tolist()
+    names = dict(enumerate(run.names))
+    return layers | {f"client {names.get(k % len(names), k)}": owners == k for k in alone}
 
 
 def _together(traces: Sequence[Traces]) -> Traces:
@@ -189,8 +207,11 @@ def _seen(folder: Path) -> Seen:
     if run.ledger is None:
         raise BadInput(f"The run in {folder} promises nothing: there is no claim to audit.")
     paid, runs = charges(run.ledger, run.run, delta=run.experiment.privacy.run_delta)
-    sight = read_sight(folder, len(run.rounds), canaries.count)
+    sight = read_sight(folder, range(len(run.rounds)), everywhere(canaries)[1])
     names = {name: k for k, name in enumerate((run.clients or {})["names"])}
+    strangers = set(paid) - set(names) - {EVERYBODY}
+    if strangers:
+        raise BadData(f"The ledger has charged {min(strangers)!r}, who is no client of the run in {folder}.")
     about = (run.experiment.name, str((run.guarantee or {}).get("unit", "")))
     layers = [] if run.experiment.audit.placement == "record" else layers_of(folder)  # a record is in every layer
     return Seen(folder, *about, canaries, names, paid, sight, runs, layers)
@@ -209,6 +230,7 @@ def _canaries(run: RunFiles) -> Canaries:
         )
     everybody, size = len(run.clients["names"]), int(run.summary["parameters"])
     shared = kind_of(run.experiment).plans.together or run.experiment.privacy.kind == "distributed"
+    refuse_more(count, everybody, size, shared=shared)
     return opened(run.folder, (count, everybody, size, shared))
 
 
@@ -231,6 +253,7 @@ def charges(ledger: Path, run: str, *, delta: float) -> tuple[dict[str, Charged]
 def _look(folder: Path) -> int:
     """Counts a look."""
     try:
-        return int(json.loads((folder / AUDIT).read_text("utf-8"))["looks"]) + 1
-    except (OSError, ValueError, KeyError, TypeError):
+        found = json.loads((folder / AUDIT).read_text("utf-8"))["looks"]
+        return found + 1 if type(found) is int and found > 0 else 1
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return 1

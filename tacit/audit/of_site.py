@@ -1,13 +1,17 @@
 """`tacit audit SITE`: what became of the canaries that a site planted in what it released, held against its own ledger."""
 
+import re
 from pathlib import Path
 
 from tacit.audit.of_run import LEVEL, RunAudit, Seen, charges, judged
+from tacit.canaries.algorithms import everywhere
 from tacit.canaries.sight import FOLDER, read_sight
 from tacit.errors import BadInput
 from tacit.federation.site import agreement, layout
 from tacit.federation.site.join import read_experiment, read_settings
 from tacit.federation.site.own_canaries import own_canaries
+
+ROUND = re.compile(r"round-([0-9]{5,9})\.npz")
 
 
 def audit_site(site: Path, *, run: str | None = None, level: float = LEVEL) -> RunAudit:
@@ -27,10 +31,9 @@ def audit_site(site: Path, *, run: str | None = None, level: float = LEVEL) -> R
     canaries, name = own_canaries(site, run), str(read_settings(site)["name"])
     experiment = read_experiment(agreed.experiment)
     paid, runs = charges(site / layout.LEDGER, run, delta=experiment.privacy.run_delta)
-    rounds = 1 + max(
-        (int(file.stem.removeprefix("round-")) for file in (folder / FOLDER).glob("round-*.npz")), default=-1
-    )
-    seen = read_sight(folder, rounds, canaries.count, missing=True)
+    named = (ROUND.fullmatch(file.name) for file in (folder / FOLDER).glob("round-*.npz"))
+    rounds = sorted(r for one in named if one and (r := int(one[1])) < agreed.terms.rounds)
+    seen = read_sight(folder, rounds, everywhere(canaries)[1])
     about = (f"{experiment.name} at {name}", experiment.privacy.unit_kept)
     own = Seen(folder, *about, canaries, dict.fromkeys(paid, canaries.only or 0), paid, seen, runs)
     return judged([own], level=level)

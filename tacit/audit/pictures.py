@@ -44,7 +44,7 @@ def _roc(found: np.ndarray, coins: np.ndarray, charged: Charged) -> dict[str, li
 def _scores(found: np.ndarray, coins: np.ndarray, charged: Charged) -> dict[str, list[float]]:
     """Densities of scores, of canaries in and out, as seen and as predicted by what was priced."""
     rng = np.random.default_rng(20_261_116)  # of the prediction alone
-    count = max(200, min(PREDICTED, MOST // max(1, charged.rounds)))
+    count = max(200, min(PREDICTED, MOST // max(1, charged.rounds), MOST // (charged.steps + 1)))
     drawn = rng.binomial(charged.steps, charged.rate, size=(charged.rounds, count))
     noise = charged.multiplier * np.sqrt(charged.steps) * rng.standard_normal(drawn.shape)
     expected = [scores(Traces(part + noise, drawn, np.ones(count, bool)), charged) for part in (drawn, 0 * drawn)]

@@ -94,7 +94,8 @@ class Parts:
         rule = rule_of(self.algorithm)
         parts = (self.population, self.plan, self.model, rule, self.made, self.nonce, self.elsewhere)
         trainer = f"{STACKED} by {self.together}" if self.together else ONE_BY_ONE
-        return Releases(with_rule(self), *parts, simulated=self.simulated, trainer=trainer)
+        coins = getattr(getattr(self.algorithm, "canaries", None), "commitment", "")
+        return Releases(with_rule(self), *parts, simulated=self.simulated, trainer=trainer, canaries=coins)
 
     @cached_property
     def derive(self) -> ClientDerive:

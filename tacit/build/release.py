@@ -2,10 +2,10 @@
 
 Two releases that share noise give away what the noise hides: their difference is the difference of what was noised. So the
 noise of a client is keyed by everything its release depends on: seed, experiment, clients, budget, mechanism, that client's
-rows, code, arithmetic, trainer, round and the very bytes of the question. Same key, same bits; anything else, independent
-noise. What cannot be repeated bit for bit (a GPU, somebody else's training, the operating system's randomness) has a fresh
-nonce in its key, so every start is another release. The server's noise and cohorts are keyed likewise, by the state they start
-from, and without rows, which a deployed server does not know.
+rows, code, arithmetic, trainer, the coins of canaries, round and the very bytes of the question. Same key, same bits; anything
+else, independent noise. What cannot be repeated bit for bit (a GPU, somebody else's training, the operating system's
+randomness) has a fresh nonce in its key, so every start is another release. The server's noise and cohorts are keyed likewise,
+by the state they start from, and without rows, which a deployed server does not know.
 
 Where a run's files lie and how fast it goes is left out. Partition, initial weights and budgets stay on the bare seed.
 """
@@ -67,6 +67,7 @@ class Releases:
     elsewhere: bool = False
     simulated: bool = True
     trainer: str = ONE_BY_ONE
+    canaries: str = ""  # the hash of all coins, where canaries are planted: they move what the rows are asked at
     start: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     @cached_property
@@ -85,7 +86,7 @@ class Releases:
         rows = client.mark or self.population.marks[client.index].tobytes()
         budget = repr((float(self.population.epsilons[client.index]), self.population.delta, self.population.unit))
         who = (self.common, self.trainer, client.id, str(client.index), budget, self.plan.key(client))
-        return bytes.fromhex(mark("client", *who, rows))
+        return bytes.fromhex(mark("client", *who, rows, *self._planted))
 
     def streams(self) -> ClientDerive:
         """Every client's randomness: `derive(question, round, client, purpose)`."""
@@ -108,6 +109,10 @@ class Releases:
         return keyed(bytes.fromhex(mark("server", self.server_key, state)), kind=self._stream)
 
     @property
+    def _planted(self) -> tuple[str, ...]:
+        return (self.canaries,) if self.canaries else ()  # without any not one bit changes
+
+    @property
     def _stream(self) -> type[Stream]:
         """Noise is drawn on the device in a seeded simulation alone: a site's, and a deployed server's, is drawn from AES."""
         return DeviceStream if self.simulated and self.experiment.run.device != "cpu" else Stream
@@ -115,7 +120,7 @@ class Releases:
     @cached_property
     def server_key(self) -> str:
         """What the server's randomness is keyed by beside the state: all that a deployed server knows."""
-        return mark("server", self.common, self.plan.server_key())
+        return mark("server", self.common, self.plan.server_key(), *self._planted)
 
     @cached_property
     def digest(self) -> str:

@@ -1,7 +1,7 @@
 """Algorithms with canaries: the algorithm of the run, in which some more units take part, and the researcher sees what became of
 them."""
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,7 +21,7 @@ from tacit.random import Derive
 from tacit.train.dp_sgd import DpSgd
 from tacit.train.noised_update import NoisedUpdate
 from tacit.train.workspace import Trained, Workspace
-from tacit.types import Client, Message, Raw, Shared, State
+from tacit.types import Client, Message, Raw, State
 
 
 def with_canaries(parts: Parts, canaries: Canaries) -> Algorithm:
@@ -65,7 +65,10 @@ class LocalRecords(LocalDP):
         planted: PlantedTraining = self.begun.pop(client.index)
         local: Any = self.local
         scale = local.learning_rate / (planted.sampling_rate * client.size)
-        trained.info[SIGHT] = planted.seen(trained.update.vector, scale=scale)  # type: ignore[assignment]
+        if (
+            trained.update.vector.any()
+        ):  # zeros stand for an update that left float32: there is nothing to be seen in them
+            trained.info[SIGHT] = planted.seen(trained.update.vector, scale=scale)  # type: ignore[assignment]
         return message
 
 
@@ -132,22 +135,20 @@ class Distributed(Encrypted):
     def quantised(
         self, work: Workspace, received: Message, client: Client, derive: Derive
     ) -> tuple[Quantised, dict[str, Any]]:
-        """The client's integers, of which the researcher keeps what is at the canaries' coordinates."""
-        own, info = super().quantised(work, received, client, derive)
-        real = self.grid.dequantise(own.values, round=received.facts["turn"])
-        return own, info | {SIGHT: {"real": real[everywhere(self.canaries)[0]]}}
+        """The client's integers with those of its canaries; the researcher keeps the client's own, at the canaries' coordinates.
 
-    def train(self, work: Workspace, received: Message, client: Client, derive: Derive) -> Trained:
-        """What the client reports, noise and all, with the integers of its canaries; what leaves its lane is cut, as always."""
-        trained, k = super().train(work, received, client, derive), client.index
-        values = trained.update.vector.numpy().copy()
+        Guarantee: together they end where a client's own end, before any noise: so no share of the noise is ever cut by a canary,
+        and whatever the canaries are, a client moves a sum by no more than without them.
+        """
+        own, info = super().quantised(work, received, client, derive)
+        turn, k, values = received.facts["turn"], client.index, own.values.copy()
         for j, place in enumerate(self.canaries.places(k)[self.canaries.coins(k)].tolist()):
             update = np.zeros(self.grid.size)
             update[place] = LOUD * self.grid.clip
-            values += self.grid.quantise(update, stream=derive(f"canary {j}"), round=received.facts["turn"]).values
-        noise: Any = self.groups[client.id].noise
-        edge = self.grid.largest + noise.tail
-        return Trained(Shared(torch.from_numpy(np.clip(values, -edge, edge))), trained.info)
+            values += self.grid.quantise(update, stream=derive(f"canary {j}"), round=turn).values
+        real = self.grid.dequantise(own.values, round=turn)
+        both = replace(own, values=np.clip(values, -own.largest, own.largest))
+        return both, info | {SIGHT: {"real": real[everywhere(self.canaries)[0]]}}
 
     def collect(self, state: State, *, round: int) -> "DistributedSumming":
         """A round with canaries."""

@@ -78,10 +78,15 @@ def sizes_of(parts: Parts) -> tuple[int, int, int, bool]:
     """
     count, size, everybody = parts.experiment.audit.canaries or 0, parts.params.numel(), len(parts.population)
     shared = parts.plan.together or parts.experiment.privacy.kind == "distributed"
+    refuse_more(count, everybody, size, shared=shared)
+    return count, everybody, size, shared
+
+
+def refuse_more(count: int, everybody: int, size: int, *, shared: bool) -> None:
+    """Raises BadInput for more canaries than there are coordinates, with the number that fits."""
     most = size if shared else size * everybody
     if count > most:
         where = "the sum over clients has" if shared else f"the updates of {everybody} clients have together"
         raise BadInput(
             f"Expected audit.canaries <= {most}, got {count}: each needs a coordinate of its own, and {where} so many."
         )
-    return count, everybody, size, shared

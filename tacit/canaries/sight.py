@@ -6,6 +6,7 @@ came to (`seen`, in clips), and how often each was drawn.
 
 import io
 import zipfile
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,10 @@ from tacit.errors import BadData
 from tacit.types import Client
 
 FOLDER = "canaries"
-Sight = dict[str, np.ndarray]  # numbers, seen, drawn
+Sight = dict[str, np.ndarray]
+KINDS = {"numbers": np.int64, "seen": np.float32, "drawn": np.int32}  # the columns of a file
+MOST_HEADER = 1024  # bytes of an array beside its numbers
+DAMAGE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError)
 
 
 def gathered(
@@ -50,10 +54,9 @@ def _of_groups(
 
 
 def _joined(parts: Sequence[tuple[np.ndarray, ...]]) -> Sight:
-    kinds = {"numbers": np.int64, "seen": np.float32, "drawn": np.int32}
     columns = zip(*parts, strict=True) if parts else [[np.empty(0)]] * 3
     return {
-        name: np.concatenate(column).astype(kind) for (name, kind), column in zip(kinds.items(), columns, strict=True)
+        name: np.concatenate(column).astype(kind) for (name, kind), column in zip(KINDS.items(), columns, strict=True)
     }
 
 
@@ -69,23 +72,55 @@ def file_of(folder: Path, round: int) -> Path:
     return folder / FOLDER / f"round-{round:05}.npz"
 
 
-def read_sight(folder: Path, rounds: int, count: int, *, missing: bool = False) -> tuple[np.ndarray, np.ndarray]:
+def read_sight(folder: Path, rounds: Sequence[int], coins: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """What was seen, and how often each canary was drawn, (round, canary); NaN where a canary could not be seen.
 
-    A file may be `missing` where a client is not in every round. Raises: BadData for a file that is not what a run writes.
+    Guarantee: no file takes more memory than a round of so many canaries has, and what is returned could be a run's.
+
+    Raises: BadData for a file that is missing, or that is not what a run writes.
     """
-    seen = np.full((rounds, count), np.nan, dtype=np.float32)
-    drawn = np.zeros((rounds, count), dtype=np.int32)
-    for r in range(rounds):
+    count = len(coins)
+    seen = np.full((len(rounds), count), np.nan, dtype=np.float32)
+    drawn = np.zeros((len(rounds), count), dtype=np.int32)
+    for place, r in enumerate(rounds):
         file = file_of(folder, r)
         try:
-            with np.load(io.BytesIO(file.read_bytes()), allow_pickle=False) as found:
-                numbers, values, times = (found[name] for name in ("numbers", "seen", "drawn"))
-            seen[r, numbers], drawn[r, numbers] = values, times
+            numbers, values, times = _unpacked(file, coins)
         except FileNotFoundError:
-            if missing:
-                continue
             raise BadData(f"{file} is missing: what was seen of the canaries in round {r} is not known.") from None
-        except (OSError, ValueError, KeyError, IndexError, EOFError, zipfile.BadZipFile) as error:
+        except DAMAGE as error:
             raise BadData(f"{file} is damaged ({type(error).__name__}): restore it.") from None
+        seen[place, numbers], drawn[place, numbers] = values, times
     return seen, drawn
+
+
+def _unpacked(file: Path, coins: np.ndarray) -> list[np.ndarray]:
+    """Numbers, what was seen and draws, of one round's file. Raises one of DAMAGE."""
+    most, found = 8 * len(coins) + MOST_HEADER, []
+    if file.stat().st_size > len(KINDS) * (most + MOST_HEADER):
+        raise ValueError("it is longer than a round is")
+    with zipfile.ZipFile(file) as packed:
+        for name, kind in KINDS.items():
+            with packed.open(f"{name}.npy") as stream:
+                raw = stream.read(most + 1)
+            if len(raw) > most:
+                raise ValueError("it holds more than a round does")
+            found.append(_array(raw, kind, most=len(coins)))
+    numbers, values, times = found
+    if not len(numbers) == len(values) == len(times) == len(np.unique(numbers)):
+        raise ValueError("its columns do not fit together")
+    if len(numbers) and not 0 <= numbers.min() <= numbers.max() < len(coins):
+        raise ValueError("there are no such canaries")
+    if not np.isfinite(values).all() or (times < 0).any() or times[~coins[numbers]].any():
+        raise ValueError("no run sees that")
+    return found
+
+
+def _array(raw: bytes, kind: type, *, most: int) -> np.ndarray:
+    """One row of numbers of this kind, whose bytes are all there. Raises ValueError."""
+    stream = io.BytesIO(raw)
+    np.lib.format.read_magic(stream)
+    shape, _, stored = np.lib.format.read_array_header_1_0(stream)
+    if stored != np.dtype(kind) or len(shape) != 1 or not 0 <= shape[0] <= most:
+        raise ValueError("it is another kind of array")
+    return np.frombuffer(raw, dtype=kind, count=shape[0], offset=stream.tell())

@@ -24,6 +24,7 @@ from tacit.types import Client
 
 SECRET, COMMITMENT = "canaries.json", "canaries"  # the file of the key; the key, in run.json, of the hash
 KEY_BYTES = 16
+MOST_LAYERS = 1000  # of a model, that are told apart
 
 
 def planted(parts: Parts, folder: Folder) -> Parts:
@@ -77,8 +78,9 @@ def opened(folder: Path, sizes: tuple[int, int, int, bool]) -> Canaries:
 def layers_of(folder: Path) -> list[tuple[str, int, int]]:
     """Where the layers of the audited model lie in its vector; none where the file does not say it."""
     found = owner_files.read(folder / SECRET, secret=True).get("layers")
-    known = found if isinstance(found, list) else []
-    return [(str(one[0]), int(one[1]), int(one[2])) for one in known if isinstance(one, list) and len(one) == 3]
+    known = found[:MOST_LAYERS] if isinstance(found, list) else []
+    whole = (one for one in known if isinstance(one, list) and [type(part) for part in one] == [str, int, int])
+    return [(name, start, stop) for name, start, stop in whole]
 
 
 def keep_sight(

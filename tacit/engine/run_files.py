@@ -149,7 +149,7 @@ def _table(path: Path, needed: dict[str, Any]) -> dict[str, Any] | None:
         return None
     try:
         found = json.loads(_text(path))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadInput(f"{path} is damaged ({_one_line(error)}).") from None
     if not isinstance(found, dict) or not all(isinstance(found.get(key), kind) for key, kind in needed.items()):
         raise BadInput(f"{path} is damaged: it lacks what a run writes there.")

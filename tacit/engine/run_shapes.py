@@ -1,6 +1,6 @@
 """What a page and a table read of a run's files: whatever was edited or cut off is told from what a run writes."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, Field, model_validator
 
@@ -158,10 +158,10 @@ class OwnModels(BaseModel):
         return self
 
 
-class _AsRun(BaseModel):
+class _AsRun(BaseModel):  # None is endless: without noise there is no epsilon
     epsilon: Finite | None
-    low: Finite
-    high: float | None
+    low: Finite | None
+    high: Finite | None
 
 
 class _AuditedGroup(BaseModel):
@@ -174,13 +174,21 @@ class _AuditedGroup(BaseModel):
     rejected: str
 
 
-class _Roc(BaseModel):
+class _Columns(BaseModel):
+    @model_validator(mode="after")
+    def _fit(self) -> Self:
+        if len({len(column) for column in self.__dict__.values()}) != 1:
+            raise ValueError("columns of different lengths")
+        return self
+
+
+class _Roc(_Columns):
     false: list[Finite]
     true: list[Finite]
     most: list[Finite]
 
 
-class _Scores(BaseModel):
+class _Scores(_Columns):
     at: list[Finite]
     seen_in: list[Finite] = Field(alias="in")
     out: list[Finite]
@@ -188,7 +196,7 @@ class _Scores(BaseModel):
     expected_out: list[Finite]
 
 
-class _ByRound(BaseModel):
+class _ByRound(_Columns):
     round: list[Count]
     promised: list[Finite]
     measured: list[Finite]

@@ -26,16 +26,20 @@ if TYPE_CHECKING:
     from tacit.federation.site.join import Joined
 
 SECRET_BYTES = 32
+MOST = 1 << 32  # clients, or parameters
 
 
 def with_own_canaries(folder: Path, run: str, parts: Parts, index: int, settings: dict[str, Any]) -> Parts:
     """A site's parts of a run with its own canaries; without any in `site.toml`, the very same ones.
+
+    A run goes on with as many as it began with, whatever `site.toml` says by then.
 
     Raises: BadInput for a number that is none or does not fit, and for a promise that is not made at the site.
     """
     count, size = settings.get("canaries"), parts.params.numel()
     if count is None:
         return parts
+    count = _begun(folder, run) or count
     if isinstance(count, bool) or not isinstance(count, int) or not 2 <= count <= size:
         raise BadInput(f"Expected canaries in site.toml to be a whole number from 2 to {size}, got {count!r}.")
     if type(parts.algorithm) is not LocalDP or not parts.plan.priced:
@@ -45,6 +49,14 @@ def with_own_canaries(folder: Path, run: str, parts: Parts, index: int, settings
     key = bytes.fromhex(mark("site canaries", _secret(folder), run))
     canaries = Canaries(key, count, len(parts.population), size, only=index)
     return replace(parts, algorithm=with_canaries(parts, canaries))
+
+
+def _begun(folder: Path, run: str) -> object:
+    """How many canaries a run began with; None where it has none yet, or the file does not say."""
+    try:
+        return json.loads((layout.run_folder(folder, run) / layout.CANARIES).read_text("utf-8"))["count"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
 
 
 def commit(folder: Path, parts: Parts) -> None:
@@ -80,13 +92,13 @@ def own_canaries(site: Path, run: str) -> Canaries:
     try:
         found = json.loads(file.read_text("utf-8"))
         sizes = [found[name] for name in ("count", "clients", "size", "only")]
-        if not all(type(size) is int and size >= 0 for size in sizes):
+        if not all(type(size) is int and 0 <= size <= MOST for size in sizes) or sizes[0] > sizes[2]:
             raise ValueError
     except FileNotFoundError:
         raise BadInput(
             f"The site has no canaries in run {run}: set canaries = 500 in site.toml before a run."
         ) from None
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         raise BadInput(f"{file} is damaged: put it back as it was.") from None
     count, clients, size, only = sizes
     key = bytes.fromhex(mark("site canaries", _secret(site), run))

@@ -1,6 +1,8 @@
 // What an audit found: promised, shown and measured on one line, never as one number; and how the canaries fared.
 function numberLine(group) {
-  const measured = group.measured, known = Math.max(group.promised, measured.low, measured.epsilon || 0), top = measured.high === null ? 1.2 * known : measured.high, most = 1.12 * Math.max(known, top);
+  const endless = (value) => (value === null ? Infinity : value), finite = (value) => (Number.isFinite(value) ? value : 0); // without noise there is no epsilon
+  const measured = { low: endless(group.measured.low), epsilon: endless(group.measured.epsilon), high: group.measured.high };
+  const known = Math.max(group.promised, finite(measured.low), finite(measured.epsilon)), top = measured.high === null ? 1.2 * known : measured.high, most = 1.12 * Math.max(known, top);
   const said = `promised at most ${epsilon(group.promised)}; shown at least ${digits(group.no_assumption, 3)} without assumption, ${digits(group.within_family, 3)} within the ledger's family; measured ${digits(measured.epsilon, 4)}, at least ${digits(measured.low, 4)}`;
   const plot = el("div", { class: "plot" });
   let width = 0;
