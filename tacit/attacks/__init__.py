@@ -11,6 +11,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from tacit.attacks._finding import BADGE, Estimate, Finding, Line, Plot
 from tacit.digest import mark
 from tacit.engine.folder import first_free
 from tacit.engine.folder import replace as replace_file
-from tacit.errors import BadInput, RunExists
+from tacit.errors import BadInput, RunExists, TacitError
 from tacit.experiment import Experiment
 
 __all__ = ["BADGE", "Attack", "Estimate", "Finding", "Line", "Place", "Plot", "attack", "find", "load", "names"]
@@ -103,7 +104,13 @@ def attack(
         file.rename(first_free(folder / f"attack-{slug}.{number}.json" for number in range(1, 10**6)))
     work, began = folder / f"attack-{slug}", time.perf_counter()
     work.mkdir(parents=True, exist_ok=True)
-    found = made.perform(experiment, Place(work, jobs, tell or (lambda words: None)))
+    try:
+        found = made.perform(experiment, Place(work, jobs, tell or (lambda words: None)))
+    except TacitError:
+        with suppress(OSError):  # a refusal leaves nothing behind; what has been made stays, and is found again
+            work.rmdir()
+            folder.rmdir()
+        raise
     found = replace(found, options=_options(made), seconds=time.perf_counter() - began)
     found = replace(found, files=(*found.files, *draw(found, folder)))
     replace_file(file, json.dumps({"key": key} | found.record(), indent=1, ensure_ascii=False).encode())

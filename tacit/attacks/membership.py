@@ -21,6 +21,7 @@ from tacit.attacks._shadows import confidences, shadows
 from tacit.build.parts import Parts, build
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
+from tacit.privacy.kinds import kind_of
 
 MOST_LISTED = 10  # clients in a table that people read
 MOST_PUBLIC = 5000  # public rows that a record is compared with
@@ -68,7 +69,7 @@ class membership(Attack):
                 known = np.isfinite(seen)
                 scored["server"] = roc.Scored.of(seen[known], member[0][known], rows[known])
                 notes += [f"The server's view: {note}" for note in roc.too_few(scored["server"])]
-                notes += [TRUSTED] if experiment.privacy.kind == "central" else []
+                notes += [TRUSTED] if kind_of(experiment).plans.trusts_server else []
         return _finding(experiment, parts, scored, notes)
 
     def _public(self, parts: Parts, folders: list[Any], log_p: np.ndarray) -> np.ndarray:

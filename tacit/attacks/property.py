@@ -24,6 +24,7 @@ from tacit.engine.folder import replace
 from tacit.engine.trainers.overheard import Heard
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
+from tacit.privacy.kinds import kind_of
 from tacit.random import seeded
 from tacit.simulation.run import run
 from tacit.types import Message
@@ -172,5 +173,5 @@ def _finding(
     estimates = (all_looks, *by_round.values())
     playing = int(np.isfinite(coins).sum())
     attacked = f"{playing} clients' updates, half of them with {wanted}; {experiment.privacy.kind} privacy"
-    notes = (TRUSTED,) if experiment.privacy.kind == "central" else ()
+    notes = (TRUSTED,) if kind_of(experiment).plans.trusts_server else ()
     return Finding("property", experiment.name, attacked, estimates, (plot,), notes=notes)

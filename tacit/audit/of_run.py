@@ -17,6 +17,7 @@ from tacit.audit.priced import Charged, charged_for
 from tacit.canaries.algorithms import everywhere
 from tacit.canaries.plan import Canaries, refuse_more
 from tacit.canaries.sight import read_sight
+from tacit.digest import mark
 from tacit.engine.canaries import layers_of, opened
 from tacit.engine.folder import replace
 from tacit.engine.run_files import AUDIT, RunFiles, read
@@ -27,6 +28,12 @@ from tacit.privacy.ledger.tables import EVERYBODY
 
 LEVEL = 0.05
 MOST_SHOWN = 6  # groups whose pictures are kept
+POOLED, LOOKS = "audit-pooled.json", "looks.json"  # what several runs show together; how often each pool was looked at
+MOST_TEXT, MOST_LOOKS = 1 << 20, 10**6
+FAINT = (
+    "So few canaries could hardly have shown a fault: where the lower limit stays below half of what is promised, plant more, give"
+    " clients one epsilon, or audit several runs together."
+)
 
 
 @dataclass(frozen=True)
@@ -63,6 +70,7 @@ class RunAudit:
     unit: str
     notes: tuple[str, ...] = ()
     pooled: int = 1  # how many runs' canaries were taken together
+    earlier: int = 0  # at how many other pools with one of these runs somebody has looked: each halves the level
 
     @property
     def alarming(self) -> bool:
@@ -72,17 +80,18 @@ class RunAudit:
     @property
     def sentence(self) -> str:
         """The finding in one sentence."""
-        for group in self.groups:
-            if group.rejected:
-                return f"The claim is rejected: {group.rejected} (95 %)."
         looks = "first look" if self.looks == 1 else f"look {self.looks}, which sees what the first one saw"
         pooled = f" Canaries of {self.pooled} runs." if self.pooled > 1 else ""
-        return f"The claim stands. Coins committed to before round 0, {looks}.{pooled}"
+        other = f" Of these runs {self.earlier} other choices were looked at before." if self.earlier else ""
+        for group in self.groups:
+            if group.rejected:
+                return f"The claim is rejected: {group.rejected} (95 %, {looks}).{pooled}{other}"
+        return f"The claim stands. Coins committed to before round 0, {looks}.{pooled}{other}"
 
     def record(self) -> dict[str, Any]:
         """Every number as plain values."""
         kept = {"name": self.name, "unit": self.unit, "delta": self.delta, "looks": self.looks}
-        kept |= {"runs": self.runs, "pooled": self.pooled}
+        kept |= {"runs": self.runs, "pooled": self.pooled, "earlier": self.earlier, "notes": list(self.notes)}
         groups = [_finite(asdict(group)) | {"rejected": group.rejected} for group in self.groups]
         return kept | {"groups": groups, "rejected": self.alarming, "sentence": self.sentence}
 
@@ -150,6 +159,7 @@ def audit_run(*folders: Path, level: float = LEVEL) -> RunAudit:
 def judged(runs: Sequence[Seen], *, level: float) -> RunAudit:
     """Holds what was seen of canaries against what was paid, group by group, and counts the look. Raises BadInput."""
     first, groups = runs[0], runs[0].groups()
+    pool = mark(*sorted(run.canaries.commitment for run in runs))
     if len({run.canaries.commitment for run in runs}) < len(runs):
         raise BadInput("Two of these folders hold the same canaries, which are evidence once: name each run once.")
     for other in runs[1:]:
@@ -158,7 +168,8 @@ def judged(runs: Sequence[Seen], *, level: float) -> RunAudit:
                 f"{first.folder} and {other.folder} promise different things, which are never pooled: audit each by itself."
             )
     others = sum(run.runs for run in runs) - len(runs) + 1
-    level /= max(1, len(groups) * others)
+    looks, earlier = _looks([run.folder for run in runs], pool)
+    level /= max(1, len(groups) * others) * 2**earlier
     found, shows = [], []
     for charged in sorted(groups, key=lambda charged: charged.epsilon()):
         members = [(run, run.groups()[charged]) for run in runs]
@@ -173,16 +184,19 @@ def judged(runs: Sequence[Seen], *, level: float) -> RunAudit:
         owners = np.concatenate([of + k * len(first.names) for k, (*_, of) in enumerate(seen)])
         plain, family = shown(traces, charged, level=level)
         as_run = measured(traces, charged, level=level, parts=_parts(first, places, owners))
-        clients = sum(len(clients) for _, clients in members)
+        clients = sum(len(run.names if EVERYBODY in clients else clients) for run, clients in members)
         found.append(Group(clients, len(traces.coins), charged.epsilon(), plain, family, as_run))
         if len(shows) < MOST_SHOWN:
             shows.append(pictures(traces, charged, places, first.layers, level=level))
     if not found:
         raise BadInput(f"{first.folder} has no round in which a canary could be seen: audit a run of some rounds.")
-    delta, looks = next(iter(groups)).delta, max(_look(run.folder) for run in runs)
-    audit = RunAudit(first.name, tuple(found), looks, others, delta, first.unit, pooled=len(runs))
+    delta = next(iter(groups)).delta
+    notes = (FAINT,) if all(group.measured.low < group.promised / 2 for group in found) else ()
+    audit = RunAudit(first.name, tuple(found), looks, others, delta, first.unit, notes, len(runs), earlier)
     for run in runs:
-        replace(run.folder / AUDIT, json.dumps(audit.record() | {"pictures": shows}).encode())
+        file = AUDIT if len(runs) == 1 else POOLED
+        replace(run.folder / file, json.dumps(audit.record() | {"pictures": shows}).encode())
+        _count(run.folder, pool)
     return audit
 
 
@@ -229,7 +243,7 @@ def _canaries(run: RunFiles) -> Canaries:
             f"The run in {run.folder} has not ended: go on with --resume, and audit it then. Nothing was looked at."
         )
     everybody, size = len(run.clients["names"]), int(run.summary["parameters"])
-    shared = kind_of(run.experiment).plans.together or run.experiment.privacy.kind == "distributed"
+    shared = kind_of(run.experiment).plans.summed
     refuse_more(count, everybody, size, shared=shared)
     return opened(run.folder, (count, everybody, size, shared))
 
@@ -250,10 +264,23 @@ def charges(ledger: Path, run: str, *, delta: float) -> tuple[dict[str, Charged]
     return found, len({row["run"] for row in rows})
 
 
-def _look(folder: Path) -> int:
-    """Counts a look."""
+def _looks(folders: Sequence[Path], pool: str) -> tuple[int, int]:
+    """Which look at this pool of runs it is, and at how many other pools with one of them somebody has looked."""
+    known = [_known(folder) for folder in folders]
+    others = {name for one in known for name in one if name != pool}
+    return 1 + max(one.get(pool, 0) for one in known), len(others)
+
+
+def _count(folder: Path, pool: str) -> None:
+    known = _known(folder)
+    replace(folder / LOOKS, json.dumps(known | {pool: known.get(pool, 0) + 1}).encode())
+
+
+def _known(folder: Path) -> dict[str, int]:
+    """How often the canaries of a folder were looked at, by the pool of runs; nothing where its file is damaged."""
     try:
-        found = json.loads((folder / AUDIT).read_text("utf-8"))["looks"]
-        return found + 1 if type(found) is int and found > 0 else 1
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return 1
+        found = json.loads((folder / LOOKS).read_text("utf-8")[:MOST_TEXT])
+    except (OSError, ValueError, RecursionError):
+        return {}
+    counts = found.items() if isinstance(found, dict) else ()
+    return {name: count for name, count in counts if type(count) is int and 0 < count < MOST_LOOKS}

@@ -14,6 +14,7 @@ from tacit.audit.guessing import scores
 from tacit.audit.priced import Charged
 
 POINTS, BINS, LOOKS = 60, 24, 6
+FEWEST = 10  # canaries out that a point of a curve stands for
 PREDICTED = 20_000  # canaries of the mechanism that was priced, from which densities are predicted
 MOST = 4_000_000  # numbers that are drawn for it
 Layer = tuple[str, int, int]  # name, first and last but one coordinate
@@ -34,7 +35,7 @@ def pictures(
 
 def _roc(found: np.ndarray, coins: np.ndarray, charged: Charged) -> dict[str, list[float]]:
     """The share of canaries in that are called in, over the share of canaries out that are; and the most that is promised."""
-    false = np.geomspace(max(1 / max(1, int((~coins).sum())), 1e-4), 1.0, POINTS)
+    false = np.geomspace(min(1.0, max(FEWEST / max(1, int((~coins).sum())), 1e-4)), 1.0, POINTS)
     limits = np.quantile(found[~coins], 1 - false, method="higher") if (~coins).any() else np.zeros(POINTS)
     true = [float((found[coins] >= limit).mean()) if coins.any() else 0.0 for limit in limits]
     inverse = charged.inverse(1.0)

@@ -69,8 +69,8 @@ def of_run(found: RunAudit) -> Table:
     table = Table("clients", "canaries", title=title, caption=level)
     for name in (
         "promised",
-        "shown\nno assumption",
-        "shown\nledger's family",
+        "shown, no\nassumption",
+        "shown,\nfamily",
         "measured\nas run",
         "measured\nat least",
     ):

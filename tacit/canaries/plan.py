@@ -77,7 +77,7 @@ def sizes_of(parts: Parts) -> tuple[int, int, int, bool]:
     Raises: BadInput for more than there are coordinates, with the number that fits.
     """
     count, size, everybody = parts.experiment.audit.canaries or 0, parts.params.numel(), len(parts.population)
-    shared = parts.plan.together or parts.experiment.privacy.kind == "distributed"
+    shared = parts.plan.summed
     refuse_more(count, everybody, size, shared=shared)
     return count, everybody, size, shared
 

@@ -29,6 +29,12 @@ app.add_typer(ledger_app, name="ledger")
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change one setting; may be repeated.")
 ]
+AUDIT = (
+    "tacit run digits --set privacy.epsilon=6 --set audit.canaries=2000 --out audited, then tacit audit audited: what the run's"
+    " canaries show beside what its ledger promises. Several folders with the same promise are audited together; the folder of a"
+    " site is audited by itself. Bugs to plant: noise=F, reuse, clip, layer, sampling, divisor, weights, share. Exit code 2: cannot"
+    " be audited."
+)
 EXPERIMENT = f"EXPERIMENT is a TOML file, or one that ships with Tacit: {', '.join(shipped())}; digits if left out."
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
@@ -200,7 +206,7 @@ def plan_command(
             typer.echo(answer[0]["note"], err=True)
 
 
-@app.command("audit", epilog=EXPERIMENT)
+@app.command("audit", epilog=AUDIT)
 def audit_command(
     experiments: Annotated[
         list[str] | None,
@@ -238,7 +244,7 @@ def audit_command(
 @app.command("attack", epilog=EXPERIMENT)
 def attack_command(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="Which attack: a file of tacit/attacks, or package.module:name.")
+        str, typer.Argument(metavar="NAME", help="membership, property, inversion or backdoor; or package.module:name.")
     ],
     experiment: Annotated[
         str | None, typer.Argument(help="A TOML file, a shipped experiment, or a run's folder.", show_default=False)
@@ -247,7 +253,9 @@ def attack_command(
     chosen: Annotated[
         list[str] | None, typer.Option("--with", metavar="KEY=VALUE", help="An option of the attack; may be repeated.")
     ] = None,
-    models: Annotated[int | None, typer.Option(help="How many models the attack trains, where it trains some.")] = None,
+    models: Annotated[
+        int | None, typer.Option(help="Models that membership trains (even, 6 or more), or games that property plays.")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", help="The folder for the results; a new one under runs/ otherwise.")
     ] = None,

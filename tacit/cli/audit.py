@@ -17,6 +17,7 @@ from tacit.audit.repeat import Repeated, repeated
 from tacit.audit.verdict import Audit
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
+from tacit.experiment.file import shipped
 from tacit.report.page import write_page
 
 REJECTED = 3
@@ -61,7 +62,12 @@ def command(
 def _run(names: Sequence[str], settings: Sequence[str], *, as_json: bool, **others: object) -> int:
     """Audits the canaries of a run, of several together, or of a site."""
     folders = [Path(name) for name in names]
-    if not folders or not all(folder.is_dir() for folder in folders):
+    for folder in folders:
+        if str(folder) in shipped() or folder.is_file():
+            raise BadInput(f"{folder} is an experiment: add --mechanism, or name the folder of a run with canaries.")
+        if not folder.is_dir():
+            raise BadInput(f"There is no folder {folder}: name that of a run or of a site with canaries.")
+    if not folders:
         raise BadInput(
             "Say what to audit: `tacit audit FOLDER` the canaries of a run or a site, or `tacit audit EXPERIMENT --mechanism`"
             " noise, clip and rate as they would run."
@@ -76,7 +82,7 @@ def _run(names: Sequence[str], settings: Sequence[str], *, as_json: bool, **othe
     if sites and len(folders) > 1:
         raise BadInput("A site audits itself, and by itself: name one.")
     found = audit_site(*sites) if sites else audit_run(*folders)
-    for folder in folders if not sites else ():
+    for folder in folders if not sites and len(folders) == 1 else ():
         write_page([folder], folder / "report.html")
     return _told(found, show.of_run(found), as_json=as_json)
 

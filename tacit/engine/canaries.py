@@ -17,7 +17,7 @@ from tacit.canaries.sight import file_of, gathered, packed
 from tacit.digest import mark
 from tacit.engine.folder import Folder
 from tacit.engine.folder import replace as replaced
-from tacit.errors import BadData, BadInput
+from tacit.errors import BadData, BadInput, KeyRefused
 from tacit.protect import owner_files
 from tacit.train.flat import blocks
 from tacit.types import Client
@@ -62,10 +62,15 @@ def _planted(parts: Parts, canaries: Canaries) -> Algorithm:
 def opened(folder: Path, sizes: tuple[int, int, int, bool]) -> Canaries:
     """The canaries that a run was started with.
 
-    Raises: KeyRefused where their key cannot be read, BadData where they are not those that were committed to.
+    Raises: BadData where their key cannot be read, or they are not those that were committed to.
     """
     committed = json.loads((folder / "run.json").read_text("utf-8")).get(COMMITMENT)
-    key = owner_files.read(folder / SECRET, secret=True).get("key")
+    try:
+        key = owner_files.read(folder / SECRET, secret=True).get("key")
+    except KeyRefused as error:
+        raise BadData(
+            f"{folder / SECRET} cannot be read ({str(error).rstrip('.')}): coins cannot be made again, put the file back."
+        ) from None
     secret = str(key) if re.fullmatch(r"[0-9a-f]{32}", str(key)) else ""
     canaries = Canaries(bytes.fromhex(secret), *sizes)
     if canaries.commitment != committed:
@@ -96,5 +101,5 @@ def keep_sight(
     if not isinstance(canaries, Canaries):
         return
     file = file_of(folder.path, round)
-    file.parent.mkdir(exist_ok=True)
+    file.parent.mkdir(mode=0o700, exist_ok=True)
     replaced(file, packed(gathered(canaries, cohort, told, info)))

@@ -167,7 +167,7 @@ def scene_of(experiment: Experiment, dataset: Dataset, population: Population) -
 def _bound(experiment: Experiment) -> float | None:
     """The norm that whole updates are clipped to, by the server or by the mechanism, where one is declared."""
     privacy, bound = experiment.privacy, experiment.aggregate.options().get("bound")
-    if privacy.kind == "central" or (privacy.kind == "local" and privacy.unit_kept == "client"):
+    if privacy.unit_kept == "client":
         return privacy.clip
     return float(bound) if isinstance(bound, int | float) else None
 

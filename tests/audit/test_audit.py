@@ -46,7 +46,7 @@ def test_a_rejected_claim_is_exit_code_3_with_one_sentence(tmp_path):
 
 
 def test_without_a_word_what_to_audit_it_is_exit_code_2(tmp_path):
-    done = ready.tacit("audit", "digits", cwd=tmp_path).wait(300)
+    done = ready.tacit("audit", cwd=tmp_path).wait(300)
     assert done.returncode == 2
     assert done.stderr.startswith("Say what to audit: `tacit audit FOLDER` the canaries of a run or a site")
     assert len(done.stderr.strip().splitlines()) == 1

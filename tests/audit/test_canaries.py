@@ -220,7 +220,8 @@ def test_the_coins_are_committed_to_before_anybody_trains(tmp_path):
 def copy(runs, tmp_path):
     """A copy of a finished run that nobody has looked at, to be spoilt."""
     made = Path(shutil.copytree(runs("record"), tmp_path / "copy"))
-    (made / of_run.AUDIT).unlink(missing_ok=True)
+    for file in (of_run.AUDIT, of_run.LOOKS, of_run.POOLED):
+        (made / file).unlink(missing_ok=True)
     return made
 
 
@@ -312,8 +313,13 @@ def test_the_command_prints_three_numbers_and_exits_with_3_where_a_claim_is_reje
 
 
 def test_the_command_says_what_to_audit():
-    with pytest.raises(BadInput, match="--mechanism"):
-        CliRunner().invoke(app, ["audit", "digits"], catch_exceptions=False)
+    for words, said in (
+        ([], "Say what to audit"),
+        (["digits"], "add --mechanism"),
+        (["nowhere"], "There is no folder nowhere"),
+    ):
+        with pytest.raises(BadInput, match=said):
+            CliRunner().invoke(app, ["audit", *words], catch_exceptions=False)
 
 
 def test_a_run_is_audited_as_it_was(copy):
@@ -405,3 +411,30 @@ def test_canary_records_are_nobodys_and_follow_from_the_key():
 def test_canary_records_are_for_rows_as_they_are_one_by_one(more):
     with pytest.raises(BadInput, match="one by one"):
         experiment(audit={"canaries": 90, "placement": "record"}, **more)
+
+
+def test_a_look_at_another_choice_of_runs_halves_the_level_and_leaves_a_runs_own_audit_as_it_was(copy, tmp_path):
+    tacit.run(experiment(run={"workers": 1, "seed": 1}), out=tmp_path / "other", page=False)
+    alone = audit_run(copy, level=DOUBT)
+    kept = (copy / of_run.AUDIT).read_bytes()
+    together, halved = audit_run(copy, tmp_path / "other", level=DOUBT), audit_run(tmp_path / "other", level=DOUBT)
+    assert (alone.earlier, together.earlier, halved.earlier) == (0, 1, 1)
+    assert "1 other choices" in together.sentence
+    assert (copy / of_run.AUDIT).read_bytes() == kept
+    assert (copy / of_run.POOLED).exists()
+    assert audit_run(copy, tmp_path / "other", level=DOUBT).looks == 2
+
+
+def test_an_audit_that_could_have_found_little_says_so(tmp_path):
+    tacit.run(experiment(audit={"canaries": 12}), out=tmp_path / "run", page=False)
+    assert audit_run(tmp_path / "run", level=DOUBT).notes == (of_run.FAINT,)
+
+
+def test_where_everybody_pays_all_clients_are_counted(runs):
+    assert audit_run(runs("central"), level=DOUBT).groups[0].clients == 6
+
+
+def test_coins_that_are_gone_cannot_be_made_again(copy):
+    (copy / "canaries.json").unlink()
+    with pytest.raises(BadData, match="cannot be made again"):
+        audit_run(copy)

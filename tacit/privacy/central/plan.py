@@ -40,6 +40,7 @@ class CentralPlan(Plan):
     Assumes: the server is trusted with single updates, and with the secret of who was drawn.
     """
 
+    summed: ClassVar[bool] = True
     together: ClassVar[bool] = True
     trusts_server: ClassVar[bool] = True
     own_training: ClassVar[bool] = False

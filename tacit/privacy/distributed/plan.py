@@ -39,6 +39,7 @@ class DistributedPlan(Plan):
     Nothing is claimed for choosing clients at random: the server knows who reports.
     """
 
+    summed: ClassVar[bool] = True
     own_training: ClassVar[bool] = False
 
     grid: Grid

@@ -17,8 +17,8 @@ function numberLine(group) {
       svg("rect", { x: x(measured.low), y: 41, width: Math.max(2, x(top) - x(measured.low)), height: 10, fill: colour(0), opacity: 0.35 }),
       mark(group.promised, `promised ≤ ${epsilon(group.promised)}`, true, "var(--ink)"),
       mark(measured.low, `measured ≥ ${digits(measured.low, 3)}`, false, colour(0)),
-      group.within_family > 0 ? mark(group.within_family, `shown ≥ ${digits(group.within_family, 3)}`, true, colour(1)) : null,
-      group.no_assumption > 0 ? mark(group.no_assumption, `no assumption ≥ ${digits(group.no_assumption, 3)}`, false, colour(1)) : null));
+      group.within_family > 0 ? mark(group.within_family, `shown, family ≥ ${digits(group.within_family, 3)}`, true, colour(1)) : null,
+      group.no_assumption > 0 ? mark(group.no_assumption, `shown, no assumption ≥ ${digits(group.no_assumption, 3)}`, false, colour(1)) : null));
   }
   new ResizeObserver(() => { if (plot.clientWidth !== width) draw(); }).observe(plot);
   return el("figure", { class: "card wide" }, el("h3", { text: `${plural(group.clients, "client")} promised at most ${epsilon(group.promised)}` }), plot,
@@ -28,7 +28,7 @@ function auditCharts(picture) {
   const line = (name, x, y, index, more) => ({ name, x, y, index, ...more });
   const { roc, scores, by_round: rounds, layers } = picture, share = (v) => digits(v, 2);
   return [
-    chart({ title: "Canaries called in", note: "No point of a sound run lies far above the line that its ledger allows.", xLabel: "share of canaries out that are called in", xFormat: share, raw: true, xlog: true, log: true, xTick: share, tick: share, format: (v) => digits(v, 3),
+    chart({ title: "Canaries called in", note: "Each point stands for ten canaries out or more; by chance a sound run lies a little above the line that its ledger allows.", xLabel: "share of canaries out that are called in", xFormat: share, raw: true, xlog: true, log: true, xTick: share, tick: share, format: (v) => digits(v, 3),
       series: [line("guessed", roc.false, roc.true, 0), line("the most that is promised", roc.false, roc.most, 7)] }),
     chart({ title: "Scores", note: "Dotted lines are what the price predicts.", xLabel: "log likelihood ratio of having taken part", xFormat: share, raw: true, real: true, zero: true, xTick: share, format: (v) => digits(v, 3),
       series: [line("in", scores.at, scores.in, 0), line("out", scores.at, scores.out, 1), line("in, predicted", scores.at, scores.expected_in, 4), line("out, predicted", scores.at, scores.expected_out, 5)] }),
@@ -43,6 +43,8 @@ function auditBlock(audit) {
   const bad = audit.rejected;
   return [
     el("p", { class: bad ? "banner bad" : "note", text: audit.sentence }),
+    (audit.notes || []).map((note) => el("p", { class: "note", text: note })),
+    el("p", { class: "note", text: "Promised is the theorem, and the only number that protects anybody. Shown is what an attacker reached in this run. Of what was measured the lower limit is the alarm; that the estimate or its band lies above the promise means nothing." }),
     audit.groups.length > 6 ? el("p", { class: "note", text: `Of ${audit.groups.length} groups six are shown; audit.json has all of them.` }) : null,
     el("div", { class: "grid" }, audit.groups.slice(0, 6).map(numberLine), audit.pictures.slice(0, 1).map(auditCharts)),
   ];
