@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Any
 
 import tacit
-from tacit.build.parts import clients
+from tacit.build.clients import clients
 from tacit.federation.flower.client import client_app
 from tacit.federation.flower.local import LocalGrid
 from tacit.federation.flower.server import Call, serve

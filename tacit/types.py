@@ -165,6 +165,7 @@ class Guarantee:
     assumes: tuple[str, ...] = ()
     also: tuple["Guarantee", ...] = ()  # what holds against somebody who can see more
     others: Others | None = None  # where the ledger holds other runs
+    whom: str = "every client"
 
     def __post_init__(self) -> None:
         if not 0 <= self.epsilon_min <= self.epsilon_median <= self.epsilon_max:
@@ -183,6 +184,7 @@ class Guarantee:
             "epsilon": {name: value if math.isfinite(value) else None for name, value in spent.items()},
             "randomness": self.randomness,
             "assumes": list(self.assumes),
+            **({"whom": self.whom} if self.whom != "every client" else {}),
             **({"others": _finite(asdict(self.others))} if self.others else {}),
             **({"also": [other.record() for other in self.also]} if self.also else {}),
         }

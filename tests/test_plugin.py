@@ -12,7 +12,7 @@ import torch
 
 import tacit
 from tacit import plugin
-from tacit.build.parts import population_id
+from tacit.build.clients import population_id
 from tacit.build.release import experiment_text
 from tacit.cli.app import main
 from tacit.errors import BadInput

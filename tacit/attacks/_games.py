@@ -13,7 +13,7 @@ from rich.progress import Progress
 
 from tacit import check
 from tacit.attacks._pool import kept
-from tacit.build.parts import clients
+from tacit.build.clients import clients
 from tacit.data.dataset import Dataset
 from tacit.data.population import Population
 from tacit.errors import BadInput

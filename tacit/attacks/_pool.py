@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from rich.progress import Progress
 
-from tacit.build.parts import clients
+from tacit.build.clients import clients
 from tacit.data.dataset import Dataset
 from tacit.data.population import Population
 from tacit.errors import BadData, BadInput

@@ -17,9 +17,7 @@ from tacit.audit.evidence import Noise, Rate
 from tacit.audit.priced import Charged
 
 SHARES = (0.8, 0.1, 0.1)  # of a limit's level: what a canary changed (the least certain), the noise, the rate
-DOUBT = (
-    1 / 50
-)  # of a limit's level: at that, traces that should be independent are said not to be, and a part to lack noise
+DOUBT = 1 / 50  # of a limit's level: at that, what should be independent is said not to be, and a part to lack noise
 ONE = "a single coordinate"
 Parts = Mapping[str, np.ndarray]  # which canaries are in a layer, or with a client
 

@@ -11,17 +11,8 @@ from tacit.audit.as_run import Traces
 from tacit.audit.one_run import gaussian_inverse, no_assumption, refutes
 from tacit.audit.priced import Charged
 
-PARTS = (
-    0.01,
-    0.02,
-    0.05,
-    0.1,
-    0.2,
-    0.35,
-    0.5,
-    0.7,
-    1.0,
-)  # of the canaries whose coins are guessed: which, the claim decides
+# of the canaries: how many coins are guessed; which of them, the claim decides
+PARTS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0)
 HALVINGS = 12
 FEWEST = 10  # guesses
 LEAST_MU, MOST_MU = 1e-4, 100.0

@@ -1,17 +1,17 @@
 """`tacit audit RUN`: what a run promised, what its canaries show, and what was measured of its noise; never merged into one."""
 
 import json
-import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from tacit.audit.as_run import Measured, Parts, Traces, measured
+from tacit.audit.as_run import Parts, Traces, measured
+from tacit.audit.found import Group, RunAudit
 from tacit.audit.guessing import shown
+from tacit.audit.looks import count_look, looks_at
 from tacit.audit.pictures import Layer, pictures
 from tacit.audit.priced import Charged, charged_for
 from tacit.canaries.algorithms import everywhere
@@ -28,72 +28,11 @@ from tacit.privacy.ledger.tables import EVERYBODY
 
 LEVEL = 0.05
 MOST_SHOWN = 6  # groups whose pictures are kept
-POOLED, LOOKS = "audit-pooled.json", "looks.json"  # what several runs show together; how often each pool was looked at
-MOST_TEXT, MOST_LOOKS = 1 << 20, 10**6
+POOLED = "audit-pooled.json"  # what several runs show together
 FAINT = (
     "So few canaries could hardly have shown a fault: where the lower limit stays below half of what is promised, plant more, give"
     " clients one epsilon, or audit several runs together."
 )
-
-
-@dataclass(frozen=True)
-class Group:
-    """Clients who were charged for the same, and the canaries among them."""
-
-    clients: int
-    canaries: int
-    promised: float
-    no_assumption: float
-    within_family: float
-    measured: Measured
-
-    @property
-    def rejected(self) -> str:
-        """Why the claim does not stand; empty where it does."""
-        for name, value in (("measured", self.measured.low), ("shown", max(self.no_assumption, self.within_family))):
-            if value > self.promised:
-                return f"at least {value:.3g} is {name}, where at most {self.promised:.3g} is promised"
-        if self.measured.dependent:
-            return "noise or draws of different rounds hang together, which the price does not allow for"
-        return self.measured.quiet
-
-
-@dataclass(frozen=True)
-class RunAudit:
-    """What was found of a run. `looks` counts this one; `runs` are those of the ledger, over which the level is divided."""
-
-    name: str
-    groups: tuple[Group, ...]
-    looks: int
-    runs: int
-    delta: float
-    unit: str
-    notes: tuple[str, ...] = ()
-    pooled: int = 1  # how many runs' canaries were taken together
-    earlier: int = 0  # at how many other pools with one of these runs somebody has looked: each halves the level
-
-    @property
-    def alarming(self) -> bool:
-        """Whether a claim is rejected."""
-        return any(group.rejected for group in self.groups)
-
-    @property
-    def sentence(self) -> str:
-        """The finding in one sentence."""
-        looks = "first look" if self.looks == 1 else f"look {self.looks}, which sees what the first one saw"
-        pooled = f" Canaries of {self.pooled} runs." if self.pooled > 1 else ""
-        other = f" Of these runs {self.earlier} other choices were looked at before." if self.earlier else ""
-        for group in self.groups:
-            if group.rejected:
-                return f"The claim is rejected: {group.rejected} (95 %, {looks}).{pooled}{other}"
-        return f"The claim stands. Coins committed to before round 0, {looks}.{pooled}{other}"
-
-    def record(self) -> dict[str, Any]:
-        """Every number as plain values."""
-        kept = {"name": self.name, "unit": self.unit, "delta": self.delta, "looks": self.looks}
-        kept |= {"runs": self.runs, "pooled": self.pooled, "earlier": self.earlier, "notes": list(self.notes)}
-        groups = [_finite(asdict(group)) | {"rejected": group.rejected} for group in self.groups]
-        return kept | {"groups": groups, "rejected": self.alarming, "sentence": self.sentence}
 
 
 @dataclass(frozen=True)
@@ -108,6 +47,7 @@ class Seen:
     paid: dict[str, Charged]
     sight: tuple[np.ndarray, np.ndarray]
     runs: int  # of its ledger
+    against: str  # the adversary and the change that its epsilon is for
     layers: Sequence[Layer] = ()
 
     def groups(self) -> dict[Charged, list[str]]:
@@ -132,15 +72,6 @@ class Seen:
         owners = np.concatenate([np.full(len(self.canaries.of(k)), k) for k in self.canaries.owners])
         found = Traces(np.take_along_axis(x, order, 0), np.take_along_axis(n, order, 0), coins[numbers])
         return found, places[numbers], owners[numbers]
-
-
-def _finite(value: Any) -> Any:
-    """The same with null for what JSON has no number for: a limit that is none."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def audit_run(*folders: Path, level: float = LEVEL) -> RunAudit:
@@ -168,7 +99,7 @@ def judged(runs: Sequence[Seen], *, level: float) -> RunAudit:
                 f"{first.folder} and {other.folder} promise different things, which are never pooled: audit each by itself."
             )
     others = sum(run.runs for run in runs) - len(runs) + 1
-    looks, earlier = _looks([run.folder for run in runs], pool)
+    looks, earlier = looks_at([run.folder for run in runs], pool)
     level /= max(1, len(groups) * others) * 2**earlier
     found, shows = [], []
     for charged in sorted(groups, key=lambda charged: charged.epsilon()):
@@ -192,11 +123,13 @@ def judged(runs: Sequence[Seen], *, level: float) -> RunAudit:
         raise BadInput(f"{first.folder} has no round in which a canary could be seen: audit a run of some rounds.")
     delta = next(iter(groups)).delta
     notes = (FAINT,) if all(group.measured.low < group.promised / 2 for group in found) else ()
-    audit = RunAudit(first.name, tuple(found), looks, others, delta, first.unit, notes, len(runs), earlier)
+    audit = RunAudit(
+        first.name, tuple(found), looks, others, delta, first.unit, notes, len(runs), first.against, earlier
+    )
     for run in runs:
         file = AUDIT if len(runs) == 1 else POOLED
         replace(run.folder / file, json.dumps(audit.record() | {"pictures": shows}).encode())
-        _count(run.folder, pool)
+        count_look(run.folder, pool)
     return audit
 
 
@@ -220,15 +153,18 @@ def _seen(folder: Path) -> Seen:
     canaries = _canaries(run)
     if run.ledger is None:
         raise BadInput(f"The run in {folder} promises nothing: there is no claim to audit.")
-    paid, runs = charges(run.ledger, run.run, delta=run.experiment.privacy.run_delta)
+    privacy = run.experiment.privacy
+    paid, runs = charges(run.ledger, run.run, delta=privacy.run_delta, accountant=privacy.accountant)
     sight = read_sight(folder, range(len(run.rounds)), everywhere(canaries)[1])
     names = {name: k for k, name in enumerate((run.clients or {})["names"])}
     strangers = set(paid) - set(names) - {EVERYBODY}
     if strangers:
         raise BadData(f"The ledger has charged {min(strangers)!r}, who is no client of the run in {folder}.")
-    about = (run.experiment.name, str((run.guarantee or {}).get("unit", "")))
+    said = run.guarantee or {}
+    about = (run.experiment.name, str(said.get("unit", "")))
+    against = against_whom(str(said.get("relation", "")), str(said.get("adversary", "")))
     layers = [] if run.experiment.audit.placement == "record" else layers_of(folder)  # a record is in every layer
-    return Seen(folder, *about, canaries, names, paid, sight, runs, layers)
+    return Seen(folder, *about, canaries, names, paid, sight, runs, against, layers)
 
 
 def _canaries(run: RunFiles) -> Canaries:
@@ -248,7 +184,12 @@ def _canaries(run: RunFiles) -> Canaries:
     return opened(run.folder, (count, everybody, size, shared))
 
 
-def charges(ledger: Path, run: str, *, delta: float) -> tuple[dict[str, Charged], int]:
+def against_whom(relation: str, adversary: str) -> str:
+    """The change and the adversary of an epsilon, for people."""
+    return f"to {relation}; against {adversary}"
+
+
+def charges(ledger: Path, run: str, *, delta: float, accountant: str) -> tuple[dict[str, Charged], int]:
     """What every client was charged for by a run, and how many runs the ledger holds. Raises BadData for what cannot be told."""
     rows = reader.entries(ledger)
     mine = [row for row in rows if row["run"] == run and row["round"] >= 0]
@@ -260,27 +201,5 @@ def charges(ledger: Path, run: str, *, delta: float) -> tuple[dict[str, Charged]
         if len(texts) > 1:
             raise BadData(f"{client} was charged for rounds of different kinds: no audit knows how to tell them apart.")
         ((text, rounds),) = texts.items()
-        found[client] = charged_for(text, rounds, delta=delta)
+        found[client] = charged_for(text, rounds, delta=delta, accountant=accountant)
     return found, len({row["run"] for row in rows})
-
-
-def _looks(folders: Sequence[Path], pool: str) -> tuple[int, int]:
-    """Which look at this pool of runs it is, and at how many other pools with one of them somebody has looked."""
-    known = [_known(folder) for folder in folders]
-    others = {name for one in known for name in one if name != pool}
-    return 1 + max(one.get(pool, 0) for one in known), len(others)
-
-
-def _count(folder: Path, pool: str) -> None:
-    known = _known(folder)
-    replace(folder / LOOKS, json.dumps(known | {pool: known.get(pool, 0) + 1}).encode())
-
-
-def _known(folder: Path) -> dict[str, int]:
-    """How often the canaries of a folder were looked at, by the pool of runs; nothing where its file is damaged."""
-    try:
-        found = json.loads((folder / LOOKS).read_text("utf-8")[:MOST_TEXT])
-    except (OSError, ValueError, RecursionError):
-        return {}
-    counts = found.items() if isinstance(found, dict) else ()
-    return {name: count for name, count in counts if type(count) is int and 0 < count < MOST_LOOKS}

@@ -3,13 +3,14 @@
 import re
 from pathlib import Path
 
-from tacit.audit.of_run import LEVEL, RunAudit, Seen, charges, judged
+from tacit.audit.of_run import LEVEL, RunAudit, Seen, against_whom, charges, judged
 from tacit.canaries.algorithms import everywhere
 from tacit.canaries.sight import FOLDER, read_sight
 from tacit.errors import BadInput
 from tacit.federation.site import agreement, layout
 from tacit.federation.site.join import read_experiment, read_settings
 from tacit.federation.site.own_canaries import own_canaries
+from tacit.privacy.local.words import promised
 
 ROUND = re.compile(r"round-([0-9]{5,9})\.npz")
 
@@ -30,10 +31,13 @@ def audit_site(site: Path, *, run: str | None = None, level: float = LEVEL) -> R
         raise BadInput(f"The site has no agreement on run {run}.")
     canaries, name = own_canaries(site, run), str(read_settings(site)["name"])
     experiment = read_experiment(agreed.experiment)
-    paid, runs = charges(site / layout.LEDGER, run, delta=experiment.privacy.run_delta)
+    privacy = experiment.privacy
+    paid, runs = charges(site / layout.LEDGER, run, delta=privacy.run_delta, accountant=privacy.accountant)
     named = (ROUND.fullmatch(file.name) for file in (folder / FOLDER).glob("round-*.npz"))
     rounds = sorted(r for one in named if one and (r := int(one[1])) < agreed.terms.rounds)
     seen = read_sight(folder, rounds, everywhere(canaries)[1])
     about = (f"{experiment.name} at {name}", experiment.privacy.unit_kept)
-    own = Seen(folder, *about, canaries, dict.fromkeys(paid, canaries.only or 0), paid, seen, runs)
+    said = promised(privacy.unit_kept)
+    against = against_whom(said.relation, said.adversary)
+    own = Seen(folder, *about, canaries, dict.fromkeys(paid, canaries.only or 0), paid, seen, runs, against)
     return judged([own], level=level)

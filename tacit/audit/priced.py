@@ -26,6 +26,7 @@ class Charged:
     count: int
     steps: int
     delta: float
+    accountant: str = "pld"  # the ledger's
 
     @property
     def multiplier(self) -> float:
@@ -63,7 +64,7 @@ class Charged:
         if factor <= 0 or (rate is not None and rate <= 0) or math.isinf(factor):
             return math.inf if factor <= 0 else 0.0
         composition = price.compose([(self.at(factor, rate), self.count)])
-        return price.epsilon(composition, delta=self.delta, accountant=price.accountant_for(composition))
+        return price.epsilon(composition, delta=self.delta, accountant=self.accountant)
 
     def inverse(self, factor: float) -> Inverse:
         """The trade-off curve of all releases with so many times the noise: no higher than the true one."""
@@ -87,10 +88,10 @@ def _pairs(charged: Charged, factor: float) -> tuple[np.ndarray, np.ndarray]:
     return epsilons, np.array([accountant.get_delta(float(e)) for e in epsilons])
 
 
-def charged_for(text: str, rounds: int, *, delta: float) -> Charged:
+def charged_for(text: str, rounds: int, *, delta: float, accountant: str = "pld") -> Charged:
     """What a ledger's line for one round says, charged `rounds` times. Raises BadInput for what no audit knows."""
     event, steps = events.counted(price.from_text(text))
     event = event.event if isinstance(event, SideDpEvent) else event
-    found = Charged(event, steps * rounds, steps, delta)
+    found = Charged(event, steps * rounds, steps, delta, accountant)
     found.multiplier  # noqa: B018 - refuses what has none
     return found

@@ -2,9 +2,10 @@
 
 from rich.table import Table
 
-from tacit.audit.of_run import RunAudit
+from tacit.audit.found import RunAudit, at_least
 from tacit.audit.repeat import Repeated
 from tacit.audit.verdict import Audit, Judged
+from tacit.privacy.guarantee import shown
 
 NOTHING = 1e-4  # below it an exact number is rounding
 
@@ -66,6 +67,7 @@ def of_run(found: RunAudit) -> Table:
     level = "shown and measured: 95 % over all rows" + (
         f" and {found.runs} runs of the ledger" if found.runs > 1 else ""
     )
+    level = f"{found.against}\n{level}"
     table = Table("clients", "canaries", title=title, caption=level)
     for name in (
         "promised",
@@ -78,7 +80,7 @@ def of_run(found: RunAudit) -> Table:
     for group in found.groups:
         red = "[bold red]" if group.rejected else ""
         numbers = (group.no_assumption, group.within_family)
-        shown = [f"≥ {value:.3g}" for value in numbers]
-        measured = [f"{group.measured.epsilon:.3g}", f"{red}{group.measured.low:.3g}"]
-        table.add_row(str(group.clients), f"{group.canaries:,}", f"≤ {group.promised:.4g}", *shown, *measured)
+        bounds = [f"≥ {at_least(value)}" for value in numbers]
+        measured = [f"{group.measured.epsilon:.3g}", f"{red}{at_least(group.measured.low)}"]
+        table.add_row(str(group.clients), f"{group.canaries:,}", f"≤ {shown(group.promised)}", *bounds, *measured)
     return table

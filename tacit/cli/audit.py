@@ -10,8 +10,9 @@ from rich.table import Table
 
 from tacit import check
 from tacit.audit import show
+from tacit.audit.found import RunAudit
 from tacit.audit.mechanism import audit, prepared
-from tacit.audit.of_run import RunAudit, audit_run
+from tacit.audit.of_run import audit_run
 from tacit.audit.of_site import audit_site
 from tacit.audit.repeat import Repeated, repeated
 from tacit.audit.verdict import Audit

@@ -13,7 +13,8 @@ from safetensors.torch import save
 from torch import nn
 
 import tacit
-from tacit.build.parts import Parts, population_id
+from tacit.build.clients import population_id
+from tacit.build.parts import Parts
 from tacit.data import encoder_file
 from tacit.engine import neighbours, per_client
 from tacit.engine.asking import told

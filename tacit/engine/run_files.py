@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from tacit.engine import per_client
 from tacit.engine.run_shapes import ACCURACY, Audited, OwnModels, PerClient, Summary
@@ -54,24 +54,12 @@ class RunFiles:
     @cached_property
     def audit(self) -> dict[str, Any] | None:
         """What the audit of the run's canaries found, where somebody has looked. Raises BadInput where it is damaged."""
-        path = self.folder / AUDIT
-        found = _table(path, {})
-        try:
-            _ = Audited(**found) if found else None
-        except (ValidationError, TypeError):
-            raise BadInput(f"{path} is damaged: audit the run again.") from None
-        return found
+        return _shaped(self.folder / AUDIT, Audited, "audit the run again")
 
     @cached_property
     def personal(self) -> dict[str, Any] | None:
         """What own models gave every client, where a simulation was asked for them. Raises BadInput where it is damaged."""
-        path = self.folder / PERSONAL
-        found = _table(path, {})
-        try:
-            _ = OwnModels(**found) if found else None
-        except (ValidationError, TypeError):
-            raise BadInput(f"{path} is damaged: it lacks what a run writes there.") from None
-        return found
+        return _shaped(self.folder / PERSONAL, OwnModels, "it lacks what a run writes there")
 
     @property
     def guarantee(self) -> dict[str, Any] | None:
@@ -153,6 +141,16 @@ def _table(path: Path, needed: dict[str, Any]) -> dict[str, Any] | None:
         raise BadInput(f"{path} is damaged ({_one_line(error)}).") from None
     if not isinstance(found, dict) or not all(isinstance(found.get(key), kind) for key, kind in needed.items()):
         raise BadInput(f"{path} is damaged: it lacks what a run writes there.")
+    return found
+
+
+def _shaped(path: Path, shape: type[BaseModel], why: str) -> dict[str, Any] | None:
+    """A file's table as it is, where there is one of this shape. Raises BadInput for another."""
+    found = _table(path, {})
+    try:
+        _ = shape(**found) if found else None
+    except (ValidationError, TypeError):
+        raise BadInput(f"{path} is damaged: {why}.") from None
     return found
 
 

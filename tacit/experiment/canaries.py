@@ -53,13 +53,21 @@ def refuse_unauditable(experiment: "Experiment") -> None:
                 " run.at_once and run.device."
             )
         return  # read off every step, whatever is made of it
-    for key in UNPLAIN if by_record else ():
-        if getattr(train, key, None):
-            raise BadInput(
-                f"What a canary did is read off an update made of plain steps: leave out train.{key}, or [audit]."
-            )
+    refuse_unplain(experiment, "[audit]")
     if privacy.kind == "central" and train.sampler == "fixed":
         raise BadInput(
             "With cohorts of a fixed size a client is replaced, never added: canaries that come or go measure another promise."
             ' Set train.sampler = "poisson", or leave out [audit].'
         )
+
+
+def refuse_unplain(experiment: "Experiment", what: str) -> None:
+    """Refuses canary records where an update is not made of plain steps: nobody could read off what they did. Raises BadInput.
+
+    A whole update that is clipped and noised at the end may have been trained in any way.
+    """
+    for key in UNPLAIN if experiment.privacy.unit_kept == "record" else ():
+        if getattr(experiment.train, key):
+            raise BadInput(
+                f"What a canary did is read off an update made of plain steps: leave out train.{key}, or {what}."
+            )

@@ -150,7 +150,7 @@ def sentence(guarantee: Guarantee | None) -> str:
         return "No privacy is promised: nothing proves that whoever sees the updates cannot learn about single records."
     g = guarantee
     bound = f"the epsilon spent in this run is at most {shown(g.epsilon_max)} (smallest {shown(g.epsilon_min)}, median"
-    text = _meaning(g, whom="every client", bound=f"{bound} {shown(g.epsilon_median)} over the clients)")
+    text = _meaning(g, whom=g.whom, bound=f"{bound} {shown(g.epsilon_median)} over the clients)")
     text += f" {with_others(g.others, g.unit)}" if g.others else ""
     return text + "".join(f" {_otherwise(other)}" for other in g.also)
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from tacit.build.parts import clients
+from tacit.build.clients import clients
 from tacit.data import picture
 from tacit.data.shares import label_counts
 from tacit.experiment import Experiment

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from tacit import metrics, tasks
-from tacit.build.parts import Parts, clients, model_size, population_id
+from tacit.build.clients import clients, population_id
+from tacit.build.parts import Parts, model_size
 from tacit.data.dataset import Dataset
 from tacit.data.population import CRUMB, Population
 from tacit.engine.at_clients import judged_by

@@ -10,7 +10,7 @@ import torch
 from typer.testing import CliRunner
 
 import tacit
-from tacit.audit import of_run
+from tacit.audit import looks, of_run
 from tacit.audit.of_run import audit_run
 from tacit.canaries.mechanism import PlantedTraining
 from tacit.canaries.plan import Canaries
@@ -220,7 +220,7 @@ def test_the_coins_are_committed_to_before_anybody_trains(tmp_path):
 def copy(runs, tmp_path):
     """A copy of a finished run that nobody has looked at, to be spoilt."""
     made = Path(shutil.copytree(runs("record"), tmp_path / "copy"))
-    for file in (of_run.AUDIT, of_run.LOOKS, of_run.POOLED):
+    for file in (of_run.AUDIT, looks.LOOKS, of_run.POOLED):
         (made / file).unlink(missing_ok=True)
     return made
 
@@ -419,7 +419,7 @@ def test_a_look_at_another_choice_of_runs_halves_the_level_and_leaves_a_runs_own
     kept = (copy / of_run.AUDIT).read_bytes()
     together, halved = audit_run(copy, tmp_path / "other", level=DOUBT), audit_run(tmp_path / "other", level=DOUBT)
     assert (alone.earlier, together.earlier, halved.earlier) == (0, 1, 1)
-    assert "1 other choices" in together.sentence
+    assert "looked at once before" in together.sentence
     assert (copy / of_run.AUDIT).read_bytes() == kept
     assert (copy / of_run.POOLED).exists()
     assert audit_run(copy, tmp_path / "other", level=DOUBT).looks == 2

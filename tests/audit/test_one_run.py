@@ -10,7 +10,7 @@ from scipy import stats
 from tacit.audit.as_run import Traces, measured
 from tacit.audit.guessing import gaussian_mu, guess_counts, right_guesses, scores, shown
 from tacit.audit.one_run import curve_inverse, gaussian_inverse, no_assumption, refutes
-from tacit.audit.priced import Charged, charged_for
+from tacit.audit.priced import charged_for
 from tacit.errors import BadInput
 from tacit.privacy.accounting import price
 from tacit.privacy.local.mechanism import SampledGaussian
@@ -127,7 +127,8 @@ def test_the_surest_are_guessed_from_both_ends():
 
 
 def test_how_many_are_guessed_follows_from_the_claim_alone():
-    assert guess_counts(1000, 4.0, DELTA) == guess_counts(1000, 4.0, DELTA)
+    few, many = guess_counts(1000, 1.0, DELTA), guess_counts(1000, 8.0, DELTA)
+    assert few != many  # what is claimed decides
     assert all(10 <= count <= 1000 for count in guess_counts(1000, 4.0, DELTA))
 
 
@@ -135,7 +136,6 @@ def test_no_noise_costs_everything_and_endless_noise_nothing(charged):
     assert charged.epsilon(0.0) == math.inf
     assert charged.epsilon(math.inf) == 0.0
     assert charged.epsilon(2.0) < charged.epsilon() < charged.epsilon(0.5)
-    assert isinstance(charged, Charged)
 
 
 def test_what_no_audit_knows_is_refused():

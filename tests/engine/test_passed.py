@@ -16,7 +16,8 @@ from torch import nn
 from typer.testing import CliRunner
 
 import tacit
-from tacit.build.parts import build, population_id, written
+from tacit.build.clients import population_id
+from tacit.build.parts import build, written
 from tacit.cli.app import app
 from tacit.digest import state_mark
 from tacit.errors import BadInput, LedgerError, NeedsRows, TacitError

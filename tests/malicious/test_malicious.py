@@ -261,8 +261,8 @@ def test_replacement_wins_against_the_mean_and_loses_against_the_median_and_a_bo
 def test_the_epsilon_of_an_attacked_run_is_said_to_be_about_the_honest(tmp_path):
     for privacy in ("local", "central"):
         history = tacit.run(experiment(privacy=privacy, attack={}), out=tmp_path / privacy, page=False)
-        assert "it is read for the 9 honest clients alone" in history.sentence
-        assert "the adversary's own" in history.summary["guarantee"]["assumes"][-1]
+        assert history.sentence.startswith("For each of the 9 honest clients (what the 1 malicious ones")
+        assert "the adversary's own" in history.summary["guarantee"]["whom"]
         assert history.guarantee.epsilon_max <= 5.0
 
 

@@ -15,7 +15,8 @@ from report_runs import changed
 from torch import nn
 
 import tacit
-from tacit.build.parts import PERSONAL, assemble, build, population_id
+from tacit.build.clients import PERSONAL, population_id
+from tacit.build.parts import assemble, build
 from tacit.data.given import Dataset
 from tacit.data.row_hashes import coins
 from tacit.engine.wire import pack, size_of

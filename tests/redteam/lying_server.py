@@ -5,7 +5,8 @@ import sqlite3
 from dataclasses import asdict
 
 import tacit
-from tacit.build.parts import assemble, clients
+from tacit.build.clients import clients
+from tacit.build.parts import assemble
 from tacit.engine.wire import pack
 from tacit.experiment.toml import dumps
 from tacit.federation.site.agreement import terms_of

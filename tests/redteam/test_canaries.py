@@ -21,6 +21,7 @@ import tacit
 from tacit.audit import of_run
 from tacit.audit.as_run import Traces, measured
 from tacit.audit.guessing import guess_counts, scores
+from tacit.audit.looks import LOOKS
 from tacit.audit.of_run import audit_run
 from tacit.audit.of_site import audit_site
 from tacit.audit.priced import Charged
@@ -198,7 +199,7 @@ def done(tmp_path_factory):
 @pytest.fixture
 def copy(done, tmp_path):
     made = Path(shutil.copytree(done, tmp_path / "copy"))
-    for file in (of_run.AUDIT, of_run.LOOKS, of_run.POOLED):
+    for file in (of_run.AUDIT, LOOKS, of_run.POOLED):
         (made / file).unlink(missing_ok=True)
     return made
 
@@ -284,9 +285,9 @@ def test_layers_that_somebody_made_end_no_audit(copy, layers):
 
 @pytest.mark.parametrize("looks", ["1e999", "Infinity", "-5", '"a"', "[" * 100_000, "null", "true"])
 def test_looks_that_somebody_made_end_no_audit(copy, looks):
-    (copy / of_run.LOOKS).write_text(f'{{"looks": {looks}')
+    (copy / LOOKS).write_text(f'{{"looks": {looks}')
     assert audit_run(copy).looks == 1
-    (copy / of_run.LOOKS).write_text(f'{{"looks": {looks}}}')
+    (copy / LOOKS).write_text(f'{{"looks": {looks}}}')
     found = audit_run(copy)
     assert (found.looks, found.earlier) == (1, 0)
 

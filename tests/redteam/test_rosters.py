@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 from redteam.lying_server import RUN
 
-from tacit.build.parts import assemble, clients
+from tacit.build.clients import clients
+from tacit.build.parts import assemble
 from tacit.errors import BudgetExhausted, Refused
 from tacit.federation.site.roster import Roster
 from tacit.privacy.accounting import price

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import tacit
-from tacit.build.parts import clients
+from tacit.build.clients import clients
 from tacit.data.budgets import budgets
 from tacit.data.csv_columns import pinned_columns
 from tacit.data.load import source

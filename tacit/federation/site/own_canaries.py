@@ -18,6 +18,7 @@ from tacit.canaries.plan import SIGHT, Canaries
 from tacit.canaries.sight import file_of, gathered, packed
 from tacit.digest import mark
 from tacit.errors import BadInput
+from tacit.experiment.canaries import refuse_unplain
 from tacit.federation.site import layout, store
 from tacit.federation.site.log import discreet, note
 from tacit.protect import owner_files
@@ -44,8 +45,7 @@ def with_own_canaries(folder: Path, run: str, parts: Parts, index: int, settings
         raise BadInput(f"Expected canaries in site.toml to be a whole number from 2 to {size}, got {count!r}.")
     if type(parts.algorithm) is not LocalDP or not parts.plan.priced:
         raise BadInput("canaries in site.toml are for local DP, whose noise is the site's own: leave them out.")
-    if parts.experiment.train.momentum or parts.experiment.train.weight_decay or parts.experiment.train.proximal:
-        raise BadInput("canaries in site.toml are read off updates made of plain steps: leave them out for this run.")
+    refuse_unplain(parts.experiment, "canaries in site.toml")
     key = bytes.fromhex(mark("site canaries", _secret(folder), run))
     canaries = Canaries(key, count, len(parts.population), size, only=index)
     return replace(parts, algorithm=with_canaries(parts, canaries))

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tacit.build.parts import Parts, population_id
+from tacit.build.clients import population_id
+from tacit.build.parts import Parts
 from tacit.engine.history import asked_by
 from tacit.errors import LedgerError
 from tacit.federation.site import agreement, layout

@@ -7,7 +7,7 @@ from typing import cast
 
 import torch
 
-from tacit.build.parts import clients
+from tacit.build.clients import clients
 from tacit.data.csv_columns import declared_classes, encoded_width
 from tacit.data.dataset import Dataset
 from tacit.data.load import load, source

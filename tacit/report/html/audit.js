@@ -3,7 +3,7 @@ function numberLine(group) {
   const endless = (value) => (value === null ? Infinity : value), finite = (value) => (Number.isFinite(value) ? value : 0); // without noise there is no epsilon
   const measured = { low: endless(group.measured.low), epsilon: endless(group.measured.epsilon), high: group.measured.high };
   const known = Math.max(group.promised, finite(measured.low), finite(measured.epsilon)), top = measured.high === null ? 1.2 * known : measured.high, most = 1.12 * Math.max(known, top);
-  const said = `promised at most ${epsilon(group.promised)}; shown at least ${digits(group.no_assumption, 3)} without assumption, ${digits(group.within_family, 3)} within the ledger's family; measured ${digits(measured.epsilon, 4)}, at least ${digits(measured.low, 4)}`;
+  const said = `promised at most ${epsilon(group.promised)}; shown at least ${least(group.no_assumption)} without assumption, ${least(group.within_family)} within the ledger's family; measured ${digits(measured.epsilon, 4)}, at least ${least(measured.low)}`;
   const plot = el("div", { class: "plot" });
   let width = 0;
   function draw() {
@@ -16,9 +16,9 @@ function numberLine(group) {
       svg("line", { class: "axis", x1: 16, x2: wide - 16, y1: 46, y2: 46, "stroke-width": 2 }),
       svg("rect", { x: x(measured.low), y: 41, width: Math.max(2, x(top) - x(measured.low)), height: 10, fill: colour(0), opacity: 0.35 }),
       mark(group.promised, `promised ≤ ${epsilon(group.promised)}`, true, "var(--ink)"),
-      mark(measured.low, `measured ≥ ${digits(measured.low, 3)}`, false, colour(0)),
-      group.within_family > 0 ? mark(group.within_family, `shown, family ≥ ${digits(group.within_family, 3)}`, true, colour(1)) : null,
-      group.no_assumption > 0 ? mark(group.no_assumption, `shown, no assumption ≥ ${digits(group.no_assumption, 3)}`, false, colour(1)) : null));
+      mark(measured.low, `measured ≥ ${least(measured.low)}`, false, colour(0)),
+      group.within_family > 0 ? mark(group.within_family, `shown, family ≥ ${least(group.within_family)}`, true, colour(1)) : null,
+      group.no_assumption > 0 ? mark(group.no_assumption, `shown, no assumption ≥ ${least(group.no_assumption)}`, false, colour(1)) : null));
   }
   new ResizeObserver(() => { if (plot.clientWidth !== width) draw(); }).observe(plot);
   return el("figure", { class: "card wide" }, el("h3", { text: `${plural(group.clients, "client")} promised at most ${epsilon(group.promised)}` }), plot,
@@ -43,6 +43,7 @@ function auditBlock(audit) {
   const bad = audit.rejected;
   return [
     el("p", { class: bad ? "banner bad" : "note", text: audit.sentence }),
+    audit.against ? el("p", { class: "note", text: `Every epsilon here, at delta = ${delta(audit.delta)}: ${audit.against}.` }) : null,
     (audit.notes || []).map((note) => el("p", { class: "note", text: note })),
     el("p", { class: "note", text: "Promised is the theorem, and the only number that protects anybody. Shown is what an attacker reached in this run. Of what was measured the lower limit is the alarm; that the estimate or its band lies above the promise means nothing." }),
     audit.groups.length > 6 ? el("p", { class: "note", text: `Of ${audit.groups.length} groups six are shown; audit.json has all of them.` }) : null,

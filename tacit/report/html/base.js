@@ -27,6 +27,8 @@ const fixed = (places) => (value) => (value === null || value === undefined ? "�
 const percent = (value) => (value === null || value === undefined ? "–" : `${(100 * value).toFixed(1)} %`);
 // an epsilon is rounded up, never in our favour
 const epsilon = (value) => (value === null || value === undefined ? "–" : value === "inf" ? "∞" : (Math.ceil(value * 1000 - 1e-6) / 1000).toFixed(3));
+// a lower bound is rounded down: nobody is accused of more than was shown
+const least = (value) => (value === null || value === undefined ? "∞" : digits(value === 0 ? 0 : Math.floor(value * 10 ** (2 - Math.floor(Math.log10(value)))) / 10 ** (2 - Math.floor(Math.log10(value))), 3));
 const limitText = (value) => (value === null || value === undefined ? "no limit" : digits(value, 4));
 function bytes(value) {
   if (value === null || value === undefined) return "–";

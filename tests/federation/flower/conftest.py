@@ -2,7 +2,7 @@
 
 import pytest
 
-from tacit.build.parts import clients
+from tacit.build.clients import clients
 from tacit.federation.flower.client import client_app
 from tacit.federation.flower.local import LocalGrid
 from tacit.federation.flower.server import Call, serve

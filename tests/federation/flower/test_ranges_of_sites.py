@@ -11,7 +11,7 @@ from federation.flower.test_at_sites import Stop, Watching, charges, is_count
 from trained import same_model
 
 import tacit
-from tacit.build.parts import clients
+from tacit.build.clients import clients
 from tacit.engine.asking import kept
 from tacit.errors import BadInput, TacitError
 from tacit.federation.flower.client import client_app

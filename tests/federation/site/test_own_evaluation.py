@@ -10,7 +10,8 @@ from redteam.lying_server import RUN, Server, experiment
 from tasks.test_tasks import experiment as of_task
 
 from tacit import metrics, tasks
-from tacit.build.parts import assemble, build, clients
+from tacit.build.clients import clients
+from tacit.build.parts import assemble, build
 from tacit.data.dataset import IGNORED
 from tacit.engine.evaluate import answers_to
 from tacit.engine.wire import unpack

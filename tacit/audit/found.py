@@ -1,0 +1,97 @@
+"""What an audit of canaries found: promised, shown and measured side by side, and a sentence."""
+
+import math
+from dataclasses import asdict, dataclass
+from decimal import ROUND_FLOOR, Context
+from typing import Any
+
+from tacit.audit.as_run import Measured
+from tacit.privacy.guarantee import shown
+
+
+@dataclass(frozen=True)
+class Group:
+    """Clients who were charged for the same, and the canaries among them."""
+
+    clients: int
+    canaries: int
+    promised: float
+    no_assumption: float
+    within_family: float
+    measured: Measured
+
+    @property
+    def rejected(self) -> str:
+        """Why the claim does not stand; empty where it does."""
+        for name, value in (("measured", self.measured.low), ("shown", max(self.no_assumption, self.within_family))):
+            if value > self.promised:
+                return f"at least {at_least(value)} is {name}, where at most {shown(self.promised)} is promised"
+        if self.measured.dependent:
+            return "noise or draws of different rounds hang together, which the price does not allow for"
+        return self.measured.quiet
+
+
+@dataclass(frozen=True)
+class RunAudit:
+    """What was found of a run. `looks` counts this one; `runs` are those of the ledger, over which the level is divided."""
+
+    name: str
+    groups: tuple[Group, ...]
+    looks: int
+    runs: int
+    delta: float
+    unit: str
+    notes: tuple[str, ...] = ()
+    pooled: int = 1  # how many runs' canaries were taken together
+    against: str = ""  # the adversary and the change that every epsilon here is for
+    earlier: int = 0  # at how many other pools with one of these runs somebody has looked: each halves the level
+
+    @property
+    def alarming(self) -> bool:
+        """Whether a claim is rejected."""
+        return any(group.rejected for group in self.groups)
+
+    @property
+    def sentence(self) -> str:
+        """The finding in one sentence."""
+        looks = "first look" if self.looks == 1 else f"look {self.looks}, which sees what the first one saw"
+        pooled = f" Canaries of {self.pooled} runs." if self.pooled > 1 else ""
+        times = "once" if self.earlier == 1 else f"{self.earlier} times"
+        other = f" Other choices of these runs were looked at {times} before." if self.earlier else ""
+        for group in self.groups:
+            if group.rejected:
+                return f"The claim is rejected: {group.rejected} (95 %, {looks}).{pooled}{other}"
+        return f"The claim stands. Coins committed to before round 0, {looks}.{pooled}{other}"
+
+    def record(self) -> dict[str, Any]:
+        """Every number as plain values."""
+        kept = {"name": self.name, "unit": self.unit, "delta": self.delta, "looks": self.looks}
+        kept |= {
+            "runs": self.runs,
+            "pooled": self.pooled,
+            "earlier": self.earlier,
+            "against": self.against,
+            "notes": list(self.notes),
+        }
+        groups = [_finite(asdict(group)) | {"rejected": group.rejected} for group in self.groups]
+        return kept | {"groups": groups, "rejected": self.alarming, "sentence": self.sentence}
+
+
+def at_least(value: float) -> str:
+    """A lower bound for print, rounded down to three digits: nobody is accused of more than was shown.
+
+    >>> at_least(3.4399), at_least(0.0), at_least(float("inf"))
+    ('3.43', '0', 'inf')
+    """
+    if not math.isfinite(value):
+        return "inf"
+    return f"{float(Context(prec=3, rounding=ROUND_FLOOR).create_decimal(repr(float(value)))):g}"
+
+
+def _finite(value: Any) -> Any:
+    """The same with null for what JSON has no number for: a limit that is none."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
