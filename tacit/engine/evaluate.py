@@ -1,7 +1,8 @@
 """What a model's parameters are worth on the public test rows."""
 
 import math
-from functools import lru_cache
+from collections.abc import Callable
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from tacit.train.frozen import training
 
 MOST_CLASSES = 30  # of a matrix that people can read
 CHUNK = 1000  # rows at a time, so that activations stay in the cache
+ON_DEVICE = 1 << 25  # bytes of rows at a time on an accelerator
 BACKDOOR = "backdoor_accuracy"  # of a round's record, where clients are malicious
 WORTH_THREADS = 2e7  # rows x parameters: below, waking threads costs more than they do
 
@@ -26,10 +28,18 @@ def evaluate(parts: Parts, params: torch.Tensor) -> dict[str, float]:
 
     Raises: BadInput where the rows cannot tell.
     """
+    return evaluating(parts, params)()
+
+
+def evaluating(parts: Parts, params: torch.Tensor) -> Callable[[], dict[str, float]]:
+    """`evaluate` in two steps: a device begins to answer now, and is waited for when the result is asked for."""
     if not len(parts.dataset.test_y):
-        return {}
-    found, loss = answers(parts, params)
-    name = chosen(parts.experiment)
+        return dict
+    return partial(_measured, parts, _asked(parts, params, *parts.test_rows))
+
+
+def _measured(parts: Parts, found_and_loss: Callable[[], tuple[Answers, float]]) -> dict[str, float]:
+    (found, loss), name = found_and_loss(), chosen(parts.experiment)
     if not math.isfinite(loss):  # training diverged: the loop says so, and no metric has anything to add
         return {metrics.key(name): math.nan, "loss": loss}
     return {metrics.key(name): metrics.measure(_metric(name), found, name=name), "loss": loss}
@@ -53,6 +63,11 @@ def answers(parts: Parts, params: torch.Tensor) -> tuple[Answers, float]:
 
 def answers_to(parts: Parts, params: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> tuple[Answers, float]:
     """What the model answers to some rows, and its mean loss."""
+    return _asked(parts, params, x, y)()
+
+
+def _asked(parts: Parts, params: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> Callable[[], tuple[Answers, float]]:
+    """Has some rows answered; what is returned waits for it."""
     before = torch.get_num_threads()
     size = sum(parameter.numel() for parameter in parts.model.parameters())
     worth = len(y) * size > WORTH_THREADS
@@ -92,18 +107,27 @@ def classes_measured(found: Answers) -> list[dict[str, Any]]:
 
 
 @torch.inference_mode()
-def _answers(parts: Parts, params: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> tuple[Answers, float]:
+def _answers(
+    parts: Parts, params: torch.Tensor, x: torch.Tensor, y: torch.Tensor
+) -> Callable[[], tuple[Answers, float]]:
     model, task = parts.model, parts.task
     parts.theta.copy_(params)
     model.eval()
     predictions, losses = [], []
-    for rows, targets in zip(x.split(CHUNK), y.split(CHUNK), strict=True):
-        outputs = model(rows.to(parts.theta.device))
-        losses.append(parts.losses(outputs, targets.to(parts.theta.device)).sum())
+    device, chunk = parts.theta.device, _at_once(x, parts.theta.device)
+    for rows, targets in zip(x.split(chunk), y.split(chunk), strict=True):
+        outputs = model(rows.to(device))
+        losses.append(parts.losses(outputs, targets.to(device)).sum())
         predictions.append(task.predictions(outputs))
     training(model)
-    mean = sum(torch.stack(losses).tolist()) / len(y)
-    return answered(parts, torch.cat(predictions).cpu().numpy(), y), mean
+    told, summed = torch.cat(predictions), torch.stack(losses)
+    return lambda: (answered(parts, told.cpu().numpy(), y), sum(summed.tolist()) / len(y))
+
+
+def _at_once(x: torch.Tensor, device: torch.device) -> int:
+    """How many rows are answered together: on an accelerator as many as are worth a call."""
+    most = ON_DEVICE // max(1, x[:1].nbytes) if device.type == "cuda" else 0
+    return max(CHUNK, most)
 
 
 def answered(parts: Parts, predictions: np.ndarray, y: torch.Tensor) -> Answers:

@@ -18,7 +18,7 @@ from tacit.digest import mark, state_mark
 from tacit.engine.admit import gather
 from tacit.engine.canaries import keep_sight
 from tacit.engine.checkpoints import Checkpoints
-from tacit.engine.evaluate import backdoor, evaluate
+from tacit.engine.evaluate import backdoor, evaluate, evaluating
 from tacit.engine.folder import Folder
 from tacit.engine.meter import Meter
 from tacit.engine.trainers.processes import Trainer
@@ -82,14 +82,16 @@ def _rounds(
         keep_sight(parts, folder, r, cohort, traffic.info, info)
         state = averaged(state, before, rate=train.averaging, round=r)
         watch.lap("server")
-        measured = evaluate(parts, state.result)
+        evaluated, moved = evaluating(parts, state.result), state.params - before.params
+        watch.lap("evaluate")
+        spent = meter.after(cohort, last=r + 1 == train.rounds)  # while a device evaluates
+        watch.lap("admit")  # what was spent is priced with the admission
+        measured = evaluated()
         _refuse_diverged(measured, state, r)
         measured |= backdoor(parts, state.result)
-        watch.lap("evaluate")
-        spent, moved = meter.after(cohort, last=r + 1 == train.rounds), state.params - before.params
         record = {"round": r, **measured, **_record(cohort, traffic, spent, moved, info)}
         record |= _absent(trainer)
-        watch.lap("admit")  # what was spent is priced with the admission
+        watch.lap("evaluate")
         record |= watch.read()
         record["seconds"] = sum(record[f"seconds_{stage}"] for stage in STAGES)
         folder.log(record)

@@ -2,7 +2,9 @@
 have spent.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ from dp_accounting import DpEvent
 from tacit.build.parts import Parts
 from tacit.privacy.accounting import price
 from tacit.privacy.ledger.ledger import Ledger
+from tacit.privacy.ledger.view import AT_ONCE
 from tacit.types import Budget, Client
 
 MARKS = 16  # while a run goes on, epsilon is shown rounded up to the next of so many marks; at the end it is exact
@@ -27,6 +30,9 @@ class Meter:
             set()
         )  # who was found able to pay after its last charge: what it is charged next asks again
         self._together = parts.plan.together  # everybody pays for every round, drawn or not
+        # while a device trains, the price that is shown next is computed; processes fork, beside which there are no threads
+        self._beside = ThreadPoolExecutor(1) if ledger is not None and parts.theta.is_cuda else None
+        self._coming: dict[tuple[Budget, price.Composition], Future[float]] = {}
         if ledger is not None:
             epsilons = parts.population.epsilons
             self._ends = (parts.population[int(np.argmin(epsilons))], parts.population[int(np.argmax(epsilons))])
@@ -40,7 +46,7 @@ class Meter:
     def affording(self, indices: Iterable[int], size: int) -> list[Client]:
         """The first `size` clients that can pay for the open round."""
         found: list[Client] = []
-        for index in indices:
+        for index in self._read_ahead(indices):
             if len(found) == size:
                 break
             if index not in self._out:
@@ -50,6 +56,15 @@ class Meter:
                 else:
                     self._out.add(index)
         return found
+
+    def _read_ahead(self, indices: Iterable[int]) -> Iterator[int]:
+        """The same, some at a time: the ledger reads what it knows of these clients with one look at its file."""
+        rest = iter(indices)
+        while some := list(islice(rest, AT_ONCE)):
+            new = [index for index in some if index not in self._out and index not in self._paying]
+            if self._ledger is not None:
+                self._ledger.read(self._parts.population.names[index] for index in new)
+            yield from some
 
     def leave(self, indices: Iterable[int]) -> None:
         """Takes clients for out of budget whose own ledgers say so; where all pay together, nobody leaves."""
@@ -111,8 +126,15 @@ class Meter:
         ((step, each),) = price.compose([(event, 1)])
         ahead = -(dict(spent).get(step, 0) // each) % self._stride if spent else 0
         bound = before + self._epsilon(client, price.compose([*spent, (event, ahead)]))
+        if self._beside is not None and spent and not ahead:
+            coming = (client.budget, price.compose([*spent, (event, self._stride)]))
+            self._coming.setdefault(coming, self._beside.submit(self._priced, *coming))
         return bound if bound <= client.budget.epsilon else before + self._epsilon(client, spent)
 
     def _epsilon(self, client: Client, composition: price.Composition) -> float:
+        coming = self._coming.pop((client.budget, composition), None)
+        return coming.result() if coming else self._priced(client.budget, composition)
+
+    def _priced(self, budget: Budget, composition: price.Composition) -> float:
         accountant = self._parts.experiment.privacy.accountant
-        return price.epsilon(composition, delta=client.budget.delta, accountant=accountant)
+        return price.epsilon(composition, delta=budget.delta, accountant=accountant)

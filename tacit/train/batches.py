@@ -21,10 +21,12 @@ class Batches:
 
     def to(self, device: torch.device) -> "Batches":
         """The same on a device."""
-        if device.type != "cuda":
-            return self
-        places, mask = (part.pin_memory().to(device, non_blocking=True) for part in (self.places, self.mask))
-        return Batches(places, mask)
+        return Batches(sent(self.places, device), sent(self.mask, device))
+
+
+def sent(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """A tensor on a device, without waiting for what the device is doing: from ordinary memory a copy waits for all of it."""
+    return tensor if device.type != "cuda" else tensor.pin_memory().to(device, non_blocking=True)
 
 
 def shuffled(stream: Stream, size: int, *, batch_size: int, steps: int) -> Iterator[np.ndarray]:

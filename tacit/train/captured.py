@@ -5,12 +5,14 @@ choose and set up their kernels; the second is recorded. What cannot be recorded
 it is for ever. Random numbers of torch's own generator go on from call to call, recorded or not.
 """
 
+import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
+RECORDING = threading.Lock()  # one at a time, whichever device and thread it is for
 MOST_GRAPHS = 16  # each holds the memory of its intermediate results
 
 Function = Callable[..., tuple[torch.Tensor, ...]]
@@ -61,7 +63,9 @@ class Graph:
     def __init__(self, function: Function, tensors: tuple[torch.Tensor, ...], pool: Any):
         self.inputs = [tensor.clone() for tensor in tensors]
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph, pool=pool, capture_error_mode="thread_local"):
+        # torch's own stream for recording is one for all devices and threads: what two record there at once is mixed up
+        stream = torch.cuda.Stream(tensors[0].device)
+        with RECORDING, torch.cuda.graph(self.graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
             self.outputs = function(*self.inputs)
 
     def __call__(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:

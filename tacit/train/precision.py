@@ -28,15 +28,16 @@ CUDNN, ONEDNN = _settings(torch.backends.cudnn), _settings(torch.backends.mkldnn
 class full_precision:
     """Convolutions on this device in full float32 within the block; the user's settings are back afterwards, whatever happens.
 
-    Raises: BadInput where torch may round the factors of matrix products.
+    Raises: BadInput where torch may round the factors of matrix products, unless nothing is clipped.
     """
 
-    def __init__(self, device: torch.device):
+    def __init__(self, device: torch.device, *, clipped: bool = True):
         self.settings = CUDNN if device.type == "cuda" else ONEDNN
-        self.cuda = device.type == "cuda"
+        self.cuda, self.clipped = device.type == "cuda", clipped
 
     def __enter__(self) -> None:
-        refuse_coarse_products()
+        if self.clipped:
+            refuse_coarse_products()
         found = [(setting, setting.fp32_precision) for setting in self.settings]
         self.coarse = [(setting, precision) for setting, precision in found if precision not in FULL]
         self.older = self.cuda and _allowed()

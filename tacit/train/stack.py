@@ -8,6 +8,7 @@ from tacit.losses import Losses
 from tacit.train.clipping import clipped_sum_slow
 from tacit.train.flat import flatten
 from tacit.train.per_example_check import BLOCK_FLOOR, TOLERANCE, Watched, drawn, refuse, settle
+from tacit.train.precision import full_precision
 from tacit.train.rowwise import LARGE, SMALL, Unsupported
 from tacit.train.stacked_model import Stackable, StackedModel
 from tacit.train.stacked_vmap import VmappedModel
@@ -27,7 +28,8 @@ def stack_of(model: nn.Module, x: torch.Tensor, y: torch.Tensor, losses: Losses)
     try:
         refuse(model)
         rows, labels = synthetic(model, x, y, count=SMALL + LARGE)
-        with same_chance(x.device), drawn(model):
+        exact = full_precision(x.device, clipped=False)  # a rounded convolution is not the stack's, which has none
+        with exact, same_chance(x.device), drawn(model):
             reason = _difference(model, rows, labels, losses)
         if not reason:
             return StackedModel(model, rows, losses)

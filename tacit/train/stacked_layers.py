@@ -27,8 +27,29 @@ def linear(layer: nn.Linear, a: torch.Tensor, own: Own) -> tuple[torch.Tensor, t
     """One product per client."""
     weight, bias = _of(layer, "weight", own), _of(layer, "bias", own)
     rows = a.reshape(len(weight), -1, layer.in_features)
-    out = torch.bmm(rows, weight.mT) if bias is None else torch.baddbmm(bias[:, None], rows, weight.mT)
+    out = Multiplied.apply(rows, weight)
+    out = out if bias is None else out + bias[:, None]
     return a, out.view(*a.shape[:-1], layer.out_features)
+
+
+class Multiplied(torch.autograd.Function):
+    """Rows by each client's weights. The weights' gradient comes as they lie in memory: as a product's own it would be turned."""
+
+    @staticmethod
+    @torch.amp.custom_fwd(device_type="cuda")
+    def forward(ctx: Any, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """(client, row, in) by (client, out, in)."""
+        ctx.save_for_backward(rows, weight)
+        return torch.bmm(rows, weight.mT)
+
+    @staticmethod
+    @torch.amp.custom_bwd(device_type="cuda")
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """The gradients of rows and weights, of those only that are asked for."""
+        (rows, weight), d = ctx.saved_tensors, gradients[0]
+        before = torch.bmm(d, weight).to(rows.dtype) if ctx.needs_input_grad[0] else None
+        own = torch.bmm(d.mT, rows).to(weight.dtype) if ctx.needs_input_grad[1] else None
+        return before, own
 
 
 def conv(layer: Conv, a: torch.Tensor, own: Own) -> tuple[torch.Tensor, torch.Tensor]:

@@ -16,6 +16,7 @@ from tacit.train.fresh import fresh
 from tacit.train.per_example_paths import Tape, clip_weights, unsupported
 from tacit.train.rowwise import Unsupported
 from tacit.train.stacked_layers import RULES, STACKED
+from tacit.train.stacked_pool import Pool
 from tacit.train.traced import analysed, named_layers, recorded
 
 ALIGNED = 32  # floats: rows of a stack begin at whole cache lines
@@ -90,6 +91,9 @@ class StackedModel(Rows):
         self.layers = [Layer(root.get_submodule(place)) for place in named_layers(layers)]
         for place, layer in zip(named_layers(layers), self.layers, strict=True):
             root.set_submodule(place, layer)
+        for place, module in list(root.named_modules()):
+            if type(module) is nn.MaxPool2d and Pool.fits(module):
+                root.set_submodule(place, Pool(module))
         self.own_blocks = [
             {
                 part: block_of[f"{name}.{part}".lstrip(".")]

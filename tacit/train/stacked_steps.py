@@ -94,7 +94,7 @@ def dp_sgd_step(
     """One step of all clients, in place: the clipped sums, their noise, and the step along them (lines 11 to 14)."""
     sums, norms, losses = stack.clipped_sums(theta, x, y, mask, clip=clip)
     seen += torch.stack([losses.nan_to_num(0.0, 0.0, 0.0) * mask, mask, (norms > clip) * mask]).sum(2)
-    theta.sub_(move(noise(sums), theta, summed=summed[:, None]) * rates[:, None])
+    theta.addcmul_(move(noise(sums), theta, summed=summed[:, None]), rates[:, None], value=-1)
 
 
 def motions(

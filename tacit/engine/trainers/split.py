@@ -5,7 +5,9 @@ Every client's batches and noise are its own, whichever device it is on, so anot
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
+
+import torch
 
 from tacit.digest import question_mark
 from tacit.engine.trainers.processes import Reply
@@ -35,8 +37,9 @@ class Split:
         cuts = [len(cohort) * k // count for k in range(count + 1)]
 
         def train(k: int) -> list[Carried]:
-            part = cohort[cuts[k] : cuts[k + 1]]
-            return list(self.trainers[k].answers(received, question, round, part)) if part else []
+            part, device = cohort[cuts[k] : cuts[k + 1]], self.trainers[k].work.theta.device
+            with torch.cuda.device(device) if device.type == "cuda" else nullcontext():  # of this thread, for kernels
+                return list(self.trainers[k].answers(received, question, round, part)) if part else []
 
         with ExitStack() as stack, ThreadPoolExecutor(count) as threads:
             # precision is torch's, for all threads: it is set before they begin and set back after the last has ended

@@ -206,7 +206,7 @@ class Stacked:
             -len(clients) % self.width if theta.is_cuda else 0
         )  # cohorts of other sizes are filled up with nobody's rows
         batches = filled(drawn + [[]] * idle, self._starts(clients) + [0] * idle).to(theta.device)
-        rate = theta.new_tensor(local.learning_rate * local.descent.share)
+        rate = theta.new_full((), local.learning_rate * local.descent.share)
         uneven = len({len(batches) for batches in drawn}) > 1
         how = {"descent": dataclasses.replace(local.descent, correction=None), "uneven": uneven}
         steps = partial(sgd_steps, self.stack, **how)

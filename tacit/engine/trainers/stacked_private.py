@@ -18,7 +18,7 @@ from tacit.data.population import Population
 from tacit.privacy.local.mechanism import SampledGaussian, row_noise
 from tacit.privacy.mechanism import TrainingMechanism
 from tacit.random import Stream
-from tacit.train.batches import Batches, filled
+from tacit.train.batches import Batches, filled, sent
 from tacit.train.descent import Motion, noise_growth
 from tacit.train.device_noise import DeviceStream, add_normals_, keys_of
 from tacit.train.dp_sgd import DpSgd, in_units
@@ -54,7 +54,7 @@ class InStep:
         local, pairs = self.local, list(zip(self.mechanisms, self.clients, strict=True))
         expected = np.array([mechanism.sampling_rate * client.size for mechanism, client in pairs])
         rates = local.learning_rate * local.descent.share / expected
-        numbers = [torch.from_numpy(part).to(self.theta.device, self.theta.dtype) for part in (rates, expected)]
+        numbers = [sent(torch.from_numpy(part).to(self.theta.dtype), self.theta.device) for part in (rates, expected)]
         with full_precision(self.theta.device):
             updates, seen = self._there(*numbers) if self._on_device() else self._here(*numbers)
         updates = torch.where(
@@ -89,7 +89,7 @@ class InStep:
         ]
         clip, stack, keys = self.clip, self.stack, keys_of(self.streams, self.theta.device)
         own: Any = self.mechanisms  # each a SampledGaussian, by `_on_device`
-        stds = row_noise(own, clip=clip).to(self.theta.device)
+        stds = sent(row_noise(own, clip=clip), self.theta.device)
         batches = filled(drawn, self._starts, fold=FOLD).to(self.theta.device)
         how = {"descent": dataclasses.replace(self.local.descent, correction=None), "clip": clip}
 
@@ -114,7 +114,7 @@ class InStep:
         for k, (stream, own) in enumerate(zip(self.streams, drawn, strict=True)):
             for step, batch in enumerate(own):
                 offsets[step, k, : len(batch)] = views.offsets(stream, len(batch))
-        return offsets.to(self.theta.device)
+        return sent(offsets, self.theta.device)
 
     def _here(self, rates: torch.Tensor, summed: torch.Tensor) -> Found:
         """Every client's own stream and mechanism, step by step: any mechanism, any device, the very draws of one by one."""

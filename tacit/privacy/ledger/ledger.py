@@ -15,7 +15,7 @@ every round, drawn or not: one row in the table `everybody`, and one seal whose 
 
 import math
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -111,9 +111,14 @@ class Ledger(RunView):
         one exception: where only a mark could not be written, the charge stands and is not asked for again.
         """
         with self._charging():
+            self.read(client.id for client in clients)
             priced = [(client, cost(client)) for client in clients]
             paying = [(c, event) for c, event in priced if self.rounds_left(c, event, hint=hint) >= 1]
             for client, event in paying:
+                if (
+                    self._sealing.of(client.id) is None
+                ):  # a seal comes before the first charge, so there is none on disk
+                    self._used[client.id] = 0
                 self._sealing.seal(client.id, client.budget, event, hint=hint)
             self._count(self._write(paying))
         self._close_round()
@@ -170,6 +175,12 @@ class Ledger(RunView):
         return bool(known) or self._sealing.most(client.id, client.budget, event, hint=hint) >= max(
             1, self._used_by(client.id)
         )
+
+    def read(self, names: Iterable[str]) -> None:
+        """Has what is known of some clients at hand, so that asking for one after the other does not look at the file for each."""
+        known = list(names)
+        self._sealing.read(known)
+        self.read_before(known)
 
     def rounds_left_to_all(self, budget: Budget, event: DpEvent, *, hint: int = 1) -> int:
         """How many rounds at `event`, the open one included, every client can pay for. Raises as `rounds_left`."""

@@ -5,7 +5,8 @@ The arithmetic is in tacit/privacy/ledger/filter.py; here is what it is applied 
 
 import math
 import sqlite3
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from dp_accounting import DpEvent
@@ -15,8 +16,11 @@ from tacit.privacy.accounting import events, price
 from tacit.privacy.ledger import filter as filters
 from tacit.privacy.ledger.filter import NOTHING_ASKED, Asked, Seal
 from tacit.privacy.ledger.tables import ALL, EVERYBODY, now
-from tacit.privacy.ledger.view import RunView
+from tacit.privacy.ledger.view import AT_ONCE, RunView
 from tacit.types import Budget
+
+ASKED = "SELECT client, query, text FROM asked JOIN events ON events.id = asked.event"
+SEALS = "SELECT client, unit, text, delta, most, epsilon FROM seals JOIN events ON events.id = seals.event"
 
 
 @dataclass(frozen=True)
@@ -50,19 +54,19 @@ class Sealing:
 
     def of(self, name: str) -> Seal | None:
         """What this run has sealed for a client; None before its first charge."""
-        if name not in self._seals:
-            row = self._db.execute(
-                "SELECT unit, text, delta, most, epsilon FROM seals JOIN events ON events.id = seals.event"
-                " WHERE client = ? AND run = ?",
-                (name, self._view.run),
-            ).fetchone()
-            asked = self._db.execute(
-                "SELECT query, text FROM asked JOIN events ON events.id = asked.event WHERE client = ? AND run = ?"
-                " ORDER BY query",
-                (name, self._view.run),
-            ).fetchall()
-            self._seals[name] = Seal(*row, asked=tuple(asked)) if row else None
+        self.read([name])
         return self._seals[name]
+
+    def read(self, names: Iterable[str]) -> None:
+        """Has the seals of some clients at hand, with one look at the file for all of them."""
+        new = [name for name in names if name not in self._seals]
+        for first in range(0, len(new), AT_ONCE):
+            some, asked = new[first : first + AT_ONCE], defaultdict[str, list[tuple[str, str]]](list)
+            which = f"WHERE run = ? AND client IN ({', '.join('?' * len(some))})"
+            for name, query, text in self._db.execute(f"{ASKED} {which} ORDER BY query", (self._view.run, *some)):
+                asked[name].append((query, text))
+            found = self._db.execute(f"{SEALS} {which}", (self._view.run, *some)).fetchall()
+            self._seals |= dict.fromkeys(some) | {name: Seal(*row, asked=tuple(asked[name])) for name, *row in found}
 
     def most(self, name: str, budget: Budget, event: DpEvent, *, hint: int) -> int:
         """How many releases of `event` this run may charge to a client in all, those on disk included.
@@ -142,9 +146,9 @@ class Sealing:
 
     def _refuse_mixture(self, name: str) -> None:
         """In one run either all pay together or each for itself: one share of delta covers one of the two."""
-        other = "!=" if name == ALL else "="
-        query = f"SELECT 1 FROM seals WHERE run = ? AND client {other} ?"
-        if self._db.execute(query, (self._view.run, ALL)).fetchone():
+        query = "SELECT 1 FROM seals WHERE run = ? AND client != ?"
+        alone = name == ALL and self._db.execute(query, (self._view.run, ALL)).fetchone()
+        if alone or (name != ALL and self.of(ALL)):
             raise LedgerError(
                 f"In one run of the ledger {self._view.path} either all clients pay together or each for itself."
             )

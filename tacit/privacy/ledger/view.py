@@ -4,9 +4,10 @@ What is asked for every client in every round is kept in memory until another co
 """
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from dp_accounting import DpEvent
 
@@ -16,6 +17,9 @@ from tacit.privacy.ledger.tables import ALL, QUERY, charges, connect
 from tacit.types import Unit
 
 BATCHES = "SELECT {} FROM batches WHERE run = ? AND round {} ?"
+BEFORE = "SELECT {}, TOTAL(epsilon), TOTAL(delta) FROM seals WHERE run != ? AND {}"
+UNITS: tuple[Unit, ...] = get_args(Unit)
+AT_ONCE = 500  # clients that one query of the file is about
 
 
 class RunView:
@@ -66,16 +70,35 @@ class RunView:
         count for each client.
         """
         if (client, unit) not in self._before:
-            query = "SELECT TOTAL(epsilon), TOTAL(delta) FROM seals WHERE client = ? AND run != ? AND unit = ?"
-            epsilon, delta = self._db.execute(query, (ALL, self.run, unit)).fetchone()
             if client == ALL:
-                query = f"{query.replace('client = ?', 'client != ?')} GROUP BY client"
-                alone = self._db.execute(query, (ALL, self.run, unit)).fetchall()
-                own = max((e for e, _ in alone), default=0.0), max((d for _, d in alone), default=0.0)
+                epsilon, delta = self._of_everybody(unit)
+                query = f"{BEFORE.format('client, unit', 'client != ?')} AND unit = ? GROUP BY client"
+                alone = self._db.execute(query, (self.run, ALL, unit)).fetchall()
+                own = max((e for *_, e, _ in alone), default=0.0), max((d for *_, d in alone), default=0.0)
+                self._before[ALL, unit] = Spent(epsilon + own[0], delta + own[1])
             else:
-                own = self._db.execute(query, (client, self.run, unit)).fetchone()
-            self._before[client, unit] = Spent(epsilon + own[0], delta + own[1])
+                self.read_before([client])
         return self._before[client, unit]
+
+    def read_before(self, clients: Iterable[str]) -> None:
+        """Has `before` of some clients at hand, in both units, with one look at the file for many of them."""
+        new = [client for client in clients if client != ALL and (client, UNITS[0]) not in self._before]
+        shared = {unit: self._of_everybody(unit) for unit in UNITS} if new else {}
+        for first in range(0, len(new), AT_ONCE):
+            some = new[first : first + AT_ONCE]
+            query = (
+                BEFORE.format("client, unit", f"client IN ({', '.join('?' * len(some))})") + " GROUP BY client, unit"
+            )
+            rows = self._db.execute(query, (self.run, *some))
+            own = {(client, unit): (epsilon, delta) for client, unit, epsilon, delta in rows}
+            for client, unit in product(some, UNITS):
+                epsilon, delta = own.get((client, unit), (0.0, 0.0))
+                self._before[client, unit] = Spent(shared[unit][0] + epsilon, shared[unit][1] + delta)
+
+    def _of_everybody(self, unit: str) -> tuple[float, float]:
+        """What other runs have sealed for all clients together."""
+        query = f"{BEFORE.format('1, unit', 'client = ?')} AND unit = ?"
+        return self._db.execute(query, (self.run, ALL, unit)).fetchone()[2:]
 
     def sealed_elsewhere(self, unit: str) -> Iterator[tuple[str, DpEvent, int, float, float]]:
         """(client, event, most, delta, epsilon) of every seal of other runs in one unit; the empty name is everybody.

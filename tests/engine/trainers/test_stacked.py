@@ -10,6 +10,7 @@ from torch import nn
 
 import tacit
 from tacit.build.parts import build
+from tacit.engine.trainers import make
 from tacit.engine.trainers.processes import one_by_one, task
 from tacit.engine.trainers.split import Split
 from tacit.engine.trainers.stacked import Stacked
@@ -177,6 +178,25 @@ def test_a_run_on_a_gpu_reaches_the_model_of_the_cpu_but_for_its_own_noise(tmp_p
     for a, b in zip(cpu.model.parameters(), gpu.model.parameters(), strict=True):
         assert torch.allclose(a, b.cpu(), atol=5e-3)
         assert not torch.equal(a, b.cpu())
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("kind", ["none", "central", "local"])
+def test_two_workers_on_one_gpu_give_what_one_gives_also_while_steps_are_recorded(kind):
+    privacy = {"kind": kind} if kind == "none" else {"kind": kind, "epsilon": 5.0, "clip": 0.5}
+    settings = {"data": {"clients": 12}, "model": {"name": "cnn"}, "privacy": privacy}
+    parts = build(tacit.Experiment(**settings, run={"device": "cuda:0,cuda:0"}))
+    parts = dataclasses.replace(parts, together=12)
+    message = parts.algorithm.broadcast(
+        parts.algorithm.init(parts.params), [parts.population[k] for k in range(12)], round=0
+    )
+    known = (parts.algorithm, make.workspace_of(parts), parts.population, parts.derive)
+    one, two = Stacked(*known, chunk=12), make.stacked(parts)
+    for _ in range(4):  # as it is, recorded, played
+        answers = [
+            [unpack(raw).tensors["update"] for raw, _ in some(pack(message), 0, range(12))] for some in (one, two)
+        ]
+        torch.testing.assert_close(*map(torch.stack, answers), rtol=1e-3, atol=1e-4)
 
 
 def test_a_stacked_sum_says_which_clip_bounded_it_and_noise_for_another_is_refused():

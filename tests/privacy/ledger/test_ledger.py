@@ -391,3 +391,17 @@ def test_whatever_the_order_of_charges_nobody_passes_its_budget(tmp_path_factory
     for r, (i, kind) in enumerate(charges):
         pay(books[kind], r, clients[i], event=EVENT if kind else OTHER)
     assert all(book.spent(c) <= c.budget.epsilon for c in clients for book in books.values())
+
+
+def test_many_clients_are_read_with_one_look_at_the_file_and_cost_what_each_costs(tmp_path):
+    book, clients, looks = ledger(tmp_path), [client(f"c{k}") for k in range(40)], []
+    book._db.set_trace_callback(
+        lambda text: looks.append(text) if "FROM seals" in text or "FROM asked" in text else None
+    )
+    assert len(pay(book, 0, *clients)) == 40
+    assert len(looks) < 10  # and not some for each
+    again = ledger(tmp_path)
+    again.read(one.id for one in clients)
+    assert [again.rounds_left(one, EVENT) for one in clients] == [book.rounds_left(clients[0], EVENT)] * 40
+    assert len(pay(again, 1, *clients)) == 40
+    assert {book.spent(one) for one in clients} == {epsilon(2)}
