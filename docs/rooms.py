@@ -11,6 +11,7 @@ BEGIN, END = "<!-- picture -->", "<!-- /picture -->"
 LOW = {
     "errors",
     "check",
+    "machine",
     "parse",
     "random",
     "stopping",

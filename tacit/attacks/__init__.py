@@ -6,8 +6,6 @@ this room; nothing that trains, pays or releases knows of it.
 """
 
 import json
-import os
-import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -24,6 +22,7 @@ from tacit.engine.folder import first_free
 from tacit.engine.folder import replace as replace_file
 from tacit.errors import BadInput, RunExists, TacitError
 from tacit.experiment import Experiment
+from tacit.machine import cores
 
 __all__ = ["BADGE", "Attack", "Estimate", "Finding", "Line", "Place", "Plot", "attack", "find", "load", "names"]
 
@@ -88,7 +87,7 @@ def attack(
     stopped goes on with what it had finished. Raises RunExists for another one's finding, unless `force` sets it aside.
     """
     made, folder = load(name, **options or {}), Path(out)
-    jobs = _cores() if jobs is None else jobs
+    jobs = cores() if jobs is None else jobs
     check.at_least(1, jobs=jobs)
     refuse_not_simulated(experiment)
     slug, key = name.replace(":", "-"), _key(name, made, experiment)
@@ -148,7 +147,3 @@ def _key(name: str, made: Attack, experiment: Experiment) -> str:
     """A hash of what a finding is a function of, but for where it lies and how many cores there are."""
     run = experiment.run.model_copy(update={"out": None, "workers": 0, "writers": None})
     return mark(name, repr(made), experiment.model_copy(update={"run": run}).toml())
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1

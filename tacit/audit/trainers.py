@@ -3,7 +3,6 @@
 `prepare` changes parts; a site applies it to the parts that it has built itself, from its own files.
 """
 
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -18,6 +17,7 @@ from tacit.engine.trainers import make
 from tacit.engine.trainers.processes import Trainer
 from tacit.engine.wire import pack, unpack
 from tacit.errors import BadInput
+from tacit.machine import cores
 from tacit.train.rowwise import Unsupported
 from tacit.types import Message
 
@@ -35,7 +35,7 @@ def side_by_side(parts: Parts, prepare: Prepare) -> Iterator[Trainer]:
     """Two processes, or as many as the run would have."""
     if sys.platform != "linux" or parts.experiment.run.device != "cpu":
         raise BadInput("processes side by side are for CPUs under Linux")
-    workers = parts.experiment.run.workers or min(2, len(os.sched_getaffinity(0)))
+    workers = parts.experiment.run.workers or min(2, cores())
     pool = make.side_by_side(prepare(parts), workers=workers)
     try:
         yield pool

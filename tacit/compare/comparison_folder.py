@@ -5,7 +5,6 @@ It belongs to one process at a time. Nothing in it is ever deleted: `--force` se
 included.
 """
 
-import fcntl
 import os
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -19,6 +18,7 @@ from tacit.engine.folder import first_free, replace, says_same
 from tacit.errors import BadInput, RunExists
 from tacit.experiment import Experiment
 from tacit.experiment.toml import dumps
+from tacit.machine import lock
 
 ASKED, BASE = "compare.toml", "base.toml"
 
@@ -95,10 +95,10 @@ def asked(path: Path) -> tuple[dict[str, list[Any]], int]:
 
 
 def _lock(path: Path) -> int:
-    lock = os.open(path / ".lock", os.O_CREAT | os.O_RDWR, 0o644)
+    held = os.open(path / ".lock", os.O_CREAT | os.O_RDWR, 0o644)
     try:
-        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock(held)
     except OSError as error:
-        os.close(lock)
+        os.close(held)
         raise RunExists(f"Another process is running in {path}: wait for it, or choose another --out.") from error
-    return lock
+    return held

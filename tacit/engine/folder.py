@@ -5,7 +5,6 @@ Every file but the round log is replaced atomically, so a crash leaves the old o
 one process at a time, and to one run: a second is refused unless it resumes or is told to set the first aside.
 """
 
-import fcntl
 import json
 import os
 import tomllib
@@ -22,6 +21,7 @@ from safetensors.torch import load_file, save
 from tacit.errors import BadInput, RunExists
 from tacit.experiment import Experiment
 from tacit.experiment.section import PASSED
+from tacit.machine import lock
 from tacit.plugin import PASSED_AS, PYTHON
 from tacit.privacy.ledger.before import NOTHING, Before
 from tacit.types import State
@@ -218,15 +218,13 @@ def _set_aside(path: Path) -> None:
 
 
 def _lock(path: Path) -> int:
-    lock = os.open(path / ".lock", os.O_CREAT | os.O_RDWR, 0o644)
+    held = os.open(path / ".lock", os.O_CREAT | os.O_RDWR, 0o644)
     try:
-        fcntl.lockf(
-            lock, fcntl.LOCK_EX | fcntl.LOCK_NB
-        )  # not inherited by worker processes, so a kill frees it at once
+        lock(held)  # not inherited by worker processes, so a kill frees it at once
     except OSError as error:
-        os.close(lock)
+        os.close(held)
         raise RunExists(f"Another process is running in {path}: wait for it, or choose another --out.") from error
-    return lock
+    return held
 
 
 def _same(text: str, experiment: Experiment, resolved: Experiment | None) -> bool:

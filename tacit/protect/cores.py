@@ -15,16 +15,12 @@ from itertools import pairwise
 
 from gmpy2 import mpz
 
+from tacit import machine
 from tacit.protect.octets import from_octets
 
 Compute = Callable[[int, int], Iterable[mpz]]  # the integers number start to stop - 1
 NO_PROCESS = -1
 WORTH_A_FORK = 8  # fewer integers than this are computed in place: a fork costs about as much
-
-
-def available() -> int:
-    """The cores this process may use: those it is bound to where the system says so, else all."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Batch:
@@ -117,7 +113,7 @@ def compute(work: Compute, count: int, *, width: int, workers: int | None = None
     >>> compute(lambda start, stop: (mpz(i * i) for i in range(start, stop)), 4, width=1)
     [mpz(0), mpz(1), mpz(4), mpz(9)]
     """
-    workers = min(workers or available(), count)
+    workers = min(workers or machine.cores(), count)
     if workers < 2 or count < WORTH_A_FORK or not hasattr(os, "fork"):
         return list(work(0, count))
     return Batch(work, count, width=width, workers=workers).result()

@@ -19,7 +19,7 @@ from math import ceil
 import gmpy2
 from gmpy2 import mpz
 
-from tacit import check
+from tacit import check, machine
 from tacit.errors import KeyRefused
 from tacit.protect import cores
 from tacit.protect.paillier import PublicKey
@@ -112,7 +112,7 @@ class Randomisers:
         check.at_least(1, expected=expected)
         if secret is not None and secret.public != public:
             raise KeyRefused("The secret key does not belong to the public key: take both from the same folder.")
-        self.public, self.workers, self._secret = public, workers or cores.available(), secret
+        self.public, self.workers, self._secret = public, workers or machine.cores(), secret
         self._expected = expected
         self._table: FixedBase | SplitBase | None = None
         self._empty()

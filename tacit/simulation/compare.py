@@ -5,7 +5,6 @@ its own; what several runs on the same data spend together is more, and is not c
 """
 
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from tacit.compare.pool import run_all
 from tacit.compare.results import Row, rows_of
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
+from tacit.machine import cores
 from tacit.report.page import write_page
 
 
@@ -43,7 +43,7 @@ def compare(
     that fails has its sentence in `row.runs`, and the others go on. Raises BadInput or RunExists before anything starts.
     """
     folder, values = Path(out), plain(experiment)
-    jobs = _cores() if jobs is None else jobs
+    jobs = cores() if jobs is None else jobs
     check.at_least(1, jobs=jobs)
     refuse_taken(folder, resume=resume, force=force)
     cells = expand(values, vary, seeds=seeds)
@@ -78,10 +78,6 @@ def plain(experiment: Experiment | Mapping[str, Any]) -> dict[str, Any]:
             raise BadInput(f"Expected {section} to be a table of settings, got {part!r}.")
         values[section] = {key: value for key, value in part.items() if value is not None}
     return values
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 def _dumped(part: BaseModel) -> dict[str, Any]:

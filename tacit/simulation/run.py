@@ -2,7 +2,6 @@
 
 import datetime
 import json
-import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -30,6 +29,7 @@ from tacit.engine.trainers.overheard import Hear, overheard
 from tacit.engine.trainers.processes import Trainer
 from tacit.errors import BadInput, TrainingDiverged
 from tacit.experiment import Experiment
+from tacit.machine import cores
 from tacit.personal import everybody
 from tacit.privacy.ledger.before import NOTHING, Before, noted, read
 from tacit.report.planned import refuse_spent
@@ -178,9 +178,7 @@ def _trainer(parts: Parts, stack: ExitStack) -> Trainer:
             raise BadInput(
                 f"This run began with clients that train at once, and they cannot ({error}): start anew."
             ) from None
-    workers = (
-        min(experiment.run.workers or len(os.sched_getaffinity(0)), parts.cohort) if sys.platform == "linux" else 1
-    )
+    workers = min(experiment.run.workers or cores(), parts.cohort) if sys.platform == "linux" else 1
     if workers == 1 or experiment.run.device != "cpu":
         return make.alone(parts)
     pool = make.side_by_side(parts, workers=workers)

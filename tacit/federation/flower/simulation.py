@@ -25,6 +25,7 @@ from tacit.engine.trainers.processes import Reply, Trainer
 from tacit.errors import BadInput, TacitError
 from tacit.federation.flower.gather import POLL_SECONDS, gather
 from tacit.federation.flower.messages import answer, read
+from tacit.machine import cores
 from tacit.privacy.ledger.before import recorded
 
 SECONDS = 3600.0  # for a round: a client that takes longer is lost, and the run with it
@@ -44,7 +45,7 @@ class OnRay:
         _require_ray()
         self._jobs: queue.Queue[Any] = queue.Queue()
         self._done: queue.Queue[Any] = queue.Queue()
-        workers = parts.experiment.run.workers or len(os.sched_getaffinity(0))
+        workers = parts.experiment.run.workers or cores()
         arguments = (
             client_app(parts.experiment.toml(), parts.releases.digest, json.dumps(parts.before.record())),
             self._server(),

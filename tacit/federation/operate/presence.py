@@ -1,10 +1,10 @@
 """One process answers for a site. It knows whether the one before it died without leaving."""
 
-import fcntl
 import os
 from pathlib import Path
 
 from tacit.errors import BadInput
+from tacit.machine import lock
 
 LOCK = ".site.lock"
 BOOT = Path("/proc/sys/kernel/random/boot_id")
@@ -21,7 +21,7 @@ def lock_folder(folder: Path) -> bool:
     """
     file = os.open(folder / LOCK, os.O_CREAT | os.O_RDWR, 0o600)  # stays open: closing it would free the lock
     try:
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock(file)
     except OSError:
         os.close(file)
         raise BadInput(f"Another process answers for the site in {folder}: stop it first.") from None

@@ -5,12 +5,12 @@ data. What lies where is `layout`'s.
 """
 
 import contextlib
-import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from tacit.federation.site.layout import LOCK
+from tacit.machine import locked
 
 FOLDER, FILE = 0o700, 0o600
 OTHERS = 0o077
@@ -94,8 +94,8 @@ def alone(folder: Path) -> Iterator[None]:
     """
     file = os.open(folder / LOCK, os.O_CREAT | os.O_RDWR, FILE)
     try:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+        with locked(file):
+            yield
     finally:
         os.close(file)
 

@@ -8,7 +8,6 @@ Guarantee: whoever puts back an older copy of a ledger, to spend a budget twice,
 replaces the ledger and all its marks is not noticed.
 """
 
-import fcntl
 import hashlib
 import json
 import os
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tacit.errors import LedgerError
+from tacit.machine import locked
 
 if TYPE_CHECKING:
     from tacit.privacy.ledger.view import RunView
@@ -44,8 +44,7 @@ def write(path: Path, number: int, link: str) -> None:
     Raises: OSError where it cannot be written, LedgerError where the mark that is there cannot be read.
     """
     lock = os.open(path.with_name(f".{path.name}.lock"), os.O_WRONLY | os.O_CREAT, 0o600)
-    with os.fdopen(lock, "w") as turn:
-        fcntl.flock(turn, fcntl.LOCK_EX)
+    with os.fdopen(lock, "w") as turn, locked(turn.fileno()):
         known = read(path)
         if known is not None and known[0] > number:
             return
