@@ -1,6 +1,11 @@
 """TensorBoard and MLflow get every round once, with its epsilon, also after a run was stopped and resumed. No log costs a run."""
 
 import csv
+import json
+import re
+import struct
+import time
+from collections import defaultdict
 
 import pytest
 from report_runs import Stop, changed
@@ -69,6 +74,73 @@ def test_mlflow_has_one_run_with_every_round_once_and_its_epsilon(tmp_path, how,
         logged = client.get_metric_history(found.info.run_id, key)
         assert [one.step for one in logged] == [0, 1, 2, 3, 4, 5]
         assert [one.value for one in logged] == pytest.approx([row[key] for row in history.records()])
+
+
+def name_of(folder):
+    return json.loads((folder / "run.json").read_text("utf-8"))["run"]
+
+
+def read(file, kind):
+    """The records of a file by their type."""
+    found = defaultdict(list)
+    for data in logged(file.read_bytes()):
+        record = kind()
+        record.ParseFromString(data)
+        found[record.WhichOneof("record_type")].append(record)
+    return found
+
+
+def logged(raw, *, block=1 << 15):
+    """The records of a log as LevelDB writes them, behind a head of 7 bytes."""
+    at, whole = 7, b""
+    while at + 7 <= len(raw):
+        if block - at % block < 7:
+            at += block - at % block
+            continue
+        _, size, kind = struct.unpack("<IHB", raw[at : at + 7])
+        whole, at = whole + raw[at + 7 : at + 7 + size], at + 7 + size
+        if kind in (1, 4):  # full, last
+            yield whole
+            whole = b""
+
+
+@pytest.mark.parametrize("how", [run, interrupted])
+def test_prometheus_has_the_last_round_and_what_became_of_the_run_in_its_text_format(tmp_path, how):
+    history = how(tmp_path / "run", "prometheus")
+    lines = (tmp_path / "run" / "metrics.prom").read_text("utf-8").splitlines()
+    found = {}
+    for kind, sample in zip(lines[::2], lines[1::2], strict=True):
+        name, labels, value = re.fullmatch(r"(tacit_\w+)\{(.*)\} (\S+)", sample).groups()
+        assert kind == f"# TYPE {name} gauge"
+        assert labels == f'run="{name_of(tmp_path / "run")}",experiment="small"'
+        assert name not in found
+        found[name] = float(value)
+    last = history.records()[-1]
+    assert found["tacit_round"] == 5
+    assert found["tacit_finished"] == 1
+    for key in ("accuracy", EPSILON):
+        assert found[f"tacit_{key}"] == pytest.approx(last[key], rel=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("how", [run, interrupted])
+def test_weights_and_biases_gets_every_round_once_and_stays_offline(tmp_path, how, monkeypatch):
+    pytest.importorskip("wandb", reason='Weights & Biases is not installed (pip install "tacit[wandb]")')
+    from wandb.proto import wandb_internal_pb2
+
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    history = how(tmp_path / "run", "wandb")
+    newest = max((tmp_path / "run" / "wandb").glob("offline-run-*/*.wandb"), key=lambda path: path.stat().st_mtime_ns)
+    rows, until = {}, time.monotonic() + 60
+    while "exit" not in (records := dict(read(newest, wandb_internal_pb2.Record))):  # its own process writes the file
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    for record in records["history"]:
+        values = {item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
+        rows[values["_step"]] = values
+    assert sorted(rows) == [0, 1, 2, 3, 4, 5]
+    for key in ("accuracy", EPSILON):
+        assert [rows[step][key] for step in sorted(rows)] == pytest.approx([row[key] for row in history.records()])
 
 
 def test_a_missing_package_is_said_with_its_command_before_anything_runs(tmp_path, monkeypatch):

@@ -1,0 +1,48 @@
+"""`wandb`: Weights & Biases. Offline in `<run>/wandb` unless WANDB_MODE says otherwise; `wandb sync` sends it when you choose to.
+
+A resumed run writes its past again under the same id, each round at its own step.
+"""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tacit.report.writers import Facts, numbers
+
+
+class wandb:
+    """One run there."""
+
+    wants = "wandb"
+
+    def __init__(self, folder: Path, facts: Facts):
+        self._folder, self._facts, self._run = folder, facts, None
+
+    def past(self, records: Sequence[dict[str, Any]]) -> None:
+        import wandb  # pyright: ignore[reportMissingImports]
+
+        self._run: Any = wandb.init(
+            project="tacit",
+            name=self._facts.name,
+            id=self._facts.run,
+            dir=str(self._folder),
+            mode=os.environ.get("WANDB_MODE", "offline"),
+            config=self._facts.settings,
+            settings=wandb.Settings(silent=True, console="off", save_code=False, disable_git=True),
+        )
+        for record in records:
+            self.round(record)
+
+    def round(self, record: dict[str, Any]) -> None:
+        self._run.log(numbers(record), step=record["round"])
+
+    def finish(self, summary: dict[str, Any]) -> None:
+        self._run.summary["guarantee"] = summary["sentence"]
+        metric = f"test_{summary['metric']}"
+        if summary[metric] is not None:
+            self._run.summary[f"final_{metric}"] = summary[metric]
+
+    def close(self) -> None:
+        if self._run is not None:
+            self._run.finish()
