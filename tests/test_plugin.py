@@ -140,7 +140,7 @@ WRONG = {
         "metric.choose = 'somebody:moody' cannot be computed on these test rows (RuntimeError: not today)."
     ),
     "run.writers=['tensorbord']": (
-        "Expected run.writers to be one of mlflow, tensorboard or package.module:name; got 'tensorbord'."
+        "Expected run.writers to be one of mlflow, prometheus, tensorboard, wandb or package.module:name; got 'tensorbord'."
         " Did you mean 'tensorboard'?"
     ),
 }

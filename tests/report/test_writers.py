@@ -152,7 +152,7 @@ def test_a_missing_package_is_said_with_its_command_before_anything_runs(tmp_pat
 
 def test_a_writer_that_does_not_exist_and_one_named_twice_are_refused(tmp_path):
     with pytest.raises(BadInput, match="tensorboard"):
-        run(tmp_path / "run", "wandb")
+        run(tmp_path / "run", "neptune")
     with pytest.raises(BadInput, match=r"each of run\.writers once"):
         changed(run={"writers": ["mlflow", "mlflow"]})
 
