@@ -116,11 +116,15 @@ def test_a_client_left_without_rows_to_train_on_is_named():
 
 
 @pytest.mark.parametrize("changes", [{}, {"personal": {}}], ids=["adapted", "kept only"])
-def test_a_deployment_refuses_own_models_for_now(changes):
+def test_a_server_can_neither_ask_for_own_models_nor_forbid_them(changes):
     parts = build(asked(**changes))
-    with pytest.raises(BadInput, match="are for simulations: leave them out of a deployment"):
+    with pytest.raises(
+        BadInput, match=r"each site's own choice: leave them out, and set \[personal\] in the site.toml"
+    ):
         assemble(parts.experiment, parts.dataset, parts.population, elsewhere=True)
-    with pytest.raises(BadInput, match="are for simulations: leave them out of a deployment"):
+    with pytest.raises(
+        BadInput, match=r"each site's own choice: leave them out, and set \[personal\] in the site.toml"
+    ):
         deployable(parts.experiment, "5", trial=True)  # before a folder is made
 
 
@@ -210,6 +214,8 @@ def test_everybody_adapts_under_central_dp_whoever_was_drawn(tmp_path):
     history = tacit.run(experiment, out=tmp_path / "run", page=False)
     assert len(json.loads((tmp_path / "run" / "personal.json").read_text())["clients"]) == 5
     assert history.summary["personal"]["metrics"]["accuracy"]["clients"] == 5
+    said = dict(in_words(history.summary["personal"]))["own models"]
+    assert "every client adapts, whether it was drawn or not" in said
 
 
 @pytest.mark.parametrize(
