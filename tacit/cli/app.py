@@ -149,7 +149,9 @@ def report_command(
 
 @app.command("predict")
 def predict_command(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run that has ended.")],
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="The folder of a run that has ended, or of a deployed site.")
+    ],
     rows: Annotated[
         Path, typer.Argument(metavar="CSV", help="New rows; their labels, if they have any, are compared.")
     ],
@@ -157,11 +159,15 @@ def predict_command(
     trust: Annotated[
         bool, typer.Option("--trust", help="Import the model's own code, where the run names some.")
     ] = False,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", help="Of a site: common or own; the better by its held-out rows unless said."),
+    ] = None,
 ) -> None:
     """Predict new rows with a run's model: a label and the probability of each class for every row."""
     from tacit.cli.predict import command
 
-    command(run, rows, out=out, trust=trust)
+    command(run, rows, out=out, trust=trust, model=model)
 
 
 @app.command("plan")

@@ -103,8 +103,27 @@ def server_command(
 @app.command("site")
 def site_command(
     folder: Annotated[Path, typer.Argument(metavar="SITE", help="The site's folder.", show_default=False)],
+    adapt: Annotated[
+        bool, typer.Option("--adapt", help="Do not join: make the site's own models that are due, and compare.")
+    ] = False,
+    evaluate: Annotated[
+        Path | None, typer.Option("--evaluate", metavar="FILE", help="Do not join: compare its models on new rows.")
+    ] = None,
+    publish_personal: Annotated[
+        bool,
+        typer.Option("--publish-personal", help="Do not join: train a noised own model, and pay for it."),
+    ] = False,
+    epsilon: Annotated[
+        float | None, typer.Option(help="What a published model costs; all that is left unless said.")
+    ] = None,
+    run: Annotated[str | None, typer.Option(help="Which run's models; the newest unless said.")] = None,
 ) -> None:
-    """Join the server as one site, and answer until stopped."""
+    """Join the server as one site, and answer until stopped; or, with an option, work on the site's own models at home."""
+    if adapt or evaluate is not None or publish_personal or epsilon is not None or run is not None:
+        from tacit.cli.at_home import command
+
+        command(folder, adapt=adapt, evaluate=evaluate, publish=publish_personal, epsilon=epsilon, run=run)
+        return
     from tacit.federation.operate.lean import be_lean
 
     be_lean()  # before the imports that it spares

@@ -7,14 +7,15 @@ from pathlib import Path
 
 import typer
 
-from tacit import plugin
+from tacit import check, plugin
 from tacit.engine.folder import replace
 from tacit.errors import BadInput
+from tacit.federation.site.taken import taken
 from tacit.predict.csv_predictions import predict_file
 from tacit.predict.load import load
 
 
-def command(run: Path, rows: Path, *, out: Path | None, trust: bool) -> None:
+def command(run: Path, rows: Path, *, out: Path | None, trust: bool, model: str | None = None) -> None:
     """Predicts a file and writes the whole result or nothing. Raises BadInput in one sentence."""
     if trust:
         plugin.search_here()
@@ -24,6 +25,8 @@ def command(run: Path, rows: Path, *, out: Path | None, trust: bool) -> None:
         raise BadInput(f"{out} exists already: choose another --out, or remove it.")
     if out is not None and not out.parent.is_dir():
         raise BadInput(f"{out.parent} is no folder: make it, or choose another --out.")
+    check.one_of(("common", "own"), **{"--model": model or "own"})
+    run, which = taken(run, model)
     predictor = load(run, trust=trust)
     with tempfile.TemporaryFile("w+", encoding="utf-8", newline="") as file:
         told = predict_file(predictor, rows, file)
@@ -32,7 +35,7 @@ def command(run: Path, rows: Path, *, out: Path | None, trust: bool) -> None:
             shutil.copyfileobj(file, sys.stdout)
         else:
             replace(out, file.read().encode())
-    for sentence in told.sentences():
+    for sentence in (*(which,) * bool(which), *told.sentences()):
         typer.echo(sentence, err=True)
     if out is not None:
         typer.echo(f"Predictions: {out}", err=True)

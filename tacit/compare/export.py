@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tacit.compare import at_home
 from tacit.compare.results import Row, Run, units
 from tacit.compare.table import markdown
 from tacit.compare.values import text
@@ -47,6 +48,7 @@ def run_record(run: Run, known: Sequence[str], *, metric: str) -> dict[str, Any]
     known_score = (run.score, run.final) if run.summary else (None, None)
     record |= dict(zip((f"{metric}_last_10", f"{metric}_final"), known_score, strict=True))
     record |= {} if run.backdoor is None else {f"{BACKDOOR}_last_10": run.backdoor}
+    record |= at_home.run_record(run, metric=metric)
     record |= {key: summary.get(key) for key in COPIED}
     record |= {f"noise_multiplier_{which}": noise.get(which) for which in ("min", "median", "max")}
     record |= {key: promise.get(key) for key in ("unit", "adversary", "relation", "delta")}
@@ -69,6 +71,7 @@ def row_record(row: Row) -> dict[str, Any]:
         f"{metric}_last_10_interval": score.interval if score else None,
         f"{metric}_final": final.mean if final else None,
         f"{metric}_final_interval": final.interval if final else None,
+        **at_home.record(row),
         **_attacks(row),
         **{key: value if row.ended else None for key, value in means.items()},
         "guarantee": {key: promise[key] for key in ("unit", "adversary", "relation", "delta", "epsilon")}

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tacit import metrics
+from tacit.compare import at_home
 from tacit.compare.results import CONFIDENCE, FEWEST_SEEDS, Estimate, Row, last_rounds, lengths, statement, units
 from tacit.compare.values import headings, short, size, text
 from tacit.malicious import BADGE
@@ -27,6 +28,7 @@ def columns(rows: Sequence[Row]) -> list[Column]:
     ]
     found = found or [("experiment", [row.cell.label for row in rows])]
     found.append((f"{metrics.words(rows[0].metric)} ({last_rounds(lengths(rows))})", [score(row) for row in rows]))
+    found += at_home.columns(rows)
     found += [(f"{name}*", [with_interval(row.attacks.get(name)) for row in rows]) for name in attacked(rows)]
     found += [(f"epsilon spent per {unit}", [_epsilon(row, unit) for row in rows]) for unit in units(rows)]
     if len(statements(rows)) > 1:
@@ -51,6 +53,7 @@ def notes(rows: Sequence[Row]) -> list[str]:
     """What must be read with the table, a sentence each."""
     name = metrics.words(rows[0].metric)
     said = [f"{name[0].upper()}{name[1:]}: {_over(rows[0])} That of the final models is in table.csv."]
+    said += at_home.notes(rows)
     if attacked(rows):
         said.append(
             f"* {ATTACKED}: measured on a simulation, {BADGE}; an epsilon is about honest clients. Clipping does nearly all of the"

@@ -3,17 +3,20 @@
 import math
 from collections.abc import Callable
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
+from torch import nn
 
 from tacit import metrics
 from tacit.build.parts import Parts
-from tacit.data.dataset import IGNORED
+from tacit.data.dataset import IGNORED, Dataset
+from tacit.experiment import Experiment
+from tacit.losses import Losses
 from tacit.metrics import Answers, Metric
 from tacit.metrics._per_class import per_class
-from tacit.tasks import chosen
+from tacit.tasks import Task, chosen
 from tacit.train.frozen import training
 
 MOST_CLASSES = 30  # of a matrix that people can read
@@ -21,6 +24,25 @@ CHUNK = 1000  # rows at a time, so that activations stay in the cache
 ON_DEVICE = 1 << 25  # bytes of rows at a time on an accelerator
 BACKDOOR = "backdoor_accuracy"  # of a round's record, where clients are malicious
 WORTH_THREADS = 2e7  # rows x parameters: below, waking threads costs more than they do
+
+
+class Judging(Protocol):
+    """What it takes to judge parameters: a run's `Parts` have it, and so has a site that has a model and no run."""
+
+    @property
+    def experiment(self) -> Experiment: ...
+    @property
+    def dataset(self) -> Dataset: ...
+    @property
+    def task(self) -> Task: ...
+    @property
+    def losses(self) -> Losses: ...
+    @property
+    def model(self) -> nn.Module: ...
+    @property
+    def theta(self) -> torch.Tensor: ...
+    @property
+    def threads(self) -> int: ...
 
 
 def evaluate(parts: Parts, params: torch.Tensor) -> dict[str, float]:
@@ -61,12 +83,14 @@ def answers(parts: Parts, params: torch.Tensor) -> tuple[Answers, float]:
     return answers_to(parts, params, *parts.test_rows)
 
 
-def answers_to(parts: Parts, params: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> tuple[Answers, float]:
+def answers_to(parts: Judging, params: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> tuple[Answers, float]:
     """What the model answers to some rows, and its mean loss."""
     return _asked(parts, params, x, y)()
 
 
-def _asked(parts: Parts, params: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> Callable[[], tuple[Answers, float]]:
+def _asked(
+    parts: Judging, params: torch.Tensor, x: torch.Tensor, y: torch.Tensor
+) -> Callable[[], tuple[Answers, float]]:
     """Has some rows answered; what is returned waits for it."""
     before = torch.get_num_threads()
     size = sum(parameter.numel() for parameter in parts.model.parameters())
@@ -108,7 +132,7 @@ def classes_measured(found: Answers) -> list[dict[str, Any]]:
 
 @torch.inference_mode()
 def _answers(
-    parts: Parts, params: torch.Tensor, x: torch.Tensor, y: torch.Tensor
+    parts: Judging, params: torch.Tensor, x: torch.Tensor, y: torch.Tensor
 ) -> Callable[[], tuple[Answers, float]]:
     model, task = parts.model, parts.task
     parts.theta.copy_(params)
@@ -130,7 +154,7 @@ def _at_once(x: torch.Tensor, device: torch.device) -> int:
     return max(CHUNK, most)
 
 
-def answered(parts: Parts, predictions: np.ndarray, y: torch.Tensor) -> Answers:
+def answered(parts: Judging, predictions: np.ndarray, y: torch.Tensor) -> Answers:
     """Predictions beside their targets. Of tokens each position is one answer, but for those that are not counted."""
     kind, names, targets = parts.experiment.task.kind, parts.dataset.class_names, y.cpu().numpy()
     if targets.ndim == 1 or y.is_floating_point():

@@ -40,6 +40,6 @@ def refuse_deployed(experiment: "Experiment") -> None:
     """Refuses own models, and rows kept for them, where clients are sites of their own. Raises BadInput."""
     if experiment.personal.kind is not None or experiment.data.own_share is not None:
         raise BadInput(
-            "Own models ([personal], data.own_share) are for simulations: leave them out of a deployment, where a site judges the"
-            " common model on rows of its own by held_out in site.toml."
+            "In a deployment own models ([personal], data.own_share) are each site's own choice: leave them out, and set [personal]"
+            " in the site.toml of whoever wants them."
         )

@@ -12,6 +12,7 @@ from scipy.optimize import minimize
 from torch import nn
 
 from tacit.losses import Losses
+from tacit.personal import linear
 from tacit.train.flat import trainable
 
 CHUNK = 1000  # rows at a time
@@ -88,11 +89,16 @@ class Home:
         if math.isinf(strength):
             return centre.clone()
         middle, parameters = centre.double().cpu().numpy(), self._ready()
+        closed = linear.closed(self.model, self.losses, self.x, self.y)
+
+        def slope(w: np.ndarray) -> tuple[float, np.ndarray]:
+            value, gradient = self._slope(torch.from_numpy(w).to(centre), parameters)
+            return value, gradient.double().cpu().numpy()
 
         def objective(w: np.ndarray) -> tuple[float, np.ndarray]:
-            value, gradient = self._slope(torch.from_numpy(w).to(centre), parameters)
+            value, gradient = (closed or slope)(w)
             away = w - middle
-            return value + strength / 2 * float(away @ away), gradient.double().cpu().numpy() + strength * away
+            return value + strength / 2 * float(away @ away), gradient + strength * away
 
         first = start.double().cpu().numpy()
         limits = {"maxiter": MOST_STEPS, "ftol": FLAT, "gtol": LEVEL}

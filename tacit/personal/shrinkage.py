@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch.func import functional_call, grad, vmap
 
+from tacit.personal import linear
 from tacit.personal.home import Adapted, Home
 from tacit.train.flat import blocks, trainable, views
 
@@ -31,18 +32,18 @@ MOST_ROWS = 1000  # of gradients: their products are a square of that side
 
 def adapt(home: Home, centre: torch.Tensor) -> Adapted:
     """The client's own model with its lambda (None: no end), t, and how many parameters the rows determine."""
-    best, most = (centre, math.inf, 0.0, 0.0), evidence(home, home.size * home.loss(centre), 0.0)
+    best, most = (centre, math.inf, 0.0, np.zeros((1, 1))), evidence(home, home.size * home.loss(centre), 0.0)
     w = centre
     for strength in STRENGTHS:
         w = home.fit(w, centre=centre, strength=strength)
         away = float((w - centre).double().square().sum())
-        total, spectrum = home.size * (home.loss(w) + strength / 2 * away), curvatures(home, w)
-        found = evidence(home, total, float(np.log1p(spectrum / strength).sum()))
+        total, squares = home.size * (home.loss(w) + strength / 2 * away), products(home, w)
+        found = evidence(home, total, float(np.linalg.slogdet(np.eye(len(squares)) + squares / strength)[1]))
         if found > most:
-            determined = float((spectrum / (spectrum + strength)).sum())
-            best, most = (w, strength, _scale(home, total) / (home.size * strength), determined), found
-    w, strength, t, determined = best
-    told = {"variance": t, "determined": determined}
+            best, most = (w, strength, _scale(home, total) / (home.size * strength), squares), found
+    w, strength, t, squares = best
+    spectrum = _spectrum(squares)
+    told = {"variance": t, "determined": float((spectrum / (spectrum + strength)).sum())}
     return Adapted(w, {"strength": strength if math.isfinite(strength) else None, **told}, -most)
 
 
@@ -58,9 +59,18 @@ def evidence(home: Home, total: float, logarithms: float) -> float:
 
 
 def curvatures(home: Home, vector: torch.Tensor) -> np.ndarray:
-    """The eigenvalues above zero of the mean loss's Fisher information, from gradients at targets that the model itself draws.
+    """The eigenvalues above zero of the mean loss's Fisher information."""
+    return _spectrum(products(home, vector))
 
-    Those of G'G/n are those of GG'/n, [rows, rows], so that no matrix is as large as the model squared.
+
+def _spectrum(squares: np.ndarray) -> np.ndarray:
+    return np.maximum(np.linalg.eigvalsh(squares), 0.0)
+
+
+def products(home: Home, vector: torch.Tensor) -> np.ndarray:
+    """GG'/n, [rows, rows], of gradients at targets that the model itself draws.
+
+    Its eigenvalues above zero are those of G'G/n, the Fisher information, so that no matrix is as large as the model squared.
     """
     home.theta.copy_(vector)
     rng = torch.Generator().manual_seed(home.seed)
@@ -71,9 +81,11 @@ def curvatures(home: Home, vector: torch.Tensor) -> np.ndarray:
     home.model.eval()
     with torch.no_grad():
         targets = _drawn(home.model(x).cpu(), home.task, home.y, rng).to(x.device)
-    gradients = _gradients(home, vector, x, targets)
-    products = (gradients @ gradients.T).double().cpu().numpy() / len(gradients)
-    return np.maximum(np.linalg.eigvalsh(products), 0.0)
+    found = linear.products(home.model, home.losses, x, targets, vector)
+    if found is None:
+        gradients = _gradients(home, vector, x, targets)
+        found = (gradients @ gradients.T).double().cpu().numpy()
+    return found / len(x)
 
 
 def _gradients(home: Home, vector: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

@@ -220,3 +220,48 @@ def test_short_runs_say_over_which_rounds_the_mean_goes(made, rounds, words):
     rows = made({"privacy.epsilon": [3, 5]}, rounds=rounds)
     assert f"accuracy ({words})" in dict(table.columns(rows))
     assert figures.by_cell(rows).axes[0].get_xlabel() == f"test accuracy, mean of the {words}"
+
+
+def at_home(value, width=0.01):
+    """What a run's summary says of own models."""
+
+    def one(of):
+        return {"value": of, "interval": [of - width, of + width]}
+
+    models = {"alone": one(value - 0.02), "common": one(value - 0.1), "own": one(value)}
+    by = {**models, "own_less_alone": one(0.02), "own_less_common": one(0.1), "rows": 30, "clients": 4}
+    return {"metric": "accuracy", "metrics": {"accuracy": by, "log_loss": {}}}
+
+
+def with_own_models(rows, *values):
+    """The rows with own models in every run of the first cell."""
+    first = rows[0]
+    runs = tuple(
+        replace(run, summary=run.summary | {"personal": at_home(value)})
+        for run, value in zip(first.runs, values, strict=True)
+    )
+    return [replace(first, runs=runs), *rows[1:]]
+
+
+def test_own_models_have_columns_with_their_paired_differences_and_say_whose_numbers_they_are(made):
+    rows = with_own_models(made({"aggregate.rule": ["mean", "pfa"]}), 0.9, 0.92, 0.94)
+    found = dict(table.columns(rows))
+    wide = estimate([0.9, 0.92, 0.94]).interval
+    assert found["own†"] == [f"0.9200 ± {wide:.4f}", "–"]
+    assert found["own − alone†"] == ["+0.0200 ± 0.0000", "–"]
+    assert list(found).index("own − common†") < list(found).index("up")
+    assert any("paired" in note and "not covered by epsilon" in note for note in table.notes(rows))
+    cell = files.record(rows)[0]
+    assert cell["accuracy_at_home_own"] == pytest.approx(0.92)
+    assert cell["accuracy_at_home_own_less_common"] == pytest.approx(0.1)
+    assert cell["seeds"][1]["accuracy_at_home_own_low"] == pytest.approx(0.91)
+    assert "accuracy_at_home_own" not in files.record(rows)[1]
+
+
+def test_one_seed_has_the_interval_over_its_kept_rows_and_without_own_models_there_are_no_columns(made):
+    rows = with_own_models(made({"aggregate.rule": ["mean"]}, seeds=1), 0.9)
+    assert dict(table.columns(rows))["own − common†"] == ["+0.1000 (+0.0900 to +0.1100)"]
+    assert any("interval over kept rows" in note for note in table.notes(rows))
+    plain = made({"aggregate.rule": ["mean"]})
+    assert not [name for name, _ in table.columns(plain) if "†" in name]
+    assert not [note for note in table.notes(plain) if "†" in note]

@@ -6,6 +6,7 @@ import math
 import pickle
 import runpy
 import shutil
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,10 +23,11 @@ from tacit.data.row_hashes import coins
 from tacit.engine.wire import pack, size_of
 from tacit.errors import BadData, BadInput, Refused
 from tacit.federation.operate.init import deployable
+from tacit.losses.binary_cross_entropy import binary_cross_entropy
 from tacit.losses.cross_entropy import cross_entropy
 from tacit.losses.squared import squared
 from tacit.metrics import Answers
-from tacit.personal import finetune, head, mean_regularised, shrinkage
+from tacit.personal import finetune, head, linear, mean_regularised, shrinkage
 from tacit.personal.everybody import in_words
 from tacit.personal.home import Home
 from tacit.personal.own import Personal
@@ -116,11 +118,15 @@ def test_a_client_left_without_rows_to_train_on_is_named():
 
 
 @pytest.mark.parametrize("changes", [{}, {"personal": {}}], ids=["adapted", "kept only"])
-def test_a_deployment_refuses_own_models_for_now(changes):
+def test_a_server_can_neither_ask_for_own_models_nor_forbid_them(changes):
     parts = build(asked(**changes))
-    with pytest.raises(BadInput, match="are for simulations: leave them out of a deployment"):
+    with pytest.raises(
+        BadInput, match=r"each site's own choice: leave them out, and set \[personal\] in the site.toml"
+    ):
         assemble(parts.experiment, parts.dataset, parts.population, elsewhere=True)
-    with pytest.raises(BadInput, match="are for simulations: leave them out of a deployment"):
+    with pytest.raises(
+        BadInput, match=r"each site's own choice: leave them out, and set \[personal\] in the site.toml"
+    ):
         deployable(parts.experiment, "5", trial=True)  # before a folder is made
 
 
@@ -210,6 +216,8 @@ def test_everybody_adapts_under_central_dp_whoever_was_drawn(tmp_path):
     history = tacit.run(experiment, out=tmp_path / "run", page=False)
     assert len(json.loads((tmp_path / "run" / "personal.json").read_text())["clients"]) == 5
     assert history.summary["personal"]["metrics"]["accuracy"]["clients"] == 5
+    said = dict(in_words(history.summary["personal"]))["own models"]
+    assert "every client adapts, whether it was drawn or not" in said
 
 
 @pytest.mark.parametrize(
@@ -263,6 +271,48 @@ def test_a_ridge_is_the_minimiser_that_algebra_gives():
     left = 2 / 80 * x.T @ x + strength * torch.eye(6).double()
     right = 2 / 80 * x.T @ site.y.double() + strength * centre.double()
     assert torch.allclose(found.double(), torch.linalg.solve(left, right), atol=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("losses", "outputs", "targets"),
+    [
+        (cross_entropy, 3, torch.arange(40) % 3),
+        (partial(cross_entropy, class_weights=None), 3, torch.arange(40) % 3),
+        (binary_cross_entropy, 1, torch.arange(40) % 2),
+        (binary_cross_entropy, 4, (torch.arange(160).reshape(40, 4) % 3 == 0).float()),
+        (squared, 1, torch.linspace(-2, 2, 40)),
+        (squared, 2, torch.linspace(-2, 2, 80).reshape(40, 2)),
+    ],
+)
+def test_a_linear_layers_closed_form_is_what_autograd_gives(losses, outputs, targets):
+    torch.manual_seed(1)
+    model, x = nn.Sequential(nn.Flatten(), nn.Linear(6, outputs)), torch.randn(40, 2, 3)
+    site, w = Home(model, flatten(model), losses, x, targets), torch.randn(7 * outputs)
+    value, gradient = site.slope(w)
+    found = linear.closed(model, losses, x, targets)(w.double().numpy())
+    assert found[0] == pytest.approx(value, rel=1e-5)
+    assert np.allclose(found[1], gradient.numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_the_products_of_a_linear_layers_gradients_are_those_of_autograd(task, monkeypatch):
+    losses, outputs = (cross_entropy, 2) if task == "classification" else (squared, 1)
+    site = home(rows=30, task=task, losses=losses, model=nn.Linear(5, outputs))
+    fast = shrinkage.products(site, torch.linspace(-1, 1, 6 * outputs))
+    monkeypatch.setattr(linear, "products", lambda *_: None)
+    assert np.allclose(fast, shrinkage.products(site, torch.linspace(-1, 1, 6 * outputs)), atol=1e-5)
+
+
+def test_what_is_more_than_a_plain_linear_layer_has_no_closed_form():
+    x, y = torch.randn(4, 2), torch.tensor([0, 1, 0, 1])
+    weighted = partial(cross_entropy, class_weights=(1.0, 3.0))
+    deep = nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 2))
+    frozen = nn.Linear(2, 2)
+    frozen.bias.requires_grad_(False)
+    assert linear.closed(nn.Linear(2, 2), weighted, x, y) is None
+    assert linear.closed(deep, cross_entropy, x, y) is None
+    assert linear.closed(frozen, cross_entropy, x, y) is None
+    assert linear.closed(nn.Linear(2, 2), lambda outputs, targets: outputs[:, 0], x, y) is None
 
 
 def test_without_a_pull_it_is_the_own_optimum_and_with_a_boundless_one_the_common_model():

@@ -21,6 +21,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from tacit.federation.flower.client import respond
 from tacit.federation.flower.node import RETRY_SECONDS, FleetNode, NotLetIn, Task, passing
+from tacit.federation.operate.quiet import Quiet
 from tacit.federation.site.site import Site
 
 LOG = logging.getLogger("tacit.federation.site")
@@ -40,11 +41,18 @@ def answer_for(folder: Path, node: FleetNode) -> None:
     Assumes: the node has joined (`FleetNode.join`). Raises: as `answer`.
     """
     site = Site(folder)
-    answer(node, lambda message: respond(site, message))
+    with Quiet(folder) as quiet:
+        answer(node, lambda message: quiet.broken(lambda: respond(site, message)), idle=quiet.look)
 
 
-def answer(node: FleetNode, reply: Reply, *, stopped: Callable[[], bool] = lambda: False) -> None:
-    """Answers one message after the other until `stopped()`.
+def answer(
+    node: FleetNode,
+    reply: Reply,
+    *,
+    stopped: Callable[[], bool] = lambda: False,
+    idle: Callable[[], None] = lambda: None,
+) -> None:
+    """Answers one message after the other until `stopped()`; between two looks it calls `idle`.
 
     The content of each is fetched by a thread of its own: a server that was killed in the middle of a message announces what
     never comes, and the wait for it must not keep the site from the next message.
@@ -74,6 +82,7 @@ def answer(node: FleetNode, reply: Reply, *, stopped: Callable[[], bool] = lambd
             with contextlib.suppress(Empty):
                 _answer(node, reply, ready.get(timeout=pause))
                 last = time.monotonic()
+            idle()
         if heart.unknown:
             raise NotLetIn("the server does not know the node any more")
     finally:

@@ -16,6 +16,7 @@ from tacit.experiment.asking import PAID, SIDES, WORDS, shares
 from tacit.federation.operate.certificates import days_left
 from tacit.federation.operate.finding import Finding
 from tacit.federation.operate.processes import reach
+from tacit.federation.site.at_home import wanted
 from tacit.federation.site.consent import digest, refuse_beyond
 from tacit.federation.site.greeting import proposed
 from tacit.federation.site.layout import LEDGER, PROPOSAL
@@ -47,6 +48,7 @@ def site_findings(folder: Path, *, experiment: Experiment | None) -> Iterator[Fi
     """
     try:
         limits, settings = read_limits(folder), Site(folder).settings
+        own = wanted(settings).kind
         if experiment is not None:
             refuse_beyond(limits, experiment)
         paid = _spent(folder, limits)
@@ -56,6 +58,8 @@ def site_findings(folder: Path, *, experiment: Experiment | None) -> Iterator[Fi
     accepted = f", accepts {digest(experiment)[:12]}" if experiment is not None else ""
     name, budget = settings["name"], f"epsilon {limits.epsilon:g}, delta {limits.delta:g} per {limits.unit}"
     yield Finding(f"{name}: {budget}{paid}{accepted}")
+    if own is not None:
+        yield Finding(f"{name}: makes its own models by {own} when a run has ended, for itself; no server is told")
     yield from _asked(experiment, limits, name)
     yield from _weights(folder, experiment, settings)
     if experiment is None or experiment.data.name not in OWN_FILES or "examples" in settings:

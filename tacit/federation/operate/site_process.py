@@ -10,6 +10,7 @@ from tacit import plugin
 from tacit.errors import BadInput, TacitError
 from tacit.federation.operate.presence import lock_folder
 from tacit.federation.operate.private import MASK, close
+from tacit.federation.site.at_home import wanted
 from tacit.federation.site.layout import LOG
 from tacit.federation.site.limits import read_limits
 from tacit.federation.site.log import SPOKEN, Plain
@@ -36,6 +37,7 @@ def run_site(folder: Path) -> None:
     folder = folder.resolve()
     settings = Site(folder).settings
     read_limits(folder)
+    wanted(settings)  # now, because nothing that is wrong with it may be seen in an answer
     for name in ("node.key", "ca.crt"):
         if not (folder / name).is_file():
             raise BadInput(f"{folder / name} is missing: the site cannot prove who it is, or who the server is.")

@@ -12,6 +12,7 @@ from tacit.federation.operate.layout import CONNECTION, Federation
 from tacit.federation.operate.processes import Processes, alive, program
 from tacit.federation.operate.serve import LOOK_SECONDS, START_SECONDS, register, start_server
 from tacit.federation.operate.site_process import JOINED
+from tacit.federation.site.join import read_settings
 
 STARTING = 4  # sites that start at the same time
 JOIN_SECONDS = 120.0  # for so many of them to join
@@ -41,7 +42,20 @@ def up(federation: Federation, *, resume: bool, force: bool, tell: Tell, observe
         patience = JOIN_SECONDS * max(1.0, len(federation.sites) / STARTING)
         submit(federation, processes, resume=resume, force=force, **{"join-seconds": patience})
         tell("the run is submitted; waiting for the sites to join")
-        return follow(federation, processes, since=started, observe=observe)
+        summary = follow(federation, processes, since=started, observe=observe)
+    _adapt(federation, tell)
+    return summary
+
+
+def _adapt(federation: Federation, tell: Tell) -> None:
+    """Has every site make its own models where its site.toml asks for some: here the quiet that they wait for does not come."""
+    from tacit.federation.site.own_models import adapt_due  # only where a site wants it
+
+    for name in federation.sites:
+        folder = federation.site(name)
+        if "personal" in read_settings(folder):
+            adapt_due(folder)
+            tell(f"{name} has made its own models, for itself: tacit deploy site {folder} --adapt says what they give")
 
 
 def start_sites(federation: Federation, processes: Processes) -> None:

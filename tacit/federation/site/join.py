@@ -42,8 +42,19 @@ from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.wiring import Local
 from tacit.types import Budget, Client
 
-KEYS = ("name", "server", "data", "model", "device", "examples", "shape", "held_out", "canaries")  # of site.toml
-NO_TEXTS = ("examples", "shape", "held_out", "canaries")
+KEYS = (
+    "name",
+    "server",
+    "data",
+    "model",
+    "device",
+    "examples",
+    "shape",
+    "held_out",
+    "canaries",
+    "personal",
+)  # of site.toml
+NO_TEXTS = ("examples", "shape", "held_out", "canaries", "personal")
 MOST_WORDS = 500  # of a refusal that repeats parts of an experiment
 
 
@@ -173,8 +184,8 @@ def _steps(experiment: Experiment, rows: int) -> int:
 def read_settings(folder: Path) -> dict[str, Any]:
     """`site.toml`: the site's name, its server, where its rows and its model's weights are, and its device.
 
-    Guarantee: `name` is there, no key is unknown, and every value is a text but `examples`, `shape`, `held_out` and
-    `canaries`, which are checked where they are used.
+    Guarantee: `name` is there, no key is unknown, and every value is a text but `examples`, `shape`, `held_out`, `canaries` and
+    `personal`, which are checked where they are used: no word of `personal` decides whether a question is answered.
 
     Raises: BadInput, in one sentence that names the file and the key.
     """

@@ -19,7 +19,11 @@
     runs/RUN/round-N.answer               the same hash, then the answer
     runs/RUN/opened-GROUP/round-N.answer  the same for the site's part of opening the sum of GROUP's reports
     runs/RUN/counted-QUERY/               the same for the one question and the one answer of a query
-    runs/RUN/model/                       the model that the run left, with its encoder: `tacit predict` reads it
+    runs/RUN/model-common/                the model that the run left, with its encoder: `tacit predict` reads it
+    runs/RUN/model-own/, model-alone/     what the site made at home of it, and of the model before round 0: never for others
+    runs/RUN/comparison.json              what the site's held-out rows say of the three
+    runs/RUN/evaluated.jsonl              what new rows say of them
+    runs/RUN/model-published/             a noised own model that was paid for, with its promise: for whomever it is given to
 
 A run's folder keeps the newest round alone (`outbox`). The keys of encrypted sums are named in `key_files`, because a server has
 some too; those of the line to the server in `tacit.federation.operate`.
@@ -36,6 +40,8 @@ LEDGER, LOG, LOCK = "ledger.db", "log.jsonl", ".answer.lock"
 RUNS, AGREEMENT, PROMISE = "runs", "agreement.json", "promise.txt"
 HELD_OUT, RANGES = "held_out.jsonl", "ranges.json"
 CANARIES, COINS = "canaries.json", "canaries.secret"
+COMMON, OWN, ALONE, PUBLISHED = "common", "own", "alone", "published"  # models, in folders that begin with "model-"
+COMPARISON, EVALUATED = "comparison.json", "evaluated.jsonl"
 QUESTION, ANSWER = ".question", ".answer"
 COUNTED = "counted-"
 RUN_NAME = re.compile(r"[0-9a-f]{32}")  # it becomes a folder's name
@@ -57,9 +63,9 @@ def run_folder(site: Path, run: str) -> Path:
     return site / RUNS / run
 
 
-def model_folder(site: Path, run: str) -> Path:
-    """Where the model lies that a run left. Raises: Refused, as `run_folder`."""
-    return run_folder(site, run) / "model"
+def model_folder(site: Path, run: str, which: str = COMMON) -> Path:
+    """Where the model lies that a run left, or one that the site made of it. Raises: Refused, as `run_folder`."""
+    return run_folder(site, run) / f"model-{which}"
 
 
 def opened_folder(run: Path, group: str) -> Path:

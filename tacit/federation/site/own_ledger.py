@@ -10,8 +10,10 @@ from typing import Any
 
 from tacit.build.clients import population_id
 from tacit.build.parts import Parts
+from tacit.data.population import Population
 from tacit.engine.history import asked_by
 from tacit.errors import LedgerError
+from tacit.experiment import Experiment
 from tacit.federation.site import agreement, layout
 from tacit.federation.site.agreement import Agreement
 from tacit.federation.site.limits import Limits
@@ -35,12 +37,9 @@ def own_ledger(
     if not parts.plan.priced:
         return None
     experiment = parts.experiment
-    own = experiment.data.name in OWN_FILES
     ledger = Ledger(
         folder / layout.LEDGER,
-        population=f"{experiment.data.name}:{settings.get('data')}"
-        if own
-        else population_id(experiment, parts.population, elsewhere=parts.elsewhere),
+        population=population_of(experiment, settings, parts.population, elsewhere=parts.elsewhere),
         run=agreed.run,
         delta=limits.delta,
         rounds=experiment.train.rounds,
@@ -51,6 +50,13 @@ def own_ledger(
     )
     refuse_forgotten(folder, ledger)
     return ledger
+
+
+def population_of(experiment: Experiment, settings: dict[str, Any], population: Population, *, elsewhere: bool) -> str:
+    """What the site's ledger belongs to: its own data file, or its share of data that is dealt out."""
+    if experiment.data.name in OWN_FILES:
+        return f"{experiment.data.name}:{settings.get('data')}"
+    return population_id(experiment, population, elsewhere=elsewhere)
 
 
 def refuse_forgotten(folder: Path, ledger: Ledger) -> None:

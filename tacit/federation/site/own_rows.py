@@ -119,7 +119,7 @@ def public_rows(experiment: Experiment) -> Dataset:
         return load(experiment.data, seed=experiment.run.seed)
     if "test_path" not in experiment.data.options():
         return declared(cast(csv | npz, source(experiment.data)))
-    return _file(experiment, str(experiment.data.options()["test_path"]))
+    return file_rows(experiment, str(experiment.data.options()["test_path"]))
 
 
 def own_rows(experiment: Experiment, *, name: str, path: str | None) -> Dataset:
@@ -138,7 +138,7 @@ def own_rows(experiment: Experiment, *, name: str, path: str | None) -> Dataset:
             raise BadInput(
                 f"The site's data file {path} does not exist: put the rows there, or correct data in site.toml."
             )
-        return _without_test_rows(_file(experiment, path))
+        return _without_test_rows(file_rows(experiment, path))
     whole = experiment.data.model_copy(update={"held_out": None})  # which rows are held out is `without_held_out`'s
     dataset, _, population = clients(experiment.model_copy(update={"data": whole}))
     if name not in population.names:
@@ -199,8 +199,8 @@ def unseen_rows(experiment: Experiment, *, examples: int, shape: Sequence[int] |
     return Dataset(data.name, x, y, test_x, test_y, class_names)
 
 
-def _file(experiment: Experiment, path: str) -> Dataset:
-    """All rows of one file; as test rows it takes the same ones, because a reader wants some and a site has none."""
+def file_rows(experiment: Experiment, path: str) -> Dataset:
+    """All rows of one file of a site's; as test rows it takes the same ones, because a reader wants some and a site has none."""
     section = experiment.data.model_copy(update={"path": path, "test_path": path, "partition": "iid"})
     dataset = load(section, seed=experiment.run.seed)
     return replace(dataset, client=None, client_names=None)

@@ -112,7 +112,7 @@ def test_the_range_is_at_the_server_and_in_every_sites_model_and_rows_are_scaled
     assert any("ranges asked of 3 of 3 clients by noised histograms" in note for note in history.summary["notes"])
     told = history.summary["sites"]["epsilon"]
     assert all(0.9 * EPSILONS[name] < told[name] <= EPSILONS[name] for name in deployed.names)
-    model = tacit.load(deployed.site(0) / next(deployed.site(0).glob("runs/*/model")))
+    model = tacit.load(deployed.site(0) / next(deployed.site(0).glob("runs/*/model-common")))
     assert len(model.predict({"age": [50.0], "chol": [250.0]})) == 1
 
 

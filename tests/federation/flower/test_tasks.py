@@ -63,7 +63,7 @@ def test_sites_without_any_public_row_train_on_rows_of_the_declared_shape(tmp_pa
     assert any("there are no public test rows" in note for note in history.summary["notes"])
     assert history.summary["at_clients"]["answered"] == 3
     assert history.summary["at_clients"]["metric"] == "accuracy"
-    (model,) = (tmp_path / "coast").glob("runs/*/model")
+    (model,) = (tmp_path / "coast").glob("runs/*/model-common")
     assert len(tacit.load(model).predict(np.zeros((4, WIDTH), np.float32))) == 4
 
 

@@ -98,7 +98,7 @@ def test_hospitals_train_under_the_simulators_guarantee_and_spend_their_own_epsi
         assert 'rule = "random-effects"' in (place / "experiment.toml").read_text()
     assert sorted(history.summary["sites"]["have_the_model"]) == sorted(NAMES)
     for name in NAMES:
-        (kept,) = (federation.site(name) / "runs").glob("*/model")
+        (kept,) = (federation.site(name) / "runs").glob("*/model-common")
         assert same_model(kept, history.out)
         assert tacit.load(kept).encoder == tacit.load(history.out).encoder
 

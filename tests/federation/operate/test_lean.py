@@ -40,6 +40,7 @@ def test_a_site_does_not_hold_the_parts_of_packages_that_it_never_uses(tmp_path:
     unused = {"scipy.stats", "scipy.signal", "scipy.optimize", "dp_accounting.pld", "fastapi.applications"}
     assert {"torch", "dp_accounting", "dp_accounting.rdp", "fastapi"} <= loaded
     assert not unused & loaded
+    assert not [name for name in loaded if name.startswith("tacit.personal")], "who answers has no code for own models"
 
 
 def test_what_a_lean_process_left_out_is_there_when_it_is_asked_for() -> None:

@@ -420,7 +420,7 @@ def test_a_site_keeps_the_model_that_a_run_left_where_predict_reads_it(server):
     before = asking.charges()
     params = torch.randn(650, generator=torch.Generator().manual_seed(1))
     assert last_word(asking, params) == ({}, b"")
-    folder = asking.folder / "runs" / RUN / "model"
+    folder = asking.folder / "runs" / RUN / "model-common"
     predictor = tacit.load(folder)
     assert torch.equal(flatten(predictor.model), params)
     assert predictor.encoder.classes == tuple(map(str, range(10)))
@@ -444,7 +444,7 @@ def test_a_last_word_that_is_not_the_agreed_model_is_not_kept(server, params, wo
     refused(asking, words, last_word, asking, params)
     refused(asking, "cannot be read", asking.ask, b"no message", kind="keep", run=RUN)
     refused(asking, "exactly the parts", asking.ask, b"", kind="keep", run=RUN, round=3)
-    assert not (asking.folder / "runs" / RUN / "model").exists()
+    assert not (asking.folder / "runs" / RUN / "model-common").exists()
 
 
 def test_a_last_word_on_a_run_that_nobody_agreed_to_is_refused(server):

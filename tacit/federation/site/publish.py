@@ -1,0 +1,190 @@
+"""`tacit deploy site SITE --publish-personal`: a site's own model with noise, paid for, that may be given to others.
+
+An own model has no epsilon and stays (`own_models`). What may leave is trained apart: DP-SGD per record from the model that the run
+left, in one round of its own, whose noise and price are one object (`tacit.privacy.local`). Guarantee: the site's own ledger is
+charged on disk before a step is taken, and nothing is written before that; the budget pays for it together with all that the
+site's runs have sealed, or it is refused. No number of it is tuned on the site's rows: steps, rate and clip are the run's own.
+"""
+
+import math
+import uuid
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from safetensors.torch import save
+
+from tacit.build.parts import Parts, assemble
+from tacit.data import encoder_file
+from tacit.data.population import rows_mark
+from tacit.digest import mark
+from tacit.engine.history import FROZEN
+from tacit.engine.trainers import make
+from tacit.engine.wire import pack, unpack
+from tacit.errors import BadInput, BudgetExhausted, Refused
+from tacit.experiment import Experiment
+from tacit.experiment.asking import read_with
+from tacit.federation.site import layout, store
+from tacit.federation.site.at_home import MODEL, AtHome, at_home, newest
+from tacit.federation.site.join import read_experiment
+from tacit.federation.site.log import note
+from tacit.federation.site.own_ledger import population_of, refuse_forgotten
+from tacit.federation.site.own_rows import shape
+from tacit.federation.site.ranged import bound
+from tacit.federation.site.roster import Roster
+from tacit.privacy.guarantee import agreed, shown
+from tacit.privacy.ledger import witness
+from tacit.privacy.ledger.filter import ROUNDING
+from tacit.privacy.ledger.ledger import Ledger
+from tacit.train.flat import named
+from tacit.types import Budget, Client, Message
+
+CARRIED = (
+    "batch_size",
+    "sampling_rate",
+    "learning_rate",
+    "momentum",
+    "weight_decay",
+    "physical_batch",
+    "views",
+    "shift",
+)
+
+
+@dataclass(frozen=True)
+class Published:
+    """Where a noised model lies, and what is promised of it."""
+
+    folder: Path
+    epsilon: float
+    promise: str
+
+
+def publish(folder: Path, *, run: str | None = None, epsilon: float | None = None) -> Published:
+    """Trains a noised model of the site's rows and writes it with its promise; `epsilon` is all that is left unless said.
+
+    Raises: Refused or BudgetExhausted, in one sentence, where the budget is not per record or does not pay; BadInput where one
+    lies there already, and as `at_home`; LedgerError. Then nothing was written; after the charge a failure is spent.
+    """
+    home = at_home(folder, newest(folder, run))
+    target = layout.model_folder(folder, home.run, layout.PUBLISHED)
+    if (target / MODEL).exists():
+        raise BadInput(
+            f"{target} holds a published model: another one is another release, and is paid again; move it away first."
+        )
+    if home.limits.unit != "record":
+        raise Refused(
+            "A published model is noised per record, and this site's budget.toml is per client: it cannot pay for one."
+        )
+    name, x, y = home.settings["name"], home.dataset.x, home.dataset.y
+    released = uuid.uuid4().hex  # in the ledger it is a run of its own
+    budget = _budget(home, _ledger(home, released), epsilon)
+    parts, client = _parts(home, budget), Client(0, name, budget, x, y, rows_mark(x, y))
+    with store.alone(folder):
+        _pay(home, _ledger(home, released, most_epsilon=budget.epsilon), parts, client)
+    note(
+        folder,
+        verdict="charged",
+        text=f"A published model of this run is paid for: epsilon {shown(budget.epsilon)}.",
+        run=home.run,
+    )
+    return _written(home, parts, target, _trained(parts, client, home.vector()), budget)
+
+
+def _budget(home: AtHome, ledger: Ledger, epsilon: float | None) -> Budget:
+    """What the model may cost: epsilon as said or as left, and what is left of delta, at most a run's share of it."""
+    limits, before = home.limits, ledger.before(home.settings["name"], "record")
+    left, delta = limits.epsilon - before.epsilon, limits.delta - before.delta
+    said = (
+        f"The site's budget is epsilon {limits.epsilon:g}, delta {limits.delta:g} per record, and its runs have sealed"
+    )
+    if delta <= ROUNDING * limits.delta:
+        raise BudgetExhausted(
+            f"{said} all of delta: a published model needs a share of its own, so raise delta in budget.toml, or agree on runs with"
+            " privacy.delta_share."
+        )
+    if epsilon is not None and not (math.isfinite(epsilon) and epsilon > 0):
+        raise BadInput(f"Expected --epsilon above 0, got {epsilon:g}.")
+    if not math.isfinite(left) and epsilon is None:
+        raise BadInput(
+            "This site's budget.toml sets no limit: say what the published model may cost, as in --epsilon 1."
+        )
+    if left <= 0 or (epsilon or 0.0) > left:
+        what = "leaves nothing for a published model" if left <= 0 else f"does not pay for epsilon {epsilon:g}"
+        raise BudgetExhausted(f"{said} epsilon {shown(before.epsilon)}: that {what}.")
+    return Budget(left if epsilon is None else epsilon, min(delta, home.experiment.privacy.run_delta), "record")
+
+
+def _parts(home: AtHome, budget: Budget) -> Parts:
+    """The one release: as many steps as the run had, from its own model, under local DP per record."""
+    asked, train = home.experiment, home.experiment.train
+    rows = len(home.dataset.y)
+    rate = train.sampling_rate or min(1.0, train.batch / rows)
+    steps = math.ceil(train.local_epochs / rate) if train.local_epochs else train.steps
+    said, data = asked.said(), read_with(asked.data, bound(home.folder, home.run))
+    values = {
+        "name": asked.name,
+        "data": {key: value for key, value in data.model_dump(exclude_none=True).items() if key != "held_out"},
+        "model": said.get("model", {}),
+        "task": said.get("task", {}),
+        "train": {key: getattr(train, key) for key in CARRIED} | {"rounds": 1, "local_steps": train.rounds * steps},
+        "privacy": {"kind": "local", "unit": "record", "epsilon": budget.epsilon, "delta": budget.delta}
+        | {"clip": asked.privacy.clip, "accountant": asked.privacy.accountant},
+        "aggregate": {"rule": "mean"},
+        "run": {"seed": asked.run.seed, "randomness": "os"},
+    }
+    roster = Roster((home.settings["name"],), (rows,), (budget.epsilon,), budget.delta, "record")
+    return assemble(Experiment(**values), home.dataset, roster.population(shape(home.dataset)), own=0, elsewhere=True)
+
+
+def _ledger(home: AtHome, run: str, *, most_epsilon: float = math.inf) -> Ledger:
+    """The site's own ledger, for one release of a run of its own: no spare one is sealed."""
+    experiment = read_experiment(home.agreement.experiment)
+    everybody = Roster.of(home.agreement.roster).population(shape(home.dataset))
+    ledger = Ledger(
+        home.folder / layout.LEDGER,
+        population=population_of(experiment, home.settings, everybody, elsewhere=True),
+        run=run,
+        delta=home.limits.delta,
+        rounds=1,
+        most_epsilon=most_epsilon,
+        accountant=home.experiment.privacy.accountant,
+        spare=False,
+        marks=(home.folder / witness.NAME,),
+    )
+    refuse_forgotten(home.folder, ledger)
+    return ledger
+
+
+def _pay(home: AtHome, ledger: Ledger, parts: Parts, client: Client) -> None:
+    """Charges the release. Raises BudgetExhausted, and then nothing may be trained."""
+    payer = replace(client, budget=replace(client.budget, epsilon=home.limits.epsilon))
+    event = parts.algorithm.cost(client)
+    ledger.open_round(0, mark("published", parts.releases.client(client), uuid.uuid4().hex))
+    if event is None or not ledger.admit([payer], lambda _: event):
+        raise BudgetExhausted(
+            f"The site's budget (epsilon {home.limits.epsilon:g}, delta {home.limits.delta:g} per record) does not pay for a"
+            f" published model of epsilon {client.budget.epsilon:g}."
+        )
+
+
+def _trained(parts: Parts, client: Client, common: torch.Tensor) -> torch.Tensor:
+    """The common model moved by one noised update."""
+    train = make.alone(parts, {0: client}, model=parts.model)
+    ((raw, _),) = train(pack(Message("server", {"params": common})), 0, [0])
+    return common + unpack(raw).tensors["update"]
+
+
+def _written(home: AtHome, parts: Parts, target: Path, vector: torch.Tensor, budget: Budget) -> Published:
+    text = agreed(parts.promise, client=home.settings["name"], epsilon=budget.epsilon)
+    text += (
+        " It begins with the model that the run left, whose own epsilon is in the promise of that run: for whoever sees both, the"
+        " site's ledger adds them."
+    )
+    store.make_folder(target)
+    store.write(target / layout.PROMISE, f"{text}\n".encode())
+    theirs = read_experiment(home.agreement.experiment).model  # where this site's weights lie is nobody's business
+    store.write(target / "experiment.toml", parts.experiment.model_copy(update={"model": theirs}).toml().encode())
+    store.write(target / encoder_file.NAME, encoder_file.text(home.dataset.reading).encode())
+    store.write(target / MODEL, save(named(parts.model, vector), {FROZEN: parts.frozen}))
+    return Published(target, budget.epsilon, text)

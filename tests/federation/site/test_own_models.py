@@ -1,0 +1,457 @@
+"""A site's own models: made in the quiet after a run, judged on rows it holds out, told to nobody; and one that was paid for."""
+
+import json
+import os
+import re
+import shutil
+import sqlite3
+import time
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+import torch
+from federation.site.test_own_evaluation import holding_out
+from redteam.lying_server import RUN, Server, experiment
+from typer.testing import CliRunner
+
+import tacit
+from tacit.cli.app import app
+from tacit.engine.wire import pack, unpack
+from tacit.errors import BadInput, BudgetExhausted, Refused
+from tacit.federation.flower.executor import answer
+from tacit.federation.operate import quiet
+from tacit.federation.operate.inspect_site import site_findings
+from tacit.federation.operate.quiet import Quiet
+from tacit.federation.operate.site_process import run_site
+from tacit.federation.site import agreement, own_models, publish
+from tacit.federation.site.at_home import at_home, due, newest, wanted
+from tacit.federation.site.final_model import sent
+from tacit.federation.site.join import join, read_settings
+from tacit.federation.site.make import make_site
+from tacit.federation.site.new_rows import evaluate
+from tacit.federation.site.roster import Roster
+from tacit.federation.site.site import Site
+from tacit.federation.site.taken import taken
+from tacit.personal import one
+from tacit.privacy.accounting import price
+from tacit.privacy.local.mechanism import SampledGaussian
+from tacit.types import Message
+
+ASKS = 'held_out = 0.3\n[personal]\nkind = "mean-regularised"\nstrength = 0.0001\n'
+CSV = {
+    "name": "wards",
+    "data": {
+        "name": "csv",
+        "path": "records",
+        "partition": "natural",
+        "columns": ["a", "b"],
+        "numeric": {"a": [-4, 4], "b": [-4, 4]},
+        "label": "ill",
+        "classes": ["no", "yes"],
+        "test_share": 0,
+    },
+    "task": {"kind": "binary"},
+    "train": {"rounds": 3, "local_steps": 2, "sampling_rate": 0.5},
+    "privacy": {"kind": "local", "epsilon": 2.0, "delta": 1e-4, "delta_share": 0.1},
+    "run": {"randomness": "os"},
+}
+
+
+def table(file, *, rows=120, seed=0, ill=None):
+    """A csv file in which whoever has a large `a` is ill, unless said."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(rows, 2))
+    y = ["yes" if a > 0 else "no" for a in x[:, 0]] if ill is None else [ill] * rows
+    file.write_text("a,b,ill\n" + "".join(f"{a:.4f},{b:.4f},{label}\n" for (a, b), label in zip(x, y, strict=True)))
+    return file
+
+
+def left(folder, *, trained):
+    """A site with a csv file of its own to which a run has left a model that knows nothing."""
+    chosen = tacit.Experiment(**CSV)
+    make_site(folder, chosen, name="north", epsilon=2.0)
+    table(folder / "records.csv")
+    with (folder / "site.toml").open("a") as file:
+        file.write(ASKS)
+    site = Site(folder)
+    size = site.answer({"kind": "hello", "experiment": chosen.toml()}, b"")[0]["examples"]
+    roster = Roster(("north", "south"), (size, 40), (2.0, 2.0), chosen.privacy.run_delta)
+    joined = join(folder, RUN, chosen.toml(), roster)
+    agreement.write(folder, joined.agreement)
+    if trained:
+        ask = {"kind": "train", "run": RUN, "round": 0, "terms": asdict(joined.agreement.terms)}
+        site.answer(ask, sent(joined.parts.params))
+    site.answer({"kind": "keep", "run": RUN}, sent(joined.parts.params))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def sites(tmp_path_factory):
+    """One that was never asked to train, and one that was."""
+    return [left(tmp_path_factory.mktemp("sites") / name, trained=name == "spent") for name in ("fresh", "spent")]
+
+
+@pytest.fixture
+def hospital(tmp_path, sites):
+    """A copy of one of them, with other settings or rows where a test wants them."""
+
+    def make(*, asks=ASKS, spent=False, **rows):
+        folder = shutil.copytree(sites[spent], tmp_path / "north")
+        settings = folder / "site.toml"
+        settings.write_text(settings.read_text().replace(ASKS, asks))
+        if rows:
+            table(folder / "records.csv", **rows)
+        return folder
+
+    return make
+
+
+# what a site has
+
+
+def test_a_site_ends_with_three_models_and_what_its_held_out_rows_say_of_them(hospital):
+    folder = hospital()
+    told = own_models.adapt(folder, RUN)
+    run, home = folder / "runs" / RUN, at_home(folder, RUN)
+    assert told == json.loads((run / "comparison.json").read_text())
+    assert (told["rows"], told["trained_on"]) == (len(home.held.y), len(home.dataset.y))
+    assert told["rows"] + told["trained_on"] == 120
+    assert told["metrics"]["auroc"]["own"]["value"] > 0.9 > told["metrics"]["auroc"]["common"]["value"]
+    gap = told["metrics"]["auroc"]["own_less_common"]
+    assert gap["interval"][0] <= gap["value"] <= gap["interval"][1]
+    assert told["better"] == "own"
+    assert "no epsilon covers any of it" in told["note"]
+    modes = {path.is_dir(): path.stat().st_mode & 0o777 for path in (run, *run.rglob("*"))}
+    assert modes == {True: 0o700, False: 0o600}
+    assert sorted(path.name for path in run.glob("model-*")) == ["model-alone", "model-common", "model-own"]
+    assert "neither sent nor" in (run / "model-own" / "NOT-FOR-OTHERS.txt").read_text()
+    assert due(folder) == []
+
+
+def test_a_site_makes_what_a_client_of_a_simulation_would_make_of_the_same_rows(hospital):
+    folder = hospital()
+    own_models.adapt(folder, RUN)
+    home = at_home(folder, RUN)
+    rows = {"x": home.dataset.x, "y": home.dataset.y, "by": wanted(home.settings), "name": "north", "seed": 0}
+    made = one.make(home, home.vector(), **rows)
+    assert made.own.judged(lambda vector: torch.equal(vector, home.vector("own")))
+    right = (tacit.load(folder / "runs" / RUN / "model-own").model(home.held.x)[:, 0] > 0) == (home.held.y > 0)
+    assert float(right.float().mean()) > 0.85
+
+
+def test_a_model_that_came_again_makes_own_models_due_again(hospital):
+    folder = hospital()
+    own_models.adapt(folder, RUN)
+    home = at_home(folder, RUN)
+    Site(folder).answer({"kind": "keep", "run": RUN}, sent(home.params + 1))
+    assert due(folder) == [RUN]
+    with pytest.raises(BadInput, match="has no own model of run"):
+        taken(folder, "own")
+
+
+# what a server sees of it
+
+
+def test_with_and_without_own_models_every_answer_is_the_same_to_the_bit(tmp_path):
+    def said(name, personal=""):
+        server = holding_out(tmp_path / name, f"0.3{personal}", run={"randomness": "seeded"})
+        answers = [server.hello(), server.agree(), *(server.train(round) for round in range(3))]
+        return [*answers, server.ask(sent(server.parts.params), kind="keep", run=RUN)]
+
+    plain = said("plain")
+    assert said("own", '\n[personal]\nkind = "finetune"') == plain
+    assert said("wrong", '\n[personal]\nkind = "nonsense"') == plain
+    assert due(tmp_path / "own") == [RUN]
+
+
+def test_adapting_opens_no_ledger_and_waits_for_no_answer(hospital, monkeypatch):
+    folder = hospital()
+    monkeypatch.setattr("tacit.privacy.ledger.ledger.Ledger.__init__", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("tacit.federation.site.store.alone", lambda *_: 1 / 0)
+    before = (folder / "ledger.db").read_bytes()
+    assert own_models.adapt(folder, RUN)["better"] == "own"
+    assert (folder / "ledger.db").read_bytes() == before
+
+
+def test_whatever_goes_wrong_in_it_is_a_line_in_the_log_without_anything_of_the_rows(hospital, monkeypatch):
+    folder = hospital()
+    monkeypatch.setattr(own_models.one, "make", lambda *_, **__: float("secret cell"))
+    own_models.adapt_due(folder)
+    last = json.loads((folder / "log.jsonl").read_text().splitlines()[-1])
+    assert last["verdict"] == "failed"
+    assert last["text"].startswith("Own models: ValueError")
+    assert "secret" not in last["text"]
+
+
+def test_what_is_being_made_has_ended_before_a_question_is_looked_at(hospital, monkeypatch):
+    folder = hospital()
+    monkeypatch.setattr(quiet, "QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(quiet, "COMMAND", "import time; time.sleep(600)")
+    with Quiet(folder) as waiting:
+        waiting.look()
+        child = waiting._child.pid
+        os.kill(child, 0)  # it runs
+
+        def reply():
+            with pytest.raises(ProcessLookupError):
+                os.kill(child, 0)
+            return "answered"
+
+        assert waiting.broken(reply) == "answered"
+        waiting.look()
+        again = waiting._child.pid
+    with pytest.raises(ProcessLookupError):
+        os.kill(again, 0)
+
+
+def test_nothing_is_started_before_it_is_quiet_or_where_no_own_models_are_wanted(hospital, monkeypatch):
+    folder = hospital()
+    with Quiet(folder) as waiting:
+        waiting.look()
+        assert waiting._child is None
+        monkeypatch.setattr(quiet, "QUIET_SECONDS", 0.0)
+        text = (folder / "site.toml").read_text()
+        (folder / "site.toml").write_text(text.split("[personal]")[0])
+        waiting.look()
+        assert waiting._child is None
+
+
+def test_a_process_of_its_own_makes_them_in_the_quiet(hospital, monkeypatch):
+    folder, ends = hospital(), time.monotonic() + 120
+    monkeypatch.setattr(quiet, "QUIET_SECONDS", 0.0)
+    monkeypatch.setattr("tacit.federation.flower.executor.LOOK_SECONDS", (0.05, 0.05))
+    there = folder / "runs" / RUN / "comparison.json"
+
+    class Line:
+        node = look = beat = staticmethod(lambda: None)
+
+    with Quiet(folder) as waiting:
+        answer(
+            Line(),
+            lambda message: message,
+            stopped=lambda: there.exists() or time.monotonic() > ends,
+            idle=waiting.look,
+        )
+    assert json.loads(there.read_text())["better"] == "own"
+
+
+def test_no_message_that_a_site_could_pack_holds_an_own_model(hospital):
+    home = at_home(hospital(), RUN)
+    rows = {"x": home.dataset.x, "y": home.dataset.y, "by": wanted(home.settings), "name": "north", "seed": 0}
+    made = one.make(home, home.vector(), **rows)
+    for model in (made.own, made.alone):
+        with pytest.raises(Refused, match="neither sent nor published"):
+            pack(Message("north", {"update": model}))
+
+
+# bad input
+
+
+@pytest.mark.parametrize(
+    ("asks", "sentence"),
+    [
+        ('[personal]\nkind = "finetune"\n', r"holds out no rows to judge them by: add held_out = 0\.2"),
+        ('held_out = 0.3\n[personal]\nkind = "ridge"\n', r"expected kind to be one of"),
+        ('held_out = 0.3\n[personal]\nkind = "mean-regularised"\nstrength = -1\n', r"personal\.strength >= 0"),
+        ('held_out = 0.3\n[personal]\nkind = "finetune"\nlambda = 1\n', r"unknown key 'lambda'"),
+        ("held_out = 0.3\n[personal]\nstrength = 1\n", r"to name a kind"),
+        ('held_out = 0.3\npersonal = "finetune"\n', r"to name a kind"),
+    ],
+)
+def test_what_cannot_be_is_said_before_a_site_joins(hospital, asks, sentence):
+    folder = hospital(asks=asks)
+    with pytest.raises(BadInput, match=sentence):
+        run_site(folder)
+    assert any(
+        finding.wrong and re.search(sentence, finding.text) for finding in site_findings(folder, experiment=None)
+    )
+    done = CliRunner().invoke(app, ["deploy", "site", str(folder), "--adapt"])
+    assert isinstance(done.exception, BadInput)
+
+
+def test_a_site_whose_coins_hold_out_no_row_is_told_to_raise_its_share(hospital):
+    folder = hospital(asks=ASKS.replace("0.3", "0.00001"), rows=20)
+    with pytest.raises(
+        BadInput, match=r"held_out = 1e-05 leaves this site no row to judge its own models by: raise it"
+    ):
+        own_models.adapt(folder, RUN)
+
+
+def test_rows_of_one_class_are_said_and_the_loss_decides(hospital):
+    told = own_models.adapt(hospital(ill="no"), RUN)
+    assert told["metrics"]["auroc"] == {"rows": 0, "clients": 0}
+    assert told["better"] == "own"  # of the mean loss, which one class tells too
+    words = dict(own_models.in_words(told))
+    assert words["AUROC at home"].startswith("not known: the")
+    assert "of one class" in words["note"]
+
+
+def test_shrinkage_is_refused_at_home_where_there_is_no_likelihood(hospital, monkeypatch):
+    folder = hospital(asks='held_out = 0.3\n[personal]\nkind = "shrinkage"\n')
+    monkeypatch.setitem(one.LIKELY, "binary", "another")
+    monkeypatch.setattr("tacit.federation.site.own_models.one.LIKELY", {})
+    with pytest.raises(BadInput, match="derives its strength from a likelihood"):
+        own_models.adapt(folder, RUN)
+
+
+# which model is used
+
+
+def test_predict_takes_the_better_by_held_out_rows_unless_told_otherwise(hospital, tmp_path):
+    folder, new, run = hospital(), table(tmp_path / "new.csv", rows=50, seed=7), CliRunner()
+
+    def predicted(*more, place=folder):
+        done = run.invoke(app, ["predict", str(place), str(new), *more])
+        return done.exception or done.stderr
+
+    assert "With the site's common model" in predicted()
+    assert "nothing was compared yet" in predicted()
+    own_models.adapt(folder, RUN)
+    said = predicted()
+    assert re.search(r"With the site's own model of run 0{32} \(the better on \d+ held-out rows\)", said)
+    assert "neither sent nor" in said
+    assert "common model" in predicted("--model", "common")
+    assert "own model" in predicted(place=folder / "runs" / RUN)
+    assert "neither sent nor" in predicted(place=folder / "runs" / RUN / "model-own")
+    assert "Expected --model to be one of" in str(predicted("--model", "best"))
+    assert "--model is for a site's folder" in str(
+        predicted("--model", "own", place=folder / "runs" / RUN / "model-common")
+    )
+    file = folder / "runs" / RUN / "comparison.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"better": "common"}))
+    assert "common model" in predicted()
+    file.write_text("{")
+    assert "is damaged" in str(predicted())
+
+
+def test_better_is_by_the_headline_metric_whichever_way_it_points():
+    def of(own, common, metric="rmse"):
+        return {"metric": metric, "metrics": {metric: {"own": {"value": own}, "common": {"value": common}}}} | {
+            "losses": {"own": 0.1, "common": 0.2}
+        }
+
+    assert own_models.better(of(1.0, 2.0), higher=False) == "own"
+    assert own_models.better(of(1.0, 2.0), higher=True) == "common"
+    assert own_models.better(of(1.0, 1.0), higher=True) == "own"  # equal: the loss decides
+
+
+def test_new_rows_repeat_the_comparison_and_decide_nothing(hospital, tmp_path):
+    folder, new = hospital(), table(tmp_path / "new.csv", rows=60, seed=7)
+    with pytest.raises(BadInput, match="has no own models of run"):
+        evaluate(folder, new)
+    own_models.adapt(folder, RUN)
+    before = (folder / "runs" / RUN / "comparison.json").read_bytes()
+    told = evaluate(folder, new)
+    assert (told["rows"], told["seen"]) == (60, 0)
+    assert told["metrics"]["auroc"]["own"]["value"] > told["metrics"]["auroc"]["common"]["value"]
+    assert evaluate(folder, folder / "records.csv")["seen"] == len(at_home(folder, RUN).dataset.y)
+    assert (folder / "runs" / RUN / "comparison.json").read_bytes() == before
+    assert len((folder / "runs" / RUN / "evaluated.jsonl").read_text().splitlines()) == 2
+    done = CliRunner().invoke(app, ["deploy", "site", str(folder), "--evaluate", str(folder / "records.csv")])
+    assert "among those that the site trains on" in " ".join(done.stdout.split())
+    with pytest.raises(BadInput, match="is not a file"):
+        evaluate(folder, tmp_path / "none.csv")
+    with pytest.raises(BadInput, match="Say one of --adapt"):
+        raise CliRunner().invoke(app, ["deploy", "site", str(folder), "--adapt", "--publish-personal"]).exception
+    with pytest.raises(BadInput, match="holds no model that run"):
+        newest(folder, "f" * 32)
+
+
+# one that may leave
+
+
+def seals(folder):
+    with sqlite3.connect(folder / "ledger.db") as book:
+        query = (
+            "SELECT run, epsilon, delta, most, text FROM seals JOIN events ON events.id = seals.event ORDER BY rowid"
+        )
+        return book.execute(query.replace("ORDER BY rowid", "")).fetchall()
+
+
+def test_a_published_model_is_charged_before_a_step_is_taken_with_the_noise_that_is_drawn(hospital, monkeypatch):
+    folder, drawn, whole = hospital(), [], SampledGaussian.noise
+
+    def watched(self, state, stream, bounded):
+        drawn.append((len(seals(folder)), price.to_text(self.event()), self.noise_std))
+        assert not (folder / "runs" / RUN / "model-published").exists()
+        return whole(self, state, stream, bounded)
+
+    monkeypatch.setattr(SampledGaussian, "noise", watched)
+    made = publish.publish(folder, epsilon=1.0)
+    ((run, epsilon, delta, most, event),) = seals(folder)
+    assert run != RUN
+    assert (most, delta) == (1, pytest.approx(1e-5))
+    assert 0.9 < epsilon <= 1.0
+    assert len(drawn) == 6, "as many steps as the run had"
+    assert {(charged, text) for charged, text, _ in drawn} == {(1, event)}
+    noise = json.loads(event)
+    assert drawn[0][2] == pytest.approx(SampledGaussian.noise_std.fget(_mechanism(noise)))
+    predictor, home = tacit.load(made.folder), at_home(folder, RUN)
+    moved = torch.cat([parameter.detach().reshape(-1) for parameter in predictor.parameters()]) - home.vector()
+    assert float(moved.norm()) > 0
+    assert "the epsilon of the whole run is at most 1" in (made.folder / "promise.txt").read_text()
+    assert str(folder) not in (made.folder / "experiment.toml").read_text()
+    with pytest.raises(BadInput, match="another one is another release"):
+        publish.publish(folder, epsilon=0.1)
+
+
+def _mechanism(event):
+    """The mechanism that a price names."""
+    found = re.search(r'"noise_multiplier": ([0-9.e+-]+)', json.dumps(event))
+    return SampledGaussian(noise_multiplier=float(found[1]), clip=1.0, sampling_rate=0.5)
+
+
+def test_it_takes_what_is_left_and_is_refused_in_one_sentence_where_that_does_not_pay(hospital):
+    folder = hospital(spent=True)
+    sealed = sum(row[1] for row in seals(folder))
+    assert 0 < sealed <= 2.0
+    with pytest.raises(BudgetExhausted, match=r"its runs have sealed epsilon .*: that does not pay for epsilon 2\.5"):
+        publish.publish(folder, epsilon=2.5)
+    budget = folder / "budget.toml"
+    text = budget.read_text()
+    budget.write_text(text.replace("epsilon = 2.0", f"epsilon = {sealed!r}"))
+    with pytest.raises(BudgetExhausted, match="leaves nothing for a published model"):
+        publish.publish(folder)
+    budget.write_text(text.replace("delta = 0.0001", "delta = 1e-05"))
+    with pytest.raises(BudgetExhausted, match="have sealed all of delta: a published model needs a share of its own"):
+        publish.publish(folder)
+    assert not (folder / "runs" / RUN / "model-published").exists()
+    budget.write_text(text.replace("epsilon = 2.0", "epsilon = 3.0"))
+    made = publish.publish(folder)
+    assert made.epsilon == pytest.approx(3.0 - sealed)
+    assert sum(row[1] for row in seals(folder)) <= 3.0
+    Site(folder)  # and the site's own ledger stands: its answers are known to it
+    join(folder, RUN, *_agreed(folder))
+
+
+def _agreed(folder):
+    known = agreement.read(folder, RUN)
+    return known.experiment, Roster.of(known.roster)
+
+
+def test_a_budget_per_client_does_not_pay_for_a_model_that_is_noised_per_record(tmp_path):
+    central = {"kind": "central", "epsilon": 8.0}
+    server = Server(tmp_path / "site", experiment(privacy=central, train={"sampling_rate": None}))
+    server.terms["epsilon"] = 8.0
+    budget = tmp_path / "site" / "budget.toml"
+    budget.write_text(budget.read_text().replace("epsilon = 1.0", "epsilon = 8.0"))
+    server.agree(releases=3)
+    server.ask(sent(server.parts.params), kind="keep", run=RUN)
+    with pytest.raises(Refused, match=r"noised per record, and this site's budget\.toml is per client"):
+        publish.publish(tmp_path / "site", epsilon=1.0)
+
+
+def test_a_crash_after_the_charge_leaves_no_model_and_the_charge_stands(hospital, monkeypatch):
+    folder = hospital()
+    monkeypatch.setattr(publish, "_trained", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        publish.publish(folder, epsilon=0.5)
+    assert len(seals(folder)) == 1
+    assert not (folder / "runs" / RUN / "model-published").exists()
+
+
+def test_settings_of_a_site_are_read_with_its_own_models(hospital):
+    assert wanted(read_settings(hospital())).strength == 0.0001
+    assert wanted({"name": "north"}).kind is None
+    assert unpack(sent(torch.zeros(2))).tensors["params"].shape == (2,)
