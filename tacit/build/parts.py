@@ -79,6 +79,7 @@ class Parts:
     attack: tuple[Scene, Malice] | None = field(
         default=None, repr=False
     )  # malicious clients, where the experiment has some
+    draw: str = ""  # which of a search's runs it is (tacit/tuning): in the key of every noise
     threads: int = field(default_factory=torch.get_num_threads)  # what this process was given
 
     @cached_property
@@ -88,7 +89,9 @@ class Parts:
         parts = (self.population, self.plan, self.model, rule, self.made, self.nonce, self.elsewhere)
         trainer = f"{STACKED} by {self.together}" if self.together else ONE_BY_ONE
         coins = getattr(getattr(self.algorithm, "canaries", None), "commitment", "")
-        return Releases(with_rule(self), *parts, simulated=self.simulated, trainer=trainer, canaries=coins)
+        return Releases(
+            with_rule(self), *parts, simulated=self.simulated, trainer=trainer, draw=self.draw, canaries=coins
+        )
 
     @cached_property
     def derive(self) -> ClientDerive:
