@@ -211,8 +211,7 @@ def assemble(
     nonce = "" if repeats else uuid.uuid4().hex
     params = theta.clone() if simulated else theta.cpu().clone()  # a simulation's stay on its device
     whole = (experiment, dataset, shares, population, task, losses, model, theta, params, plan, algorithm)
-    where = {"elsewhere": elsewhere, "simulated": simulated}
-    return Parts(*whole, made=made, frozen=fixed, nonce=nonce, before=before, attack=attack, **where)
+    return Parts(*whole, made, fixed, nonce, elsewhere, simulated, before, attack=attack)
 
 
 def model_size(experiment: Experiment, dataset: Dataset) -> int:

@@ -124,4 +124,3 @@ def publish(path: Path, run: Path, summary: dict[str, Any]) -> None:
     for file in (*made.iterdir(), made):
         os.utime(file, (began, began))
     made.rename(path / BEST)
-    os.utime(path, (began, began))
