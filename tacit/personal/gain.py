@@ -37,7 +37,7 @@ class Errors:
 
     @property
     def gains(self) -> tuple[float, float]:
-        """The share of its error that a site loses by taking the common model, and by making its own of it; below 0 it loses."""
+        """How much less than alone a site errs with the common model, and with its own made of it; below 0 it errs more."""
         return 1 - self.common / self.alone, 1 - self.own / self.alone
 
 

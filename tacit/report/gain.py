@@ -131,13 +131,13 @@ def assumptions(gains: Gains) -> list[str]:
         "sites' optima differ by tau (a standard deviation, in the same units), and by nothing else",
         "noise as the plan has it, averaged over all steps; the clip is as long as a row's gradient; nobody drops out",
         "own: the best combination of the others' answers and the site's own rows, which carry no noise at home",
-        "rows and epsilons are those of the experiment; no row was read, and no gain is promised",
+        "numbers of rows and epsilons are the experiment's, or as said; no row enters, and no gain is promised",
     ]
 
 
 def tables(gains: Gains) -> list[Table]:
     """Sites at their epsilon, and the gains of one of them against epsilon as bars."""
-    shown = Table(title="what joining may be worth: the share of its error that a site loses, against staying alone")
+    shown = Table(title="what joining may be worth: how much less a site errs than alone (below 0: more)")
     for head in ("site", "rows", "epsilon", *(f"tau {t:g}: common, own" for t in gains.taus)):
         shown.add_column(head)
     for site in gains.sites:
