@@ -79,6 +79,7 @@ class Parts:
     attack: tuple[Scene, Malice] | None = field(
         default=None, repr=False
     )  # malicious clients, where the experiment has some
+    draw: str = ""  # which of a search's runs it is (tacit/tuning): in the key of every noise
     threads: int = field(default_factory=torch.get_num_threads)  # what this process was given
 
     @cached_property
@@ -88,7 +89,9 @@ class Parts:
         parts = (self.population, self.plan, self.model, rule, self.made, self.nonce, self.elsewhere)
         trainer = f"{STACKED} by {self.together}" if self.together else ONE_BY_ONE
         coins = getattr(getattr(self.algorithm, "canaries", None), "commitment", "")
-        return Releases(with_rule(self), *parts, simulated=self.simulated, trainer=trainer, canaries=coins)
+        return Releases(
+            with_rule(self), *parts, simulated=self.simulated, trainer=trainer, draw=self.draw, canaries=coins
+        )
 
     @cached_property
     def derive(self) -> ClientDerive:
@@ -208,8 +211,7 @@ def assemble(
     nonce = "" if repeats else uuid.uuid4().hex
     params = theta.clone() if simulated else theta.cpu().clone()  # a simulation's stay on its device
     whole = (experiment, dataset, shares, population, task, losses, model, theta, params, plan, algorithm)
-    where = {"elsewhere": elsewhere, "simulated": simulated}
-    return Parts(*whole, made=made, frozen=fixed, nonce=nonce, before=before, attack=attack, **where)
+    return Parts(*whole, made, fixed, nonce, elsewhere, simulated, before, attack=attack)
 
 
 def model_size(experiment: Experiment, dataset: Dataset) -> int:

@@ -2,10 +2,10 @@
 
 Two releases that share noise give away what the noise hides: their difference is the difference of what was noised. So the
 noise of a client is keyed by everything its release depends on: seed, experiment, clients, budget, mechanism, that client's
-rows, code, arithmetic, trainer, the coins of canaries, round and the very bytes of the question. Same key, same bits; anything
-else, independent noise. What cannot be repeated bit for bit (a GPU, somebody else's training, the operating system's
-randomness) has a fresh nonce in its key, so every start is another release. The server's noise and cohorts are keyed likewise,
-by the state they start from, and without rows, which a deployed server does not know.
+rows, code, arithmetic, trainer, the coins of canaries, the run of a search, round and the very bytes of the question. Same key,
+same bits; anything else, independent noise. What cannot be repeated bit for bit (a GPU, somebody else's training, the operating
+system's randomness) has a fresh nonce in its key, so every start is another release. The server's noise and cohorts are keyed
+likewise, by the state they start from, and without rows, which a deployed server does not know.
 
 Where a run's files lie and how fast it goes is left out. Partition, initial weights and budgets stay on the bare seed.
 """
@@ -67,6 +67,7 @@ class Releases:
     elsewhere: bool = False
     simulated: bool = True
     trainer: str = ONE_BY_ONE
+    draw: str = ""  # which of a search's runs this is, where it is one: no two of them share noise
     canaries: str = ""  # the hash of all coins, where canaries are planted: they move what the rows are asked at
     start: str = field(default_factory=lambda: uuid.uuid4().hex)
 
@@ -110,7 +111,8 @@ class Releases:
 
     @property
     def _planted(self) -> tuple[str, ...]:
-        return (self.canaries,) if self.canaries else ()  # without any not one bit changes
+        draw = ("draw", self.draw) if self.draw else ()
+        return (*draw, self.canaries) if self.canaries else draw  # without any not one bit changes
 
     @property
     def _stream(self) -> type[Stream]:

@@ -12,7 +12,7 @@ from rich.console import Console
 
 import tacit
 from tacit import check, plugin
-from tacit.cli import trying
+from tacit.cli import trying, tune
 from tacit.cli.deploy import app as deploy_app
 from tacit.cli.keys import keys
 from tacit.cli.ledger import app as ledger_app
@@ -179,13 +179,27 @@ def plan_command(
     steps: Annotated[int | None, typer.Option(help="How many steps are released.")] = None,
     noise_multiplier: Annotated[float | None, typer.Option(help="Noise standard deviation over clip.")] = None,
     accountant: Annotated[str, typer.Option(help="pld or rdp.")] = "pld",
+    gain: Annotated[
+        bool, typer.Option("--gain", help="What each client may expect of joining, and from which epsilon on it pays.")
+    ] = False,
+    tau: Annotated[
+        float | None, typer.Option(help="With --gain: how much clients differ; three are shown if left out.")
+    ] = None,
+    rows: Annotated[int | None, typer.Option(help="With --gain: every client's rows, instead of those it has.")] = None,
+    site: Annotated[str | None, typer.Option(help="With --gain: whose gain is drawn against epsilon.")] = None,
+    picture: Annotated[Path | None, typer.Option(help="With --gain: where the picture goes (.png or .svg).")] = None,
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
     """Price noise: leave out one of --epsilon, --noise-multiplier and --steps, and it is computed."""
+    from tacit.cli import gain as gains
     from tacit.report import planned, plans
 
     plugin.search_here()
+    about: Any = {"tau": tau, "rows": rows, "site": site, "picture": picture}
+    if gains.asked(experiment, gain=gain, **about):
+        gains.command(tacit.Experiment.load(str(experiment), tuple(settings or ())), as_json=as_json, **about)
+        return
     numbers = {"epsilon": epsilon, "sampling_rate": sampling_rate, "steps": steps, "noise_multiplier": noise_multiplier}
     if experiment is not None:
         given = [f"--{name.replace('_', '-')}" for name, value in numbers.items() if value is not None]
@@ -203,6 +217,7 @@ def plan_command(
 
 
 trying.add_to(app)
+tune.add_to(app)
 
 
 @app.command("stats", epilog=EXPERIMENT)

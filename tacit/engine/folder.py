@@ -160,10 +160,10 @@ def open_folder(
     known = path / "experiment.toml"
     refuse_taken(path, resume=resume, force=force)
     if force and known.exists():
-        _set_aside(path)
+        set_aside(path)
     try:
         path.mkdir(parents=True, exist_ok=True)
-        lock = _lock(path)
+        lock = locked(path)
     except OSError as error:
         raise BadInput(
             f"{path} cannot be made a folder to write to ({error.strerror}): choose another --out."
@@ -208,16 +208,17 @@ def first_free(stems: Iterable[Path]) -> Path:
     return next(path for path in stems if not path.exists())
 
 
-def _set_aside(path: Path) -> None:
+def set_aside(path: Path) -> None:
     """Moves an earlier run, its ledger included, to `path.1`, `path.2`, ...: nothing is deleted.
 
     Raises RunExists while a process runs in it: that one would go on writing, into the folder that takes its place.
     """
-    os.close(_lock(path))
+    os.close(locked(path))
     path.rename(first_free(path.with_name(f"{path.name}.{number}") for number in range(1, 10**6)))
 
 
-def _lock(path: Path) -> int:
+def locked(path: Path) -> int:
+    """Takes a folder for this process; close the descriptor to give it free. Raises RunExists where another process has it."""
     held = os.open(path / ".lock", os.O_CREAT | os.O_RDWR, 0o644)
     try:
         lock(held)  # not inherited by worker processes, so a kill frees it at once

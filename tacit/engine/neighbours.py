@@ -14,6 +14,8 @@ from tacit.errors import LedgerError
 from tacit.privacy.ledger import witness
 from tacit.privacy.ledger.ledger import Ledger
 
+SEARCH = "search.json"  # what a search (tacit/tuning) is called by its ledger, and which one that is
+
 
 def refuse_lost(path: Path, run: Path) -> None:
     """Refuses to begin an empty ledger where a run beside it was paid from one. Raises LedgerError."""
@@ -39,7 +41,7 @@ def paid_from(ledger: Path, run: Path) -> Iterator[Path]:
     wanted = ledger.resolve()
     folders = {folder.resolve(): folder for parent in (run.parent, ledger.parent) for folder in parent.glob("*/")}
     for folder in sorted(set(folders) - {run.resolve()}):
-        way = _record(folder / "clients.json").get("ledger")
+        way = _record(folder / "clients.json").get("ledger") or _record(folder / SEARCH).get("ledger")
         if isinstance(way, str) and (folder / way).resolve() == wanted:
             yield folder
 

@@ -56,7 +56,7 @@ def ranged(parts: Parts, folder: Folder) -> Parts:
     if not np.array_equal(made.population.offsets, parts.population.offsets):
         raise BadData("The data files have changed while they were read: start again when they are at rest.")
     notes = (*(_asked_for(each, ranges) for each in made.dataset.notes), note)
-    return replace(made, dataset=replace(made.dataset, notes=notes))
+    return replace(made, draw=parts.draw, dataset=replace(made.dataset, notes=notes))
 
 
 def found(parts: Parts, query: Ranges, answers: Replies) -> tuple[dict[str, Range], str]:

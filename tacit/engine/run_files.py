@@ -17,6 +17,7 @@ from tacit.experiment import Experiment
 
 AUDIT = "audit.json"  # what the audit of a run found, and how often it was looked at
 PERSONAL = "personal.json"  # what own models gave every client of a simulation
+SEARCHED = "search"  # a key that only the best of a search (tacit/tuning) has in its summary
 NUMBERS = ("uplink_bytes", "downlink_bytes", "seconds")  # what every record has
 CLIENTS = {"names": list, "records": list, "limits": list, "classes": list, "labels": list, "together": int}
 
@@ -93,6 +94,10 @@ def read(folder: Path) -> RunFiles:
     except TacitError as error:
         raise BadInput(f"{settings} cannot be used: {error}") from None
     summary, clients = _table(folder / "summary.json", {}), _table(folder / "clients.json", CLIENTS)
+    if summary is not None and SEARCHED in summary:
+        raise BadInput(
+            f"{folder} is the best of a search, and has no rounds to show: its summary.json says what was found."
+        )
     run = (_table(folder / "run.json", {"run": str}) or {"run": ""})["run"]
     if clients is not None:
         _check_clients(folder / "clients.json", clients)

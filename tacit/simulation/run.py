@@ -59,6 +59,7 @@ def run(
     progress: Progress | None = None,
     page: bool = True,
     hear: Hear | None = None,
+    draw: str = "",
 ) -> History:
     """Runs an experiment and returns its history; the files are in `out` (or `run.out`, or a new folder under runs/).
 
@@ -66,6 +67,7 @@ def run(
     the experiment names; the run's files have their digests, and go on only with the same ones. `observe` is called with the
     record of every round. `page = False` leaves out report.html; `tacit report` makes it later. `hear` is for attacks
     (tacit/attacks): it is shown what the server sends and gets, which in a deployment nobody else is.
+    `draw` names a run of a search (tacit/tuning): another name is other noise, and another release.
 
     Guarantee: the ledger is charged on disk before a client trains. With seeded randomness a resumed run equals an uninterrupted
     one, bit for bit on CPU. Raises TacitError in one sentence for whatever cannot be done; nothing is lost then.
@@ -78,7 +80,7 @@ def run(
     writers = load_writers(experiment.run.writers)
     with ExitStack() as stack:
         before = before_of(experiment, path, resume=resume)
-        parts = build(experiment, progress=progress, before=before)
+        parts = replace(build(experiment, progress=progress, before=before), draw=draw)
         _refuse_in_vain(parts, resume=resume)
         folder = open_folder(path, experiment, resume=resume, force=force, resolved=written(parts), before=before)
         stack.callback(folder.close)

@@ -7,7 +7,8 @@ What is printed is never below the truth, for every input that is accepted: ever
   large for a grid), and the closed form of the same releases without sampling.
   A coarser grid makes a distribution faster and its epsilon larger, never smaller; the grid costs about 0.1 %.
 - Releases about one side of a split are composed with those about all records, side by side: the largest price counts (sides.py).
-- Fixed-size cohorts, integer sums, and everything on request (`accountant="rdp"`): Rényi curves alone.
+- Fixed-size cohorts, integer sums, the best of many runs (selected.py), and everything on request (`accountant="rdp"`): Rényi
+  curves alone.
 """
 
 import json
@@ -23,6 +24,7 @@ from dp_accounting import DpEvent
 from tacit import check
 from tacit.errors import BadInput
 from tacit.privacy.accounting import composed, events, gdp, renyi, sampled_rdp, sides
+from tacit.privacy.accounting import selected as selected  # a kind of its own, which every ledger that is read may hold
 
 ACCOUNTANTS = ("pld", "rdp")
 

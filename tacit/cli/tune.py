@@ -1,0 +1,149 @@
+"""`tacit tune`: prints what a search costs, searches, and prints the best alone. What it calls is loaded when it is called."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from tacit import plugin
+from tacit.cli.options import EXPERIMENT, AsJson, Settings
+from tacit.errors import BadInput
+
+if TYPE_CHECKING:
+    from tacit.tuning.price import Priced
+
+RUNS = 10
+
+
+def add_to(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command("tune", epilog=EXPERIMENT)(tune_command)
+
+
+def tune_command(
+    experiment: Annotated[
+        str | None, typer.Argument(help="A TOML file or a shipped experiment.", show_default=False)
+    ] = None,
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--vary", metavar="SECTION.KEY=VALUE,VALUE", help="Values to choose among; all combinations are candidates."
+        ),
+    ] = None,
+    settings: Settings = None,
+    runs: Annotated[
+        int | None,
+        typer.Option(help=f"How many runs: under central DP about so many, drawn and secret. {RUNS} if left out."),
+    ] = None,
+    shape: Annotated[
+        float | None,
+        typer.Option(help="Of the law of that number: 1 is geometric (if left out), 0 logarithmic and cheaper."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="The folder for the results; a new one under runs/ otherwise.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the search in --out: nothing is drawn or charged again.")
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Set an earlier search in --out aside and start anew.")
+    ] = False,
+    price_only: Annotated[bool, typer.Option("--price", help="Print what it would cost, and stop.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Search for settings at a price that is known before it begins, and release the best run alone."""
+    plugin.search_here()
+    if resume and (experiment or vary or settings or runs or shape is not None):
+        raise BadInput("--resume goes on with a search as it was asked for: give --out alone.")
+    if resume and out is None:
+        raise BadInput("--resume needs --out DIR, the folder of the search to go on with.")
+    given: Any = {"runs": runs or RUNS, "shape": 1.0 if shape is None else shape}
+    command(
+        experiment,
+        vary or [],
+        settings or [],
+        given,
+        out=out,
+        resume=resume,
+        force=force,
+        price_only=price_only,
+        as_json=as_json,
+    )
+
+
+def command(
+    experiment: str | None,
+    vary: list[str],
+    settings: list[str],
+    given: dict[str, Any],
+    *,
+    out: Path | None,
+    resume: bool,
+    force: bool,
+    price_only: bool,
+    as_json: bool,
+) -> None:
+    """Asks for a search, or goes on with one; prints the price before it begins and the best at its end."""
+    from tacit.compare.values import parse_vary
+    from tacit.experiment import Experiment
+    from tacit.simulation.compare import plain
+    from tacit.simulation.run import new_folder
+    from tacit.stopping import exit_code
+    from tacit.tuning import folder as folders
+    from tacit.tuning.search import price_of, tune
+
+    console = Console(stderr=as_json, quiet=as_json)
+    if resume and out is not None:
+        base, choices, given["runs"], given["shape"] = folders.asked(out)
+    else:
+        chosen = Experiment.load(experiment or "digits", tuple(settings))
+        base, choices = plain(chosen), parse_vary(vary)
+    if price_only:
+        _announce(console, *price_of(base, choices, **given))
+        return
+    path = out or new_folder(f"{base.get('name', 'experiment')}-tune")
+    try:
+        # no bar and no count: how far it is would tell how many runs there are
+        found = tune(
+            base,
+            choices,
+            out=path,
+            resume=resume,
+            force=force,
+            announce=lambda *said: _announce(console, *said),
+            **given,
+        )
+    except KeyboardInterrupt as error:
+        begun = (path / folders.ASKED).exists()
+        said = f"Nothing is lost: go on with `tacit tune --resume --out {path}`." if begun else "Nothing had begun yet."
+        typer.echo(f"Stopped. {said}", err=True)
+        raise typer.Exit(exit_code(error)) from None
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+        return
+    _show(console, found, path / folders.BEST)
+
+
+def _announce(console: Console, priced: "Priced", unit: str) -> None:
+    from tacit.tuning.words import prices
+
+    for line in prices(priced, unit):
+        console.print(Text(line), soft_wrap=True)
+
+
+def _show(console: Console, found: dict[str, Any], best: Path) -> None:
+    from tacit.metrics import words
+
+    table = Table(title="the best", show_header=False)
+    for key, value in found["settings"].items():
+        table.add_row(key, str(value))
+    table.add_row(f"{words(found['metric'])} on public rows", f"{found['test_' + found['metric']]:.4f}")
+    console.print(table)
+    console.print(Text(found["sentence"]), soft_wrap=True)
+    console.print(
+        Text(f"Publish {best} (settings, model, score and promise), and nothing else of its folder."), soft_wrap=True
+    )

@@ -1,0 +1,198 @@
+"""`tacit plan EXPERIMENT --gain`: what each site may expect of joining at its epsilon, and from which epsilon on it pays.
+
+It is the random-effects model of tacit/personal/gain.py with the noise that the experiment's own plan gives every site. What is
+known of the sites is public: rows, epsilons, settings. How much they differ (tau) nobody knows: it is said, or three are shown.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+from tacit import check
+from tacit.build.clients import clients
+from tacit.build.parts import model_size
+from tacit.data.population import Population
+from tacit.errors import BadInput
+from tacit.experiment import Experiment
+from tacit.personal.gain import Sites, expected
+from tacit.privacy.kinds import kind_of
+
+TAUS = (0.03, 0.1, 0.3)  # shown where nobody says how much sites differ
+EPSILONS = (0.1, 0.2, 0.5, 1.0, 2.0, 3.0, 5.0, 8.0, 12.0, 20.0)
+PAYS = 0.05  # of its error, which a site must lose before its own model is said to pay
+MOST_SITES, WIDE = 12, 24
+SUFFIXES = (".png", ".svg")
+
+
+@dataclass(frozen=True)
+class Gains:
+    """What was asked, what every site may expect at its epsilon, and one site's gains if everybody allowed an epsilon."""
+
+    taus: tuple[float, ...]
+    parameters: int
+    sites: list[dict[str, Any]]
+    site: str
+    curves: dict[float, list[dict[str, float]]] = field(repr=False)
+    pays: dict[float, dict[str, float | None]]
+
+    def record(self) -> dict[str, Any]:
+        """As plain values."""
+        curves = [{"tau": tau, "gains": curve, "pays_from": self.pays[tau]} for tau, curve in self.curves.items()]
+        return {"assumes": assumptions(self), "sites": self.sites, "site": self.site, "curves": curves}
+
+
+def of_experiment(
+    experiment: Experiment, *, tau: float | None = None, rows: int | None = None, site: str | None = None
+) -> Gains:
+    """What sites may expect of joining. `rows` takes the place of every site's number; `site` names the one whose curve is drawn.
+
+    Raises: BadInput for a kind of privacy in which a site adds no noise of its own to gradients of records, and for a site or a
+    number that there is not.
+    """
+    privacy = experiment.privacy
+    if privacy.kind != "local" or privacy.unit_kept != "record" or privacy.noise_formula:
+        raise BadInput(
+            'What joining is worth is worked out where every site noises its own records: set privacy.kind = "local" with unit ='
+            ' "record".'
+        )
+    if tau is not None:
+        check.at_least(0, tau=tau)
+    if rows is not None:
+        check.at_least(1, rows=rows)
+    dataset, _, population = clients(experiment)
+    sizes = population.sizes if rows is None else np.full(len(population), rows)
+    middle = int(np.argsort(sizes, kind="stable")[len(sizes) // 2])
+    if site is not None and site not in population.names:
+        raise BadInput(f"There is no client {site!r}.{check.nearest(site, population.names)}")
+    chosen = middle if site is None else population.names.index(site)
+    size, taus = model_size(experiment, dataset), TAUS if tau is None else (tau,)
+
+    def noise(epsilons: np.ndarray) -> np.ndarray:
+        return noises(experiment, replace(population, epsilons=epsilons), sizes, parameters=size)
+
+    now = noise(population.epsilons)
+    by_epsilon = {epsilon: noise(np.full(len(population), epsilon)) for epsilon in EPSILONS}
+    curves = {t: [_gains(Sites(sizes, by_epsilon[e], t**2), chosen, e) for e in EPSILONS] for t in taus}
+    told = [
+        {"site": population.names[m], "rows": int(sizes[m]), "epsilon": float(population.epsilons[m])}
+        | {"gains": [_gains(Sites(sizes, now, t**2), m) | {"tau": t} for t in taus]}
+        for m in _some(sizes, population)
+    ]
+    pays = {t: {"common": _from(curve, "common", 0.0), "own": _from(curve, "own", PAYS)} for t, curve in curves.items()}
+    return Gains(taus, size, told, population.names[chosen], curves, pays)
+
+
+def noises(experiment: Experiment, population: Population, sizes: np.ndarray, *, parameters: int) -> np.ndarray:
+    """The variance of the noise on what every site sends, in units of a row's own, from the experiment's plan.
+
+    All steps of all planned rounds average it; the clip is as long as a row's gradient, sqrt(parameters).
+    """
+    plan: Any = kind_of(experiment).plan(experiment, population, size=parameters)
+    steps = plan.steps * plan.participations
+    return (np.sqrt(parameters) * plan.multipliers / (plan.rates * sizes)) ** 2 / steps
+
+
+def _gains(sites: Sites, index: int, epsilon: float | None = None) -> dict[str, float]:
+    common, own = expected(sites, index).gains
+    return ({} if epsilon is None else {"epsilon": epsilon}) | {"common": common, "own": own}
+
+
+def _some(sizes: np.ndarray, population: Population) -> Sequence[int]:
+    """Every site; of many, some from the smallest to the largest."""
+    if len(population) <= MOST_SITES:
+        return range(len(population))
+    order = np.argsort(sizes, kind="stable")
+    return [int(order[k]) for k in np.linspace(0, len(order) - 1, MOST_SITES).round().astype(int)]
+
+
+def _from(curve: list[dict[str, float]], which: str, least: float) -> float | None:
+    """The epsilon at which a gain passes `least`, between two that were tried; None where none of them does."""
+    before: dict[str, float] | None = None
+    for point in curve:
+        if point[which] > least:
+            if before is None:
+                return point["epsilon"]
+            part = (least - before[which]) / (point[which] - before[which])
+            low, high = math.log(before["epsilon"]), math.log(point["epsilon"])
+            return math.exp(low + part * (high - low))
+        before = point
+    return None
+
+
+def assumptions(gains: Gains) -> list[str]:
+    """What the numbers rest on, a line each."""
+    return [
+        f"a model of {gains.parameters} numbers, each row showing its site's optimum with variance 1 in each of them",
+        "sites' optima differ by tau (a standard deviation, in the same units), and by nothing else",
+        "noise as the plan has it, averaged over all steps; the clip is as long as a row's gradient; nobody drops out",
+        "own: the best combination of the others' answers and the site's own rows, which carry no noise at home",
+        "numbers of rows and epsilons are the experiment's, or as said; no row enters, and no gain is promised",
+    ]
+
+
+def tables(gains: Gains) -> list[Table]:
+    """Sites at their epsilon, and the gains of one of them against epsilon as bars."""
+    shown = Table(title="what joining may be worth: how much less a site errs than alone (below 0: more)")
+    for head in ("site", "rows", "epsilon", *(f"tau {t:g}: common, own" for t in gains.taus)):
+        shown.add_column(head)
+    for site in gains.sites:
+        cells = [f"{_percent(one['common'])}, {_percent(one['own'])}" for one in site["gains"]]
+        shown.add_row(site["site"], str(site["rows"]), f"{site['epsilon']:.4g}", *cells)
+    bars = Table(title=f"{gains.site}, if everybody allowed epsilon (a bar is what its own model gains)")
+    for head in ("epsilon", *(f"tau {t:g}" for t in gains.taus)):
+        bars.add_column(head)
+    wide = WIDE // max(1, len(gains.taus) - 1)
+    for place, epsilon in enumerate(EPSILONS):
+        points = [gains.curves[t][place] for t in gains.taus]
+        bars.add_row(
+            f"{epsilon:g}", *(f"{'█' * round(wide * max(0.0, p['own'])):<{wide}} {_percent(p['own'])}" for p in points)
+        )
+    return [shown, bars]
+
+
+def pays(gains: Gains) -> list[str]:
+    """From which epsilon on it pays, a line for every tau."""
+    lines = []
+    for tau in gains.taus:
+        found = gains.pays[tau]
+        own = f"an own model gains {PAYS:.0%} {_since(found['own'])}"
+        lines.append(f"tau {tau:g}: {own}; the common model beats staying alone {_since(found['common'])}.")
+    return lines
+
+
+def _since(epsilon: float | None) -> str:
+    return f"from epsilon {epsilon:.2g} on" if epsilon is not None else f"at no epsilon up to {EPSILONS[-1]:g}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:+.0f} %" if share > -9.995 else "< -999 %"
+
+
+def draw(path: Path, gains: Gains) -> None:
+    """The picture: gain against epsilon, as PNG or SVG by the suffix. Raises BadInput for another one."""
+    from matplotlib.figure import Figure
+
+    if path.suffix.lower() not in SUFFIXES:
+        raise BadInput(f"Expected a picture named .png or .svg, got {path.name!r}.")
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    axes = figure.add_subplot()
+    for number, (tau, curve) in enumerate(gains.curves.items()):
+        x = [point["epsilon"] for point in curve]
+        for which, style in (("own", "-"), ("common", "--")):
+            y = [max(-1.0, point[which]) for point in curve]
+            axes.plot(x, y, style, color=f"C{number}", label=f"{which}, tau {tau:g}")
+    axes.axhline(0, color="black", linewidth=0.8)
+    axes.set(
+        xscale="log",
+        ylim=(-1.05, 1.05),
+        xlabel="epsilon that everybody allows",
+        ylabel="share of the error that is gained",
+    )
+    axes.set_title(f"{gains.site}: what joining may be worth (a model, not a promise)")
+    axes.legend()
+    figure.savefig(path)

@@ -1,0 +1,96 @@
+"""What a search chooses among: every combination of the varied settings, all about the same rows, clients and score."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tacit.compare.cells import expand
+from tacit.compare.values import label
+from tacit.errors import BadInput
+from tacit.experiment import Experiment
+from tacit.experiment.asking import shares
+from tacit.experiment.combinations import refuse_passed
+
+SEARCHED = ("train", "model", "aggregate")  # tables all of whose keys may be varied
+NOISING = (
+    "clip",
+    "clip_quantile",
+    "clip_learning_rate",
+    "count_noise",
+    "noise_multiplier",
+    "weight_cap",
+)  # of [privacy]
+NO_SCORE = (
+    "A search is scored on public rows, and there are none: name a file of public rows (data.test_path), or set data.test_share,"
+    " which makes that share of the clients' own rows public."
+)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One combination of settings: what it varies, in words too, and its experiment, without ledger and folder."""
+
+    label: str
+    varied: dict[str, Any]
+    experiment: Experiment = field(repr=False)
+
+
+def candidates(values: Mapping[str, Any], vary: Mapping[str, Sequence[Any]]) -> list[Candidate]:
+    """Every combination once. Raises BadInput for what a search cannot vary, or cannot have at all."""
+    if not vary:
+        raise BadInput("Nothing is varied, so there is nothing to choose: add --vary train.learning_rate=0.1,0.3,1.")
+    for key in vary:
+        _refuse_key(key)
+    own = {name: dict(part) if isinstance(part, Mapping) else part for name, part in values.items()}
+    own.get("privacy", {}).pop("ledger", None)
+    own.get("run", {}).pop("out", None)
+    base = Experiment(**own)
+    refuse_unsearchable(base)
+    run = base.run
+    cells = expand(own, vary, seeds=1)
+    return [
+        Candidate(
+            label(cell.varied) or cell.label, _said(cell.varied), cell.experiments[0].model_copy(update={"run": run})
+        )
+        for cell in cells
+    ]
+
+
+def _said(varied: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in varied.items() if value is not None}
+
+
+def _refuse_key(key: str) -> None:
+    section, _, name = key.partition(".")
+    if section in SEARCHED or (section == "privacy" and name in NOISING) or not name:
+        return  # a key without a section is refused with the grid
+    raise BadInput(
+        f"A search cannot vary {key}: its runs are about the same rows, score and promise, so it varies [train], [model],"
+        f" [aggregate] and privacy.{', '.join(NOISING)}."
+    )
+
+
+def refuse_unsearchable(experiment: Experiment) -> None:
+    """Refuses what has no price in a search, or would show its losers. Raises BadInput."""
+    privacy = experiment.privacy
+    if privacy.kind == "none" or privacy.noise_formula is not None:
+        raise BadInput("Nothing is promised here, so that a search has no price: use `tacit compare`.")
+    if experiment.data.held_out is not None:
+        raise BadInput(
+            "Rows that clients hold out are asked about once and at a price that a search does not have: leave out data.held_out."
+            f" {NO_SCORE}"
+        )
+    if shares(experiment):
+        raise BadInput("Every run would ask its queries again, which a search has no price for: leave them out.")
+    for table in ("attack", "audit", "personal"):
+        if experiment.said().get(table):
+            raise BadInput(f"[{table}] looks into every run, and of a search only the best is seen: leave it out.")
+    if experiment.run.writers:
+        raise BadInput("run.writers would be told of runs that lose, which nobody may see: leave it out.")
+    if experiment.run.engine != "tacit":
+        raise BadInput(f'run.engine = "{experiment.run.engine}" trains runs that share their keys: leave it out.')
+    if experiment.train.sampler == "fixed":
+        raise BadInput(
+            'No price is known for the best of runs with cohorts of a fixed size: set train.sampler = "poisson".'
+        )
+    refuse_passed(experiment)

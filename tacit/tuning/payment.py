@@ -1,0 +1,66 @@
+"""Paying for a search: once, all of it, before anything is run."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tacit.build.parts import Parts
+from tacit.build.release import package
+from tacit.digest import mark
+from tacit.engine.folder import Folder
+from tacit.engine.neighbours import SEARCH
+from tacit.errors import BudgetExhausted, LedgerError
+from tacit.experiment import Experiment
+from tacit.privacy.guarantee import shown
+from tacit.privacy.ledger.before import NOTHING, Before, noted, read
+from tacit.privacy.ledger.filter import most_releases
+from tacit.privacy.ledger.ledger import Ledger
+from tacit.privacy.ledger.tables import ALL
+from tacit.tuning.price import Priced
+
+
+def before_of(path: Path, values: Mapping[str, Any], *, resume: bool) -> Before:
+    """What other runs of a shared ledger had sealed when the search began. Nothing is written."""
+    privacy = values.get("privacy", {})
+    if not privacy.get("ledger"):
+        return NOTHING
+    unit = Experiment(**values).privacy.unit_kept
+    return noted(path / SEARCH) if resume else read(Path(privacy["ledger"]), unit=unit)
+
+
+def refuse_dear(priced: Priced, parts: Parts) -> None:
+    """Raises BudgetExhausted for a search that a client cannot pay for. Nothing is written."""
+    privacy, population = parts.experiment.privacy, parts.population
+    limits = {"total_delta": privacy.delta, "rounds": 1, "accountant": privacy.accountant, "hint": 1, "spare": False}
+    together = ALL in priced.events
+    for index, name in enumerate(population.names[:1] if together else population.names):
+        who, budget = ALL if together else name, population[index].budget
+        before = parts.before.of(who)
+        if most_releases(budget, priced.events[who], before=before, **limits) < 1:
+            left = max(0.0, budget.epsilon - before.epsilon)
+            raise BudgetExhausted(
+                f"The search costs epsilon {shown(priced.epsilon)} at delta {priced.delta:g}, and {name} has {left:.4g} left, or"
+                " too little delta: raise the noise, or leave it out and it follows from epsilon; ask for fewer --runs; or lower"
+                " privacy.delta_share. Nothing was written."
+            )
+
+
+def pay(ledger: Ledger, folder: Folder, parts: Parts, priced: Priced, key: str) -> None:
+    """Charges the whole search, once: the same search that goes on is not charged again, and no other is let in under its name.
+
+    Raises: LedgerError or BudgetExhausted; then nothing may be run.
+    """
+    texts = [candidate.experiment.toml() for candidate in priced.runs]
+    ledger.open_round(0, mark("search", key, parts.population.digest(), package(), *texts))
+    again = ledger.knows(0)
+    if ALL in priced.events:
+        paid = ledger.admit_everybody(parts.population[0].budget, priced.events[ALL])
+    else:
+        everybody = [parts.population[index] for index in range(len(parts.population))]
+        paid = len(ledger.admit(everybody, lambda client: priced.events[client.id])) == len(everybody)
+    if not paid and again:
+        raise LedgerError(
+            f"The search in {folder.path} was paid for with other rows, settings or code: put them back, or start another one."
+        )
+    if not paid:
+        raise BudgetExhausted("Other runs of the ledger have taken what this search needs; nothing was run.")

@@ -1,0 +1,127 @@
+"""What a search costs, and the noise that keeps a budget.
+
+Where only the best model is seen (simulated central DP), it is the price of the best of a random number of runs
+(tacit/privacy/accounting/selected.py). Where updates or sums of every run are seen by somebody whom the promise is against, it is
+that of all runs together: composition, of a number that is fixed and public.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from dp_accounting import DpEvent, SelfComposedDpEvent
+
+from tacit.data.population import Population
+from tacit.errors import BadInput
+from tacit.experiment import Experiment
+from tacit.privacy.accounting import price
+from tacit.privacy.accounting.calibrate import smallest
+from tacit.privacy.accounting.selected import Repetitions, best_of
+from tacit.privacy.central.mechanism import CohortGaussian
+from tacit.privacy.central.plan import one_budget
+from tacit.tuning.grid import Candidate
+
+
+@dataclass(frozen=True)
+class Priced:
+    """A search with its noise: `runs` are the candidates as they are run, and `events` what each client pays, once, for all.
+
+    Under "" stands what everybody pays. The epsilons are those of the client that pays most, at `delta`: of one run, of the best
+    of about so many where nothing else is seen (None where that has no price), and of all of them where all are seen.
+    """
+
+    hidden: bool
+    repetitions: Repetitions
+    runs: tuple[Candidate, ...] = field(repr=False)
+    events: Mapping[str, DpEvent] = field(repr=False)
+    delta: float
+    one: float
+    best: float | None
+    composed: float
+
+    @property
+    def count(self) -> int:
+        """How many runs are seen, where all are; where the number is drawn, about how many there are."""
+        return round(self.repetitions.mean)
+
+    @property
+    def epsilon(self) -> float:
+        """What the search costs."""
+        return self.best if self.hidden and self.best is not None else self.composed
+
+
+def hidden(candidates: Sequence[Candidate], population: Population, law: Repetitions) -> Priced:
+    """The price of a search of which only the best model is seen, by central DP.
+
+    Noise that is said is kept; else every candidate gets the least, to 0.1 %, with which the search keeps the clients' epsilon.
+
+    Guarantee: with noise derived here the search costs at most what other runs of the ledger have left of epsilon.
+
+    Raises: BadInput where budgets differ or set no limit, and where some candidates say their noise and others do not.
+    """
+    said = [candidate.experiment.privacy.noise_multiplier for candidate in candidates]
+    if None in said and any(said):
+        raise BadInput("Some candidates say privacy.noise_multiplier and others do not: say it for all, or for none.")
+    epsilon, delta, size = one_budget(population), population.delta, len(population)
+    how = {"delta": delta, "accountant": candidates[0].experiment.privacy.accountant}
+    made = [(_cohort(candidate.experiment, size), candidate.experiment.train.rounds) for candidate in candidates]
+
+    def cost(multipliers: Sequence[float], which: Sequence[tuple[CohortGaussian, int]]) -> float:
+        runs = [
+            (replace(m, noise_multiplier=z).event(), rounds) for z, (m, rounds) in zip(multipliers, which, strict=True)
+        ]
+        return price.epsilon(((best_of(law, runs), 1),), delta=delta)
+
+    multipliers = [z or 1.0 for z in said]
+    if None in said:
+        if epsilon == math.inf:
+            raise BadInput("epsilon = inf sets no limit, so there is no noise to derive: set privacy.noise_multiplier.")
+        alone = {one: smallest(lambda z, one=one: cost([z], [one]), epsilon=epsilon) for one in dict.fromkeys(made)}
+        multipliers = [alone[one] for one in made]
+        if len(alone) > 1:  # the dearest at one order need not be the dearest at another
+            first = multipliers
+            by = smallest(lambda by: cost([by * z for z in first], made), epsilon=epsilon)
+            multipliers = [by * z for z in first]
+    runs = [(replace(m, noise_multiplier=z).event(), rounds) for z, (m, rounds) in zip(multipliers, made, strict=True)]
+    event = best_of(law, runs)
+    together = {
+        "one": max(price.epsilon((run,), **how) for run in runs),
+        "composed": max(price.epsilon(((of, times * round(law.mean)),), **how) for of, times in runs),
+    }
+    noised = tuple(_noised(candidate, z) for candidate, z in zip(candidates, multipliers, strict=True))
+    return Priced(True, law, noised, {"": event}, delta, best=price.epsilon(((event, 1),), delta=delta), **together)
+
+
+def _cohort(experiment: Experiment, size: int) -> CohortGaussian:
+    cohort = experiment.train.clients_per_round or size
+    return CohortGaussian(1.0, 1.0, population=size, cohort=cohort)
+
+
+def _noised(candidate: Candidate, multiplier: float) -> Candidate:
+    """The candidate with its noise said."""
+    experiment = candidate.experiment
+    privacy = experiment.privacy.model_copy(update={"noise_multiplier": multiplier, "strategy": None})
+    return replace(candidate, experiment=experiment.model_copy(update={"privacy": privacy}))
+
+
+def all_seen(
+    runs: Sequence[Candidate],
+    events: dict[str, tuple[DpEvent, int]],
+    law: Repetitions,
+    *,
+    delta: float,
+    accountant: str,
+) -> Priced:
+    """The price of a search all of whose runs are seen: `events` are what a client releases in one run, and how often at most."""
+    count = round(law.mean)
+    paid = {name: SelfComposedDpEvent(event, times * count) for name, (event, times) in events.items()}
+
+    def most(times: int) -> float:
+        made = {(event, own * times) for event, own in events.values()}
+        return max(price.epsilon((one,), delta=delta, accountant=accountant) for one in made)
+
+    try:
+        best = max(price.epsilon(((best_of(law, [one]), 1),), delta=delta) for one in set(events.values()))
+    except BadInput:  # integer noise has no such price here
+        best = None
+    return Priced(False, law, tuple(runs), paid, delta, one=most(1), best=best, composed=most(count))

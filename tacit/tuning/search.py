@@ -1,0 +1,193 @@
+"""`tune`: prices a search, pays for all of it, runs it, and leaves the best."""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tacit.build.clients import clients
+from tacit.build.parts import Parts, build
+from tacit.engine.evaluate import evaluate
+from tacit.engine.folder import Folder
+from tacit.engine.history import open_ledger
+from tacit.errors import BadInput, LedgerError, TacitError, TrainingDiverged
+from tacit.experiment import Experiment
+from tacit.privacy.accounting.selected import Repetitions, about
+from tacit.privacy.guarantee import spent_by
+from tacit.privacy.ledger.before import Before
+from tacit.simulation.compare import plain
+from tacit.simulation.run import run
+from tacit.tuning import folder as folders
+from tacit.tuning import secret, words
+from tacit.tuning.grid import NO_SCORE, Candidate, candidates
+from tacit.tuning.payment import before_of, pay, refuse_dear
+from tacit.tuning.price import Priced, hidden
+from tacit.tuning.seen import composed
+
+GEOMETRIC = 1.0
+Announce = Callable[[Priced, str], None]
+
+
+def tune(
+    experiment: Experiment | Mapping[str, Any],
+    vary: Mapping[str, Sequence[Any]],
+    *,
+    runs: int,
+    out: Path | str,
+    shape: float = GEOMETRIC,
+    resume: bool = False,
+    force: bool = False,
+    announce: Announce | None = None,
+) -> dict[str, Any]:
+    """Searches the grid of `vary` by about `runs` runs, and returns the summary of the best; it is in `out`/best.
+
+    Under central DP the number of runs is drawn and nothing but the best is released; else all runs are seen. `announce` is told
+    the price, and the unit it is for, before anything is charged.
+
+    Guarantee: that of `words.promised`, at a price that is on the ledger before anything is run. What is killed goes on with
+    `resume` with what was drawn, at no further price.
+
+    Raises: BadInput for what cannot be searched, BudgetExhausted where it cannot be paid for, LedgerError for a ledger that is not
+    its own, TrainingDiverged where no run ended well. Nothing is charged before all was tried that needs no training.
+    """
+    path, values = Path(out), plain(experiment)
+    folders.refuse_taken(path, resume=resume, force=force)
+    if resume and (known := folders.finished(path)) is not None:
+        secret.forget(path)  # what a crash may have left
+        return known
+    shared = values.get("privacy", {}).get("ledger")
+    before = before_of(path, values, resume=resume)
+    priced, parts, assumes = _prepared(candidates(values, vary), about(runs, shape=shape), before, shared)
+    unit = parts.population.unit
+    refuse_dear(priced, parts)
+    lock = folders.take(path, force=force)
+    try:
+        said = {"runs": runs, "shape": float(shape), "ledger": shared, "before": parts.before}
+        folder = folders.begin(path, lock, values, vary, **said)
+        if announce:
+            announce(priced, unit)
+        return _searched(folder, replace(parts, draw=folder.run), priced, assumes)
+    finally:
+        os.close(lock)
+
+
+def price_of(
+    experiment: Experiment | Mapping[str, Any],
+    vary: Mapping[str, Sequence[Any]],
+    *,
+    runs: int,
+    shape: float = GEOMETRIC,
+) -> tuple[Priced, str]:
+    """What `tune` would cost, and the unit that it is for. Nothing is written. Raises as `tune`."""
+    values = plain(experiment)
+    before = before_of(Path(), values, resume=False)
+    shared = values.get("privacy", {}).get("ledger")
+    priced, parts, _ = _prepared(candidates(values, vary), about(runs, shape=shape), before, shared)
+    return priced, parts.population.unit
+
+
+def _prepared(
+    grid: list[Candidate], law: Repetitions, before: Before, ledger: str | None
+) -> tuple[Priced, Parts, list[str]]:
+    """The search with its price, every candidate tried without training; the parts it is paid by, and what candidates assume."""
+    first, assumes = grid[0].experiment, list[str]()
+    dataset, _, population = clients(first, before=before)
+    if not len(dataset.test_y):
+        raise BadInput(NO_SCORE)
+    rows = replace(dataset, x=population.x, y=population.y, client=None)
+    priced = hidden(grid, population, law) if first.privacy.kind == "central" else composed(grid, rows, population, law)
+    for candidate in priced.runs:
+        try:
+            made = build(candidate.experiment)
+            evaluate(made, made.params)
+            assumes += made.promise.assumes
+        except TacitError as error:
+            raise BadInput(f"{candidate.label}: {error}") from error
+    chosen = priced.runs[0].experiment
+    paying = chosen.model_copy(update={"privacy": chosen.privacy.model_copy(update={"ledger": ledger})})
+    parts = build(paying, before=before)
+    return priced, replace(parts, population=replace(parts.population, epsilons=population.epsilons)), assumes
+
+
+def _searched(folder: Folder, parts: Parts, priced: Priced, assumes: list[str]) -> dict[str, Any]:
+    state = secret.read(folder.path) if priced.hidden else None
+    ledger = open_ledger(parts, folder, once=True)
+    if ledger is None:
+        raise BadInput("Nothing is promised here, so that a search has no price: use `tacit compare`.")
+    try:
+        if priced.hidden and state is None:
+            if ledger.knows(0):
+                raise LedgerError(
+                    f"{folder.path} has lost the secret state of its search, which was paid for: how many runs there are is"
+                    " never drawn again, so start another one; nothing was released."
+                )
+            state = secret.drawn(priced.repetitions, len(priced.runs))
+            secret.write(folder.path, state)
+        pay(ledger, folder, parts, priced, f"{state.key} {state.picks}" if state else folder.run)
+        guarantee = spent_by(words.promised(parts, priced, assumes), ledger, parts.population)
+        also = parts.plan.also(guarantee, parts.experiment, ledger, parts.population)
+        best, which = _hidden_runs(folder.path, state, priced) if state else _seen_runs(folder, priced)
+        found = json.loads((best / folders.SUMMARY).read_text("utf-8"))
+        told = words.summary(
+            found, settings=priced.runs[which].varied, priced=priced, guarantee=replace(guarantee, also=also)
+        )
+        folders.publish(folder.path, best, told)
+        secret.forget(folder.path)
+        return told
+    finally:
+        ledger.close()
+
+
+def _hidden_runs(path: Path, state: secret.State, priced: Priced) -> tuple[Path, int]:
+    """Runs what was drawn, keeps the best alone, and says where it is and which candidate it was."""
+    while state.done < len(state.picks):
+        number = state.done + 1
+        candidate = state.picks[number - 1]
+        rank = _ran(secret.place(path, state, number), priced.runs[candidate], draw=state.draw(number))
+        state = state.after(rank)
+        secret.write(path, state)
+        secret.forget_losers(path, state)
+    if state.best is None:
+        secret.forget(path)
+        raise TrainingDiverged(
+            "No run of the search ended with a finite loss, and all are paid for: lower train.learning_rate."
+        )
+    return secret.place(path, state, state.best), state.picks[state.best - 1]
+
+
+def _seen_runs(folder: Folder, priced: Priced) -> tuple[Path, int]:
+    """Runs the candidates in turn, and says where the best is and which candidate it was."""
+    ranks: list[tuple[tuple[float, str], Path, int]] = []
+    for number in range(priced.count):
+        which = number % len(priced.runs)
+        place = folder.path / folders.RUNS / f"{number + 1:03d}"
+        rank = _ran(place, priced.runs[which], draw=f"{folder.run}:{number + 1}")
+        ranks += [(rank, place, which)] if rank else []
+    if not ranks:
+        raise TrainingDiverged(
+            "No run of the search ended with a finite loss, and all are paid for: lower train.learning_rate."
+        )
+    return max(ranks)[1:]
+
+
+def _ran(place: Path, candidate: Candidate, *, draw: str) -> tuple[float, str] | None:
+    """Runs, or goes on with, one run; its place in the order by which the best is chosen, or None where it diverged.
+
+    Guarantee: the order is total, and a function of what would be released: the score, then a hash of the model.
+    """
+    if not (place / folders.SUMMARY).exists():
+        try:
+            history = run(
+                candidate.experiment, out=place, resume=(place / "experiment.toml").exists(), page=False, draw=draw
+            )
+        except TrainingDiverged:
+            return None
+        if history.ledger:
+            history.ledger.close()
+    found = json.loads((place / folders.SUMMARY).read_text("utf-8"))
+    score, better = found[f"test_{found['metric']}"], found["metrics"][found["metric"]]["better"]
+    model = hashlib.blake2b((place / "model.safetensors").read_bytes() + candidate.label.encode()).hexdigest()
+    return (score if better == "higher" else -score), model

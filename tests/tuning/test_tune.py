@@ -1,0 +1,386 @@
+"""`tacit tune`: paid before it runs, resumable, and nothing left of it but the best. Real runs on scikit-learn's digits."""
+
+import json
+import shutil
+import sqlite3
+import stat
+
+import pytest
+from typer.testing import CliRunner
+
+import tacit
+from tacit.cli.app import app
+from tacit.errors import BadInput, BudgetExhausted, LedgerError, RunExists, TrainingDiverged
+from tacit.privacy.accounting import price
+from tacit.privacy.accounting.selected import BestOfDpEvent, Repetitions
+from tacit.privacy.ledger import before as ledgers
+from tacit.simulation.run import run as really_run
+from tacit.tuning import search, secret
+from tacit.tuning.folder import asked
+from tacit.tuning.search import price_of, tune
+
+CENTRAL = {
+    "name": "small",
+    "data": {"clients": 12, "examples_per_client": 20},
+    "train": {"rounds": 2, "clients_per_round": 4, "local_steps": 1, "batch_size": 10},
+    "privacy": {"kind": "central", "epsilon": 8.0, "clip": 0.5, "noise_multiplier": 2.0},
+    "run": {"workers": 1},
+}
+SIZED = {"noise_multiplier": None}  # noise that follows from epsilon
+RATES = {"train.learning_rate": [0.1, 0.5]}
+LEFT = {".lock", ".ledger.mark.lock", "base.toml", "best", "ledger.db", "ledger.mark", "search.json", "tune.toml"}
+
+
+def settings(**changes):
+    return {
+        **CENTRAL,
+        **{key: CENTRAL.get(key, {}) | value if isinstance(value, dict) else value for key, value in changes.items()},
+    }
+
+
+def local(**changes):
+    train = {"rounds": 2, "local_steps": 1, "sampling_rate": 0.5}
+    privacy = {"kind": "local", "epsilon": 4.0}
+    return {**CENTRAL, "data": {"clients": 3, "examples_per_client": 30}, "train": train, "privacy": privacy, **changes}
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """Has every search draw so many runs, and counts how often it draws."""
+
+    def to(count):
+        times = []
+        monkeypatch.setattr(Repetitions, "draw", lambda self: times.append(1) or count)
+        return times
+
+    return to
+
+
+@pytest.fixture
+def watched(monkeypatch):
+    """The histories of all runs of a search; `watched.stop_at` interrupts the run of that number, after its first round."""
+
+    class Watched(list):
+        stop_at = None
+
+    seen = Watched()
+
+    def run(experiment, **how):
+        def observe(record):
+            if seen.stop_at == len(seen):
+                raise KeyboardInterrupt
+
+        seen.append(really_run(experiment, observe=observe, **how))
+        return seen[-1]
+
+    monkeypatch.setattr(search, "run", run)
+    return seen
+
+
+def charges(path):
+    with sqlite3.connect(path / "ledger.db") as db:
+        return db.execute("SELECT text FROM everybody JOIN events ON events.id = everybody.event").fetchall()
+
+
+def test_only_the_best_is_left_and_it_is_the_best_of_what_was_run(tmp_path, drawn, watched):
+    drawn(4)
+    found = tune(settings(), RATES, runs=3, out=tmp_path / "s")
+    scores = [history.summary["test_accuracy"] for history in watched]
+    assert len(scores) == 4
+    assert found["test_accuracy"] == max(scores)
+    assert found["settings"]["train.learning_rate"] in (0.1, 0.5)
+    assert {path.name for path in (tmp_path / "s").iterdir()} == LEFT
+    best = {path.name for path in (tmp_path / "s" / "best").iterdir()}
+    assert best == {"encoder.json", "experiment.toml", "model.safetensors", "summary.json"}
+    tacit.load(tmp_path / "s" / "best")
+
+
+def test_what_is_published_has_no_times_no_traffic_no_cohorts_and_one_date(tmp_path, drawn):
+    drawn(2)
+    told = tune(settings(), RATES, runs=3, out=tmp_path / "s")
+    uncovered = {"seconds", "uplink_bytes", "downlink_bytes", "notes", "stopped", "out_of_budget", "run"}
+    assert not uncovered & set(told)
+    assert told["search"]["runs"] == "geometric, mean 3"
+    began = (tmp_path / "s" / "search.json").stat().st_mtime
+    assert all(abs(path.stat().st_mtime - began) < 1e-3 for path in (tmp_path / "s" / "best").iterdir())
+
+
+def test_a_search_is_drawn_and_paid_for_before_anything_is_run(tmp_path, monkeypatch, drawn):
+    drawn(3)
+
+    def run(experiment, *, out, **_):
+        (text,) = charges(tmp_path)[0]
+        assert isinstance(price.from_text(text).event, BestOfDpEvent)
+        assert len(secret.read(tmp_path).picks) == 3
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(search, "run", run)
+    with pytest.raises(KeyboardInterrupt):
+        tune(settings(), RATES, runs=3, out=tmp_path)
+    assert len(charges(tmp_path)) == 1
+
+
+def test_a_search_that_was_killed_goes_on_with_what_it_drew_and_pays_once(tmp_path, drawn, watched):
+    times = drawn(4)
+    watched.stop_at = 2
+    with pytest.raises(KeyboardInterrupt):
+        tune(settings(), RATES, runs=3, out=tmp_path / "s")
+    kept = secret.read(tmp_path / "s")
+    assert kept.done == 2
+    shutil.copytree(tmp_path / "s", tmp_path / "again")
+    watched.stop_at = None
+    values, vary, runs, shape = asked(tmp_path / "s")  # as the command line does
+    first = tune(values, vary, runs=runs, shape=shape, out=tmp_path / "s", resume=True)
+    assert len(watched) == 4  # the two that had ended were not run again
+    tune(settings(), RATES, runs=3, out=tmp_path / "again", resume=True)
+    models = [(tmp_path / name / "best" / "model.safetensors").read_bytes() for name in ("s", "again")]
+    assert models[0] == models[1]
+    assert len(times) == 1
+    assert len(charges(tmp_path / "s")) == 1
+    assert tune(settings(), RATES, runs=3, out=tmp_path / "s", resume=True) == first
+
+
+def test_what_goes_on_can_be_read_by_its_owner_alone_and_losers_are_deleted(tmp_path, drawn, watched):
+    drawn(5)
+    watched.stop_at = 3
+    with pytest.raises(KeyboardInterrupt):
+        tune(settings(), RATES, runs=3, out=tmp_path)
+    folder = tmp_path / secret.NAME
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE((folder / secret.STATE).stat().st_mode) == 0o600
+    assert "private" in (folder / secret.README).read_text()
+    assert len(list(folder.glob("run-*"))) == 2  # the best so far and the one that was going on
+    assert not (tmp_path / "best").exists()
+
+
+def test_a_number_of_runs_that_was_lost_is_never_drawn_again(tmp_path, drawn, watched):
+    drawn(3)
+    watched.stop_at = 1
+    with pytest.raises(KeyboardInterrupt):
+        tune(settings(), RATES, runs=3, out=tmp_path)
+    shutil.rmtree(tmp_path / secret.NAME)
+    with pytest.raises(LedgerError, match="never drawn again"):
+        tune(settings(), RATES, runs=3, out=tmp_path, resume=True)
+
+
+def test_a_state_that_others_could_read_or_change_is_refused(tmp_path, drawn, watched):
+    drawn(3)
+    watched.stop_at = 1
+    with pytest.raises(KeyboardInterrupt):
+        tune(settings(), RATES, runs=3, out=tmp_path)
+    state = tmp_path / secret.NAME / secret.STATE
+    known = json.loads(state.read_text())
+    state.chmod(0o644)
+    with pytest.raises(BadInput, match="read by others"):
+        tune(settings(), RATES, runs=3, out=tmp_path, resume=True)
+    state.chmod(0o600)
+    state.write_text(json.dumps(known | {"key": "0"}))  # other noise, under another name
+    with pytest.raises(LedgerError, match="put them back"):
+        tune(settings(), RATES, runs=3, out=tmp_path, resume=True)
+
+
+def test_every_run_has_noise_and_cohorts_of_its_own_although_one_seed_is_given(tmp_path, drawn, watched):
+    drawn(2)
+    tune(settings(), {"train.learning_rate": [0.5]}, runs=3, out=tmp_path)
+    first, second = (history.summary["test_loss"] for history in watched)
+    assert first != second
+
+
+def test_every_release_of_a_run_is_keyed_by_its_place_in_a_search():
+    parts = search.build(tacit.Experiment(**settings()))
+    named = search.replace(parts, draw="a")
+    assert parts.releases.server_key != named.releases.server_key
+    assert parts.releases.client(parts.population[0]) != named.releases.client(named.population[0])
+    assert parts.releases._planted == ()
+
+
+def test_the_noise_keeps_the_budget_of_the_clients_over_the_whole_search():
+    priced, unit = price_of(settings(privacy=SIZED), RATES, runs=10)
+    assert unit == "client"
+    assert 0.98 * 8 < priced.epsilon <= 8
+    (one,) = {run.experiment.privacy.noise_multiplier for run in priced.runs}
+    assert one > tacit.build.parts.build(tacit.Experiment(**settings(privacy=SIZED))).plan.mechanism.noise_multiplier
+    event = tacit.build.parts.build(priced.runs[0].experiment).plan.mechanism.event()
+    assert priced.events[""].runs == ((event, 2),)  # what is paid for is what is run
+
+
+def test_candidates_of_different_cohorts_and_rounds_are_paid_for_by_the_dearest():
+    priced, _ = price_of(settings(privacy=SIZED), {"train.clients_per_round": [2, 6], "train.rounds": [1, 2]}, runs=5)
+    assert 0.97 * 8 < priced.epsilon <= 8
+    assert len(priced.events[""].runs) == 4
+
+
+def test_a_search_counts_on_a_shared_ledger_and_finds_what_is_left(tmp_path, drawn):
+    drawn(1)
+    said = settings(privacy={"ledger": str(tmp_path / "shared.db"), "delta_share": 0.4})
+    shared = settings(privacy=said["privacy"] | SIZED)
+    found = tune(said, RATES, runs=3, out=tmp_path / "first")
+    sealed = ledgers.read(tmp_path / "shared.db", unit="client").of("")
+    assert sealed.epsilon == pytest.approx(found["guarantee"]["epsilon"]["max"])
+    assert sealed.delta == pytest.approx(0.4e-5)
+    second, _ = price_of(shared, RATES, runs=3)
+    assert second.epsilon <= 8 - sealed.epsilon
+    (tmp_path / "shared.db").unlink()
+    (tmp_path / "shared.db.mark").unlink()
+    with pytest.raises(LedgerError, match="restore"):
+        tune(shared, RATES, runs=3, out=tmp_path / "second")
+
+
+def test_a_search_that_cannot_be_paid_for_is_refused_and_nothing_is_written(tmp_path):
+    with pytest.raises(BudgetExhausted, match="Nothing was written"):
+        tune(settings(privacy={"noise_multiplier": 0.5}), RATES, runs=10, out=tmp_path / "s")
+    assert not (tmp_path / "s").exists()
+
+
+def test_the_promise_says_who_sees_what_and_both_other_prices(tmp_path, drawn):
+    drawn(1)
+    found = tune(settings(), RATES, runs=3, out=tmp_path)
+    said = found["sentence"]
+    for words in (
+        "client-level",
+        "add or remove one client",
+        "sees the best model alone",
+        "not the number of runs, the losers' models and scores",
+        "or how long the search took",
+        "geometric, mean 3",
+        "drawn at random from 2",
+        "Theorem 2",
+        "epsilon spent in this search",
+        "`secret`",
+    ):
+        assert words in said
+    assert found["search"]["epsilon_of_one_run"] < found["search"]["epsilon_of_the_best"]
+    with pytest.raises(BadInput, match="best of a search"):
+        tacit.engine.run_files.read(tmp_path / "best")
+
+
+def test_runs_that_diverge_lose_and_if_all_do_nothing_is_released(tmp_path, drawn, monkeypatch):
+    drawn(3)
+
+    def run(*_, **__):
+        raise TrainingDiverged("the loss became nan")
+
+    monkeypatch.setattr(search, "run", run)
+    with pytest.raises(TrainingDiverged, match="No run of the search"):
+        tune(settings(), RATES, runs=3, out=tmp_path)
+    assert not (tmp_path / "best").exists()
+    assert not (tmp_path / secret.NAME).exists()
+
+
+def test_ties_are_broken_by_what_would_be_released_and_never_by_the_order_of_runs():
+    state = secret.State("k", (0, 0, 0))
+    assert state.after((0.5, "b")).after((0.5, "a")).best == 1
+    assert state.after((0.5, "a")).after((0.5, "b")).best == 2
+    assert state.after(None).after((-1.0, "a")).best == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "vary", "sentence"),
+    [
+        ({"privacy": {"kind": "none", "epsilon": None}}, RATES, "tacit compare"),
+        ({"personal": {"kind": "finetune"}, "data": {"own_share": 0.3}}, RATES, r"\[personal\]"),
+        ({"audit": {"canaries": 10}}, RATES, r"\[audit\]"),
+        ({"run": {"writers": ["tensorboard"]}}, RATES, "run.writers"),
+        ({"train": {"sampler": "fixed"}, "privacy": {"accountant": "rdp"}}, RATES, "fixed size"),
+        ({"privacy": {"epsilon": float("inf")} | SIZED}, RATES, "noise_multiplier"),
+        ({}, {}, "Nothing is varied"),
+        ({}, {"data.clients": [3, 4]}, "cannot vary data.clients"),
+        ({}, {"run.seed": [3, 4]}, "cannot vary run.seed"),
+        ({}, {"privacy.epsilon": [3, 4]}, "cannot vary privacy.epsilon"),
+        ({}, {"metric.choose": ["f1", "auroc"]}, "cannot vary metric.choose"),
+        ({}, {"train.learning_rate": [-1, 2]}, "learning_rate"),
+        ({}, {"model.name": ["logr", "no-such"]}, "no-such"),
+    ],
+)
+def test_what_cannot_be_searched_is_refused_in_a_sentence(tmp_path, changes, vary, sentence):
+    with pytest.raises(BadInput, match=sentence):
+        tune(settings(**changes), vary, runs=3, out=tmp_path / "s")
+    assert not (tmp_path / "s").exists()
+
+
+def test_a_search_without_a_public_score_is_refused(tmp_path):
+    rows = "".join(f"h{n % 4},{n % 7},{'ab'[n % 2]}\n" for n in range(40))
+    (tmp_path / "rows.csv").write_text(f"hospital,x,y\n{rows}")
+    data = {
+        "name": "csv",
+        "path": str(tmp_path / "rows.csv"),
+        "label": "y",
+        "classes": ["a", "b"],
+        "client_column": "hospital",
+    }
+    data |= {"partition": "natural", "numeric": {"x": [0, 7]}, "test_share": 0}
+    with pytest.raises(BadInput, match="scored on public rows"):
+        tune({**CENTRAL, "data": data}, RATES, runs=3, out=tmp_path / "s")
+    with pytest.raises(BadInput, match=r"scored on public rows.*test_path"):
+        tune(local(data=data | {"held_out": 0.3}), RATES, runs=3, out=tmp_path / "s")
+    assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.parametrize("runs", [0, 1, -3])
+def test_a_search_of_one_run_is_a_run(tmp_path, runs):
+    with pytest.raises(BadInput, match="tacit run"):
+        tune(settings(), RATES, runs=runs, out=tmp_path / "s")
+
+
+def test_a_search_goes_on_as_it_was_asked_for_and_is_not_overwritten(tmp_path, drawn, watched):
+    drawn(2)
+    watched.stop_at = 1
+    with pytest.raises(KeyboardInterrupt):
+        tune(settings(), RATES, runs=3, out=tmp_path)
+    with pytest.raises(RunExists, match="--resume"):
+        tune(settings(), RATES, runs=3, out=tmp_path)
+    with pytest.raises(BadInput, match="other settings"):
+        tune(settings(), RATES, runs=4, out=tmp_path, resume=True)
+    with pytest.raises(BadInput, match="no search to resume"):
+        tune(settings(), RATES, runs=3, out=tmp_path / "elsewhere", resume=True)
+
+
+def test_a_local_search_is_priced_as_composed_for_each_client_by_its_own_budget(tmp_path, watched):
+    epsilons = {"client-0": 2.0, "client-1": 4.0, "client-2": 4.0}
+    found = tune(local(privacy={"kind": "local", "epsilon": epsilons}), RATES, runs=3, out=tmp_path)
+    assert [history.guarantee is not None for history in watched] == [True] * 3
+    assert found["search"]["charged"] == "composed"
+    assert "3 runs, all of which are seen" in found["sentence"]
+    with sqlite3.connect(tmp_path / "ledger.db") as db:
+        sealed = dict(db.execute("SELECT client, epsilon FROM seals").fetchall())
+        rows = db.execute("SELECT client, text FROM charges JOIN events ON events.id = charges.event").fetchall()
+    assert len(rows) == 3
+    for name, text in rows:
+        event = price.from_text(text)
+        assert price.epsilon(((event, 1),), delta=1e-5) == sealed[name]
+        assert 0.9 * epsilons[name] < sealed[name] <= epsilons[name]
+        alone = price.epsilon(_of_run(tmp_path, name), delta=1e-5)
+        assert price.compose([(event, 1)]) == price.compose(3 * list(_of_run(tmp_path, name)))
+        assert alone < sealed[name]
+
+
+def _of_run(path, name):
+    """What one of the runs charged to a client."""
+    with sqlite3.connect(path / "runs" / "001" / "ledger.db") as db:
+        query = "SELECT text FROM charges JOIN events ON events.id = charges.event WHERE client = ?"
+        return price.compose([(price.from_text(text), 1) for (text,) in db.execute(query, (name,))])
+
+
+def test_runs_that_are_all_seen_have_one_price(tmp_path):
+    with pytest.raises(BadInput, match="vary what costs nothing"):
+        tune(local(), {"train.sampling_rate": [0.25, 0.5]}, runs=3, out=tmp_path / "s")
+
+
+def test_a_search_by_distributed_noise_is_composed_and_the_best_alone_has_no_price():
+    data, train = {"clients": 4, "examples_per_client": 20}, {"rounds": 1, "local_steps": 1, "batch_size": 10}
+    values = settings(data=data, privacy={"kind": "distributed", "epsilon": 20.0} | SIZED)
+    priced, unit = price_of({**values, "train": train}, RATES, runs=2)
+    assert (priced.hidden, priced.best, unit) == (False, None, "client")
+    assert priced.one < priced.composed <= 20
+
+
+def test_the_command_prints_both_prices_and_refuses_in_a_sentence(tmp_path):
+    chosen = ["--set", "data.clients=12", "--set", "train.rounds=2", "--set", "train.sampling_rate="]
+    central = [*chosen, "--set", "privacy.kind=central", "--set", "privacy.epsilon=8"]
+    shown = CliRunner().invoke(app, ["tune", "digits", *central, "--vary", "train.learning_rate=0.1,1", "--price"])
+    assert shown.exit_code == 0, shown.output
+    for words in ("One run costs epsilon", "The best of about 10 runs", "10 runs that are all seen", "stays secret"):
+        assert words in shown.output
+    again = CliRunner().invoke(app, ["tune", "digits", "--resume", "--out", str(tmp_path)])
+    assert isinstance(again.exception, BadInput)
+    assert "give --out alone" in str(again.exception)
