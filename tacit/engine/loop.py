@@ -24,7 +24,7 @@ from tacit.engine.meter import Meter
 from tacit.engine.trainers.processes import Trainer
 from tacit.engine.watch import STAGES, Traffic, Watch
 from tacit.engine.wire import pack, receive, receive_any, size_of
-from tacit.errors import TrainingDiverged
+from tacit.errors import LedgerError, TrainingDiverged
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.random import Derive
 from tacit.types import Client, Message, State
@@ -47,7 +47,9 @@ def loop(parts: Parts, ledger: Ledger | None, folder: Folder, trainer: Trainer, 
     )  # a metric that is not there, or that the test rows cannot tell, is refused before anybody pays
     folder.rounds(before=first)
     _open_round(parts, ledger, state, first)
-    with Checkpoints(folder, state.params.device) as checkpoints:
+    if parts.plan.once and ledger is not None:
+        _refuse_older(ledger, first, train_rounds=parts.experiment.train.rounds)
+    with Checkpoints(folder, state.params.device, once=parts.plan.once) as checkpoints:
         return _rounds(parts, ledger, folder, trainer, observe, state, first, checkpoints)
 
 
@@ -79,21 +81,25 @@ def _rounds(
             collecting.add(message.to(state.params.device))
             watch.lap("server")
         before, (state, info) = state, collecting.finish(partial(derive, "server", r))
-        keep_sight(parts, folder, r, cohort, traffic.info, info)
         state = averaged(state, before, rate=train.averaging, round=r)
+        if parts.plan.once:  # on disk before anybody is told of it: what is repeated after a crash was never released
+            checkpoints.write(state, round=r + 1)
+        keep_sight(parts, folder, r, cohort, traffic.info, info)
         watch.lap("server")
         measured = evaluate(parts, state.result)
         _refuse_diverged(measured, state, r)
         measured |= backdoor(parts, state.result)
         watch.lap("evaluate")
-        spent, moved = meter.after(cohort, last=r + 1 == train.rounds), state.params - before.params
+        again = [client for client in cohort if parts.plan.asked_from(client.index, r + 1, rounds=train.rounds)]
+        spent, moved = meter.after(again, last=r + 1 == train.rounds), state.params - before.params
         record = {"round": r, **measured, **_record(cohort, traffic, spent, moved, info)}
         record |= _absent(trainer)
         watch.lap("admit")  # what was spent is priced with the admission
         record |= watch.read()
         record["seconds"] = sum(record[f"seconds_{stage}"] for stage in STAGES)
         folder.log(record)
-        checkpoints.write(state, round=r + 1)
+        if not parts.plan.once:
+            checkpoints.write(state, round=r + 1)
         observe(record)
         watch.lap("write")
     return state, "rounds"
@@ -103,6 +109,17 @@ def _restored(folder: Folder, parts: Parts) -> tuple[State, int] | None:
     """The state of the last checkpoint, where this run has its parameters."""
     found = folder.restore()
     return found and (found[0].to(parts.params.device), found[1])
+
+
+def _refuse_older(ledger: Ledger, first: int, *, train_rounds: int) -> None:
+    """Refuses to repeat a round that was released before, where its noise went on into later ones. Raises LedgerError."""
+    later = [round for round in range(first + 1, train_rounds) if ledger.knows(round)]
+    if later:
+        raise LedgerError(
+            f"The ledger {ledger.path} was charged for round {later[-1]}, and the checkpoint is that of round {first}: its noise"
+            " has been used since, and used twice it would show what it hides. Put the newest checkpoint back, or start anew with"
+            " --force; nothing was released."
+        )
 
 
 def _refuse_diverged(measured: dict[str, float], state: State, round: int) -> None:

@@ -33,8 +33,11 @@ class Meter:
             self._stride = -(-parts.experiment.train.rounds // MARKS)
             if not self._together:
                 charged = ledger.charged()
-                names = enumerate(parts.population.names)
-                self.affording([i for i, name in names if name in charged], len(parts.population))
+                names, rounds = enumerate(parts.population.names), parts.experiment.train.rounds
+                again = [
+                    i for i, name in names if name in charged and parts.plan.asked_from(i, first_round, rounds=rounds)
+                ]
+                self.affording(again, len(parts.population))
         self._told = set(self._out) if first_round else set()  # a resumed run named them before it was stopped
 
     def affording(self, indices: Iterable[int], size: int) -> list[Client]:
@@ -57,7 +60,8 @@ class Meter:
             self._out |= set(indices)
 
     def after(self, cohort: Sequence[Client], *, last: bool) -> dict[str, Any]:
-        """The numbers of a round: clients out of budget (and who is so from the next round on), and epsilon spent by the
+        """The numbers of a round, of whose cohort these may be asked again: clients out of budget (and who is so from the next
+        round on), and epsilon spent by the
         tightest and the loosest client, with what other runs sealed (so many are told).
         After the last planned round nobody is left out of anything any more."""
         if self._ledger is None:
