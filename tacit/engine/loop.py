@@ -47,8 +47,6 @@ def loop(parts: Parts, ledger: Ledger | None, folder: Folder, trainer: Trainer, 
     )  # a metric that is not there, or that the test rows cannot tell, is refused before anybody pays
     folder.rounds(before=first)
     _open_round(parts, ledger, state, first)
-    if parts.plan.once and ledger is not None:
-        _refuse_older(ledger, first, train_rounds=parts.experiment.train.rounds)
     with Checkpoints(folder, state.params.device, once=parts.plan.once) as checkpoints:
         return _rounds(parts, ledger, folder, trainer, observe, state, first, checkpoints)
 
@@ -111,12 +109,14 @@ def _restored(folder: Folder, parts: Parts) -> tuple[State, int] | None:
     return found and (found[0].to(parts.params.device), found[1])
 
 
-def _refuse_older(ledger: Ledger, first: int, *, train_rounds: int) -> None:
-    """Refuses to repeat a round that was released before, where its noise went on into later ones. Raises LedgerError."""
-    later = [round for round in range(first + 1, train_rounds) if ledger.knows(round)]
-    if later:
+def _refuse_older(parts: Parts, ledger: Ledger, round: int) -> None:
+    """Refuses to release a round again where its noise went on into later ones, unless it is the very same bits.
+
+    Raises: LedgerError where later rounds are on disk, and this one not, or not in a way that can be repeated.
+    """
+    if ledger.ahead and (parts.elsewhere or parts.nonce or not ledger.again):
         raise LedgerError(
-            f"The ledger {ledger.path} was charged for round {later[-1]}, and the checkpoint is that of round {first}: its noise"
+            f"The ledger {ledger.path} was charged for rounds after {round}, from which the checkpoint would go on: its noise"
             " has been used since, and used twice it would show what it hides. Put the newest checkpoint back, or start anew with"
             " --force; nothing was released."
         )
@@ -141,6 +141,8 @@ def _open_round(parts: Parts, ledger: Ledger | None, state: State, round: int) -
         begins = state_mark(state, turn=round if numbered else None)
     if ledger is not None:
         ledger.open_round(round, parts.releases.attempt(begins))
+        if parts.plan.once:
+            _refuse_older(parts, ledger, round)
     return parts.releases.server(begins)
 
 

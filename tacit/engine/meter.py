@@ -30,7 +30,7 @@ class Meter:
         if ledger is not None:
             epsilons = parts.population.epsilons
             self._ends = (parts.population[int(np.argmin(epsilons))], parts.population[int(np.argmax(epsilons))])
-            self._stride = -(-parts.experiment.train.rounds // MARKS)
+            self._stride = -(-parts.plan.turns(None, rounds=parts.experiment.train.rounds) // MARKS)
             if not self._together:
                 charged = ledger.charged()
                 names, rounds = enumerate(parts.population.names), parts.experiment.train.rounds

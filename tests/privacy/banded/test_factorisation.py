@@ -98,9 +98,11 @@ def test_momentum_is_what_the_optimiser_makes_of_the_sums():
 
 
 def test_fewer_rounds_than_bands_are_refused_in_a_sentence():
-    with pytest.raises(BadInput, match="Noise of 10 bands takes 10 rounds to be whole, and there are 9: raise train.rounds"):
+    with pytest.raises(
+        BadInput, match=r"Noise of 10 bands takes 10 rounds to be whole, and there are 9: raise train.rounds"
+    ):
         banded(9, 10)
-    with pytest.raises(BadInput, match="privacy.bands"):
+    with pytest.raises(BadInput, match=r"privacy.bands"):
         banded(9, 0)
     with pytest.raises(BadInput, match="begin with 1"):
         Banded((0.5, 0.1), 9)

@@ -101,7 +101,9 @@ def test_everybody_has_a_turn_in_a_cycle_and_nobody_two_within_a_band():
 
 
 def test_more_bands_than_rounds_between_turns_are_refused():
-    with pytest.raises(BadInput, match="Noise of 5 bands is for clients that take part once in 5 rounds, and here they do in 4"):
+    with pytest.raises(
+        BadInput, match="Noise of 5 bands is for clients that take part once in 5 rounds, and here they do in 4"
+    ):
         BandedGaussian(Z, CLIP, banded(ROUNDS, 5), MECHANISM.groups, CYCLE)
     with pytest.raises(BadInput, match="groups from 0 to 1"):
         BandedGaussian(Z, CLIP, banded(ROUNDS, 2), (0, 1, 2), 2)
