@@ -9,7 +9,7 @@ who answered, or what one client sent. Where clients take turns in public (tacit
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from dp_accounting import DpEvent
@@ -17,7 +17,7 @@ from dp_accounting import DpEvent
 from tacit.algorithms import printable, told
 from tacit.digest import mark, tensor_bytes
 from tacit.errors import BadInput
-from tacit.privacy.mechanism import AdaptiveClip, CohortMechanism
+from tacit.privacy.mechanism import AdaptiveClip, CohortMechanism, TurnMechanism
 from tacit.random import Derive
 from tacit.server_optimizer import ServerOptimizer
 from tacit.train.attempt import Local, attempt
@@ -106,13 +106,13 @@ class CentralDP:
     def collect(self, state: State, *, round: int) -> "Summing":
         """An empty sum, under one clip for bound and noise of the round.
 
-        Raises: BadInput where the noise of a public cycle is not at this round: it would be another round's.
+        Raises: BadInput where the noise of a public cycle is not at this round, or cannot go on from the state.
         """
         mechanism = self.mechanism.at(float(state.memory["clip"]))  # S_t: noise and clip of one round cannot differ
         if not self.groups:
             return Summing(self, state, mechanism, torch.zeros_like(state.params), self.weights)
-        if int(state.memory["round"]) != round:
-            raise BadInput(f"The noise is that of round {int(state.memory['round'])}, and this is round {round}.")
+        if (turn := cast(TurnMechanism, mechanism).round_of(state.memory)) != round:
+            raise BadInput(f"The noise is that of round {turn}, and this is round {round}.")
         return Summing(self, state, mechanism, torch.zeros_like(state.params), self.groups[round % len(self.groups)])
 
 

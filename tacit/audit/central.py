@@ -70,8 +70,8 @@ class Server:
         """The noise on sums, and who is drawn."""
         layers = noise.layers_of(self.parts.model)
         rounds = noise.rounds_for(1, layers)
-        if isinstance(self.parts.plan, BandedPlan):
-            yield from self._banded(self.parts.plan, claim, rounds, clip=clip)
+        if self.parts.plan.once:
+            yield from self._banded(cast(BandedPlan, self.parts.plan), claim, rounds, clip=clip)
             return
         found = np.array([[self.moved([], partial(self.derive(), "server", r), round=r)] for r in range(rounds)])
         z = with_count(claim, self.plan.mechanism.count_std)

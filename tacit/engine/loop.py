@@ -45,8 +45,10 @@ def loop(parts: Parts, ledger: Ledger | None, folder: Folder, trainer: Trainer, 
     evaluate(
         parts, state.result
     )  # a metric that is not there, or that the test rows cannot tell, is refused before anybody pays
+    if parts.plan.once and first < parts.experiment.train.rounds:
+        algorithm.collect(state, round=first)  # a state that its noise cannot go on from is refused before anybody pays
+    _open_round(parts, ledger, state, first)  # before anything of the folder is dropped: it may refuse
     folder.rounds(before=first)
-    _open_round(parts, ledger, state, first)
     with Checkpoints(folder, state.params.device, once=parts.plan.once) as checkpoints:
         return _rounds(parts, ledger, folder, trainer, observe, state, first, checkpoints)
 

@@ -30,6 +30,8 @@ class Meter:
         if ledger is not None:
             epsilons = parts.population.epsilons
             self._ends = (parts.population[int(np.argmin(epsilons))], parts.population[int(np.argmax(epsilons))])
+            if (turn := parts.plan.scheduled(0)) is not None:  # all have one budget, and the first group the most turns
+                self._ends = (parts.population[turn[0]], parts.population[turn[0]])
             self._stride = -(-parts.plan.turns(None, rounds=parts.experiment.train.rounds) // MARKS)
             if not self._together:
                 charged = ledger.charged()

@@ -15,6 +15,7 @@ from tacit.engine import loop as loop_module
 from tacit.engine.folder import CHECKPOINT, Folder
 from tacit.errors import BadInput, LedgerError
 from tacit.privacy.accounting import price
+from tacit.privacy.banded.factorisation import banded
 from tacit.privacy.banded.plan import BandedPlan, dealt
 
 CYCLIC = {
@@ -49,6 +50,10 @@ def test_clients_take_turns_pay_for_their_own_and_nobody_is_asked_again_within_a
         window = rounds[start : start + 4]
         assert sum(map(len, window)) == len(set().union(*window)) == 10
     assert [record["out_of_budget"] for record in history.rounds] == [0] * 9  # who has had all turns is not missing
+    spent = [record["epsilon_tightest"] for record in history.rounds]
+    assert spent == sorted(spent)
+    assert spent[0] > 0  # the first group's: it has the most turns
+    assert spent[-1] == history.guarantee.epsilon_max
 
 
 def test_the_promise_says_that_cohorts_are_public_and_is_an_exact_gaussian(tmp_path):
@@ -130,7 +135,7 @@ def test_a_checkpoint_that_went_back_is_refused_where_its_noise_would_be_used_fo
     assert charges(tmp_path / "run") == before
     (tmp_path / "run" / CHECKPOINT).write_bytes(newest)
     history = tacit.run(real, out=tmp_path / "run", resume=True, page=False)
-    assert history.summary["rounds"] == 9
+    assert history.rounds[-1]["round"] == 8
 
 
 def test_a_checkpoint_that_went_back_repeats_the_very_same_bits_for_nothing_or_is_refused(tmp_path, monkeypatch):
@@ -142,6 +147,16 @@ def test_a_checkpoint_that_went_back_repeats_the_very_same_bits_for_nothing_or_i
     monkeypatch.setattr("tacit.build.release.package", lambda: "edited code")
     with pytest.raises(LedgerError, match="its noise has been used since"):
         tacit.run(cyclic(), out=tmp_path / "other", resume=True, page=False)
+
+
+def test_noise_that_began_with_another_factorisation_is_refused_before_anybody_pays(tmp_path, monkeypatch):
+    with pytest.raises(Stop):
+        tacit.run(cyclic(), out=tmp_path, observe=stop_after(2), page=False)
+    before = charges(tmp_path)
+    monkeypatch.setattr("tacit.privacy.banded.plan.banded", lambda rounds, bands, momentum: banded(rounds, bands, 0.5))
+    with pytest.raises(BadInput, match="began with another factorisation"):
+        tacit.run(cyclic(), out=tmp_path, resume=True, page=False)
+    assert charges(tmp_path) == before
 
 
 def test_a_finished_run_keeps_no_noise(tmp_path):
