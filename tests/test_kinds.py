@@ -135,6 +135,7 @@ def test_nobody_asks_which_kind_a_plan_is_of_outside_the_kinds_own_rooms():
         "privacy/none/",
         "privacy/local/",
         "privacy/central/",
+        "privacy/banded/",
         "privacy/distributed/",
         "privacy/kinds.py",
         "experiment/",

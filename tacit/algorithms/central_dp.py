@@ -4,12 +4,12 @@ central half of Naseri, Hayes, De Cristofaro 2022 (arXiv:2009.03561). Adaptive c
 Guarantee: client level, against everybody who sees the models. The server is trusted: it sees clipped updates and who
 sent them. It clips again, since a client may not have; whose training fails or diverges sends a zero update, and who does not
 answer, or sends what cannot be used, counts as one; the divisor is the expected cohort. So nothing depends on who was drawn,
-who answered, or what one client sent.
+who answered, or what one client sent. Where clients take turns in public (tacit/privacy/banded), nobody is in a sum out of turn.
 """
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from dp_accounting import DpEvent
@@ -17,7 +17,7 @@ from dp_accounting import DpEvent
 from tacit.algorithms import printable, told
 from tacit.digest import mark, tensor_bytes
 from tacit.errors import BadInput
-from tacit.privacy.mechanism import AdaptiveClip, CohortMechanism
+from tacit.privacy.mechanism import AdaptiveClip, CohortMechanism, TurnMechanism
 from tacit.random import Derive
 from tacit.server_optimizer import ServerOptimizer
 from tacit.train.attempt import Local, attempt
@@ -31,10 +31,11 @@ TOGETHER = 64  # updates on a device that are clipped and added at once
 class CentralDP:
     """`mechanism` is the round: its cohort, its noise and its price; `weights` (by client, at most 1) are the server's own.
 
-    `expected_weight` is q W, the divisor, whoever answers; `adapt` moves the clip from round to round, or None.
+    `expected_weight` is q W, the divisor, whoever answers; `adapt` moves the clip from round to round, or None. `groups` are who
+    takes part in rounds 0, 1, .. of a public cycle; without any, chance decides.
 
-    Assumes: the server is trusted, keeps the cohort secret, and `cost` is charged to everybody in the population, drawn or
-    not.
+    Assumes: the server is trusted, and without `groups` keeps the cohort secret. `cost` is charged to everybody in the population,
+    drawn or not; with `groups` to those whose turn it is.
     """
 
     forgiving: ClassVar[bool] = True  # a broken message is refused by name, and the round goes on
@@ -46,6 +47,7 @@ class CentralDP:
     local: Local
     optimizer: ServerOptimizer
     adapt: AdaptiveClip | None = None
+    groups: tuple[frozenset[str], ...] = ()
 
     def init(self, params: torch.Tensor) -> State:
         """The clip of the first round is part of the state, and so is what the mechanism remembers."""
@@ -102,9 +104,16 @@ class CentralDP:
         ]
 
     def collect(self, state: State, *, round: int) -> "Summing":
-        """An empty sum, under one clip for bound and noise of the round."""
+        """An empty sum, under one clip for bound and noise of the round.
+
+        Raises: BadInput where the noise of a public cycle is not at this round, or cannot go on from the state.
+        """
         mechanism = self.mechanism.at(float(state.memory["clip"]))  # S_t: noise and clip of one round cannot differ
-        return Summing(self, state, mechanism, torch.zeros_like(state.params))
+        if not self.groups:
+            return Summing(self, state, mechanism, torch.zeros_like(state.params), self.weights)
+        if (turn := cast(TurnMechanism, mechanism).round_of(state.memory)) != round:
+            raise BadInput(f"The noise is that of round {turn}, and this is round {round}.")
+        return Summing(self, state, mechanism, torch.zeros_like(state.params), self.groups[round % len(self.groups)])
 
 
 @dataclass(frozen=True)
@@ -115,6 +124,7 @@ class Summing:
     state: State
     mechanism: CohortMechanism
     total: torch.Tensor
+    known: Collection[str]  # who may be in it
     within: dict[str, bool] = field(default_factory=dict)  # by sender: whether its update was shorter than the clip
     refused: dict[str, str] = field(default_factory=dict)
     seen: set[str] = field(default_factory=set)
@@ -123,11 +133,14 @@ class Summing:
     def add(self, message: Message) -> None:
         """Clips again and adds; what cannot be used is named in `refused` and counts as zero. Raises nothing.
 
-        Guarantee: one client moves the sum by at most its weight times the clip, with its first message, whatever it sends.
+        Guarantee: one client moves the sum by at most its weight times the clip, with its first message, whatever it sends; out of
+        its turn, where there are turns, not at all.
         """
         weights = self.algorithm.weights
         try:
-            update = update_of(message, like=self.total, known=weights, seen=self.seen)
+            if message.sender in weights and message.sender not in self.known:
+                raise BadInput(f"it is not its turn: it takes part every {len(self.algorithm.groups)} rounds")
+            update = update_of(message, like=self.total, known=self.known, seen=self.seen)
             if self.total.is_cuda and _in_rows(self.mechanism):
                 self.waiting[message.sender] = update
                 self.within[message.sender] = bool(message.facts.get("unclipped"))

@@ -1,5 +1,8 @@
 """Central DP as run: the server's noise, what a client can change, who is drawn, and the divisor.
 
+Where clients take turns in public, the noise of consecutive rounds is multiplied by the factorisation C, dense, which must give
+independent noise as large as is priced, and nobody may have two turns within one band.
+
 Clients are trained by each trainer, and what they send goes through the real server's part. Its optimiser is post-processing, and
 is a step of 1 here. The noise of a count, for a clip that adapts, is not measured.
 """
@@ -24,6 +27,7 @@ from tacit.audit.trainers import Making
 from tacit.audit.verdict import Check
 from tacit.build.parts import Parts
 from tacit.digest import state_mark
+from tacit.privacy.banded.plan import BandedPlan
 from tacit.privacy.central.plan import CentralPlan
 from tacit.random import Derive, keyed
 from tacit.server_optimizer import Sgd
@@ -66,11 +70,38 @@ class Server:
         """The noise on sums, and who is drawn."""
         layers = noise.layers_of(self.parts.model)
         rounds = noise.rounds_for(1, layers)
+        if self.parts.plan.once:
+            yield from self._banded(cast(BandedPlan, self.parts.plan), claim, rounds, clip=clip)
+            return
         found = np.array([[self.moved([], partial(self.derive(), "server", r), round=r)] for r in range(rounds)])
         z = with_count(claim, self.plan.mechanism.count_std)
         sensitivity = clip * (2 if claim.fixed else 1)
         yield from noise.checks(SERVER, found / (z * sensitivity), layers, multiplier=z)
         yield from self._drawn(claim)
+
+    def _banded(self, plan: BandedPlan, claim: Claim, rounds: int, *, clip: float) -> Iterator[Check]:
+        strategy, z = plan.mechanism.strategy, claim.noise_multiplier
+        found: list[np.ndarray] = []
+        for again in range(-(-rounds // strategy.rounds)):
+            released = self.run_of(partial(self.derive(), "again", again), rounds=min(rounds, strategy.rounds))
+            found.extend(strategy.dense()[: len(released), : len(released)] @ released)  # C C^-1 z
+        layers = noise.layers_of(self.parts.model)
+        yield from noise.checks(SERVER, np.array(found)[:, None] / (z * clip), layers, multiplier=z)
+        bands = range(max(1, plan.mechanism.cycle - strategy.bands + 1) + plan.mechanism.cycle)
+        turns = [[plan.scheduled(r + step) for step in range(strategy.bands)] for r in bands]
+        most = max(max(np.bincount(np.concatenate(band).astype(int), minlength=1)) for band in turns)
+        yield Check(SERVER, "turns in a band", 1.0, Exact(float(most)), "a client is in two rounds whose noise is one")
+
+    def run_of(self, derive: Derive, *, rounds: int) -> np.ndarray:
+        """The noise of a run's first rounds in which nobody answers, as it goes on from each to the next."""
+        algorithm = self.algorithm
+        state = algorithm.init(torch.zeros_like(self.parts.params))
+        found: list[np.ndarray] = []
+        for r in range(rounds):
+            after, _ = finished(algorithm.collect(state, round=r), [], partial(derive, r))
+            found.append((after.params - state.params).double().numpy() * self.plan.expected_weight)
+            state = replace(after, params=torch.zeros_like(after.params))
+        return np.array(found)
 
     def _drawn(self, claim: Claim) -> Iterator[Check]:
         if claim.rate == 1:
@@ -142,5 +173,8 @@ def clients(where: str, parts: Parts, making: Making, plant: Prepare, probes: Pr
 def heaviest(parts: Parts, where: str) -> tuple[int, ...]:
     """Clients of all sizes, the largest first."""
     picked = clients_of(parts, "")
+    turn = parts.plan.scheduled(0)
+    if turn is not None:  # what they send is added in round 0
+        picked = sorted(turn, key=lambda index: -int(parts.population.sizes[index]))[: len(picked)]
     ordered = sorted(picked, key=lambda index: -int(parts.population.sizes[index]))
     return tuple(ordered[:1] if where == "site" else ordered)

@@ -93,6 +93,10 @@ class Everybody(Wrapped):
         state, _ = self.own.sample(state, stream, size)
         return state, np.arange(size)
 
+    def turn(self, round: int) -> list[int]:
+        """Nor any turns."""
+        return list(range(len(self.own.groups)))
+
 
 @dataclass(frozen=True)
 class ByBatch(Wrapped):

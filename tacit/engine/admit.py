@@ -2,7 +2,7 @@
 
 Where every client pays for itself, the cohort is drawn among those who can, and pays. Where the secret draw is part of
 the price (central DP), everybody pays first, and then nothing but chance decides: nobody is passed over or drawn again, and
-a round without clients is a round.
+a round without clients is a round. Where clients take turns in public, those whose turn it is pay, and nobody else.
 """
 
 from collections.abc import Collection
@@ -36,7 +36,10 @@ def gather(
 
 
 def sample(parts: Parts, meter: Meter, round: int, derive: Derive) -> list[Client]:
-    """The clients of a round: a uniform choice among those who can still pay, at a cost that does not depend on the others."""
+    """The clients of a round that can still pay: whose turn it is, or a uniform choice at a cost that does not depend on others."""
+    turn = parts.plan.scheduled(round)
+    if turn is not None:
+        return meter.affording(turn, len(turn))
     everybody, size = len(parts.population), parts.cohort
     rng = derive(round, "cohort").generator()
     if size >= everybody:

@@ -19,15 +19,18 @@ PAUSE = 0.25  # seconds between two: writing takes the process's time too
 class Checkpoints:
     """Writes states into a run's folder: at once where they are in memory, else in a thread, the newest first; the last always.
 
+    With `once` every state is written before `write` returns, wherever it is.
+
     Raises: what writing raised, at the next state or at the end.
     """
 
-    def __init__(self, folder: Folder, device: torch.device):
+    def __init__(self, folder: Folder, device: torch.device, *, once: bool = False):
         self._folder, self._device = folder, device
         self._newest: tuple[State, int, Any] | None = None
         self._failed: BaseException | None = None
         self._news, self._ended = threading.Condition(), False
-        self._thread = threading.Thread(target=self._write, daemon=True) if device.type == "cuda" else None
+        beside = device.type == "cuda" and not once
+        self._thread = threading.Thread(target=self._write, daemon=True) if beside else None
 
     def __enter__(self) -> "Checkpoints":
         if self._thread:

@@ -38,13 +38,17 @@ class Folder:
     lock: int
 
     def checkpoint(self, state: State, *, round: int) -> None:
-        """Writes the state from which a round starts, and the round's number."""
+        """Writes the state from which a round starts, and the round's number; nobody but its owner may read it.
+
+        What the server remembers may be as secret as a client's update: noise that goes on into later rounds.
+        """
         tensors = {"params": state.params, "round": torch.tensor(round)}
         tensors |= {f"memory.{name}": tensor for name, tensor in state.memory.items()}
         tensors |= {f"optimizer.{name}": tensor for name, tensor in state.optimizer.items()}
         tensors |= {f"control.{name}": tensor for name, tensor in state.control.items()}
         tensors |= {} if state.average is None else {"average": state.average}
-        replace(self.path / CHECKPOINT, save({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}))
+        content = save({name: tensor.cpu().contiguous() for name, tensor in tensors.items()})
+        replace(self.path / CHECKPOINT, content, mode=0o600)
 
     def restore(self) -> tuple[State, int] | None:
         """The state of the last checkpoint and the round that starts from it, or None before the first.
@@ -193,10 +197,12 @@ def _run(file: Path, lock: int) -> str:
         ) from None
 
 
-def replace(path: Path, content: bytes) -> None:
-    """Writes a file so that a crash leaves the old content or the new one."""
+def replace(path: Path, content: bytes, *, mode: int | None = None) -> None:
+    """Writes a file so that a crash leaves the old content or the new one; with a `mode`, open to nobody else at any time."""
     temporary = path.with_name(f".{path.name}.new")
     with temporary.open("wb") as file:
+        if mode is not None:
+            os.fchmod(file.fileno(), mode)
         file.write(content)
         file.flush()
         os.fsync(file.fileno())

@@ -78,7 +78,7 @@ def open_ledger(parts: Parts, folder: Folder, *, once: bool = False) -> Ledger |
         population=population_id(experiment, parts.population, elsewhere=parts.elsewhere),
         run=folder.run,
         delta=experiment.privacy.delta,
-        rounds=1 if once else experiment.train.rounds,
+        rounds=1 if once else parts.plan.turns(None, rounds=experiment.train.rounds),
         accountant=experiment.privacy.accountant,
         asked=(lambda client: {}) if once else asked_by(parts),
         spare=not once,

@@ -24,7 +24,7 @@ from tacit.engine.meter import Meter
 from tacit.engine.trainers.processes import Trainer
 from tacit.engine.watch import STAGES, Traffic, Watch
 from tacit.engine.wire import pack, receive, receive_any, size_of
-from tacit.errors import TrainingDiverged
+from tacit.errors import LedgerError, TrainingDiverged
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.random import Derive
 from tacit.types import Client, Message, State
@@ -45,9 +45,11 @@ def loop(parts: Parts, ledger: Ledger | None, folder: Folder, trainer: Trainer, 
     evaluate(
         parts, state.result
     )  # a metric that is not there, or that the test rows cannot tell, is refused before anybody pays
+    if parts.plan.once and first < parts.experiment.train.rounds:
+        algorithm.collect(state, round=first)  # a state that its noise cannot go on from is refused before anybody pays
+    _open_round(parts, ledger, state, first)  # before anything of the folder is dropped: it may refuse
     folder.rounds(before=first)
-    _open_round(parts, ledger, state, first)
-    with Checkpoints(folder, state.params.device) as checkpoints:
+    with Checkpoints(folder, state.params.device, once=parts.plan.once) as checkpoints:
         return _rounds(parts, ledger, folder, trainer, observe, state, first, checkpoints)
 
 
@@ -79,12 +81,15 @@ def _rounds(
             collecting.add(message.to(state.params.device))
             watch.lap("server")
         before, (state, info) = state, collecting.finish(partial(derive, "server", r))
-        keep_sight(parts, folder, r, cohort, traffic.info, info)
         state = averaged(state, before, rate=train.averaging, round=r)
+        if parts.plan.once:  # on disk before anybody is told of it: what is repeated after a crash was never released
+            checkpoints.write(state, round=r + 1)
+        keep_sight(parts, folder, r, cohort, traffic.info, info)
         watch.lap("server")
         evaluated, moved = evaluating(parts, state.result), state.params - before.params
         watch.lap("evaluate")
-        spent = meter.after(cohort, last=r + 1 == train.rounds)  # while a device evaluates
+        again = [client for client in cohort if parts.plan.asked_from(client.index, r + 1, rounds=train.rounds)]
+        spent = meter.after(again, last=r + 1 == train.rounds)  # while a device evaluates
         watch.lap("admit")  # what was spent is priced with the admission
         measured = evaluated()
         _refuse_diverged(measured, state, r)
@@ -95,7 +100,8 @@ def _rounds(
         record |= watch.read()
         record["seconds"] = sum(record[f"seconds_{stage}"] for stage in STAGES)
         folder.log(record)
-        checkpoints.write(state, round=r + 1)
+        if not parts.plan.once:
+            checkpoints.write(state, round=r + 1)
         observe(record)
         watch.lap("write")
     return state, "rounds"
@@ -105,6 +111,19 @@ def _restored(folder: Folder, parts: Parts) -> tuple[State, int] | None:
     """The state of the last checkpoint, where this run has its parameters."""
     found = folder.restore()
     return found and (found[0].to(parts.params.device), found[1])
+
+
+def _refuse_older(parts: Parts, ledger: Ledger, round: int) -> None:
+    """Refuses to release a round again where its noise went on into later ones, unless it is the very same bits.
+
+    Raises: LedgerError where later rounds are on disk, and this one not, or not in a way that can be repeated.
+    """
+    if ledger.ahead and (parts.elsewhere or parts.nonce or not ledger.again):
+        raise LedgerError(
+            f"The ledger {ledger.path} was charged for rounds after {round}, from which the checkpoint would go on: its noise"
+            " has been used since, and used twice it would show what it hides. Put the newest checkpoint back, or start anew with"
+            " --force; nothing was released."
+        )
 
 
 def _refuse_diverged(measured: dict[str, float], state: State, round: int) -> None:
@@ -126,6 +145,8 @@ def _open_round(parts: Parts, ledger: Ledger | None, state: State, round: int) -
         begins = state_mark(state, turn=round if numbered else None)
     if ledger is not None:
         ledger.open_round(round, parts.releases.attempt(begins))
+        if parts.plan.once:
+            _refuse_older(parts, ledger, round)
     return parts.releases.server(begins)
 
 

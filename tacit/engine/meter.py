@@ -36,11 +36,16 @@ class Meter:
         if ledger is not None:
             epsilons = parts.population.epsilons
             self._ends = (parts.population[int(np.argmin(epsilons))], parts.population[int(np.argmax(epsilons))])
-            self._stride = -(-parts.experiment.train.rounds // MARKS)
+            if (turn := parts.plan.scheduled(0)) is not None:  # all have one budget, and the first group the most turns
+                self._ends = (parts.population[turn[0]], parts.population[turn[0]])
+            self._stride = -(-parts.plan.turns(None, rounds=parts.experiment.train.rounds) // MARKS)
             if not self._together:
                 charged = ledger.charged()
-                names = enumerate(parts.population.names)
-                self.affording([i for i, name in names if name in charged], len(parts.population))
+                names, rounds = enumerate(parts.population.names), parts.experiment.train.rounds
+                again = [
+                    i for i, name in names if name in charged and parts.plan.asked_from(i, first_round, rounds=rounds)
+                ]
+                self.affording(again, len(parts.population))
         self._told = set(self._out) if first_round else set()  # a resumed run named them before it was stopped
 
     def affording(self, indices: Iterable[int], size: int) -> list[Client]:
@@ -72,7 +77,8 @@ class Meter:
             self._out |= set(indices)
 
     def after(self, cohort: Sequence[Client], *, last: bool) -> dict[str, Any]:
-        """The numbers of a round: clients out of budget (and who is so from the next round on), and epsilon spent by the
+        """The numbers of a round, of whose cohort these may be asked again: clients out of budget (and who is so from the next
+        round on), and epsilon spent by the
         tightest and the loosest client, with what other runs sealed (so many are told).
         After the last planned round nobody is left out of anything any more."""
         if self._ledger is None:

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from tacit import plugin
+from tacit import check, plugin
 from tacit.errors import BadInput
 from tacit.experiment.asking import refuse_unpriced
 from tacit.experiment.attack import refuse_attack
@@ -31,11 +31,22 @@ def refuse_impossible(experiment: "Experiment") -> None:
     refuse_attack(experiment)
     refuse_unauditable(experiment)
     refuse_unjudged(experiment)
+    if experiment.privacy.bands is not None and (privacy.kind != "central" or experiment.train.sampler != "cyclic"):
+        raise BadInput(
+            'privacy.bands correlates the noise of clients that take turns: set privacy.kind = "central" and train.sampler ='
+            ' "cyclic" too, or leave it out.'
+        )
     if experiment.privacy.kind == "central":
         _central(experiment)
+        if experiment.train.sampler == "cyclic":
+            _cyclic(experiment)
     elif experiment.train.sampler == "poisson":
         raise BadInput(
             'train.sampler = "poisson" draws cohorts of random size for the price of privacy.kind = "central": leave it out.'
+        )
+    elif experiment.train.sampler == "cyclic":
+        raise BadInput(
+            'train.sampler = "cyclic" has clients take turns in public for the noise of privacy.kind = "central": leave it out.'
         )
 
 
@@ -84,6 +95,31 @@ def _central(experiment: "Experiment") -> None:
     extra = [key for key, value in options.items() if (key, value) != ("weights", "examples")]
     if extra:
         raise BadInput(f'aggregate.{extra[0]} has no effect with privacy.kind = "central": leave it out.')
+
+
+def _cyclic(experiment: "Experiment") -> None:
+    train, privacy = experiment.train, experiment.privacy
+    if train.clients_per_round is None:
+        raise BadInput(
+            'train.sampler = "cyclic" deals the clients into groups that take turns: set train.clients_per_round, the size of one.'
+        )
+    if privacy.clip_quantile is not None:
+        raise BadInput(
+            "A clip that adapts counts clipped updates in every round, which the noise of a cycle is not priced for: leave out"
+            ' privacy.clip_quantile, or train.sampler = "cyclic".'
+        )
+    if privacy.bands is not None:
+        check.at_least(1, **{"privacy.bands": privacy.bands})
+        if privacy.bands > train.rounds:
+            raise BadInput(
+                f"Noise of {privacy.bands} bands takes as many rounds to be whole, and there are {train.rounds}: raise"
+                " train.rounds, or set privacy.bands lower."
+            )
+    if experiment.audit.canaries is not None:
+        raise BadInput(
+            "What a canary did is read off noise that is independent in every round, and that of a cycle is not: leave out"
+            " [audit], and use tacit audit --mechanism, which covers it."
+        )
 
 
 def _distributed(experiment: "Experiment") -> None:

@@ -27,6 +27,8 @@ class PrivacySection(Section):
     histograms every client releases once, before round 0, for `stats_share` of epsilon (0.1).
     `noise_formula = "pfa-code"` reproduces a published rule of thumb; it has no proof, so nothing is promised.
     `clip_quantile` makes the clip of central DP follow that quantile of the updates' norms, from `clip` (0.1) on.
+    `bands` says over how many rounds the noise of central DP with train.sampler = "cyclic" is correlated: as many as there are
+    groups, unless said; 1 is independent noise.
     Distributed DP adds shares of integer `noise`, sized for `fewest_reports` of which `colluding` may be known; `share` says
     how large each is: "even" shares make the smallest sum carry `noise_multiplier`; those of "note-2020" (docs/papers.md) are
     smaller by the root of the cohort, and are priced at what they are worth. `groups = 2` sums loose and tight clients apart.
@@ -53,6 +55,7 @@ class PrivacySection(Section):
     clip_quantile: float | None = None
     clip_learning_rate: float | None = None
     count_noise: float | None = None
+    bands: int | None = None
     noise: Literal["skellam", "discrete-gaussian"] | None = None
     share: Literal["even", "note-2020"] | None = None
     fewest_reports: int | None = None

@@ -45,7 +45,7 @@ class TrainSection(Descending):
     server_optimizer: Literal["sgd", "momentum", "adam"] = "sgd"
     server_momentum: float | None = None
     server_adaptivity: float | None = None
-    sampler: Literal["poisson", "fixed"] | None = None
+    sampler: Literal["poisson", "fixed", "cyclic"] | None = None
     physical_batch: int = 256
     views: int | None = None
     shift: int | None = None

@@ -18,7 +18,8 @@ def kind_of(experiment: Experiment) -> Kind:
     """
     name = experiment.privacy.kind
     if name in KINDS:
-        return importlib.import_module(f"tacit.privacy.{name}.kind").KIND
+        room = "banded" if name == "central" and experiment.train.sampler == "cyclic" else name
+        return importlib.import_module(f"tacit.privacy.{room}.kind").KIND
     kind = plugin.make(plugin.find("tacit.privacy", name, key="privacy.kind"), {}, table="privacy")
     plans = getattr(kind, "plans", None)
     if not (isinstance(plans, type) and issubclass(plans, Plan)):

@@ -14,7 +14,8 @@ than one call can keep it in a checkpoint. Independent noise has an empty one. C
 what it must draw on again; such a state is as secret as the data, and never sent.
 
 What else a caller reads of a mechanism stands in a protocol of its own: `TrainingMechanism` where noise is added in local
-training, `CohortMechanism` where a trusted server noises the sum of a cohort, `ShareMechanism` where every client adds a share.
+training, `CohortMechanism` where a trusted server noises the sum of a cohort (`TurnMechanism`: of one that is public),
+`ShareMechanism` where every client adds a share.
 """
 
 from collections.abc import Mapping, Sequence
@@ -120,6 +121,17 @@ class CohortMechanism(Mechanism[Bounded, Private], Protocol):
 
     def noised_share(self, stream: Stream, unclipped: int, answers: int) -> float:
         """The share of updates within the clip, with its noise. Raises TypeError where the price holds no such count."""
+        ...
+
+
+class TurnMechanism(CohortMechanism, Protocol):
+    """A cohort's mechanism whose clients take turns in public, and whose noise goes on from round to round.
+
+    Assumes, of its caller: nobody is in a sum out of turn, and a round is released once.
+    """
+
+    def round_of(self, state: NoiseState) -> int:
+        """The round that the state is before. Raises BadInput for a state that this noise cannot go on from."""
         ...
 
 

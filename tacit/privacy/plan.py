@@ -42,6 +42,9 @@ class Plan(ABC):
     together: ClassVar[bool] = False  # whether everybody pays for every round before chance draws its clients
     trusts_server: ClassVar[bool] = False  # whether the noise is the server's
     own_training: ClassVar[bool] = True  # whether the promise is made in Tacit's own training, and in no other
+    once: ClassVar[bool] = (
+        False  # whether noise goes on from round to round, so that a round must never be released twice
+    )
 
     def __init_subclass__(cls, **rest: Any) -> None:
         """Refuses a plan by which all would pay for cohorts that it cannot draw: it would be found out when they have paid."""
@@ -70,6 +73,18 @@ class Plan(ABC):
         Raises: TypeError in a kind that never asks: one that says `together` cannot be defined without its own.
         """
         raise TypeError(f"{type(self).__name__} draws no cohorts")
+
+    def scheduled(self, round: int) -> Sequence[int] | None:
+        """Where it is public whose turn a round is: their indices. None where chance decides."""
+        return None
+
+    def turns(self, index: int | None, *, rounds: int) -> int:
+        """In how many of the first so many rounds a client may be asked; without an index, the one that is asked most."""
+        return rounds
+
+    def asked_from(self, index: int, round: int, *, rounds: int) -> bool:
+        """Whether a client may be asked in one of the rounds from `round` on."""
+        return self.turns(index, rounds=rounds) > self.turns(index, rounds=round)
 
     @abstractmethod
     def key(self, client: Client) -> str:

@@ -15,6 +15,10 @@ KINDS = {
     "record": {"privacy": {"kind": "local", "epsilon": [4.0, 5.0, 6.0, 7.0, 8.0]}},
     "client": {"privacy": {"kind": "local", "unit": "client", "epsilon": 8.0}},
     "central": {"train": TRAIN | {"clients_per_round": 2}, "privacy": {"kind": "central", "epsilon": 8.0, "clip": 0.5}},
+    "cyclic": {
+        "train": TRAIN | {"clients_per_round": 2, "sampler": "cyclic"},
+        "privacy": {"kind": "central", "epsilon": 8.0, "clip": 0.5},
+    },
     "distributed": {
         "privacy": {"kind": "distributed", "epsilon": 8.0, "clip": 0.5},
         "protect": {"kind": "paillier", "bits": 12, "key_bits": 2048},

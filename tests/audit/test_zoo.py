@@ -17,9 +17,11 @@ BUGS = {
     "record": (*EVERY, "sampling", "divisor"),
     "client": EVERY,
     "central": (*EVERY, "sampling", "divisor", "weights"),
+    "cyclic": (*EVERY, "sampling", "divisor", "weights"),
     "distributed": (*EVERY, "weights", "share"),
 }
-SERVER = {"central": ("noise=0.95", "reuse", "layer", "sampling")}  # bugs that the server has, whoever trains
+AT_SERVER = ("noise=0.95", "reuse", "layer", "sampling")
+SERVER = {"central": AT_SERVER, "cyclic": AT_SERVER}  # bugs that the server has, whoever trains
 ZOO = [
     (kind, trainer, bug)
     for kind, bugs in BUGS.items()

@@ -95,9 +95,7 @@ def test_a_round_without_clients_is_a_round(tmp_path):
     assert len(cohorts) == 40
     empty = cohorts.index(0)
     assert history.rounds[empty]["uplink_bytes"] == 0
-    assert (
-        history.rounds[empty]["accuracy"] != history.rounds[empty - 1]["accuracy"] or empty == 0
-    )  # noise was released
+    assert history.rounds[empty]["loss"] != history.rounds[empty - 1]["loss"] or empty == 0  # noise was released
 
 
 def test_every_client_is_charged_before_anybody_is_drawn_and_in_one_row(tmp_path, monkeypatch):

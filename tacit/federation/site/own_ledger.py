@@ -42,7 +42,7 @@ def own_ledger(
         population=population_of(experiment, settings, parts.population, elsewhere=parts.elsewhere),
         run=agreed.run,
         delta=limits.delta,
-        rounds=experiment.train.rounds,
+        rounds=parts.plan.turns(None, rounds=experiment.train.rounds),
         most_epsilon=agreed.terms.epsilon,
         accountant=experiment.privacy.accountant,
         asked=asked_by(parts),

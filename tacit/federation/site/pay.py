@@ -9,6 +9,8 @@ from tacit.federation.site.limits import Limits
 from tacit.federation.site.log import note
 from tacit.privacy.guarantee import agreed, sentence, shown
 
+MOST_ROUNDS = 1 << 21  # further than any run goes (`asked.MOST_ROUNDS`)
+
 
 def pay(folder: Path, joined: Joined, round: int, question: bytes) -> None:
     """Charges the site's ledger for one answer to one question.
@@ -16,7 +18,7 @@ def pay(folder: Path, joined: Joined, round: int, question: bytes) -> None:
     Guarantee: on return the charge is on disk, and the budget covers it together with all that other runs have sealed. It is
     made under the name of the release (`Joined.attempt`): an answer that was lost is charged again unless it will be the very
     same bits, and the log says so. Where everybody pays together (central DP), the run was paid for when it was agreed, and
-    only that is checked. An experiment that promises nothing costs nothing.
+    only that is checked; where sites take turns, each is paid for when it comes. What promises nothing costs nothing.
 
     Assumes: the question is the round's own (`outbox.bind`).
 
@@ -80,6 +82,34 @@ def refuse_spent(joined: Joined) -> None:
         raise BudgetExhausted(f"{_budget(joined.limits)} {why} {what}.")
 
 
+def refuse_out_of_turn(joined: Joined, round: int) -> None:
+    """Refuses a round that is another group's, where sites take turns in public: the noise covers a site once in a cycle.
+
+    Guarantee: two rounds that a site answers in one run are at least a cycle apart, whatever the server asks.
+
+    Raises: Refused.
+    """
+    plan, index = joined.parts.plan, joined.client.index
+    turn = plan.scheduled(round)
+    if turn is not None and index not in turn:
+        own = next(early for early in range(joined.agreement.terms.rounds) if index in (plan.scheduled(early) or ()))
+        after = next(late for late in range(own + 1, MOST_ROUNDS) if index in (plan.scheduled(late) or ()))
+        raise Refused(
+            f"Round {round} is not this site's turn: it takes part in rounds {own}, {after} and so on, and not again within"
+            f" {after - own} rounds."
+        )
+
+
+def refuse_unpaid_turns(joined: Joined) -> None:
+    """Refuses a schedule that has the site take part more often than its budget pays for; nothing is charged. Raises Refused."""
+    plan, rounds = joined.parts.plan, joined.agreement.terms.rounds
+    if plan.scheduled(0) is None:
+        return
+    turns, left = plan.turns(joined.client.index, rounds=rounds), payable(joined)
+    if left < turns:
+        raise Refused(f"{_budget(joined.limits)} pays for {left} of the {turns} turns that the schedule gives it.")
+
+
 def prepay(joined: Joined, releases: int) -> None:
     """Charges every model of a run at once, as central DP needs it: a site pays for each, whether it is asked or not.
 
@@ -110,10 +140,15 @@ def sealed_before(joined: Joined) -> float:
 
 def payable(joined: Joined) -> int:
     """How many of the agreed rounds what is left of the budget pays for; all of them where they are paid for already, or free."""
-    ledger, event, rounds = joined.ledger, joined.parts.algorithm.cost(joined.client), joined.agreement.terms.rounds
+    ledger, event, rounds = joined.ledger, joined.parts.algorithm.cost(joined.client), asked_for(joined)
     if ledger is None or event is None or joined.parts.plan.together:
         return rounds
     return min(rounds, ledger.rounds_left(joined.client, event, hint=rounds))
+
+
+def asked_for(joined: Joined) -> int:
+    """In how many of the agreed rounds the site may be asked."""
+    return joined.parts.plan.turns(joined.client.index, rounds=joined.agreement.terms.rounds)
 
 
 def spent(joined: Joined) -> float | None:

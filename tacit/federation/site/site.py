@@ -25,7 +25,17 @@ from tacit.federation.site.limits import Limits, read_limits
 from tacit.federation.site.loaded import Joining, Loaded
 from tacit.federation.site.log import discreet, note
 from tacit.federation.site.own_evaluation import judge
-from tacit.federation.site.pay import pay, payable, prepay, promise_of, refuse_spent, spent
+from tacit.federation.site.pay import (
+    asked_for,
+    pay,
+    payable,
+    prepay,
+    promise_of,
+    refuse_out_of_turn,
+    refuse_spent,
+    refuse_unpaid_turns,
+    spent,
+)
 from tacit.federation.site.ranged import bind, refuse_unbound
 from tacit.federation.site.reading import read_rows
 from tacit.federation.site.roster import Roster
@@ -133,6 +143,7 @@ class Site:
         refuse_other(asked.terms, joined.agreement.terms)
         if agreement.read(self.folder, run) is None:
             refuse_spent(joined)
+            refuse_unpaid_turns(joined)
         agreement.write(self.folder, joined.agreement)
         promised = agreement.write_promise(self.folder, run, promise_of(joined))
         if asked.ranges is not None and bind(self.folder, joined.agreement, joined.parts.experiment, asked.ranges):
@@ -143,10 +154,8 @@ class Site:
         terms = joined.agreement.terms
         agreed = f"Agreed: {terms.rounds} rounds, {terms.parameters} parameters, epsilon {terms.epsilon:g} in all"
         once = "".join(f"; its one answer to the query {query} costs {cost}" for query, cost in terms.queries.items())
-        left = payable(joined)
-        few = (
-            f" What is left of the budget pays for {left} of the {terms.rounds} rounds." if left < terms.rounds else ""
-        )
+        left, most = payable(joined), asked_for(joined)
+        few = f" What is left of the budget pays for {left} of the {most} rounds." if left < most else ""
         known = "".join(
             f"; {name} is read from {low:g} to {high:g}" for name, (low, high) in (asked.ranges or {}).items()
         )
@@ -195,6 +204,7 @@ class Site:
         refuse_unbound(self.folder, agreed)
         received = read_broadcast(body, agreed.terms)
         joined = self._runs.current(agreed)
+        refuse_out_of_turn(joined, asked.round)
         refuse_odd_word(joined, received)
         sealed.refuse_other_turn(joined.parts, received, asked.round)
         outbox.bind(folder, asked.round, body)

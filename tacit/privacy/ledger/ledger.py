@@ -97,6 +97,16 @@ class Ledger(RunView):
         self._ahead = self._db.execute(BATCHES.format("1", ">"), (self.run, round)).fetchone() is not None
         self._forget_if_changed()
 
+    @property
+    def ahead(self) -> bool:
+        """Whether rounds after the open one were charged: those of a run that lost its checkpoint."""
+        return self._ahead
+
+    @property
+    def again(self) -> bool:
+        """Whether the open round was charged under this very attempt."""
+        return self._again
+
     def admit(self, clients: Sequence[Client], cost: Cost, *, hint: int = 1) -> list[Client]:
         """Charges every client that can pay for the open round, and returns those, in the order given.
 

@@ -3,6 +3,7 @@
 A resumed run writes its past again under the same id, each round at its own step.
 """
 
+import importlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,19 +18,19 @@ class wandb:
     wants = "wandb"
 
     def __init__(self, folder: Path, facts: Facts):
-        self._folder, self._facts, self._run = folder, facts, None
+        self._folder, self._facts = folder, facts
+        self._run: Any = None
 
     def past(self, records: Sequence[dict[str, Any]]) -> None:
-        import wandb  # pyright: ignore[reportMissingImports]
-
-        self._run: Any = wandb.init(
+        theirs: Any = importlib.import_module("wandb")  # this file has the same name
+        self._run = theirs.init(
             project="tacit",
             name=self._facts.name,
             id=self._facts.run,
             dir=str(self._folder),
             mode=os.environ.get("WANDB_MODE", "offline"),
             config=self._facts.settings,
-            settings=wandb.Settings(silent=True, console="off", save_code=False, disable_git=True),
+            settings=theirs.Settings(silent=True, console="off", save_code=False, disable_git=True),
         )
         for record in records:
             self.round(record)

@@ -1,6 +1,7 @@
 import json
 import re
 import sqlite3
+import stat
 import subprocess
 import sys
 import threading
@@ -10,6 +11,7 @@ import pytest
 from trained import same_model
 
 import tacit
+from tacit.engine.folder import CHECKPOINT
 from tacit.errors import RunExists, TacitError
 from tacit.federation.flower.client import client_app
 from tacit.federation.flower.local import LocalGrid
@@ -43,6 +45,10 @@ def stop_after(round):
         {"privacy": {"kind": "none", "epsilon": None}},
         {"privacy": {"kind": "central", "epsilon": 4.0}},
         {"privacy": {"kind": "central", "epsilon": 8.0}, "train": {"clients_per_round": 2, "rounds": 5}},
+        {
+            "privacy": {"kind": "central", "epsilon": 8.0},
+            "train": {"sampler": "cyclic", "clients_per_round": 1, "rounds": 5},
+        },
         {"privacy": {"kind": "local", "unit": "client", "epsilon": 20.0}},
         {"model": {"name": "mlp"}, "data": {"partition": "dirichlet", "examples_per_client": None}},
     ],
@@ -72,6 +78,25 @@ def test_nothing_private_beyond_the_update_crosses_the_wire(federation):
     record = json.loads((history.out / "rounds.jsonl").read_text().splitlines()[0])
     assert record["train_loss"] is None
     assert record["clipped"] is None
+
+
+@pytest.mark.parametrize("randomness", ["seeded", "os"])
+def test_a_resumed_deployment_of_public_cohorts_goes_on_with_its_noise_and_every_site_pays_for_its_turns(
+    federation, tmp_path, randomness
+):
+    cyclic = {"sampler": "cyclic", "clients_per_round": 1, "rounds": 7}
+    deployed = federation(privacy={"kind": "central", "epsilon": 8.0}, train=cyclic, run={"randomness": randomness})
+    with pytest.raises(Stop):
+        deployed.run(observe=stop_after(3))
+    history = deployed.run(resume=True)
+    assert history.summary["rounds"] == 7
+    paid = sorted(round for index in range(3) for round, _ in charges(deployed.site(index)))
+    assert paid == list(range(7))
+    assert all({round % 3 for round, _ in charges(deployed.site(index))} != {0, 1, 2} for index in range(3))
+    assert stat.S_IMODE((history.out / CHECKPOINT).stat().st_mode) == 0o600
+    if randomness == "seeded":
+        tacit.run(deployed.experiment, out=tmp_path / "whole")
+        assert same_model(tmp_path / "whole", history.out)
 
 
 @pytest.mark.parametrize("randomness", ["seeded", "os"])

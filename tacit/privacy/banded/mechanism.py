@@ -1,0 +1,153 @@
+"""The mechanism of public cohorts: whose turn it is, the noise, which goes on from round to round, and the price of one turn.
+
+Source: BandMF, Choquette-Choo et al. 2023 (arXiv:2306.08153): the sensitivity of a banded C for turns b or more rounds apart, and
+its Algorithm 9 for the noise. That sums may depend on what was released before: Denisov et al. 2022 (arXiv:2202.08312).
+
+Derivation. S is the clip, z the multiplier, w independent standard normals. What is released is x + S z C^-1 w, which is
+C^-1 (C x + S z w): it is made of C x + S z w and nothing else. One client's turns are a cycle of at least b rounds apart, so that
+its columns of C have no row in common: rows t .. t + b - 1 of C x are all that its turn in round t is in, and it moves them by S
+times the norm of a column, which is 1. A turn is therefore one Gaussian release with multiplier z, k turns are k of them one
+after the other (sqrt(k) / z - GDP), and it does not matter that everybody knows who takes part. Nothing is claimed for chance.
+"""
+
+from dataclasses import dataclass, field, replace
+
+import dp_accounting
+import numpy as np
+import torch
+from dp_accounting import DpEvent
+
+from tacit import check
+from tacit.errors import BadInput
+from tacit.privacy.banded.factorisation import Banded
+from tacit.privacy.clip import bound, row_scales
+from tacit.privacy.mechanism import NoiseState
+from tacit.random import Stream
+from tacit.types import Bounded, Private
+
+ROUND, PAST, STRATEGY = "round", "past", "strategy"
+
+
+@dataclass(frozen=True)
+class BandedGaussian:
+    """In round t: sum the vectors of norm at most S of the clients in group t mod `cycle`, add S z times row t of C^-1 w.
+
+    `groups` has every client's group. The state holds the round, the last b - 1 rows of the noise (over S z and its column's norm),
+    newest first, and the coefficients that they were made with. It is as secret as a single update: whoever has it can take the
+    noise off a model.
+
+    Guarantee: every turn of a client costs `event()`, whatever the vectors are and even if they depend on what was released.
+
+    Assumes: a round is released once, with the state that the round before it left; floating-point noise stands for real-valued
+    noise.
+
+    Raises: BadInput for numbers that are not positive, a group out of range, and a cycle shorter than the bands: then a client
+    would be in two of the rounds that share noise.
+
+    >>> BandedGaussian(2.0, 0.5, Banded((1.0, 0.5), rounds=4), groups=(0, 1, 2, 0), cycle=3).turns(0)
+    2
+    """
+
+    noise_multiplier: float
+    clip: float
+    strategy: Banded
+    groups: tuple[int, ...] = field(repr=False)  # no noise depends on them; the plan's digest holds them
+    cycle: int
+
+    def __post_init__(self) -> None:
+        check.positive(noise_multiplier=self.noise_multiplier, clip=self.clip)
+        check.at_least(1, cycle=self.cycle, clients=len(self.groups))
+        if self.cycle < self.strategy.bands:
+            raise BadInput(
+                f"Noise of {self.strategy.bands} bands is for clients that take part once in {self.strategy.bands} rounds, and"
+                f" here they do in {self.cycle}: set privacy.bands to {self.cycle} at most, or train.clients_per_round lower."
+            )
+        if not all(0 <= group < self.cycle for group in self.groups):
+            raise BadInput(f"Expected groups from 0 to {self.cycle - 1}.")
+
+    def at(self, clip: float) -> "BandedGaussian":
+        """The same with another clip: noise and clip move together, so the price stays. Raises BadInput unless it is above 0."""
+        return replace(self, clip=clip)
+
+    @property
+    def rate(self) -> float:
+        """The share of the rounds that a client is in."""
+        return 1 / self.cycle
+
+    @property
+    def sensitivity(self) -> float:
+        """How far one client can move the sum of a round."""
+        return self.clip
+
+    @property
+    def count_std(self) -> None:
+        """No count is released."""
+
+    def turns(self, group: int) -> int:
+        """How often a group is asked in the whole run."""
+        return len(range(group, self.strategy.rounds, self.cycle))
+
+    def turn(self, round: int) -> list[int]:
+        """The indices of the clients whose turn a round is: public, and nobody else may be in its sum."""
+        return [index for index, group in enumerate(self.groups) if group == round % self.cycle]
+
+    def init(self) -> NoiseState:
+        """Before round 0; there is no noise yet."""
+        return {ROUND: torch.tensor(0), STRATEGY: torch.tensor(self.strategy.coefficients, dtype=torch.float64)}
+
+    def sample(self, state: NoiseState, stream: Stream, size: int) -> tuple[NoiseState, np.ndarray]:
+        """The clients whose turn it is; no chance. Raises BadInput for another number of clients than was priced."""
+        if size != len(self.groups):
+            raise BadInput(f"This cycle is made for {len(self.groups)} clients, got {size}.")
+        return state, np.array(self.turn(int(state[ROUND])), dtype=np.int64)
+
+    def bound(self, update: torch.Tensor) -> Bounded:
+        """One client's update, scaled to norm at most S. Raises BadInput for one that is not finite."""
+        return bound(update, clip=self.clip)
+
+    def bound_rows(self, updates: torch.Tensor) -> torch.Tensor:
+        """What each of several clients' updates is multiplied by to have norm at most S; 0 for one that is not finite."""
+        return row_scales(updates, clip=self.clip)
+
+    def noise(self, state: NoiseState, stream: Stream, bounded: Bounded) -> tuple[NoiseState, Private]:
+        """Noises the sum of the state's round; after the last round nothing of the noise is kept.
+
+        Raises: BadInput for a sum of another sensitivity, a round beyond the last, and a state of another factorisation.
+        """
+        if bounded.sensitivity != self.sensitivity:
+            raise BadInput(
+                f"This noise is made for sensitivity {self.sensitivity}, got a sum of {bounded.sensitivity}."
+            )
+        t, c, total = self.round_of(state), self.strategy.coefficients, bounded.vector
+        past = state[PAST] if t and len(c) > 1 else total.new_zeros(0, total.numel())
+        y = stream.normal_like(total).flatten()  # y_t = w_t - sum c_j y_(t-j), as c_0 is 1
+        for row, own in zip(past, c[1:], strict=False):
+            y = y.sub(row, alpha=own)
+        scale = self.noise_multiplier * self.clip * self.strategy.norm(t)
+        noised = total.add(y.view_as(total), alpha=scale)
+        kept = {ROUND: torch.tensor(t + 1), STRATEGY: state[STRATEGY]}
+        if t + 1 < self.strategy.rounds and len(c) > 1:
+            kept[PAST] = torch.cat([y[None], past[: len(c) - 2]])
+        return kept, Private(noised, self.noise_multiplier * self.clip * float(self.strategy.stds()[t]))
+
+    def round_of(self, state: NoiseState) -> int:
+        """The round that comes next by the noise's own count. Raises BadInput where this noise cannot go on from the state."""
+        t = int(state[ROUND])
+        if t >= self.strategy.rounds:
+            raise BadInput(f"This noise is made for {self.strategy.rounds} rounds, and all of them have been released.")
+        if state[STRATEGY].tolist() != list(self.strategy.coefficients) or (
+            self.strategy.bands > 1 and t and PAST not in state
+        ):
+            raise BadInput(
+                "This run's noise began with another factorisation, and cannot go on with this one: resume it with the version of"
+                " Tacit and of scipy that it began with, or start anew with --force, which keeps the old files."
+            )
+        return t
+
+    def noised_share(self, stream: Stream, unclipped: int, answers: int) -> float:
+        """Raises TypeError: a clip that adapts is not in the price."""
+        raise TypeError("this mechanism was not priced for a count")
+
+    def event(self) -> DpEvent:
+        """The price of one turn for the client whose turn it is: one Gaussian release, charged before the first of its b rounds."""
+        return dp_accounting.GaussianDpEvent(self.noise_multiplier)

@@ -1,0 +1,219 @@
+"""Central DP with public cohorts in whole runs: who takes part and pays, what is promised, and that noise is never used twice."""
+
+import json
+import sqlite3
+import stat
+
+import pytest
+from engine.test_central import Stop, stop_after
+from safetensors.torch import load_file
+from trained import same_model
+
+import tacit
+from tacit.build.parts import build
+from tacit.engine import loop as loop_module
+from tacit.engine.folder import CHECKPOINT, Folder
+from tacit.errors import BadInput, LedgerError
+from tacit.privacy.accounting import price
+from tacit.privacy.banded.factorisation import banded
+from tacit.privacy.banded.plan import BandedPlan, dealt
+
+CYCLIC = {
+    "name": "cyclic",
+    "data": {"clients": 10, "examples_per_client": 30},
+    "train": {"rounds": 9, "clients_per_round": 3, "local_steps": 2, "batch_size": 10, "sampler": "cyclic"},
+    "privacy": {"kind": "central", "epsilon": 6.0, "clip": 0.5},
+    "run": {"workers": 1},
+}
+
+
+def cyclic(**changes):
+    values = {key: dict(value) if isinstance(value, dict) else value for key, value in CYCLIC.items()}
+    for section, change in changes.items():
+        values[section] = values.get(section, {}) | change
+    return tacit.Experiment(**values)
+
+
+def charges(out):
+    with sqlite3.connect(out / "ledger.db") as book:
+        assert book.execute("SELECT COUNT(*) FROM everybody").fetchone() == (0,)
+        return book.execute("SELECT round, client FROM charges ORDER BY round").fetchall()
+
+
+def test_clients_take_turns_pay_for_their_own_and_nobody_is_asked_again_within_a_cycle(tmp_path):
+    history = tacit.run(cyclic(), out=tmp_path, page=False)
+    paid = charges(tmp_path)
+    rounds = [{client for round, client in paid if round == t} for t in range(9)]
+    assert [record["cohort"] for record in history.rounds] == [len(group) for group in rounds]
+    assert sorted(map(len, rounds[:4])) == [2, 2, 3, 3]  # ten clients in four groups
+    for start in range(6):
+        window = rounds[start : start + 4]
+        assert sum(map(len, window)) == len(set().union(*window)) == 10
+    assert [record["out_of_budget"] for record in history.rounds] == [0] * 9  # who has had all turns is not missing
+    spent = [record["epsilon_tightest"] for record in history.rounds]
+    assert spent == sorted(spent)
+    assert spent[0] > 0  # the first group's: it has the most turns
+    assert spent[-1] == history.guarantee.epsilon_max
+
+
+def test_the_promise_says_that_cohorts_are_public_and_is_an_exact_gaussian(tmp_path):
+    history = tacit.run(cyclic(), out=tmp_path, page=False)
+    found = json.loads((tmp_path / "summary.json").read_text())["guarantee"]
+    assert "secret" not in history.sentence
+    assert "who took part in which round" in found["adversary"]
+    assert found["relation"].startswith("empty one client")
+    assert (
+        "public cohorts in a cycle of 4 rounds, each of 10 clients once in a cycle and at most 3 times"
+        in found["sampler"]
+    )
+    assert "noise in 4 bands" in found["sampler"]
+    assert "closed form" in found["accountant"]
+    plan = build(cyclic()).plan
+    whole, less = (price.epsilon(((plan.mechanism.event(), turns),), delta=1e-5) for turns in (3, 2))
+    assert found["epsilon"]["max"] == pytest.approx(whole)
+    assert found["epsilon"]["min"] == pytest.approx(less)  # three groups have two turns
+    assert 6.0 * 0.99 < whole <= 6.0
+
+
+def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been_and_pays_nothing_again(tmp_path):
+    whole = tacit.run(cyclic(), out=tmp_path / "whole", page=False)
+    with pytest.raises(Stop):
+        tacit.run(cyclic(), out=tmp_path / "part", observe=stop_after(4), page=False)
+    rest = tacit.run(cyclic(), out=tmp_path / "part", resume=True, page=False)
+    assert same_model(whole.out, rest.out)
+    assert charges(tmp_path / "part") == charges(tmp_path / "whole")
+    assert [record["accuracy"] for record in rest.rounds] == [record["accuracy"] for record in whole.rounds]
+
+
+@pytest.mark.parametrize("place", ["evaluate", "log"])
+def test_what_a_round_released_is_on_disk_and_closed_to_others_before_anybody_is_told_of_it(
+    tmp_path, monkeypatch, place
+):
+    whole = tacit.run(cyclic(), out=tmp_path / "whole", page=False)
+    seen = []
+
+    def crash(*_, **__):
+        tensors = load_file(tmp_path / "part" / CHECKPOINT) if (tmp_path / "part" / CHECKPOINT).exists() else {}
+        seen.append(int(tensors.get("round", 0)))
+        if seen[-1] == 3:
+            assert tensors["memory.past"].shape == (3, 650)
+            raise Stop
+        return real(*_, **__)
+
+    owner, name = (loop_module, "evaluate") if place == "evaluate" else (Folder, "log")
+    real = getattr(owner, name)
+    monkeypatch.setattr(owner, name, crash)
+    with pytest.raises(Stop):
+        tacit.run(cyclic(), out=tmp_path / "part", page=False)
+    assert seen[-1] == 3  # the third round was on disk when it was first looked at
+    monkeypatch.undo()
+    assert stat.S_IMODE((tmp_path / "part" / CHECKPOINT).stat().st_mode) == 0o600
+    rest = tacit.run(
+        cyclic(), out=tmp_path / "part", resume=True
+    )  # with its page, also where a line of the log was lost
+    assert same_model(whole.out, rest.out)
+
+
+def gone_back(out, experiment):
+    """A run that has come to round 6, with the checkpoint of round 3."""
+    with pytest.raises(Stop):
+        tacit.run(experiment, out=out, observe=stop_after(2), page=False)
+    old = (out / CHECKPOINT).read_bytes()
+    with pytest.raises(Stop):
+        tacit.run(experiment, out=out, resume=True, observe=stop_after(5), page=False)
+    newest = (out / CHECKPOINT).read_bytes()
+    (out / CHECKPOINT).write_bytes(old)
+    return newest
+
+
+def test_a_checkpoint_that_went_back_is_refused_where_its_noise_would_be_used_for_another_release(tmp_path):
+    real = cyclic(run={"randomness": "os"})
+    newest = gone_back(tmp_path / "run", real)
+    before = charges(tmp_path / "run")
+    with pytest.raises(LedgerError, match=r"charged for rounds after 3, .* its noise has been used since"):
+        tacit.run(real, out=tmp_path / "run", resume=True, page=False)
+    assert charges(tmp_path / "run") == before
+    (tmp_path / "run" / CHECKPOINT).write_bytes(newest)
+    history = tacit.run(real, out=tmp_path / "run", resume=True, page=False)
+    assert history.rounds[-1]["round"] == 8
+
+
+def test_a_checkpoint_that_went_back_repeats_the_very_same_bits_for_nothing_or_is_refused(tmp_path, monkeypatch):
+    gone_back(tmp_path / "same", cyclic())
+    gone_back(tmp_path / "other", cyclic())
+    same = tacit.run(cyclic(), out=tmp_path / "same", resume=True, page=False)
+    assert same_model(tacit.run(cyclic(), out=tmp_path / "whole", page=False).out, same.out)
+    assert charges(tmp_path / "same") == charges(tmp_path / "whole")
+    monkeypatch.setattr("tacit.build.release.package", lambda: "edited code")
+    with pytest.raises(LedgerError, match="its noise has been used since"):
+        tacit.run(cyclic(), out=tmp_path / "other", resume=True, page=False)
+
+
+def test_noise_that_began_with_another_factorisation_is_refused_before_anybody_pays(tmp_path, monkeypatch):
+    with pytest.raises(Stop):
+        tacit.run(cyclic(), out=tmp_path, observe=stop_after(2), page=False)
+    before = charges(tmp_path)
+    monkeypatch.setattr("tacit.privacy.banded.plan.banded", lambda rounds, bands, momentum: banded(rounds, bands, 0.5))
+    with pytest.raises(BadInput, match="began with another factorisation"):
+        tacit.run(cyclic(), out=tmp_path, resume=True, page=False)
+    assert charges(tmp_path) == before
+
+
+def test_a_finished_run_keeps_no_noise(tmp_path):
+    tacit.run(cyclic(), out=tmp_path, page=False)
+    assert "memory.past" not in load_file(tmp_path / CHECKPOINT)
+
+
+def test_a_multiplier_that_the_budget_does_not_pay_for_ends_the_run_before_the_turn_that_overspends(tmp_path):
+    history = tacit.run(cyclic(privacy={"noise_multiplier": 1.2}), out=tmp_path, page=False)
+    assert history.summary["stopped"] == "budget"
+    assert history.summary["rounds"] == 8  # every group had two turns
+    assert history.guarantee.epsilon_max <= 6.0
+
+
+def test_sampler_says_which_noise_and_bands_how_far_it_reaches():
+    plan = build(cyclic()).plan
+    assert isinstance(plan, BandedPlan)
+    assert (plan.mechanism.strategy.bands, plan.mechanism.cycle, plan.participations) == (4, 4, 3)
+    assert build(cyclic(privacy={"bands": 1})).plan.mechanism.strategy.bands == 1
+    moved = build(cyclic(train={"server_optimizer": "momentum"})).plan.mechanism.strategy
+    assert (
+        moved.coefficients != plan.mechanism.strategy.coefficients
+    )  # noise is spread for what the optimiser makes of it
+    assert (
+        moved == build(cyclic(train={"server_optimizer": "momentum", "server_momentum": 0.9})).plan.mechanism.strategy
+    )
+
+
+def test_another_seed_deals_other_groups_and_everything_of_the_plan_is_in_its_digest():
+    assert dealt(10, cycle=4, seed=0) != dealt(10, cycle=4, seed=1)
+    plans = [build(cyclic(**change)).plan for change in ({}, {"privacy": {"bands": 2}}, {"run": {"seed": 1}})]
+    assert len({plan.digest() for plan in plans}) == len({plan.server_key() for plan in plans}) == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            {"train": {"clients_per_round": None}},
+            "deals the clients into groups that take turns: set train.clients_per_round",
+        ),
+        ({"train": {"rounds": 3}}, "take turns in a cycle of 4 rounds, and there are 3: raise train.rounds"),
+        ({"privacy": {"bands": 10}}, "Noise of 10 bands takes as many rounds to be whole, and there are 9"),
+        (
+            {"privacy": {"bands": 5}},
+            "Noise of 5 bands is for clients that take part once in 5 rounds, and here they do in 4",
+        ),
+        ({"privacy": {"bands": 0}}, "privacy.bands"),
+        ({"privacy": {"clip_quantile": 0.5}}, "leave out privacy.clip_quantile"),
+        ({"privacy": {"epsilon": [1.0] * 9 + [2.0]}}, "their epsilons differ"),
+        ({"privacy": {"epsilon": float("inf")}}, "set privacy.noise_multiplier"),
+        ({"train": {"min_clients": 2}}, "leave out train.min_clients"),
+        ({"audit": {"canaries": 10}}, "use tacit audit --mechanism, which covers it"),
+        ({"train": {"sampler": "poisson"}, "privacy": {"bands": 3}}, 'set privacy.kind = "central" and train.sampler'),
+        ({"privacy": {"kind": "local"}}, "has clients take turns in public for the noise of privacy.kind"),
+    ],
+)
+def test_what_cannot_be_kept_is_refused_in_a_sentence(change, words):
+    with pytest.raises(BadInput, match=words.replace("(", r"\(")):
+        build(cyclic(**change))
