@@ -16,9 +16,11 @@ from tacit.attacks import Estimate, Finding
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.experiment.toml import parse_value
+from tacit.report.page import write_page
 from tacit.simulation.run import new_folder
 from tacit.stopping import exit_code
 
+PAGE = "report.html"
 DEPLOYED = ("federation.toml", "site.toml")
 
 
@@ -52,11 +54,13 @@ def command(
     except KeyboardInterrupt as error:
         print(f"Stopped. What is finished is kept: repeat the command with --out {folder}.", file=sys.stderr)
         return exit_code(error)
+    write_page([folder], folder / PAGE)
     if as_json:
         typer.echo(json.dumps(found.record(), indent=2))
     else:
         show(found, console)
-        console.print(Text(f"Files: {folder} (attack-{name}.json{''.join(f', {file}' for file in found.files)})"))
+        files = ("", PAGE, *found.files)
+        console.print(Text(f"Files: {folder} (attack-{name.replace(':', '-')}.json{', '.join(files)})"))
     return 0
 
 
