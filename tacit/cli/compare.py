@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tacit.attacks._columns import IN_RUNS, chosen, with_columns
-from tacit.cli.attack import wanted
+from tacit.cli.early import wanted
 from tacit.compare import export as files
 from tacit.compare import table
 from tacit.compare.comparison_folder import ASKED, BASE, asked, refuse_taken
@@ -73,7 +73,16 @@ def command(
             write_page([folder], folder / "report.html")
     except KeyboardInterrupt as error:
         begun = (folder / ASKED).exists()
-        way = f"Nothing is lost: go on with `tacit compare --resume --out {folder}`." if begun else "Nothing had begun."
+        same = "".join(
+            f" --{flag} {word}"
+            for flag, words in (("attack", attack and [attack]), ("with", having))
+            for word in words or ()
+        )
+        way = (
+            f"Nothing is lost: go on with `tacit compare --resume --out {folder}{same}`."
+            if begun
+            else "Nothing had begun."
+        )
         print(f"Stopped. {way}", file=sys.stderr)
         return exit_code(error)
     if as_json:
