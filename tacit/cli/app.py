@@ -140,7 +140,7 @@ def compare_command(
 
 @app.command("report")
 def report_command(
-    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders of runs or comparisons.")],
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders of runs, comparisons or attacks.")],
     out: Annotated[
         Path | None,
         typer.Option("--out", help="The file; DIR/report.html if left out, report.html here for several folders."),
