@@ -32,7 +32,7 @@ def scores(traces: Traces, charged: Charged) -> np.ndarray:
 
 
 def right_guesses(found: np.ndarray, coins: np.ndarray, guesses: int) -> int:
-    """How many guesses are right of the surest: of a fair coin the log odds are the score itself, so its size is how sure a guess is.
+    """How many of the surest guesses are right: of a fair coin the log odds are the score itself, so its size is how sure one is.
 
     How many are made is settled beforehand; which, and how many of them say "in", the scores may decide: guesses are a function of
     what was released.
