@@ -284,9 +284,9 @@ def found_by(places, *, std):
 
 
 def printed(found, width):
-    console = Console(width=width, color_system=None, file=io.StringIO())
-    console.print(show.fitting(found, width=width))
-    return console.file.getvalue()
+    file = io.StringIO()
+    Console(width=width, color_system=None, file=file).print(show.fitting(found, width=width))
+    return file.getvalue()
 
 
 def test_verdicts_are_words_that_fit_a_narrow_terminal():
