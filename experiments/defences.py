@@ -8,6 +8,7 @@ property inference is not prevented.
 
 Backdoor columns are the share of triggered public rows that are taken for the attackers' class, in the last 10 rounds; membership
 is the AUC of LiRA on the final model and of FedMIA on updates, property that of Melis et al. on updates. No ε covers any of it.
+The table is `table.md` and, as a page, `table.html`.
 """
 
 import argparse
@@ -27,6 +28,7 @@ from tacit.compare.results import Estimate, Row, estimate, rows_of
 from tacit.compare.table import with_interval
 from tacit.errors import TacitError
 from tacit.experiment import Experiment
+from tacit.report.page import write_matrix
 
 BACKDOORS = ("replacement", "dba", "edge-case")
 ATTACKS = (*BACKDOORS, "membership", "property")
@@ -168,6 +170,29 @@ def table(
     return "\n".join(lines) + "\n"
 
 
+def page(
+    rows: list[tuple[str, str, Row]], seen: dict[tuple[str, str], list[Estimate]], args: argparse.Namespace
+) -> None:
+    """The matrix as table.html."""
+    by = {(defence, attack): row for defence, attack, row in rows}
+    titles = {"membership": ("membership LiRA AUC", "membership server AUC"), "property": ("property AUC",)}
+    found = []
+    for defence in args.defences:
+        own = "local DP, all" if defence == "local DP, honest only" else defence
+        backdoors = {name: by[defence, name].backdoor for name in args.attacks if (defence, name) in by}
+        reached = {f"{name} backdoor": known for name, known in backdoors.items() if known is not None}
+        for name in (name for name in titles if seen.get((own, name))):
+            reached |= dict(zip(titles[name], seen[own, name], strict=False))
+        found.append((defence, by[own, NOBODY].score if (own, NOBODY) in by else None, reached))
+    words = f"{'MNIST among 1,000 clients' if args.full else 'Digits among 20 clients'}; {args.seeds} seeds."
+    notes = [
+        f"The accuracy is that of models with {NOBODY}.",
+        f"Local and central DP have ε = {EPSILON:g}, δ = {DELTA:g}.",
+    ]
+    said = {"name": "Privacy as a defence", "metric": f"accuracy, {NOBODY}", "words": words, "notes": notes}
+    write_matrix(args.out / "table.html", rows=found, **said)
+
+
 def untouched_by(rows: list[tuple[str, str, Row]], attack: str, args: argparse.Namespace) -> str:
     """What triggered rows are taken for by models that nobody attacked and nothing defends, as the column of an attack has it."""
     runs = [run for defence, name, row in rows if (defence, name) == ("none", NOBODY) for run in row.ended]
@@ -203,6 +228,7 @@ def main() -> int:
     if time.monotonic() > ends:
         print("Time is up: what is finished is kept and in the table, and the same command goes on.", file=sys.stderr)
     (args.out / "table.md").write_text(text, "utf-8")
+    page(rows, seen, args)
     failed = {
         f"{row.cell.label}, seed {run.seed}": run.failure for _, _, row in rows for run in row.runs if run.failure
     }

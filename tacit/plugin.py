@@ -63,14 +63,9 @@ def find(room: str, name: str, *, key: str) -> Factory:
     'mean'
     """
     refuse_passed(name, key=key)
+    refuse_unknown(room, name, key=key)
     module, colon, part = name.partition(":")
     if not colon:
-        known = names(room)
-        if name not in known:
-            raise BadInput(
-                f"Expected {key} to be one of {', '.join(known)} or package.module:name; got {name!r}."
-                f"{check.nearest(name, known)}"
-            )
         part = name.replace("-", "_")
         module = f"{room}.{part}"
     if not all(word.isidentifier() for word in (*module.split("."), part)):
@@ -82,6 +77,16 @@ def find(room: str, name: str, *, key: str) -> Factory:
             f"Expected {key} = {name!r} to name a class or a function, and {module} has none named {part!r}."
         )
     return found
+
+
+def refuse_unknown(room: str, name: str, *, key: str) -> None:
+    """Refuses a name that no file in the room has, and that names no module either. Imports nothing. Raises BadInput."""
+    known = names(room)
+    if ":" not in name and name not in known:
+        raise BadInput(
+            f"Expected {key} to be one of {', '.join(known)} or package.module:name; got {name!r}."
+            f"{check.nearest(name, known)}"
+        )
 
 
 def _imported(module: str, whose: str) -> ModuleType:

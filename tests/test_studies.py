@@ -1,5 +1,7 @@
 """The studies in experiments/ are made of experiments that can be run."""
 
+import json
+import re
 import runpy
 from argparse import Namespace
 from pathlib import Path
@@ -7,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tacit.build.parts import build
+from tacit.compare.results import Estimate, Row
 
 STUDY = runpy.run_path(str(Path(__file__).resolve().parents[1] / "experiments" / "defences.py"))
 
@@ -30,3 +33,19 @@ def test_the_study_of_defences_has_every_backdoor_under_every_defence(full):
 def test_every_run_of_the_small_study_can_be_built():
     for _, attack, cell in cells(full=False):
         assert (build(cell.experiments[0]).attack is None) == (attack not in STUDY["BACKDOORS"])
+
+
+def test_the_study_writes_its_matrix_as_a_page(tmp_path):
+    args = Namespace(
+        full=False, seeds=3, device="cpu", defences=["none", "Krum"], attacks=["dba", "property"], out=tmp_path
+    )
+    rows = [(defence, attack, Row(cell, ())) for defence, attack, cell in STUDY["cells"](args)]
+    STUDY["page"](rows, {("Krum", "property"): [Estimate(0.625, 0.1, (0.0, 1.0))]}, args)
+    text = (tmp_path / "table.html").read_text("utf-8")
+    (data,) = re.findall(r'type="application/json">(.*?)</script>', text)
+    found = json.loads(data)["matrix"]
+    assert [column["name"] for column in found["columns"]] == ["property AUC"]
+    assert [(row["label"], row["attacked"]) for row in found["rows"]] == [
+        ("none", [None]),
+        ("Krum", [[0.625, 0.525, 0.725]]),
+    ]

@@ -48,6 +48,14 @@ class Plot:
 
 
 @dataclass(frozen=True)
+class Strip:
+    """Rows of pictures for a page, by name: `shape` is (colours, height, width), a picture its bytes (0 to 255) in base64."""
+
+    shape: tuple[int, ...]
+    rows: tuple[tuple[str, tuple[str, ...]], ...] = field(repr=False)
+
+
+@dataclass(frozen=True)
 class Finding:
     """What one attack on one experiment found.
 
@@ -66,6 +74,7 @@ class Finding:
     plots: tuple[Plot, ...] = ()
     notes: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
+    strip: Strip | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
 
@@ -95,10 +104,12 @@ class Finding:
             )
             said = {name: record[name] for name in ("attack", "experiment", "attacked", "options", "seconds")}
             estimates = tuple(Estimate(**{**one, "value": _number(one["value"])}) for one in record["estimates"])
-            return cls(
-                **said, estimates=estimates, plots=plots, notes=tuple(record["notes"]), files=tuple(record["files"])
-            )
-        except (KeyError, TypeError) as error:
+            strip = record.get("strip")
+            if strip is not None:
+                strip = Strip(tuple(strip["shape"]), tuple((name, tuple(row)) for name, row in strip["rows"]))
+            words: dict[str, Any] = {name: tuple(record[name]) for name in ("notes", "files")}
+            return cls(**said, estimates=estimates, plots=plots, strip=strip, **words)
+        except (KeyError, TypeError, ValueError) as error:
             raise BadInput(f"This is no finding of an attack ({error}).") from None
 
 

@@ -22,10 +22,11 @@ from tacit.build.parts import build, with_rule
 from tacit.compare.cells import Cell
 from tacit.compare.comparison_folder import Task, tasks_of
 from tacit.compare.pool import run_all
+from tacit.compare.results import BACKDOORED, Row, estimate, last_rounds, lengths, over_rounds, rows_of
 from tacit.compare.results import Estimate as Over
-from tacit.compare.results import Row, estimate, over_rounds, rows_of
 from tacit.engine.evaluate import BACKDOOR
 from tacit.engine.evaluate import backdoor as measured_backdoor
+from tacit.engine.run_files import read
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.experiment.attack import AttackSection
@@ -49,7 +50,7 @@ class backdoor(Attack):
         check.at_least(1, **{"with.seeds": self.seeds})
 
     def perform(self, experiment: Experiment, place: Place) -> Finding:
-        """Both accuracies at the end (mean of the last ten rounds, 95 % over seeds) and by round, for each of the runs."""
+        """Both accuracies at the end (mean of the last 10 rounds, or of all of a shorter run) and by round, of each run."""
         cells = [Cell(name, name.replace(" ", "-"), {}, exps) for name, exps in variants(experiment, self.seeds)]
         tasks = tasks_of(place.folder, cells)
         waiting = [task for task in tasks if not task.finished]
@@ -62,9 +63,9 @@ class backdoor(Attack):
         estimates = [_estimate(row, name, _known(row, key)) for row in rows for name, key in _measured(row).items()]
         pairs = zip(cells[0].experiments, rows[-1].runs, strict=True)
         clean = estimate([untouched(attacked, run.folder) for attacked, run in pairs], (0.0, 1.0))
-        estimates.append(_estimate(rows[-1], BACKDOOR.replace("_", " "), clean))
-        words, notes = _words(cells[0]), _notes(cells, self.seeds)
-        return Finding("backdoor", experiment.name, words, tuple(estimates), (_plot(rows),), notes)
+        estimates.append(_estimate(rows[-1], BACKDOORED, clean))
+        notes = (_said(estimates, rows[0].cell.experiments[0]), *_notes(rows, self.seeds))
+        return Finding("backdoor", experiment.name, _words(rows[0]), tuple(estimates), (_plot(rows),), notes)
 
 
 def untouched(attacked: Experiment, folder: Path) -> float:
@@ -101,7 +102,7 @@ def _without_noise(experiment: Experiment) -> dict[str, Any]:
 def _measured(row: Row) -> dict[str, str]:
     """What is measured of a cell, by its name for people: the key of its records."""
     main = {f"main {metrics.words(row.metric)}": row.metric}
-    return main if row.cell.label == NOBODY else main | {BACKDOOR.replace("_", " "): BACKDOOR}
+    return main if row.cell.label == NOBODY else main | {BACKDOORED: BACKDOOR}
 
 
 def _known(row: Row, key: str) -> Over | None:
@@ -131,20 +132,39 @@ def _line(name: str, values: np.ndarray) -> Line:
     return Line(name, x, tuple(values.mean(0).tolist()), **ends)
 
 
-def _words(cell: Cell) -> str:
-    attack, experiment = cell.experiments[0].attack, cell.experiments[0]
-    if attack is None:
+def _words(row: Row) -> str:
+    """Who attacks what, under which defence, as it ran."""
+    experiment = read(row.runs[0].folder).experiment
+    attack = _malicious(experiment)
+    many = (
+        f"{attack.clients} malicious clients"
+        if attack.clients
+        else f"{attack.share or 0.1:.3g} of the clients malicious"
+    )
+    promised = {"none": "no privacy"}.get(experiment.privacy.kind, f"{experiment.privacy.kind} privacy")
+    return f"{attack.kind}, {many} from round {attack.start}; {promised}, rule {experiment.aggregate.rule or 'mean'}"
+
+
+def _said(estimates: Sequence[Estimate], experiment: Experiment) -> str:
+    """What was found, in a sentence."""
+    found = {one.of: one for one in estimates if one.name == BACKDOORED}
+    target = _malicious(experiment).target
+    taken = "the attackers' class" + ("" if target is None else f" ({target})")
+    whose = {ATTACKED: "by the attacked model", CLIP_ONLY: "with the clip alone", NOBODY: "where nobody attacked"}
+    shares = ", ".join(f"{100 * found[name].value:.3g} % {words}" for name, words in whose.items() if name in found)
+    return f"Backdoor accuracy: of test rows with the trigger, so many are taken for {taken}: {shares}."
+
+
+def _malicious(experiment: Experiment) -> AttackSection:
+    if experiment.attack is None:
         raise TypeError("nobody is malicious here")
-    many = f"{attack.clients} clients" if attack.clients else f"a share of {attack.share or 0.1:g} of the clients"
-    defence = experiment.aggregate.rule or "the rule that runs"
-    return f'{attack.kind} by {many}, privacy.kind = "{experiment.privacy.kind}", {defence}'
+    return experiment.attack
 
 
-def _notes(cells: Sequence[Cell], seeds: int) -> tuple[str, ...]:
-    notes = [
-        f"Means of the last ten rounds over {seeds} seed{'s' * (seeds != 1)}, with Student's interval from three seeds on."
-    ]
-    if any(cell.label == CLIP_ONLY for cell in cells):
+def _notes(rows: Sequence[Row], seeds: int) -> tuple[str, ...]:
+    counted = f"{seeds} seed{'s' * (seeds != 1)}"
+    notes = [f"Means of the {last_rounds(lengths(rows))} over {counted}, with Student's interval from three seeds on."]
+    if any(row.cell.label == CLIP_ONLY for row in rows):
         notes.append(
             f'"{CLIP_ONLY}" has the same clip and a noise multiplier of {NEGLIGIBLE}: what it does not stop, only noise could.'
         )

@@ -136,25 +136,24 @@ class inversion(Attack):
                 )
             )
             strips |= {"records": records} if not strips else {}
-            strips[name] = candidates[nearest]
+            strips[name] = candidates[nearest] if len(candidates) else np.full_like(records, low)
             lines.append(Line(name, tuple(range(1, len(decibel) + 1)), tuple(np.sort(decibel)[::-1].tolist())))
         guess = best(next(iter(strips.values())), public.mean(0)[None], span=high - low)[0]
         estimates.append(Estimate("PSNR (dB)", float(guess.mean()), of="the mean of public rows"))
-        notes, files = (
-            ["Of each record the nearest of all reconstructions counts, which an attacker would not know."],
-            (),
-        )
+        notes = ["Of each record the nearest of all reconstructions counts, which an attacker would not know."]
+        files, shown = (), None
         shape = tuple(base.dataset.x.shape[1:])
         if strip.are_pictures(shape):
             files = ("attack-inversion-strip.png",)
-            strip.draw(place.folder.parent / files[0], strips, shape, low=low, high=high)
+            shown = strip.strip_of(strips, shape, low=low, high=high)
+            strip.draw(place.folder.parent / files[0], shown)
         else:
             notes.append(f"Rows of shape {list(shape)} are no pictures, so there is no strip.")
         records = len(next(iter(strips.values())))
         counted = f"{records} record{'s' * (records != 1)}"
         attacked = f"{counted} of client {self.client}, from its update after one step, by {self.method}"
         plot = Plot("psnr", "How near each record was come to", "records, the nearest first", "PSNR (dB)", tuple(lines))
-        return Finding("inversion", experiment.name, attacked, tuple(estimates), (plot,), tuple(notes), files)
+        return Finding("inversion", experiment.name, attacked, tuple(estimates), (plot,), tuple(notes), files, shown)
 
 
 def words(level: float) -> str:
@@ -185,7 +184,7 @@ def _estimates(decibel: np.ndarray, *, of: str) -> list[Estimate]:
     low, high = roc.clopper_pearson(hits, n)
     half = 1.96 * float(decibel.std(ddof=1)) / math.sqrt(n) if n > 1 else None
     mean = float(decibel.mean())
-    limits = (None, None) if half is None else (mean - half, mean + half)
+    limits = (None, None) if half is None else (mean - half, min(mean + half, MOST_DECIBEL))
     return [
         Estimate(f"recovered, of {n}", float(hits), low * n, high * n, of),
         Estimate("PSNR (dB)", mean, *limits, of),

@@ -33,12 +33,13 @@ class Group:
 
 @dataclass(frozen=True)
 class RunAudit:
-    """What was found of a run. `looks` counts this one; `runs` are those of the ledger, over which the level is divided."""
+    """What was found of a run. `looks` counts this one; `share` is what it had of the level, as run number `place` of a ledger."""
 
     name: str
     groups: tuple[Group, ...]
     looks: int
-    runs: int
+    place: int | None
+    share: float
     delta: float
     unit: str
     notes: tuple[str, ...] = ()
@@ -67,7 +68,8 @@ class RunAudit:
         """Every number as plain values."""
         kept = {"name": self.name, "unit": self.unit, "delta": self.delta, "looks": self.looks}
         kept |= {
-            "runs": self.runs,
+            "place": self.place,
+            "share": self.share,
             "pooled": self.pooled,
             "earlier": self.earlier,
             "against": self.against,

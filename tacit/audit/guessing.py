@@ -32,10 +32,13 @@ def scores(traces: Traces, charged: Charged) -> np.ndarray:
 
 
 def right_guesses(found: np.ndarray, coins: np.ndarray, guesses: int) -> int:
-    """How many guesses are right, of the half with the highest scores and the half with the lowest."""
-    order = np.argsort(found, kind="stable")
-    low, high = order[: guesses // 2], order[len(order) - (guesses - guesses // 2) :]
-    return int((~coins[low]).sum() + coins[high].sum())
+    """How many of the surest guesses are right: of a fair coin the log odds are the score itself, so its size is how sure one is.
+
+    How many are made is settled beforehand; which, and how many of them say "in", the scores may decide: guesses are a function of
+    what was released.
+    """
+    surest = np.argsort(-np.abs(found), kind="stable")[:guesses]
+    return int(((found[surest] > 0) == coins[surest]).sum())
 
 
 def shown(traces: Traces, charged: Charged, *, level: float) -> tuple[float, float]:

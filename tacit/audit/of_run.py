@@ -11,7 +11,8 @@ import numpy as np
 from tacit.audit.as_run import Parts, Traces, measured
 from tacit.audit.found import Group, RunAudit
 from tacit.audit.guessing import shown
-from tacit.audit.looks import count_look, looks_at
+from tacit.audit.levels import share
+from tacit.audit.looks import LOOKED, POOLED, count_look, looks_at
 from tacit.audit.pictures import Layer, pictures
 from tacit.audit.priced import Charged, charged_for
 from tacit.canaries.algorithms import everywhere
@@ -28,7 +29,6 @@ from tacit.privacy.ledger.tables import EVERYBODY
 
 LEVEL = 0.05
 MOST_SHOWN = 6  # groups whose pictures are kept
-POOLED = "audit-pooled.json"  # what several runs show together
 FAINT = (
     "So few canaries could hardly have shown a fault: where the lower limit stays below half of what is promised, plant more, give"
     " clients one epsilon, or audit several runs together."
@@ -46,7 +46,8 @@ class Seen:
     names: dict[str, int]
     paid: dict[str, Charged]
     sight: tuple[np.ndarray, np.ndarray]
-    runs: int  # of its ledger
+    ledger: str
+    place: int | None  # which of its ledger's runs it is; None where the ledger is its own
     against: str  # the adversary and the change that its epsilon is for
     layers: Sequence[Layer] = ()
 
@@ -77,9 +78,10 @@ class Seen:
 def audit_run(*folders: Path, level: float = LEVEL) -> RunAudit:
     """Audits a finished run, or the canaries of several together, and counts the look in each folder.
 
-    Guarantee: where every claim holds, one is rejected with probability at most `level` by what is measured over all runs of the
-    ledger that are there by now, at most as much by what is shown by either bound, and 3 in 50 of it by dependence between rounds
-    and by parts that lack noise. Whoever audits as a ledger grows looks again with each run: those chances add up.
+    Guarantee: where every claim holds, one is rejected with probability at most `level` by what is measured over all runs that the
+    ledger will ever hold, whenever each is audited (`levels`); at most as much by what is shown by either bound, and 3 in 50 of it
+    by dependence between rounds and by parts that lack noise. Where other runs name a ledger that began as one run's own, half
+    as much again; over all choices of runs that are audited together, twice as much.
 
     Raises: BadInput for a run without canaries, one that goes on, the same one twice, and runs that promise different things, which
     are never pooled; BadData for coins that are not those committed to.
@@ -98,9 +100,9 @@ def judged(runs: Sequence[Seen], *, level: float) -> RunAudit:
             raise BadInput(
                 f"{first.folder} and {other.folder} promise different things, which are never pooled: audit each by itself."
             )
-    others = sum(run.runs for run in runs) - len(runs) + 1
     looks, earlier = looks_at([run.folder for run in runs], pool)
-    level /= max(1, len(groups) * others) * 2**earlier
+    own = share([(run.ledger, run.place) for run in runs], earlier=earlier)
+    level *= own / max(1, len(groups))
     found, shows = [], []
     for charged in sorted(groups, key=lambda charged: charged.epsilon()):
         members = [(run, run.groups()[charged]) for run in runs]
@@ -123,13 +125,13 @@ def judged(runs: Sequence[Seen], *, level: float) -> RunAudit:
         raise BadInput(f"{first.folder} has no round in which a canary could be seen: audit a run of some rounds.")
     delta = next(iter(groups)).delta
     notes = (FAINT,) if all(group.measured.low < group.promised / 2 for group in found) else ()
+    place = first.place if len(runs) == 1 else None
     audit = RunAudit(
-        first.name, tuple(found), looks, others, delta, first.unit, notes, len(runs), first.against, earlier
+        first.name, tuple(found), looks, place, own, delta, first.unit, notes, len(runs), first.against, earlier
     )
     for run in runs:
-        file = AUDIT if len(runs) == 1 else POOLED
-        replace(run.folder / file, json.dumps(audit.record() | {"pictures": shows}).encode())
-        count_look(run.folder, pool)
+        file, looked = AUDIT if len(runs) == 1 else POOLED, count_look(run.folder, pool)
+        replace(run.folder / file, json.dumps(audit.record() | {"pictures": shows, LOOKED: looked}).encode())
     return audit
 
 
@@ -154,7 +156,8 @@ def _seen(folder: Path) -> Seen:
     if run.ledger is None:
         raise BadInput(f"The run in {folder} promises nothing: there is no claim to audit.")
     privacy = run.experiment.privacy
-    paid, runs = charges(run.ledger, run.run, delta=privacy.run_delta, accountant=privacy.accountant)
+    paid, place = charges(run.ledger, run.run, delta=privacy.run_delta, accountant=privacy.accountant)
+    shared = None if privacy.ledger is None else place
     sight = read_sight(folder, range(len(run.rounds)), everywhere(canaries)[1])
     names = {name: k for k, name in enumerate((run.clients or {})["names"])}
     strangers = set(paid) - set(names) - {EVERYBODY}
@@ -164,7 +167,7 @@ def _seen(folder: Path) -> Seen:
     about = (run.experiment.name, str(said.get("unit", "")))
     against = against_whom(str(said.get("relation", "")), str(said.get("adversary", "")))
     layers = [] if run.experiment.audit.placement == "record" else layers_of(folder)  # a record is in every layer
-    return Seen(folder, *about, canaries, names, paid, sight, runs, against, layers)
+    return Seen(folder, *about, canaries, names, paid, sight, str(run.ledger.resolve()), shared, against, layers)
 
 
 def _canaries(run: RunFiles) -> Canaries:
@@ -190,7 +193,7 @@ def against_whom(relation: str, adversary: str) -> str:
 
 
 def charges(ledger: Path, run: str, *, delta: float, accountant: str) -> tuple[dict[str, Charged], int]:
-    """What every client was charged for by a run, and how many runs the ledger holds. Raises BadData for what cannot be told."""
+    """What every client was charged for by a run, and which run of the ledger it is. Raises BadData for what cannot be told."""
     rows = reader.entries(ledger)
     mine = [row for row in rows if row["run"] == run and row["round"] >= 0]
     lines = defaultdict(lambda: defaultdict(int))
@@ -202,4 +205,4 @@ def charges(ledger: Path, run: str, *, delta: float, accountant: str) -> tuple[d
             raise BadData(f"{client} was charged for rounds of different kinds: no audit knows how to tell them apart.")
         ((text, rounds),) = texts.items()
         found[client] = charged_for(text, rounds, delta=delta, accountant=accountant)
-    return found, len({row["run"] for row in rows})
+    return found, 1 + list(dict.fromkeys(row["run"] for row in rows)).index(run) if mine else 1

@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import cast
 
-from tacit import check
 from tacit.algorithms.central_dp import CentralDP
 from tacit.algorithms.encrypted import Encrypted
 from tacit.algorithms.local_dp import LocalDP
 from tacit.audit import wrappers
 from tacit.audit.noise import layers_of
 from tacit.audit.probes import Prepare
+from tacit.audit.words import noise_factor
 from tacit.build.parts import Parts
 from tacit.errors import BadInput
 from tacit.train.dp_sgd import DpSgd
@@ -122,17 +122,8 @@ PLANTS: dict[str, Plant] = {
 
 def plant_of(name: str) -> Plant:
     """The bug of a name; `noise=F` takes any factor below 1. Raises BadInput for a name that there is not."""
-    word, _, factor = name.partition("=")
-    if word == "noise" and factor:
-        try:
-            number = float(factor)
-        except ValueError:
-            raise BadInput(f"Expected --plant noise=F with a factor below 1, as in noise=0.95; got {name!r}.") from None
-        if not 0 <= number < 1:
-            raise BadInput(f"Expected --plant noise=F with a factor of at least 0 and below 1, got {number:g}.")
-        return Plant(partial(noise, number), ALL)
-    check.one_of(PLANTS, **{"--plant": name})
-    return PLANTS[name]
+    factor = noise_factor(name)
+    return PLANTS[name] if factor is None else Plant(partial(noise, factor), ALL)
 
 
 def refuse(name: str, plant: Plant, parts: Parts) -> None:

@@ -1,5 +1,7 @@
 """What an audit found, as a table for a terminal: a row for each number, a column for each trainer and the server."""
 
+from rich.console import Console, Group
+from rich.measure import Measurement
 from rich.table import Table
 
 from tacit.audit.found import RunAudit, at_least
@@ -7,15 +9,21 @@ from tacit.audit.repeat import Repeated
 from tacit.audit.verdict import Audit, Judged
 from tacit.privacy.guarantee import shown
 
+WIDEST = 1000  # characters
 NOTHING = 1e-4  # below it an exact number is rounding
 
 
+def fitting(found: Audit, *, width: int) -> Table | Group:
+    """The table with a column for each trainer where it fits into so many characters, else a table for each of them."""
+    whole = audit(found)
+    wide = Console(width=WIDEST)
+    return whole if Measurement.get(wide, wide.options, whole).maximum <= width else Group(*one_by_one(found))
+
+
 def audit(found: Audit) -> Table:
-    """Every check; those that reject are in red."""
-    told = f"{found.name}: the mechanism as run" + (f", with the bug {found.planted} planted" if found.planted else "")
-    level = f"a true claim is rejected, by any of the checks, with probability at most {found.level:.2g}"
+    """Every check in one table; those that reject say so, and are in red."""
     places = list(dict.fromkeys(one.check.where for one in found.judged))
-    table = Table("as run", title=told, caption=level)
+    table = Table("as run", title=_title(found), caption=_level(found))
     for name in ("claimed", *places):
         table.add_column(name, justify="right")
     rows: dict[tuple[str, str, str], dict[str, Judged]] = {}
@@ -28,15 +36,40 @@ def audit(found: Audit) -> Table:
     return table
 
 
+def one_by_one(found: Audit) -> list[Table]:
+    """A table for each trainer: a line for each check, with its verdict."""
+    places = list(dict.fromkeys(one.check.where for one in found.judged))
+    tables = []
+    for place in places:
+        last = place == places[-1]
+        table = Table("as run", title=f"{_title(found)}: {place}", caption=_level(found) if last else None)
+        for name in ("claimed", "seen", "limits", "verdict"):
+            table.add_column(name, justify="left" if name == "verdict" else "right", no_wrap=True)
+        for one in (one for one in found.judged if one.check.where == place):
+            check, red = one.check, "[bold red]" if one.rejected else ""
+            name = f"{check.quantity}, {check.part}" if check.part else check.quantity
+            numbers = (_number(value * check.unit) for value in (check.claimed, check.evidence.value))
+            table.add_row(name, *numbers, _limits(one), f"{red}rejected" if one.rejected else "stands")
+        tables.append(table)
+    return tables
+
+
+def _title(found: Audit) -> str:
+    return f"{found.name}: the mechanism as run" + (f", with the bug {found.planted} planted" if found.planted else "")
+
+
+def _level(found: Audit) -> str:
+    return f"a true claim is rejected, by any of the checks, with probability at most {found.level:.2g}"
+
+
+def _limits(one: Judged) -> str:
+    return "" if one.low == one.high else f"{one.low * one.check.unit:.3g}–{one.high * one.check.unit:.3g}"
+
+
 def _cell(one: Judged) -> str:
-    check = one.check
-    value = _number(check.evidence.value * check.unit)
-    limits = "" if one.low == one.high else f"\n{one.low * check.unit:.3g}–{one.high * check.unit:.3g}"
-    return (
-        f"[bold red]{value}\nrejected[/]"
-        if one.rejected and not limits
-        else (f"[bold red]{value}{limits}[/]" if one.rejected else f"{value}[dim]{limits}[/]")
-    )
+    value, limits = _number(one.check.evidence.value * one.check.unit), _limits(one)
+    lines = "\n".join(line for line in (value, limits, "rejected") if line)
+    return f"[bold red]{lines}[/]" if one.rejected else f"{value}[dim]{limits and chr(10)}{limits}[/]"
 
 
 def _number(value: float) -> str:
@@ -64,9 +97,9 @@ def of_run(found: RunAudit) -> Table:
     """A row for each group of clients that were charged alike: promised, shown and measured stand side by side."""
     who = "record" if found.unit == "record" else "client"
     title = f"{found.name}: epsilon by {who} at delta = {found.delta:g}, for clients charged alike"
-    level = "shown and measured: 95 % over all rows" + (
-        f" and {found.runs} runs of the ledger" if found.runs > 1 else ""
-    )
+    level = "shown and measured: 95 % over all rows"
+    if found.place is not None:
+        level += f" and all runs of the ledger, of which this is number {found.place}"
     level = f"{found.against}\n{level}"
     table = Table("clients", "canaries", title=title, caption=level)
     for name in (

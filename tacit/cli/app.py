@@ -112,7 +112,16 @@ def compare_command(
     ] = False,
     jobs: Annotated[int | None, typer.Option(help="How many runs go side by side; all cores if left out.")] = None,
     attack: Annotated[
-        str | None, typer.Option(metavar="NAME,NAME", help="Attacks to try on every run, a column each: backdoor, ...")
+        str | None,
+        typer.Option(
+            metavar="NAME,NAME", help="Attacks to try on every run, a column each: backdoor,membership,property."
+        ),
+    ] = None,
+    having: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--with", metavar="NAME.KEY=VALUE", help="An option of an attack (property.classes=[3]); may be repeated."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -124,13 +133,14 @@ def compare_command(
 
     plugin.search_here()
     words: Any = {"vary": vary or [], "settings": settings or [], "seeds": seeds, "out": out, "jobs": jobs}
-    code = command(experiment, resume=resume, force=force, as_json=as_json, attack=attack, **words)
+    words |= {"attack": attack, "having": having or []}
+    code = command(experiment, resume=resume, force=force, as_json=as_json, **words)
     raise typer.Exit(code)
 
 
 @app.command("report")
 def report_command(
-    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders of runs or comparisons.")],
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders of runs, comparisons or attacks.")],
     out: Annotated[
         Path | None,
         typer.Option("--out", help="The file; DIR/report.html if left out, report.html here for several folders."),

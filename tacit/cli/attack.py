@@ -4,7 +4,6 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import typer
 from rich.console import Console
@@ -13,13 +12,12 @@ from rich.text import Text
 
 from tacit import attacks
 from tacit.attacks import Estimate, Finding
-from tacit.errors import BadInput
-from tacit.experiment import Experiment
-from tacit.experiment.toml import parse_value
+from tacit.cli.early import simulated, wanted
+from tacit.report.page import write_page
 from tacit.simulation.run import new_folder
 from tacit.stopping import exit_code
 
-DEPLOYED = ("federation.toml", "site.toml")
+PAGE = "report.html"
 
 
 def command(
@@ -36,7 +34,7 @@ def command(
 ) -> int:
     """Attacks an experiment and prints what was found. Returns 0, or 130 where it was stopped. Raises BadInput."""
     options = wanted(chosen) | ({} if models is None else {"models": models})
-    attacks.load(name, **options)  # a wrong word is told before anything is read
+    attacks.load(name, **options)  # a wrong value is told before anything is read
     experiment = simulated(source or "digits", settings)
     folder = out or new_folder(f"{experiment.name}-attack")
     console = Console(stderr=as_json, quiet=as_json)
@@ -52,44 +50,14 @@ def command(
     except KeyboardInterrupt as error:
         print(f"Stopped. What is finished is kept: repeat the command with --out {folder}.", file=sys.stderr)
         return exit_code(error)
+    write_page([folder], folder / PAGE)
     if as_json:
         typer.echo(json.dumps(found.record(), indent=2))
     else:
         show(found, console)
-        console.print(Text(f"Files: {folder} (attack-{name}.json{''.join(f', {file}' for file in found.files)})"))
+        files = ("", PAGE, *found.files)
+        console.print(Text(f"Files: {folder} (attack-{name.replace(':', '-')}.json{', '.join(files)})"))
     return 0
-
-
-def simulated(source: str, settings: Sequence[str]) -> Experiment:
-    """The experiment of a name, a TOML file or a run's folder. Raises BadInput for one that belongs to a deployment."""
-    path = Path(source)
-    if path.exists():
-        for place in (path, *path.resolve().parents):
-            for file in DEPLOYED:
-                if (place / file).is_file():
-                    raise BadInput(
-                        f"{source} belongs to a deployment ({place / file}): attacks look at clients' rows, which only a simulation"
-                        " has; name a simulation's experiment."
-                    )
-        if (path / "experiment.toml").is_file():
-            path = path / "experiment.toml"
-            source = str(path)
-    return Experiment.load(source, tuple(settings))
-
-
-def wanted(words: Sequence[str]) -> dict[str, Any]:
-    """The options of an attack, from KEY=VALUE. Raises BadInput.
-
-    >>> wanted(["models=8", "classes=[0, 1]"])
-    {'models': 8, 'classes': [0, 1]}
-    """
-    options = {}
-    for word in words:
-        key, separator, text = word.partition("=")
-        if not separator or not key.isidentifier() or not text:
-            raise BadInput(f"Expected an option of the attack as --with key=value, got {word!r}.")
-        options[key] = parse_value(text)
-    return options
 
 
 def show(found: Finding, console: Console) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tacit.attacks._columns import IN_RUNS, chosen, with_columns
+from tacit.cli.early import wanted
 from tacit.compare import export as files
 from tacit.compare import table
 from tacit.compare.comparison_folder import ASKED, BASE, asked, refuse_taken
@@ -17,6 +19,7 @@ from tacit.compare.display import Display
 from tacit.compare.values import parse_vary, text
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
+from tacit.report.page import write_page
 from tacit.simulation.compare import compare, plain
 from tacit.simulation.run import new_folder
 from tacit.stopping import exit_code
@@ -36,12 +39,15 @@ def command(
     jobs: int | None,
     as_json: bool,
     attack: str | None = None,
+    having: Sequence[str] = (),
 ) -> int:
     """Runs a comparison and returns the exit code: 0, or 1 if a run failed, or 130 if it was stopped.
 
-    With `resume`, what is not said is taken from the folder. `attack` names attacks, with commas between: a column for each.
+    With `resume`, what is not said is taken from the folder. `attack` names attacks, with commas between: a column for each, made
+    with what `having` says of it (NAME.key=value).
     """
-    attacks = chosen(attack)
+    said = options_of(having, attack)
+    attacks = chosen(attack, said)
     if resume and out is None:
         raise BadInput("--resume needs --out DIR, the folder of the comparison to go on with.")
     if out is not None:
@@ -61,11 +67,22 @@ def command(
             options: dict[str, Any] = {"resume": resume, "force": force, "jobs": jobs, "display": display}
             rows = compare(base, choices, seeds=count, out=folder, **options)
         if attacks and attacks != [IN_RUNS]:
-            rows = with_columns(rows, attacks, out=folder, jobs=jobs, tell=partial(print, file=sys.stderr))
+            tell = partial(print, file=sys.stderr)
+            rows = with_columns(rows, attacks, out=folder, jobs=jobs, tell=tell, options=said)
             files.write(folder, rows)
+            write_page([folder], folder / "report.html")
     except KeyboardInterrupt as error:
         begun = (folder / ASKED).exists()
-        way = f"Nothing is lost: go on with `tacit compare --resume --out {folder}`." if begun else "Nothing had begun."
+        same = "".join(
+            f" --{flag} {word}"
+            for flag, words in (("attack", attack and [attack]), ("with", having))
+            for word in words or ()
+        )
+        way = (
+            f"Nothing is lost: go on with `tacit compare --resume --out {folder}{same}`."
+            if begun
+            else "Nothing had begun."
+        )
         print(f"Stopped. {way}", file=sys.stderr)
         return exit_code(error)
     if as_json:
@@ -76,6 +93,23 @@ def command(
             Text(f"Files: {folder} (report.html, compare.csv, table.csv, table.md, figures as .png and .svg, runs/)")
         )
     return int(any(run.failure for row in rows for run in row.runs))
+
+
+def options_of(words: Sequence[str], attack: str | None) -> dict[str, dict[str, Any]]:
+    """The options of every attack, from NAME.key=value, or key=value where one attack is named. Raises BadInput.
+
+    >>> options_of(["classes=[3]", "property.looks=2"], "property")
+    {'property': {'classes': [3], 'looks': 2}}
+    """
+    found: dict[str, dict[str, Any]] = {}
+    only = "" if "," in (attack or "") else (attack or "").strip()
+    for word in words:
+        key, separator, text = word.partition("=")
+        name, _, option = key.rpartition(".")
+        if not (name or only):
+            raise BadInput(f"Expected an option of one of the attacks as --with NAME.key=value, got {word!r}.")
+        found.setdefault(name or only, {}).update(wanted([f"{option}{separator}{text}"]))
+    return found
 
 
 def _wanted(

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from tacit import plugin
+from tacit.cli import early
 from tacit.cli.options import EXPERIMENT, AsJson, Settings
 
 AUDIT = (
@@ -49,10 +50,11 @@ def audit_command(
 
     The exit code is 3 if a claim is rejected.
     """
-    from tacit.cli.audit import command
-
     plugin.search_here()
     words: Any = {"plant": plant, "repeat": repeat, "trainers": trainer or [], "seed": seed}
+    early.audit(experiments or [], settings or [], mechanism=mechanism, **words)
+    from tacit.cli.audit import command  # loads what trains, which takes seconds
+
     raise typer.Exit(command(experiments or [], settings or [], mechanism=mechanism, as_json=as_json, **words))
 
 
@@ -78,8 +80,9 @@ def attack_command(
     as_json: AsJson = False,
 ) -> None:
     """Attack an experiment in a simulation: what somebody learns who sees models or updates. No epsilon covers the result."""
-    from tacit.cli.attack import command
-
     plugin.search_here()
+    early.attack(name, experiment, settings or [], chosen=chosen or [], jobs=jobs)
+    from tacit.cli.attack import command  # loads what trains, which takes seconds
+
     words: Any = {"chosen": chosen or [], "models": models, "out": out, "force": force, "jobs": jobs}
     raise typer.Exit(command(name, experiment, settings or [], as_json=as_json, **words))

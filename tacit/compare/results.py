@@ -23,6 +23,7 @@ from tacit.privacy.guarantee import shown_delta
 from tacit.tasks import headline
 
 LAST_ROUNDS = 10
+BACKDOORED = BACKDOOR.replace("_", " ")
 FEWEST_SEEDS = 3  # of two, the interval is 9 times their distance, which says nothing
 CONFIDENCE = 0.95
 
@@ -51,8 +52,7 @@ class Run:
     @property
     def backdoor(self) -> float | None:
         """What malicious clients reached, over the same rounds; None where nobody was malicious. No epsilon covers it."""
-        last = [record[BACKDOOR] for record in self.rounds[-LAST_ROUNDS:] if BACKDOOR in record]
-        return math.fsum(last) / len(last) if last else None
+        return last_backdoor(self.rounds)
 
     @property
     def final(self) -> float:
@@ -63,6 +63,12 @@ class Run:
     def guarantee(self) -> dict[str, Any] | None:
         """What it promises, or None."""
         return self.summary["guarantee"] if self.summary else None
+
+
+def last_backdoor(rounds: Sequence[dict[str, Any]]) -> float | None:
+    """What malicious clients reached over the last 10 rounds of a run; None where nobody was malicious."""
+    last = [record[BACKDOOR] for record in rounds[-LAST_ROUNDS:] if BACKDOOR in record]
+    return math.fsum(last) / len(last) if last else None
 
 
 def final_score(summary: dict[str, Any], metric: str) -> float:
@@ -109,7 +115,7 @@ class Row:
     def attacks(self) -> dict[str, Estimate]:
         """What each attack reached, by name. No epsilon covers it."""
         own = self.backdoor
-        return ({} if own is None else {BACKDOOR.replace("_", " "): own}) | self.attacked
+        return ({} if own is None else {BACKDOORED: own}) | self.attacked
 
     @property
     def ended(self) -> list[Run]:

@@ -10,13 +10,24 @@ from rich.text import Text
 
 from tacit import metrics
 from tacit.compare import at_home
-from tacit.compare.results import CONFIDENCE, FEWEST_SEEDS, Estimate, Row, last_rounds, lengths, statement, units
+from tacit.compare.results import (
+    BACKDOORED,
+    CONFIDENCE,
+    FEWEST_SEEDS,
+    Estimate,
+    Row,
+    last_rounds,
+    lengths,
+    statement,
+    units,
+)
 from tacit.compare.values import headings, short, size, text
 from tacit.malicious import BADGE
 from tacit.privacy.guarantee import shown
 
 NOTHING = "–"
 ATTACKED = "What an attack reached"
+AUC = "AUC"
 Column = tuple[str, list[str]]
 
 
@@ -55,10 +66,7 @@ def notes(rows: Sequence[Row]) -> list[str]:
     said = [f"{name[0].upper()}{name[1:]}: {_over(rows[0])} That of the final models is in table.csv."]
     said += at_home.notes(rows)
     if attacked(rows):
-        said.append(
-            f"* {ATTACKED}: measured on a simulation, {BADGE}; an epsilon is about honest clients. Clipping does nearly all of the"
-            " work of DP as a defence: compare it with clip only (aggregate.rule=norm-bound)."
-        )
+        said.append(_attacked(rows))
     promises = statements(rows)
     if not promises:
         return [*said, "No privacy is promised."]
@@ -73,6 +81,25 @@ def notes(rows: Sequence[Row]) -> list[str]:
         "An epsilon is that of one run: whoever sees several runs on the same data sees what they spend together."
     )
     return said
+
+
+def _attacked(rows: Sequence[Row]) -> str:
+    """What must be read with the columns of attacks."""
+    found = [f"* {ATTACKED}: measured on a simulation, {BADGE}."]
+    names = attacked(rows)
+    if BACKDOORED in names:
+        found.append(
+            "A backdoor accuracy is the share of test rows with the trigger that are taken for the attackers' class; an epsilon is"
+            " about honest clients. Clipping does nearly all of the work of DP as a defence: compare it with clip only"
+            " (aggregate.rule=norm-bound)."
+        )
+    if any(name.endswith(AUC) for name in names):
+        found.append("An AUC of 0.5 is guessing, 1 is certainty.")
+    if any(name.startswith("property ") for name in names):
+        found.append("A property of many rows is not what an epsilon per record hides.")
+    if names != [BACKDOORED] and len(rows[0].runs) == 1:
+        found.append("Of one seed, intervals are the attacks' own, over their records or clients.")
+    return " ".join(found)
 
 
 def markdown(rows: Sequence[Row]) -> str:

@@ -16,9 +16,21 @@ import numpy as np
 from tacit import metrics
 from tacit.compare.cells import expand
 from tacit.compare.comparison_folder import ASKED, BASE, asked, tasks_of
-from tacit.compare.results import CONFIDENCE, LAST_ROUNDS, estimate, final_score, last_rounds, statement
+from tacit.compare.findings import columns
+from tacit.compare.results import (
+    BACKDOORED,
+    CONFIDENCE,
+    LAST_ROUNDS,
+    Estimate,
+    estimate,
+    final_score,
+    last_backdoor,
+    last_rounds,
+    statement,
+)
 from tacit.engine.run_files import RunFiles, read
 from tacit.errors import BadInput
+from tacit.report.attacked import MatrixRow, matrix
 from tacit.report.collect import MOST_POINTS, settings, short, stages
 
 SERIES = ("score", "loss", "clipped", "signal_to_noise")
@@ -34,6 +46,7 @@ class Entry:
     planned: int
     missing: int = 0  # runs of a comparison that have not begun
     varied: dict[str, Any] = field(default_factory=dict)
+    attacked: dict[str, Estimate] = field(default_factory=dict)  # what attacks found, by their titles
 
 
 def entries(folders: Sequence[Path]) -> list[Entry]:
@@ -74,6 +87,7 @@ def several_page(found: Sequence[Entry], *, name: str) -> dict[str, Any]:
         "confidence": 100 * CONFIDENCE,
         "promises": [{"statement": words, **_promise(found, words)} for words in promises],
         "entries": [_entry(entry, promises) | {"settings": differing.get(entry.label, {})} for entry in found],
+        "matrix": matrix([_attacked(entry, metric) for entry in kept], metric=metrics.words(metric)),
         "settings": common,
         "notes": list(dict.fromkeys(note for e in kept for note in (e.runs[0].summary or {}).get("notes") or [])),
     }
@@ -96,12 +110,22 @@ def _cells(folder: Path) -> list[Entry]:
         begun = [t.folder for t in tasks if t.cell is cell and (t.folder / "experiment.toml").exists()]
         runs = tuple(read(folder) for folder in begun)
         planned = cell.experiments[0].train.rounds
-        found.append(Entry(cell.label, runs, planned, len(cell.experiments) - len(runs), cell.varied))
+        missing = len(cell.experiments) - len(runs)
+        found.append(Entry(cell.label, runs, planned, missing, cell.varied, columns(folder, cell)))
     return found
 
 
 def _rest(entry: Entry) -> tuple[Any, ...]:
-    return entry.runs, entry.planned, entry.missing, entry.varied
+    return entry.runs, entry.planned, entry.missing, entry.varied, entry.attacked
+
+
+def _attacked(entry: Entry, metric: str) -> MatrixRow:
+    """What the model and what attackers reached, over seeds."""
+    ended = [run for run in entry.runs if run.summary is not None]
+    reached = [value for run in ended if (value := last_backdoor(run.rounds)) is not None]
+    own = estimate(reached, (0.0, 1.0))
+    score = estimate([_last(run) for run in ended], metrics.bounds(metric))
+    return entry.label, score, ({} if own is None else {BACKDOORED: own}) | entry.attacked
 
 
 def _entry(entry: Entry, promises: list[str]) -> dict[str, Any]:

@@ -16,13 +16,26 @@ from typing import Any
 
 import tacit
 from tacit.compare.comparison_folder import ASKED
+from tacit.compare.findings import findings
 from tacit.engine.folder import replace
 from tacit.engine.run_files import read
 from tacit.errors import BadInput
+from tacit.report.attacked import attack_page, matrix_page, shown
 from tacit.report.collect import run_page
 from tacit.report.overlay import entries, several_page
 
-SCRIPTS = ("base.js", "chart.js", "heat.js", "blocks.js", "audit.js", "personal.js", "run.js", "several.js", "live.js")
+SCRIPTS = (
+    "base.js",
+    "chart.js",
+    "heat.js",
+    "blocks.js",
+    "audit.js",
+    "attacks.js",
+    "personal.js",
+    "run.js",
+    "several.js",
+    "live.js",
+)
 
 
 def write_page(folders: Sequence[Path], path: Path) -> None:
@@ -36,8 +49,11 @@ def write_page(folders: Sequence[Path], path: Path) -> None:
 
 def collect(folders: Sequence[Path], *, since: int = 0, live: bool = False) -> dict[str, Any]:
     """The page's data."""
-    if len(folders) == 1 and not (folders[0] / ASKED).exists():
-        data = run_page(read(folders[0]), since=since, live=live)
+    if len(folders) == 1 and only_attacks(folders[0]):
+        data = attack_page(folders[0])
+    elif len(folders) == 1 and not (folders[0] / ASKED).exists():
+        attacked = {} if live else {"findings": shown(findings(folders[0]))}
+        data = run_page(read(folders[0]), since=since, live=live) | attacked
     else:
         name = folders[0].resolve().name if len(folders) == 1 else f"{len(folders)} runs side by side"
         found = entries(folders)
@@ -45,6 +61,18 @@ def collect(folders: Sequence[Path], *, since: int = 0, live: bool = False) -> d
             name = found[0].runs[0].experiment.name
         data = several_page(found, name=name)
     return printable(data | {"live": live, "tacit": tacit.__version__})
+
+
+def only_attacks(folder: Path) -> bool:
+    """Whether a folder holds findings of attacks, and neither a run nor a comparison."""
+    held = (folder / ASKED).exists() or (folder / "experiment.toml").exists()
+    return not held and any(folder.glob("attack-*.json"))
+
+
+def write_matrix(path: Path, **said: Any) -> None:
+    """Writes a page with nothing but a matrix of defences by attacks: what `tacit.report.attacked.matrix_page` takes."""
+    data = matrix_page(**said)
+    replace(path, render(printable(data | {"live": False, "tacit": tacit.__version__})).encode())
 
 
 def printable(value: Any) -> Any:

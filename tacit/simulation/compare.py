@@ -6,6 +6,7 @@ its own; what several runs on the same data spend together is more, and is not c
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from tacit.compare import figures
 from tacit.compare.cells import expand, refuse_two_metrics, try_out
 from tacit.compare.comparison_folder import note, refuse_taken, take, tasks_of
 from tacit.compare.display import Display
+from tacit.compare.findings import columns
 from tacit.compare.pool import run_all
 from tacit.compare.results import Row, rows_of
 from tacit.errors import BadInput
@@ -60,7 +62,7 @@ def compare(
         display = display or Display(Console(quiet=True))
         display.begin(tasks, waiting, jobs=jobs)
         failures = run_all(waiting, jobs=jobs, logs=folder / "log", watch=display.watch)
-        rows = rows_of(tasks, failures)
+        rows = [replace(row, attacked=columns(folder, row.cell)) for row in rows_of(tasks, failures)]
         files.write(folder, rows)
         figures.draw(folder, rows)
         write_page([folder], folder / "report.html")

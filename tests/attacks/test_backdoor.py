@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import json
 import math
+import re
 
 import pytest
 import ready
@@ -12,7 +13,7 @@ from tacit import attacks
 from tacit.attacks._columns import chosen, with_columns
 from tacit.attacks.backdoor import ATTACKED, CLIP_ONLY, NOBODY, untouched, variants
 from tacit.build.parts import build
-from tacit.cli.compare import command
+from tacit.cli.compare import command, options_of
 from tacit.compare import export, table
 from tacit.compare.cells import expand
 from tacit.compare.results import Row, Run
@@ -119,9 +120,37 @@ def test_any_other_attack_is_a_column_of_what_it_found_first(rows, tmp_path):
     row = dataclasses.replace(rows[1], cell=expand(SMALL, {}, seeds=2)[0])
     (found,) = with_columns([row], [COUNTING], out=tmp_path, jobs=1, tell=lambda words: None)
     (name,) = found.attacked
-    assert name.startswith(COUNTING)
+    assert name == "foreign_attacks-counting all times"
     assert found.attacked[name].mean == 1.0
     assert len(list((tmp_path / "attacks").rglob("attack-*.json"))) == 2
+
+
+def test_the_options_of_an_attack_are_said_with_its_name_and_reach_it(rows, tmp_path):
+    row = dataclasses.replace(rows[1], cell=expand(SMALL, {}, seeds=1)[0])
+    said = options_of([f"{COUNTING}.models=7"], COUNTING)
+    assert said == options_of(["models=7"], COUNTING) == {COUNTING: {"models": 7}}
+    (found,) = with_columns([row], [COUNTING], out=tmp_path, jobs=1, tell=lambda words: None, options=said)
+    (file,) = (tmp_path / "attacks").rglob("attack-*.json")
+    assert json.loads(file.read_text("utf-8"))["options"] == {"models": 7}
+    (column,) = found.attacked.values()
+    assert (column.mean, column.span) == (1.0, (1.0, 8.0))  # of one seed: the attack's own interval
+    assert any("the attacks' own" in note for note in table.notes([dataclasses.replace(found, runs=found.runs[:1])]))
+
+
+@pytest.mark.parametrize(
+    ("attack", "words", "sentence"),
+    [
+        ("backdoor,property", ["classes=[3]"], "--with NAME.key=value"),
+        ("membership", ["property.classes=[3]"], "does not name"),
+        ("property", ["property.clases=[3]"], "Did you mean 'with.classes'"),
+        ("property", ["property.looks=0"], "looks"),
+        ("backdoor", ["backdoor.seeds=3"], "--set attack.kind"),
+        ("inversion", [], "levels of epsilon of its own"),
+    ],
+)
+def test_options_that_no_attack_has_are_refused_before_anything_is_compared(attack, words, sentence):
+    with pytest.raises(BadInput, match=re.escape(sentence)):
+        chosen(attack, options_of(words, attack))
 
 
 def test_an_attack_that_is_none_or_stands_twice_is_refused_before_anything_is_compared(tmp_path):

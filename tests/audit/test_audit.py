@@ -1,18 +1,25 @@
 """Audits as somebody runs them: the command, its exit codes and words, and trainers that break their promise."""
 
+import io
 import json
+import subprocess
+import sys
 from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
 import ready
 from audit.conftest import experiment, parts_of
+from rich.console import Console
 
 import tacit
-from tacit.audit import trainers
+from tacit.audit import show, trainers, words
+from tacit.audit.evidence import Exact, Noise
 from tacit.audit.mechanism import audit, prepared
-from tacit.audit.plants import plant_of, refuse
+from tacit.audit.plants import PLANTS, plant_of, refuse
 from tacit.audit.repeat import repeated
+from tacit.audit.trainers import TRAINERS
+from tacit.audit.verdict import Audit, Check, judge
 from tacit.build.parts import build
 from tacit.cli.audit import command
 from tacit.engine.trainers import make
@@ -221,3 +228,76 @@ def test_repeated_audits_count_their_reasons():
     found = repeated(parts_of("client"), seeds=range(2), plant="layer", trainers=["one by one"])
     assert found.alarms == 2
     assert found.reasons["one by one", "noise multiplier", "1.bias"] == 2
+
+
+def test_what_can_be_told_by_its_words_is_refused_before_torch_is_loaded(tmp_path):
+    script = """
+import sys
+from tacit.cli import early
+from tacit.errors import BadInput
+
+usual = {"mechanism": True, "plant": None, "repeat": None, "trainers": [], "seed": 0}
+for refused, sentence in [
+    (lambda: early.attack("bakdoor", None, [], chosen=[], jobs=None), "Did you mean 'backdoor'"),
+    (lambda: early.attack("membership", None, [], chosen=["model=3"], jobs=None), "Did you mean 'with.models'"),
+    (lambda: early.attack("property", None, [], chosen=["looks"], jobs=None), "--with key=value"),
+    (lambda: early.attack("property", "nosuch", [], chosen=[], jobs=None), "neither a file nor a shipped experiment"),
+    (lambda: early.attack("backdoor", None, ["attack.share=2"], chosen=[], jobs=None), "attack.share"),
+    (lambda: early.attack("backdoor", None, [], chosen=[], jobs=0), "--jobs"),
+    (lambda: early.audit([], [], **usual | {"mechanism": False}), "Say what to audit"),
+    (lambda: early.audit(["nosuch"], [], **usual | {"mechanism": False}), "There is no folder"),
+    (lambda: early.audit(["digits"], [], **usual | {"mechanism": False}), "add --mechanism"),
+    (lambda: early.audit(["digits"], [], **usual | {"plant": "nose=0.9"}), "--plant"),
+    (lambda: early.audit(["digits"], [], **usual | {"plant": "noise=2"}), "below 1"),
+    (lambda: early.audit(["digits"], [], **usual | {"trainers": ["stack"]}), "stacked"),
+    (lambda: early.audit(["digits"], [], **usual | {"repeat": 0}), "--repeat"),
+    (lambda: early.audit(["digits"], ["train.rounds=x"], **usual), "train.rounds"),
+]:
+    try:
+        refused()
+    except BadInput as error:
+        assert sentence in str(error), (sentence, error)
+    else:
+        raise AssertionError(sentence)
+early.attack("membership", "digits", [], chosen=["models=8"], jobs=2)
+early.audit(["digits"], [], **usual | {"plant": "noise=0.9", "trainers": ["site"]})
+assert "torch" not in sys.modules
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_words_of_trainers_and_bugs_are_those_that_there_are():
+    assert tuple(TRAINERS) == words.TRAINERS
+    assert tuple(PLANTS) == words.PLANTS
+
+
+def found_by(places, *, std):
+    """An audit of these trainers, whose noise and clip are `std` and twice what is claimed."""
+    noise = Noise(1000 * std**2, 1000)
+    rows = [("noise multiplier", part, 1.0, noise) for part in ("", "1.weight", "least client")]
+    rows += [("clip", "", 1.0, Exact(2.0)), ("divisor off by", "", 0.0, Exact(0.0))]
+    checks = [
+        Check(place, what, claimed, seen, "as claimed", part) for place in places for what, part, claimed, seen in rows
+    ]
+    return Audit("digits", judge(checks))
+
+
+def printed(found, width):
+    file = io.StringIO()
+    Console(width=width, color_system=None, file=file).print(show.fitting(found, width=width))
+    return file.getvalue()
+
+
+def test_verdicts_are_words_that_fit_a_narrow_terminal():
+    found = found_by(words.TRAINERS, std=0.5)
+    narrow, wide = printed(found, 80), printed(found, 200)
+    assert max(map(len, narrow.splitlines())) <= 80
+    assert narrow.count("rejected") - narrow.count("is rejected") == 4 * 4  # without any colour
+    assert narrow.count("stands") == 4
+    for place in words.TRAINERS:
+        assert narrow.count(f": {place}") == 1
+    assert "…" not in narrow
+    assert wide.count("rejected") - wide.count("is rejected") == 4 * 4
+    assert len(wide.splitlines()) < len(narrow.splitlines())
+    assert "stands" in printed(found_by(["one by one"], std=1.0), 40)

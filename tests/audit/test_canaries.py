@@ -11,7 +11,9 @@ from typer.testing import CliRunner
 
 import tacit
 from tacit.audit import looks, of_run
+from tacit.audit.levels import share
 from tacit.audit.of_run import audit_run
+from tacit.audit.show import of_run as of_run_table
 from tacit.canaries.mechanism import PlantedTraining
 from tacit.canaries.plan import Canaries
 from tacit.canaries.records import rows
@@ -257,6 +259,43 @@ def test_looks_are_counted_and_a_second_one_sees_what_the_first_saw(copy):
     assert "look 2" in second.sentence or second.alarming
 
 
+@pytest.mark.parametrize("gone", [looks.LOOKS, of_run.AUDIT])
+def test_a_look_is_not_forgotten_where_one_file_is_deleted(copy, gone):
+    audit_run(copy)
+    audit_run(copy)
+    (copy / gone).unlink()
+    assert audit_run(copy).looks == 3
+
+
+def test_the_levels_of_all_runs_that_a_ledger_will_ever_hold_come_to_no_more_than_one():
+    alone = [share([("ledger", place)]) for place in range(1, 2001)]
+    assert 0.999 < sum(alone) < 1
+    assert share([("ledger", place) for place in range(1, 2001)]) == pytest.approx(sum(alone))
+    assert share([("own", None)]) == 1.0
+    # whatever is taken together, and in whatever order, all choices of a run use at most twice its share
+    assert sum(share([("ledger", 3)], earlier=before) for before in range(50)) <= 2 * alone[2]
+
+
+def test_a_runs_level_follows_from_its_place_in_a_shared_ledger_and_not_from_when_it_is_audited(tmp_path):
+    shared = {
+        "kind": "local",
+        "epsilon": 50.0,
+        "noise_multiplier": 8.0,
+        "ledger": str(tmp_path / "all.db"),
+        "delta_share": 0.2,
+    }
+    found = []
+    for number in (0, 1):
+        train = {"rounds": 2, "local_steps": 2, "learning_rate": 0.5 - 0.1 * number}
+        few = experiment(privacy=shared, train=train, audit={"canaries": 12})
+        tacit.run(few, out=tmp_path / str(number), page=False)
+        found.append(audit_run(tmp_path / str(number), level=DOUBT))
+    again = audit_run(tmp_path / "0", level=DOUBT)
+    assert [(one.place, one.share) for one in (*found, again)] == [(1, 0.5), (2, 1 / 6), (1, 0.5)]
+    assert again.groups == found[0].groups
+    assert "number 2" in str(of_run_table(found[1]).caption)
+
+
 def test_a_run_without_canaries_cannot_be_audited_and_says_how(tmp_path):
     tacit.run(experiment(audit={}, train={"rounds": 1}), out=tmp_path / "run", page=False)
     with pytest.raises(BadInput, match=r"audit\.canaries=1000"):
@@ -422,7 +461,9 @@ def test_a_look_at_another_choice_of_runs_halves_the_level_and_leaves_a_runs_own
     assert "looked at once before" in together.sentence
     assert (copy / of_run.AUDIT).read_bytes() == kept
     assert (copy / of_run.POOLED).exists()
-    assert audit_run(copy, tmp_path / "other", level=DOUBT).looks == 2
+    again = audit_run(copy, tmp_path / "other", level=DOUBT)
+    assert (again.looks, again.earlier) == (2, 1)
+    assert again.groups == together.groups  # the later look at the other one alone changes nothing of it
 
 
 def test_an_audit_that_could_have_found_little_says_so(tmp_path):

@@ -1,12 +1,17 @@
 """The page in headless Chromium: it draws, stays within a phone, is used by keyboard, and runs nothing from a name."""
 
+import json
 import re
 
+import numpy as np
 import pytest
-from report_runs import changed
+from report_runs import EVIL, changed
 
 import tacit
-from tacit.report.page import write_page
+from tacit.attacks import Estimate, Finding, Line, Plot
+from tacit.attacks._strip import strip_of
+from tacit.compare.results import Estimate as Estimated
+from tacit.report.page import write_matrix, write_page
 
 WIDTHS = (360, 768, 1280)
 LABELLED = "svg.chart, canvas, button, a, [role=region], [role=img], output, table, section"
@@ -167,3 +172,57 @@ def test_different_promises_have_different_pictures(browser, several, ended, tmp
         names = browser.value(f"[...{figure}.querySelectorAll('[data-series]')].map(e => e.dataset.series)")
         assert names == [["run"], ["three"]][number], unit
     assert "They measure different things" in browser.value("document.body.innerText")
+
+
+@pytest.fixture(scope="module")
+def attacked(tmp_path_factory):
+    """The page of an inversion and of an attack whose words try to become markup."""
+    place = tmp_path_factory.mktemp("attacked")
+    pictures = {"records": np.tile(np.linspace(0, 1, 64), (12, 1)), "ε = ∞": np.zeros((12, 64))}
+    estimates = (Estimate("recovered, of 12", 10.0, 6.2, 11.7, of="ε = ∞"), Estimate("PSNR (dB)", 85.0, of="ε = ∞"))
+    lines = (Line("ε = ∞", (1.0, 2.0), (100.0, 11.0)), Line("chance", (1.0, 2.0), (10.0, 10.0)))
+    plot = Plot("psnr", "Nearness", "records", "PSNR (dB)", lines)
+    strip = strip_of(pictures, (1, 8, 8), low=0.0, high=1.0)
+    found = [Finding("inversion", "digits", "12 records", estimates, (plot,), ("A note.",), strip=strip)]
+    false = (0.0, 0.01, 1.0)
+    roc = Plot(
+        "roc", EVIL[1], EVIL[0], "true", (Line(EVIL[2], false, false), Line("all", false, (0.0, 0.1, 1.0))), log=True
+    )
+    found.append(Finding("evil", EVIL[0], EVIL[1], (Estimate(EVIL[2], 1.0, of=EVIL[3]),), (roc,), (EVIL[1],)))
+    for one in found:
+        (place / f"attack-{one.attack}.json").write_text(json.dumps(one.record()), "utf-8")
+    write_page([place], place / "report.html")
+    return place / "report.html"
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_page_of_an_attack_has_its_numbers_pictures_and_badge(browser, attacked, width):
+    show(browser, attacked, width=width)
+    browser.wait("document.querySelectorAll('svg.chart path[stroke]').length >= 4")
+    assert browser.value("document.documentElement.scrollWidth") <= width
+    text = browser.value("document.body.innerText")
+    for words in ("12 records", "recovered, of 12", "6.2 to 11.7", "not covered by ε", "A note.", EVIL[1]):
+        assert words in text
+    assert "undefined" not in text
+    assert "NaN" not in text
+    pixel = (
+        "(n, x) => [...document.querySelectorAll('.pictures canvas')[n].getContext('2d').getImageData(x, 7, 1, 1).data]"
+    )
+    assert browser.value(f"({pixel})(0, 7)") == [0, 0, 0, 255]  # the last pixel of the first record
+    assert browser.value(f"({pixel})(1, 7)") == [255, 255, 255, 255]
+    assert browser.value("[...document.querySelectorAll('canvas')].map(c => c.width)") == [98, 98]
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_a_matrix_is_tinted_by_how_far_beyond_guessing_an_attack_came(browser, tmp_path, dark):
+    known = {"membership LiRA AUC": Estimated(0.5, 0.02), "dba backdoor": Estimated(1.0, None)}
+    rows = [("none", Estimated(0.9, 0.01), known), (EVIL[0], None, {"dba backdoor": Estimated(0.0, 0.1, (0.0, 1.0))})]
+    said = {"name": "Study", "metric": "accuracy", "words": "Three seeds.", "notes": [EVIL[1]]}
+    write_matrix(tmp_path / "table.html", rows=rows, **said)
+    show(browser, tmp_path / "table.html", width=360, dark=dark)
+    assert browser.value("document.documentElement.scrollWidth") <= 360
+    cells = browser.value("[...document.querySelectorAll('.matrix td')].map(c => c.innerText.split('\\n').join(' '))")
+    assert cells == ["0.900 0.890 to 0.910", "0.500 0.480 to 0.520", "1.000", "–", "–", "0.000 0.000 to 0.100"]
+    alpha = "c => Number((getComputedStyle(c).backgroundColor.match(/, ([\\d.]+)\\)$/) || [0, 1])[1])"
+    tints = browser.value(f"[...document.querySelectorAll('.matrix td')].map({alpha})")
+    assert (tints[1], tints[2], tints[5]) == (0, 0.45, 0)

@@ -8,6 +8,7 @@ import ready
 from report_runs import SMALL, changed
 
 import tacit
+from tacit.attacks import Estimate, Finding
 from tacit.errors import BadInput
 from tacit.report.page import collect
 from tacit.simulation.compare import compare
@@ -88,3 +89,52 @@ def test_an_epsilon_over_seeds_is_the_largest_not_the_mean(compared):
     each = [[json.loads(line)["epsilon_loosest"] for line in run.read_text().splitlines()] for run in runs]
     shown = collect([compared])["entries"][0]["series"]["epsilon_loosest"]["mean"]
     assert all(value >= max(pair) for value, pair in zip(shown, zip(*each, strict=True), strict=True))
+
+
+def left(folder, name, value, *, seed=0):
+    """A finding with one number, as an attack leaves it."""
+    numbers = (Estimate("AUC", value, value - 0.1, value + 0.1, of="all looks"),)
+    folder.mkdir(parents=True, exist_ok=True)
+    record = Finding(name, "small", "updates", numbers).record()
+    (folder / f"attack-{name}.json").write_text(json.dumps(record), "utf-8")
+
+
+def test_what_attacks_found_is_a_matrix_of_defences_by_attacks(compared, tmp_path):
+    assert collect([compared])["matrix"] is None
+    grid = tmp_path / "grid"
+    shutil.copytree(compared, grid)
+    slugs = sorted(path.name for path in (grid / "runs").iterdir())
+    for seed, value in ((0, 0.7), (1, 0.9)):
+        left(grid / "attacks" / slugs[0] / f"seed-{seed}", "property", value)
+    left(grid / "attacks" / slugs[1] / "seed-0", "property", 0.6)  # seed 1 is not attacked yet
+    (grid / "attacks" / slugs[0] / "seed-0" / "attack-property.1.json").write_text("set aside", "utf-8")
+    for record in (grid / "runs" / slugs[1]).glob("*/rounds.jsonl"):
+        lines = [json.loads(line) | {"backdoor_accuracy": 0.25} for line in record.read_text("utf-8").splitlines()]
+        record.write_text("".join(f"{json.dumps(line)}\n" for line in lines), "utf-8")
+    found = collect([grid])["matrix"]
+    assert found["columns"] == [
+        {"name": "property all looks AUC", "chance": 0.5},
+        {"name": "backdoor accuracy", "chance": 0.0},
+    ]
+    assert [row["attacked"] for row in found["rows"]] == [[[0.8, None, None], None], [None, [0.25, None, None]]]
+    assert all(0 <= row["score"][0] <= 1 for row in found["rows"])
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"estimates": [{"name": "AUC", "value": "much"}]},
+        {"plots": [{"title": "t", "x": "x", "y": "y", "lines": [{"name": "n", "x": [1, 2], "y": [1]}]}]},
+        {"strip": {"shape": [1, 2, 2], "rows": [["records", ["AAAA"]]]}},
+        {"strip": {"shape": [1, 2, 2], "rows": [["records", ["<script>"]]]}},
+        {"badge": None},
+    ],
+)
+def test_a_damaged_finding_is_named(compared, tmp_path, damage):
+    shutil.copytree(compared, tmp_path / "grid")
+    folder = tmp_path / "grid" / "attacks" / next((compared / "runs").iterdir()).name / "seed-0"
+    left(folder, "property", 0.7)
+    record = json.loads((folder / "attack-property.json").read_text("utf-8")) | damage
+    (folder / "attack-property.json").write_text(json.dumps(record), "utf-8")
+    with pytest.raises(BadInput, match=r"attack-property\.json is damaged .*--force"):
+        collect([tmp_path / "grid"])

@@ -15,7 +15,7 @@ function start() {
   const show = () => {
     drawn.length = 0;
     document.getElementById("nav").replaceChildren();
-    update = data.kind === "run" ? runPage(data) : severalPage(data);
+    update = { run: runPage, several: severalPage, attack: attackPage, matrix: matrixPage }[data.kind](data);
     shape = shapeOf(data);
   };
   theme();

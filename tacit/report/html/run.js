@@ -94,6 +94,7 @@ function runPage(d) {
       d.thinned > 1 ? el("p", { class: "note", text: `Every ${d.thinned}th round is drawn; rounds.csv has all of them.` }) : null),
     d.guarantee ? section("privacy", "Privacy spent", el("div", { class: "grid" }, d.curves.length ? make("epsilon") : el("p", { class: "note", text: "Nothing has been charged yet." }))) : null,
     d.audit ? section("audit", "Audit", auditBlock(d.audit)) : null,
+    d.findings && d.findings.length ? section("attacks", "Attacks", d.findings.map(findingBlock)) : null,
     d.personal ? section("personal", "Own models", personalBlock(d.personal)) : null,
     d.rounds.round.length ? section("noise", "Clipping and noise", el("div", { class: "grid three" }, researcher)) : null,
     section("clients", "Clients", el("div", { class: "grid" }, d.rounds.round.length ? make("cohort") : null, slot("dropped", droppedBlock), d.per_client && d.per_client.values.length ? make("perClient") : null, d.labels ? heatmap(d.labels, d.clients) : null), slot("table", clientsTable)),

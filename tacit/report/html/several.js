@@ -39,6 +39,7 @@ function severalPage(d) {
     el("p", { class: "lead", text: `${plural(d.entries.length, "entry").replace("entrys", "entries")}${seeds > 1 ? `, up to ${seeds} seeds each` : ""}, side by side.` }),
     d.finished || d.live ? null : el("p", { class: "banner", role: "note", text: "Not every run has ended: the table counts those that have, the pictures show what there is." }),
     section("table", "Side by side", severalTable(d), seeds > 1 ? el("p", { class: "note", text: `± is the ${d.confidence} % interval over seeds (Student t).` }) : null),
+    d.matrix ? section("attacks", "Attacks", matrixBlock(d.matrix)) : null,
     section("guarantee", "Guarantees", units.size > 1 ? el("p", { class: "banner", role: "note", text: "Some ε here are per record and some per client. They measure different things: no picture has them on one axis, and a smaller one of the one kind is not stronger than a larger one of the other." }) : null,
       d.promises.length ? d.promises.map((promise, n) => el("div", { class: "card promise" }, el("p", { text: `${d.promises.length > 1 ? `(${n + 1}) ` : ""}Differential privacy ${promise.statement}.` }), guaranteeTable(promise), el("p", { class: "note", text: `Made by: ${d.entries.filter((e) => e.promise === n).map((e) => e.label).join("; ")}` })))
         : el("div", { class: "card promise none" }, el("p", { text: "No privacy is promised by any of these runs." })),
