@@ -107,7 +107,7 @@ class Central(CentralDP):
         """A round with canaries."""
         begun, sight = super().collect(state, round=round), {}
         mechanism: Any = PlantedCohort(begun.mechanism, *everywhere(self.canaries), sight.update)
-        return CentralSumming(self, state, mechanism, begun.total, sight=sight)
+        return CentralSumming(self, state, mechanism, begun.total, begun.known, sight=sight)
 
 
 @dataclass(frozen=True, kw_only=True)

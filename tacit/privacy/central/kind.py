@@ -25,7 +25,7 @@ class Central:
         return central_plan(
             population,
             cohort=train.clients_per_round or len(population),
-            sampler=train.sampler or "poisson",
+            sampler="fixed" if train.sampler == "fixed" else "poisson",  # "cyclic" is another kind
             rounds=train.rounds,
             clip=privacy.clip,
             multiplier=privacy.noise_multiplier,
