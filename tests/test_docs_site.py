@@ -1,5 +1,6 @@
 """Every page of the documentation is in the site's list, once, and the site asks nobody else for anything."""
 
+import importlib.util
 import re
 from pathlib import Path
 
@@ -16,3 +17,12 @@ def test_the_site_loads_no_font_and_no_script_from_elsewhere():
     assert "font: false" in text
     assert "http" not in text
     assert "extra_javascript" not in text
+
+
+def test_every_key_of_an_experiment_file_is_on_its_page_with_a_meaning_as_the_code_has_it():
+    found = importlib.util.spec_from_file_location("keys", ROOT / "docs" / "keys.py")
+    keys = importlib.util.module_from_spec(found)
+    found.loader.exec_module(keys)
+    assert keys.PAGE.read_text("utf-8") == keys.page(), "run `python docs/keys.py`"
+    for name, section in keys.sections().items():
+        assert [key for key, text in keys.meanings(section).items() if not text] == [], name

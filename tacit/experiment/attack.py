@@ -25,12 +25,12 @@ class AttackSection(OpenSection):
 
     names_part: ClassVar[str] = "kind"
 
-    kind: str = "replacement"
-    share: float | None = None
-    clients: int | None = None
-    start: int = 0
-    target: str | int | None = None
-    noise: Literal["own", "none"] = "own"
+    kind: str = "replacement"  # replacement, dba, edge-case, neurotoxin, adaptive, or package.module:name
+    share: float | None = None  # of the clients that are malicious
+    clients: int | None = None  # the same as a number
+    start: int = 0  # the first round in which they attack
+    target: str | int | None = None  # the class that they want
+    noise: Literal["own", "none"] = "own"  # whether they add the noise that local DP asks of them
 
     def possible(self) -> None:
         self.refuse_both("attack", "share", "clients")

@@ -19,8 +19,8 @@ class AuditSection(Section):
     the default, plants what a record's clipped gradient could be, and "record" rows that are clipped like any other.
     """
 
-    canaries: int | None = None
-    placement: Literal["gradient", "record"] | None = None
+    canaries: int | None = None  # how many are planted; nothing: none
+    placement: Literal["gradient", "record"] | None = None  # in gradients, or as rows that are made up
 
     def possible(self) -> None:
         if self.canaries is not None:

@@ -26,13 +26,13 @@ class DataSection(OpenSection):
     10
     """
 
-    name: str = "digits"
+    name: str = "digits"  # digits, mnist, fashion-mnist, cifar10, csv, npz, or package.module:function
     clients: int = Field(20, description="how many clients share the rows")
     examples_per_client: int | None = Field(
         None,
         description="rows a client holds: exactly with iid and shards, at most with dirichlet and natural; None = all",
     )
-    partition: Kind = "iid"
+    partition: Kind = "iid"  # how rows are dealt out to clients
     alpha: float = Field(0.5, description="dirichlet: small is skewed")
     min_size: int = Field(10, description="dirichlet: the fewest rows a client may hold")
     held_out: float | None = Field(

@@ -19,14 +19,14 @@ class Descending(Section):
     after every `step_rounds`. `control = "scaffold"` corrects each client's drift. Left out, 0, "constant" and "none" are one.
     """
 
-    momentum: float | None = None
-    weight_decay: float | None = None
-    proximal: float | None = None
-    schedule: Literal["constant", "cosine", "step"] | None = None
-    final_learning_rate: float | None = None
-    step_rounds: int | None = None
-    step_factor: float | None = None
-    control: Literal["none", "scaffold"] | None = None
+    momentum: float | None = None  # of a client's steps, from zero in every round
+    weight_decay: float | None = None  # how strongly a step pulls towards zero
+    proximal: float | None = None  # FedProx: how strongly towards the round's first model
+    schedule: Literal["constant", "cosine", "step"] | None = None  # how the learning rate changes over rounds
+    final_learning_rate: float | None = None  # of cosine: that of the last round
+    step_rounds: int | None = None  # of step: after so many rounds the rate falls
+    step_factor: float | None = None  # of step: to this share of it
+    control: Literal["none", "scaffold"] | None = None  # scaffold: clients correct their drift by control variates
 
     @field_validator("momentum", "weight_decay", "proximal")
     @classmethod

@@ -16,8 +16,8 @@ class PersonalSection(Section):
     `strength` is lambda of `mean-regularised`; left out, each client finds its own by cross-validation.
     """
 
-    kind: Literal["finetune", "mean-regularised", "shrinkage", "head"] | None = None
-    strength: float | None = None
+    kind: Literal["finetune", "mean-regularised", "shrinkage", "head"] | None = None  # how it is made; nothing: none
+    strength: float | None = None  # how strongly it is held to the common one; nothing: chosen at home
 
     def possible(self) -> None:
         if self.strength is None:

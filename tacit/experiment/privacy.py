@@ -34,33 +34,35 @@ class PrivacySection(Section):
     smaller by the root of the cohort, and are priced at what they are worth. `groups = 2` sums loose and tight clients apart.
     """
 
-    kind: str = "none"
-    unit: Literal["record", "client"] | None = None
-    epsilon: Epsilon | None = None
-    delta: float = 1e-5
-    delta_share: float | None = None
-    clip: float = 1.0
-    level: Literal["own", "minimum", "maximum"] = "own"
-    strategy: Literal["spread", "same-noise"] | None = None
-    noise_formula: Literal["pfa-code"] | None = None
-    noise_multiplier: float | None = None
-    noise_on_mean: float | None = None
-    accountant: Literal["pld", "rdp"] = "pld"
-    ledger: str | None = None
-    ranges_share: float | None = None
-    evaluation_share: float | None = None
-    stats: tuple[str, ...] | None = None
-    stats_share: float | None = None
-    weight_cap: int | None = None
-    clip_quantile: float | None = None
-    clip_learning_rate: float | None = None
-    count_noise: float | None = None
-    bands: int | None = None
-    noise: Literal["skellam", "discrete-gaussian"] | None = None
-    share: Literal["even", "note-2020"] | None = None
-    fewest_reports: int | None = None
-    colluding: int | None = None
-    groups: Literal[1, 2] | None = None
+    kind: str = "none"  # none, local, central, distributed, or package.module:name
+    unit: Literal["record", "client"] | None = None  # whom epsilon protects; needed where both are possible
+    epsilon: Epsilon | None = None  # of every client: a number, a distribution's name, a list, or {file = ...}
+    delta: float = 1e-5  # of a client's whole ledger
+    delta_share: float | None = None  # the share of delta that this run may use
+    clip: float = 1.0  # the largest norm of a gradient or an update
+    level: Literal["own", "minimum", "maximum"] = "own"  # everybody at its own epsilon, the smallest, or the largest
+    strategy: Literal["spread", "same-noise"] | None = (
+        None  # local: own noise for all rounds, or one noise, fewer rounds
+    )
+    noise_formula: Literal["pfa-code"] | None = None  # the noise of PFA's released code, which is no guarantee
+    noise_multiplier: float | None = None  # noise over clip, said instead of derived
+    noise_on_mean: float | None = None  # the same, as the deviation of a mean gradient
+    accountant: Literal["pld", "rdp"] = "pld"  # how releases are priced
+    ledger: str | None = None  # a file that several runs share
+    ranges_share: float | None = None  # the share of epsilon that private ranges of columns may cost
+    evaluation_share: float | None = None  # the share that the query about held-out rows may cost
+    stats: tuple[str, ...] | None = None  # columns of which noised histograms are asked before round 0
+    stats_share: float | None = None  # the share that these may cost
+    weight_cap: int | None = None  # central: clients weigh by their rows, up to so many
+    clip_quantile: float | None = None  # central: the clip follows this quantile of the updates' norms
+    clip_learning_rate: float | None = None  # how fast it follows
+    count_noise: float | None = None  # of the count that it follows by
+    bands: int | None = None  # cyclic cohorts: over how many rounds noise is correlated; nothing: as many as groups
+    noise: Literal["skellam", "discrete-gaussian"] | None = None  # distributed: which integer noise
+    share: Literal["even", "note-2020"] | None = None  # distributed: how clients share the noise
+    fewest_reports: int | None = None  # distributed: with fewer, nothing is opened
+    colluding: int | None = None  # distributed: so many clients may tell the server their shares
+    groups: Literal[1, 2] | None = None  # distributed: 2 has everybody in one of two sums, by its epsilon
 
     @property
     def noise_said(self) -> bool:

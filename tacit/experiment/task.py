@@ -16,8 +16,8 @@ class TaskSection(OpenSection):
 
     names_part: ClassVar[str] = "kind"
 
-    kind: str = "classification"
-    loss: str | None = None
+    kind: str = "classification"  # classification, binary, multilabel, regression, tokens, or package.module:name
+    loss: str | None = None  # the loss, where the task's own is not meant
 
 
 class MetricSection(Section):
@@ -28,9 +28,9 @@ class MetricSection(Section):
     clients' held-out rows: no noise covers a number without bound.
     """
 
-    choose: str | None = None
-    per_client: Annotated[bool, Strict()] = False
-    largest_error: float | None = None
+    choose: str | None = None  # the headline metric, where the task's own is not meant
+    per_client: Annotated[bool, Strict()] = False  # also each client's metric on its rows, for the researcher
+    largest_error: float | None = None  # of a regression: beyond it an error counts as this one when clients are asked
 
     def possible(self) -> None:
         """An error is cut above zero."""

@@ -19,8 +19,8 @@ class ModelSection(OpenSection):
     trains of low-rank adapters; under privacy the first factor is frozen unless it is "both".
     """
 
-    name: str = "logr"
-    lora: Literal["first-frozen", "both"] | None = None
+    name: str = "logr"  # logr, mlp, cnn, cifar-cnn, hugging-face, or package.module:function
+    lora: Literal["first-frozen", "both"] | None = None  # which low-rank factors train; nothing: no adapters
 
 
 class TrainSection(Descending):
@@ -32,23 +32,23 @@ class TrainSection(Descending):
     client descends, beside its learning rate, is in `Descending`.
     """
 
-    rounds: int = 30
-    clients_per_round: int | None = None
-    min_clients: int = 1
-    local_steps: int | None = None
-    local_epochs: int | None = None
-    batch_size: int | None = None
-    sampling_rate: float | None = None
-    learning_rate: float = 0.5
-    server_learning_rate: float = 1.0
-    averaging: float = 0.0
-    server_optimizer: Literal["sgd", "momentum", "adam"] = "sgd"
-    server_momentum: float | None = None
-    server_adaptivity: float | None = None
-    sampler: Literal["poisson", "fixed", "cyclic"] | None = None
-    physical_batch: int = 256
-    views: int | None = None
-    shift: int | None = None
+    rounds: int = 30  # how many rounds there are at most
+    clients_per_round: int | None = None  # the cohort; nothing: everybody
+    min_clients: int = 1  # with fewer who can pay, a run ends
+    local_steps: int | None = None  # steps of a client in a round (10)
+    local_epochs: int | None = None  # the same as passes over its rows
+    batch_size: int | None = None  # rows of a step (32 expected)
+    sampling_rate: float | None = None  # the same as a share of the client's rows: each row is drawn with this chance
+    learning_rate: float = 0.5  # of a client's step
+    server_learning_rate: float = 1.0  # of the server's step
+    averaging: float = 0.0  # how much of the running mean of models is kept in each round; 0: the last model
+    server_optimizer: Literal["sgd", "momentum", "adam"] = "sgd"  # what the server does with the combined update
+    server_momentum: float | None = None  # of momentum and adam
+    server_adaptivity: float | None = None  # of adam: what is added to the root of the second moment
+    sampler: Literal["poisson", "fixed", "cyclic"] | None = None  # central DP's cohorts; cyclic: in public, by turns
+    physical_batch: int = 256  # rows in memory at once; changes no result
+    views: int | None = None  # copies of an image whose gradients are averaged before clipping, itself among them
+    shift: int | None = None  # by how many pixels copies are moved at most
 
     def possible(self) -> None:
         self._possible_server()
@@ -116,7 +116,7 @@ class AggregateSection(OpenSection):
 
     names_part: ClassVar[str] = "rule"
 
-    rule: str | None = None
+    rule: str | None = None  # how updates are combined; nothing: by what budgets and kind suggest
 
 
 class ProtectSection(Section):
@@ -126,13 +126,13 @@ class ProtectSection(Section):
     has a share, and t of them open a sum together. Without it, and with 1, clients have one common key.
     """
 
-    kind: Literal["none", "paillier"] = "none"
-    key_bits: Literal[2048, 3072, 4096] | None = None
-    key_shape: Literal["ordinary", "short-exponent", "safe-prime"] | None = None
-    key: str | None = None
-    threshold: int | None = None
-    bits: Literal[8, 12, 16] | None = None
-    rotation: Literal["none", "hadamard"] | None = None
+    kind: Literal["none", "paillier"] = "none"  # paillier: the server adds ciphertexts
+    key_bits: Literal[2048, 3072, 4096] | None = None  # of a new key (3072)
+    key_shape: Literal["ordinary", "short-exponent", "safe-prime"] | None = None  # of a new key (ordinary)
+    key: str | None = None  # the file of a public key that is there already
+    threshold: int | None = None  # how many holders must open a sum together
+    bits: Literal[8, 12, 16] | None = None  # of one coordinate on the grid
+    rotation: Literal["none", "hadamard"] | None = None  # what is done to updates before the grid
 
     def possible(self) -> None:
         for key in ("key_bits", "key_shape", "key", "threshold"):
@@ -169,15 +169,15 @@ class RunSection(Section):
     `writers` also sends every round to where people look already: "tensorboard", "mlflow", or "package.module:name".
     """
 
-    seed: int = Field(default=0, ge=0)
-    device: str = "cpu"
-    out: str | None = None
-    workers: int = 0
-    randomness: Literal["seeded", "os"] = "seeded"
-    engine: Literal["tacit", "flower-simulation"] = "tacit"
-    writers: tuple[str, ...] | None = None
-    precision: Literal["float32", "tf32", "bfloat16"] = "float32"
-    at_once: Annotated[bool | None, Strict()] = None
+    seed: int = Field(default=0, ge=0)  # of partition, budgets, first weights and, where seeded, of noise
+    device: str = "cpu"  # cpu, cuda, or several as "cuda:0,cuda:1"
+    out: str | None = None  # the folder for the files
+    workers: int = 0  # processes that train side by side; 0: all cores
+    randomness: Literal["seeded", "os"] = "seeded"  # os: the operating system's, as a release needs
+    engine: Literal["tacit", "flower-simulation"] = "tacit"  # who carries a simulation's messages
+    writers: tuple[str, ...] | None = None  # other tools that get every round
+    precision: Literal["float32", "tf32", "bfloat16"] = "float32"  # of plain SGD on a GPU; DP-SGD stays exact
+    at_once: Annotated[bool | None, Strict()] = None  # whether clients are trained in one stack; nothing: on a GPU
 
     @property
     def devices(self) -> tuple[str, ...]:
