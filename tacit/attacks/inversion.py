@@ -40,15 +40,21 @@ class inversion(Attack):
     """
 
     method: str = "imprint"
-    records: int = 0
+    records: int | None = None
     client: int = 0
     levels: list[float] = field(default_factory=lambda: [math.inf, 10.0, 1.0])
     steps: int = 400
 
     def __post_init__(self) -> None:
         check.one_of(RECORDS, **{"with.method": self.method})
-        check.at_least(0, **{"with.records": self.records, "with.client": self.client})
-        check.at_least(1, **{"with.steps": self.steps})
+        check.at_least(0, **{"with.client": self.client})
+        check.at_least(
+            1,
+            **{
+                "with.steps": self.steps,
+                "with.records": RECORDS[self.method] if self.records is None else self.records,
+            },
+        )
         for level in self.levels:
             if level != math.inf:
                 check.positive(**{"with.levels": level})
@@ -57,7 +63,7 @@ class inversion(Attack):
 
     def perform(self, experiment: Experiment, place: Place) -> Finding:
         """Has the client train once for each level and inverts what it sends. Raises BadInput where it has too few records."""
-        count = self.records or RECORDS[self.method]
+        count = RECORDS[self.method] if self.records is None else self.records
         base = build(whole(experiment))
         public, _ = base.test_rows
         if not len(public):

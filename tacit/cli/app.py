@@ -207,10 +207,15 @@ def plan_command(
 
     plugin.search_here()
     about: Any = {"tau": tau, "rows": rows, "site": site, "picture": picture}
+    numbers = {"epsilon": epsilon, "sampling_rate": sampling_rate, "steps": steps, "noise_multiplier": noise_multiplier}
     if gains.asked(experiment, gain=gain, **about):
+        for name, value in numbers.items():
+            if value is not None:
+                raise BadInput(
+                    f"--gain takes the noise from the experiment: say --set privacy.{name}=..., not --{name}."
+                )
         gains.command(tacit.Experiment.load(str(experiment), tuple(settings or ())), as_json=as_json, **about)
         return
-    numbers = {"epsilon": epsilon, "sampling_rate": sampling_rate, "steps": steps, "noise_multiplier": noise_multiplier}
     if experiment is not None:
         given = [f"--{name.replace('_', '-')}" for name, value in numbers.items() if value is not None]
         if given:

@@ -26,6 +26,8 @@ def command(experiment: Experiment, *, as_json: bool, picture: Path | None, **ab
     """Prints tables, the epsilon from which on it pays, and the assumptions; or all of it as JSON."""
     from tacit.report import gain as gains
 
+    if picture is not None:
+        gains.refuse_picture(picture)
     found = gains.of_experiment(experiment, **about)
     if picture is not None:
         gains.draw(picture, found)

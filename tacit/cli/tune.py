@@ -57,11 +57,11 @@ def tune_command(
 ) -> None:
     """Search for settings at a price that is known before it begins, and release the best run alone."""
     plugin.search_here()
-    if resume and (experiment or vary or settings or runs or shape is not None):
+    if resume and (experiment or vary or settings or runs is not None or shape is not None):
         raise BadInput("--resume goes on with a search as it was asked for: give --out alone.")
     if resume and out is None:
         raise BadInput("--resume needs --out DIR, the folder of the search to go on with.")
-    given: Any = {"runs": runs or RUNS, "shape": 1.0 if shape is None else shape}
+    given: Any = {"runs": RUNS if runs is None else runs, "shape": 1.0 if shape is None else shape}
     command(
         experiment,
         vary or [],

@@ -154,6 +154,16 @@ class PrivacySection(Section):
         return ":" in self.kind
 
     @property
+    def promises(self) -> bool:
+        """Whether an epsilon is promised at all."""
+        return self.kind != "none" and self.noise_formula is None
+
+    @property
+    def noises_records(self) -> bool:
+        """Whether every client noises the gradients of its own records."""
+        return self.kind == "local" and self.unit_kept == "record" and self.noise_formula is None
+
+    @property
     def run_delta(self) -> float:
         """The delta that this run is calibrated and priced at: its part of all."""
         return self.delta * (1.0 if self.delta_share is None else self.delta_share)

@@ -39,6 +39,7 @@ class Gains:
     site: str
     curves: dict[float, list[dict[str, float]]] = field(repr=False)
     pays: dict[float, dict[str, float | None]]
+    everybody: int  # how many sites there are, of which some are shown
 
     def record(self) -> dict[str, Any]:
         """As plain values."""
@@ -55,7 +56,7 @@ def of_experiment(
     number that there is not.
     """
     privacy = experiment.privacy
-    if privacy.kind != "local" or privacy.unit_kept != "record" or privacy.noise_formula:
+    if not privacy.noises_records:
         raise BadInput(
             'What joining is worth is worked out where every site noises its own records: set privacy.kind = "local" with unit ='
             ' "record".'
@@ -84,7 +85,7 @@ def of_experiment(
         for m in _some(sizes, population)
     ]
     pays = {t: {"common": _from(curve, "common", 0.0), "own": _from(curve, "own", PAYS)} for t, curve in curves.items()}
-    return Gains(taus, size, told, population.names[chosen], curves, pays)
+    return Gains(taus, size, told, population.names[chosen], curves, pays, len(population))
 
 
 def noises(experiment: Experiment, population: Population, sizes: np.ndarray, *, parameters: int) -> np.ndarray:
@@ -143,6 +144,10 @@ def tables(gains: Gains) -> list[Table]:
     for site in gains.sites:
         cells = [f"{_percent(one['common'])}, {_percent(one['own'])}" for one in site["gains"]]
         shown.add_row(site["site"], str(site["rows"]), f"{site['epsilon']:.4g}", *cells)
+    if gains.everybody > len(gains.sites):
+        shown.caption = (
+            f"{len(gains.sites)} of {gains.everybody} sites, from the fewest to the most rows; --json has the same"
+        )
     bars = Table(title=f"{gains.site}, if everybody allowed epsilon (a bar is what its own model gains)")
     for head in ("epsilon", *(f"tau {t:g}" for t in gains.taus)):
         bars.add_column(head)
@@ -173,12 +178,19 @@ def _percent(share: float) -> str:
     return f"{100 * share:+.0f} %" if share > -9.995 else "< -999 %"
 
 
+def refuse_picture(path: Path) -> None:
+    """Raises BadInput for a picture that could not be written."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise BadInput(f"Expected a picture named .png or .svg, got {path.name!r}.")
+    if not path.parent.is_dir():
+        raise BadInput(f"There is no folder {path.parent} for the picture: make it first.")
+
+
 def draw(path: Path, gains: Gains) -> None:
     """The picture: gain against epsilon, as PNG or SVG by the suffix. Raises BadInput for another one."""
     from matplotlib.figure import Figure
 
-    if path.suffix.lower() not in SUFFIXES:
-        raise BadInput(f"Expected a picture named .png or .svg, got {path.name!r}.")
+    refuse_picture(path)
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.add_subplot()
     for number, (tau, curve) in enumerate(gains.curves.items()):

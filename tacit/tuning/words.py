@@ -18,6 +18,7 @@ BEST_ALONE = (
     " or how long the search took (the server is trusted, and who took part in which round stays secret)"
 )
 SEARCHED = "the test set, the grid and all settings that were not searched are public"
+KEYED = "a key from the operating system, which is deleted with the search"
 DELETED = "nobody has seen the folder `secret` of the search, and it is deleted"
 COPIED = (
     "name",
@@ -50,7 +51,7 @@ def promised(parts: Parts, priced: Priced, assumes: Iterable[str]) -> Guarantee:
         f" drawn at random from {len(priced.runs)}, with Poisson cohorts, each of {len(parts.population)} clients with"
         f" probability {rate} in every round"
     )
-    return replace(blank, adversary=BEST_ALONE, sampler=best, assumes=(*said, DELETED))
+    return replace(blank, adversary=BEST_ALONE, sampler=best, assumes=(*said, DELETED), randomness=KEYED)
 
 
 def prices(priced: Priced, unit: str) -> list[str]:

@@ -1,0 +1,35 @@
+"""An option that says nothing, or says it in the wrong place, is refused in one sentence before anything is done."""
+
+import pytest
+from typer.testing import CliRunner
+
+from tacit.cli.app import app
+
+CENTRAL = ("--set", "privacy.kind=central", "--set", "privacy.epsilon=8", "--set", "train.clients_per_round=5")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("tune", "digits", *CENTRAL, "--vary", "train.learning_rate=0.1,0.4", "--runs", "0"), "above 1"),
+        (
+            ("tune", "digits", *CENTRAL, "--set", "train.sampler=cyclic", "--vary", "train.learning_rate=0.1,0.4"),
+            "sampler",
+        ),
+        (("tune", "digits", *CENTRAL, "--vary", "train.sampler=poisson,cyclic"), "sampler"),
+        (("plan", "digits", "--gain", "--picture", "nowhere/gain.svg"), "no folder nowhere"),
+        (("plan", "digits", "--gain", "--epsilon", "3"), "--set privacy.epsilon"),
+        (("attack", "inversion", "digits", "--with", "records=0"), "with.records >= 1"),
+    ],
+)
+def test_what_was_typed_is_named_and_nothing_is_written(words, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, words)
+    assert said in str(done.exception) + done.output
+    assert done.exit_code != 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_table_of_some_sites_says_of_how_many():
+    done = CliRunner().invoke(app, ["plan", "digits", "--gain", "--tau", "0.1"])
+    assert "12 of 20 sites" in done.output
