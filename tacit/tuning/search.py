@@ -24,7 +24,7 @@ from tacit.tuning import folder as folders
 from tacit.tuning import secret, words
 from tacit.tuning.grid import NO_SCORE, Candidate, candidates
 from tacit.tuning.payment import before_of, pay, refuse_dear
-from tacit.tuning.price import Priced, hidden
+from tacit.tuning.price import Priced, hidden, refuse_unpriced
 from tacit.tuning.seen import composed
 
 GEOMETRIC = 1.0
@@ -102,6 +102,8 @@ def _prepared(
     for candidate in priced.runs:
         try:
             made = build(candidate.experiment)
+            if priced.hidden:
+                refuse_unpriced(priced, made)
             evaluate(made, made.params)
             assumes += made.promise.assumes
         except TacitError as error:

@@ -4,6 +4,7 @@ import json
 import shutil
 import sqlite3
 import stat
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
@@ -17,6 +18,7 @@ from tacit.privacy.ledger import before as ledgers
 from tacit.simulation.run import run as really_run
 from tacit.tuning import search, secret
 from tacit.tuning.folder import asked
+from tacit.tuning.price import hidden
 from tacit.tuning.search import price_of, tune
 
 CENTRAL = {
@@ -282,6 +284,9 @@ def test_ties_are_broken_by_what_would_be_released_and_never_by_the_order_of_run
         ({"audit": {"canaries": 10}}, RATES, r"\[audit\]"),
         ({"run": {"writers": ["tensorboard"]}}, RATES, "run.writers"),
         ({"train": {"sampler": "fixed"}, "privacy": {"accountant": "rdp"}}, RATES, "fixed size"),
+        ({"train": {"sampler": "cyclic"}}, RATES, "cohorts are public"),
+        ({}, {"train.sampler": ["poisson", "cyclic"]}, "cohorts are public"),
+        ({"privacy": {"accountant": "rdp"}}, {"train.sampler": ["poisson", "fixed"]}, "fixed size"),
         ({"privacy": {"epsilon": float("inf")} | SIZED}, RATES, "noise_multiplier"),
         ({}, {}, "Nothing is varied"),
         ({}, {"data.clients": [3, 4]}, "cannot vary data.clients"),
@@ -296,6 +301,21 @@ def test_what_cannot_be_searched_is_refused_in_a_sentence(tmp_path, changes, var
     with pytest.raises(BadInput, match=sentence):
         tune(settings(**changes), vary, runs=3, out=tmp_path / "s")
     assert not (tmp_path / "s").exists()
+
+
+def test_a_run_that_releases_anything_else_than_what_was_priced_is_refused_before_anything_is_charged(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(search, "hidden", lambda grid, *how: replace(hidden(grid, *how), runs=tuple(map(cyclic, grid))))
+    with pytest.raises(BadInput, match="no price is known for the best of such runs"):
+        tune(settings(), RATES, runs=4, out=tmp_path / "search")
+    assert not (tmp_path / "search").exists()
+
+
+def cyclic(candidate):
+    """A candidate whose cohorts are public, as nothing before a run's own plan knows."""
+    values = settings(train={"sampler": "cyclic", "rounds": 3})
+    return replace(candidate, experiment=tacit.Experiment(**values))
 
 
 def test_a_search_without_a_public_score_is_refused(tmp_path):
