@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 from trained import same_model
 
 import tacit
+from tacit.algorithms.central_dp import Summing
 from tacit.build.parts import build
 from tacit.engine import loop as loop_module
 from tacit.engine.folder import CHECKPOINT, Folder
@@ -151,6 +152,27 @@ def test_a_checkpoint_that_went_back_by_the_last_round_alone_is_refused_too(tmp_
         tacit.run(real, out=run, resume=True, page=False)
     assert charges(run) == before
     assert (run / "rounds.jsonl").read_bytes() == lines
+
+
+def test_what_a_repeated_turn_cost_is_in_the_epsilon_that_rounds_show(tmp_path, monkeypatch):
+    """Of two turns each, the second group had paid three, and the rounds showed what the first had."""
+    real = cyclic(train={"rounds": 8}, privacy={"noise_multiplier": 2.0, "epsilon": 50.0}, run={"randomness": "os"})
+    finish, calls = Summing.finish, []
+
+    def crash(self, derive):
+        calls.append(1)
+        if len(calls) == 2:  # paid, and not released
+            raise Stop
+        return finish(self, derive)
+
+    monkeypatch.setattr(Summing, "finish", crash)
+    with pytest.raises(Stop):
+        tacit.run(real, out=tmp_path, page=False)
+    history = tacit.run(real, out=tmp_path, resume=True, page=False)
+    event = build(real).plan.mechanism.event()
+    assert history.guarantee.epsilon_max == pytest.approx(price.epsilon(((event, 3),), delta=1e-5))
+    assert history.rounds[-1]["epsilon_tightest"] == pytest.approx(history.guarantee.epsilon_max)
+    assert history.rounds[1]["epsilon_tightest"] >= price.epsilon(((event, 2),), delta=1e-5) * (1 - 1e-9)
 
 
 @pytest.mark.parametrize("change", [{"clients_per_round": 2}, {"rounds": 11}])
