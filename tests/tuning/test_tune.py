@@ -381,6 +381,25 @@ def _of_run(path, name):
         return price.compose([(price.from_text(text), 1) for (text,) in db.execute(query, (name,))])
 
 
+def test_a_run_that_was_seen_is_never_released_again_where_its_folder_is_gone(tmp_path, watched):
+    watched.stop_at = 1
+    with pytest.raises(KeyboardInterrupt):
+        tune(local(run={"workers": 1, "randomness": "os"}), RATES, runs=2, out=tmp_path / "search")
+    watched.stop_at = None
+    shutil.rmtree(tmp_path / "search" / "runs" / "001")
+    for lost in ("001", "runs"):
+        with pytest.raises(LedgerError, match="is gone"):
+            search_on(tmp_path / "search")
+        assert not (tmp_path / "search" / "runs" / "001").exists()
+        (tmp_path / "search" / "begun.json").unlink(missing_ok=lost == "runs")
+    assert len(watched) == 1
+
+
+def search_on(path):
+    values, vary, runs, shape = asked(path)
+    return tune(values, vary, runs=runs, shape=shape, out=path, resume=True)
+
+
 def test_runs_that_are_all_seen_have_one_price(tmp_path):
     with pytest.raises(BadInput, match="vary what costs nothing"):
         tune(local(), {"train.sampling_rate": [0.25, 0.5]}, runs=3, out=tmp_path / "s")
