@@ -179,6 +179,10 @@ def test_a_state_that_others_could_read_or_change_is_refused(tmp_path, drawn, wa
     state.write_text(json.dumps(known | {"key": "0"}))  # other noise, under another name
     with pytest.raises(LedgerError, match="put them back"):
         tune(settings(), RATES, runs=3, out=tmp_path, resume=True)
+    for edited in ({"best": 99, "done": 3, "rank": [1.0, "a"]}, {"best": 1, "done": 1, "rank": None}):
+        state.write_text(json.dumps(known | edited))
+        with pytest.raises(BadInput, match="damaged"):
+            tune(settings(), RATES, runs=3, out=tmp_path, resume=True)
 
 
 def test_every_run_has_noise_and_cohorts_of_its_own_although_one_seed_is_given(tmp_path, drawn, watched):
