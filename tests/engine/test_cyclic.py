@@ -6,7 +6,7 @@ import stat
 
 import pytest
 from engine.test_central import Stop, stop_after
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from trained import same_model
 
 import tacit
@@ -173,6 +173,24 @@ def test_what_a_repeated_turn_cost_is_in_the_epsilon_that_rounds_show(tmp_path, 
     assert history.guarantee.epsilon_max == pytest.approx(price.epsilon(((event, 3),), delta=1e-5))
     assert history.rounds[-1]["epsilon_tightest"] == pytest.approx(history.guarantee.epsilon_max)
     assert history.rounds[1]["epsilon_tightest"] >= price.epsilon(((event, 2),), delta=1e-5) * (1 - 1e-9)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda kept: kept | {"memory.past": kept["memory.past"][:1]},  # of three rows
+        lambda kept: kept | {"memory.past": kept["memory.past"] * float("nan")},
+        lambda kept: {name: tensor for name, tensor in kept.items() if name != "memory.round"},
+    ],
+)
+def test_a_checkpoint_that_lacks_some_of_its_noise_is_refused_in_a_sentence_and_nobody_pays(tmp_path, damage):
+    with pytest.raises(Stop):
+        tacit.run(cyclic(), out=tmp_path, observe=stop_after(4), page=False)
+    before = charges(tmp_path)
+    save_file(damage(load_file(tmp_path / CHECKPOINT)), tmp_path / CHECKPOINT)
+    with pytest.raises(BadInput, match="missing or damaged"):
+        tacit.run(cyclic(), out=tmp_path, resume=True, page=False)
+    assert charges(tmp_path) == before
 
 
 @pytest.mark.parametrize("change", [{"clients_per_round": 2}, {"rounds": 11}])

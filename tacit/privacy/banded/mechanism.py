@@ -28,6 +28,10 @@ from tacit.random import Stream
 from tacit.types import Bounded, Private
 
 ROUND, PAST, STRATEGY, TURNS = "round", "past", "strategy", "turns"
+DAMAGED = (
+    "Some of the noise that this run goes on with is missing or damaged: put its newest checkpoint back, or start anew with"
+    " --force, which keeps the old files."
+)
 
 
 @dataclass(frozen=True)
@@ -132,6 +136,8 @@ class BandedGaussian:
             )
         t, c, total = self.round_of(state), self.strategy.coefficients, bounded.vector
         past = state[PAST] if t and len(c) > 1 else total.new_zeros(0, total.numel())
+        if past.shape[1] != total.numel():
+            raise BadInput(DAMAGED)
         y = stream.normal_like(total).flatten()  # y_t = w_t - sum c_j y_(t-j), as c_0 is 1
         for row, own in zip(past, c[1:], strict=False):
             y = y.sub(row, alpha=own)
@@ -144,16 +150,19 @@ class BandedGaussian:
 
     def round_of(self, state: NoiseState) -> int:
         """The round that comes next by the noise's own count. Raises BadInput where this noise cannot go on from the state."""
-        t = int(state[ROUND])
+        if not {ROUND, STRATEGY} <= set(state):
+            raise BadInput(DAMAGED)
+        t, bands = int(state[ROUND]), self.strategy.bands
         if t >= self.strategy.rounds:
             raise BadInput(f"This noise is made for {self.strategy.rounds} rounds, and all of them have been released.")
-        if state[STRATEGY].tolist() != list(self.strategy.coefficients) or (
-            self.strategy.bands > 1 and t and PAST not in state
-        ):
+        if state[STRATEGY].tolist() != list(self.strategy.coefficients) or (bands > 1 and t and PAST not in state):
             raise BadInput(
                 "This run's noise began with another factorisation, and cannot go on with this one: resume it with the version of"
                 " Tacit and of scipy that it began with, or start anew with --force, which keeps the old files."
             )
+        rows = state[PAST].shape[0] if PAST in state and state[PAST].dim() == 2 else 0
+        if t < 0 or rows != min(t, bands - 1) or (rows and not bool(torch.isfinite(state[PAST]).all())):
+            raise BadInput(DAMAGED)
         if TURNS not in state or bytes(state[TURNS].tolist()) != self._schedule:
             raise BadInput(
                 "This run's noise began with other turns, in which clients may have taken part that would now be asked again too"
