@@ -74,11 +74,18 @@ class Folder:
 
     def rounds(self, *, before: int) -> list[dict[str, Any]]:
         """The log of the rounds before a checkpoint; what a crash left after it is dropped from the file."""
+        kept = self._lines(before)
+        replace(self.path / "rounds.jsonl", "".join(f"{line}\n" for line in kept).encode())
+        return [json.loads(line) for line in kept]
+
+    def past(self, *, before: int) -> list[dict[str, Any]]:
+        """The same, and nothing is dropped: a start that is refused later leaves the log as it was."""
+        return [json.loads(line) for line in self._lines(before)]
+
+    def _lines(self, before: int) -> list[str]:
         file = self.path / "rounds.jsonl"
         lines = file.read_text("utf-8").splitlines() if file.exists() else []
-        kept = [line for line in lines if _complete(line) and json.loads(line)["round"] < before]
-        replace(file, "".join(f"{line}\n" for line in kept).encode())
-        return [json.loads(line) for line in kept]
+        return [line for line in lines if _complete(line) and json.loads(line)["round"] < before]
 
     def logged(self) -> set[int]:
         """The rounds that the log holds."""

@@ -47,7 +47,8 @@ def loop(parts: Parts, ledger: Ledger | None, folder: Folder, trainer: Trainer, 
     )  # a metric that is not there, or that the test rows cannot tell, is refused before anybody pays
     if parts.plan.once and first < parts.experiment.train.rounds:
         algorithm.collect(state, round=first)  # a state that its noise cannot go on from is refused before anybody pays
-    _open_round(parts, ledger, state, first)  # before anything of the folder is dropped: it may refuse
+    told = first in folder.logged()  # the checkpoint after a round comes before its line in the log
+    _open_round(parts, ledger, state, first, told=told)  # before anything of the folder is dropped: it may refuse
     folder.rounds(before=first)
     with Checkpoints(folder, state.params.device, once=parts.plan.once) as checkpoints:
         return _rounds(parts, ledger, folder, trainer, observe, state, first, checkpoints)
@@ -113,16 +114,22 @@ def _restored(folder: Folder, parts: Parts) -> tuple[State, int] | None:
     return found and (found[0].to(parts.params.device), found[1])
 
 
-def _refuse_older(parts: Parts, ledger: Ledger, round: int) -> None:
-    """Refuses to release a round again where its noise went on into later ones, unless it is the very same bits.
+def _refuse_older(parts: Parts, ledger: Ledger, round: int, *, told: bool) -> None:
+    """Refuses to release a round again where it was told of, or later ones were paid for, unless it is the very same bits.
 
-    Raises: LedgerError where later rounds are on disk, and this one not, or not in a way that can be repeated.
+    Two releases of a round have the noise of the rounds before it in common, whose clients pay once.
+
+    Raises: LedgerError where the round was released before, and not in a way that can be repeated.
     """
-    if ledger.ahead and (parts.elsewhere or parts.nonce or not ledger.again):
+    if (ledger.ahead or told) and (parts.elsewhere or parts.nonce or not ledger.again):
+        known = (
+            f"The ledger {ledger.path} was charged for rounds after {round}"
+            if ledger.ahead
+            else f"Round {round} was released"
+        )
         raise LedgerError(
-            f"The ledger {ledger.path} was charged for rounds after {round}, from which the checkpoint would go on: its noise"
-            " has been used since, and used twice it would show what it hides. Put the newest checkpoint back, or start anew with"
-            " --force; nothing was released."
+            f"{known}, from which the checkpoint would go on: its noise has been used since, and used twice it would show what it"
+            " hides. Put the newest checkpoint back, or start anew with --force; nothing was released."
         )
 
 
@@ -136,8 +143,11 @@ def _refuse_diverged(measured: dict[str, float], state: State, round: int) -> No
         )
 
 
-def _open_round(parts: Parts, ledger: Ledger | None, state: State, round: int) -> Derive:
-    """Tells the ledger which release is to be paid for; the server's randomness in the state that the round starts from."""
+def _open_round(parts: Parts, ledger: Ledger | None, state: State, round: int, *, told: bool = False) -> Derive:
+    """Tells the ledger which release is to be paid for; the server's randomness in the state that the round starts from.
+
+    `told` says that the round is in the log already. Raises: LedgerError as `_refuse_older`.
+    """
     numbered = parts.algorithm.numbered or parts.experiment.train.schedule is not None
     if parts.nonce and not parts.elsewhere:  # no other start has these keys, and in this one a round happens once
         begins = mark("round", str(round))
@@ -146,7 +156,7 @@ def _open_round(parts: Parts, ledger: Ledger | None, state: State, round: int) -
     if ledger is not None:
         ledger.open_round(round, parts.releases.attempt(begins))
         if parts.plan.once:
-            _refuse_older(parts, ledger, round)
+            _refuse_older(parts, ledger, round, told=told)
     return parts.releases.server(begins)
 
 

@@ -36,8 +36,8 @@ class Meter:
         if ledger is not None:
             epsilons = parts.population.epsilons
             self._ends = (parts.population[int(np.argmin(epsilons))], parts.population[int(np.argmax(epsilons))])
-            if (turn := parts.plan.scheduled(0)) is not None:  # all have one budget, and the first group the most turns
-                self._ends = (parts.population[turn[0]], parts.population[turn[0]])
+            self._turns = parts.plan.scheduled(0) is not None
+            self._find_most_turns(ledger)
             self._stride = -(-parts.plan.turns(None, rounds=parts.experiment.train.rounds) // MARKS)
             if not self._together:
                 charged = ledger.charged()
@@ -83,6 +83,7 @@ class Meter:
         After the last planned round nobody is left out of anything any more."""
         if self._ledger is None:
             return {"out_of_budget": 0}
+        self._find_most_turns(self._ledger)
         others = self._ledger.other_runs(self._parts.population.unit)  # whose seals are in the two epsilons
         tightest, loosest = (self._at_most(client, self._ledger) for client in self._ends)
         outside = len(self._out) if last else self._outside(cohort)
@@ -90,6 +91,13 @@ class Meter:
         dropped = [self._parts.population.names[index] for index in names]
         ends = {"epsilon_tightest": tightest, "epsilon_loosest": loosest, "other_runs": others}
         return {"out_of_budget": outside, "dropped": dropped, **ends}
+
+    def _find_most_turns(self, ledger: Ledger) -> None:
+        """Where clients take turns, all have one budget, and both ends are whoever has paid most: a repeated turn is paid again."""
+        if self._turns:
+            names, most = self._parts.population.names, ledger.charged_most()
+            client = self._parts.population[names.index(most) if most in names else 0]
+            self._ends = (client, client)
 
     @property
     def budget(self) -> Budget:

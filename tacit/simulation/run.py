@@ -90,7 +90,7 @@ def run(
         if hear is not None:
             trainer = overheard(trainer, hear)
         ledger = open_ledger(replace(first, together=parts.together), folder)
-        past = folder.rounds(before=(folder.restore() or (None, 0))[1])
+        past = folder.past(before=(folder.restore() or (None, 0))[1])
         if ready:
             ready(parts, past)
         note_clients(parts, ledger, folder)

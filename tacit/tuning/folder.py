@@ -17,11 +17,12 @@ from typing import Any
 from tacit.data import encoder_file
 from tacit.engine.folder import Folder, locked, replace, set_aside
 from tacit.engine.neighbours import SEARCH
-from tacit.errors import BadInput, RunExists
+from tacit.errors import BadInput, LedgerError, RunExists
 from tacit.experiment.toml import dumps
 from tacit.privacy.ledger.before import Before
 
 ASKED, BASE, BEST, RUNS, SUMMARY = "tune.toml", "base.toml", "best", "runs", "summary.json"
+BEGUN = "begun.json"  # of runs that are seen: those that may have released something
 PUBLISHED = ("experiment.toml", "model.safetensors", encoder_file.NAME)  # of the best run, as they are
 
 
@@ -107,6 +108,37 @@ def finished(path: Path) -> dict[str, Any] | None:
         return dict(json.loads(file.read_text("utf-8")))
     except (OSError, ValueError, TypeError):
         raise BadInput(f"{file} is damaged.") from None
+
+
+def run_place(path: Path, number: int) -> Path:
+    """The folder of a run that is seen. Raises LedgerError where it had begun and is gone: it would be released again."""
+    place = path / RUNS / f"{number:03d}"
+    if number in _begun(path) and not (place / "run.json").exists():
+        raise LedgerError(
+            f"{place} is gone, and what it released was paid for once: put it back, or start another search; nothing was released."
+        )
+    return place
+
+
+def note_begun(path: Path, number: int) -> None:
+    """Notes that a run which is seen has a folder and a ledger, and may release from now on."""
+    replace(path / BEGUN, json.dumps(sorted({*_begun(path), number})).encode())
+
+
+def _begun(path: Path) -> set[int]:
+    try:
+        return {int(number) for number in json.loads((path / BEGUN).read_text("utf-8"))}
+    except FileNotFoundError:
+        if (path / RUNS).exists():
+            raise LedgerError(
+                f"{path / BEGUN} is gone, so nobody knows which runs were released: put it back."
+            ) from None
+        replace(path / BEGUN, b"[]")  # before there are any runs
+        return set()
+    except (OSError, ValueError, TypeError):
+        raise LedgerError(
+            f"{path / BEGUN} is damaged, so nobody knows which runs were released: put it back."
+        ) from None
 
 
 def publish(path: Path, run: Path, summary: dict[str, Any]) -> None:

@@ -48,6 +48,8 @@ def candidates(values: Mapping[str, Any], vary: Mapping[str, Sequence[Any]]) -> 
     refuse_unsearchable(base)
     run = base.run
     cells = expand(own, vary, seeds=1)
+    for cell in cells:  # what is varied may make a candidate what the base is not
+        refuse_unsearchable(cell.experiments[0].model_copy(update={"run": run}))
     return [
         Candidate(
             label(cell.varied) or cell.label, _said(cell.varied), cell.experiments[0].model_copy(update={"run": run})
@@ -73,7 +75,7 @@ def _refuse_key(key: str) -> None:
 def refuse_unsearchable(experiment: Experiment) -> None:
     """Refuses what has no price in a search, or would show its losers. Raises BadInput."""
     privacy = experiment.privacy
-    if privacy.kind == "none" or privacy.noise_formula is not None:
+    if not privacy.promises:
         raise BadInput("Nothing is promised here, so that a search has no price: use `tacit compare`.")
     if experiment.data.held_out is not None:
         raise BadInput(
@@ -89,8 +91,9 @@ def refuse_unsearchable(experiment: Experiment) -> None:
         raise BadInput("run.writers would be told of runs that lose, which nobody may see: leave it out.")
     if experiment.run.engine != "tacit":
         raise BadInput(f'run.engine = "{experiment.run.engine}" trains runs that share their keys: leave it out.')
-    if experiment.train.sampler == "fixed":
+    if experiment.train.sampler not in (None, "poisson"):
         raise BadInput(
-            'No price is known for the best of runs with cohorts of a fixed size: set train.sampler = "poisson".'
+            "No price is known for the best of runs whose cohorts are public, or of a fixed size: set train.sampler ="
+            ' "poisson".'
         )
     refuse_passed(experiment)

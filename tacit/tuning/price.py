@@ -9,16 +9,19 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from dp_accounting import DpEvent, SelfComposedDpEvent
+from dp_accounting import DpEvent, NoOpDpEvent, SelfComposedDpEvent
 
+from tacit.build.parts import Parts
 from tacit.data.population import Population
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.privacy.accounting import price
 from tacit.privacy.accounting.calibrate import smallest
+from tacit.privacy.accounting.events import counted
 from tacit.privacy.accounting.selected import Repetitions, best_of
 from tacit.privacy.central.mechanism import CohortGaussian
 from tacit.privacy.central.plan import one_budget
+from tacit.privacy.ledger.tables import ALL
 from tacit.tuning.grid import Candidate
 
 
@@ -90,6 +93,19 @@ def hidden(candidates: Sequence[Candidate], population: Population, law: Repetit
     }
     noised = tuple(_noised(candidate, z) for candidate, z in zip(candidates, multipliers, strict=True))
     return Priced(True, law, noised, {"": event}, delta, best=price.epsilon(((event, 1),), delta=delta), **together)
+
+
+def refuse_unpriced(priced: Priced, parts: Parts) -> None:
+    """Refuses a run that releases anything else than the price of a search of which only the best is seen was computed of.
+
+    Noise and price come from one object: what is charged here is computed before a run is built, and held against what was built.
+
+    Raises: BadInput.
+    """
+    event, times = counted(parts.algorithm.cost(parts.population[0]) or NoOpDpEvent())
+    known = getattr(priced.events[ALL], "runs", ())
+    if not parts.plan.together or (event, times * parts.experiment.train.rounds) not in known:
+        raise BadInput("no price is known for the best of such runs: use `tacit compare`, whose runs add up.")
 
 
 def _cohort(experiment: Experiment, size: int) -> CohortGaussian:

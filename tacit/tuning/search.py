@@ -5,6 +5,7 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from tacit.errors import BadInput, LedgerError, TacitError, TrainingDiverged
 from tacit.experiment import Experiment
 from tacit.privacy.accounting.selected import Repetitions, about
 from tacit.privacy.guarantee import spent_by
+from tacit.privacy.kinds import kind_of
 from tacit.privacy.ledger.before import Before
 from tacit.simulation.compare import plain
 from tacit.simulation.run import run
@@ -24,8 +26,8 @@ from tacit.tuning import folder as folders
 from tacit.tuning import secret, words
 from tacit.tuning.grid import NO_SCORE, Candidate, candidates
 from tacit.tuning.payment import before_of, pay, refuse_dear
-from tacit.tuning.price import Priced, hidden
-from tacit.tuning.seen import composed
+from tacit.tuning.price import Priced, hidden, refuse_unpriced
+from tacit.tuning.seen import composed, refuse_other_price
 
 GEOMETRIC = 1.0
 Announce = Callable[[Priced, str], None]
@@ -98,10 +100,11 @@ def _prepared(
     if not len(dataset.test_y):
         raise BadInput(NO_SCORE)
     rows = replace(dataset, x=population.x, y=population.y, client=None)
-    priced = hidden(grid, population, law) if first.privacy.kind == "central" else composed(grid, rows, population, law)
+    priced = hidden(grid, population, law) if kind_of(first).plans.together else composed(grid, rows, population, law)
     for candidate in priced.runs:
         try:
             made = build(candidate.experiment)
+            (refuse_unpriced if priced.hidden else refuse_other_price)(priced, made)
             evaluate(made, made.params)
             assumes += made.promise.assumes
         except TacitError as error:
@@ -161,10 +164,10 @@ def _hidden_runs(path: Path, state: secret.State, priced: Priced) -> tuple[Path,
 def _seen_runs(folder: Folder, priced: Priced) -> tuple[Path, int]:
     """Runs the candidates in turn, and says where the best is and which candidate it was."""
     ranks: list[tuple[tuple[float, str], Path, int]] = []
-    for number in range(priced.count):
-        which = number % len(priced.runs)
-        place = folder.path / folders.RUNS / f"{number + 1:03d}"
-        rank = _ran(place, priced.runs[which], draw=f"{folder.run}:{number + 1}")
+    for number in range(1, priced.count + 1):
+        which, place = (number - 1) % len(priced.runs), folders.run_place(folder.path, number)
+        begun = partial(folders.note_begun, folder.path, number)
+        rank = _ran(place, priced.runs[which], draw=f"{folder.run}:{number}", begun=begun)
         ranks += [(rank, place, which)] if rank else []
     if not ranks:
         raise TrainingDiverged(
@@ -173,16 +176,19 @@ def _seen_runs(folder: Folder, priced: Priced) -> tuple[Path, int]:
     return max(ranks)[1:]
 
 
-def _ran(place: Path, candidate: Candidate, *, draw: str) -> tuple[float, str] | None:
+def _ran(
+    place: Path, candidate: Candidate, *, draw: str, begun: Callable[[], None] = lambda: None
+) -> tuple[float, str] | None:
     """Runs, or goes on with, one run; its place in the order by which the best is chosen, or None where it diverged.
+
+    `begun` is told when its folder and ledger are there, before it releases anything.
 
     Guarantee: the order is total, and a function of what would be released: the score, then a hash of the model.
     """
     if not (place / folders.SUMMARY).exists():
         try:
-            history = run(
-                candidate.experiment, out=place, resume=(place / "experiment.toml").exists(), page=False, draw=draw
-            )
+            again, said = (place / "experiment.toml").exists(), {"page": False, "draw": draw}
+            history = run(candidate.experiment, out=place, resume=again, ready=lambda *_: begun(), **said)
         except TrainingDiverged:
             return None
         if history.ledger:

@@ -77,7 +77,8 @@ def read(path: Path) -> State | None:
         raise BadInput(
             f"{file} is damaged or can be read by others, and a search cannot go on without it ({error!s:.80})."
         ) from None
-    if not (picks and 0 <= state.done <= len(picks)):
+    known = (best is None) == (placed is None) and (best is None or 1 <= best <= state.done)
+    if not (known and picks and min(picks) >= 0 and 0 <= state.done <= len(picks)):
         raise BadInput(f"{file} is damaged, and a search cannot go on without it.")
     return state
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from dp_accounting import DpEvent
+from dp_accounting import DpEvent, SelfComposedDpEvent
 
 from tacit.build.parts import Parts, assemble
 from tacit.data.dataset import Dataset
@@ -63,6 +63,13 @@ def composed(candidates: Sequence[Candidate], dataset: Dataset, population: Popu
                 f" {first.label!r}: vary what costs nothing, such as a learning rate, a model or a rule."
             )
     return all_seen(runs, paid, law, delta=population.delta, accountant=accountant)
+
+
+def refuse_other_price(priced: Priced, parts: Parts) -> None:
+    """Refuses a run in which some client would release anything else, or more often, than what is charged. Raises BadInput."""
+    made = {name: SelfComposedDpEvent(event, times * priced.count) for name, (event, times) in _paid(parts).items()}
+    if made != priced.events:
+        raise BadInput("its clients would pay another price than that of the search: name their epsilons otherwise.")
 
 
 def _shares(at: Any, left: np.ndarray, count: int) -> np.ndarray:

@@ -6,10 +6,11 @@ import stat
 
 import pytest
 from engine.test_central import Stop, stop_after
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from trained import same_model
 
 import tacit
+from tacit.algorithms.central_dp import Summing
 from tacit.build.parts import build
 from tacit.engine import loop as loop_module
 from tacit.engine.folder import CHECKPOINT, Folder
@@ -100,7 +101,7 @@ def test_what_a_round_released_is_on_disk_and_closed_to_others_before_anybody_is
             raise Stop
         return real(*_, **__)
 
-    owner, name = (loop_module, "evaluate") if place == "evaluate" else (Folder, "log")
+    owner, name = (loop_module, "evaluating") if place == "evaluate" else (Folder, "log")
     real = getattr(owner, name)
     monkeypatch.setattr(owner, name, crash)
     with pytest.raises(Stop):
@@ -136,6 +137,72 @@ def test_a_checkpoint_that_went_back_is_refused_where_its_noise_would_be_used_fo
     (tmp_path / "run" / CHECKPOINT).write_bytes(newest)
     history = tacit.run(real, out=tmp_path / "run", resume=True, page=False)
     assert history.rounds[-1]["round"] == 8
+
+
+def test_a_checkpoint_that_went_back_by_the_last_round_alone_is_refused_too(tmp_path):
+    real, run = cyclic(run={"randomness": "os"}), tmp_path / "run"
+    with pytest.raises(Stop):
+        tacit.run(real, out=run, observe=stop_after(2), page=False)
+    old = (run / CHECKPOINT).read_bytes()
+    with pytest.raises(Stop):
+        tacit.run(real, out=run, resume=True, observe=stop_after(3), page=False)
+    (run / CHECKPOINT).write_bytes(old)  # round 3 is the last that was charged, and was told of
+    before, lines = charges(run), (run / "rounds.jsonl").read_bytes()
+    with pytest.raises(LedgerError, match=r"Round 3 was released, .* its noise has been used since"):
+        tacit.run(real, out=run, resume=True, page=False)
+    assert charges(run) == before
+    assert (run / "rounds.jsonl").read_bytes() == lines
+
+
+def test_what_a_repeated_turn_cost_is_in_the_epsilon_that_rounds_show(tmp_path, monkeypatch):
+    """Of two turns each, the second group had paid three, and the rounds showed what the first had."""
+    real = cyclic(train={"rounds": 8}, privacy={"noise_multiplier": 2.0, "epsilon": 50.0}, run={"randomness": "os"})
+    finish, calls = Summing.finish, []
+
+    def crash(self, derive):
+        calls.append(1)
+        if len(calls) == 2:  # paid, and not released
+            raise Stop
+        return finish(self, derive)
+
+    monkeypatch.setattr(Summing, "finish", crash)
+    with pytest.raises(Stop):
+        tacit.run(real, out=tmp_path, page=False)
+    history = tacit.run(real, out=tmp_path, resume=True, page=False)
+    event = build(real).plan.mechanism.event()
+    assert history.guarantee.epsilon_max == pytest.approx(price.epsilon(((event, 3),), delta=1e-5))
+    assert history.rounds[-1]["epsilon_tightest"] == pytest.approx(history.guarantee.epsilon_max)
+    assert history.rounds[1]["epsilon_tightest"] >= price.epsilon(((event, 2),), delta=1e-5) * (1 - 1e-9)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda kept: kept | {"memory.past": kept["memory.past"][:1]},  # of three rows
+        lambda kept: kept | {"memory.past": kept["memory.past"] * float("nan")},
+        lambda kept: {name: tensor for name, tensor in kept.items() if name != "memory.round"},
+    ],
+)
+def test_a_checkpoint_that_lacks_some_of_its_noise_is_refused_in_a_sentence_and_nobody_pays(tmp_path, damage):
+    with pytest.raises(Stop):
+        tacit.run(cyclic(), out=tmp_path, observe=stop_after(4), page=False)
+    before = charges(tmp_path)
+    save_file(damage(load_file(tmp_path / CHECKPOINT)), tmp_path / CHECKPOINT)
+    with pytest.raises(BadInput, match="missing or damaged"):
+        tacit.run(cyclic(), out=tmp_path, resume=True, page=False)
+    assert charges(tmp_path) == before
+
+
+@pytest.mark.parametrize("change", [{"clients_per_round": 2}, {"rounds": 11}])
+def test_a_run_whose_turns_were_edited_between_two_starts_is_refused(tmp_path, change):
+    fixed = {"privacy": {"noise_multiplier": 2.0, "bands": 3}}
+    with pytest.raises(Stop):
+        tacit.run(cyclic(**fixed), out=tmp_path, observe=stop_after(4), page=False)
+    before, edited = charges(tmp_path), cyclic(train=change, **fixed)
+    (tmp_path / "experiment.toml").write_text(edited.toml(), "utf-8")
+    with pytest.raises(BadInput, match=r"began with other turns|another factorisation"):
+        tacit.run(edited, out=tmp_path, resume=True, page=False)
+    assert charges(tmp_path) == before
 
 
 def test_a_checkpoint_that_went_back_repeats_the_very_same_bits_for_nothing_or_is_refused(tmp_path, monkeypatch):

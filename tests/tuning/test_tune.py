@@ -4,6 +4,7 @@ import json
 import shutil
 import sqlite3
 import stat
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
@@ -17,6 +18,7 @@ from tacit.privacy.ledger import before as ledgers
 from tacit.simulation.run import run as really_run
 from tacit.tuning import search, secret
 from tacit.tuning.folder import asked
+from tacit.tuning.price import hidden
 from tacit.tuning.search import price_of, tune
 
 CENTRAL = {
@@ -177,6 +179,10 @@ def test_a_state_that_others_could_read_or_change_is_refused(tmp_path, drawn, wa
     state.write_text(json.dumps(known | {"key": "0"}))  # other noise, under another name
     with pytest.raises(LedgerError, match="put them back"):
         tune(settings(), RATES, runs=3, out=tmp_path, resume=True)
+    for edited in ({"best": 99, "done": 3, "rank": [1.0, "a"]}, {"best": 1, "done": 1, "rank": None}):
+        state.write_text(json.dumps(known | edited))
+        with pytest.raises(BadInput, match="damaged"):
+            tune(settings(), RATES, runs=3, out=tmp_path, resume=True)
 
 
 def test_every_run_has_noise_and_cohorts_of_its_own_although_one_seed_is_given(tmp_path, drawn, watched):
@@ -282,6 +288,9 @@ def test_ties_are_broken_by_what_would_be_released_and_never_by_the_order_of_run
         ({"audit": {"canaries": 10}}, RATES, r"\[audit\]"),
         ({"run": {"writers": ["tensorboard"]}}, RATES, "run.writers"),
         ({"train": {"sampler": "fixed"}, "privacy": {"accountant": "rdp"}}, RATES, "fixed size"),
+        ({"train": {"sampler": "cyclic"}}, RATES, "cohorts are public"),
+        ({}, {"train.sampler": ["poisson", "cyclic"]}, "cohorts are public"),
+        ({"privacy": {"accountant": "rdp"}}, {"train.sampler": ["poisson", "fixed"]}, "fixed size"),
         ({"privacy": {"epsilon": float("inf")} | SIZED}, RATES, "noise_multiplier"),
         ({}, {}, "Nothing is varied"),
         ({}, {"data.clients": [3, 4]}, "cannot vary data.clients"),
@@ -296,6 +305,21 @@ def test_what_cannot_be_searched_is_refused_in_a_sentence(tmp_path, changes, var
     with pytest.raises(BadInput, match=sentence):
         tune(settings(**changes), vary, runs=3, out=tmp_path / "s")
     assert not (tmp_path / "s").exists()
+
+
+def test_a_run_that_releases_anything_else_than_what_was_priced_is_refused_before_anything_is_charged(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(search, "hidden", lambda grid, *how: replace(hidden(grid, *how), runs=tuple(map(cyclic, grid))))
+    with pytest.raises(BadInput, match="no price is known for the best of such runs"):
+        tune(settings(), RATES, runs=4, out=tmp_path / "search")
+    assert not (tmp_path / "search").exists()
+
+
+def cyclic(candidate):
+    """A candidate whose cohorts are public, as nothing before a run's own plan knows."""
+    values = settings(train={"sampler": "cyclic", "rounds": 3})
+    return replace(candidate, experiment=tacit.Experiment(**values))
 
 
 def test_a_search_without_a_public_score_is_refused(tmp_path):
@@ -359,6 +383,25 @@ def _of_run(path, name):
     with sqlite3.connect(path / "runs" / "001" / "ledger.db") as db:
         query = "SELECT text FROM charges JOIN events ON events.id = charges.event WHERE client = ?"
         return price.compose([(price.from_text(text), 1) for (text,) in db.execute(query, (name,))])
+
+
+def test_a_run_that_was_seen_is_never_released_again_where_its_folder_is_gone(tmp_path, watched):
+    watched.stop_at = 1
+    with pytest.raises(KeyboardInterrupt):
+        tune(local(run={"workers": 1, "randomness": "os"}), RATES, runs=2, out=tmp_path / "search")
+    watched.stop_at = None
+    shutil.rmtree(tmp_path / "search" / "runs" / "001")
+    for lost in ("001", "runs"):
+        with pytest.raises(LedgerError, match="is gone"):
+            search_on(tmp_path / "search")
+        assert not (tmp_path / "search" / "runs" / "001").exists()
+        (tmp_path / "search" / "begun.json").unlink(missing_ok=lost == "runs")
+    assert len(watched) == 1
+
+
+def search_on(path):
+    values, vary, runs, shape = asked(path)
+    return tune(values, vary, runs=runs, shape=shape, out=path, resume=True)
 
 
 def test_runs_that_are_all_seen_have_one_price(tmp_path):

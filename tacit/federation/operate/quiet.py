@@ -7,6 +7,7 @@ ledger. So neither whether a site makes own models nor how long its rows take it
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -67,7 +68,10 @@ class Quiet:
 
     def _end(self) -> None:
         if self._child is not None:
-            self._child.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(
+                    self._child.pid, signal.SIGKILL
+                )  # a model's code may have begun others: all are in its session
             self._child.wait()
             self._child = None
 

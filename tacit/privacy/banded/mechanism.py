@@ -11,6 +11,7 @@ after the other (sqrt(k) / z - GDP), and it does not matter that everybody knows
 """
 
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 import dp_accounting
 import numpy as np
@@ -18,6 +19,7 @@ import torch
 from dp_accounting import DpEvent
 
 from tacit import check
+from tacit.digest import mark
 from tacit.errors import BadInput
 from tacit.privacy.banded.factorisation import Banded
 from tacit.privacy.clip import bound, row_scales
@@ -25,7 +27,11 @@ from tacit.privacy.mechanism import NoiseState
 from tacit.random import Stream
 from tacit.types import Bounded, Private
 
-ROUND, PAST, STRATEGY = "round", "past", "strategy"
+ROUND, PAST, STRATEGY, TURNS = "round", "past", "strategy", "turns"
+DAMAGED = (
+    "Some of the noise that this run goes on with is missing or damaged: put its newest checkpoint back, or start anew with"
+    " --force, which keeps the old files."
+)
 
 
 @dataclass(frozen=True)
@@ -33,8 +39,8 @@ class BandedGaussian:
     """In round t: sum the vectors of norm at most S of the clients in group t mod `cycle`, add S z times row t of C^-1 w.
 
     `groups` has every client's group. The state holds the round, the last b - 1 rows of the noise (over S z and its column's norm),
-    newest first, and the coefficients that they were made with. It is as secret as a single update: whoever has it can take the
-    noise off a model.
+    newest first, the coefficients that they were made with, and a mark of whose turn is when. It is as secret as a single update:
+    whoever has it can take the noise off a model.
 
     Guarantee: every turn of a client costs `event()`, whatever the vectors are and even if they depend on what was released.
 
@@ -93,7 +99,17 @@ class BandedGaussian:
 
     def init(self) -> NoiseState:
         """Before round 0; there is no noise yet."""
-        return {ROUND: torch.tensor(0), STRATEGY: torch.tensor(self.strategy.coefficients, dtype=torch.float64)}
+        coefficients = torch.tensor(self.strategy.coefficients, dtype=torch.float64)
+        return {
+            ROUND: torch.tensor(0),
+            STRATEGY: coefficients,
+            TURNS: torch.tensor(list(self._schedule), dtype=torch.uint8),
+        }
+
+    @property
+    def _schedule(self) -> bytes:
+        """Whose turn each round is, marked: noise that has begun with one schedule hides nobody of another."""
+        return _marked(self.groups, self.cycle, self.strategy.rounds)
 
     def sample(self, state: NoiseState, stream: Stream, size: int) -> tuple[NoiseState, np.ndarray]:
         """The clients whose turn it is; no chance. Raises BadInput for another number of clients than was priced."""
@@ -120,27 +136,38 @@ class BandedGaussian:
             )
         t, c, total = self.round_of(state), self.strategy.coefficients, bounded.vector
         past = state[PAST] if t and len(c) > 1 else total.new_zeros(0, total.numel())
+        if past.shape[1] != total.numel():
+            raise BadInput(DAMAGED)
         y = stream.normal_like(total).flatten()  # y_t = w_t - sum c_j y_(t-j), as c_0 is 1
         for row, own in zip(past, c[1:], strict=False):
             y = y.sub(row, alpha=own)
         scale = self.noise_multiplier * self.clip * self.strategy.norm(t)
         noised = total.add(y.view_as(total), alpha=scale)
-        kept = {ROUND: torch.tensor(t + 1), STRATEGY: state[STRATEGY]}
+        kept = {ROUND: torch.tensor(t + 1), STRATEGY: state[STRATEGY], TURNS: state[TURNS]}
         if t + 1 < self.strategy.rounds and len(c) > 1:
             kept[PAST] = torch.cat([y[None], past[: len(c) - 2]])
         return kept, Private(noised, self.noise_multiplier * self.clip * float(self.strategy.stds()[t]))
 
     def round_of(self, state: NoiseState) -> int:
         """The round that comes next by the noise's own count. Raises BadInput where this noise cannot go on from the state."""
-        t = int(state[ROUND])
+        if not {ROUND, STRATEGY} <= set(state):
+            raise BadInput(DAMAGED)
+        t, bands = int(state[ROUND]), self.strategy.bands
         if t >= self.strategy.rounds:
             raise BadInput(f"This noise is made for {self.strategy.rounds} rounds, and all of them have been released.")
-        if state[STRATEGY].tolist() != list(self.strategy.coefficients) or (
-            self.strategy.bands > 1 and t and PAST not in state
-        ):
+        if state[STRATEGY].tolist() != list(self.strategy.coefficients) or (bands > 1 and t and PAST not in state):
             raise BadInput(
                 "This run's noise began with another factorisation, and cannot go on with this one: resume it with the version of"
                 " Tacit and of scipy that it began with, or start anew with --force, which keeps the old files."
+            )
+        rows = state[PAST].shape[0] if PAST in state and state[PAST].dim() == 2 else 0
+        if t < 0 or rows != min(t, bands - 1) or (rows and not bool(torch.isfinite(state[PAST]).all())):
+            raise BadInput(DAMAGED)
+        if TURNS not in state or bytes(state[TURNS].tolist()) != self._schedule:
+            raise BadInput(
+                "This run's noise began with other turns, in which clients may have taken part that would now be asked again too"
+                " soon: put clients, rounds and train.clients_per_round back as they were, or start anew with --force, which"
+                " keeps the old files."
             )
         return t
 
@@ -151,3 +178,8 @@ class BandedGaussian:
     def event(self) -> DpEvent:
         """The price of one turn for the client whose turn it is: one Gaussian release, charged before the first of its b rounds."""
         return dp_accounting.GaussianDpEvent(self.noise_multiplier)
+
+
+@lru_cache(maxsize=4)
+def _marked(groups: tuple[int, ...], cycle: int, rounds: int) -> bytes:
+    return bytes.fromhex(mark("turns", np.array(groups, dtype=np.int64).tobytes(), repr((cycle, rounds))))

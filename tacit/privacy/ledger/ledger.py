@@ -263,7 +263,6 @@ class Ledger(RunView):
             last = self._db.execute("SELECT number, chain FROM batches ORDER BY number DESC LIMIT 1").fetchone()
             self._db.execute("COMMIT")
             self._conditions.clear()
-            self._version = self._data_version()
             for mark in self._marks if last else ():
                 witness.write(mark, *last)
             done = True

@@ -121,6 +121,12 @@ class RunView:
         """The clients that were ever charged by themselves, in whatever run."""
         return {client for (client,) in self._db.execute("SELECT DISTINCT client FROM seals") if client != ALL}
 
+    def charged_most(self) -> str | None:
+        """Whom this run has charged by itself most often; None before its first such charge."""
+        query = "SELECT client FROM charges WHERE run = ? AND round >= 0 GROUP BY client ORDER BY COUNT(*) DESC LIMIT 1"
+        row = self._db.execute(query, (self.run,)).fetchone()
+        return row[0] if row else None
+
     def charged_before(self, round: int, attempt: str) -> bool:
         """Whether another attempt at a round of this run was charged: another release of it may have been seen."""
         return bool(self._attempts(round) - {attempt})

@@ -4,9 +4,13 @@ import json
 import os
 import re
 import shutil
+import signal
 import sqlite3
+import subprocess
+import sys
 import time
 from dataclasses import asdict
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -455,3 +459,21 @@ def test_settings_of_a_site_are_read_with_its_own_models(hospital):
     assert wanted(read_settings(hospital())).strength == 0.0001
     assert wanted({"name": "north"}).kind is None
     assert unpack(sent(torch.zeros(2))).tensors["params"].shape == (2,)
+
+
+def test_whatever_a_process_of_the_quiet_has_begun_ends_with_it(tmp_path):
+    """A model's code may start processes of its own; they went on beside the answer."""
+    waiting = Quiet(tmp_path)
+    text = "import subprocess, sys, time; print(subprocess.Popen(['sleep', '60'], stdout=2).pid, flush=True); time.sleep(60)"
+    waiting._child = subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, start_new_session=True)
+    with waiting._child.stdout as told:
+        begun = int(told.readline())
+    waiting.broken(lambda: None)
+    for _ in range(100):
+        status = Path(f"/proc/{begun}/stat")
+        if not status.exists() or status.read_text().rpartition(")")[2].split()[0] == "Z":
+            break
+        time.sleep(0.05)
+    else:
+        os.kill(begun, signal.SIGKILL)
+        pytest.fail("it goes on")

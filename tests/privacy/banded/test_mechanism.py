@@ -124,7 +124,7 @@ def test_the_state_has_one_row_less_than_bands_and_none_after_the_last_round():
         state, _ = MECHANISM.noise(state, stream, Bounded(torch.zeros(5), CLIP))
         if t + 1 < ROUNDS:
             assert len(state["past"]) == min(t + 1, CYCLE - 1)
-    assert set(state) == {"round", "strategy"}  # a folder that is passed on afterwards holds no noise
+    assert set(state) == {"round", "strategy", "turns"}  # a folder that is passed on afterwards holds no noise
     with pytest.raises(BadInput, match="made for 11 rounds, and all of them have been released"):
         MECHANISM.noise(state, stream, Bounded(torch.zeros(5), CLIP))
 

@@ -136,6 +136,23 @@ def test_two_runs_at_once_never_overspend_together(tmp_path):
     assert books[0].spent(c) <= c.budget.epsilon
 
 
+def test_what_another_run_seals_just_after_a_charge_is_known_to_the_next_one(tmp_path):
+    """The state of the file was taken for known after the commit, with what somebody else had written by then."""
+    one, other = ledger(tmp_path, run="one", delta=1e-5), ledger(tmp_path, run="other", delta=1e-5)
+    one.read(["a", "b"])  # as a round reads ahead: b has all of its budget
+
+    class Between(list):
+        def clear(self):  # what the ledger does first of all when the charge is on disk
+            assert pay(other, 0, client("b"))
+            super().clear()
+
+    one._conditions = Between()
+    assert pay(one, 0, client("a"))
+    one._conditions = []
+    assert not pay(one, 1, client("b"))  # its delta is spent
+    assert one.before("b", "record").delta == 1e-5
+
+
 def test_record_and_client_charges_are_never_added_or_counted_together(tmp_path):
     record, whole = ledger(tmp_path, run="one"), ledger(tmp_path, run="two")
     pay(record, 0, client(unit="record"))
