@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: setup demo test test-faults fuzz check docs bench clean
+.PHONY: setup demo test test-faults fuzz package check docs bench clean
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
@@ -32,6 +32,9 @@ MESSAGES ?= 100000
 fuzz: setup  # mutated messages to a site and to a server
 	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python -m redteam.fuzz site --count $(MESSAGES)
 	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python -m redteam.fuzz server --count $(MESSAGES)
+
+package: setup  # builds the wheel and the sdist, and runs the one without the repository
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m package tests/test_package.py
 
 check: setup
 	$(BIN)/ruff format --check .

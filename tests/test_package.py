@@ -39,6 +39,7 @@ def built(tmp_path_factory):
     return out / wheel, out / source
 
 
+@pytest.mark.package
 def test_a_wheel_has_every_module_experiment_and_page_and_says_that_it_is_typed(built):
     names = set(zipfile.ZipFile(built[0]).namelist())
     wanted = [
@@ -49,12 +50,14 @@ def test_a_wheel_has_every_module_experiment_and_page_and_says_that_it_is_typed(
     assert not [name for name in names if not name.startswith("tacit")]
 
 
+@pytest.mark.package
 def test_an_sdist_holds_what_a_wheel_is_built_from(built):
     with tarfile.open(built[1]) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {"pyproject.toml", "README.md", "LICENSE", "tacit/__init__.py", "tacit/report/html/page.html"} <= names
 
 
+@pytest.mark.package
 def test_the_wheel_alone_runs_an_experiment(built, tmp_path):
     place = tmp_path / "site"
     zipfile.ZipFile(built[0]).extractall(place)
@@ -71,6 +74,7 @@ def test_the_wheel_alone_runs_an_experiment(built, tmp_path):
     assert {"summary.json", "report.html", "ledger.db"} <= set(found)
 
 
+@pytest.mark.package
 def test_every_room_but_flowers_is_imported_where_there_is_no_fcntl(tmp_path):
     names = [
         ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
