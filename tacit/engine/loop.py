@@ -47,8 +47,7 @@ def loop(parts: Parts, ledger: Ledger | None, folder: Folder, trainer: Trainer, 
     )  # a metric that is not there, or that the test rows cannot tell, is refused before anybody pays
     if parts.plan.once and first < parts.experiment.train.rounds:
         algorithm.collect(state, round=first)  # a state that its noise cannot go on from is refused before anybody pays
-    told = first in folder.logged()  # the checkpoint after a round comes before its line in the log
-    _open_round(parts, ledger, state, first, told=told)  # before anything of the folder is dropped: it may refuse
+    _open_round(parts, ledger, state, first)  # before anything of the folder is dropped: it may refuse
     folder.rounds(before=first)
     with Checkpoints(folder, state.params.device, once=parts.plan.once) as checkpoints:
         return _rounds(parts, ledger, folder, trainer, observe, state, first, checkpoints)
@@ -85,6 +84,8 @@ def _rounds(
         state = averaged(state, before, rate=train.averaging, round=r)
         if parts.plan.once:  # on disk before anybody is told of it: what is repeated after a crash was never released
             checkpoints.write(state, round=r + 1)
+            if ledger is not None:
+                ledger.release(released(r), state_mark(state))
         keep_sight(parts, folder, r, cohort, traffic.info, info)
         watch.lap("server")
         evaluated, moved = evaluating(parts, state.result), state.params - before.params
@@ -114,14 +115,19 @@ def _restored(folder: Folder, parts: Parts) -> tuple[State, int] | None:
     return found and (found[0].to(parts.params.device), found[1])
 
 
-def _refuse_older(parts: Parts, ledger: Ledger, round: int, *, told: bool) -> None:
-    """Refuses to release a round again where it was told of, or later ones were paid for, unless it is the very same bits.
+def released(round: int) -> str:
+    """Under which name the ledger knows that a round was released."""
+    return f"round {round}"
+
+
+def _refuse_older(parts: Parts, ledger: Ledger, round: int) -> None:
+    """Refuses to release a round again that was released, or after which others were paid for, unless it is the very same bits.
 
     Two releases of a round have the noise of the rounds before it in common, whose clients pay once.
 
     Raises: LedgerError where the round was released before, and not in a way that can be repeated.
     """
-    if (ledger.ahead or told) and (parts.elsewhere or parts.nonce or not ledger.again):
+    if (ledger.ahead or ledger.released(released(round))) and (parts.elsewhere or parts.nonce or not ledger.again):
         known = (
             f"The ledger {ledger.path} was charged for rounds after {round}"
             if ledger.ahead
@@ -143,10 +149,10 @@ def _refuse_diverged(measured: dict[str, float], state: State, round: int) -> No
         )
 
 
-def _open_round(parts: Parts, ledger: Ledger | None, state: State, round: int, *, told: bool = False) -> Derive:
+def _open_round(parts: Parts, ledger: Ledger | None, state: State, round: int) -> Derive:
     """Tells the ledger which release is to be paid for; the server's randomness in the state that the round starts from.
 
-    `told` says that the round is in the log already. Raises: LedgerError as `_refuse_older`.
+    Raises: LedgerError as `_refuse_older`.
     """
     numbered = parts.algorithm.numbered or parts.experiment.train.schedule is not None
     if parts.nonce and not parts.elsewhere:  # no other start has these keys, and in this one a round happens once
@@ -156,7 +162,7 @@ def _open_round(parts: Parts, ledger: Ledger | None, state: State, round: int, *
     if ledger is not None:
         ledger.open_round(round, parts.releases.attempt(begins))
         if parts.plan.once:
-            _refuse_older(parts, ledger, round, told=told)
+            _refuse_older(parts, ledger, round)
     return parts.releases.server(begins)
 
 

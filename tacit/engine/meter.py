@@ -142,7 +142,8 @@ class Meter:
         bound = before + self._epsilon(client, price.compose([*spent, (event, ahead)]))
         if self._beside is not None and spent and not ahead:
             coming = (client.budget, price.compose([*spent, (event, self._stride)]))
-            self._coming.setdefault(coming, self._beside.submit(self._priced, *coming))
+            if coming not in self._coming:
+                self._coming[coming] = self._beside.submit(self._priced, *coming)
         return bound if bound <= client.budget.epsilon else before + self._epsilon(client, spent)
 
     def _epsilon(self, client: Client, composition: price.Composition) -> float:

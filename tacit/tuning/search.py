@@ -137,6 +137,7 @@ def _searched(folder: Folder, parts: Parts, priced: Priced, assumes: list[str]) 
         told = words.summary(
             found, settings=priced.runs[which].varied, priced=priced, guarantee=replace(guarantee, also=also)
         )
+        ledger.release("search", _hash(best, priced.runs[which]))
         folders.publish(folder.path, best, told)
         secret.forget(folder.path)
         return told
@@ -195,5 +196,9 @@ def _ran(
             history.ledger.close()
     found = json.loads((place / folders.SUMMARY).read_text("utf-8"))
     score, better = found[f"test_{found['metric']}"], found["metrics"][found["metric"]]["better"]
-    model = hashlib.blake2b((place / "model.safetensors").read_bytes() + candidate.label.encode()).hexdigest()
-    return (score if better == "higher" else -score), model
+    return (score if better == "higher" else -score), _hash(place, candidate)
+
+
+def _hash(place: Path, candidate: Candidate) -> str:
+    """What would be released, by its hash."""
+    return hashlib.blake2b((place / "model.safetensors").read_bytes() + candidate.label.encode()).hexdigest()

@@ -53,7 +53,7 @@ def site_findings(folder: Path, *, experiment: Experiment | None) -> Iterator[Fi
             refuse_beyond(limits, experiment)
         paid = _spent(folder, limits)
     except TacitError as error:
-        yield Finding(f"{folder.name}: {error}", wrong=True)
+        yield Finding(f"{folder.resolve().name}: {error}", wrong=True)
         return
     accepted = f", accepts {digest(experiment)[:12]}" if experiment is not None else ""
     name, budget = settings["name"], f"epsilon {limits.epsilon:g}, delta {limits.delta:g} per {limits.unit}"

@@ -1,4 +1,4 @@
-"""What a ledger must not contradict before it is charged: which cohorts were drawn for which rows."""
+"""What a ledger must not contradict: which cohorts were drawn for which rows, and which vector a charge stands for."""
 
 import sqlite3
 from dataclasses import dataclass
@@ -22,6 +22,37 @@ class Condition(Protocol):
     def note(self, db: sqlite3.Connection) -> None:
         """Writes it down, within the transaction of a charge. Doing so twice changes nothing."""
         ...
+
+
+@dataclass(frozen=True)
+class Released:
+    """That one charge stands for one vector: what was released under a name of a run, by the vector's `digest`."""
+
+    run: str
+    what: str
+    digest: str
+
+    @property
+    def key(self) -> str:
+        """Under which it is noted, beside the cohorts."""
+        return f"released {self.run} {self.what}"
+
+    def known(self, db: sqlite3.Connection) -> str | None:
+        """The digest of what was released under this name; None for nothing."""
+        found = db.execute("SELECT digest FROM draws WHERE key = ?", (self.key,)).fetchone()
+        return found[0] if found else None
+
+    def refuse(self, db: sqlite3.Connection, path: Path) -> None:
+        """Raises LedgerError where another vector was released under this name."""
+        if self.known(db) not in (None, self.digest):
+            raise LedgerError(
+                f"The ledger {path} knows that this {self.what} was released, as something else, for the one charge that stands for"
+                " it: a copy of the folder went on before. Nothing was released."
+            )
+
+    def note(self, db: sqlite3.Connection) -> None:
+        """Notes what is released."""
+        db.execute("INSERT OR IGNORE INTO draws VALUES (?, ?)", (self.key, self.digest))
 
 
 @dataclass(frozen=True)

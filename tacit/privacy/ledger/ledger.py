@@ -24,7 +24,7 @@ from dp_accounting import DpEvent
 from tacit.errors import AnsweredOnce, LedgerError
 from tacit.privacy.accounting import price
 from tacit.privacy.ledger import witness
-from tacit.privacy.ledger.conditions import Condition
+from tacit.privacy.ledger.conditions import Condition, Released
 from tacit.privacy.ledger.filter import NOTHING_ASKED, Asked, text_of
 from tacit.privacy.ledger.sealing import Limits, Sealing
 from tacit.privacy.ledger.tables import ALL, EVERYBODY, QUERY, now
@@ -106,6 +106,20 @@ class Ledger(RunView):
     def again(self) -> bool:
         """Whether the open round was charged under this very attempt."""
         return self._again
+
+    def release(self, what: str, digest: str) -> None:
+        """Notes, on disk, which vector is about to be released under a name of this run, where that may happen once.
+
+        Raises: LedgerError where it was another one before, in whichever copy of the run's folder; then nothing may be released.
+        """
+        condition = Released(self.run, what, digest)
+        with self._charging():
+            condition.refuse(self._db, self.path)
+            condition.note(self._db)
+
+    def released(self, what: str) -> bool:
+        """Whether something was released under a name of this run."""
+        return Released(self.run, what, "").known(self._db) is not None
 
     def admit(self, clients: Sequence[Client], cost: Cost, *, hint: int = 1) -> list[Client]:
         """Charges every client that can pay for the open round, and returns those, in the order given.
