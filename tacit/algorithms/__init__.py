@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from dp_accounting import DpEvent
 
+from tacit.algorithms.mean_regularised import MeanRegularised
 from tacit.algorithms.scaffold import Scaffold, correction_of
 from tacit.random import Derive
 from tacit.rules import Crowd, Layout, Rule
@@ -23,6 +24,7 @@ from tacit.types import Client, Message, State
 
 MOST_TEXT = 500  # characters of a refusal
 ROUND = "round"  # the fact that `in_round` adds
+Control = Scaffold | MeanRegularised  # what the server keeps for every client, and tells those of a round
 
 
 class Collecting(Protocol):
@@ -104,7 +106,7 @@ class Server:
     crowd: Crowd
     optimizer: ServerOptimizer = field(default_factory=Sgd)
     schedule: Schedule = CONSTANT
-    control: Scaffold | None = None
+    control: Control | None = None
 
     def init(self, params: torch.Tensor) -> State:
         """The state before the first round."""
@@ -170,12 +172,18 @@ def in_round(received: Message, round: int) -> Message:
     return replace(received, facts=received.facts | {ROUND: round})
 
 
-def told(local: Any, received: Message, client: Client, control: Scaffold | None = None) -> Any:
+def told(local: Any, received: Message, client: Client, control: Control | None = None) -> Any:
     """Local training as it is in the round of a message (`in_round`); somebody else's is left as it is."""
     if not isinstance(local, Told):
         return local
     round: Any = received.facts.get(ROUND)  # a constant rate needs none
-    return local.told(round, correction_of(received, client) if control else None)
+    return local.told(round, control.correction(correction_of(received, client)) if control else None)
+
+
+def start_of(received: Message, client: Client, control: Control | None = None) -> torch.Tensor:
+    """The parameters that a client's round begins with: the common model's, or its own where it keeps one (MR-MTL)."""
+    params = received.tensors["params"]
+    return control.start(params, correction_of(received, client)) if control else params
 
 
 def rule_of(algorithm: Algorithm) -> Rule | None:

@@ -69,12 +69,12 @@ def means(
         except BadOpening as error:
             dropped = True
             refused[f"the sum of group {name}"] = (
-                f"the sum of round {round} is not known: {error}; the round is dropped"
+                f"the sum of round {round + 1} is not known: {error}; the round is dropped"
             )
         except OUT_OF_RANGE:
             dropped = True
             refused[f"the sum of group {name}"] = (
-                f"the sum of round {round} is out of range: a report did not keep to the grid; the round is dropped, one of"
+                f"the sum of round {round + 1} is out of range: a report did not keep to the grid; the round is dropped, one of"
                 f" {', '.join(reports.clients)}"
             )
         if reports.opened:

@@ -112,7 +112,7 @@ class CentralDP:
         if not self.groups:
             return Summing(self, state, mechanism, torch.zeros_like(state.params), self.weights)
         if (turn := cast(TurnMechanism, mechanism).round_of(state.memory)) != round:
-            raise BadInput(f"The noise is that of round {turn}, and this is round {round}.")
+            raise BadInput(f"The noise is that of round {turn + 1}, and this is round {round + 1}.")
         return Summing(self, state, mechanism, torch.zeros_like(state.params), self.groups[round % len(self.groups)])
 
 

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import torch
 
-from tacit.algorithms import Combining, Server, told
+from tacit.algorithms import Combining, Server, start_of, told
 from tacit.random import Derive
 from tacit.train.attempt import Local
 from tacit.train.workspace import Trained, Workspace
@@ -40,7 +40,8 @@ class FedAvg:
     def train(self, work: Workspace, received: Message, client: Client, derive: Derive) -> Trained:
         """SGD on the client's rows. Raises: what training raises, by the client's name."""
         local = told(self.local, received, client, self.server.control)
-        return local(work, received.tensors["params"], client, derive("train"))  # ClientUpdate(k, w)
+        theta = start_of(received, client, self.server.control)
+        return local(work, theta, client, derive("train"))  # ClientUpdate(k, w)
 
     def release(self, trained: Trained, client: Client, received: Message) -> Message:
         """The difference as it is, and the number of examples it weighs by."""

@@ -1,6 +1,6 @@
 """Local DP: Algorithm 2 of Naseri, Hayes, De Cristofaro 2022 (arXiv:2009.03561). Each participant runs DP-SGD.
 
-Guarantee: record level, add or remove one record of one client; or client level, all of one client's data against none.
+Guarantee: record level, add or remove one record of one client; or client level, empty one client.
 Against the server and everybody who sees updates or models. Choosing participants at random earns no amplification here:
 the server sees who takes part.
 """
@@ -12,7 +12,7 @@ from typing import ClassVar
 import torch
 from dp_accounting import DpEvent
 
-from tacit.algorithms import Combining, Server, told
+from tacit.algorithms import Combining, Server, start_of, told
 from tacit.privacy.mechanism import TrainingMechanism
 from tacit.random import Derive
 from tacit.train.workspace import Trained, Workspace
@@ -48,7 +48,7 @@ class LocalDP:
 
     def train(self, work: Workspace, received: Message, client: Client, derive: Derive) -> Trained:  # lines 6, 8-15
         """Noised local training: what it returns carries its noise."""
-        theta, mechanism = received.tensors["params"], self.mechanism(client)
+        theta, mechanism = start_of(received, client, self.server.control), self.mechanism(client)
         local = told(self.local, received, client, self.server.control)
         return local(work, theta, client, mechanism, stream=derive("train"))
 

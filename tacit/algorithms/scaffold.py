@@ -45,6 +45,14 @@ class Scaffold:
         tensors = message.tensors | {CORRECTION: controls["c"] - controls["clients"][places]}
         return replace(message, tensors=tensors, facts=message.facts | {CORRECTED: [client.id for client in cohort]})
 
+    def start(self, x: torch.Tensor, correction: torch.Tensor) -> torch.Tensor:
+        """A client's round begins with the model that it is sent."""
+        return x
+
+    def correction(self, correction: torch.Tensor) -> torch.Tensor:
+        """What a step is moved by: c - c_i, as it was told."""
+        return correction
+
     def own(self, controls: Controls, message: Message, *, round: int, share: float) -> dict[int, torch.Tensor]:
         """Line 12, option II, of who sent the message: its place and its c_i+ = c_i - c + (x - y_i) / (K eta_l)."""
         if "update" not in message.tensors:

@@ -5,7 +5,10 @@ import torch.nn.functional as F
 
 
 def binary_cross_entropy(
-    outputs: torch.Tensor, targets: torch.Tensor, *, class_weights: tuple[float, ...] | None = None
+    outputs: torch.Tensor,
+    targets: torch.Tensor,
+    *,
+    class_weights: tuple[float, ...] | None = None,  # public numbers, one for each class; nothing: all weigh the same
 ) -> torch.Tensor:
     """The mean over labels of -log sigmoid(o) where the label holds, else -log sigmoid(-o).
 

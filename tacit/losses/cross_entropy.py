@@ -5,7 +5,10 @@ import torch.nn.functional as F
 
 
 def cross_entropy(
-    outputs: torch.Tensor, targets: torch.Tensor, *, class_weights: tuple[float, ...] | None = None
+    outputs: torch.Tensor,
+    targets: torch.Tensor,
+    *,
+    class_weights: tuple[float, ...] | None = None,  # public numbers, one for each class; nothing: all weigh the same
 ) -> torch.Tensor:
     """-w_y log softmax(outputs)_y. An example with several targets counts their mean. `class_weights` are public numbers.
 

@@ -4,7 +4,12 @@ import torch
 import torch.nn.functional as F
 
 
-def huber(outputs: torch.Tensor, targets: torch.Tensor, *, beyond: float = 1.0) -> torch.Tensor:
+def huber(
+    outputs: torch.Tensor,
+    targets: torch.Tensor,
+    *,
+    beyond: float = 1.0,  # the error from which the loss goes on straight
+) -> torch.Tensor:
     """The mean over an example's numbers of e^2 / 2 where |e| <= beyond, else beyond (|e| - beyond / 2).
 
     >>> huber(torch.zeros(2, 1), torch.tensor([1.0, 3.0]))

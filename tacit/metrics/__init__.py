@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol, cast
 import numpy as np
 
 from tacit import plugin
-from tacit.errors import BadInput
+from tacit.errors import BadInput, Unmeasured
 from tacit.metrics import _resample
 from tacit.metrics._answers import Answers as Answers
 
@@ -88,11 +88,14 @@ def is_share(key: str) -> bool:
 
 
 def measure(metric: Metric, answers: Answers, *, name: str) -> float:
-    """A metric's number. Raises BadInput, whatever the metric raises, where the test rows cannot tell: it is finite or refused."""
-    with plugin.guarded(f"metric.choose = {name!r} cannot be computed on these test rows"):
-        value = float(metric(answers))
+    """A metric's number. Raises Unmeasured, whatever the metric raises, where the rows cannot tell: it is finite or refused."""
+    try:
+        with plugin.guarded(f"metric.choose = {name!r} cannot be computed on these test rows"):
+            value = float(metric(answers))
+    except BadInput as error:
+        raise Unmeasured(str(error)) from error
     if not math.isfinite(value):
-        raise BadInput(f"metric.choose = {name!r} gave {value} on these test rows: choose another.")
+        raise Unmeasured(f"metric.choose = {name!r} gave {value} on these test rows: choose another.")
     return value
 
 

@@ -15,6 +15,7 @@ class accuracy:
         return float(_right(answers).mean())
 
     def resampled(self, answers: Answers, counts: np.ndarray) -> np.ndarray:
+        """The metric of every draw of rows, `counts` saying how often each row is in it."""
         return means(_right(answers), counts)
 
     def interval(self, answers: Answers) -> list[float] | None:

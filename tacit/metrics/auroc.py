@@ -20,6 +20,7 @@ class auroc:
         return float(roc_auc_score(holds, scores, average="macro"))
 
     def resampled(self, answers: Answers, counts: np.ndarray) -> np.ndarray:
+        """The metric of every draw of rows, `counts` saying how often each row is in it."""
         holds, scores = columns(answers)
         return np.mean([_area(*ranked(scores[:, k], holds[:, k], counts)) for k in range(holds.shape[1])], axis=0)
 

@@ -21,6 +21,7 @@ class average_precision:
         return float(np.mean([average_precision_score(holds[:, k], scores[:, k]) for k in range(holds.shape[1])]))
 
     def resampled(self, answers: Answers, counts: np.ndarray) -> np.ndarray:
+        """The metric of every draw of rows, `counts` saying how often each row is in it."""
         holds, scores = columns(answers)
         return np.mean([_area(*ranked(scores[:, k], holds[:, k], counts)) for k in range(holds.shape[1])], axis=0)
 

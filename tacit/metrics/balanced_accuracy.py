@@ -17,6 +17,7 @@ class balanced_accuracy:
         return float(recall_score(answers.targets, answers.labels, labels=present, average="macro", zero_division=0))  # pyright: ignore[reportArgumentType]
 
     def resampled(self, answers: Answers, counts: np.ndarray) -> np.ndarray:
+        """The metric of every draw of rows, `counts` saying how often each row is in it."""
         holds = one_hot(answers.targets, len(answers.classes))
         right = holds & (answers.labels == answers.targets)[:, None]
         drawn = sums(holds, counts)

@@ -15,6 +15,7 @@ class brier:
         return float(_errors(answers).mean(dtype=np.float64))
 
     def resampled(self, answers: Answers, counts: np.ndarray) -> np.ndarray:
+        """The metric of every draw of rows, `counts` saying how often each row is in it."""
         return means(_errors(answers), counts)
 
 

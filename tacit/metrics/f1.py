@@ -18,6 +18,7 @@ class f1:
         return float(f1_score(answers.targets, answers.labels, zero_division=0.0, **how))  # pyright: ignore[reportArgumentType]
 
     def resampled(self, answers: Answers, counts: np.ndarray) -> np.ndarray:
+        """The metric of every draw of rows, `counts` saying how often each row is in it."""
         each = _by_class(answers, counts)
         return each[:, 1] if answers.kind != "multilabel" and each.shape[1] == 2 else each.mean(1)
 

@@ -17,6 +17,7 @@ class log_loss:
         return float(surprise(answers).mean(dtype=np.float64))
 
     def resampled(self, answers: Answers, counts: np.ndarray) -> np.ndarray:
+        """The metric of every draw of rows, `counts` saying how often each row is in it."""
         return means(surprise(answers), counts)
 
 

@@ -15,6 +15,7 @@ class mae:
         return float(np.abs(errors(answers)).mean(dtype=np.float64))
 
     def resampled(self, answers: Answers, counts: np.ndarray) -> np.ndarray:
+        """The metric of every draw of rows, `counts` saying how often each row is in it."""
         return means(np.abs(errors(answers)).mean(1), counts)
 
 

@@ -15,4 +15,5 @@ class perplexity:
         return float(np.exp(surprise(answers).mean(dtype=np.float64)))
 
     def resampled(self, answers: Answers, counts: np.ndarray) -> np.ndarray:
+        """The metric of every draw of rows, `counts` saying how often each row is in it."""
         return np.exp(log_loss().resampled(answers, counts))

@@ -19,6 +19,7 @@ class r2:
         return float(r2_score(answers.targets.reshape(answers.predictions.shape), answers.predictions))
 
     def resampled(self, answers: Answers, counts: np.ndarray) -> np.ndarray:
+        """The metric of every draw of rows, `counts` saying how often each row is in it."""
         drawn, targets = counts.astype(float), answers.targets.reshape(len(answers), -1).astype(float)
         targets = targets - targets.mean(0)
         spread = drawn @ np.square(targets) - np.square(drawn @ targets) / drawn.sum(1, keepdims=True)

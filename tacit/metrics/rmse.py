@@ -16,4 +16,5 @@ class rmse:
         return float(np.sqrt(np.square(errors(answers)).mean(dtype=np.float64)))
 
     def resampled(self, answers: Answers, counts: np.ndarray) -> np.ndarray:
+        """The metric of every draw of rows, `counts` saying how often each row is in it."""
         return np.sqrt(np.maximum(means(np.square(errors(answers)).mean(1), counts), 0.0))

@@ -98,4 +98,4 @@ def features_of(features: nn.Module, shape: Shape) -> int:
 
 def _made(factory: plugin.Factory, input_shape: Shape, classes: int, options: Mapping[str, Any]) -> Any:
     given = {"input_shape": tuple(input_shape), "classes": classes}
-    return plugin.make(factory, options, table="model", given=given, keys=("name", "lora"))
+    return plugin.make(factory, options, table="model", given=given, keys=("name", "lora", "seed"))

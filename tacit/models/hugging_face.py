@@ -20,10 +20,11 @@ from tacit.errors import BadInput
 def hugging_face(
     *,
     classes: int,
-    path: str,
-    tune: Literal["lora", "head", "all"] = "lora",
-    rank: int = 8,
-    targets: list[str] | None = None,
+    path: str,  # the folder that `save_pretrained` wrote
+    tune: Literal["lora", "head", "all"] = "lora",  # what trains: adapters and the head, the head alone, or all
+    rank: int = 8,  # of the adapters
+    targets: list[str]
+    | None = None,  # the layers that get adapters, by the ends of their names; nothing: as `peft` knows
 ) -> nn.Module:
     """The model in `path`, of rows of token numbers. `tune` says what trains: LoRA adapters and the head, the head alone, or all.
 

@@ -9,6 +9,7 @@ researcher of a simulation: computed from raw rows, covered by no epsilon.
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from tacit import metrics
@@ -29,18 +30,30 @@ def refuse_unfit(parts: Parts) -> None:
     one.refuse_unfit(parts.experiment, parts.experiment.personal.kind, parts.model, few)
 
 
-def measured(parts: Parts, params: torch.Tensor) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """What there is to say of own models, whole (personal.json) and in short (the summary); None where none are asked for."""
-    kept, personal = parts.population.held, parts.experiment.personal
-    if personal.kind is None or kept is None:
+def measured(
+    parts: Parts, params: torch.Tensor, *, kept: torch.Tensor | None = None
+) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    """What there is to say of own models, whole (personal.json) and in short (the summary); None where none are asked for.
+
+    `kept` are the own models that clients have from training, a row each, where they keep some.
+    """
+    judges, personal = parts.population.held, parts.experiment.personal
+    if personal.kind is None or judges is None:
         return None
-    names, found, facts, seconds = one.measured_by(parts), list[dict[str, Judged]](), list[dict[str, Any]](), 0.0
+    names, found, facts, seconds = (
+        one.measured_by(parts),
+        list[dict[str, Judged]](),
+        list[dict[str, Any]](),
+        np.zeros(2),
+    )
     for index in range(len(parts.population)):
         client, seed = parts.population[index], parts.experiment.run.seed * SEEDS + index
-        made = one.make(parts, params, client.x, client.y, by=personal, name=client.id, seed=seed)
-        seconds += made.seconds
-        found.append(one.tell(parts, made, params, kept[index].x, kept[index].y, names=names, seed=index).by)
-        fact = {"client": client.id, "trained_on": client.size, "rows": kept[index].size, "chosen": made.chosen}
+        own = None if kept is None else kept[index]
+        made = one.make(parts, params, client.x, client.y, by=personal, name=client.id, seed=seed, own=own)
+        seconds += made.seconds, made.control
+        judge = judges[index]
+        found.append(one.tell(parts, made, params, judge.x, judge.y, names=names, seed=index).by)
+        fact = {"client": client.id, "trained_on": client.size, "rows": judge.size, "chosen": made.chosen}
         facts.append(fact | {"from": made.beginning})
     return _told(parts, names, found, facts, seconds)
 
@@ -53,7 +66,11 @@ def in_words(told: dict[str, Any]) -> list[tuple[str, str]]:
     lines.append(
         (
             "own models",
-            f"made at home in {told['adapt_seconds']:.1f} s{stay}; they have no epsilon: do not publish them",
+            f"made at home in {told['adapt_seconds']:.1f} s of CPU time{stay}; they have no epsilon: do not publish them"
+            if "when" not in told
+            else f"trained in the rounds, each of what its client released: with the run's epsilon{stay}; alone has none"
+            if told.get("promised", True)  # folders of old do not say it
+            else f"trained in the rounds, of updates of which nothing is promised{stay}; they have no epsilon: do not publish them",
         )
     )
     if told["untold"]:
@@ -67,7 +84,7 @@ def _told(
     names: Sequence[str],
     found: Sequence[dict[str, Judged]],
     facts: Sequence[dict[str, Any]],
-    seconds: float,
+    seconds: np.ndarray,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     headline = metrics.key(names[0])
     short = {
@@ -77,7 +94,9 @@ def _told(
         "metrics": {metrics.key(name): together([told[name] for told in found]) for name in names},
         "untold": [fact["client"] for fact, told in zip(facts, found, strict=True) if told[names[0]].values is None],
         "stay_alone": sum(fact["from"] == "alone" for fact in facts),
-        "adapt_seconds": seconds,
+        "adapt_seconds": float(seconds[0]),
+        "alone_seconds": float(seconds[1]),
+        **({"when": "during", "promised": parts.plan.priced} if parts.experiment.personal.during else {}),
     } | ({"adapts": DRAWN} if parts.plan.together and parts.experiment.train.clients_per_round else {})
     limits = parts.population.epsilons.tolist()
     clients = [

@@ -1,8 +1,9 @@
 """`finetune`: the common model trained on at home, and stopped by rows that the client sets aside for that.
 
 Fine-tuning of Yu, Bagdasaryan and Shmatikov 2020 (arXiv:2002.04758), with early stopping: of its training rows a client sets a
-fifth aside, takes the learning rate and the number of epochs at which they are predicted best (perhaps none), and repeats that
-with all of them, unless these rows are predicted worse then than when they were set aside.
+fifth aside and trains on, an epoch after the other. When some epochs have not made these rows likelier, it goes back to where they
+were likeliest and on from there at a quarter of the learning rate. The epochs that led to the best are repeated with all rows,
+unless those set aside are predicted worse then than when they were.
 """
 
 import math
@@ -14,9 +15,10 @@ from tacit.personal.home import Adapted, Home
 from tacit.train.flat import trainable
 
 FOLDS = 5  # one of them is set aside
-RATES = (1.0, 0.1, 0.01)  # times train.learning_rate
-EPOCHS = 40
-PATIENCE = 6  # epochs without a better one
+SLOWER = 4  # times, each time that it goes back
+RATES = 3  # learning rates
+EPOCHS = 60  # at most, and no more than half of the work: the other half repeats them
+PATIENCE = 4  # epochs without a better one
 
 
 def adapt(home: Home, centre: torch.Tensor) -> Adapted:
@@ -25,30 +27,52 @@ def adapt(home: Home, centre: torch.Tensor) -> Adapted:
     if not folds:
         return Adapted(centre, {"epochs": 0, "learning_rate": 0.0})
     kept, judged = (home.rows(rows) for rows in folds[0])
-    best, least, epochs, rate = centre, judged.loss(centre), 0, 0.0
-    for share in RATES:
-        w, since = centre, 0
-        for epoch in range(1, EPOCHS + 1):
-            w = one_epoch(kept, w, rate=share * home.learning_rate, epoch=epoch)
-            found, since = judged.loss(w), since + 1
-            if found < least:
-                best, least, epochs, rate, since = w, found, epoch, share * home.learning_rate, 0
-            if since == PATIENCE or not math.isfinite(found):
-                break
+    best, least, taken = _searched(kept, judged, centre)
     w = centre
-    for epoch in range(1, epochs + 1):
+    for epoch, rate in taken:
         w = one_epoch(home, w, rate=rate, epoch=epoch)
-    taken = w if judged.loss(w) <= least else best  # else a step is too long for these rows, and nobody has judged it
-    return Adapted(taken, {"epochs": epochs, "learning_rate": rate}, least)
+    own = w if judged.loss(w) <= least else best  # else a step is too long for these rows, and nobody has judged it
+    chosen = {"epochs": len(taken), "learning_rate": taken[-1][1] if taken else 0.0}
+    return Adapted(own, chosen, judged.unlikely(least))
+
+
+def _searched(kept: Home, judged: Home, centre: torch.Tensor) -> tuple[torch.Tensor, float, list[tuple[int, float]]]:
+    """The model at which rows set aside are predicted best, their mean loss, and the epochs that led there with their rates."""
+    w, rate, rates = centre, kept.learning_rate, 1
+    best, least, taken, trail = centre, judged.loss(centre), list[tuple[int, float]](), list[tuple[int, float]]()
+    for epoch in range(1, epochs(kept) + 1):
+        w, trail = one_epoch(kept, w, rate=rate, epoch=epoch), [*trail, (epoch, rate)]
+        found = judged.loss(w)
+        if found < least:
+            best, least, taken = w, found, trail
+        elif len(trail) - len(taken) == PATIENCE or not math.isfinite(found):
+            w, trail, rate, rates = best, taken, rate / SLOWER, rates + 1
+            if rates > RATES:
+                break
+    return best, least, taken
+
+
+def epochs(home: Home) -> int:
+    """How many epochs half of the work is enough for; of a linear layer, whose gradients cost next to nothing, EPOCHS."""
+    if home.layer is not None:
+        return EPOCHS
+    batches = -(-home.size // home.batch)
+    return min(EPOCHS, max(1, home.work // (2 * batches * home.batch)))
 
 
 def one_epoch(home: Home, start: torch.Tensor, *, rate: float, epoch: int) -> torch.Tensor:
-    """Plain SGD over the rows once, in an order of its own."""
+    """Plain SGD over the rows once, in an order of its own; of a linear layer without autograd."""
+    order, layer = np.random.default_rng([home.seed, 2, epoch]).permutation(home.size), home.layer
+    if layer is not None:
+        w = layer.matrix(start.double().numpy())
+        for rows in np.split(order, range(home.batch, home.size, home.batch)):
+            seen = layer.rows[rows]
+            w = w - rate / len(rows) * layer.loss(w @ seen.T, layer.targets[:, rows])[1] @ seen
+        return torch.from_numpy(layer.vector(w)).to(start)
     home.theta.copy_(start)
     home.model.eval()
     parameters = [parameter for _, parameter in trainable(home.model)]
-    order = torch.from_numpy(np.random.default_rng([home.seed, 2, epoch]).permutation(home.size)).to(home.x.device)
-    for rows in order.split(home.batch):
+    for rows in torch.from_numpy(order).to(home.x.device).split(home.batch):
         loss = home.losses(home.model(home.x[rows]), home.y[rows]).mean()
         for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
             parameter.data.add_(gradient, alpha=-rate)

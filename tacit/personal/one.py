@@ -3,9 +3,10 @@
 The same for a client of a simulation and for a deployed site: `everybody` calls it for each client, a site for itself.
 """
 
+import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
@@ -16,15 +17,20 @@ from tacit.engine.evaluate import Judging, answers_to
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.experiment.personal import PersonalSection
+from tacit.experiment.training import TrainSection
 from tacit.metrics import Answers
-from tacit.personal import finetune, head, mean_regularised, shrinkage
-from tacit.personal.home import Adapted, Home
+from tacit.personal import alone as control
+from tacit.personal import finetune, head, last, mean_regularised, shrinkage
+from tacit.personal.home import FEW, Adapted, Home
 from tacit.personal.own import Personal
 from tacit.personal.paired import Judged, judged
 from tacit.tasks import chosen
 from tacit.train.frozen import training
 
 LIKELY = {"classification": "cross-entropy", "binary": "binary-cross-entropy", "regression": "squared"}
+SPARED = 8  # times the work of adapting: what a client that does not join can spend on its own model
+CUT = 1.0  # by how much (log-likelihood) own rows have to speak for the common model: it may be useless, and alone is at hand
+PLAIN, NOISED = 20, 8  # of training's rows, adapting reads one in so many: a plain step is 2/5 of a noised one
 MODELS = ("alone", "common", "own")
 ONE_CLASS = "all rows that it trains on are of one class, so that at home there is little to learn from them"
 
@@ -32,21 +38,27 @@ Adapt = Callable[[Home, torch.Tensor], Adapted]
 
 
 class Beginning(Judging, Protocol):
-    """A model that can be judged, and the parameters that it had before round 0."""
+    """A model that can be judged, and the parameters that it had before the first round."""
 
     @property
-    def params(self) -> torch.Tensor: ...
+    def params(self) -> torch.Tensor:
+        """The parameters before round 0."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)
 class Made:
-    """A client's own models, how the second was chosen, whether it stays alone, and how long it took to make both."""
+    """A client's own models, how the second was chosen, whether it stays alone, and the CPU seconds that it took.
+
+    `seconds` are of adapting, and of `alone` too where one path gives both; where not, `control` are those of `alone`.
+    """
 
     alone: Personal
     own: Personal
     chosen: dict[str, float | None]
     stays: bool
     seconds: float
+    control: float = 0.0
 
     @property
     def beginning(self) -> str:
@@ -65,7 +77,7 @@ class Told:
 def refuse_unfit(experiment: Experiment, kind: str | None, model: nn.Module, x: torch.Tensor) -> None:
     """Refuses an own model that this model or loss cannot have, before anybody pays. Raises BadInput."""
     if kind == "head":
-        head.refuse(model, x)
+        last.refuse(model, x)
         training(model)
     task = experiment.task
     if kind == "shrinkage" and (
@@ -86,20 +98,57 @@ def make(
     by: PersonalSection,
     name: str,
     seed: int,
+    own: torch.Tensor | None = None,
 ) -> Made:
-    """The client's models, of its training rows. It stays alone where these speak for that, and a way can compare."""
-    experiment, device = parts.experiment, parts.theta.device
-    rows = {"x": x.to(device), "y": y.to(device), "seed": seed, "learning_rate": experiment.train.learning_rate}
-    home = Home(parts.model, parts.theta, parts.losses, **rows, task=experiment.task.kind)
-    adapt, by_itself = ways(by)
-    began = time.perf_counter()
-    alone, own = by_itself(home, parts.params), adapt(home, common)
-    seconds = time.perf_counter() - began
-    stays = own.score is not None and alone.score is not None and alone.score < own.score
-    own = alone if stays else own
-    kept = {which: Personal(name, one.vector, one.chosen) for which, one in (("alone", alone), ("own", own))}
+    """The client's models, of its training rows. It stays alone where these speak for that, and a way can compare.
+
+    `own` is its own model where it has one from training: that is left as it is, so that nothing without noise is in it.
+    """
+    home = _home(parts, x, y, seed=seed)
+    began = time.process_time()
+    alone, adapted, spent = _both(home, parts.params, common, by=by, own=own)
+    seconds = time.process_time() - began - spent
+    stays = adapted.score is not None and alone.score is not None and alone.score < adapted.score + CUT
+    adapted = alone if stays else adapted
     training(parts.model)
-    return Made(kept["alone"], kept["own"], own.chosen, stays, seconds)
+    first, second = (Personal(name, one.vector, one.chosen) for one in (alone, adapted))
+    return Made(first, second, adapted.chosen, stays, seconds, spent)
+
+
+def _home(parts: Beginning, x: torch.Tensor, y: torch.Tensor, *, seed: int) -> Home:
+    """The client with its rows, and work for a tenth of the time that its training took."""
+    experiment, device = parts.experiment, parts.theta.device
+    spared = NOISED if experiment.privacy.noises_records else PLAIN
+    rows = {"x": x.to(device), "y": y.to(device), "seed": seed, "learning_rate": experiment.train.learning_rate}
+    return Home(
+        parts.model,
+        parts.theta,
+        parts.losses,
+        **rows,
+        task=experiment.task.kind,
+        work=trained_on(experiment.train, len(y)) // spared,
+    )
+
+
+def trained_on(train: TrainSection, rows: int) -> int:
+    """Of how many rows a client of so many is asked for gradients in a run, each call counted as FEW at least."""
+    rate = train.sampling_rate or min(1.0, train.batch / max(rows, 1))
+    steps = math.ceil(train.local_epochs / rate) if train.local_epochs else train.steps
+    return train.rounds * steps * max(FEW, round(rate * rows))
+
+
+def _both(
+    home: Home, before: torch.Tensor, common: torch.Tensor, *, by: PersonalSection, own: torch.Tensor | None
+) -> tuple[Adapted, Adapted, float]:
+    """Alone and own, and the CPU seconds of alone where it is made by itself: with all the work that staying at home spares."""
+    if home.layer is not None and own is None and by.strength is None and by.kind in ("mean-regularised", "shrinkage"):
+        at_once = mean_regularised.adapt_both if by.kind == "mean-regularised" else shrinkage.adapt_both
+        return *at_once(home, before, common), 0.0
+    adapt, by_itself = ways(by)
+    began = time.process_time()
+    alone = by_itself(replace(home, work=SPARED * home.work), before)
+    spent = time.process_time() - began
+    return alone, Adapted(own, {"strength": by.strength}) if own is not None else adapt(home, common), spent
 
 
 def tell(
@@ -139,20 +188,20 @@ def measured_by(parts: Judging) -> list[str]:
 
 
 def ways(personal: PersonalSection) -> tuple[Adapt, Adapt]:
-    """How an own model is made of the common one, and, for `alone`, of the model before round 0, where no body is trained yet."""
+    """How an own model is made of the common one, and, for `alone`, of the model before round 1, where no body is trained yet."""
 
     def held_to(home: Home, centre: torch.Tensor) -> Adapted:
         return mean_regularised.adapt(home, centre, strength=personal.strength)
 
     known: dict[str, Adapt] = {
+        "alone": control.adapt,
         "finetune": finetune.adapt,
         "mean-regularised": held_to,
         "shrinkage": shrinkage.adapt,
         "head": head.adapt,
     }
-    alone = finetune.adapt if personal.kind == "head" else mean_regularised.adapt
     kind = personal.kind or "finetune"
-    return known[kind], known[kind] if kind in ("finetune", "shrinkage") else alone
+    return known[kind], known[kind] if kind in ("finetune", "shrinkage") else mean_regularised.adapt
 
 
 def one_class(parts: Judging, y: torch.Tensor) -> bool:

@@ -21,7 +21,7 @@ from tacit.experiment.training import AggregateSection
 from tacit.types import Message
 
 ROOM = "tacit.rules"
-Memory = dict[str, torch.Tensor]
+Memory = dict[str, torch.Tensor]  # what a rule keeps from round to round, by name
 Layout = Sequence[tuple[int, int]]  # (start, stop) of every parameter in the flat vector
 
 
@@ -34,6 +34,7 @@ class Crowd:
 
     epsilons: np.ndarray = field(repr=False)
     noise_stds: np.ndarray = field(repr=False)
+    rounds: float = 1.0  # in how many a client is expected to take part
 
 
 @dataclass(frozen=True)

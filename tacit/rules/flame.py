@@ -31,7 +31,7 @@ class flame(Rule):
     Raises: BadInput for a negative noise. The paper's is 0.001 for pictures; it is left out unless said.
     """
 
-    noise: float = 0.0
+    noise: float = 0.0  # how many median norms the deviation of the added noise is; no privacy
     sees = "rows"
     needs = ()
 

@@ -29,8 +29,8 @@ class geometric_median(Rule):
     Raises: BadInput for a smoothing that is not above 0, and less than one step.
     """
 
-    smoothing: float = 1e-6
-    steps: int = 100
+    smoothing: float = 1e-6  # distances below it count as that
+    steps: int = 100  # of the search at most
     sees = "rows"
     needs = ()
 

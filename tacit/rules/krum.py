@@ -27,8 +27,8 @@ class krum(Rule):
     Raises: BadInput for a share of a half or more, for which there is no such n, and for keeping none.
     """
 
-    share: float = 0.2
-    keep: int = 1
+    share: float = 0.2  # of malicious clients in a round at most: f of n
+    keep: int = 1  # how many updates are averaged; above 1: Multi-Krum
     sees = "rows"
     needs = ()
 

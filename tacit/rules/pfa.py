@@ -40,12 +40,12 @@ class pfa(Rule):
     Raises: BadInput for an unknown reading, a rank below 1, or a share outside (0, 1).
     """
 
-    reading: Literal["paper", "code"] = "code"
-    rank: int = 1
-    blocks: Literal["model", "layer"] | None = None
-    split: Literal["gmm", "kmeans", "top"] | None = None
-    share: float = 0.1
-    weights: Literal["epsilon", "examples"] = "epsilon"
+    reading: Literal["paper", "code"] = "code"  # the paper's algorithm, or that of its released code
+    rank: int = 1  # k, the directions of a block that private updates are projected on
+    blocks: Literal["model", "layer"] | None = None  # what is projected as one; nothing: as the reading has it
+    split: Literal["gmm", "kmeans", "top"] | None = None  # into public and private clients; nothing: by the reading
+    share: float = 0.1  # of the clients that `top` makes public
+    weights: Literal["epsilon", "examples"] = "epsilon"  # by what clients are averaged
 
     def __post_init__(self) -> None:
         check.one_of(DEFAULTS, **{"aggregate.reading": self.reading})

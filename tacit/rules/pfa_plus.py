@@ -1,6 +1,6 @@
 """`pfa-plus`: PFA whose private clients upload k numbers per block (Liu et al., PVLDB 15(4), 2021, section 4.4).
 
-Round 0 is PFA. After it the server broadcasts the basis it found last; a private client sends the coordinates of its
+The first round is PFA. After it the server broadcasts the basis it found last; a private client sends the coordinates of its
 update in that basis and nothing else, the server rebuilds their mean in the same old basis, and the public updates of
 the round give the next one. A round without a public client keeps the old basis. Uplink falls by the model's size over
 k; downlink grows by k + 1 models.
@@ -64,7 +64,7 @@ class pfa_plus(pfa):
         """Puts the private mean back by the basis that its coordinates are in, and takes the next one from the public
         updates.
 
-        In round 0 there is no basis, and it is `pfa`.
+        In the first round there is no basis, and it is `pfa`.
 
         Raises: BadInput where nothing was gathered.
         """

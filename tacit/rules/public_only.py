@@ -19,8 +19,8 @@ from tacit.types import Message
 class public_only(Rule):
     """The public mean by epsilon. `split` and `share` as in `pfa`; private updates are received and not used."""
 
-    split: Literal["gmm", "kmeans", "top"] = "top"
-    share: float = 0.1
+    split: Literal["gmm", "kmeans", "top"] = "top"  # how clients are divided into public and private
+    share: float = 0.1  # of the clients that `top` makes public
     sees = "sums"
 
     def init(self, layout: Layout, crowd: Crowd) -> Memory:

@@ -1,11 +1,17 @@
-"""`random-effects`: each client weighted by 1/(sigma^2/H + tau^2): its noise, as far as it does not average out over
-rounds, plus the variance between clients.
+"""`random-effects`: the weights that come nearest to FedAvg's mean: noise against the variance between clients.
 
 The model of meta-analysis: client m's update is the common one, plus its own deviation N(0, tau^2), plus its known
-noise N(0, sigma_m^2); every coordinate is one more replicate. Noise is fresh in every round and averages out over the
-rounds the model remembers (`horizon` H), a client's deviation is the same in every round and does not. If clients want
-the same, tau^2 is 0 and this is `inverse-variance`; if they differ, it leans back towards the plain mean instead of
-trusting the few loose clients alone.
+noise N(0, sigma_m^2); every coordinate is one more replicate. What is wanted is the mean by examples, p_m = n_m/n. Weights
+w that sum to 1 miss it by sum (w_m - p_m) deviation_m, the same in every round, and by sum w_m noise_m, fresh in every
+round: after H rounds the squared error is H^2 tau^2 sum (w_m - p_m)^2 + H sum w_m^2 sigma_m^2, which is least for
+
+    w_m = (p_m tau^2 + c)/(tau^2 + sigma_m^2/H),  c such that they sum to 1.
+
+If clients want the same, tau^2 is 0 and this is `inverse-variance`; if they differ much, it is `mean`. H (`horizon`) is how
+often a client is expected to take part: T rounds, times the cohort's share of all. Where the result is a running mean of
+models, a round counts as far as it is in it (tacit/train/averaging.py). A model that forgets its early rounds has a
+shorter one, and where clients differ in the few directions that matter most, a longer one is better; accuracy is flat in
+it over a factor of ten (docs/results.md, "The horizon").
 
 tau^2 is estimated by restricted maximum likelihood (Patterson and Thompson 1971) from each client's mean residual over
 all rounds so far, whose noise is sigma^2 over their number; differences are believed only beyond `caution` standard
@@ -35,29 +41,32 @@ HALVINGS = 60  # of the bracket of tau^2
 
 @dataclass(frozen=True)
 class random_effects(Rule):
-    """The sum of w_m update_m over the sum of w_m, w_m = 1/(sigma_m^2/H + tau^2), shortened as by `inverse_variance`.
+    """The sum of w_m update_m, the weights as above, shortened as by `inverse_variance`.
 
-    `horizon` is H, the rounds over which noise averages out; `caution` is how many standard errors a difference between
-    clients must show before it is believed. A round computes the residuals around the mean by the old tau^2, estimates a new
-    one and weighs by that. Memory and time do not grow with the rounds.
+    `horizon` is H, the rounds over which noise averages out, by default those that are planned; `caution` is how many
+    standard errors a difference between clients must show before it is believed. A round computes the residuals around the
+    mean by the old tau^2, estimates a new one and weighs by that. Memory and time do not grow with the rounds.
 
     Assumes: sigma_m is stated truthfully, and a client keeps its name from round to round.
 
     Raises: BadInput for a horizon below 1 or a caution below 0.
     """
 
-    horizon: float = 200.0
-    caution: float = 2.0
+    horizon: float | None = None  # H, the rounds over which noise averages out; nothing: those that are planned
+    caution: float = 2.0  # standard errors that a difference between clients must show
     sees = "rows"
     needs = ("noise_std",)
 
     def __post_init__(self) -> None:
-        check.at_least(1, **{"aggregate.horizon": self.horizon})
+        if self.horizon is not None:
+            check.at_least(1, **{"aggregate.horizon": self.horizon})
         check.at_least(0, **{"aggregate.caution": self.caution})
 
     def init(self, layout: Layout, crowd: Crowd) -> Memory:
-        """The crowd's variances, and tau^2 = 0: at first clients are believed to want the same."""
-        return {**variances_of(crowd), "tau2": torch.zeros((), dtype=torch.float64)}
+        """The crowd's variances, the horizon, and tau^2 = 0: at first clients are believed to want the same."""
+        horizon = crowd.rounds if self.horizon is None else self.horizon
+        numbers = {"tau2": 0.0, "horizon": horizon}
+        return variances_of(crowd) | {name: torch.tensor(x, dtype=torch.float64) for name, x in numbers.items()}
 
     def apply(self, memory: Memory, messages: Sequence[Message]) -> Applied:
         """The weighted mean; tau and the step's length are in the info.
@@ -66,17 +75,34 @@ class random_effects(Rule):
         """
         if not messages:
             raise BadInput("Expected at least one update.")
-        noise = torch.tensor([variance(m) for m in messages], dtype=torch.float64)
+        noise, horizon = torch.tensor([variance(m) for m in messages], dtype=torch.float64), float(memory["horizon"])
         updates = [m.tensors["update"] for m in messages]
         known = Residuals.of(memory).with_round(
-            [m.sender for m in messages], sketched(updates), noise, weights=1 / (noise / self.horizon + memory["tau2"])
+            [m.sender for m in messages], sketched(updates), noise, weights=1 / (noise / horizon + memory["tau2"])
         )
         tau2 = between(known.variances, gram(known.means), replicates=known.sums.shape[1], caution=self.caution)
         tau2 = tau2 if math.isfinite(tau2) else 0.0  # residuals beyond float32: such a model's loss ends the run
         after = memory | known.memory() | {"tau2": torch.tensor(tau2, dtype=torch.float64)}
-        total, weight = weighted_sum(zip((1 / (noise / self.horizon + tau2)).tolist(), updates, strict=True))
-        step = information(memory, weight, clients=len(messages), horizon=self.horizon, tau2=tau2)
-        return Applied(total * (step / weight), after, {"tau": tau2**0.5, "step": step})
+        weight = float((1 / (noise / horizon + tau2)).sum())
+        step = information(memory, weight, clients=len(messages), horizon=horizon, tau2=tau2)
+        examples = torch.tensor([float(m.facts.get("examples", 1)) for m in messages], dtype=torch.float64)
+        total, _ = weighted_sum(zip((step * nearest(noise / horizon, tau2, examples)).tolist(), updates, strict=True))
+        return Applied(total, after, {"tau": tau2**0.5, "step": step})
+
+
+def nearest(noise: torch.Tensor, tau2: float, examples: torch.Tensor) -> torch.Tensor:
+    """The weights, summing to 1, of the weighted mean that is nearest to the mean by examples.
+
+    Guarantee: none is negative. Without noise they are the examples' shares, without differences the inverse variances'.
+
+    >>> noise, examples = torch.tensor([1.0, 1.0, 4.0]), torch.tensor([1.0, 2.0, 1.0])
+    >>> nearest(noise, 0.0, examples).tolist(), nearest(noise, 1e9, examples).round(decimals=3).tolist()
+    ([0.4444444477558136, 0.4444444477558136, 0.1111111119389534], [0.25, 0.5, 0.25])
+    """
+    shares = examples / examples.sum() if float(examples.sum()) > 0 else torch.full_like(examples, 1 / len(examples))
+    trust = 1 / (noise + tau2)
+    weights = (shares * tau2 + (1 - tau2 * float(shares @ trust)) / trust.sum()) * trust
+    return weights.clamp(min=0.0)  # of a client without examples rounding may leave less
 
 
 def gram(rows: torch.Tensor) -> torch.Tensor:

@@ -23,7 +23,7 @@ class trimmed_mean(Rule):
     Raises: BadInput for a share of a half or more, which would trim everybody away.
     """
 
-    share: float = 0.2
+    share: float = 0.2  # of the clients that is cut off at each end of a coordinate
     sees = "rows"
     needs = ()
 

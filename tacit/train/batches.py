@@ -47,6 +47,10 @@ def filled(drawn: Sequence[Sequence[np.ndarray]], starts: Sequence[int], *, long
     steps = max(map(len, drawn))
     most = max(longest, *(len(batch) for batches in drawn for batch in batches))
     most = -(-most // fold) * fold
+    busy = [batches for batches in drawn if batches]
+    sizes = {len(batch) for batches in busy for batch in batches}
+    if sizes == {most} and {len(batches) for batches in busy} == {steps} and not any(drawn[len(busy) :]):
+        return _equal(busy, starts)
     places = np.empty((steps, len(drawn), most), np.int64)
     counts = np.zeros((steps, len(drawn)), np.int64)
     for k, (batches, start) in enumerate(zip(drawn, starts, strict=True)):
@@ -59,3 +63,13 @@ def filled(drawn: Sequence[Sequence[np.ndarray]], starts: Sequence[int], *, long
         places[: len(batches), k] += start
     mask = (np.arange(most) < counts[:, :, None]).astype(np.float32)
     return Batches(torch.from_numpy(places), torch.from_numpy(mask))
+
+
+def _equal(busy: Sequence[Sequence[np.ndarray]], starts: Sequence[int]) -> Batches:
+    """`filled` where all who take steps take as many, in batches of one size; whoever comes after them takes none."""
+    found = np.array(busy).swapaxes(0, 1)
+    places = np.zeros((len(found), len(starts), found.shape[2]), np.int64)
+    places[:, : len(busy)] = found
+    mask = np.zeros(places.shape, np.float32)
+    mask[:, : len(busy)] = 1.0
+    return Batches(torch.from_numpy(places + np.array(starts)[:, None]), torch.from_numpy(mask))

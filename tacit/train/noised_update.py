@@ -1,6 +1,6 @@
 """Client-level local DP at one client: plain SGD, then the whole update is clipped and noised before it leaves.
 
-Guarantee: that of the mechanism it is given (client level: all of a client's data against none, whose update is zero), for
+Guarantee: that of the mechanism it is given (client level: empty one client, whose update is then zero), for
 whoever sees the update. Training that fails or diverges counts as a zero update, and is noised like any other.
 """
 

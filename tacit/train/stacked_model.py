@@ -27,17 +27,25 @@ class Stackable(Protocol):
 
     blocks: tuple[Block, ...]
 
-    def rows(self, start: torch.Tensor, clients: int) -> torch.Tensor: ...
+    def rows(self, start: torch.Tensor, clients: int) -> torch.Tensor:
+        """So many rows of parameters that all begin at `start`."""
+        ...
 
-    def cut(self, theta: torch.Tensor) -> list[torch.Tensor]: ...
+    def cut(self, theta: torch.Tensor) -> list[torch.Tensor]:
+        """The parameters of a stack by block."""
+        ...
 
     def gradients(
         self, parts: Sequence[torch.Tensor], x: torch.Tensor, y: torch.Tensor, weights: torch.Tensor
-    ) -> "Gradients": ...
+    ) -> "Gradients":
+        """Every client's gradient of its weighted loss."""
+        ...
 
     def clipped_sums(
         self, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor, mask: torch.Tensor, *, clip: float
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]: ...
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Every client's sum of its clipped gradients, and of every row its norm and its loss."""
+        ...
 
 
 class Rows:

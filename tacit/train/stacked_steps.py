@@ -48,7 +48,10 @@ def sgd_steps(
             along = move(gradient, part)
             part.addcmul_(torch.where(count[:, None] > 0, along, 0.0) if uneven else along, rate, value=-1)
         last = torch.where(count > 0, found.losses, last)
-    return torch.cat([part.sub_(own) for part, own in zip(parts, first, strict=True)], dim=1), last
+    moved = start.new_empty(clients, len(start))
+    for into, part, own in zip(stack.cut(moved), parts, first, strict=True):
+        torch.sub(part, own, out=into)
+    return moved, last
 
 
 def dp_sgd_steps(

@@ -22,7 +22,9 @@ FACTS = ("dtype", "device", "ndim", "is_cuda", "itemsize")  # of a tensor, the s
 class Recorder(Protocol):
     """Is told of every use of a layer: its number, what it read and what it answered."""
 
-    def record(self, index: int, a: torch.Tensor, output: torch.Tensor) -> None: ...
+    def record(self, index: int, a: torch.Tensor, output: torch.Tensor) -> None:
+        """Takes note of one use."""
+        ...
 
 
 Forward = Callable[[torch.Tensor, Recorder], torch.Tensor]

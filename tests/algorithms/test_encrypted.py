@@ -199,7 +199,7 @@ def test_sealed_reports_that_are_altered_cut_replayed_or_foreign_are_refused_by_
     state, info = served(made, messages, second, round=1)
     assert set(info["refused"]) == {"c0", "c1", "stranger", "c3", "c4", "the sum of group public"}
     assert "altered" in info["refused"]["c0"]
-    assert "round 0" in info["refused"]["c4"]
+    assert "round 1" in info["refused"]["c4"]
     assert torch.equal(state.params, second.params)  # four reports are left of the six that are needed
 
 
@@ -228,7 +228,7 @@ def test_a_sealed_report_beyond_the_grid_drops_the_round_and_says_who_may_have_s
     state, info = served(made, sent)
     assert torch.equal(state.params, torch.zeros(SIZE))
     assert info["opened"] == 0
-    text = "the sum of round 0 is out of range: a report did not keep to the grid; the round is dropped, one of"
+    text = "the sum of round 1 is out of range: a report did not keep to the grid; the round is dropped, one of"
     assert info["refused"] == {"the sum of group public": f"{text} {', '.join(NAMES)}"}
     state, info = served(made, reports(made, state=state, round=1), state, round=1)
     assert (info["opened"], info["refused"]) == (1, {})

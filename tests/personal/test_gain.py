@@ -12,6 +12,7 @@ from tacit.cli.app import app
 from tacit.errors import BadInput
 from tacit.personal.gain import Sites, expected, simulated
 from tacit.report import gain
+from tacit.report.differ import tau_of
 
 SMALL = {
     "data": {"clients": 4, "partition": "dirichlet", "alpha": 1.0},
@@ -93,7 +94,8 @@ def test_the_command_prints_assumptions_and_draws_and_refuses_in_a_sentence(tmp_
         assert said in shown.output
     assert (tmp_path / "gain.svg").read_text().startswith("<?xml")
     told = CliRunner().invoke(app, [*words, "--json"])
-    assert {"assumes", "sites", "site", "curves"} == set(json.loads(told.stdout))
+    known = {"assumes", "sites", "site", "asked", "asked_half_as_often", "curves"}
+    assert known == set(json.loads(told.stdout))
 
 
 @pytest.mark.parametrize(
@@ -116,3 +118,86 @@ def test_where_no_site_noises_its_own_records_nothing_is_worked_out():
     refused = CliRunner().invoke(app, ["plan", "digits", "--tau", "0.1"])
     assert "belongs to --gain" in str(refused.exception)
     assert "needs an experiment" in str(CliRunner().invoke(app, ["plan", "--gain"]).exception)
+
+
+# before round 0: no row, and no file
+
+BEFORE = {
+    "data": {
+        "name": "csv",
+        "path": "nowhere",
+        "test_path": "nowhere-test.csv",
+        "label": "ill",
+        "classes": ["no", "yes"],
+        "numeric": {"age": [20, 100], "pressure": [80, 200]},
+        "categorical": {"sex": ["f", "m"]},
+    },
+    "task": {"kind": "binary"},
+    "train": {"rounds": 5, "local_steps": 2, "sampling_rate": 0.5},
+    "privacy": {"kind": "local", "epsilon": {"north": 1.0, "coast": 3.0, "dale": 3.0}},
+}
+
+
+def test_with_rows_said_no_file_is_looked_for_and_names_and_epsilons_are_the_experiments():
+    found = gain.of_experiment(tacit.Experiment(**BEFORE), rows=100)
+    assert {one["site"]: one["epsilon"] for one in found.sites} == {"north": 1.0, "coast": 3.0, "dale": 3.0}
+    assert all(one["rows"] == 100 for one in found.sites)
+    assert found.parameters == 4 + 1  # two numbers, and two words of one column
+    with pytest.raises(BadInput, match="nowhere"):
+        gain.of_experiment(tacit.Experiment(**BEFORE))
+
+
+def test_without_rows_it_says_what_is_missing_and_columns_may_be_said():
+    def other(section, **changes):
+        return tacit.Experiment(**{**BEFORE, section: BEFORE[section] | changes})
+
+    unnamed = other("data", numeric="unscaled", categorical={})
+    with pytest.raises(BadInput, match="--columns N"):
+        gain.of_experiment(unnamed, rows=100)
+    assert gain.of_experiment(unnamed, rows=100, columns=7).parameters == 8
+    with pytest.raises(BadInput, match="how many sites there are"):
+        gain.of_experiment(other("privacy", epsilon=2.0), rows=100)
+    assert gain.of_experiment(
+        tacit.Experiment(
+            **{**BEFORE, "data": BEFORE["data"] | {"clients": 4}, "privacy": {"kind": "local", "epsilon": 2.0}}
+        ),
+        rows=100,
+    ).everybody == 4  # fmt: skip
+    with pytest.raises(BadInput, match="say --rows too"):
+        gain.of_experiment(tacit.Experiment(**BEFORE), columns=3)
+
+
+def test_it_says_how_often_a_site_is_asked_and_what_half_as_often_would_give():
+    experiment = tacit.Experiment(**{**SMALL, "train": SMALL["train"] | {"clients_per_round": 2}})
+    found = gain.of_experiment(experiment, tau=0.1, rows=50, site="client-3")
+    assert found.asked == {"rounds": 2.5, "of": 5.0}
+    now = next(one["gains"][0] for one in found.sites if one["site"] == "client-3")
+    assert found.half[0.1]["own"] < now["own"]  # its noise is averaged over half the rounds
+    lines = gain.pays(found)
+    assert lines[0] == "A site is expected to be asked in 2.5 of 5 rounds."
+    assert "asked half as often" in lines[1]
+
+
+def test_how_much_sites_differ_is_taken_from_a_finished_run_in_the_units_of_a_gain(tmp_path):
+    experiment = tacit.Experiment(**{**SMALL, "data": SMALL["data"] | {"partition": "shards"}})
+    history = tacit.run(experiment, out=tmp_path / "run")
+    plan = tacit.build.parts.build(experiment).plan
+    last = history.rounds[-1]["tau"]
+    # a step's noise on the mean gradient, of a clip 1: the same number in both units, but for the learning rate and the steps
+    in_clips = last / (experiment.train.learning_rate * plan.steps[0])
+    assert tau_of(tmp_path / "run") == pytest.approx(in_clips * history.summary["parameters"] ** 0.5)
+    words = ["plan", "digits", "--set", "data.clients=3", "--set", "privacy.epsilon=3", "--set", "train.rounds=3"]
+    shown = CliRunner().invoke(app, [*words, "--gain", "--tau-from", str(tmp_path / "run")])
+    assert shown.exit_code == 0, shown.output
+    assert f"tau {tau_of(tmp_path / 'run'):g}: an own model gains" in shown.output
+
+
+def test_a_run_that_does_not_say_how_much_clients_differ_is_refused(tmp_path):
+    tacit.run(
+        tacit.Experiment(**{**SMALL, "privacy": {"kind": "local", "epsilon": 3.0}, "aggregate": {"rule": "mean"}}),
+        out=tmp_path / "run",
+    )
+    with pytest.raises(BadInput, match="say --tau instead"):
+        tau_of(tmp_path / "run")
+    both = ["plan", "digits", "--gain", "--tau", "0.1", "--tau-from", str(tmp_path / "run")]
+    assert "use one of them" in str(CliRunner().invoke(app, both).exception)

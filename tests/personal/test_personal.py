@@ -6,6 +6,7 @@ import math
 import pickle
 import runpy
 import shutil
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from report_runs import changed
+from safetensors.torch import load_file
 from torch import nn
 
 import tacit
@@ -27,12 +29,15 @@ from tacit.losses.binary_cross_entropy import binary_cross_entropy
 from tacit.losses.cross_entropy import cross_entropy
 from tacit.losses.squared import squared
 from tacit.metrics import Answers
-from tacit.personal import finetune, head, linear, mean_regularised, shrinkage
+from tacit.personal import finetune, head, last, linear, mean_regularised, shrinkage
 from tacit.personal.everybody import in_words
 from tacit.personal.home import Home
+from tacit.personal.one import trained_on
 from tacit.personal.own import Personal
 from tacit.personal.paired import judged, together
+from tacit.personal.ridges import Ridges
 from tacit.report.page import collect
+from tacit.simulation.passed import with_passed
 from tacit.train.flat import flatten
 from tacit.types import Message
 
@@ -86,6 +91,16 @@ def test_a_ledger_is_of_one_share():
         for experiment in (changed(data=KEPT | {"own_share": share}) for share in (None, 0.2, 0.3))
     }
     assert len(names) == 3
+
+
+def test_a_ledger_of_rows_passed_from_python_is_of_one_share_too():
+    rows = np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32)
+    passed = Dataset(rows, (rows[:, 0] > 0).astype(int), clients=np.repeat(["a", "b"], 30), classes=2, test_share=0)
+    shares = [{}, {"own_share": 0.2}, {"own_share": 0.3}, {"held_out": 0.3}]
+    made = [with_passed(changed(data=share, privacy={"epsilon": 5.0}), data=passed) for share in shares]
+    names = [population_id(experiment, build(experiment).population) for experiment in made]
+    assert len(set(names)) == 4
+    assert names[0].count(":") == 2  # as ledgers of earlier versions have it
 
 
 @pytest.mark.parametrize(
@@ -220,6 +235,48 @@ def test_everybody_adapts_under_central_dp_whoever_was_drawn(tmp_path):
     assert "every client adapts, whether it was drawn or not" in said
 
 
+def test_alone_is_a_control_beside_the_common_model_and_nothing_is_adapted(tmp_path):
+    history = tacit.run(asked("alone"), out=tmp_path / "run", page=False)
+    found = json.loads((tmp_path / "run" / "personal.json").read_text())
+    assert history.summary["personal"]["kind"] == "alone"
+    for one in found["clients"]:
+        values = {name: told["value"] for name, told in one["metrics"]["log_loss"].items()}
+        assert values["own"] == values[one["from"]]
+        assert values["alone"] != values["common"]
+    assert found["stay_alone"] == 5  # two rounds of four steps have taught the common model little
+
+
+def test_a_network_adapts_by_every_way_and_its_head_is_no_worse_than_staying_at_home(tmp_path):
+    """Without noise, which is another with every change of the code; so are batches, which move the difference by .01 here."""
+    steps = {"rounds": 10, "local_steps": 10, "batch_size": 42, "sampling_rate": None, "learning_rate": 0.5}
+    many = KEPT | {"examples_per_client": 200}
+    network = {"data": many, "model": {"name": "mlp"}, "privacy": {"kind": "none"}, "train": steps}
+    for kind in ("head", "mean-regularised", "shrinkage", "finetune"):
+        told = tacit.run(asked(kind, **network), out=tmp_path / kind, page=False).summary["personal"]["metrics"]
+        values = {name: told["accuracy"][name]["value"] for name in ("alone", "common", "own")}
+        assert told["accuracy"]["clients"] == 5
+        assert values["own"] >= max(values["alone"], values["common"]) - 0.05, (kind, values)
+
+
+def test_work_follows_from_the_steps_of_the_run_and_from_no_clock():
+    train, few = asked().train, 64
+    assert trained_on(train, 100) == 2 * 2 * few  # 30 rows a step cost as much as few
+    assert trained_on(train, 1000) == 2 * 2 * 300
+    site = home(rows=128)
+    assert [replace(site, work=work).gradients() for work in (0, 64 * 20, 128 * 50)] == [6, 10, 50]
+
+
+def test_a_network_asks_for_no_more_gradients_than_its_work_is_enough_for(monkeypatch):
+    network = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 2))
+    site = home(rows=100, task="classification", model=network, losses=cross_entropy)
+    asked_for, plain, centre = [], Home._slope, site.theta.clone()
+    monkeypatch.setattr(Home, "_slope", lambda *given: asked_for.append(1) or plain(*given))
+    for gradients in (6, 15):
+        asked_for.clear()
+        mean_regularised.adapt(replace(site, work=gradients * 100), centre)
+        assert len(asked_for) == gradients
+
+
 @pytest.mark.parametrize(
     "crafted", [{"metrics": {}}, {"clients": [{"client": "a"}]}, {"untold": 3}, {"metric": "auroc"}], ids=str
 )
@@ -255,9 +312,31 @@ def test_no_message_packs_an_own_model_and_nothing_pickles_it():
     with pytest.raises(Refused, match="neither sent nor published"):
         copy.deepcopy(own)
     public = [name for name in dir(own) if not name.startswith("_")]
-    assert public == ["chosen", "client", "cpu", "device", "dtype", "judged", "to"]
+    assert public == ["chosen", "client", "cpu", "device", "dtype", "judged", "keep", "to"]
     with pytest.raises(TypeError):
         json.dumps(own)
+
+
+def test_a_judge_says_a_number_or_answers_and_gets_nothing_else_out():
+    own, stolen = Personal("north", torch.ones(3), {}), []
+    ways_out = (lambda v: v, lambda v: v.numpy(), lambda v: (1.0, v), lambda v: v.tolist(), lambda v: v.sum())
+    for steal in ways_out:
+        with pytest.raises(Refused, match="neither sent nor published"):
+            own.judged(steal)
+    assert own.judged(lambda v: stolen.append(v) or 1.0) == 1.0
+    assert torch.isnan(stolen[0]).all()  # a message of what was kept by its name holds no number
+    with pytest.raises(ZeroDivisionError):
+        own.judged(lambda v: stolen.append(v) or 1 / 0)
+    assert torch.isnan(stolen[1]).all()
+    assert own.judged(lambda v: float(v.sum())) == 3.0  # and the model is as it was
+
+
+def test_an_own_model_is_kept_in_a_file_for_its_owner_alone(tmp_path):
+    model = nn.Linear(2, 1)
+    Personal("north", torch.arange(3.0), {}).keep(tmp_path / "model.safetensors", model, {})
+    found = load_file(tmp_path / "model.safetensors")
+    assert torch.equal(torch.cat([found["weight"].reshape(-1), found["bias"]]), torch.arange(3.0))
+    assert (tmp_path / "model.safetensors").stat().st_mode & 0o777 == 0o600
 
 
 # the ways
@@ -289,7 +368,7 @@ def test_a_linear_layers_closed_form_is_what_autograd_gives(losses, outputs, tar
     model, x = nn.Sequential(nn.Flatten(), nn.Linear(6, outputs)), torch.randn(40, 2, 3)
     site, w = Home(model, flatten(model), losses, x, targets), torch.randn(7 * outputs)
     value, gradient = site.slope(w)
-    found = linear.closed(model, losses, x, targets)(w.double().numpy())
+    found = site.layer.slope(w.double().numpy())
     assert found[0] == pytest.approx(value, rel=1e-5)
     assert np.allclose(found[1], gradient.numpy(), atol=1e-5)
 
@@ -298,9 +377,9 @@ def test_a_linear_layers_closed_form_is_what_autograd_gives(losses, outputs, tar
 def test_the_products_of_a_linear_layers_gradients_are_those_of_autograd(task, monkeypatch):
     losses, outputs = (cross_entropy, 2) if task == "classification" else (squared, 1)
     site = home(rows=30, task=task, losses=losses, model=nn.Linear(5, outputs))
-    fast = shrinkage.products(site, torch.linspace(-1, 1, 6 * outputs))
-    monkeypatch.setattr(linear, "products", lambda *_: None)
-    assert np.allclose(fast, shrinkage.products(site, torch.linspace(-1, 1, 6 * outputs)), atol=1e-5)
+    fast = shrinkage.Fisher(site).products(torch.linspace(-1, 1, 6 * outputs))
+    monkeypatch.setattr(linear, "layer_of", lambda *_: None)
+    assert np.allclose(fast, shrinkage.Fisher(site).products(torch.linspace(-1, 1, 6 * outputs)), atol=1e-5)
 
 
 def test_what_is_more_than_a_plain_linear_layer_has_no_closed_form():
@@ -309,10 +388,118 @@ def test_what_is_more_than_a_plain_linear_layer_has_no_closed_form():
     deep = nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 2))
     frozen = nn.Linear(2, 2)
     frozen.bias.requires_grad_(False)
-    assert linear.closed(nn.Linear(2, 2), weighted, x, y) is None
-    assert linear.closed(deep, cross_entropy, x, y) is None
-    assert linear.closed(frozen, cross_entropy, x, y) is None
-    assert linear.closed(nn.Linear(2, 2), lambda outputs, targets: outputs[:, 0], x, y) is None
+    assert linear.layer_of(nn.Linear(2, 2), weighted, x, y) is None
+    assert linear.layer_of(deep, cross_entropy, x, y) is None
+    assert linear.layer_of(frozen, cross_entropy, x, y) is None
+    assert linear.layer_of(nn.Linear(2, 2), lambda outputs, targets: outputs[:, 0], x, y) is None
+
+
+PLAIN = [
+    (cross_entropy, 3, torch.arange(60) * 7 % 3),
+    (binary_cross_entropy, 1, torch.arange(60) * 7 % 5 % 2),
+    (binary_cross_entropy, 4, (torch.arange(240).reshape(60, 4) % 3 == 0).float()),
+    (squared, 1, torch.linspace(-2, 2, 60)),
+    (squared, 2, torch.linspace(-2, 2, 120).reshape(60, 2)),
+]
+
+
+@pytest.mark.parametrize("features", [6, 80], ids=["more rows", "more columns"])
+@pytest.mark.parametrize(("losses", "outputs", "targets"), PLAIN)
+def test_fits_of_several_parts_at_once_are_those_of_each_by_itself(losses, outputs, targets, features):
+    torch.manual_seed(2)
+    model, x = nn.Linear(features, outputs), torch.randn(60, features)
+    site, centres = Home(model, flatten(model), losses, x, targets), torch.randn(3, outputs * (features + 1)) / 3
+    parts = [np.arange(60), np.arange(40), np.arange(20, 60)]
+    shares = np.stack([np.isin(np.arange(60), part) / len(part) for part in parts])
+    path = Ridges(site.layer, centres.double().numpy(), shares)
+    for strength in (1.0, 0.1, 0.01):
+        path.move(strength)
+        for part, centre, found in zip(parts, centres, path.vectors(range(3)), strict=True):
+            rows, w = site.rows(part), torch.from_numpy(found).float()
+            twin = rows.fit(centre, centre=centre, strength=strength)
+            values = [rows.loss(one) + strength / 2 * float((one - centre).square().sum()) for one in (w, twin)]
+            assert values[0] <= values[1] + 2e-4
+            assert torch.allclose(w, twin, atol=0.1)
+        assert np.allclose(
+            path.losses()[1, :40].mean(), site.rows(parts[1]).loss(torch.from_numpy(path.vectors([1])[0])), atol=1e-4
+        )
+
+
+def test_columns_beyond_a_square_that_is_too_large_are_taken_as_they_are(monkeypatch):
+    site = home(rows=90)
+    shares, centre = np.full((1, 90), 1 / 90), np.zeros((1, 6))
+    found = []
+    for most in (1000, 3):
+        monkeypatch.setattr("tacit.personal.ridges.MOST_SIDE", most)
+        path = Ridges(site.layer, centre, shares)
+        path.move(0.01)
+        found.append(path.vectors([0]))
+    assert np.allclose(*found, atol=0.01)
+
+
+def test_rows_without_a_difference_leave_the_centre_where_it_is():
+    model = nn.Linear(3, 1, bias=False)
+    site = Home(model, flatten(model), squared, torch.zeros(5, 3), torch.ones(5))
+    path = Ridges(site.layer, np.ones((1, 3)), np.full((1, 5), 0.2))
+    path.move(0.1)
+    assert path.vectors([0]).tolist() == [[1.0, 1.0, 1.0]]
+
+
+def test_the_share_of_a_model_is_what_rows_left_out_say_of_it():
+    site = home(rows=40)
+    right, wrong = site.y.double().numpy()[None] + 0.1, site.y.double().numpy()[None] + 5
+    assert mean_regularised.share_of(site.layer, wrong, right, task="regression") > 0.95
+    assert mean_regularised.share_of(site.layer, right, wrong, task="regression") < 0.05
+    assert mean_regularised.share_of(site.layer, wrong, wrong, task="regression") == pytest.approx(0.5)
+    assert mean_regularised.share_of(site.layer, right - 1, right + 1, task="binary") == pytest.approx(0.45, abs=0.02)
+
+
+def test_an_own_linear_model_is_a_mean_of_both_beginnings_and_worse_than_neither():
+    truth = torch.tensor([1.0, -1.0, 0.5, 0.0, 2.0])
+    near, far, zero = torch.tensor([*truth.tolist(), 0.0]), torch.full((6,), -20.0), torch.zeros(6)
+    site, judge = home(rows=30, truth=truth), home(rows=4000, truth=truth, seed=9)
+    for before, common in ((zero, near), (zero, far)):
+        alone, own = mean_regularised.adapt_both(site, before, common)
+        assert torch.equal(alone.vector, mean_regularised.adapt_each(site, [before, common])[0].vector)
+        share = own.chosen["share"]
+        other = mean_regularised.adapt_each(site, [before, common])[1].vector
+        assert torch.allclose(own.vector, share * other + (1 - share) * alone.vector, atol=1e-5)
+        assert judge.loss(own.vector) < min(judge.loss(alone.vector), judge.loss(other)) + 0.1
+
+
+def test_rows_left_out_are_given_what_the_folds_without_them_say():
+    site, before = home(rows=30), torch.zeros(6)
+    found = mean_regularised._along(site, site.layer, [before, before + 0.5])
+    for one, centre in zip(found, (before, before + 0.5), strict=True):
+        for kept, left_out in site.folds(5):
+            fold = site.rows(kept).fit(centre, centre=centre, strength=one.strength)
+            given = site.rows(left_out).layer
+            expected = given.matrix(fold.double().numpy()) @ given.rows.T
+            assert np.allclose(one.outputs[:, left_out], expected, atol=0.05)
+        assert one.score == pytest.approx(site.layer.loss(one.outputs, site.layer.targets)[0].mean(), rel=1e-4)
+
+
+@pytest.mark.parametrize("way", [mean_regularised, shrinkage], ids=lambda way: way.__name__)
+def test_two_beginnings_at_once_give_what_each_gives_by_itself(way):
+    site, centres = home(rows=50, seed=4), [torch.zeros(6), torch.full((6,), 0.7)]
+    both = way.adapt_each(site, centres)
+    for centre, one in zip(centres, both, strict=True):
+        alone = way.adapt(site, centre)
+        assert torch.allclose(one.vector, alone.vector, atol=2e-3)
+        assert one.score == pytest.approx(alone.score, rel=1e-3)
+        assert one.chosen.keys() == alone.chosen.keys()
+
+
+def test_what_has_no_closed_form_is_adapted_fit_by_fit(monkeypatch):
+    fast = [way.adapt(home(rows=50), torch.zeros(6)) for way in (mean_regularised, shrinkage, finetune)]
+    monkeypatch.setattr(linear, "layer_of", lambda *_: None)
+    slow = [way.adapt(home(rows=50), torch.zeros(6)) for way in (mean_regularised, shrinkage, finetune)]
+    for one, other in zip(fast, slow, strict=True):
+        assert (
+            pytest.approx(one.chosen["strength" if "strength" in one.chosen else "epochs"], rel=1e-3)
+            == other.chosen["strength" if "strength" in other.chosen else "epochs"]
+        )
+        assert torch.allclose(one.vector, other.vector, atol=0.02)
 
 
 def test_without_a_pull_it_is_the_own_optimum_and_with_a_boundless_one_the_common_model():
@@ -386,7 +573,7 @@ def test_an_own_head_leaves_the_body_as_it_was():
     model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 2))
     site = home(task="classification", model=model, losses=cross_entropy)
     centre = site.theta.clone()
-    head.refuse(model, site.x[:2])
+    last.refuse(model, site.x[:2])
     found = head.adapt(site, centre).vector
     body = 5 * 8 + 8
     assert torch.equal(found[:body], centre[:body])
@@ -395,7 +582,7 @@ def test_an_own_head_leaves_the_body_as_it_was():
 
 def test_a_model_that_goes_on_after_its_last_layer_has_no_head_of_its_own():
     with pytest.raises(BadInput, match="ends in a linear layer, and this one does more after it"):
-        head.refuse(nn.Sequential(nn.Linear(3, 2), nn.Tanh()), torch.randn(2, 3))
+        last.refuse(nn.Sequential(nn.Linear(3, 2), nn.Tanh()), torch.randn(2, 3))
 
 
 def test_a_loss_that_is_no_likelihood_is_refused_before_anybody_pays(tmp_path):

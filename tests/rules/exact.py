@@ -7,6 +7,15 @@ from tacit.rules.inverse_variance import variance
 from tacit.rules.random_effects import between
 
 
+def nearest(noise, tau2, shares):
+    """The least of tau2 |w - shares|^2 + sum of w^2 noise over weights that sum to 1, by its Lagrange conditions."""
+    size = len(noise)
+    system = torch.zeros(size + 1, size + 1, dtype=torch.float64)
+    system[:size, :size] = torch.diag(2 * (tau2 + noise))
+    system[:size, size] = system[size, :size] = 1.0
+    return torch.linalg.solve(system, torch.cat([2 * tau2 * shares, torch.ones(1, dtype=torch.float64)]))[:size]
+
+
 class Exact:
     """One run of the rule, round by round."""
 
@@ -27,9 +36,12 @@ class Exact:
         rows = torch.stack([self.sums[name] for name in self.sums]).double() / seen[:, None]
         variances = torch.stack([self.noise[name] for name in self.sums]) / seen**2
         self.tau2 = between(variances, rows @ rows.T, replicates=len(mean), caution=self.caution)
-        mean, weight = self._mean(noise, updates)
+        weight = self._mean(noise, updates)[1]
         average = float((1 / (self.variances / self.horizon + self.tau2)).mean())
-        return mean * min(1.0, weight / (len(messages) * average))
+        examples = torch.tensor([float(m.facts["examples"]) for m in messages], dtype=torch.float64)
+        weights = nearest(noise / self.horizon, self.tau2, examples / examples.sum())
+        total, _ = weighted_sum(zip(weights.tolist(), updates, strict=True))
+        return total * min(1.0, weight / (len(messages) * average))
 
     def _mean(self, noise, updates):
         total, weight = weighted_sum(zip((1 / (noise / self.horizon + self.tau2)).tolist(), updates, strict=True))

@@ -29,7 +29,7 @@ def rounds(*, tau, clients=40, cohort=20, count=5, size=D, seed=0):
             Message(
                 f"client {k}",
                 {"update": common + own[k] + float(stds[k]) * torch.from_numpy(rng.normal(size=size)).float()},
-                {"noise_std": float(stds[k]), "examples": 10, "epsilon": 1.0},
+                {"noise_std": float(stds[k]), "examples": int(10 + 5 * k), "epsilon": 1.0},
             )
             for k in chosen
         ]
@@ -67,7 +67,7 @@ def test_a_sketch_is_linear_and_short_vectors_are_kept_whole():
 def test_tau_and_update_are_those_of_the_slow_twin_but_for_the_caution_of_a_coarser_look(tau, near):
     stds = np.geomspace(0.05, 2.0, 40)
     exact = Exact(torch.as_tensor(stds) ** 2)
-    _, found = run(random_effects(), rounds(tau=tau), stds)
+    _, found = run(random_effects(horizon=200.0), rounds(tau=tau), stds)
     for applied, cohort in zip(found, rounds(tau=tau), strict=True):
         update = exact.apply(cohort)
         assert applied.info["tau"] ** 2 == pytest.approx(exact.tau2, rel=near, abs=2e-5)
@@ -77,7 +77,7 @@ def test_tau_and_update_are_those_of_the_slow_twin_but_for_the_caution_of_a_coar
 def test_vectors_no_longer_than_a_sketch_give_the_slow_twins_very_numbers():
     stds = np.geomspace(0.05, 2.0, 40)
     exact = Exact(torch.as_tensor(stds) ** 2)
-    memory = (rule := random_effects()).init([(0, 500)], Crowd(np.ones(40), stds))
+    memory = (rule := random_effects()).init([(0, 500)], Crowd(np.ones(40), stds, rounds=200.0))
     for cohort in rounds(tau=0.1, size=500):
         applied = rule.apply(memory, cohort)
         memory = applied.memory

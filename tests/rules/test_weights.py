@@ -3,10 +3,12 @@ import pytest
 import torch
 from test_contracts import EPSILONS, LAYOUT, crowd, draws, noise_std, sent
 
+import tacit
 from tacit import rules
+from tacit.build.parts import build
 from tacit.errors import BadInput
 from tacit.rules import combined
-from tacit.rules.random_effects import between, between_dl, gram
+from tacit.rules.random_effects import between, between_dl, gram, nearest
 from tacit.rules.robust import sparse_part
 from tacit.types import Message
 
@@ -136,3 +138,61 @@ def test_a_cohort_that_knows_little_takes_a_small_step(name):
     assert torch.allclose(loose.update, torch.ones(50), atol=1e-5)
     expected = (0.1**2 + 0.2**2) / (2 * (EPSILONS**2).mean())
     assert torch.allclose(tight.update, torch.full((50,), expected), rtol=1e-3)
+
+
+def test_random_effects_aims_at_the_mean_by_examples_where_clients_differ_much():
+    rule = rules.load("random-effects")
+    apart = [100.0 * u for u in draws()]
+    examples = [10, 20, 30, 40, 300]
+    memory, messages = sent(rule, apart)
+    for message, count in zip(messages, examples, strict=True):
+        message.facts["examples"] = count
+    wanted = (np.array(examples)[:, None] * rows(apart)).sum(0) / sum(examples)
+    assert np.allclose(combined(rule, memory, messages).update.numpy(), wanted, rtol=0.01, atol=0.2)
+
+
+def test_no_other_weights_come_nearer_to_the_mean_by_examples():
+    rng = np.random.default_rng(0)
+    noise, examples = torch.from_numpy(rng.uniform(0.1, 5, 12)), torch.from_numpy(rng.uniform(1, 9, 12))
+    shares, tau2 = examples / examples.sum(), 0.7
+
+    def error(w):
+        return float(tau2 * ((w - shares) ** 2).sum() + (w**2 * noise).sum())
+
+    best = nearest(noise, tau2, examples)
+    assert float(best.sum()) == pytest.approx(1.0)
+    assert bool((best >= 0).all())
+    for _ in range(200):
+        moved = torch.from_numpy(rng.normal(size=12)) * 1e-3
+        assert error(best + moved - moved.mean()) > error(best)
+
+
+@pytest.mark.parametrize(
+    ("train", "horizon"),
+    [
+        ({"rounds": 50}, 50.0),
+        ({"rounds": 50, "clients_per_round": 2}, 25.0),
+        ({"rounds": 1, "clients_per_round": 2}, 1.0),
+    ],
+)
+def test_the_horizon_is_how_often_a_client_is_expected_to_take_part(train, horizon):
+    parts = build(
+        tacit.Experiment(data={"clients": 4}, train=train, privacy={"kind": "local", "epsilon": [1.0, 2.0, 4.0, 8.0]})
+    )
+    assert float(parts.algorithm.init(parts.params).memory["horizon"]) == pytest.approx(horizon)
+
+
+def test_a_horizon_that_is_given_is_taken():
+    rule = rules.load("random-effects", horizon=7.0)
+    assert float(rule.init(LAYOUT, crowd(EPSILONS))["horizon"]) == 7.0
+
+
+def test_a_client_without_examples_gets_no_negative_weight_by_rounding():
+    """A weight of -1e-16 ended the round, which was paid for, with a sentence about negative weights."""
+    rng = np.random.default_rng(0)
+    for _ in range(2000):
+        count = int(rng.integers(2, 40))
+        noise, examples = 10 ** rng.uniform(-12, 12, count), rng.choice([0, 1, 5, 10**9], count)
+        weights = nearest(torch.from_numpy(noise), 10 ** rng.uniform(-15, 30), torch.from_numpy(examples).double())
+        assert float(weights.min()) >= 0
+        assert float(weights.sum()) == pytest.approx(1)
