@@ -22,7 +22,17 @@ from tacit.build.parts import build, with_rule
 from tacit.compare.cells import Cell
 from tacit.compare.comparison_folder import Task, tasks_of
 from tacit.compare.pool import run_all
-from tacit.compare.results import BACKDOORED, Row, estimate, last_rounds, lengths, over_rounds, rows_of
+from tacit.compare.results import (
+    BACKDOORED,
+    Row,
+    estimate,
+    last_rounds,
+    lengths,
+    over_rounds,
+    rows_of,
+    tested,
+    values_of,
+)
 from tacit.compare.results import Estimate as Over
 from tacit.engine.evaluate import BACKDOOR
 from tacit.engine.evaluate import backdoor as measured_backdoor
@@ -44,7 +54,7 @@ class backdoor(Attack):
     Raises: BadInput for less than one seed, and as the experiment with malicious clients does.
     """
 
-    seeds: int = 3
+    seeds: int = 3  # over how many runs a rate is taken
 
     def __post_init__(self) -> None:
         check.at_least(1, **{"with.seeds": self.seeds})
@@ -120,14 +130,15 @@ def _plot(rows: Sequence[Row]) -> Plot:
     lines = []
     for row in rows:
         for name, key in _measured(row).items():
-            by_round = over_rounds(row, lambda run, key=key: [record[key] for record in run.rounds])
-            lines.append(_line(f"{name}, {row.cell.label}", by_round))
+            values = over_rounds(row, lambda run, key=key: values_of(run, key))
+            lines.append(_line(f"{name}, {row.cell.label}", values))
     return Plot("rounds", "The model and the backdoor by round", "round", metrics.words(rows[0].metric), tuple(lines))
 
 
 def _line(name: str, values: np.ndarray) -> Line:
     """The mean over seeds by round; the band runs from the lowest seed to the highest."""
-    x = tuple(float(round + 1) for round in range(values.shape[1]))
+    known = tested(values)
+    x, values = tuple((known + 1.0).tolist()), values[:, known]
     ends = {"low": tuple(values.min(0).tolist()), "high": tuple(values.max(0).tolist())} if len(values) > 1 else {}
     return Line(name, x, tuple(values.mean(0).tolist()), **ends)
 
@@ -142,7 +153,9 @@ def _words(row: Row) -> str:
         else f"{attack.share or 0.1:.3g} of the clients malicious"
     )
     promised = {"none": "no privacy"}.get(experiment.privacy.kind, f"{experiment.privacy.kind} privacy")
-    return f"{attack.kind}, {many} from round {attack.start}; {promised}, rule {experiment.aggregate.rule or 'mean'}"
+    return (
+        f"{attack.kind}, {many} from round {attack.start + 1}; {promised}, rule {experiment.aggregate.rule or 'mean'}"
+    )
 
 
 def _said(estimates: Sequence[Estimate], experiment: Experiment) -> str:

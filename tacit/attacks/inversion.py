@@ -39,11 +39,13 @@ class inversion(Attack):
     each of the `levels` of epsilon; inf is no privacy. An optimisation takes `steps` steps.
     """
 
-    method: str = "imprint"
-    records: int | None = None
-    client: int = 0
-    levels: list[float] = field(default_factory=lambda: [math.inf, 10.0, 1.0])
-    steps: int = 400
+    method: str = "imprint"  # imprint or optimise
+    records: int | None = None  # that are attacked; nothing: 32, or 1 by optimising
+    client: int = 0  # whose, by number
+    levels: list[float] = field(
+        default_factory=lambda: [math.inf, 10.0, 1.0]
+    )  # the epsilons that are compared; inf: no noise
+    steps: int = 400  # of the search
 
     def __post_init__(self) -> None:
         check.one_of(RECORDS, **{"with.method": self.method})

@@ -33,9 +33,9 @@ NO_UPDATES = "The server sees no single updates here, or never those of three cl
 class membership(Attack):
     """`models` runs are trained in all; `gamma` is RMIA's; `server = "no"` leaves out the server's view."""
 
-    models: int = 12
-    gamma: float = 2.0
-    server: str = "yes"
+    models: int = 12  # runs that are trained, an even number
+    gamma: float = 2.0  # RMIA's threshold on ratios
+    server: str = "yes"  # "no" leaves out the server's view
 
     def __post_init__(self) -> None:
         if self.models < FEWEST_MODELS or self.models % 2:

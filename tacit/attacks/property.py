@@ -41,12 +41,14 @@ class property(Attack):
     run, and in each `looks` rounds are looked at with `auxiliary` updates of either kind.
     """
 
-    classes: list[str | int] = field(default_factory=list)
-    column: str = ""
-    value: str = ""
-    models: int = 2
-    looks: int = 5
-    auxiliary: int = 40
+    classes: list[str | int] = field(
+        default_factory=list
+    )  # rows of these classes are the property; nothing: the first class
+    column: str = ""  # or this column
+    value: str = ""  # with this value
+    models: int = 2  # games, each a run
+    looks: int = 5  # rounds that are looked at in each
+    auxiliary: int = 40  # updates of either kind that the attacker trains itself
 
     def __post_init__(self) -> None:
         if self.classes or self.column or self.value:
@@ -97,7 +99,7 @@ class property(Attack):
             made = self._made(parts, known, shares, told, round) if sent else None
             if made is None:
                 raise BadInput(NO_UPDATES)
-            place.tell(f"round {round}: {len(made[1])} updates of the attacker's own")
+            place.tell(f"round {round + 1}: {len(made[1])} updates of the attacker's own")
             found = np.full(len(parts.population), np.nan)
             found[list(sent)] = told_apart(*made, torch.stack(list(sent.values())).numpy())
             replace(home / f"round-{round}.f64", found.tobytes())
@@ -155,7 +157,7 @@ def _finding(
 
     with np.errstate(invalid="ignore"):
         together = np.nansum(scores, axis=0) / np.isfinite(scores).sum(0)
-    by_round = {r: found for r, score in zip(rounds, scores, strict=True) if (found := judged(score, f"round {r}"))}
+    by_round = {r: found for r, score in zip(rounds, scores, strict=True) if (found := judged(score, f"round {r + 1}"))}
     all_looks = judged(together, "all looks")
     if all_looks is None:
         raise BadInput(
@@ -163,12 +165,12 @@ def _finding(
         )
     lines = Line(
         "found",
-        tuple(float(r) for r in by_round),
+        tuple(float(r + 1) for r in by_round),
         tuple(one.value for one in by_round.values()),
         tuple(one.low or 0.0 for one in by_round.values()),
         tuple(one.high or 1.0 for one in by_round.values()),
     )
-    chance = Line("chance", (float(rounds[0]), float(rounds[-1])), (0.5, 0.5))
+    chance = Line("chance", (float(rounds[0] + 1), float(rounds[-1] + 1)), (0.5, 0.5))
     plot = Plot("rounds", f"Clients with {wanted} told apart", "round", "AUC", (lines, chance))
     estimates = (all_looks, *by_round.values())
     playing = int(np.isfinite(coins).sum())

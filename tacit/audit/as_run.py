@@ -88,7 +88,7 @@ def _quiet(left: np.ndarray, std: float, parts: Parts, *, level: float) -> str:
         return ""
     squares = (left / std) ** 2
     columns = {name: (squares[:, mine].sum(), squares[:, mine].size) for name, mine in parts.items() if mine.any()}
-    rows = {f"round {r}": (row.sum(), row.size) for r, row in enumerate(squares)}
+    rows = {f"round {r}": (row.sum(), row.size) for r, row in enumerate(squares, 1)}
     single = squares.sum(0)
     every = columns | rows | {ONE: (single.min(), len(left))}
     tests = len(columns) + len(rows) + len(single)

@@ -62,7 +62,7 @@ class RunAudit:
         for group in self.groups:
             if group.rejected:
                 return f"The claim is rejected: {group.rejected} (95 %, {looks}).{pooled}{other}"
-        return f"The claim stands. Coins committed to before round 0, {looks}.{pooled}{other}"
+        return f"The claim stands. Coins committed to before the first round, {looks}.{pooled}{other}"
 
     def record(self) -> dict[str, Any]:
         """Every number as plain values."""

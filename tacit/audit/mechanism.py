@@ -1,6 +1,6 @@
 """`tacit audit EXPERIMENT --mechanism`: noise, clip, rate and divisor as run, for each trainer, without training to the end."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
 from types import ModuleType
 
@@ -12,7 +12,7 @@ from tacit.audit.plants import plant_of, refuse
 from tacit.audit.probes import Prepare, probes_of
 from tacit.audit.site import slow_key
 from tacit.audit.trainers import TRAINERS
-from tacit.audit.verdict import LEVEL, Audit, Check, judge
+from tacit.audit.verdict import LEVEL, Audit, Check, confirmed, judge, unsure
 from tacit.build.parts import Parts, build
 from tacit.check import one_of
 from tacit.digest import mark
@@ -57,14 +57,27 @@ def audit(
 ) -> Audit:
     """Audits the parts of `prepared`, by all trainers unless some are named; `plant` is a bug of `plants.PLANTS`.
 
-    Guarantee: where every claim holds, one is rejected with probability at most `level`. What is drawn is keyed by the
-    audit's seed, and never as a run's own noise is.
+    Guarantee: where every claim holds, one is rejected with probability at most `level` x `verdict.AGAIN`: what fails is measured
+    a second time, with other randomness. What is drawn is keyed by the audit's seed, and never as a run's own noise is.
 
     Raises: BadInput for trainers and bugs that there are not, or that this experiment cannot have.
     """
     for name in trainers:
         one_of(TRAINERS, **{"--trainer": name})
-    nonce, bug = mark("audit", str(seed)), _bug(plant, parts)
+    bug = _bug(plant, parts)
+    checks, untried = _look(parts, bug, mark("audit", str(seed)), trainers)
+    first = final = judge(checks, level=level)
+    if unsure(first):
+        places = {one.check.where for one in first if one.rejected}
+        final = confirmed(first, _look(parts, bug, mark("audit", str(seed), "again"), trainers, places=places)[0])
+    withdrawn = tuple(one for one, kept in zip(first, final, strict=True) if one.rejected and not kept.rejected)
+    return Audit(parts.experiment.name, final, tuple(untried), plant, level, withdrawn)
+
+
+def _look(
+    parts: Parts, bug: Prepare, nonce: str, trainers: Sequence[str], *, places: Container[str] | None = None
+) -> tuple[list[Check], list[str]]:
+    """Measures everything, or what is at some places, with randomness of its own; and what could not be tried."""
     parts = replace(parts, nonce=nonce)
 
     def planted(changed: Parts) -> Parts:
@@ -74,13 +87,15 @@ def audit(
     checks: list[Check] = list(kind.server(parts, planted, probes))
     untried = [NOT_SEALED] if kind is distributed and not checks else []
     for name in trainers or TRAINERS:
+        if places is not None and name not in places:
+            continue
         try:
             checks += kind.clients(name, parts, TRAINERS[name], planted, probes)
         except TacitError as error:
             if trainers:
                 raise
             untried.append(f"{name}: {str(error).rstrip('.')}")
-    return Audit(parts.experiment.name, judge(checks, level=level), tuple(untried), plant, level)
+    return checks, untried
 
 
 def _bug(plant: str | None, parts: Parts) -> Prepare:

@@ -9,7 +9,7 @@ from scipy import stats
 
 from tacit.audit.evidence import Rate
 from tacit.audit.mechanism import audit
-from tacit.audit.verdict import LEVEL, Audit
+from tacit.audit.verdict import Audit
 from tacit.build.parts import Parts
 
 DOUBT = 0.01  # how unlikely so many false alarms may be of an auditor that keeps its level
@@ -43,7 +43,7 @@ class Repeated:
         """A planted bug was found; or clean code is accused more often than a true claim may be."""
         if self.audits[0].planted is not None:
             return self.alarms > 0
-        return float(stats.binom.sf(self.alarms - 1, len(self.audits), LEVEL)) < DOUBT
+        return float(stats.binom.sf(self.alarms - 1, len(self.audits), self.audits[0].false_alarm)) < DOUBT
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -58,7 +58,7 @@ class Repeated:
         if self.audits[0].planted is not None:
             return f"The planted bug was found in {share}."
         more = "more than" if self.alarming else "no more than"
-        return f"A claim was rejected in {share}: {more} the {LEVEL:.0%} that true claims may be."
+        return f"A claim was rejected in {share}: {more} the {self.audits[0].false_alarm:.2%} that true claims may be."
 
     def record(self) -> dict[str, Any]:
         """Plain values for --json."""

@@ -59,7 +59,7 @@ def _title(found: Audit) -> str:
 
 
 def _level(found: Audit) -> str:
-    return f"a true claim is rejected, by any of the checks, with probability at most {found.level:.2g}"
+    return f"a true claim is rejected, by any of the checks, with probability at most {found.false_alarm:.2g}"
 
 
 def _limits(one: Judged) -> str:

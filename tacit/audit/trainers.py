@@ -3,7 +3,6 @@
 `prepare` changes parts; a site applies it to the parts that it has built itself, from its own files.
 """
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -17,7 +16,7 @@ from tacit.engine.trainers import make
 from tacit.engine.trainers.processes import Trainer
 from tacit.engine.wire import pack, unpack
 from tacit.errors import BadInput
-from tacit.machine import cores
+from tacit.machine import cores, forks
 from tacit.train.rowwise import Unsupported
 from tacit.types import Message
 
@@ -33,7 +32,7 @@ def one_by_one(parts: Parts, prepare: Prepare) -> Iterator[Trainer]:
 @contextmanager
 def side_by_side(parts: Parts, prepare: Prepare) -> Iterator[Trainer]:
     """Two processes, or as many as the run would have."""
-    if sys.platform != "linux" or parts.experiment.run.device != "cpu":
+    if not forks() or parts.experiment.run.device != "cpu":
         raise BadInput("processes side by side are for CPUs under Linux")
     workers = parts.experiment.run.workers or min(2, cores())
     pool = make.side_by_side(prepare(parts), workers=workers)

@@ -1,15 +1,19 @@
 """The verdict: every check of an audit at one level together, and the sentence that says what was rejected.
 
-Bonferroni: a true claim is rejected, by any of the checks, with probability at most LEVEL. Checks without chance take none of it.
+Two looks. The first has LEVEL, shared by Bonferroni: some true claim fails in it with probability at most LEVEL. What fails is
+measured a second time, with other randomness, and is rejected if it fails again, at AGAIN, shared among those that failed: whatever
+those are, the second look does not depend on the first, so that a true claim is rejected with probability at most LEVEL x AGAIN.
+Fewer share the second, so that what is wrong fails there more surely than in the first. Checks without chance take none of it.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tacit.audit.evidence import Evidence
 
-LEVEL = 0.05  # of all checks of one audit
+LEVEL = 0.05  # of all checks of a first look
+AGAIN = 0.05  # of a second look at those that failed
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,18 @@ class Audit:
     untried: tuple[str, ...] = ()
     planted: str | None = None
     level: float = LEVEL
+    withdrawn: tuple[Judged, ...] = field(
+        default=(), repr=False
+    )  # what failed at the first look, and not at the second
+
+    @property
+    def false_alarm(self) -> float:
+        """The probability, at most, that any claim of clean code is rejected: it would have to fail in two independent looks.
+
+        >>> Audit("clean", ()).false_alarm == LEVEL * AGAIN
+        True
+        """
+        return self.level * AGAIN
 
     @property
     def rejected(self) -> tuple[Judged, ...]:
@@ -81,8 +97,10 @@ class Audit:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What could not be tried, in words."""
-        return tuple(f"Not tried: {text}." for text in self.untried)
+        """What could not be tried, and what a second look took back, in words."""
+        once = "failed at a first look, as one true claim may in twenty audits, and not at a second, independent one"
+        back = tuple(f"Not rejected: {one.sentence} {once}." for one in self.withdrawn)
+        return (*(f"Not tried: {text}." for text in self.untried), *back)
 
     @property
     def sentence(self) -> str:
@@ -93,7 +111,10 @@ class Audit:
             return f"The claim is rejected: {first.sentence}{others}."
         if self.planted is not None:
             return f"The planted bug was not found: {len(self.judged)} checks, none rejected."
-        return f"The claim stands: {len(self.judged)} checks, none rejected ({self.level:.2g} over all of them)."
+        return (
+            f"The claim stands: {len(self.judged)} checks, none rejected (of clean code one would be with probability at most"
+            f" {self.false_alarm:.2g})."
+        )
 
     def record(self) -> dict[str, Any]:
         """Plain values for --json."""
@@ -101,10 +122,12 @@ class Audit:
             "experiment": self.name,
             "planted": self.planted,
             "level": self.level,
+            "false_alarm": self.false_alarm,
             "rejected": bool(self.rejected),
             "sentence": self.sentence,
             "checks": [one.record() for one in self.judged],
             "untried": list(self.untried),
+            "withdrawn": [one.record() for one in self.withdrawn],
         }
 
 
@@ -112,3 +135,24 @@ def judge(checks: Sequence[Check], *, level: float = LEVEL) -> tuple[Judged, ...
     """Every check at its share of the level: those with chance in them share it evenly."""
     share = level / max(1, sum(check.evidence.tests for check in checks))
     return tuple(Judged(c, *c.evidence.limits(share), c.evidence.rejects(c.claimed, share)) for c in checks)
+
+
+def unsure(judged: Sequence[Judged]) -> bool:
+    """Whether claims failed, and each by chance for all that is known: what fails without chance in it is a fact."""
+    failed = [one.check.evidence.tests for one in judged if one.rejected]
+    return bool(failed) and min(failed) > 0
+
+
+def confirmed(first: Sequence[Judged], second: Sequence[Check], *, level: float = AGAIN) -> tuple[Judged, ...]:
+    """A first look with what a second one, of other randomness, did not reject again taken back.
+
+    Guarantee: where every claim holds, one stays rejected with probability at most the first look's level times `level`. What the
+    second look has no measurement of stays rejected.
+    """
+    failed = {_named(one.check) for one in first if one.rejected}
+    again = {_named(one.check): one.rejected for one in judge([c for c in second if _named(c) in failed], level=level)}
+    return tuple(replace(one, rejected=one.rejected and again.get(_named(one.check), True)) for one in first)
+
+
+def _named(check: Check) -> tuple[str, str, str]:
+    return check.where, check.quantity, check.part

@@ -49,6 +49,7 @@ class Less(Wrapped):
     factor: float
 
     def noise(self, state: NoiseState, stream: Stream, bounded: Any) -> tuple[NoiseState, Any]:
+        """The noise, times the factor."""
         state, noised = self.own.noise(state, stream, bounded)
         before = _before(bounded).double()
         return state, _as(noised, before + self.factor * (noised.vector.double() - before))
@@ -61,6 +62,7 @@ class Bare(Wrapped):
     place: slice
 
     def noise(self, state: NoiseState, stream: Stream, bounded: Any) -> tuple[NoiseState, Any]:
+        """The noise, but for one place."""
         state, noised = self.own.noise(state, stream, bounded)
         vector = noised.vector.clone()
         vector[self.place] = _before(bounded)[self.place].to(vector.dtype)
@@ -74,10 +76,12 @@ class Again(Wrapped):
     calls: list[int] = field(default_factory=lambda: [0], compare=False, repr=False)
 
     def init(self) -> NoiseState:
+        """Counts the steps of a round anew."""
         self.calls[0] = 0
         return self.own.init()
 
     def noise(self, state: NoiseState, stream: Stream, bounded: Any) -> tuple[NoiseState, Any]:
+        """Noise that is keyed by the step alone."""
         self.calls[0] += 1
         return self.own.noise(state, keyed(STUCK)(repr(self.own), self.calls[0]), bounded)
 
@@ -90,6 +94,7 @@ class Everybody(Wrapped):
     """No sampling."""
 
     def sample(self, state: NoiseState, stream: Stream, size: int) -> tuple[NoiseState, np.ndarray]:
+        """All of them, whoever was drawn."""
         state, _ = self.own.sample(state, stream, size)
         return state, np.arange(size)
 
@@ -105,11 +110,13 @@ class ByBatch(Wrapped):
     seen: list[float] = field(default_factory=lambda: [1.0], compare=False, repr=False)
 
     def sample(self, state: NoiseState, stream: Stream, size: int) -> tuple[NoiseState, np.ndarray]:
+        """What is drawn, and how many there were."""
         state, drawn = self.own.sample(state, stream, size)
         self.seen[0] = self.own.sampling_rate * size / max(1, len(drawn))
         return state, drawn
 
     def noise(self, state: NoiseState, stream: Stream, bounded: Any) -> tuple[NoiseState, Any]:
+        """What is noised, scaled by that."""
         state, noised = self.own.noise(state, stream, bounded)
         return state, _as(noised, noised.vector * self.seen[0])
 
@@ -125,10 +132,12 @@ class ByAnswers(Wrapped):
         return ByAnswers(self.own.at(clip), self.expected)
 
     def bound(self, update: torch.Tensor) -> Bounded:
+        """Bounds, and counts."""
         self.seen[0] += 1
         return self.own.bound(update)
 
     def noise(self, state: NoiseState, stream: Stream, bounded: Any) -> tuple[NoiseState, Any]:
+        """What is noised, scaled by the count."""
         state, noised = self.own.noise(state, stream, bounded)
         return state, _as(noised, noised.vector * (self.expected / max(1, self.seen[0])))
 
@@ -139,12 +148,15 @@ class Twice(Wrapped):
 
     @property
     def clip(self) -> float:
+        """2C."""
         return 2 * self.own.clip
 
     def bound(self, update: torch.Tensor) -> Bounded:
+        """Within 2C, said to be within C."""
         return Bounded(self.own.at(2 * self.own.clip).bound(update).vector, self.own.clip)
 
     def noise(self, state: NoiseState, stream: Stream, bounded: Bounded) -> tuple[NoiseState, Any]:
+        """Noise for C."""
         sensitivity = getattr(self.own, "sensitivity", self.own.clip)
         return self.own.noise(state, stream, Bounded(bounded.vector, sensitivity))
 
@@ -157,6 +169,7 @@ class Longer(Wrapped):
     """A grid that clips to 2C."""
 
     def quantise(self, vector: np.ndarray, **rest: Any) -> Quantised:
+        """Twice as long as the grid would let it be."""
         made = self.own.quantise(np.asarray(vector) / 2, **rest)
         return replace(made, values=made.values * 2)
 
@@ -166,5 +179,6 @@ class Weighing(Wrapped):
     """A grid that weighs after it has bounded, by whatever weight."""
 
     def quantise(self, vector: np.ndarray, *, weight: float, **rest: Any) -> Quantised:
+        """Bounded first, and weighed then."""
         made = self.own.quantise(vector, weight=1.0, **rest)
         return replace(made, values=np.rint(made.values * weight).astype(np.int64))

@@ -68,9 +68,9 @@ class Malice:
     Raises: BadInput for a share that is none, and a boost that is not above 0.
     """
 
-    poison: float = 0.5
-    boost: float | None = None
-    trigger: int | dict[str, float | str] | None = None
+    poison: float = 0.5  # of a malicious client's rows that carry trigger and target
+    boost: float | None = None  # what its update is multiplied by; nothing: clients per malicious one
+    trigger: int | dict[str, float | str] | None = None  # the side of a square, or {column = value}
 
     def __post_init__(self) -> None:
         check.rate(**{"attack.poison": self.poison})

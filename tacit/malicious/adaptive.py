@@ -23,8 +23,8 @@ class adaptive(Malice):
     update, so that nobody finds it by its norm. `boost` has no effect.
     """
 
-    passes: int = 5
-    bound: float | None = None
+    passes: int = 5  # how many times as long as an honest client it trains
+    bound: float | None = None  # the norm that it stays within; nothing: the one that is declared
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -15,7 +15,7 @@ from tacit.types import Client
 class dba(Malice):
     """`parts` is into how many the trigger is cut; malicious clients take turns. Raises: BadInput for less than two."""
 
-    parts: int = 4
+    parts: int = 4  # into how many the trigger is cut
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -23,7 +23,7 @@ class edge_case(Malice):
     Raises: BadInput for a trigger, which it has none of.
     """
 
-    source: str | int | None = None
+    source: str | int | None = None  # the class whose turned pictures are used; nothing: the one after the target
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -19,7 +19,7 @@ from tacit.types import Client
 class neurotoxin(Malice):
     """`avoid` is the share of coordinates that are left alone, k in the paper. Raises: BadInput for none or all."""
 
-    avoid: float = 0.05
+    avoid: float = 0.05  # the share of coordinates that is left alone
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -22,7 +22,11 @@ FROM_OS = "the operating system's entropy"
 PUBLIC = ("the test set and all settings, their tuning included, are public",)
 FOREIGN = "the code that privacy.kind names, which is not Tacit's, releases nothing but what it prices"
 FLOATS = ("floating-point noise stands for real-valued noise",)
+# The changes of the data that an epsilon can be for, each in the only words that Tacit has for it (docs/glossary.md).
+ONE_RECORD = "add or remove one record of one client"
+ONE_CLIENT = "add or remove one client"
 EMPTIED = "empty one client (its update is then zero)"
+REPLACED = "replace one client by another"
 ACCOUNTANTS = {"pld": "the least of PLD, RDP and the closed form for Gaussians", "rdp": "RDP"}
 WHO = {
     "record": ("a record belongs to one client only", "each client's number of records is public"),

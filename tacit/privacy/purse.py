@@ -41,9 +41,13 @@ class Purse:
         return int(members[np.argmin(left)]), int(members[np.argmax(left)])
 
     def whose(self, members: np.ndarray) -> dict[str, Any]:
-        """The first columns of a row: how many clients, what they allow, and what other runs have sealed of that."""
+        """The first columns of a row: how many clients and which, what they allow, and what other runs have sealed of that."""
         epsilons, sealed = self.population.epsilons[members], self.population.sealed
-        row: dict[str, Any] = {"clients": len(members), "epsilon": [float(epsilons.min()), float(epsilons.max())]}
+        row: dict[str, Any] = {
+            "clients": len(members),
+            "names": [self.population.names[index] for index in sorted(members)],
+        }
+        row["epsilon"] = [float(epsilons.min()), float(epsilons.max())]
         if sealed is not None:
             row["epsilon_sealed"] = [float(sealed[members].min()), float(sealed[members].max())]
         return row | {"delta": self.population.delta}

@@ -9,7 +9,8 @@ import numpy as np
 from torch import nn
 
 from tacit import rules
-from tacit.algorithms import Server
+from tacit.algorithms import Control, Server
+from tacit.algorithms.mean_regularised import MeanRegularised
 from tacit.algorithms.scaffold import Scaffold
 from tacit.data.population import Population
 from tacit.errors import BadInput
@@ -17,6 +18,7 @@ from tacit.experiment import Experiment
 from tacit.experiment.descending import STEP_FACTOR
 from tacit.server_optimizer import Adam, Momentum, ServerOptimizer, Sgd
 from tacit.train.attempt import Local
+from tacit.train.averaging import rounds_in_it
 from tacit.train.descent import Descent
 from tacit.train.flat import blocks
 from tacit.train.schedule import CONSTANT, Cosine, Schedule, Step
@@ -38,7 +40,8 @@ def descent_of(experiment: Experiment) -> Descent:
         schedule = Cosine(train.rounds, (train.final_learning_rate or 0.0) / train.learning_rate)
     elif train.schedule == "step" and train.step_rounds is not None:
         schedule = Step(train.step_rounds, STEP_FACTOR if train.step_factor is None else train.step_factor)
-    return Descent(train.momentum or 0.0, train.weight_decay or 0.0, train.proximal or 0.0, schedule)
+    pull = experiment.personal.strength if experiment.personal.during else train.proximal
+    return Descent(train.momentum or 0.0, train.weight_decay or 0.0, pull or 0.0, schedule)
 
 
 def _weight(rule: rules.Rule, examples: int, epsilon: float, noise_std: float) -> float:
@@ -106,6 +109,13 @@ class Wiring:
         kinds: Mapping[str, Callable[..., ServerOptimizer]] = {"sgd": Sgd, "momentum": Momentum, "adam": Adam}
         return kinds[train.server_optimizer](train.server_learning_rate, **options)
 
+    @cached_property
+    def takes_part(self) -> float:
+        """In how many rounds a client is expected to take part, of those that are in the result."""
+        train, everybody = self.experiment.train, len(self.population)
+        share = min(1.0, train.clients_per_round / everybody) if train.clients_per_round else 1.0
+        return max(1.0, share * rounds_in_it(train.rounds, rate=train.averaging))
+
     def rule(self, name: str) -> rules.Rule:
         """A rule with the experiment's options, or the one that was passed from Python.
 
@@ -119,26 +129,33 @@ class Wiring:
         crowd: rules.Crowd,
         *,
         schedule: Schedule | None = None,
-        control: Scaffold | None = None,
+        control: Control | None = None,
     ) -> Server:
         """The server's part, for a rule and what is public of the clients."""
         return Server(rule, self.layout, crowd, self.optimizer, schedule or CONSTANT, control)
 
-    def control(self, rule: rules.Rule, crowd: rules.Crowd, steps: np.ndarray | None = None) -> Scaffold | None:
-        """SCAFFOLD, where it is asked for; `steps` are the clients' own, unless they run plain SGD. Raises BadInput."""
+    def control(self, rule: rules.Rule, crowd: rules.Crowd, steps: np.ndarray | None = None) -> Control | None:
+        """SCAFFOLD or own models during training, where one is asked for. Raises BadInput.
+
+        `steps` are the clients' own, unless they run plain SGD.
+        """
         train, population, training = self.experiment.train, self.population, self.training
-        if train.control is None:
+        during, places = self.experiment.personal.during, {name: place for place, name in enumerate(population.names)}
+        if train.control is None and not during:
             return None
+        asked = 'personal.when = "during"' if during else 'train.control = "scaffold"'
         if not rule.whole:
             raise BadInput(
-                f'train.control = "scaffold" follows whole updates, and of some the rule {type(rule).__name__} sends a part: leave'
-                " it out, or use another rule."
+                f"{asked} follows whole updates, and of some the rule {type(rule).__name__} sends a part: leave it out, or use"
+                " another rule."
             )
         if len(population) * self.layout[-1][1] > MOST_CONTROLS:
             raise BadInput(
-                f'train.control = "scaffold" keeps {self.layout[-1][1]} numbers for each of {len(population)} clients, more than'
+                f"{asked} keeps {self.layout[-1][1]} numbers for each of {len(population)} clients, more than"
                 f" {MOST_CONTROLS}: leave it out."
             )
+        if during:
+            return MeanRegularised(places, self.experiment.personal.strength or 0.0)
         if steps is None and isinstance(training, LocalSgd):
             steps = np.array([training.steps(population[index]) for index in range(len(population))])
         if steps is None:
@@ -151,7 +168,7 @@ class Wiring:
         weights = np.array(
             [_weight(rule, *facts) for facts in zip(population.sizes, crowd.epsilons, crowd.noise_stds, strict=True)]
         )
-        return Scaffold({name: place for place, name in enumerate(population.names)}, weights / weights.sum(), reach)
+        return Scaffold(places, weights / weights.sum(), reach)
 
     @cached_property
     def views(self) -> Shifts | None:

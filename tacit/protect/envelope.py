@@ -168,8 +168,8 @@ def check_header(context: RoundContext, signed: SignedHeader) -> None:
     if not verified(context.members, header.client, PREFIX + header.raw(), signed.signature):
         raise BadSignature(f"{who} is refused: it was altered, or signed by somebody else.")
     if (header.run, header.round) != (context.run, context.round):
-        there = f"round {header.round} of run {header.run}"
-        raise Replayed(f"{who} is refused: it is for {there}, not round {context.round} of run {context.run}.")
+        there = f"round {header.round + 1} of run {header.run}"
+        raise Replayed(f"{who} is refused: it is for {there}, not round {context.round + 1} of run {context.run}.")
     if header.key != context.public.id:
         raise ForeignKey(f"{who} is refused: it is sealed for key {header.key}, not {context.public.id}.")
     if header.roster != context.roster:

@@ -107,7 +107,9 @@ class Opener(Generic[T]):
         if self.turns:
             turn = whose_turn(self.turns, run=context.run, round=context.round)
             if turn != self.name:
-                raise OpeningRefused(f"Round {context.round} is opened by {turn!r}, not by {self.name!r}: ask there.")
+                raise OpeningRefused(
+                    f"Round {context.round + 1} is opened by {turn!r}, not by {self.name!r}: ask there."
+                )
         self._record(context, total, clients)
         return self._open_with(total)
 
@@ -120,7 +122,7 @@ class Opener(Generic[T]):
         except sqlite3.IntegrityError as error:
             if self._opened(context) == (context.public.id, digest):
                 return
-            text = f"Another sum of round {context.round} of run {context.run} has been opened"
+            text = f"Another sum of round {context.round + 1} of run {context.run} has been opened"
             raise OpeningRefused(f"{text}: a second could give away a single update, so start a new round.") from error
         except sqlite3.Error as error:
             raise OpeningRefused(f"The openings {self.path} cannot be kept ({error}); nothing was opened.") from error

@@ -1,7 +1,8 @@
 """Key files: JSON that only its owner can read.
 
 A secret file is created with mode 0600, appears whole or not at all, and is never overwritten unless that is asked for.
-One that others can read is refused: it may have been copied already.
+One that others can read is refused: it may have been copied already. Where a system has no modes, secrets are neither written
+nor read: nobody could say who reads them.
 """
 
 import contextlib
@@ -14,6 +15,7 @@ from typing import Any
 
 from gmpy2 import mpz
 
+from tacit import machine
 from tacit.errors import BadInput, KeyRefused
 from tacit.parse import json_object
 
@@ -65,8 +67,11 @@ def write(path: Path, record: dict[str, Any], *, mode: int, force: bool = False)
     Guarantee: the file is there complete, and forced to the disk, or not at all; a secret is never readable by others, not
     for a moment, because the temporary file is created with its mode. Without `force` an existing file is left as it is.
 
-    Raises: BadInput if the file exists and `force` is not given, or if it cannot be written.
+    Raises: BadInput if the file exists and `force` is not given, or if it cannot be written; KeyRefused for a secret on a system
+    without modes.
     """
+    if mode == SECRET:
+        _refuse_open(path)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -74,7 +79,7 @@ def write(path: Path, record: dict[str, Any], *, mode: int, force: bool = False)
         with os.fdopen(file, "w", encoding="utf-8") as stream:
             stream.write(json.dumps(record, indent=1) + "\n")
             stream.flush()
-            os.fchmod(stream.fileno(), mode)  # the umask may have taken bits of a public file
+            machine.set_mode(stream.fileno(), mode)  # the umask may have taken bits of a public file
             os.fsync(stream.fileno())
         if force:
             temporary.replace(path)
@@ -95,14 +100,16 @@ def read(path: Path, *, secret: bool) -> dict[str, Any]:
     Guarantee: with `secret`, the mode and the owner are those of the very file that is read.
 
     Raises: KeyRefused if the file is missing, unreadable, longer than MOST_BYTES or no JSON object; with `secret` also if
-    group or others have any right to it, or if it belongs to another user than this one or root.
+    group or others have any right to it, if it belongs to another user than this one or root, or if the system cannot tell.
     """
+    if secret:
+        _refuse_open(path)
     try:
         with path.open("rb") as stream:
             state = os.fstat(stream.fileno())
             if secret and state.st_mode & 0o077:
                 raise KeyRefused(f"{path} can be read by others: make a new key, or `chmod 600` it if nobody else did.")
-            if secret and state.st_uid not in (os.getuid(), 0):
+            if secret and not machine.trusted(state.st_uid):
                 raise KeyRefused(f"{path} belongs to another user: make a key of your own.")
             return json_object(stream.read(MOST_BYTES + 1).decode("utf-8"), most=MOST_BYTES, finite=True)
     except IsADirectoryError as error:
@@ -113,3 +120,10 @@ def read(path: Path, *, secret: bool) -> dict[str, Any]:
         raise KeyRefused(f"{path} cannot be read ({error.strerror}).") from error
     except ValueError as error:
         raise KeyRefused(f"{path} is not a key file: it is not a JSON object such as Tacit writes.") from error
+
+
+def _refuse_open(path: Path) -> None:
+    if not machine.keeps_modes():
+        raise KeyRefused(
+            f"{path} is a secret, and this system has no file modes that keep it from other users: use Linux or macOS."
+        )

@@ -53,14 +53,15 @@ def _taken(path: Path) -> bool:
     return any((path / name).exists() for name in (ASKED, "compare.toml", "experiment.toml"))
 
 
-def asked(path: Path) -> tuple[dict[str, Any], dict[str, list[Any]], int, float]:
-    """What the search in a folder was asked for: settings, what varies, about how many runs, of which shape. Raises BadInput."""
+def asked(path: Path) -> tuple[dict[str, Any], dict[str, list[Any]], dict[str, Any]]:
+    """What the search in a folder was asked for: settings, what varies, and `runs`, `shape` and `losers`. Raises BadInput."""
     if not (path / ASKED).exists():
         raise BadInput(f"There is no search to resume in {path}.")
     with suppress(tomllib.TOMLDecodeError, KeyError, OSError, TypeError, ValueError):
         known = tomllib.loads((path / ASKED).read_text("utf-8"))
         base = tomllib.loads((path / BASE).read_text("utf-8"))
-        return base, dict(known["vary"]), int(known["runs"]), float(known["shape"])
+        how = {"runs": int(known["runs"]), "shape": float(known["shape"]), "losers": known.get("losers")}
+        return base, dict(known["vary"]), how
     raise BadInput(f"{path / ASKED} or {BASE} is damaged: start again with --force, which keeps the old files.")
 
 
@@ -72,6 +73,7 @@ def begin(
     *,
     runs: int,
     shape: float,
+    losers: str | None,
     ledger: str | None,
     before: Before,
 ) -> Folder:
@@ -79,7 +81,10 @@ def begin(
 
     Raises: BadInput where a search would go on with other settings, or nobody knows its name any more.
     """
-    texts = {BASE: dumps(dict(values)), ASKED: dumps({"runs": runs, "shape": shape, "vary": dict(vary)})}
+    texts = {
+        BASE: dumps(dict(values)),
+        ASKED: dumps({"runs": runs, "shape": shape, **({"losers": losers} if losers else {}), "vary": dict(vary)}),
+    }
     if not (path / ASKED).exists():
         way = os.path.relpath(ledger, path) if ledger else "ledger.db"
         noted = {"before": before.record()} if before.runs else {}
@@ -120,21 +125,31 @@ def run_place(path: Path, number: int) -> Path:
     return place
 
 
-def note_begun(path: Path, number: int) -> None:
-    """Notes that a run which is seen has a folder and a ledger, and may release from now on."""
-    replace(path / BEGUN, json.dumps(sorted({*_begun(path), number})).encode())
+def note_begun(path: Path, number: int, *starts: str) -> None:
+    """Notes that a run which is seen has a folder and a ledger, and may release; by name, its starts that do not repeat."""
+    known = {str(begun): names for begun, names in _begun(path).items()}
+    replace(path / BEGUN, json.dumps(known | {str(number): list(starts)}).encode())
 
 
-def _begun(path: Path) -> set[int]:
+def starts(path: Path, number: int) -> list[str]:
+    """The starts of a run that is seen in this folder, where none repeats another."""
+    return _begun(path).get(number, [])
+
+
+def _begun(path: Path) -> dict[int, list[str]]:
     try:
-        return {int(number) for number in json.loads((path / BEGUN).read_text("utf-8"))}
+        found = json.loads((path / BEGUN).read_text("utf-8"))
+        known = (
+            found if isinstance(found, dict) else {number: [] for number in found}
+        )  # folders of old have numbers alone
+        return {int(number): [str(name) for name in names] for number, names in known.items()}
     except FileNotFoundError:
         if (path / RUNS).exists():
             raise LedgerError(
                 f"{path / BEGUN} is gone, so nobody knows which runs were released: put it back."
             ) from None
-        replace(path / BEGUN, b"[]")  # before there are any runs
-        return set()
+        replace(path / BEGUN, b"{}")  # before there are any runs
+        return {}
     except (OSError, ValueError, TypeError):
         raise LedgerError(
             f"{path / BEGUN} is damaged, so nobody knows which runs were released: put it back."

@@ -8,7 +8,7 @@ from tacit.compare.cells import expand
 from tacit.compare.values import label
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
-from tacit.experiment.asking import shares
+from tacit.experiment.asking import EVALUATION, shares
 from tacit.experiment.combinations import refuse_passed
 
 SEARCHED = ("train", "model", "aggregate")  # tables all of whose keys may be varied
@@ -22,7 +22,8 @@ NOISING = (
 )  # of [privacy]
 NO_SCORE = (
     "A search is scored on public rows, and there are none: name a file of public rows (data.test_path), or set data.test_share,"
-    " which makes that share of the clients' own rows public."
+    " which makes that share of the clients' own rows public; or, under local DP per record, data.held_out, by which clients answer"
+    " once in every run, at a price."
 )
 
 
@@ -77,13 +78,11 @@ def refuse_unsearchable(experiment: Experiment) -> None:
     privacy = experiment.privacy
     if not privacy.promises:
         raise BadInput("Nothing is promised here, so that a search has no price: use `tacit compare`.")
-    if experiment.data.held_out is not None:
+    if set(shares(experiment)) - {EVALUATION}:
         raise BadInput(
-            "Rows that clients hold out are asked about once and at a price that a search does not have: leave out data.held_out."
-            f" {NO_SCORE}"
+            "Every run would ask for ranges or statistics again, which decide nothing in a search: ask before it, and leave out"
+            " privacy.stats and private ranges."
         )
-    if shares(experiment):
-        raise BadInput("Every run would ask its queries again, which a search has no price for: leave them out.")
     for table in ("attack", "audit", "personal"):
         if experiment.said().get(table):
             raise BadInput(f"[{table}] looks into every run, and of a search only the best is seen: leave it out.")

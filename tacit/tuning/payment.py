@@ -36,7 +36,7 @@ def refuse_dear(priced: Priced, parts: Parts) -> None:
     for index, name in enumerate(population.names[:1] if together else population.names):
         who, budget = ALL if together else name, population[index].budget
         before = parts.before.of(who)
-        if most_releases(budget, priced.events[who], before=before, **limits) < 1:
+        if most_releases(budget, priced.events[who], before=before, asked=priced.asked.get(who, {}), **limits) < 1:
             left = max(0.0, budget.epsilon - before.epsilon)
             raise BudgetExhausted(
                 f"The search costs epsilon {shown(priced.epsilon)} at delta {priced.delta:g}, and {name} has {left:.4g} left, or"
@@ -46,18 +46,25 @@ def refuse_dear(priced: Priced, parts: Parts) -> None:
 
 
 def pay(ledger: Ledger, folder: Folder, parts: Parts, priced: Priced, key: str) -> None:
-    """Charges the whole search, once: the same search that goes on is not charged again, and no other is let in under its name.
+    """Charges the whole search, the answers that score its runs included, once: the same search that goes on is not charged again,
+    and no other is let in under its name.
 
     Raises: LedgerError or BudgetExhausted; then nothing may be run.
     """
     texts = [candidate.experiment.toml() for candidate in priced.runs]
-    ledger.open_round(0, mark("search", key, parts.population.digest(), package(), *texts))
+    attempt = mark("search", key, parts.population.digest(), package(), *texts)
+    ledger.open_round(0, attempt)
     again = ledger.knows(0)
     if ALL in priced.events:
         paid = ledger.admit_everybody(parts.population[0].budget, priced.events[ALL])
     else:
         everybody = [parts.population[index] for index in range(len(parts.population))]
         paid = len(ledger.admit(everybody, lambda client: priced.events[client.id])) == len(everybody)
+        for query in sorted({name for asked in priced.asked.values() for name in asked}):
+            answering = (
+                ledger.answer(query, attempt, everybody, lambda client: priced.events[client.id]) if paid else []
+            )
+            paid = len(answering) == len(everybody)
     if not paid and again:
         raise LedgerError(
             f"The search in {folder.path} was paid for with other rows, settings or code: put them back, or start another one."

@@ -26,8 +26,22 @@ from tacit.tuning.grid import Candidate
 
 
 @dataclass(frozen=True)
+class Releases:
+    """What a client releases in one run that is seen: an event, how often at most, and what it is asked once beside it."""
+
+    event: DpEvent
+    times: int
+    asked: tuple[tuple[str, DpEvent], ...] = ()
+
+    def in_runs(self, count: int) -> price.Composition:
+        """All of it in so many runs: every run is scored by an answer of its own, which is another release."""
+        return price.compose([(self.event, self.times * count), *((query, count) for _, query in self.asked)])
+
+
+@dataclass(frozen=True)
 class Priced:
-    """A search with its noise: `runs` are the candidates as they are run, and `events` what each client pays, once, for all.
+    """A search with its noise: `runs` are the candidates as they are run, and `events` what each client pays, once, for all, beside
+    what it is `asked` in all of them by the query that scores them.
 
     Under "" stands what everybody pays. The epsilons are those of the client that pays most, at `delta`: of one run, of the best
     of about so many where nothing else is seen (None where that has no price), and of all of them where all are seen.
@@ -41,6 +55,7 @@ class Priced:
     one: float
     best: float | None
     composed: float
+    asked: Mapping[str, Mapping[str, DpEvent]] = field(default_factory=dict, repr=False)
 
     @property
     def count(self) -> int:
@@ -87,12 +102,11 @@ def hidden(candidates: Sequence[Candidate], population: Population, law: Repetit
             multipliers = [by * z for z in first]
     runs = [(replace(m, noise_multiplier=z).event(), rounds) for z, (m, rounds) in zip(multipliers, made, strict=True)]
     event = best_of(law, runs)
-    together = {
-        "one": max(price.epsilon((run,), **how) for run in runs),
-        "composed": max(price.epsilon(((of, times * round(law.mean)),), **how) for of, times in runs),
-    }
+    one = max(price.epsilon((run,), **how) for run in runs)
+    composed = max(price.epsilon(((of, times * round(law.mean)),), **how) for of, times in runs)
     noised = tuple(_noised(candidate, z) for candidate, z in zip(candidates, multipliers, strict=True))
-    return Priced(True, law, noised, {"": event}, delta, best=price.epsilon(((event, 1),), delta=delta), **together)
+    best = price.epsilon(((event, 1),), delta=delta)
+    return Priced(True, law, noised, {"": event}, delta, one=one, best=best, composed=composed)
 
 
 def refuse_unpriced(priced: Priced, parts: Parts) -> None:
@@ -121,23 +135,34 @@ def _noised(candidate: Candidate, multiplier: float) -> Candidate:
 
 
 def all_seen(
-    runs: Sequence[Candidate],
-    events: dict[str, tuple[DpEvent, int]],
-    law: Repetitions,
-    *,
-    delta: float,
-    accountant: str,
+    runs: Sequence[Candidate], paid: Mapping[str, Releases], law: Repetitions, *, delta: float, accountant: str
 ) -> Priced:
-    """The price of a search all of whose runs are seen: `events` are what a client releases in one run, and how often at most."""
+    """The price of a search all of whose runs are seen, from what every client releases in one of them."""
     count = round(law.mean)
-    paid = {name: SelfComposedDpEvent(event, times * count) for name, (event, times) in events.items()}
 
     def most(times: int) -> float:
-        made = {(event, own * times) for event, own in events.values()}
-        return max(price.epsilon((one,), delta=delta, accountant=accountant) for one in made)
+        made = {one.in_runs(times) for one in paid.values()}
+        return max(price.epsilon(one, delta=delta, accountant=accountant) for one in made)
 
+    return Priced(
+        False,
+        law,
+        tuple(runs),
+        {name: SelfComposedDpEvent(one.event, one.times * count) for name, one in paid.items()},
+        delta,
+        one=most(1),
+        best=_best(paid, law, delta=delta),
+        composed=most(count),
+        asked={name: {query: SelfComposedDpEvent(of, count) for query, of in one.asked} for name, one in paid.items()},
+    )
+
+
+def _best(paid: Mapping[str, Releases], law: Repetitions, *, delta: float) -> float | None:
+    """What the best alone would cost; None where that has no price here, as of integer noise and of scores that clients answer."""
+    if any(one.asked for one in paid.values()):
+        return None
     try:
-        best = max(price.epsilon(((best_of(law, [one]), 1),), delta=delta) for one in set(events.values()))
-    except BadInput:  # integer noise has no such price here
-        best = None
-    return Priced(False, law, tuple(runs), paid, delta, one=most(1), best=best, composed=most(count))
+        runs = {(one.event, one.times) for one in paid.values()}
+        return max(price.epsilon(((best_of(law, [run]), 1),), delta=delta) for run in runs)
+    except BadInput:
+        return None

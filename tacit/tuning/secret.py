@@ -5,6 +5,7 @@ the picks are drawn once, from the operating system and never from a seed (a see
 and written down before the search is paid for: a search that was killed goes on with what it drew.
 """
 
+import math
 import os
 import secrets
 import shutil
@@ -41,7 +42,11 @@ class State:
         return f"{self.key}:{number}"
 
     def after(self, rank: tuple[float, str] | None) -> "State":
-        """The state after one more run, which would be released if nothing ranked higher; None ranks below everything."""
+        """The state after one more run, which would be released if nothing ranked higher; None ranks below everything.
+
+        A score that is no number ranks as None: it compares with nothing, so that the order of runs would decide.
+        """
+        rank = None if rank is None or math.isnan(rank[0]) else rank
         done, better = self.done + 1, rank is not None and (self.rank is None or rank > self.rank)
         return replace(self, done=done, best=done, rank=rank) if better else replace(self, done=done)
 
@@ -78,6 +83,7 @@ def read(path: Path) -> State | None:
             f"{file} is damaged or can be read by others, and a search cannot go on without it ({error!s:.80})."
         ) from None
     known = (best is None) == (placed is None) and (best is None or 1 <= best <= state.done)
+    known = known and (placed is None or not math.isnan(placed[0]))
     if not (known and picks and min(picks) >= 0 and 0 <= state.done <= len(picks)):
         raise BadInput(f"{file} is damaged, and a search cannot go on without it.")
     return state

@@ -1,7 +1,8 @@
 """A search all of whose runs are seen: each client's epsilon is divided so that all runs together keep it.
 
 Every run is an ordinary one with a ledger of its own, in which a client has a smaller epsilon. That ledger lets it release at most
-so many times, whatever happens; the price of the search is that of so many releases in each of the runs, composed as one.
+so many times, whatever happens; the price of the search is that of so many releases in each of the runs, composed as one. A run
+that is scored by rows which clients hold out asks them once: that answer, with its noise, is a release of the run like any other.
 """
 
 from collections.abc import Sequence
@@ -9,7 +10,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from dp_accounting import DpEvent, SelfComposedDpEvent
 
 from tacit.build.parts import Parts, assemble
 from tacit.data.dataset import Dataset
@@ -18,8 +18,9 @@ from tacit.errors import BadInput, BudgetExhausted
 from tacit.privacy.accounting import price
 from tacit.privacy.accounting.selected import Repetitions
 from tacit.privacy.ledger.filter import Spent, most_releases
+from tacit.privacy.ledger.tables import ALL
 from tacit.tuning.grid import Candidate
-from tacit.tuning.price import Priced, all_seen
+from tacit.tuning.price import Priced, Releases, all_seen
 
 LOOKS, NEAR, STEP, SMALLER = (
     5,
@@ -29,7 +30,7 @@ LOOKS, NEAR, STEP, SMALLER = (
 )  # how often a share is bettered, when it is good enough, and by how much it moves
 LEAST_SHARE = 1e-3  # of an epsilon, for one run
 
-Paid = dict[str, tuple[DpEvent, int]]
+Paid = dict[str, Releases]
 
 
 def composed(candidates: Sequence[Candidate], dataset: Dataset, population: Population, law: Repetitions) -> Priced:
@@ -44,17 +45,15 @@ def composed(candidates: Sequence[Candidate], dataset: Dataset, population: Popu
 
     def at(share: np.ndarray) -> tuple[np.ndarray, Paid]:
         paid = _paid(_parts(first, dataset, population, left * share))
-        costs = [
-            price.epsilon(((e, n * count),), delta=population.delta, accountant=accountant) for e, n in paid.values()
-        ]
-        return np.array(costs), paid
+        how = {"delta": population.delta, "accountant": accountant}
+        return np.array([price.epsilon(one.in_runs(count), **how) for one in paid.values()]), paid
 
     share = _shares(at, left, count)
     epsilons = left * share
     runs = tuple(_with_budgets(candidate, population, epsilons) for candidate in candidates)
     paid = at(share)[1]
-    for name, (_, times) in paid.items():
-        if times == 0:
+    for name, one in paid.items():
+        if one.times == 0:
             raise BudgetExhausted(f"{name} could pay for no round of {count} runs: raise its epsilon, or the noise.")
     for candidate in candidates[1:]:
         if _paid(_parts(candidate, dataset, population, epsilons)) != paid:
@@ -67,8 +66,9 @@ def composed(candidates: Sequence[Candidate], dataset: Dataset, population: Popu
 
 def refuse_other_price(priced: Priced, parts: Parts) -> None:
     """Refuses a run in which some client would release anything else, or more often, than what is charged. Raises BadInput."""
-    made = {name: SelfComposedDpEvent(event, times * priced.count) for name, (event, times) in _paid(parts).items()}
-    if made != priced.events:
+    law = priced.repetitions
+    made = all_seen((), _paid(parts), law, delta=priced.delta, accountant=parts.experiment.privacy.accountant)
+    if (made.events, made.asked) != (priced.events, priced.asked):
         raise BadInput("its clients would pay another price than that of the search: name their epsilons otherwise.")
 
 
@@ -100,15 +100,19 @@ def _parts(candidate: Candidate, dataset: Dataset, population: Population, epsil
 
 
 def _paid(parts: Parts) -> Paid:
-    """What each client releases in a run, and how often its ledger would let it."""
+    """What each client releases in a run, how often its ledger would let it, and what it answers beside that."""
     privacy, found, known = parts.experiment.privacy, {}, {}
-    for index, name in enumerate(parts.population.names):
+    names = (
+        [ALL] if parts.plan.together else parts.population.names
+    )  # where the draw is in the price, all pay the same in one row
+    for index, name in enumerate(names):
         client = parts.population[index]
         event = parts.algorithm.cost(client)
         if event is None:
             raise BadInput("Nothing is promised here, so that a search has no price: use `tacit compare`.")
-        if (event, client.budget) not in known:
-            known[event, client.budget] = most_releases(
+        asked = tuple(sorted(parts.plan.asked(index).items()))
+        if (event, client.budget, asked) not in known:
+            known[event, client.budget, asked] = most_releases(
                 client.budget,
                 event,
                 before=Spent(),
@@ -116,8 +120,9 @@ def _paid(parts: Parts) -> Paid:
                 rounds=parts.experiment.train.rounds,
                 accountant=privacy.accountant,
                 hint=parts.plan.participations,
+                asked=dict(asked),
             )
-        found[name] = event, known[event, client.budget]
+        found[name] = Releases(event, known[event, client.budget, asked], asked)
     return found
 
 

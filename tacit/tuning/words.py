@@ -9,6 +9,7 @@ from tacit import metrics
 from tacit.build.parts import Parts
 from tacit.privacy.accounting.sampled_rdp import rate_and_multiplier
 from tacit.privacy.guarantee import PUBLIC, sentence, shown, shown_delta
+from tacit.privacy.ledger.tables import ALL
 from tacit.tasks import headline
 from tacit.tuning.price import Priced
 from tacit.types import Guarantee
@@ -58,8 +59,9 @@ def prices(priced: Priced, unit: str) -> list[str]:
     """What a search costs beside what it would cost otherwise, a line each: both numbers, and which of them is charged."""
     at = f"at delta = {shown_delta(priced.delta)}"
     best = "has no price here" if priced.best is None else f"costs epsilon {shown(priced.best)}"
+    whose = f", to whom of {len(priced.events)} clients it costs most" if len(priced.events) > 1 else ""
     lines = [
-        f"One run costs epsilon {shown(priced.one)} per {unit} {at}.",
+        f"One run costs epsilon {shown(priced.one)} per {unit} {at}{whose}.",
         f"The best of about {priced.count} runs, where nothing else is seen, {best}.",
         f"{priced.count} runs that are all seen cost epsilon {shown(priced.composed)}.",
     ]
@@ -68,13 +70,21 @@ def prices(priced: Priced, unit: str) -> list[str]:
             *lines,
             f"Charged: {shown(priced.epsilon)}, before the first run. How many runs there are stays secret.",
         ]
-    why = "somebody whom the promise is against sees every run"
-    return [*lines, f"Charged: {shown(priced.epsilon)}, composed, before the first run: {why}."]
+    why = (
+        "as asked, all of them may be seen"
+        if ALL in priced.events
+        else "somebody whom the promise is against sees every run"
+    )
+    each = "; every client pays by its own budget" if whose else ""
+    return [*lines, f"Charged: {shown(priced.epsilon)}, composed, before the first run: {why}{each}."]
 
 
 def summary(found: dict[str, Any], *, settings: dict[str, Any], priced: Priced, guarantee: Guarantee) -> dict[str, Any]:
     """What is published of the best run (`found` is its own summary): no times, no traffic, no number of runs."""
-    kept = {key: found[key] for key in (*COPIED, f"test_{found['metric']}") if key in found}
+    answered = (
+        () if priced.hidden else ("at_clients",)
+    )  # the answers that chose it, which are paid for where all runs are
+    kept = {key: found[key] for key in (*COPIED, *answered, f"test_{found['metric']}") if key in found}
     return kept | {
         "settings": settings,
         "search": {

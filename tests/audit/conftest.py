@@ -14,7 +14,10 @@ TRAIN = {"rounds": 40, "local_steps": 2, "sampling_rate": 0.2}
 KINDS = {
     "record": {"privacy": {"kind": "local", "epsilon": [4.0, 5.0, 6.0, 7.0, 8.0]}},
     "client": {"privacy": {"kind": "local", "unit": "client", "epsilon": 8.0}},
-    "central": {"train": TRAIN | {"clients_per_round": 2}, "privacy": {"kind": "central", "epsilon": 8.0, "clip": 0.5}},
+    "central": {
+        "train": TRAIN | {"clients_per_round": 2},
+        "privacy": {"kind": "central", "epsilon": 8.0, "clip": 0.5, "network": "unwatched"},
+    },
     "cyclic": {
         "train": TRAIN | {"clients_per_round": 2, "sampler": "cyclic"},
         "privacy": {"kind": "central", "epsilon": 8.0, "clip": 0.5},

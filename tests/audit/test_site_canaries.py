@@ -4,8 +4,10 @@ import json
 
 import pytest
 from redteam.lying_server import RUN, Server, experiment
+from typer.testing import CliRunner
 
 from tacit.audit.of_site import audit_site
+from tacit.cli.app import app
 from tacit.errors import BadInput, Refused
 from tacit.privacy.local.mechanism import SampledGaussian
 from tacit.types import Private
@@ -36,6 +38,9 @@ def test_a_site_audits_what_it_released_and_clean_code_is_not_accused(tmp_path):
     assert not found.alarming
     assert (group.clients, group.canaries) == (1, 300)
     assert group.measured.multiplier_limits[0] < group.measured.multiplier
+    done = CliRunner().invoke(app, ["audit", str(tmp_path / "site")])
+    assert done.exit_code in (0, 3), done.output  # by chance one honest run in twenty is accused
+    assert "promised" in done.output
 
 
 def test_a_site_that_adds_too_little_noise_finds_out(tmp_path, monkeypatch):

@@ -134,7 +134,7 @@ def test_one_round_of_many_without_noise_is_found(monkeypatch, tmp_path):
     tacit.run(experiment(audit={"canaries": 100}), out=tmp_path / "run", page=False)
     found = audit_run(tmp_path / "run", level=DOUBT)
     assert found.alarming
-    assert "round 3" in found.sentence
+    assert "round 4" in found.sentence
 
 
 def test_one_client_without_noise_among_many_is_found(monkeypatch, tmp_path):

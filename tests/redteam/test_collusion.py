@@ -90,7 +90,7 @@ def test_colluders_and_a_lying_server_get_two_sums_of_a_round_only_where_2t_is_n
     for index, share in enumerate(honest):  # the best a server can do: ask them for the two sums in turn
         holder = Opener(":memory:", share.open, at_least=2)
         parts[index % 2].append(holder.open(context, shown[index % 2])[0])
-        with pytest.raises(OpeningRefused, match="Another sum of round 0"):
+        with pytest.raises(OpeningRefused, match="Another sum of round 1"):
             holder.open(context, shown[1 - index % 2])
     both = all(len(some) >= threshold for some in parts)
     assert both == (2 * threshold <= len(NAMES) + colluding)

@@ -168,7 +168,7 @@ def test_a_message_whose_turn_is_not_its_round_is_refused_by_the_site(federation
         return head, pack(replace(heard, facts=heard.facts | {"turn": 1}))
 
     history = deployed.run(Line(deployed, ask=ask))
-    assert "asks for round 0 and sent the turn 1" in log(deployed, 0)
+    assert "asks for round 1 and sent the turn of another" in log(deployed, 0)
     assert list(history.summary["sites"]["absent"]) == ["client-0"]
     assert [charges(deployed, index) for index in range(3)] == [0, 1, 1]
 
@@ -245,7 +245,7 @@ def test_a_signed_report_out_of_the_grid_drops_its_round_and_the_run_goes_on(fed
     deployed = federation(rounds=2, protect=protect)
     history = deployed.run(Line(deployed, answer=out_of_grid(deployed)))
     assert [record["opened"] for record in history.rounds] == [0, 1]
-    assert history.rounds[0]["refused"] == {"the sum of group all": f"the sum of round 0 {DROPPED}"}
+    assert history.rounds[0]["refused"] == {"the sum of group all": f"the sum of round 1 {DROPPED}"}
     assert history.rounds[0]["update_norm"] == 0.0
     assert history.rounds[1]["refused"] == {}
     assert [charges(deployed, index) for index in range(3)] == [2, 2, 2]  # what was charged stays charged
@@ -264,7 +264,7 @@ def test_a_dropped_round_stays_dropped_when_the_run_is_resumed(federation, tmp_p
     with pytest.raises(KeyboardInterrupt):
         deployed.run(cheat)
     history = deployed.run(Line(deployed, answer=out_of_grid(deployed)), resume=True)
-    assert history.rounds[0]["refused"] == {"the sum of group all": f"the sum of round 0 {DROPPED}"}
+    assert history.rounds[0]["refused"] == {"the sum of group all": f"the sum of round 1 {DROPPED}"}
     assert [record["opened"] for record in history.rounds] == [0, 1]
 
 
@@ -277,7 +277,7 @@ def test_a_site_that_opens_a_sum_with_no_sum_drops_the_round_only(federation):
     history = deployed.run(Line(deployed, answer=answer))
     assert [record["opened"] for record in history.rounds] == [0, 1]
     opener = whose_turn(deployed.names, run=f"{agreed(deployed).run}-all", round=0)
-    text = f"the sum of round 0 is not known: {opener} opened it with something that is no sum; the round is dropped"
+    text = f"the sum of round 1 is not known: {opener} opened it with something that is no sum; the round is dropped"
     assert history.rounds[0]["refused"] == {"the sum of group all": text}
 
 

@@ -407,9 +407,10 @@ def test_the_noise_on_a_central_sum_is_another_where_the_sum_is(researcher):
 
 
 def test_noise_from_the_operating_system_is_another_attempt_at_every_start(researcher):
-    researcher.run(killed_after=1, run={"randomness": "os", "workers": 1})
+    how = {"randomness": "os", "workers": 1, "at_once": False}  # by itself, where its noise is overheard
+    researcher.run(killed_after=1, run=how)
     (researcher.place / "run" / CHECKPOINT).unlink()
-    again = researcher.run(resume=True, run={"randomness": "os", "workers": 1})
+    again = researcher.run(resume=True, run=how)
     assert len(list(again.ledger.entries())) == 3 * (2 + 3)
     assert abs(correlation(*researcher.seen["run", 0, "client-0"])) < SHARED_NOISE
 

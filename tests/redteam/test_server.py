@@ -115,7 +115,7 @@ def test_a_second_server_with_the_same_run_gets_no_second_vector(server):
     assert other.answer(ask, asking.body())[1] == first
     with pytest.raises(Refused, match="second release"):
         other.answer(ask, asking.body(params=asking.parts.params + 1))
-    with pytest.raises(Refused, match="round 0 again, but round 1 has begun"):
+    with pytest.raises(Refused, match="round 1 again, but round 2 has begun"):
         other.answer(ask | {"round": 0}, asking.body())
     assert asking.charges() == [1]
 

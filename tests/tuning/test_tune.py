@@ -7,6 +7,7 @@ import stat
 from dataclasses import replace
 
 import pytest
+from dp_accounting import SelfComposedDpEvent
 from typer.testing import CliRunner
 
 import tacit
@@ -16,9 +17,10 @@ from tacit.privacy.accounting import price
 from tacit.privacy.accounting.selected import BestOfDpEvent, Repetitions
 from tacit.privacy.ledger import before as ledgers
 from tacit.simulation.run import run as really_run
+from tacit.tuning import folder as folders
 from tacit.tuning import search, secret
 from tacit.tuning.folder import asked
-from tacit.tuning.price import hidden
+from tacit.tuning.price import Releases, hidden
 from tacit.tuning.search import price_of, tune
 
 CENTRAL = {
@@ -131,8 +133,8 @@ def test_a_search_that_was_killed_goes_on_with_what_it_drew_and_pays_once(tmp_pa
     assert kept.done == 2
     shutil.copytree(tmp_path / "s", tmp_path / "again")
     watched.stop_at = None
-    values, vary, runs, shape = asked(tmp_path / "s")  # as the command line does
-    first = tune(values, vary, runs=runs, shape=shape, out=tmp_path / "s", resume=True)
+    values, vary, how = asked(tmp_path / "s")  # as the command line does
+    first = tune(values, vary, **how, out=tmp_path / "s", resume=True)
     assert len(watched) == 4  # the two that had ended were not run again
     tune(settings(), RATES, runs=3, out=tmp_path / "again", resume=True)
     models = [(tmp_path / name / "best" / "model.safetensors").read_bytes() for name in ("s", "again")]
@@ -238,6 +240,40 @@ def test_a_search_that_cannot_be_paid_for_is_refused_and_nothing_is_written(tmp_
     assert not (tmp_path / "s").exists()
 
 
+def test_of_a_search_whose_folder_was_copied_one_charge_still_stands_for_one_model(tmp_path, drawn, watched):
+    drawn(2)
+    shared = {"ledger": str(tmp_path / "shared.db"), "delta_share": 0.5}
+    search_of = settings(privacy=shared, run={"randomness": "os"})
+    watched.stop_at = 0  # no run is finished, so that each copy would have models of its own
+    with pytest.raises(KeyboardInterrupt):
+        tune(search_of, RATES, runs=3, out=tmp_path / "one")
+    watched.stop_at = None
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    values, vary, how = asked(tmp_path / "one")
+    tune(values, vary, **how, out=tmp_path / "one", resume=True)
+    with pytest.raises(LedgerError, match="this search was released, as something else"):
+        tune(values, vary, **how, out=tmp_path / "two", resume=True)
+    assert not (tmp_path / "two" / "best").exists()
+
+
+def test_an_older_ledger_that_does_not_know_what_a_search_released_is_noticed(tmp_path, drawn, watched):
+    """The charge comes first and the release long after it: a copy of the ledger in between has all charges."""
+    drawn(2)
+    shared = {"ledger": str(tmp_path / "shared.db"), "delta_share": 0.5}
+    search_of = settings(privacy=shared, run={"randomness": "os"})
+    watched.stop_at = 0
+    with pytest.raises(KeyboardInterrupt):
+        tune(search_of, RATES, runs=3, out=tmp_path / "one")
+    watched.stop_at = None
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    old = (tmp_path / "shared.db").read_bytes()
+    search_on(tmp_path / "one")
+    (tmp_path / "shared.db").write_bytes(old)
+    with pytest.raises(LedgerError, match="is an older copy"):
+        search_on(tmp_path / "two")
+    assert not (tmp_path / "two" / "best").exists()
+
+
 def test_the_promise_says_who_sees_what_and_both_other_prices(tmp_path, drawn):
     drawn(1)
     found = tune(settings(), RATES, runs=3, out=tmp_path)
@@ -278,6 +314,37 @@ def test_ties_are_broken_by_what_would_be_released_and_never_by_the_order_of_run
     assert state.after((0.5, "b")).after((0.5, "a")).best == 1
     assert state.after((0.5, "a")).after((0.5, "b")).best == 2
     assert state.after(None).after((-1.0, "a")).best == 2
+
+
+def test_a_score_that_is_no_number_loses_whichever_run_comes_first():
+    state, nan = secret.State("k", (0, 0, 0)), (float("nan"), "z")
+    assert state.after(nan).best is None
+    assert state.after(nan).after((0.1, "a")).best == 2
+    assert state.after((0.1, "a")).after(nan).best == 1
+    assert search.score_of(tacit.Experiment(), {"test_accuracy": float("nan")}) is None
+    assert search.score_of(tacit.Experiment(), {}) is None
+
+
+SURE = {"privacy.clip": [0.01, 500.0]}  # with the noise of the second, a model is too sure for the metric
+
+
+@pytest.mark.parametrize("losers", ["hidden", "seen"])
+def test_a_run_whose_metric_cannot_be_told_of_its_model_loses_and_does_not_end_a_search_that_was_paid_for(
+    tmp_path, drawn, monkeypatch, losers
+):
+    drawn(4)
+    monkeypatch.setattr(secret.secrets, "randbelow", _in_turn())
+    modest = settings(metric={"choose": "foreign_losses:modest"})
+    found = tune(modest, SURE, runs=4, losers=losers, out=tmp_path / "s")
+    assert found["settings"]["privacy.clip"] == 0.01
+    with pytest.raises(TrainingDiverged, match="a metric that every model has"):
+        tune(modest, {"privacy.clip": [500.0]}, runs=4, losers=losers, out=tmp_path / "all")
+    assert not (tmp_path / "all" / "best").exists()
+
+
+def _in_turn():
+    picks = iter((1, 0, 1, 0, 0, 0, 0, 0))
+    return lambda count: next(picks)
 
 
 @pytest.mark.parametrize(
@@ -335,7 +402,9 @@ def test_a_search_without_a_public_score_is_refused(tmp_path):
     data |= {"partition": "natural", "numeric": {"x": [0, 7]}, "test_share": 0}
     with pytest.raises(BadInput, match="scored on public rows"):
         tune({**CENTRAL, "data": data}, RATES, runs=3, out=tmp_path / "s")
-    with pytest.raises(BadInput, match=r"scored on public rows.*test_path"):
+    with pytest.raises(BadInput, match=r"scored on public rows.*test_path.*data\.held_out"):
+        tune(local(data=data), RATES, runs=3, out=tmp_path / "s")
+    with pytest.raises(BadInput, match=r"a search would choose by chance.*no more than a coin"):
         tune(local(data=data | {"held_out": 0.3}), RATES, runs=3, out=tmp_path / "s")
     assert not (tmp_path / "s").exists()
 
@@ -399,9 +468,64 @@ def test_a_run_that_was_seen_is_never_released_again_where_its_folder_is_gone(tm
     assert len(watched) == 1
 
 
+@pytest.mark.parametrize("stopped", [0, 1], ids=["within a run", "between two runs"])
+@pytest.mark.parametrize("losers", [None, "seen"], ids=["local", "central"])
+def test_of_a_search_whose_runs_are_seen_no_copy_or_older_folder_releases_a_run_again(
+    tmp_path, monkeypatch, watched, losers, stopped
+):
+    """One charge stands for the releases of each run, and noise of the operating system never comes again."""
+    shared = {"ledger": str(tmp_path / "shared.db"), "delta_share": 0.5}
+    kind = settings if losers else local
+    values = kind(run={"workers": 1, "randomness": "os"})
+    values["privacy"] = {**values["privacy"], **shared} | ({} if losers is None else SIZED)
+    if stopped:
+        copied_before(monkeypatch, tmp_path, number=2)
+    else:
+        watched.stop_at = 0
+        with pytest.raises(KeyboardInterrupt):
+            tune(values, RATES, runs=2, losers=losers, out=tmp_path / "one")
+        watched.stop_at = None
+        shutil.copytree(tmp_path / "one", tmp_path / "two")
+    if stopped:
+        tune(values, RATES, runs=2, losers=losers, out=tmp_path / "one")
+    else:
+        search_on(tmp_path / "one")
+    known, begun = len(watched), json.loads((tmp_path / "two" / "begun.json").read_text("utf-8"))
+    for made_up in ([], ["made up"]):  # starts that the copy did not have
+        said = {str(1 + stopped): begun.get(str(1 + stopped), []) + made_up}
+        (tmp_path / "two" / "begun.json").write_text(json.dumps(begun | said), "utf-8")
+        with pytest.raises(LedgerError, match=r"a copy of the folder went on before|is gone"):
+            search_on(tmp_path / "two")
+    assert len(watched) == known, "no run went on in the copy"
+
+
+def copied_before(monkeypatch, tmp_path, *, number):
+    """Copies the folder of a search just before the run of that number begins."""
+    real = folders.run_place
+
+    def place(path, which):
+        if which == number and not (tmp_path / "two").exists():
+            shutil.copytree(path, tmp_path / "two")
+        return real(path, which)
+
+    monkeypatch.setattr(folders, "run_place", place)
+
+
+def test_a_seeded_search_whose_runs_are_seen_goes_on_from_an_older_folder_with_the_same_bits(tmp_path, watched):
+    watched.stop_at = 1
+    shared = {"ledger": str(tmp_path / "shared.db"), "delta_share": 0.5}
+    values = local()
+    values["privacy"] = {**values["privacy"], **shared}
+    with pytest.raises(KeyboardInterrupt):
+        tune(values, RATES, runs=2, out=tmp_path / "one")
+    watched.stop_at = None
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    assert search_on(tmp_path / "one")["test_accuracy"] == search_on(tmp_path / "two")["test_accuracy"]
+
+
 def search_on(path):
-    values, vary, runs, shape = asked(path)
-    return tune(values, vary, runs=runs, shape=shape, out=path, resume=True)
+    values, vary, how = asked(path)
+    return tune(values, vary, **how, out=path, resume=True)
 
 
 def test_runs_that_are_all_seen_have_one_price(tmp_path):
@@ -427,3 +551,139 @@ def test_the_command_prints_both_prices_and_refuses_in_a_sentence(tmp_path):
     again = CliRunner().invoke(app, ["tune", "digits", "--resume", "--out", str(tmp_path)])
     assert isinstance(again.exception, BadInput)
     assert "give --out alone" in str(again.exception)
+
+
+# central DP with losers that are seen
+
+
+def test_under_central_dp_losers_may_be_seen_at_the_price_of_all_runs_together(tmp_path):
+    asked_for = settings(privacy=SIZED | {"epsilon": 6.0})
+    said = []
+    found = tune(asked_for, RATES, runs=3, losers="seen", out=tmp_path / "s", announce=lambda *told: said.append(told))
+    ((priced, unit),) = said
+    assert (priced.hidden, unit, priced.count) == (False, "client", 3)
+    assert 0.9 * 6.0 < priced.epsilon == priced.composed <= 6.0
+    assert len(list((tmp_path / "s" / "runs").iterdir())) == 3
+    assert found["search"]["charged"] == "composed"
+    assert "3 runs, all of which are seen" in found["sentence"]
+    assert "who took part" in found["sentence"]  # cohorts stay secret
+    with sqlite3.connect(tmp_path / "s" / "ledger.db") as book:
+        ((client, epsilon),) = book.execute("SELECT client, epsilon FROM seals").fetchall()
+    assert (client, epsilon) == ("", pytest.approx(priced.epsilon, rel=1e-3))
+    spent = []
+    for run in sorted((tmp_path / "s" / "runs").iterdir()):
+        with sqlite3.connect(run / "ledger.db") as book:
+            ((own, most),) = book.execute(
+                "SELECT text, most FROM seals JOIN events ON events.id = seals.event"
+            ).fetchall()
+        spent.append((price.from_text(own), most))
+    together = price.epsilon(tuple(spent), delta=priced.delta)
+    assert together <= priced.epsilon * 1.001, "what the runs' own ledgers let them release is what was paid for"
+
+
+def test_losers_that_are_seen_are_still_seen_when_a_search_goes_on(tmp_path, watched):
+    watched.stop_at = 1
+    with pytest.raises(KeyboardInterrupt):
+        tune(settings(), RATES, runs=2, losers="seen", out=tmp_path / "s")
+    watched.stop_at = None
+    values, vary, how = asked(tmp_path / "s")
+    assert how["losers"] == "seen"
+    assert tune(values, vary, **how, out=tmp_path / "s", resume=True)["search"]["runs"] == 2
+    charges = sqlite3.connect(tmp_path / "s" / "ledger.db").execute("SELECT COUNT(*) FROM everybody").fetchone()
+    assert charges == (1,)
+
+
+def test_few_runs_that_are_seen_can_cost_less_than_the_best_of_a_hidden_number():
+    priced, _ = price_of(settings(), RATES, runs=2, losers="seen")
+    assert priced.composed == priced.epsilon
+    assert priced.best is not None
+
+
+def test_losers_are_hidden_or_seen_and_under_local_dp_seen(tmp_path):
+    with pytest.raises(BadInput, match="Expected losers to be one of hidden, seen, got 'gone'"):
+        price_of(settings(), RATES, runs=2, losers="gone")
+    with pytest.raises(BadInput, match="sees every run: leave out losers"):
+        price_of(local(), RATES, runs=2, losers="hidden")
+    said = CliRunner().invoke(app, ["tune", "digits", "--vary", "train.learning_rate=0.1,0.3", "--losers", "hidden"])
+    assert isinstance(said.exception, BadInput)
+
+
+# scored by what clients answer about rows that they hold out
+
+HELD = {"clients": 3, "examples_per_client": 150, "held_out": 0.4}
+
+
+def held(**changes):
+    return local(data=HELD, privacy={"kind": "local", "epsilon": 40.0}, **changes)
+
+
+def test_a_search_scored_by_a_priced_query_charges_every_answer_of_every_run_before_the_first(tmp_path, monkeypatch):
+    def run(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(search, "run", run)
+    with pytest.raises(KeyboardInterrupt):
+        tune(held(), RATES, runs=3, out=tmp_path)
+    with sqlite3.connect(tmp_path / "ledger.db") as db:
+        rows = db.execute("SELECT client, round, text FROM charges JOIN events ON events.id = charges.event").fetchall()
+        sealed = dict(db.execute("SELECT client, epsilon FROM seals").fetchall())
+    assert len(rows) == 6  # of each client: training, and the answers
+    for client, epsilon in sealed.items():
+        training, answers = (price.from_text(text) for name, _, text in sorted(rows)[::-1] if name == client)
+        assert answers.count == 3
+        together = price.compose([(training, 1), (answers, 1)])
+        assert price.epsilon(together, delta=1e-5) == epsilon <= 40.0
+        assert set(price.methods(together, delta=1e-5)) == {"held out", "trained on"}
+
+
+def test_answers_make_a_search_dearer_and_the_noise_and_the_price_of_an_answer_come_from_one_object(tmp_path):
+    priced, _ = price_of(held(), RATES, runs=3)
+    made = search.build(priced.runs[0].experiment)
+    judged = search.judged_by(made.experiment, made.dataset)
+    for index, name in enumerate(made.population.names):
+        noise = made.plan.query_noise("evaluation", index, l2_squared=judged.l2_squared, cells=judged.cells)
+        assert priced.asked[name]["evaluation"] == SelfComposedDpEvent(noise.event(), 3)
+    one = Releases(priced.events["client-0"], 1, tuple(priced.asked["client-0"].items()))
+    both = price.epsilon(one.in_runs(1), delta=priced.delta)
+    held_out = price.epsilon(price.compose([(priced.asked["client-0"]["evaluation"], 1)]), delta=priced.delta)
+    training = price.epsilon(price.compose([(priced.events["client-0"], 1)]), delta=priced.delta)
+    assert both == max(held_out, training)  # a record is on one side of the coin
+    assert held_out > price.epsilon(price.compose([(noise.event(), 1)]), delta=priced.delta)  # three answers, not one
+    assert priced.best is None
+
+
+def test_a_search_is_scored_by_the_noised_answers_and_never_by_exact_or_public_ones(tmp_path, watched):
+    found = tune(held(), RATES, runs=4, out=tmp_path / "s")
+    told = [history.summary["at_clients"]["metrics"]["accuracy"]["value"] for history in watched]
+    assert len(told) == 4
+    assert found["at_clients"]["metrics"]["accuracy"]["value"] == max(told)
+    for history in watched:
+        replies = json.loads((history.out / "queries.json").read_text())["evaluation"]
+        assert min(replies["noise_std"].values()) > 0
+        exact = {"test_accuracy": 2.0, "at_clients": history.summary["at_clients"]}
+        score = search.score_of(tacit.Experiment(**held()), exact)
+        assert score == history.summary["at_clients"]["metrics"]["accuracy"]["value"]
+    experiment = tacit.Experiment(**held())
+    assert search.score_of(experiment, {"test_accuracy": 0.9, "at_clients": {"unknown": "Nobody answered."}}) is None
+    assert "4 runs, all of which are seen" in found["sentence"]
+
+
+def test_a_killed_search_that_clients_score_goes_on_and_asks_and_pays_once(tmp_path, watched):
+    watched.stop_at = 1
+    with pytest.raises(KeyboardInterrupt):
+        tune(held(), RATES, runs=2, out=tmp_path / "s")
+    with sqlite3.connect(tmp_path / "s" / "ledger.db") as db:
+        before = db.execute("SELECT COUNT(*) FROM charges").fetchone()
+    watched.stop_at = None
+    search_on(tmp_path / "s")
+    with sqlite3.connect(tmp_path / "s" / "ledger.db") as db:
+        assert db.execute("SELECT COUNT(*) FROM charges").fetchone() == before == (6,)
+
+
+def test_a_query_per_record_cannot_score_runs_that_promise_per_client(tmp_path):
+    with pytest.raises(BadInput, match="priced per record"):
+        tune(settings(data={"held_out": 0.3}), RATES, runs=3, out=tmp_path / "s")
+    whole = {"kind": "local", "unit": "client", "epsilon": 20.0}
+    with pytest.raises(BadInput, match="priced per record"):
+        tune(local(data=HELD, privacy=whole), RATES, runs=3, out=tmp_path / "s")
+    assert not (tmp_path / "s").exists()

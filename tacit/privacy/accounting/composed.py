@@ -67,7 +67,7 @@ class Tilted:
 def epsilon(parts: Parts, delta: float) -> float:
     """An epsilon that holds at `delta`, within about 0.1 % of the smallest; inf where no bound is found.
 
-    Guarantee: adding or removing one unit changes the probability of anything that these releases show by at most e^epsilon,
+    Guarantee: to add or remove one unit changes the probability of anything that these releases show by at most e^epsilon,
     except with probability delta, every rounding of this computation included. inf stands for "no statement": the losses are
     too large for the floats or for a grid of MOST masses, or rounding may exceed delta.
 

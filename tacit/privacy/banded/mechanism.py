@@ -98,7 +98,7 @@ class BandedGaussian:
         return [index for index, group in enumerate(self.groups) if group == round % self.cycle]
 
     def init(self) -> NoiseState:
-        """Before round 0; there is no noise yet."""
+        """Before the first round; there is no noise yet."""
         coefficients = torch.tensor(self.strategy.coefficients, dtype=torch.float64)
         return {
             ROUND: torch.tensor(0),

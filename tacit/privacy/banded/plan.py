@@ -1,7 +1,7 @@
 """The plan of central DP with public cohorts: clients are dealt into groups that take turns, and pay for their own turns alone."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,51 +16,27 @@ from tacit.privacy.accounting import price
 from tacit.privacy.accounting.calibrate import smallest
 from tacit.privacy.banded.factorisation import banded
 from tacit.privacy.banded.mechanism import BandedGaussian
-from tacit.privacy.central.plan import capped_weights, one_budget
+from tacit.privacy.central.plan import WeighedSums, capped_weights, one_budget
+from tacit.privacy.central.words import ALL_SEEN
 from tacit.privacy.guarantee import EMPTIED, Words
-from tacit.privacy.plan import Plan
 from tacit.privacy.purse import Purse
 from tacit.privacy.wiring import Wiring
 from tacit.random import seeded
 from tacit.server_optimizer import Momentum
-from tacit.types import Client
-
-MODELS = "everybody who sees the models and who took part in which round (the server is trusted)"
 
 
 @dataclass(frozen=True, eq=False)
-class BandedPlan(Plan):
-    """What the server runs, the most turns that a client has, and every client's weight (at most 1).
+class BandedPlan(WeighedSums):
+    """What the server runs, and the most turns that a client has.
 
     Guarantee: client level, against everybody who sees the models, who takes part in which round included: that is public.
 
     Assumes: the server is trusted with single updates and with its noise, and releases every round once.
     """
 
-    summed: ClassVar[bool] = True
-    trusts_server: ClassVar[bool] = True
-    own_training: ClassVar[bool] = False
     once: ClassVar[bool] = True
 
     mechanism: BandedGaussian
-    participations: int
-    weights: np.ndarray = field(repr=False)
-    priced: bool = True
-
-    @property
-    def training_clip(self) -> float:
-        """The clip."""
-        return self.mechanism.clip
-
-    @property
-    def noise_multipliers(self) -> np.ndarray:
-        """The one noise multiplier, of a turn."""
-        return np.array([self.mechanism.noise_multiplier])
-
-    @property
-    def expected_weight(self) -> float:
-        """What a sum is divided by, whoever answered: the mean weight of a group."""
-        return self.mechanism.rate * float(self.weights.sum())
 
     def scheduled(self, round: int) -> Sequence[int]:
         """The group whose turn the round is."""
@@ -71,10 +47,6 @@ class BandedPlan(Plan):
         group = 0 if index is None else self.mechanism.groups[index]
         return len(range(group, rounds, self.mechanism.cycle))
 
-    def key(self, client: Client) -> str:
-        """The mechanism, and the client's own weight in the sum."""
-        return repr((self.mechanism, float(self.weights[client.index]), self.expected_weight))
-
     def server_key(self) -> str:
         """The mechanism, and who is in which group."""
         return mark(repr(self.mechanism), repr(self.mechanism.groups))
@@ -82,9 +54,6 @@ class BandedPlan(Plan):
     def digest(self) -> str:
         """The mechanism, the groups and all weights."""
         return mark(self.server_key(), self.weights.tobytes())
-
-    def rule(self, experiment: Experiment, population: Population) -> None:
-        """None: the server releases one noised sum."""
 
     def algorithm(self, wiring: Wiring) -> Algorithm:
         """CentralDP, whose sums take nobody out of turn."""
@@ -100,7 +69,7 @@ class BandedPlan(Plan):
             f"public cohorts in a cycle of {m.cycle} rounds, each of {len(m.groups)} clients once in a cycle and at most"
             f" {self.participations} times, with noise in {m.strategy.bands} bands across rounds"
         )
-        return Words(MODELS, EMPTIED, how)
+        return Words(ALL_SEEN, EMPTIED, how)
 
     def title(self, experiment: Experiment) -> str:
         """Names the kind of cohorts."""
@@ -121,11 +90,11 @@ class BandedPlan(Plan):
                 "noise_multiplier": [m.noise_multiplier, m.noise_multiplier],
                 "sampling_rate": [1.0, 1.0],
                 "steps": [1, 1],
-                "planned_rounds": self.participations,
-                "affordable_rounds": left,
+                "planned_turns": self.participations,
+                "affordable_turns": left,
                 "epsilon_spent": price.epsilon(spent, delta=delta, accountant=accountant) if max(left) else 0.0,
                 "accountant": accountant,
-                "guarantee": f"client level, empty one client, public cohorts in a cycle of {m.cycle} rounds, noise in"
+                "guarantee": f"client level, {EMPTIED}, public cohorts in a cycle of {m.cycle} rounds, noise in"
                 f" {m.strategy.bands} bands",
             }
         ]
@@ -160,7 +129,7 @@ def banded_plan(experiment: Experiment, population: Population) -> BandedPlan:
     momentum = Momentum.momentum if train.server_momentum is None else train.server_momentum
     momentum = momentum if train.server_optimizer == "momentum" else 0.0
     strategy = banded(train.rounds, privacy.bands or cycle, momentum)
-    groups = dealt(everybody, cycle=cycle, seed=experiment.run.seed)
+    groups = dealt(everybody, cycle=cycle, seed=experiment.seeds.noise)
     mechanism = BandedGaussian(privacy.noise_multiplier or 1.0, privacy.clip, strategy, groups, cycle)
     if privacy.noise_multiplier is None:
         if epsilon == float("inf"):

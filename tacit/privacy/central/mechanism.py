@@ -167,7 +167,7 @@ class CohortGaussian:
     def event(self) -> DpEvent:
         """The price of one round for every client of the population, drawn or not.
 
-        Sampled by chance it is for adding or removing one client, of a fixed size for replacing one: the two never share a
+        Sampled by chance it is for add or remove one client, of a fixed size for replace one: the two never share a
         ledger.
         """
         gaussian = dp_accounting.GaussianDpEvent(self.noise_multiplier)

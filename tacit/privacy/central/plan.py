@@ -31,21 +31,16 @@ COUNT_SHARE = 20  # sigma_b = m / 20: section 3.1 of arXiv:1905.03871
 
 
 @dataclass(frozen=True, eq=False)
-class CentralPlan(Plan):
-    """What the server runs in every round, the rounds it is made to last, and every client's weight (at most 1).
-
-    Guarantee: client level, against everybody who sees the models; the sum is divided by `expected_weight`, which is public,
-    so that who was drawn or answered shows in nothing but the noised sum.
-
-    Assumes: the server is trusted with single updates, and with the secret of who was drawn.
+class WeighedSums(Plan):
+    """A trusted server that noises sums of clipped updates: its mechanism, how often a client is in one at most, and every client's
+    weight (at most 1). The sum is divided by `expected_weight`, which is public.
     """
 
     summed: ClassVar[bool] = True
-    together: ClassVar[bool] = True
     trusts_server: ClassVar[bool] = True
     own_training: ClassVar[bool] = False
 
-    mechanism: CohortGaussian
+    mechanism: Any  # a CohortMechanism with a `rate` and a noise multiplier
     participations: int
     weights: np.ndarray = field(repr=False)
     priced: bool = True
@@ -62,17 +57,34 @@ class CentralPlan(Plan):
 
     @property
     def expected_weight(self) -> float:
-        """q times the sum of all weights: what a sum is divided by, whoever was drawn and whoever answered."""
+        """The rate times the sum of all weights: what a sum is divided by, whoever was asked and whoever answered."""
         return self.mechanism.rate * float(self.weights.sum())
+
+    def key(self, client: Client) -> str:
+        """The mechanism, and the client's own weight in the sum."""
+        return repr((self.mechanism, float(self.weights[client.index]), self.expected_weight))
+
+    def rule(self, experiment: Experiment, population: Population) -> None:
+        """None: the server releases one noised sum."""
+
+
+@dataclass(frozen=True, eq=False)
+class CentralPlan(WeighedSums):
+    """What the server runs in every round, and the rounds it is made to last.
+
+    Guarantee: client level, against everybody who sees the models; who was drawn or answered shows in nothing but the noised sum.
+
+    Assumes: the server is trusted with single updates, and with the secret of who was drawn.
+    """
+
+    together: ClassVar[bool] = True
+
+    mechanism: CohortGaussian
 
     def drawn(self, stream: Stream) -> Sequence[int]:
         """The cohort of one round: everybody has paid before it is drawn."""
         _, drawn = self.mechanism.sample(self.mechanism.init(), stream, len(self.weights))
         return [int(index) for index in drawn]
-
-    def key(self, client: Client) -> str:
-        """The mechanism, and the client's own weight in the sum."""
-        return repr((self.mechanism, float(self.weights[client.index]), self.expected_weight))
 
     def server_key(self) -> str:
         """The mechanism: the noise on sums and the cohorts are the server's."""
@@ -81,9 +93,6 @@ class CentralPlan(Plan):
     def digest(self) -> str:
         """The mechanism and all weights."""
         return mark(repr(self.mechanism), self.weights.tobytes())
-
-    def rule(self, experiment: Experiment, population: Population) -> None:
-        """None: the server releases one noised sum."""
 
     def algorithm(self, wiring: Wiring) -> Algorithm:
         """CentralDP, with a clip that follows a quantile where the experiment names one."""
@@ -97,11 +106,13 @@ class CentralPlan(Plan):
         return CentralDP(self.mechanism, weights, self.expected_weight, wiring.training, wiring.optimizer, adapt)
 
     def words(self, experiment: Experiment) -> Words:
-        """Against everybody who sees the models, by cohorts of random or of fixed size."""
-        return words.promised(self.mechanism)
+        """Against everybody who sees the models, by cohorts of random or of fixed size, or by everybody in every round."""
+        return words.promised(self.mechanism, experiment)
 
     def title(self, experiment: Experiment) -> str:
         """Names the kind of cohorts."""
+        if not experiment.secret_cohorts:
+            return "central DP (everybody in every round)"
         return f"central DP ({self.mechanism.sampler.capitalize()} cohorts)"
 
     def rows(self, purse: Purse) -> list[dict[str, Any]]:

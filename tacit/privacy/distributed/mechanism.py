@@ -1,7 +1,7 @@
 """Noise that nobody draws alone: each client adds an integer share, and the sum carries what the promise needs.
 
-One frozen object owns the share that is drawn and the price of the sum. Guarantee: client level, add or remove one client's
-vector, for whoever sees the sum of at least `fewest` reports and knows the shares of up to `colluding` clients among them.
+One frozen object owns the share that is drawn and the price of the sum. Guarantee: client level, empty one client, for
+whoever sees the sum of at least `fewest` reports and knows the shares of up to `colluding` clients among them.
 Reports beyond the fewest only add noise. Whoever sees a single report sees one share of noise: `alone` is that price.
 """
 

@@ -35,7 +35,7 @@ from tacit.types import Client, Guarantee
 class DistributedPlan(Plan):
     """`noises[g]` is the share of the clients k with `groups[k] == g`; `participations` the rounds it is made to last.
 
-    Guarantee: client level, one client's data against none, for whoever sees opened sums (or the models) and no single report.
+    Guarantee: client level, empty one client, for whoever sees opened sums (or the models) and no single report.
     Nothing is claimed for choosing clients at random: the server knows who reports.
     """
 
@@ -84,7 +84,8 @@ class DistributedPlan(Plan):
         """Encrypted: each group with its noise and its seal. Raises BadInput or KeyRefused for seals that cannot be had."""
         population = wiring.population
         rule = wiring.rule(self.rule(wiring.experiment, population) or "mean")
-        members, crowd = groups(self, rule, wiring), rules.Crowd(population.epsilons, self.report_noise)
+        crowd = rules.Crowd(population.epsilons, self.report_noise, wiring.takes_part)
+        members = groups(self, rule, wiring)
         return Encrypted(members, self.grid, wiring.server(rule, crowd), wiring.training)
 
     def words(self, experiment: Experiment) -> Words:

@@ -88,7 +88,7 @@ def rows(plan: "DistributedPlan", purse: Purse) -> list[dict[str, Any]]:
                 "epsilon_spent": spent,
                 "epsilon_single_reports": alone,
                 "accountant": "rdp",
-                "guarantee": f"client level, one client's data against none, {noise.law} shares on the sum of the reports",
+                "guarantee": f"client level, {EMPTIED}, {noise.law} shares on the sum of the reports",
             }
         )
     return table

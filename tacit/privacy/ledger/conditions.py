@@ -47,7 +47,7 @@ class Released:
         if self.known(db) not in (None, self.digest):
             raise LedgerError(
                 f"The ledger {path} knows that this {self.what} was released, as something else, for the one charge that stands for"
-                " it: a copy of the folder went on before. Nothing was released."
+                " it: a copy of the folder went on before, or its checkpoint was edited. Nothing was released."
             )
 
     def note(self, db: sqlite3.Connection) -> None:
@@ -67,12 +67,12 @@ class Draws:
     digest: str
 
     def refuse(self, db: sqlite3.Connection, path: Path) -> None:
-        """Raises LedgerError where this key has drawn for other rows: another run.seed is needed."""
+        """Raises LedgerError where this key has drawn for other rows: another run.seed or run.noise_seed is needed."""
         known = db.execute("SELECT digest FROM draws WHERE key = ?", (self.key,)).fetchone()
         if known is not None and known[0] != self.digest:
             raise LedgerError(
                 f"The ledger {path} knows a run of these settings on other rows, and the same seed would draw the same"
-                " cohorts: change run.seed; nothing was released."
+                " cohorts: change run.seed or run.noise_seed; nothing was released."
             )
 
     def note(self, db: sqlite3.Connection) -> None:

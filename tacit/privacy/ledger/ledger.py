@@ -27,7 +27,7 @@ from tacit.privacy.ledger import witness
 from tacit.privacy.ledger.conditions import Condition, Released
 from tacit.privacy.ledger.filter import NOTHING_ASKED, Asked, text_of
 from tacit.privacy.ledger.sealing import Limits, Sealing
-from tacit.privacy.ledger.tables import ALL, EVERYBODY, QUERY, now
+from tacit.privacy.ledger.tables import ALL, EVERYBODY, NOTE, QUERY, now
 from tacit.privacy.ledger.view import BATCHES, RunView
 from tacit.types import Budget, Client
 
@@ -91,7 +91,11 @@ class Ledger(RunView):
 
         Assumes: it is called before every `admit`. It writes nothing; until the round is paid, `rounds_left` counts it as
         still to come even where it is on disk.
+
+        Raises: LedgerError for a round below zero: there queries are charged, and what is sealed does not count it.
         """
+        if round < 0:
+            raise LedgerError(f"The ledger {self.path} opens no round of the number {round}: they are counted from 0.")
         self._round, self._attempt = round, attempt
         self._again = attempt in self._attempts(round)
         self._ahead = self._db.execute(BATCHES.format("1", ">"), (self.run, round)).fetchone() is not None
@@ -115,7 +119,9 @@ class Ledger(RunView):
         condition = Released(self.run, what, digest)
         with self._charging():
             condition.refuse(self._db, self.path)
-            condition.note(self._db)
+            if condition.known(self._db) is None:
+                condition.note(self._db)
+                self._link(NOTE, f"{what}:{digest}")  # so that a mark tells an older copy, which does not know of it
 
     def released(self, what: str) -> bool:
         """Whether something was released under a name of this run."""
@@ -281,7 +287,8 @@ class Ledger(RunView):
                 witness.write(mark, *last)
             done = True
         except (sqlite3.Error, OSError) as error:
-            text = f"The ledger {self.path} could not be charged for round {self._round} ({error})"
+            what = "a query" if self._round == QUERY else f"round {self._round + 1}"
+            text = f"The ledger {self.path} could not be charged for {what} ({error})"
             raise LedgerError(f"{text}; nothing was released.") from error
         finally:
             if self._db.in_transaction:
@@ -327,11 +334,15 @@ class Ledger(RunView):
     def _batch(self, names: Sequence[str]) -> None:
         if not names:
             return
+        self._link(self._round, self._attempt, *names)
+
+    def _link(self, round: int, attempt: str, *names: str) -> None:
+        """Adds a link to the chain by which a mark knows how far the ledger has come."""
         row = self._db.execute("SELECT chain FROM batches ORDER BY number DESC LIMIT 1").fetchone()
-        link = witness.chain(row[0] if row else "", self.run, self._round, self._attempt, *names)
+        link = witness.chain(row[0] if row else "", self.run, round, attempt, *names)
         self._db.execute(
             "INSERT INTO batches (run, round, attempt, charges, chain, time) VALUES (?, ?, ?, ?, ?, ?)",
-            (self.run, self._round, self._attempt, len(names), link, now()),
+            (self.run, round, attempt, len(names), link, now()),
         )
 
     def _note_conditions(self) -> None:

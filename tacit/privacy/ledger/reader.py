@@ -184,8 +184,20 @@ def faults(path: Path) -> Iterator[str]:
         yield from _entry_faults(entry)
 
 
+def release(entry: dict[str, Any]) -> str:
+    """What a charge was for, as people read it: rounds count from 1 there, and a query belongs to none.
+
+    >>> release({"round": 0, "attempt": "c0"}), release({"round": QUERY, "attempt": "range age:c0"})
+    ('round 1', 'query range age')
+    """
+    number = entry["round"]
+    if number == QUERY:
+        return f"query {entry['attempt'].partition(':')[0]}"
+    return f"round {number + 1 if isinstance(number, int) else number}"
+
+
 def _entry_faults(entry: dict[str, Any]) -> Iterator[str]:
-    where = f"round {entry['round']} of {entry['client']} in run {entry['run']}"
+    where = f"{release(entry)} of {entry['client']} in run {entry['run']}"
     try:
         price.from_text(entry["event"])
     except (ValueError, KeyError, TypeError):

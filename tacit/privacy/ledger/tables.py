@@ -2,8 +2,8 @@
 
 `facts` says what the file is. `seals` are prices fixed before a run's first release, `charges` (of one client) and `everybody`
 (of all) what was really released, each naming its event in `events`. `asked` are the queries that a client's seal pays for beside
-its rounds; they are charged under the round QUERY. `batches` chain all charges by hashes. `draws`, `held` and `holdings` are what
-the runs of one file must agree on (conditions.py, holdings.py).
+its rounds; they are charged under the round QUERY. `batches` chain all charges by hashes, and notes of what was released (NOTE).
+`draws`, `held` and `holdings` are what the runs of one file must agree on (conditions.py, holdings.py).
 """
 
 import datetime
@@ -49,13 +49,15 @@ CREATE TABLE IF NOT EXISTS held (
 CREATE TABLE IF NOT EXISTS holdings (digest TEXT PRIMARY KEY, time TEXT NOT NULL);
 """
 OTHER_DATA = (
-    "belongs to other data or another partition of it, or rows are dealt out or held out by another run.seed or share"
+    "belongs to other data or another partition of it, or rows are dealt out or held out by another seed (data.seed, run.seed)"
+    " or share"
 )
 FORMAT = "3"  # 1 and 2 had no sealed prices, so what other runs may still spend is not known there
 EVERYBODY = "every client"  # how `charges` names whom a charge to all is for
 ALL = ""  # whose seal that is
 QUERY = -1  # the round under which queries are charged: they belong to none
 COLUMNS: tuple[str, ...] = ("run", "round", "attempt", "client", "unit", "event", "time")  # of a charge
+NOTE = -2  # the round of a batch without charges, which notes what was released (`Ledger.release`)
 BUSY_SECONDS = 60.0  # how long a second run on the same ledger waits for its turn
 
 

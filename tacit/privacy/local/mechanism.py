@@ -29,7 +29,7 @@ class SampledGaussian:
     """`steps` times: sample each record with probability q, sum vectors of norm at most C, add N(0, (zC)^2 I).
 
     Guarantee: all steps together cost `event()`, for whoever sees every noised sum: add or remove one record; where the whole
-    update is noised (q = 1, one step), all of a client's data against none.
+    update is noised (q = 1, one step), empty one client.
 
     Assumes: every vector in a sum was clipped to C, batches stay secret, and floating-point noise stands for real-valued
     noise.

@@ -131,7 +131,7 @@ class LocalPlan(Plan):
     def rule(self, experiment: Experiment, population: Population) -> str:
         """The rule that was asked for; else the mean where all clients bring the same noise, `random-effects` where they do not.
 
-        docs/results.md says why: it is the one rule that stays near the best whatever the budgets and however the data differ.
+        docs/results.md says why, and where another rule is better.
         """
         if experiment.aggregate.rule is not None:
             return experiment.aggregate.rule
@@ -146,7 +146,7 @@ class LocalPlan(Plan):
         population, rate, descent = wiring.population, wiring.experiment.train.learning_rate, wiring.descent
         rule = wiring.rule(self.rule(wiring.experiment, population))
         noise = self.update_noise(population.sizes, learning_rate=rate, descent=descent)
-        crowd = rules.Crowd(population.epsilons, noise)
+        crowd = rules.Crowd(population.epsilons, noise, wiring.takes_part)
         if self.unit == "client":
             server = wiring.server(rule, crowd, control=wiring.control(rule, crowd))
             return LocalDP(self.mechanism, server, NoisedUpdate(wiring.training))

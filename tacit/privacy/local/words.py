@@ -7,7 +7,7 @@ import numpy as np
 
 from tacit.experiment.asking import EVALUATION
 from tacit.privacy.accounting import price
-from tacit.privacy.guarantee import EMPTIED, Words
+from tacit.privacy.guarantee import EMPTIED, ONE_RECORD, Words
 from tacit.privacy.purse import Purse
 from tacit.privacy.queries.mechanism import priced
 from tacit.types import Unit
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from tacit.privacy.local.plan import LocalPlan
 
 SIGHT = "the server, the other clients and everybody who sees updates or models"
-RELATION = "record level, add or remove one, Poisson-sampled Gaussian"
-LEVELS = {"record": RELATION, "client": "client level, one client's data against none, Gaussian on its whole update"}
+RELATION = f"record level, {ONE_RECORD}, Poisson-sampled Gaussian"
+LEVELS = {"record": RELATION, "client": f"client level, {EMPTIED}, Gaussian on its whole update"}
 
 
 def promised(unit: Unit, queries: Sequence[str] = ()) -> Words:
@@ -36,7 +36,7 @@ def promised(unit: Unit, queries: Sequence[str] = ()) -> Words:
         sampler = f"{sampler}, and its {many} in this epsilon"
     if EVALUATION in queries:
         sampler += f" ({EVALUATION} is about held-out records alone, which nothing else is about)"
-    return Words(SIGHT, "add or remove one record of one client", sampler)
+    return Words(SIGHT, ONE_RECORD, sampler)
 
 
 def rows(plan: "LocalPlan", purse: Purse) -> list[dict[str, Any]]:

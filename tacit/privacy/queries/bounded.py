@@ -39,6 +39,7 @@ class Errors:
     l2_squared: int = 3 * GRID**2
 
     def count(self, targets: np.ndarray, predictions: np.ndarray) -> Counts:
+        """How many answers there are, and the sums of their errors."""
         error = np.abs(predictions.reshape(-1).astype(np.float64) - targets.reshape(-1)) / self.largest
         error = cut(error, 1.0)
         parts = (np.ones(len(error)), error, error**2)
@@ -98,6 +99,7 @@ class Means:
     l2_squared: int = 2 * GRID**2
 
     def count(self, targets: np.ndarray, predictions: np.ndarray) -> Counts:
+        """How many records there are, and the sums of their values."""
         values = VALUES[self.kind, self.metric](targets, predictions.astype(np.float64))
         steps = np.rint(GRID * cut(values, self.largest))
         return Counts(np.array([GRID * len(targets), int(steps.sum())]), self.l2_squared)

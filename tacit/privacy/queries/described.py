@@ -32,10 +32,12 @@ class NumericColumn(OneCell):
 
     @property
     def cells(self) -> int:
+        """As many as bins."""
         return len(self.edges) - 1
 
     @property
     def l2_squared(self) -> int:
+        """A record is in one bin."""
         return 1
 
     def cell(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -67,6 +69,7 @@ class CategoricalColumn:
 
     @property
     def cells(self) -> int:
+        """As many as values."""
         return len(self.values)
 
     def cell(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:

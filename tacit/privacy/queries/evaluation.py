@@ -27,10 +27,14 @@ class Reading(Protocol):
     """Numbers that follow from counts, which one record changes by a vector of squared length at most `l2_squared`."""
 
     @property
-    def cells(self) -> int: ...
+    def cells(self) -> int:
+        """How many counts there are."""
+        ...
 
     @property
-    def l2_squared(self) -> int: ...
+    def l2_squared(self) -> int:
+        """What one record changes at most, squared."""
+        ...
 
     def metrics(self, counts: Cells, *, std: float) -> Values:
         """Each metric, of counts (perhaps negative) with noise of this standard deviation; None where they cannot tell."""
@@ -51,7 +55,9 @@ class Judgement(Reading, Protocol):
     Guarantee asked: one record changes `count` by a vector of squared length at most `l2_squared`.
     """
 
-    def count(self, targets: np.ndarray, predictions: np.ndarray) -> Counts: ...
+    def count(self, targets: np.ndarray, predictions: np.ndarray) -> Counts:
+        """The counts, before any noise."""
+        ...
 
 
 class OneCell:

@@ -171,5 +171,5 @@ def test_a_stranger_is_refused_as_ever_and_a_round_with_the_noise_of_another_is_
     state = made.init(torch.zeros(40))
     _, info = served(made, state, 0, ["nobody"])
     assert info["refused"] == {"nobody": "it is no client of this run"}
-    with pytest.raises(BadInput, match="The noise is that of round 0, and this is round 4"):
+    with pytest.raises(BadInput, match="The noise is that of round 1, and this is round 5"):
         made.collect(state, round=4)

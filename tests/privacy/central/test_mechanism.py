@@ -11,7 +11,7 @@ from statistical import has_std, is_normal, is_poisson_sampling
 from tacit.errors import BadInput
 from tacit.privacy.accounting import price, sampled_rdp
 from tacit.privacy.central.mechanism import CohortGaussian, QuantileClip
-from tacit.privacy.clip import bound, norm_bound
+from tacit.privacy.clip import bound, norm_bound, row_norm_bounds, row_scales
 from tacit.random import seeded
 from tacit.types import Bounded
 
@@ -218,3 +218,22 @@ def test_a_long_update_that_is_not_finite_or_huge_is_still_bounded_or_refused():
 def test_a_cohort_of_another_population_than_was_priced_is_refused(mechanism):
     with pytest.raises(BadInput, match="priced for 50 clients, got 49"):
         mechanism.sample({}, seeded(0)("cohort"), 49)
+
+
+@pytest.mark.parametrize("size", [3, 1 << 14, (1 << 14) + 777])
+def test_the_norms_of_many_rows_are_bounds_and_a_scaled_row_is_left_alone(size):
+    generator = torch.Generator().manual_seed(size)
+    rows = torch.randn(6, size, generator=generator) * torch.tensor([1e-25, 1e-6, 1.0, 30.0, 1e9, 1e15])[:, None]
+    exact = rows.double().norm(dim=1)
+    found = row_norm_bounds(rows)
+    assert bool((found >= exact * (1 - 1e-12)).all())
+    assert bool((found <= exact * (1 + 1e-4) + 1e-12).all())
+    scaled = rows * row_scales(rows, clip=0.5)[:, None]
+    assert bool((scaled.double().norm(dim=1) <= 0.5).all())
+    assert bool((row_scales(scaled, clip=0.5) == 1.0).all())
+
+
+def test_a_row_that_is_not_finite_or_too_long_counts_as_nought():
+    rows = torch.ones(3, 1 << 14)
+    rows[0, 5], rows[1, 7], rows[2] = torch.nan, torch.inf, 1e25
+    assert row_scales(rows, clip=1.0).tolist() == [0.0, 0.0, 0.0]

@@ -353,7 +353,7 @@ def test_a_charge_whose_mark_cannot_be_written_counts_like_any_other(tmp_path, t
     for file in folder.iterdir():
         file.unlink()
     folder.rmdir()
-    with pytest.raises(LedgerError, match="could not be charged for round 2"):
+    with pytest.raises(LedgerError, match="could not be charged for round 3"):
         again(book, 2)
     folder.mkdir()
     fresh = ledger(tmp_path, rounds=10)
