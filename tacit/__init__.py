@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tacit.simulation.run import run
     from tacit.types import Budget, Guarantee
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = ["Budget", "Dataset", "Experiment", "Guarantee", "History", "Predictor", "Rule", "TacitError", "load", "run"]
 
 _HOMES = {

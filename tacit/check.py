@@ -8,14 +8,22 @@ from tacit.errors import BadInput
 
 NEAR = 0.7  # of difflib's likeness: one wrong, missing or exchanged letter in five, as in "mnits", is 0.8
 BEGINNING = 3  # letters that two names must begin with for one to stand for the other
+LONGEST = 100  # characters of a value that are repeated
 MOST_LISTED = 20  # names in a sentence
 
 
 def finite(**values: float) -> None:
     """Refuses NaN, infinity and anything that is not a number."""
     for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise BadInput(f"Expected {name} to be a finite number, got {value!r}.")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not _is_finite(value):
+            raise BadInput(f"Expected {name} to be a finite number, got {repr(value)[:LONGEST]}.")
+
+
+def _is_finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number that no float holds
+        return False
 
 
 def positive(**values: float) -> None:

@@ -44,6 +44,10 @@ class Unanswered(TacitError):
     """Nobody answered a query of a deployment; names everybody, with the reasons."""
 
 
+class Unmeasured(BadInput):
+    """A metric that some rows, or a model's answers to them, cannot tell."""
+
+
 class TrainingDiverged(TacitError):
     """A loss or an update that is not finite; names the client and the round."""
 

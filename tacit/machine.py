@@ -1,6 +1,7 @@
-"""What differs from one operating system to the next: locks on files, and how many cores there are."""
+"""What differs from one operating system to the next: locks on files, who may read a file, forks, and how many cores there are."""
 
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -41,6 +42,27 @@ def locked(descriptor: int) -> Iterator[None]:
     with _THREADS:
         lock(descriptor, wait=True)
         yield
+
+
+def keeps_modes() -> bool:
+    """Whether files have an owner and a mode here that keep them from other users; Windows has neither in this sense."""
+    return hasattr(os, "getuid") and hasattr(os, "fchmod")
+
+
+def set_mode(descriptor: int, mode: int) -> None:
+    """Gives an open file exactly this mode, whatever the umask; does nothing where `keeps_modes` is false."""
+    if keeps_modes():
+        os.fchmod(descriptor, mode)
+
+
+def trusted(owner: int) -> bool:
+    """Whether a file of this owner is this user's own or root's; false where nobody can tell."""
+    return keeps_modes() and owner in (os.getuid(), 0)
+
+
+def forks() -> bool:
+    """Whether clients may be trained in forked processes: under Linux. macOS forks, but its libraries may end the child."""
+    return sys.platform == "linux" and hasattr(os, "fork")
 
 
 def cores() -> int:

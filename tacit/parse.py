@@ -151,5 +151,5 @@ def shown(value: object) -> str:
     """
     if type(value) not in (int, float, str, bool, type(None)) or (type(value) is int and value.bit_length() > 256):
         return f"a {type(value).__name__}"
-    words = repr(value)
+    words = str(value).lower() if type(value) is bool else repr(value)
     return words if len(words) <= SHOWN else f"{words[: SHOWN - 1]}…"

@@ -10,7 +10,6 @@ sentence (BadInput), never a traceback. Where modules are searched is said once,
 import importlib
 import inspect
 import os
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -22,7 +21,7 @@ from typing import Any, get_type_hints
 
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
 
-from tacit import check
+from tacit import check, wording
 from tacit.errors import BadInput, TacitError
 
 Factory = Callable[..., Any]
@@ -30,8 +29,6 @@ NAMED = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
 PYTHON = "python"  # the name of a part that was passed to tacit.run
 PASSED_AS = {"data.name": "data", "model.name": "model", "aggregate.rule": "rule"}
 LONGEST = 200  # characters of somebody else's error that are repeated
-KINDS = {"int": "a whole number", "float": "a number", "string": "a text", "greater_than_equal": "at least 0"}
-KINDS |= {"bool": "true or false", "list": "a list", "tuple": "a list", "dict": "a table"}
 
 
 @dataclass(frozen=True)
@@ -191,6 +188,22 @@ def make(
         return factory(**{key: value for key, value in given.items() if anything or key in parameters}, **checked)
 
 
+def refuse_namesake(factory: Factory, key: str, *, table: str) -> None:
+    """Refuses a part that has an option of its own under a key of its table, which never gets to it. Raises BadInput.
+
+    >>> def drawn(*, seed: int = 0): ...
+    >>> refuse_namesake(drawn, "seed", table="data")
+    Traceback (most recent call last):
+    tacit.errors.BadInput: data.seed is a key of [data] itself, and drawn has an option of that name, which cannot be set: rename \
+the option.
+    """
+    if key in options(factory):
+        raise BadInput(
+            f"{table}.{key} is a key of [{table}] itself, and {_name(factory)} has an option of that name, which cannot be set:"
+            " rename the option."
+        )
+
+
 @contextmanager
 def guarded(words: str) -> Iterator[None]:
     """Runs somebody else's code: what it raises becomes one sentence that begins with `words`. Refusals pass as they are."""
@@ -227,21 +240,6 @@ def unknown(key: str, *, table: str, known: Iterable[str]) -> str:
     )
 
 
-def wrong(key_path: str, problem: Mapping[str, Any]) -> str:
-    """The sentence for a value of the wrong type: `problem` is one of a pydantic error's."""
-    message = str(problem["msg"]).removeprefix("Value error, ")
-    if problem["type"] == "value_error":
-        return message
-    if problem["type"] == "literal_error":
-        valid = str(problem.get("ctx", {}).get("expected"))
-        near = check.nearest(problem["input"], re.findall("'([^']*)'", valid))
-        return f"Expected {key_path} to be one of {valid}; got {problem['input']!r}.{near}"
-    kind = next((words for start, words in KINDS.items() if str(problem["type"]).startswith(start)), None)
-    if kind:
-        return f"Expected {key_path} to be {kind}, got {problem['input']!r}."
-    return f"{key_path}: {message[:1].lower()}{message[1:]}, got {problem['input']!r}."
-
-
 def search_here() -> None:
     """Modules in the current folder can be named, and are searched last: for a researcher's commands, never at a site."""
     only_installed()
@@ -264,7 +262,10 @@ def _value(key_path: str, value: Any, hint: Any) -> Any:
         # true is no number, though Python takes it for one
         return TypeAdapter(hint).validate_python(value, strict=True if isinstance(value, bool) else None)
     except ValidationError as error:
-        raise BadInput(wrong(key_path, error.errors()[0])) from None
+        problems = error.errors(include_url=False)
+        if problems[0]["type"] == "value_error":
+            raise BadInput(problems[0]["msg"].removeprefix("Value error, ")) from None
+        raise BadInput(wording.wrong(key_path, hint, value, [each["loc"] for each in problems])) from None
     except PydanticUserError:
         raise BadInput(f"{key_path} cannot be set: no text says a value of the type {hint}.") from None
 

@@ -55,8 +55,8 @@ def until(true, *, seconds=PATIENCE, what="it"):
 class Running:
     """A federation whose processes a test may kill."""
 
-    def __init__(self, folder, *, sites=2, **changes):
-        values = {key: dict(value) if isinstance(value, dict) else value for key, value in EXPERIMENT.items()}
+    def __init__(self, folder, *, sites=2, experiment=EXPERIMENT, **changes):
+        values = {key: dict(value) if isinstance(value, dict) else value for key, value in experiment.items()}
         for section, change in changes.items():
             values[section] = values.get(section, {}) | change
         experiment = tacit.Experiment(**values)
@@ -201,10 +201,11 @@ def federation_of(tmp_path):
     """Starts a federation of an experiment with changes, and ends it with everything it started."""
     with contextlib.ExitStack() as stack:
 
-        def start(*, sites=2, supernodes=0, **changes):
+        def start(*, sites=2, supernodes=0, prepare=lambda federation: None, **changes):
             up = Running(tmp_path / "federation", sites=sites, **changes)
             stack.callback(ended, up.federation.folder)
             stack.enter_context(up.processes)
+            prepare(up.federation)
             up.start(supernodes=supernodes)
             return up
 

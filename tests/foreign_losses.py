@@ -57,3 +57,12 @@ class picky(lift):
         if (answers.predictions == answers.predictions[:1]).all():
             raise KeyError("constant")
         return 1.0
+
+
+class modest(lift):
+    """Cannot be computed of a model that is too sure of an answer: whether it can, its training decides."""
+
+    def __call__(self, answers):
+        if answers.predictions.max() > 0.999:
+            raise KeyError("too sure")
+        return super().__call__(answers)

@@ -48,6 +48,10 @@ class Started:
         assert not late, (self.words, out, err)
         return subprocess.CompletedProcess(self.words, self._process.exitcode, out, err)
 
+    def alive(self):
+        """Whether it still runs."""
+        return self._process.is_alive()
+
     def kill(self):
         """Ends it at once."""
         self._process.kill()

@@ -251,7 +251,11 @@ KINDS = {
     "scaffold": {"kind": "none"},
     "scaffold, record level": {"kind": "local", "epsilon": 5.0},
     "scaffold, client level": {"kind": "local", "unit": "client", "epsilon": 5.0},
+    "mean-regularised": {"kind": "none"},
+    "mean-regularised, record level": {"kind": "local", "epsilon": 5.0},
+    "mean-regularised, client level": {"kind": "local", "unit": "client", "epsilon": 5.0},
 }
+OWN = {"kind": "mean-regularised", "strength": 0.1, "when": "during"}
 
 
 @pytest.fixture(params=KINDS)
@@ -259,11 +263,13 @@ def parts(request):
     """One experiment per way in which an algorithm can be set."""
     more = {"sampler": "fixed"} if request.param == "central, fixed" else {}
     more |= {"control": "scaffold"} if request.param.startswith("scaffold") else {}
+    own = OWN if request.param.startswith("mean-regularised") else {}
     return build(
         tacit.Experiment(
-            data={"clients": 6, "examples_per_client": 20},
+            data={"clients": 6, "examples_per_client": 20, **({"own_share": 0.2} if own else {})},
             train={"rounds": 3, "local_steps": 2, "batch_size": 5, "server_optimizer": "adam", **more},
             privacy=KINDS[request.param],
+            personal=own,
         )
     )
 
@@ -286,7 +292,14 @@ def copied(state):
 
 def test_every_algorithm_that_ships_is_held_to_the_contract():
     files = {path.stem for path in Path(tacit.algorithms.__file__).parent.glob("[a-z]*.py")}
-    assert files == {"fedavg", "local_dp", "central_dp", "encrypted", "scaffold"}  # a new one belongs into KINDS
+    assert files == {
+        "fedavg",
+        "local_dp",
+        "central_dp",
+        "encrypted",
+        "scaffold",
+        "mean_regularised",
+    }  # a new one belongs into KINDS
 
 
 def test_a_round_is_a_function_of_state_messages_and_randomness(parts):

@@ -100,7 +100,7 @@ def test_reading_an_experiment_imports_nothing(tmp_path):
 WRONG = {
     "aggregate.rule=somebody:trimmed_mean aggregate.bta=0.1": "Unknown key 'aggregate.bta'. Did you mean 'aggregate.beta'?",
     "aggregate.rule=somebody:trimmed_mean aggregate.beta=much": "Expected aggregate.beta to be a number, got 'much'.",
-    "aggregate.rule=somebody:trimmed_mean aggregate.beta=true": "Expected aggregate.beta to be a number, got True.",
+    "aggregate.rule=somebody:trimmed_mean aggregate.beta=true": "Expected aggregate.beta to be a number, got true.",
     "aggregate.rule=somebody:trimmed_mean": "aggregate.beta is missing: trimmed_mean cannot be made without it.",
     "aggregate.rule=somebody:trimmed_mean aggregate.beta=0.7": "Expected 0 <= aggregate.beta < 0.5, got 0.7.",
     "aggregate.rule=somebody:raising": (
@@ -120,9 +120,9 @@ WRONG = {
     "aggregate.rule=pfa aggregate.split=kmean": (
         "Expected aggregate.split to be one of 'gmm', 'kmeans' or 'top'; got 'kmean'. Did you mean 'kmeans'?"
     ),
-    "model.width=3": "Unknown key 'model.width'. Valid keys: name, lora.",
+    "model.width=3": "Unknown key 'model.width'. Valid keys: name, lora, seed.",
     "model.name=somebody:wide model.width=3.5": "Expected model.width to be a whole number, got 3.5.",
-    "model.name=somebody:wide model.classes=3": "Unknown key 'model.classes'. Valid keys: name, lora, width.",
+    "model.name=somebody:wide model.classes=3": "Unknown key 'model.classes'. Valid keys: name, lora, seed, width.",
     "data.name=somebody:stripes data.hight=3": "Unknown key 'data.hight'. Did you mean 'data.height'?",
     "data.client=3": "Unknown key 'data.client'. Did you mean 'data.clients'?",
     "run.writers=['somebody:chat']": "run.channel is missing: chat cannot be made without it.",

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+import tacit
 from tacit.build.parts import build
 from tacit.compare.results import Estimate, Row
 
-STUDY = runpy.run_path(str(Path(__file__).resolve().parents[1] / "experiments" / "defences.py"))
+EXPERIMENTS = Path(__file__).resolve().parents[1] / "experiments"
+STUDY = runpy.run_path(str(EXPERIMENTS / "defences.py"))
 
 
 def cells(*, full):
@@ -49,3 +51,27 @@ def test_the_study_writes_its_matrix_as_a_page(tmp_path):
         ("none", [None]),
         ("Krum", [[0.625, 0.525, 0.725]]),
     ]
+
+
+def test_every_cell_of_the_study_of_own_models_can_be_built(tmp_path, monkeypatch):
+    study = runpy.run_path(str(EXPERIMENTS / "own_models.py"))
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(EXPERIMENTS.parent / "examples" / "hospitals" / "make_different.py"), run_name="__main__")
+    for name, values in study["cells"]().items():
+        parts = build(tacit.Experiment(**values))
+        assert parts.population.held is not None, name
+        assert study["pooled"](parts).shape == parts.params.shape
+    assert {values["aggregate"]["rule"] for values in study["mnist"]().values()} == {"random-effects", "weighted"}
+    assert all(tacit.Experiment(**values).data.own_share == 0.3 for values in study["mnist"]().values())
+
+
+def test_the_study_of_own_models_during_training_keeps_what_has_ended(tmp_path, monkeypatch):
+    study = runpy.run_path(str(EXPERIMENTS / "mean_regularised.py"))
+    own = {"kind": "mean-regularised", "strength": 1.0, "when": "during"}
+    made = study["experiment"](6.0, 0, own)
+    short = made.model_copy(update={"train": made.train.model_copy(update={"rounds": 1})})
+    first = study["trained"](short, study["silos"](0), tmp_path / "run")
+    monkeypatch.setattr(tacit, "run", None)  # a second start asks for no run
+    assert study["trained"](short, study["silos"](0), tmp_path / "run") == first
+    assert study["told"](first, "own") > 0
+    assert study["best"]([{"during, 0": 2.0, "during, 1": 1.0, "one model": 0.5}], "during") == "during, 1"

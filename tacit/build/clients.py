@@ -10,7 +10,7 @@ from rich.progress import Progress
 
 from tacit.data.budgets import budgets
 from tacit.data.dataset import Dataset
-from tacit.data.load import load
+from tacit.data.load import SEED, load
 from tacit.data.load import settings as reading
 from tacit.data.partition import client_names, share_out
 from tacit.data.population import Population, populate
@@ -35,12 +35,12 @@ def clients(
     mask: np.ndarray | None = None,
 ) -> tuple[Dataset, Shares, Population]:
     """The data and who has what of it, with each client's epsilon, and what of that other runs have sealed."""
-    derive, privacy, data = seeded(experiment.run.seed), experiment.privacy, read_with(experiment.data, ranges)
-    dataset = load(data, seed=experiment.run.seed, progress=progress)
-    shares = share_out(dataset, experiment.data, rng=derive("partition").generator())
+    seeds, privacy, data = experiment.seeds, experiment.privacy, read_with(experiment.data, ranges)
+    dataset = load(data, seed=seeds.data, progress=progress)
+    shares = share_out(dataset, experiment.data, rng=seeded(seeds.data)("partition").generator())
     names = client_names(dataset, experiment.data)
     spec = privacy.epsilon if privacy.epsilon is not None else float("inf")
-    epsilons = budgets(spec, clients=len(shares), rng=derive("budgets").generator(), names=names)
+    epsilons = budgets(spec, clients=len(shares), rng=seeded(seeds.epsilon)("budgets").generator(), names=names)
     if privacy.level != "own":
         epsilons = np.full(len(epsilons), epsilons.min() if privacy.level == "minimum" else epsilons.max())
     limits = {"epsilons": epsilons, "delta": privacy.run_delta, "unit": privacy.unit_kept}
@@ -51,7 +51,7 @@ def clients(
         if dataset.mapped:
             raise BadInput(f"Rows that stay in a file are not divided: leave out data.{key}.")
         if mask is None:
-            mask = coins(population.x, population.y, share=share, seed=experiment.run.seed, purpose=purpose)
+            mask = coins(population.x, population.y, share=share, seed=seeds.data, purpose=purpose)
         population = population.holding_out(_fitting(mask, population), key=f"data.{key}")
     dataset = replace(dataset, notes=(*dataset.notes, *_loose_delta(experiment, population)))
     if before.runs:
@@ -85,11 +85,14 @@ def population_id(experiment: Experiment, population: Population, *, elsewhere: 
     would have to be added. Where the files lie never matters. Of rows that were passed from Python nobody knows how they were
     encoded, so that a row that moved could look like a new one: there all rows must be the same, in whatever order.
     """
-    data, seed = experiment.data, experiment.run.seed
+    data, seed = experiment.data, experiment.seeds.data
     if data.part is not None and data.partition == "natural":
-        return f"{data.name}:natural:{data.part.hands}"
+        shares = {"held_out": data.held_out, "own_share": data.own_share, "seed": seed}  # which rows are trained on
+        kept = "".join(f":{key}={value}" for key, value in shares.items()) if data.held_out or data.own_share else ""
+        return f"{data.name}:natural:{data.part.hands}{kept}"
     later = ("wide", "held_out", "own_share")  # keys that ledgers of earlier versions do not know
     settings = {key: value for key, value in reading(data).items() if key not in later or value}
+    settings.pop(SEED, None)  # as it counts it stands below, whether it was said as data.seed or as run.seed
     tested = settings.pop("test_path", None)
     for key in ("path", "shape", "label_shape"):  # where rows lie and what they must look like changes nobody's hands
         settings.pop(key, None)

@@ -13,7 +13,7 @@ import torch
 from rich.progress import Progress
 from torch import nn
 
-from tacit import check, models, tasks
+from tacit import check, models, plugin, tasks
 from tacit.algorithms import Algorithm, rule_of
 from tacit.build import lora
 from tacit.build.clients import clients
@@ -44,6 +44,7 @@ from tacit.types import Guarantee
 UNPUBLISHED = (
     "clients' own models stay at home: the epsilon is the common model's, an own one has none and must not be published"
 )
+RELEASED = "clients' own models were trained in the rounds: each is made of what that client released, and has this epsilon too"
 PRETRAINED = "the frozen part of the model was made without these records"
 FOREIGN = (
     "This experiment's promise is made in Tacit's own training: another client's code can take part only under "
@@ -116,7 +117,10 @@ class Parts:
     def promise(self) -> Guarantee:
         """The statement of the run before anything is spent. With malicious clients it is about the honest ones, and says so."""
         words = self.plan.words(self.experiment)
-        fixed = (*(PRETRAINED,) * bool(frozen(self.model)), *(UNPUBLISHED,) * bool(self.experiment.personal.kind))
+        own = RELEASED if self.experiment.personal.during else UNPUBLISHED
+        fixed = (*(PRETRAINED,) * bool(frozen(self.model)), *(own,) * bool(self.experiment.personal.kind))
+        if self.dataset.unprotected:
+            fixed = (unprotected(self.dataset.unprotected), *fixed)
         found = promise(self.experiment, replace(words, assumes=(*words.assumes, *fixed)))
         return replace(found, whom=honest_clients(self.attack[0])) if self.attack else found
 
@@ -124,6 +128,15 @@ class Parts:
     def cohort(self) -> int:
         """How many clients take part in a round."""
         return self.experiment.train.clients_per_round or len(self.population)
+
+
+def unprotected(rows: int) -> str:
+    """What a promise says where test rows are the clients' own.
+
+    >>> unprotected(253)
+    "253 of the clients' own records are test rows, for which nothing is promised"
+    """
+    return f"{rows} of the clients' own records are test rows, for which nothing is promised"
 
 
 def honest_clients(scene: Scene) -> str:
@@ -219,6 +232,26 @@ def model_size(experiment: Experiment, dataset: Dataset) -> int:
     return flatten(_model(experiment, dataset)).numel()
 
 
+def refuse_unfit(plan: Plan, experiment: Experiment, dataset: Dataset, population: Population) -> nn.Module:
+    """Makes what a run is made of, and throws it away but for the model: a plan refuses what the run would refuse.
+
+    Keys of encrypted sums are not made: they take long, and no setting of another part decides about them. Raises BadInput.
+    """
+    task = tasks.load(experiment, dataset)
+    tasks.loss_of(experiment, task)
+    model = _model(experiment, dataset)
+    flatten(model)
+    models.check_output(model, torch.zeros(2, *dataset.x.shape[1:], dtype=dataset.x.dtype), task.answer)
+    wiring = Wiring(experiment, population, model)
+    if experiment.protect.kind == "paillier":
+        wiring.rule(plan.rule(experiment, population) or "mean")
+        wiring.optimizer  # noqa: B018 - checks its settings
+    else:
+        plan.algorithm(wiring)
+    scene_of(experiment, dataset, population)
+    return model
+
+
 def _model(experiment: Experiment, dataset: Dataset) -> nn.Module:
     answer = tasks.load(experiment, dataset).answer
     model = model_of(experiment, input_shape=tuple(dataset.x.shape[1:]), classes=answer[-1])
@@ -232,9 +265,12 @@ def _model(experiment: Experiment, dataset: Dataset) -> nn.Module:
 
 def model_of(experiment: Experiment, *, input_shape: tuple[int, ...], classes: int) -> nn.Module:
     """The experiment's model as a run begins with it. Raises BadInput."""
-    seed = seeded(experiment.run.seed)("model").torch_seed()
+    seed = seeded(experiment.seeds.model)("model").torch_seed()
     facts = {"input_shape": input_shape, "classes": classes, "seed": seed}
     options, part = experiment.model.options(), experiment.model.part
+    if experiment.model.seed is not None:
+        found = part or plugin.find(models.ROOM, experiment.model.name, key="model.name")
+        plugin.refuse_namesake(found, "seed", table="model")
     return lora.freeze_first(experiment, models.build(experiment.model.name, **facts, options=options, factory=part))
 
 

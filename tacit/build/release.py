@@ -7,7 +7,8 @@ same bits; anything else, independent noise. What cannot be repeated bit for bit
 system's randomness) has a fresh nonce in its key, so every start is another release. The server's noise and cohorts are keyed
 likewise, by the state they start from, and without rows, which a deployed server does not know.
 
-Where a run's files lie and how fast it goes is left out. Partition, initial weights and budgets stay on the bare seed.
+Where a run's files lie and how fast it goes is left out. Partition, budgets and initial weights stay on their bare seeds
+(`Experiment.seeds`), each of which is in the digest too: runs that differ in one of them alone are different releases.
 """
 
 import json
@@ -37,13 +38,13 @@ from tacit.types import Client
 
 FORMAT = "tacit release 1"
 WHERE = {  # where, how fast and under which seal, not what: a sealed run releases the very integers of an unsealed one
-    "run": {"out", "workers", "engine", "writers"},
+    "run": {"out", "workers", "engine", "writers", "evaluate_every"},
     "data": {"path", "test_path"},
     "model": {"path"},  # what lies there is in the model: what trains in the state, the rest in `made`
     "privacy": {"ledger"},
     "protect": {"kind", "key_bits", "key_shape", "key", "threshold"},
 }
-AFTER = {"personal": True}  # what clients do at home with the last release: no release depends on it
+AFTER = {"personal": True}  # what clients do at home with the last release; `during` rounds it is in releases
 KERNELS = ("MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "MKL_DEBUG_CPU_TYPE", "ONEDNN_", "DNNL_", "OPENBLAS_CORETYPE")
 ONE_BY_ONE, STACKED = "one by one", "stacked"  # trainers that give other bits
 
@@ -80,7 +81,9 @@ class Releases:
         own = (repr(self.model), self.made, held(self.rule, *named_code(self.experiment)))
         code = mark(package(), tacit.__version__, torch.__version__, np.__version__, *own)
         settings = experiment_text(self.experiment)
-        return mark(FORMAT, str(run.seed), settings, clients, code, arithmetic(run.device), self.nonce)
+        return mark(
+            FORMAT, str(self.experiment.seeds.noise), settings, clients, code, arithmetic(run.device), self.nonce
+        )
 
     def client(self, client: Client) -> bytes:
         """The digest of one client's releases."""
@@ -141,7 +144,8 @@ class Releases:
 
 def experiment_text(experiment: Experiment) -> str:
     """Everything an experiment says, but where its files lie and how fast it goes."""
-    values = experiment.said(mode="json", exclude=WHERE | AFTER)  # pyright: ignore[reportArgumentType]
+    left_out = WHERE if experiment.personal.during else WHERE | AFTER
+    values = experiment.said(mode="json", exclude=left_out)  # pyright: ignore[reportArgumentType]
     said = {key: value for key, value in settings(experiment.data).items() if key not in WHERE["data"]}
     values["data"] = {key: value for key, value in said.items() if value is not None}
     return json.dumps(values, sort_keys=True, default=repr)
@@ -153,7 +157,7 @@ def arithmetic(device: str) -> str:
     flags = repr(
         (torch.backends.mkldnn.enabled, torch.get_default_dtype(), torch.are_deterministic_algorithms_enabled())
     )
-    return "-".join((device.partition(":")[0], _cpu(), torch.backends.cpu.get_cpu_capability(), flags, *told))
+    return "-".join((device.partition(":")[0], processor(), torch.backends.cpu.get_cpu_capability(), flags, *told))
 
 
 @lru_cache(maxsize=1)
@@ -180,7 +184,8 @@ def named_code(experiment: Experiment) -> list[object]:
 
 
 @lru_cache(maxsize=1)
-def _cpu() -> str:
+def processor() -> str:
+    """The model of the processor, as the machine names it."""
     try:
         lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
     except OSError:

@@ -41,7 +41,7 @@ def budgets(spec: Spec, *, clients: int, rng: np.random.Generator, names: Sequen
     check.at_least(1, clients=clients)
     names = [f"client-{index}" for index in range(clients)] if names is None else names
     if isinstance(spec, str):
-        check.one_of(DISTRIBUTIONS, epsilon=spec)
+        check.one_of(DISTRIBUTIONS, **{"privacy.epsilon": spec})
         return draw(spec, clients=clients, rng=rng)
     if isinstance(spec, Mapping):
         from_file = set(spec) == {"file"} and isinstance(spec["file"], str)
@@ -50,9 +50,11 @@ def budgets(spec: Spec, *, clients: int, rng: np.random.Generator, names: Sequen
     if isinstance(spec, int | float | np.number):
         return np.full(clients, _checked([spec], ["every client"])[0])
     if not isinstance(spec, Sequence | np.ndarray):
-        raise BadInput(f"Expected epsilon to be a number, a list, a file or the name of a distribution, got {spec!r}.")
+        raise BadInput(
+            f"Expected privacy.epsilon to be a number, a list, a file or the name of a distribution, got {spec!r}."
+        )
     if len(spec) != clients:
-        raise BadInput(f"Expected one epsilon per client, got {len(spec)} for {clients} clients.")
+        raise BadInput(f"Expected one number per client in privacy.epsilon, got {len(spec)} for {clients} clients.")
     return _checked(list(spec), names)
 
 
@@ -90,7 +92,7 @@ def _checked(values: Sequence[object], names: Sequence[str]) -> np.ndarray:
     for value, name in zip(values, names, strict=True):
         number = math.nan if isinstance(value, bool) or not isinstance(value, int | float | np.number) else float(value)
         if not number > 0:  # NaN is not above zero either
-            raise BadInput(f"Expected epsilon > 0 for {name}, got {value!r}.")
+            raise BadInput(f"Expected privacy.epsilon > 0 for {name}, got {value!r}.")
     return np.array(values, dtype=np.float64)
 
 

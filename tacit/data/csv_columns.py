@@ -107,7 +107,8 @@ def refuse_undeclared(files: Sequence[Path], columns: Sequence[str], source: "cs
     named = ", ".join(map(repr, open_[:SHOWN]))
     raise BadData(
         f"data.numeric and data.categorical do not say how to read {named}{more}. In these rows they span {spans!r}: declare"
-        f" ranges and values that are public, known without looking at the rows, as in numeric = {{{open_[0]} = [0, 100]}};"
+        f" ranges and values that are public, known without looking at the rows, as in numeric = {{{open_[0]} = [0, 100]}}"
+        f' for numbers or categorical = {{{open_[0]} = ["a", "b"]}} for texts;'
         ' "unscaled" in place of a range takes a column as it stands, and data.ignore leaves it out.',
         cell=spans,
     )

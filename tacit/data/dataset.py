@@ -39,6 +39,7 @@ class Dataset:
     encoder: Encoder | None = field(
         default=None, repr=False
     )  # how raw rows became these; None: they are taken as they are
+    unprotected: int = 0  # how many test rows are the clients' own, held out of training: no epsilon is about these
     mapped: bool = False  # the training rows lie in a file, client by client, and are not copied into memory
 
     def __post_init__(self) -> None:

@@ -35,8 +35,8 @@ def encode(table: Table, columns: Sequence[Column]) -> Encoded:
         if column.missing == REFUSE and absent[column.name].any():
             place = table.place(int(np.argmax(absent[column.name])), column.name)
             raise BadData(
-                f'{place} is missing: fill it in; before training data.missing may be "drop", a number, or a table of'
-                " them by column."
+                f'{place} is missing: fill it in; before training data.missing may be "drop", a number (of texts: "missing", or one'
+                " of their values), or a table of them by column."
             )
     gaps = [absent[column.name] for column in columns if column.missing == DROP]
     kept = ~np.any(gaps, axis=0) if gaps else np.ones(rows, bool)

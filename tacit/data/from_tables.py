@@ -68,7 +68,14 @@ def dataset(
         test_x, test_y, x, y = x[held], y[held], x[~held], y[~held]
         client = None if client is None else client[held == 0]
         notes = (*notes, f"{len(test_y)} of {len(held)} rows were held out by a coin for each; no epsilon covers them")
-    own = {"client": client, "client_names": client_names, "notes": notes, "mapped": table.mapped}
+    unprotected = len(test_y) if test is None else 0
+    own = {
+        "client": client,
+        "client_names": client_names,
+        "notes": notes,
+        "mapped": table.mapped,
+        "unprotected": unprotected,
+    }
     return Dataset(PYTHON, x, y, test_x, test_y, class_names, **own)
 
 

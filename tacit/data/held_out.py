@@ -49,7 +49,7 @@ def dataset(
             f"{source.path} leaves no rows to train on: correct the data, or data.missing if rows were dropped."
         )
     client_names, client = rows.clients or (None, None)
-    x, y = rows.x, _targets(rows.y)
+    x, y, unprotected = rows.x, _targets(rows.y), 0
     if test is None and source.test_share == 0:
         test_x, test_y = x[:0], y[:0]
         notes = (*notes, NO_TEST_ROWS)
@@ -57,7 +57,8 @@ def dataset(
         held = hold_out(x, y, rows.clients, share=source.test_share, seed=seed, marks=rows.marks)
         test_x, test_y, x, y = x[held], y[held], x[~held], y[~held]
         client = None if client is None else client[~held]
-        notes = (*notes, f"held out {int(held.sum())} of the clients' rows as the test set: these are not protected")
+        unprotected = int(held.sum())
+        notes = (*notes, f"held out {unprotected} of the clients' rows as the test set: these are not protected")
     else:
         test_x, test_y = test.x, _targets(test.y)
     return Dataset(
@@ -71,6 +72,7 @@ def dataset(
         client_names=client_names,
         notes=tuple(notes),
         encoder=encoder,
+        unprotected=unprotected,
     )
 
 
@@ -104,5 +106,5 @@ def hold_out(
     who = f"every row of client {called[int(np.argmin(kept))]!r}" if held.any() and clients else "every row or none"
     raise BadData(
         f"The coins of data.test_share = {share:g} hold out {who}: clients this small need public test rows in data.test_path"
-        " (or choose another share or run.seed)."
+        " (or choose another share or data.seed)."
     )

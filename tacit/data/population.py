@@ -16,6 +16,7 @@ from tacit.errors import BadData
 from tacit.types import Budget, Client, Unit
 
 MARK_BYTES = 16
+LATEST = 1024  # clients of which a second look costs nothing
 CRUMB = 0.01  # of an epsilon: what calibration leaves of a spread one; noise for so little would be all that is learnt
 NOBODY = frozenset(
     {"", "every client"}
@@ -38,6 +39,7 @@ class Population:
         default=None, repr=False
     )  # the same clients with the rows that they hold out of training
     mask: np.ndarray | None = field(default=None, repr=False)  # which of all their rows those are
+    _known: dict[int, Client] = field(default_factory=dict, init=False, repr=False)  # who was looked up of late
 
     def __post_init__(self) -> None:
         if len(set(self.names)) < len(self.names) or not NOBODY.isdisjoint(self.names):
@@ -49,9 +51,14 @@ class Population:
         return len(self.offsets) - 1
 
     def __getitem__(self, index: int) -> Client:
+        if (known := self._known.get(index)) is not None:
+            return known
         start, stop = int(self.offsets[index]), int(self.offsets[index + 1])
         budget = _budget(float(self.epsilons[index]), self.delta, self.unit)
-        return Client(index, self.names[index], budget, self.x[start:stop], self.y[start:stop])
+        if len(self._known) == LATEST:
+            self._known.clear()
+        client = Client(int(index), self.names[index], budget, self.x[start:stop], self.y[start:stop])
+        return self._known.setdefault(index, client)
 
     @property
     def left(self) -> np.ndarray:
@@ -119,10 +126,16 @@ def rows_mark(x: torch.Tensor, y: torch.Tensor) -> bytes:
 
 
 def _mark(x: np.ndarray, y: np.ndarray) -> bytes:
-    mark = hashlib.blake2b(repr((x.shape, x.dtype.str, y.dtype.str)).encode(), digest_size=MARK_BYTES)
+    mark = hashlib.blake2b(_kind(x.shape, x.dtype, y.dtype), digest_size=MARK_BYTES)
     mark.update(x.data)
     mark.update(y.data)
     return mark.digest()
+
+
+@lru_cache(maxsize=1 << 10)
+def _kind(shape: tuple[int, ...], x: np.dtype, y: np.dtype) -> bytes:
+    """What rows are, apart from their numbers."""
+    return repr((shape, x.str, y.str)).encode()
 
 
 def populate(

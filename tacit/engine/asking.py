@@ -33,15 +33,23 @@ class Query(Protocol):
     """
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Under which it is charged and kept."""
+        ...
 
     @property
-    def cells(self) -> int: ...
+    def cells(self) -> int:
+        """How many counts there are."""
+        ...
 
     @property
-    def l2_squared(self) -> int: ...
+    def l2_squared(self) -> int:
+        """What one record changes at most, squared."""
+        ...
 
-    def count(self, client: Client) -> Counts: ...
+    def count(self, client: Client) -> Counts:
+        """The counts of one client's records, before any noise."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""The canaries of a run: committed to before round 0, planted, and what was seen of them kept, a file a round."""
+"""The canaries of a run: committed to before the first round, planted, and what was seen of them kept, a file a round."""
 
 import json
 import re
@@ -30,7 +30,7 @@ MOST_LAYERS = 1000  # of a model, that are told apart
 def planted(parts: Parts, folder: Folder) -> Parts:
     """The parts with the canaries that the experiment asks for; without any, the very same ones.
 
-    Guarantee: a hash of all coins is on disk before round 0, and a run goes on with the coins it began with.
+    Guarantee: a hash of all coins is on disk before the first round, and a run goes on with the coins it began with.
 
     Raises: BadInput for more than fit, BadData where the coins are not those that were committed to.
     """
@@ -75,7 +75,7 @@ def opened(folder: Path, sizes: tuple[int, int, int, bool]) -> Canaries:
     canaries = Canaries(bytes.fromhex(secret), *sizes)
     if canaries.commitment != committed:
         raise BadData(
-            f"The coins in {folder / SECRET} are not those that were committed to before round 0: put the file back as it was."
+            f"The coins in {folder / SECRET} are not those that were committed to before round 1: put the file back as it was."
         )
     return canaries
 

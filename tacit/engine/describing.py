@@ -1,4 +1,4 @@
-"""Statistics that come with a run: histograms of some columns, asked for before round 0, noised, and paid for beside training."""
+"""Statistics that come with a run: histograms of some columns, asked for before round 1, noised, and paid for beside training."""
 
 import json
 from collections.abc import Sequence

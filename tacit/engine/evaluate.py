@@ -30,19 +30,39 @@ class Judging(Protocol):
     """What it takes to judge parameters: a run's `Parts` have it, and so has a site that has a model and no run."""
 
     @property
-    def experiment(self) -> Experiment: ...
+    def experiment(self) -> Experiment:
+        """What was asked for."""
+        ...
+
     @property
-    def dataset(self) -> Dataset: ...
+    def dataset(self) -> Dataset:
+        """The rows, and those to judge by."""
+        ...
+
     @property
-    def task(self) -> Task: ...
+    def task(self) -> Task:
+        """What outputs mean."""
+        ...
+
     @property
-    def losses(self) -> Losses: ...
+    def losses(self) -> Losses:
+        """The loss of every example."""
+        ...
+
     @property
-    def model(self) -> nn.Module: ...
+    def model(self) -> nn.Module:
+        """The model that parameters are put into."""
+        ...
+
     @property
-    def theta(self) -> torch.Tensor: ...
+    def theta(self) -> torch.Tensor:
+        """Parameters of its shape."""
+        ...
+
     @property
-    def threads(self) -> int: ...
+    def threads(self) -> int:
+        """How many threads may be used."""
+        ...
 
 
 def evaluate(parts: Parts, params: torch.Tensor) -> dict[str, float]:
@@ -105,15 +125,15 @@ def _asked(
 def measurements(parts: Parts, found: Answers) -> dict[str, dict[str, Any]]:
     """Every metric of the task, the headline first: value, 95 % interval over test rows, what a constant answer reaches.
 
-    Raises BadInput where the test rows cannot tell the headline.
+    Raises Unmeasured where the test rows cannot tell the headline.
     """
     first = chosen(parts.experiment)
-    metrics.measure(_metric(first), found, name=first)
+    known = {first: {"value": metrics.measure(_metric(first), found, name=first), "interval": None}}
     names = [first, *(name for name in parts.task.metrics if name != first)]
     facts = {
         name: {"better": _metric(name).better, "baseline": metrics.baseline(_metric(name), found)} for name in names
     }
-    return {metrics.key(name): values | facts[name] for name, values in metrics.table(names, found).items()}
+    return {metrics.key(name): values | facts[name] for name, values in (known | metrics.table(names, found)).items()}
 
 
 def confusion(found: Answers) -> list[list[int]] | None:
@@ -134,18 +154,31 @@ def classes_measured(found: Answers) -> list[dict[str, Any]]:
 def _answers(
     parts: Judging, params: torch.Tensor, x: torch.Tensor, y: torch.Tensor
 ) -> Callable[[], tuple[Answers, float]]:
-    model, task = parts.model, parts.task
     parts.theta.copy_(params)
-    model.eval()
-    predictions, losses = [], []
-    device, chunk = parts.theta.device, _at_once(x, parts.theta.device)
-    for rows, targets in zip(x.split(chunk), y.split(chunk), strict=True):
-        outputs = model(rows.to(device))
-        losses.append(parts.losses(outputs, targets.to(device)).sum())
-        predictions.append(task.predictions(outputs))
-    training(model)
-    told, summed = torch.cat(predictions), torch.stack(losses)
+    chunk = _at_once(x, parts.theta.device)
+    while True:
+        parts.model.eval()
+        try:
+            told, summed = _outputs(parts, x, y, chunk)
+            break
+        except torch.OutOfMemoryError:  # somebody else's, or what training keeps: fewer rows at a time
+            if chunk == 1:
+                raise
+            torch.cuda.empty_cache()
+            chunk //= 2
+        finally:
+            training(parts.model)
     return lambda: (answered(parts, told.cpu().numpy(), y), sum(summed.tolist()) / len(y))
+
+
+def _outputs(parts: Judging, x: torch.Tensor, y: torch.Tensor, chunk: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The predictions, and the summed loss of every chunk of rows."""
+    predictions, losses, device = [], [], parts.theta.device
+    for rows, targets in zip(x.split(chunk), y.split(chunk), strict=True):
+        outputs = parts.model(rows.to(device))
+        losses.append(parts.losses(outputs, targets.to(device)).sum())
+        predictions.append(parts.task.predictions(outputs))
+    return torch.cat(predictions), torch.stack(losses)
 
 
 def _at_once(x: torch.Tensor, device: torch.device) -> int:

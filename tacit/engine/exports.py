@@ -20,8 +20,16 @@ def flat_records(rounds: Sequence[dict[str, Any]], *, unit: str | None) -> list[
     >>> flat_records([{"round": 0, "dropped": ["a"], "epsilon_loosest": 1.5}, {"round": 1}], unit="record")
     [{'round': 0, 'epsilon_per_record_loosest': 1.5}, {'round': 1, 'epsilon_per_record_loosest': None}]
     """
-    rows = [scalars(record, unit=unit) for record in rounds]
-    keys = list(dict.fromkeys(key for row in rows for key in row))
+    return filled([scalars(record, unit=unit) for record in rounds])
+
+
+def filled(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows with the same keys each, in the order of the fullest: a round that was not tested has no score.
+
+    >>> filled([{"round": 0, "cohort": 5}, {"round": 1, "accuracy": 0.5, "cohort": 5}])[0]
+    {'round': 0, 'accuracy': None, 'cohort': 5}
+    """
+    keys = dict.fromkeys(key for row in sorted(rows, key=len, reverse=True) for key in row)
     return [{key: row.get(key) for key in keys} for row in rows]
 
 

@@ -21,12 +21,14 @@ from safetensors.torch import load_file, save
 from tacit.errors import BadInput, RunExists
 from tacit.experiment import Experiment
 from tacit.experiment.section import PASSED
-from tacit.machine import lock
+from tacit.machine import keeps_modes, lock, set_mode
 from tacit.plugin import PASSED_AS, PYTHON
 from tacit.privacy.ledger.before import NOTHING, Before
 from tacit.types import State
 
 CHECKPOINT = "checkpoint.safetensors"
+MOST_ROUNDS = 10**9
+TELLING = ("writers = ", "evaluate_every = ")  # of [run]: what a run tells of itself, and may change when it goes on
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ class Folder:
             )
         memory, optimizer, control = (_under(part, tensors) for part in ("memory.", "optimizer.", "control."))
         state = State(tensors["params"], memory, optimizer, tensors.get("average"), control)
-        return state, int(tensors["round"])
+        return state, _round(tensors["round"], file)
 
     def rounds(self, *, before: int) -> list[dict[str, Any]]:
         """The log of the rounds before a checkpoint; what a crash left after it is dropped from the file."""
@@ -95,6 +97,10 @@ class Folder:
         """Adds a line to the round log."""
         with (self.path / "rounds.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
+
+    def log_again(self, records: Iterable[dict[str, Any]]) -> None:
+        """Writes the round log anew."""
+        replace(self.path / "rounds.jsonl", "".join(f"{json.dumps(record)}\n" for record in records).encode())
 
     def write(self, name: str, content: bytes) -> None:
         """Replaces a file of the folder."""
@@ -143,7 +149,7 @@ def refuse_other_parts(path: Path, experiment: Experiment) -> None:
 
 def says_same(text: str, experiment: Experiment) -> bool:
     """Whether a run's file is that of an experiment, but for the rule that was written in where it names none, and for who is
-    told of rounds (`run.writers`), which no release depends on.
+    told of rounds and how often they are tested (`run.writers`, `run.evaluate_every`), which no release depends on.
 
     >>> text = Experiment(aggregate={"rule": "mean"}).toml()
     >>> says_same(text, Experiment()), says_same(text, Experiment(aggregate={"rule": "pfa"}))
@@ -151,7 +157,16 @@ def says_same(text: str, experiment: Experiment) -> bool:
     """
     if experiment.aggregate.rule is None:
         text = "".join(line for line in text.splitlines(keepends=True) if not line.startswith("rule = "))
-    return _without_writers(text) == _without_writers(experiment.toml())
+    return _without_telling(text) == _without_telling(experiment.toml())
+
+
+def refuse_open_files(experiment: Experiment) -> None:
+    """Raises BadInput where noise must stay secret and files cannot: a checkpoint may hold noise of rounds to come."""
+    if experiment.run.randomness == "os" and not keeps_modes():
+        raise BadInput(
+            'This system has no file modes that keep a run\'s secrets from its other users: run.randomness = "os" needs Linux or'
+            ' macOS; for an experiment leave it "seeded".'
+        )
 
 
 def open_folder(
@@ -163,11 +178,13 @@ def open_folder(
     resolved: Experiment | None = None,
     before: Before = NOTHING,
 ) -> Folder:
-    """Makes or reopens a run's folder and locks it. Raises RunExists, or BadInput if there is nothing to resume.
+    """Makes or reopens a run's folder and locks it. Raises RunExists, or BadInput if there is nothing to resume
+    or if its secrets would lie open.
 
     `resolved` is the experiment as it is written down, with the rule that runs; a run that was started without it goes on too.
     `before` is what other runs of its ledger had sealed when it began: its noise is sized for what they left.
     """
+    refuse_open_files(experiment)
     known = path / "experiment.toml"
     refuse_taken(path, resume=resume, force=force)
     if force and known.exists():
@@ -209,7 +226,7 @@ def replace(path: Path, content: bytes, *, mode: int | None = None) -> None:
     temporary = path.with_name(f".{path.name}.new")
     with temporary.open("wb") as file:
         if mode is not None:
-            os.fchmod(file.fileno(), mode)
+            set_mode(file.fileno(), mode)
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
@@ -244,15 +261,24 @@ def locked(path: Path) -> int:
 def _same(text: str, experiment: Experiment, resolved: Experiment | None) -> bool:
     if resolved is None:
         return says_same(text, experiment)
-    return _without_writers(text) in [_without_writers(one.toml()) for one in (experiment, resolved)]
+    return _without_telling(text) in [_without_telling(one.toml()) for one in (experiment, resolved)]
 
 
-def _without_writers(text: str) -> str:
-    """An experiment's text, as `toml` writes it, without [run] writers: every value stands on one line."""
+def _without_telling(text: str) -> str:
+    """An experiment's text, as `toml` writes it, without those keys of [run]: every value stands on one line."""
     head, table, run = text.rpartition("\n[run]\n")
     own, following, rest = run.partition("\n[")
-    lines = [line for line in own.splitlines(keepends=True) if not line.startswith("writers = ")]
+    lines = [line for line in own.splitlines(keepends=True) if not line.startswith(TELLING)]
     return f"{head}{table}{''.join(lines)}{following}{rest}" if table else text
+
+
+def _round(written: torch.Tensor, file: Path) -> int:
+    """The number of the round that starts from a checkpoint. Raises BadInput for what is none: below zero queries are charged."""
+    if written.dtype != torch.int64 or written.shape or not 0 <= int(written) <= MOST_ROUNDS:
+        raise BadInput(
+            f"{file} is damaged (the number of its round): start again with --force, which keeps the old files."
+        )
+    return int(written)
 
 
 def _under(prefix: str, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -262,6 +288,6 @@ def _under(prefix: str, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Ten
 def _complete(line: str) -> bool:
     try:
         record = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
-    return isinstance(record, dict) and isinstance(record.get("round"), int)
+    return isinstance(record, dict) and type(record.get("round")) is int

@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from tacit.engine.asking import told
 from tacit.engine.evaluate import answers, backdoor, classes_measured, confusion, measurements
 from tacit.engine.exports import clients_record, csv_text, flat_records
 from tacit.engine.folder import Folder
+from tacit.engine.provenance import provenance
 from tacit.errors import LedgerError
 from tacit.malicious import BADGE
 from tacit.privacy.guarantee import sentence, spent_by
@@ -33,6 +35,7 @@ from tacit.train.flat import named
 from tacit.train.frozen import frozen
 from tacit.types import Guarantee
 
+Asking = Callable[[str], Mapping[str, DpEvent]]  # by a client's name, its queries with their price
 FROZEN = "frozen"  # the key, in a model's file, of the hash of what does not train
 
 
@@ -57,8 +60,9 @@ class History:
         return flat_records(self.rounds, unit=self.guarantee.unit if self.guarantee else None)
 
 
-def open_ledger(parts: Parts, folder: Folder, *, once: bool = False) -> Ledger | None:
-    """The ledger of a run, or None where nothing is charged; of a run of one release and no other where that is `once`.
+def open_ledger(parts: Parts, folder: Folder, *, once: bool = False, asked: Asking | None = None) -> Ledger | None:
+    """The ledger of a run, or None where nothing is charged; of a run of one release and no other where that is `once`, beside the
+    queries that are `asked` (unless said: those of the run's own plan, and none beside one release).
 
     Raises: LedgerError where it lacks what the folder's run released.
     """
@@ -80,7 +84,7 @@ def open_ledger(parts: Parts, folder: Folder, *, once: bool = False) -> Ledger |
         delta=experiment.privacy.delta,
         rounds=1 if once else parts.plan.turns(None, rounds=experiment.train.rounds),
         accountant=experiment.privacy.accountant,
-        asked=(lambda client: {}) if once else asked_by(parts),
+        asked=asked or ((lambda client: {}) if once else asked_by(parts)),
         spare=not once,
         marks=(folder.path / MARK, *([path.with_name(f"{path.name}.mark")] if shared else [])),
         conditions=conditions,
@@ -91,7 +95,7 @@ def open_ledger(parts: Parts, folder: Folder, *, once: bool = False) -> Ledger |
     return ledger
 
 
-def asked_by(parts: Parts) -> Callable[[str], Mapping[str, DpEvent]]:
+def asked_by(parts: Parts) -> Asking:
     """The queries that each client answers beside its rounds, by its name."""
     if not any(parts.plan.asked(0)):
         return lambda client: {}
@@ -102,10 +106,10 @@ def asked_by(parts: Parts) -> Callable[[str], Mapping[str, DpEvent]]:
 def refuse_unknown(folder: Folder, ledger: Ledger) -> None:
     """Refuses to go on where the folder holds rounds that its ledger was never charged for. Raises LedgerError."""
     _, first = folder.restore() or (None, 0)
-    for round in {*range(first), *folder.logged()}:
+    for round in chain(range(first), folder.logged()):  # the first that is not known ends it, however many are claimed
         if not ledger.knows(round):
             raise LedgerError(
-                f"{folder.path} holds round {round}, and its ledger {ledger.path} knows no charge for it: restore the ledger"
+                f"{folder.path} holds round {round + 1}, and its ledger {ledger.path} knows no charge for it: restore the ledger"
                 " that was charged; nothing was released."
             )
 
@@ -141,6 +145,9 @@ def finish(
     if len(parts.dataset.test_y):
         found, loss = answers(parts, params)
         measured, matrix, by_class = measurements(parts, found), confusion(found), classes_measured(found)
+        if rounds and name not in rounds[-1]:  # budgets ended between two tests
+            rounds[-1] |= {name: measured[name]["value"], "loss": loss, **backdoor(parts, params)}
+            folder.log_again(rounds)
     guarantee = None
     if ledger is not None:
         guarantee = spent_by(parts.promise, ledger, parts.population)
@@ -173,6 +180,7 @@ def finish(
         **({"attack": attacked(parts, params)} if parts.attack else {}),
         "notes": [*parts.dataset.notes, *notes],
         "version": tacit.__version__,
+        "provenance": provenance(parts),
         "run": folder.run,
     }
     folder.write("model.safetensors", save(named(parts.model, params), {FROZEN: parts.frozen}))

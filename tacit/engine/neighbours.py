@@ -31,8 +31,8 @@ def refuse_older(ledger: Ledger, run: Path) -> None:
         for round in sorted(logged_rounds(folder))[-1:]:
             if not ledger.knows(round, run=str(name)):
                 raise LedgerError(
-                    f"{folder} holds round {round} of a run that was paid from {ledger.path}, and the ledger knows no charge for"
-                    f" it: restore the ledger, or move the folder away if its rows are others; {witness.UNRELEASED}"
+                    f"{folder} holds round {round + 1} of a run that was paid from {ledger.path}, and the ledger knows no charge"
+                    f" for it: restore the ledger, or move the folder away if its rows are others; {witness.UNRELEASED}"
                 )
 
 

@@ -1,4 +1,4 @@
-"""Private ranges in a run: asked for before round 0, and then as good as declared."""
+"""Private ranges in a run: asked for before the first round, and then as good as declared."""
 
 from dataclasses import replace
 

@@ -11,14 +11,16 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from tacit.engine import per_client
-from tacit.engine.run_shapes import ACCURACY, Audited, OwnModels, PerClient, Summary
+from tacit.engine.run_shapes import ACCURACY, Audited, OwnModels, PerClient, Standing, Summary
 from tacit.errors import BadInput, TacitError
 from tacit.experiment import Experiment
 
 AUDIT = "audit.json"  # what the audit of a run found, and how often it was looked at
 PERSONAL = "personal.json"  # what own models gave every client of a simulation
+STATUS = "status.json"  # of a deployment: how far the server has come, and who has answered it
 SEARCHED = "search"  # a key that only the best of a search (tacit/tuning) has in its summary
 NUMBERS = ("uplink_bytes", "downlink_bytes", "seconds")  # what every record has
+MOST = 1 << 63  # a whole number beyond is none that a round counts, and perhaps no float
 CLIENTS = {"names": list, "records": list, "limits": list, "classes": list, "labels": list, "together": int}
 
 
@@ -45,7 +47,7 @@ class RunFiles:
         path = self.folder / per_client.NAME
         found = _table(path, {})
         try:
-            known = PerClient(**found) if found else None
+            known = None if found is None else PerClient(**found)
         except (ValidationError, TypeError):
             raise BadInput(f"{path} is damaged: it lacks what a run writes there.") from None
         if known and not len(known.clients) == len(known.values) == len(known.intervals):
@@ -62,10 +64,20 @@ class RunFiles:
         """What own models gave every client, where a simulation was asked for them. Raises BadInput where it is damaged."""
         return _shaped(self.folder / PERSONAL, OwnModels, "it lacks what a run writes there")
 
+    @cached_property
+    def status(self) -> dict[str, Any] | None:
+        """What the server of a deployment says of itself and its sites; None in a simulation. Raises BadInput where damaged."""
+        return _shaped(self.folder / STATUS, Standing, "it lacks what a server writes there")
+
     @property
     def guarantee(self) -> dict[str, Any] | None:
         """What is promised, with what was spent where the run has ended."""
         return self.summary.get("guarantee") if self.summary else (self.clients or {}).get("guarantee")
+
+    @property
+    def seeded(self) -> bool:
+        """Whether something is promised by noise that whoever knows the seed can take away."""
+        return self.guarantee is not None and self.experiment.run.randomness == "seeded"
 
     @cached_property
     def ledger(self) -> Path | None:
@@ -114,7 +126,7 @@ def _rounds(path: Path, metric: str) -> list[dict[str, Any]]:
     for number, line in enumerate(lines[:ends], 1):
         try:
             record = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise BadInput(f"Line {number} of {path} is damaged.") from None
         if not _is_record(record, metric):
             raise BadInput(f"Line {number} of {path} is not the record of a round.")
@@ -125,8 +137,12 @@ def _rounds(path: Path, metric: str) -> list[dict[str, Any]]:
 def _is_record(record: Any, metric: str) -> bool:
     return (
         isinstance(record, dict)
-        and isinstance(record.get("round"), int)
-        and all(_is_number(record.get(key)) for key in NUMBERS)
+        and type(record.get("round")) is int
+        and all(
+            _is_number(record.get(key)) for key in (*NUMBERS, *(key for key in record if key.startswith("seconds")))
+        )
+        and isinstance(record.get("dropped", []), list)
+        and not any(isinstance(value, int) and abs(value) > MOST for value in record.values())
         and all(
             _is_number(record.get(key, 0.0)) for key in (metric, "loss", "backdoor_accuracy")
         )  # no public test rows: neither is known
@@ -134,7 +150,10 @@ def _is_record(record: Any, metric: str) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
+    try:
+        return isinstance(value, int | float) and math.isfinite(value)
+    except OverflowError:  # a whole number of a thousand digits
+        return False
 
 
 def _table(path: Path, needed: dict[str, Any]) -> dict[str, Any] | None:
@@ -153,7 +172,7 @@ def _shaped(path: Path, shape: type[BaseModel], why: str) -> dict[str, Any] | No
     """A file's table as it is, where there is one of this shape. Raises BadInput for another."""
     found = _table(path, {})
     try:
-        _ = shape(**found) if found else None
+        _ = None if found is None else shape(**found)
     except (ValidationError, TypeError):
         raise BadInput(f"{path} is damaged: {why}.") from None
     return found

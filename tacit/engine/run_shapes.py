@@ -75,37 +75,6 @@ class _Attacked(BaseModel):
     badge: str
 
 
-class Summary(BaseModel):
-    """What a page reads of a summary; folders of old have neither `metric` nor what was added with it."""
-
-    rounds: Count
-    stopped: Literal["rounds", "budget"]
-    clients: Count
-    sentence: str
-    seconds: Finite
-    uplink_bytes: Count
-    downlink_bytes: Count
-    guarantee: _Promise | None
-    noise_multiplier: _Range | None
-    metric: str = ACCURACY
-    metrics: dict[str, _Measured] = {}
-    confusion: list[list[Count]] | None = None
-    per_class: list[_OfClass] = []
-    notes: list[str] = []
-    at_clients: _AtClients = _AtClients(unknown="nobody was asked")
-    queries: dict[str, _Query] = {}
-    attack: _Attacked | None = None
-
-
-class PerClient(BaseModel):
-    """What a simulation measures on each client's own rows."""
-
-    metric: str
-    clients: list[str]
-    values: list[Finite | None]
-    intervals: list[tuple[Finite, Finite] | None]
-
-
 class _Gap(BaseModel):
     value: Finite
     interval: tuple[Finite, Finite] | None
@@ -128,6 +97,110 @@ class _Together(BaseModel):
         if any(one is None for one in known) != (not self.clients):
             raise ValueError("some of the models are missing")
         return self
+
+
+class _Own(BaseModel):
+    metric: str
+    metrics: dict[str, _Together]
+
+
+class _Sites(BaseModel):
+    epsilon: dict[str, Finite] = {}
+    absent: dict[str, str] = {}
+
+
+class Summary(BaseModel):
+    """What a page reads of a summary; folders of old have neither `metric` nor what was added with it."""
+
+    rounds: Count
+    stopped: Literal["rounds", "budget"]
+    clients: Count
+    sentence: str
+    seconds: Finite
+    uplink_bytes: Count
+    downlink_bytes: Count
+    guarantee: _Promise | None
+    noise_multiplier: _Range | None
+    metric: str = ACCURACY
+    metrics: dict[str, _Measured] = {}
+    confusion: list[list[Count]] | None = None
+    per_class: list[_OfClass] = []
+    notes: list[str] = []
+    at_clients: _AtClients = _AtClients(unknown="nobody was asked")
+    queries: dict[str, _Query] = {}
+    attack: _Attacked | None = None
+    personal: _Own | None = None
+    sites: _Sites = _Sites()
+
+
+class _Search(BaseModel):
+    candidates: Count
+    runs: str | int
+    charged: str
+    epsilon_of_one_run: float | None
+    epsilon_of_the_best: float | None
+    epsilon_composed: float | None
+
+
+class Searched(BaseModel):
+    """What a page reads of a search's best."""
+
+    name: str
+    metric: str
+    metrics: dict[str, _Measured]
+    confusion: list[list[Count]] | None = None
+    per_class: list[_OfClass] = []
+    settings: dict[str, object]
+    search: _Search
+    guarantee: _Promise | None
+    sentence: str
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "Searched":
+        square, classes = self.confusion or [], len(self.per_class)
+        if len(square) not in (0, classes) or any(len(row) != classes for row in square):
+            raise ValueError("the confusion matrix does not fit the classes")
+        return self
+
+
+class _Asked(BaseModel):
+    round: Count
+    over: bool
+    answered: list[str]
+    refused: dict[str, str]
+    silent: dict[str, str]
+
+
+class Standing(BaseModel):
+    """What the server of a deployment says of itself; one of old names no sites."""
+
+    state: Literal["waiting", "running", "finished", "failed"]
+    text: str
+    time: Finite
+    sites: list[str] = []
+    missing: list[str] = []
+    asked: _Asked | None = None
+    spent: dict[str, Finite] = {}
+
+
+class _Spread(BaseModel):
+    clients: Count
+    mean: Finite
+    std: Finite
+    worst: Finite
+    worst_tenth: Finite
+    median: Finite
+    best: Finite
+
+
+class PerClient(BaseModel):
+    """What a simulation measures on each client's own rows."""
+
+    metric: str
+    clients: list[str]
+    values: list[Finite | None]
+    intervals: list[tuple[Finite, Finite] | None]
+    spread: _Spread | None = None  # folders of old have none
 
 
 class _AtHome(BaseModel):

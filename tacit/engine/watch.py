@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from tacit.types import Message
+from tacit.types import Client, Message
 
 STAGES = ("admit", "train", "server", "evaluate", "write")
 
@@ -27,6 +27,7 @@ class Watch:
         self._seconds: dict[str, float] = {}
 
     def lap(self, stage: str) -> None:
+        """Gives the time since the last lap to a stage."""
         now = time.perf_counter()
         self._seconds[stage] = self._seconds.get(stage, 0.0) + now - self._last
         self._last = now
@@ -53,6 +54,7 @@ class Traffic:
             self.norms.append((update.norm(), noise_std * math.sqrt(update.numel())))
 
     def mean(self, key: str) -> float | None:
+        """The mean of what clients told under a key; None where nobody did."""
         values = [info[key] for info in self.info if key in info]
         return sum(values) / len(values) if values else None
 
@@ -73,6 +75,35 @@ class Traffic:
             "signal_to_noise_low": low,
             "signal_to_noise_high": high,
         }
+
+
+def record_of(
+    cohort: list[Client], traffic: Traffic, spent: dict[str, Any], moved: torch.Tensor, info: dict[str, Any]
+) -> dict[str, Any]:
+    """What a round tells its reader beside the result: who took part, what it cost, how far the model moved, what was sent."""
+    asked, answered = (
+        info.pop("asked_bytes", 0),
+        info.pop("answered_bytes", 0),
+    )  # reports go on to whoever opens the sum
+    return {
+        "train_loss": traffic.mean("loss"),
+        "clipped": traffic.mean("clipped"),
+        "cohort": len(cohort),
+        "answered": len(traffic.info),
+        **spent,
+        "update_norm": float(moved.norm()),
+        **traffic.signal(info, moved.numel()),
+        "uplink_bytes": traffic.uplink + answered,
+        "downlink_bytes": traffic.downlink + asked,
+        **info,
+        **_names_diverged(cohort, traffic),
+    }
+
+
+def _names_diverged(cohort: list[Client], traffic: Traffic) -> dict[str, Any]:
+    """Whose training diverged, for the researcher: where nobody may see that in a message, the run goes on."""
+    names = [client.id for client, info in zip(cohort, traffic.info, strict=False) if info.get("diverged")]
+    return {"diverged": names} if names else {}
 
 
 def signal_to_noise(released: float, noise: float) -> float:

@@ -121,10 +121,10 @@ def receive(raw: bytes, *, round: int) -> Message:
     message = unpack(raw)
     if not message.tensors:
         raise BadInput(
-            f"Client {message.sender} sent nothing that can be used in round {round} ({message.facts.get('failed')})."
+            f"Client {message.sender} sent nothing that can be used in round {round + 1} ({message.facts.get('failed')})."
         )
     for name, tensor in message.tensors.items():
         if not all_finite(tensor):
-            text = f"Client {message.sender} sent a {name} that is not finite in round {round}"
+            text = f"Client {message.sender} sent a {name} that is not finite in round {round + 1}"
             raise TrainingDiverged(f"{text}: lower train.learning_rate; the last good checkpoint is kept.")
     return message

@@ -51,7 +51,7 @@ def split(experiment: "Experiment") -> str:
     from tacit.digest import mark  # it needs torch, which takes seconds to load
 
     share = experiment.data.held_out
-    return "" if share is None else mark(HELD_OUT, repr((experiment.run.seed, share)))
+    return "" if share is None else mark(HELD_OUT, repr((experiment.seeds.data, share)))
 
 
 def private_columns(data: DataSection) -> tuple[str, ...]:

@@ -28,7 +28,7 @@ class AttackSection(OpenSection):
     kind: str = "replacement"  # replacement, dba, edge-case, neurotoxin, adaptive, or package.module:name
     share: float | None = None  # of the clients that are malicious
     clients: int | None = None  # the same as a number
-    start: int = 0  # the first round in which they attack
+    start: int = 0  # the first round in which they attack, counted from 0
     target: str | int | None = None  # the class that they want
     noise: Literal["own", "none"] = "own"  # whether they add the noise that local DP asks of them
 

@@ -7,7 +7,7 @@ from tacit.errors import BadInput
 from tacit.experiment.asking import refuse_unpriced
 from tacit.experiment.attack import refuse_attack
 from tacit.experiment.canaries import refuse_unauditable
-from tacit.experiment.personal import refuse_unjudged
+from tacit.experiment.personal import refuse_unjudged, refuse_unkept
 from tacit.experiment.privacy import KINDS
 
 if TYPE_CHECKING:
@@ -31,10 +31,15 @@ def refuse_impossible(experiment: "Experiment") -> None:
     refuse_attack(experiment)
     refuse_unauditable(experiment)
     refuse_unjudged(experiment)
+    refuse_unkept(experiment)
     if experiment.privacy.bands is not None and (privacy.kind != "central" or experiment.train.sampler != "cyclic"):
         raise BadInput(
             'privacy.bands correlates the noise of clients that take turns: set privacy.kind = "central" and train.sampler ='
             ' "cyclic" too, or leave it out.'
+        )
+    if privacy.network is not None and not experiment.secret_cohorts:
+        raise BadInput(
+            'privacy.network = "unwatched" is for secret cohorts of privacy.kind = "central", and there are none: leave it out.'
         )
     if experiment.privacy.kind == "central":
         _central(experiment)

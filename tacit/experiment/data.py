@@ -30,7 +30,7 @@ class DataSection(OpenSection):
     clients: int = Field(20, description="how many clients share the rows")
     examples_per_client: int | None = Field(
         None,
-        description="rows a client holds: exactly with iid and shards, at most with dirichlet and natural; None = all",
+        description="rows a client holds: exactly with iid and shards, at most with dirichlet and natural; nothing: all",
     )
     partition: Kind = "iid"  # how rows are dealt out to clients
     alpha: float = Field(0.5, description="dirichlet: small is skewed")
@@ -43,6 +43,9 @@ class DataSection(OpenSection):
         description="the share of its own rows that each client keeps to judge models by itself, and trains on never",
     )
     shards_per_client: int = Field(10, description="shards: 10 as in the PFA paper (FedAvg's own experiment has 2)")
+    seed: int | None = Field(
+        None, ge=0, description="of who gets which rows, and which are test rows, held out or kept; nothing: run.seed"
+    )
 
     @model_validator(mode="before")
     @classmethod

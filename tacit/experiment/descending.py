@@ -54,8 +54,7 @@ class Descending(Section):
         self._possible_schedule(learning_rate, rounds)
 
     def _possible_schedule(self, learning_rate: float, rounds: int) -> None:
-        owner = {"final_learning_rate": "cosine", "step_rounds": "step", "step_factor": "step"}
-        for key, schedule in owner.items():
+        for key, schedule in (("final_learning_rate", "cosine"), ("step_rounds", "step"), ("step_factor", "step")):
             if getattr(self, key) is not None and self.schedule != schedule:
                 raise BadInput(f'train.{key} is for train.schedule = "{schedule}": set that, or leave it out.')
         if self.schedule == "cosine":
@@ -72,6 +71,6 @@ class Descending(Section):
             check.rate(**{"train.step_factor": factor})
             if learning_rate * factor ** ((rounds - 1) // self.step_rounds) < SMALLEST_RATE:
                 raise BadInput(
-                    f"In round {rounds - 1} the learning rate would be below {SMALLEST_RATE:g}: raise train.step_rounds or"
+                    f"In round {rounds} the learning rate would be below {SMALLEST_RATE:g}: raise train.step_rounds or"
                     " train.step_factor."
                 )

@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from tacit import check, plugin
+from tacit import check, plugin, wording
 from tacit.errors import BadInput
 from tacit.experiment.attack import AttackSection
 from tacit.experiment.canaries import AuditSection
@@ -19,6 +19,7 @@ from tacit.experiment.combinations import refuse_impossible
 from tacit.experiment.data import DataSection
 from tacit.experiment.personal import PersonalSection
 from tacit.experiment.privacy import PrivacySection
+from tacit.experiment.seeds import Seeds
 from tacit.experiment.task import MetricSection, TaskSection
 from tacit.experiment.toml import dumps, parse_value
 from tacit.experiment.training import AggregateSection, ModelSection, ProtectSection, RunSection, TrainSection
@@ -53,7 +54,7 @@ class Experiment(BaseModel):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            raise BadInput(_sentence(error)) from None
+            raise BadInput(_sentence(error, values)) from None
 
     @model_validator(mode="after")
     def _together(self) -> "Experiment":
@@ -67,6 +68,24 @@ class Experiment(BaseModel):
         for setting in settings:
             _apply(values, setting)
         return cls(**values)
+
+    @property
+    def seeds(self) -> Seeds:
+        """The seed that each kind of chance follows."""
+        return Seeds.of(self)
+
+    @property
+    def secret_cohorts(self) -> bool:
+        """Whether the promise rests on nobody's knowing who took part in a round; somebody else's kind counts so.
+
+        Where everybody is in every round it does not, unless the clip adapts: then an absent client and an empty one are counted
+        differently.
+        """
+        privacy, train = self.privacy, self.train
+        if privacy.kind != "central":
+            return privacy.foreign
+        chosen = train.clients_per_round is not None or privacy.clip_quantile is not None
+        return train.sampler != "cyclic" and chosen
 
     def toml(self) -> str:
         """The whole experiment, defaults included, as the text of a TOML file."""
@@ -103,7 +122,7 @@ def _read(source: str | Path) -> dict[str, Any]:
         )
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # no TOML, or a number of thousands of digits
         raise BadInput(f"{source} is not valid TOML: {error}.") from None
 
 
@@ -124,16 +143,17 @@ def _apply(values: dict[str, Any], setting: str) -> None:
         values["name"] = text
         return
     table = values.setdefault(section, {})
+    if not isinstance(table, dict):
+        raise BadInput(wording.wrong(section, dict, table))
     if not text:  # "train.sampling_rate=" goes back to the default
         table.pop(key, None)
     else:
         table[key] = parse_value(text)
 
 
-def _sentence(error: ValidationError) -> str:
+def _sentence(error: ValidationError, values: dict[str, Any]) -> str:
     """The first problem of a validation error, in one sentence."""
     problem = error.errors()[0]
-    key_path = ".".join(str(part) for part in problem["loc"] if isinstance(part, str) and part.isidentifier())
     if problem["type"] == "extra_forbidden":
         *section, key = [str(part) for part in problem["loc"]]
         if section:
@@ -141,12 +161,11 @@ def _sentence(error: ValidationError) -> str:
         known = list(Experiment.model_fields)
         near = f" Did you mean {next(iter(homes(key)))!r}?" if homes(key) else check.nearest(key, known)
         return f"Unknown key {key!r}.{near}" if near else f"Unknown key {key!r}. Valid keys: {', '.join(known)}."
-    return plugin.wrong(key_path, dict(problem))
+    return wording.sentence(error, Experiment, values)
 
 
 def _keys(section: str) -> list[str]:
-    annotation = AttackSection if section == "attack" else Experiment.model_fields[section].annotation
-    return list(annotation.model_fields) if isinstance(annotation, type) and issubclass(annotation, BaseModel) else []
+    return wording.keys_of(Experiment, [section])
 
 
 def homes(key: str) -> dict[str, str]:

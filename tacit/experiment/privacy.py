@@ -3,7 +3,7 @@
 import math
 from typing import Any, Literal
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from tacit import check
 from tacit.errors import BadInput
@@ -24,11 +24,13 @@ class PrivacySection(Section):
     has a ledger of its own, and a must where `ledger` names one that runs share.
     `ranges_share` is the share of epsilon that asking for the ranges of `data.numeric` may cost (0.05), `evaluation_share` that of
     asking for results on held-out rows (all of it: nothing else is asked about those). `stats` names columns whose noised
-    histograms every client releases once, before round 0, for `stats_share` of epsilon (0.1).
+    histograms every client releases once, before the first round, for `stats_share` of epsilon (0.1).
     `noise_formula = "pfa-code"` reproduces a published rule of thumb; it has no proof, so nothing is promised.
     `clip_quantile` makes the clip of central DP follow that quantile of the updates' norms, from `clip` (0.1) on.
     `bands` says over how many rounds the noise of central DP with train.sampler = "cyclic" is correlated: as many as there are
     groups, unless said; 1 is independent noise.
+    `network = "unwatched"` is a deployment's word, without which it has no secret cohorts: that nobody whom the promise is against
+    sees the network's traffic or the server's log, which both show who took part.
     Distributed DP adds shares of integer `noise`, sized for `fewest_reports` of which `colluding` may be known; `share` says
     how large each is: "even" shares make the smallest sum carry `noise_multiplier`; those of "note-2020" (docs/papers.md) are
     smaller by the root of the cohort, and are priced at what they are worth. `groups = 2` sums loose and tight clients apart.
@@ -36,7 +38,10 @@ class PrivacySection(Section):
 
     kind: str = "none"  # none, local, central, distributed, or package.module:name
     unit: Literal["record", "client"] | None = None  # whom epsilon protects; needed where both are possible
-    epsilon: Epsilon | None = None  # of every client: a number, a distribution's name, a list, or {file = ...}
+    epsilon: Epsilon | None = (
+        None  # a number for all, a table by client, a list, a distribution's name, or {file = ...}
+    )
+    epsilon_seed: int | None = Field(default=None, ge=0)  # of who draws which epsilon; nothing: run.seed
     delta: float = 1e-5  # of a client's whole ledger
     delta_share: float | None = None  # the share of delta that this run may use
     clip: float = 1.0  # the largest norm of a gradient or an update
@@ -51,13 +56,14 @@ class PrivacySection(Section):
     ledger: str | None = None  # a file that several runs share
     ranges_share: float | None = None  # the share of epsilon that private ranges of columns may cost
     evaluation_share: float | None = None  # the share that the query about held-out rows may cost
-    stats: tuple[str, ...] | None = None  # columns of which noised histograms are asked before round 0
+    stats: tuple[str, ...] | None = None  # columns of which noised histograms are asked before the first round
     stats_share: float | None = None  # the share that these may cost
     weight_cap: int | None = None  # central: clients weigh by their rows, up to so many
     clip_quantile: float | None = None  # central: the clip follows this quantile of the updates' norms
     clip_learning_rate: float | None = None  # how fast it follows
     count_noise: float | None = None  # of the count that it follows by
     bands: int | None = None  # cyclic cohorts: over how many rounds noise is correlated; nothing: as many as groups
+    network: Literal["unwatched"] | None = None  # secret cohorts, deployed: nobody else sees the traffic and the log
     noise: Literal["skellam", "discrete-gaussian"] | None = None  # distributed: which integer noise
     share: Literal["even", "note-2020"] | None = None  # distributed: how clients share the noise
     fewest_reports: int | None = None  # distributed: with fewer, nothing is opened
@@ -132,15 +138,18 @@ class PrivacySection(Section):
                 if getattr(self, key) is not None:
                     raise BadInput(f"privacy.{key} is about the gradients of single records: use noise_multiplier.")
         for key in ("weight_cap", "clip_quantile", "clip_learning_rate", "count_noise"):
-            value = getattr(self, key)
-            if value is not None and self.kind != "central":
+            if getattr(self, key) is not None and self.kind != "central":
                 raise BadInput(f'privacy.{key} belongs to privacy.kind = "central": leave it out.')
-            if value is not None and key.startswith(("clip", "count")) and self.clip_quantile is None:
+        for key in ("clip_learning_rate", "count_noise"):
+            if getattr(self, key) is not None and self.clip_quantile is None:
                 raise BadInput(
                     f"privacy.{key} is for a clip that adapts: set privacy.clip_quantile too, or leave it out."
                 )
-            if value is not None:
-                (check.probability if key == "clip_quantile" else check.positive)(**{f"privacy.{key}": value})
+        for key in ("weight_cap", "clip_quantile", "clip_learning_rate", "count_noise"):
+            if getattr(self, key) is not None:
+                (check.probability if key == "clip_quantile" else check.positive)(
+                    **{f"privacy.{key}": getattr(self, key)}
+                )
 
         for key in ("noise", "share", "fewest_reports", "colluding", "groups"):
             if getattr(self, key) is not None and self.kind != "distributed":

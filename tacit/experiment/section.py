@@ -1,15 +1,16 @@
 """One table of an experiment file: frozen, and what cannot stand together is refused in one sentence."""
 
-from typing import Any, ClassVar, Self
+from types import UnionType
+from typing import Annotated, Any, ClassVar, Self, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, PrivateAttr, model_validator
 
+from tacit import wording
 from tacit.errors import BadInput
 from tacit.plugin import PYTHON
 
 DEEPEST = 4  # of lists and tables within an option
 PASSED = "passed"  # the key under which a file says what was passed from Python: a name and a digest, never the thing
-TRUTHS = (bool, bool | None)  # of keys that are true or false
 
 
 class Section(BaseModel):
@@ -21,8 +22,9 @@ class Section(BaseModel):
     @classmethod
     def _no_booleans(cls, values: Any) -> Any:
         for key, value in values.items() if isinstance(values, dict) else ():
-            if isinstance(value, bool) and key in cls.model_fields and cls.model_fields[key].annotation not in TRUTHS:
-                raise BadInput(f"Expected {cls.table()}.{key} to be a text or a number, got {str(value).lower()}.")
+            known = isinstance(value, bool) and key in cls.model_fields
+            if known and not _takes_truth(cls.model_fields[key].annotation):
+                raise BadInput(wording.wrong(f"{cls.table()}.{key}", cls.model_fields[key].annotation, value))
         return values
 
     @model_validator(mode="after")
@@ -42,6 +44,17 @@ class Section(BaseModel):
         """Refuses two keys of which only one can rule."""
         if getattr(self, one) is not None and getattr(self, other) is not None:
             raise BadInput(f"{section}.{one} and {section}.{other} say the same thing twice: set one of them.")
+
+
+def _takes_truth(kind: Any) -> bool:
+    """Whether a key of this type may be true or false.
+
+    >>> [_takes_truth(kind) for kind in (bool, bool | None, float | None)]
+    [True, True, False]
+    """
+    if get_origin(kind) in (Union, UnionType):
+        return any(map(_takes_truth, get_args(kind)))
+    return kind is bool or (get_origin(kind) is Annotated and get_args(kind)[0] is bool)
 
 
 class OpenSection(Section):

@@ -23,9 +23,10 @@ class TaskSection(OpenSection):
 class MetricSection(Section):
     """`[metric]`: `choose` names the metric that stands for the run everywhere; the task's own unless it is said.
 
-    With `per_client` a simulation also measures its final model on every client's own rows: numbers from raw data, for the
-    researcher, which no epsilon covers. `largest_error` is where the errors of a regression, and the log loss of a row, are cut on
-    clients' held-out rows: no noise covers a number without bound.
+    With `per_client` a simulation also measures its final model on every client's own rows (those it keeps by `data.own_share`,
+    else those it trained on), and how clients differ: numbers from raw data, for the researcher, which no epsilon covers.
+    `largest_error` is where the errors of a regression, and the log loss of a row, are cut on clients' held-out rows: no noise
+    covers a number without bound.
     """
 
     choose: str | None = None  # the headline metric, where the task's own is not meant

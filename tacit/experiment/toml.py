@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import tomllib
 from collections.abc import Mapping
 from typing import Any
@@ -25,16 +26,22 @@ def dumps(values: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+FLAT = re.compile(r"\[([^][{}'\"#\n]*)\]")  # a list without quotes, tables or other lists in it
+
+
 def parse_value(text: str) -> Any:
-    """A value typed on the command line: TOML where it is TOML, otherwise the text itself.
+    """A value typed on the command line: TOML where it is TOML, otherwise the text itself; so are the items of a list.
 
     >>> parse_value("3"), parse_value("pfa"), parse_value("[1, 2.5]")
     (3, 'pfa', [1, 2.5])
+    >>> parse_value("[1, x]")
+    [1, 'x']
     """
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
+    except ValueError:  # no TOML, or a number of thousands of digits
+        items = FLAT.fullmatch(text.strip())
+        return [parse_value(item.strip()) for item in items[1].split(",")] if items else text
 
 
 def _key(key: str) -> str:

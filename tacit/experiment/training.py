@@ -21,6 +21,7 @@ class ModelSection(OpenSection):
 
     name: str = "logr"  # logr, mlp, cnn, cifar-cnn, hugging-face, or package.module:function
     lora: Literal["first-frozen", "both"] | None = None  # which low-rank factors train; nothing: no adapters
+    seed: int | None = Field(default=None, ge=0)  # of the initial weights; nothing: run.seed
 
 
 class TrainSection(Descending):
@@ -161,15 +162,21 @@ class ProtectSection(Section):
 class RunSection(Section):
     """`[run]`: seed, place and means. `workers = 0` uses every core; `randomness = "os"` is for deployments.
 
+    `seed` stands for `data.seed`, `privacy.epsilon_seed`, `model.seed` and `noise_seed` wherever one of them is not said.
+    `evaluate_every` changes no bit of a model: rounds in between have no score, and a run may go on with another one.
+    Noise is keyed by the whole release, and never shared by two: `noise_seed` gives other noise with all else equal.
+
     `engine = "flower-simulation"` trains clients on Flower's simulation engine, for people with a Ray cluster.
-    `at_once` trains a round's clients in one stack: left out, on a GPU where that can be. On a CPU small models (logistic
-    regression) are three to five times faster so, and a run that goes on is then another release, as on a GPU.
+    `at_once` trains a round's clients in one stack: left out, on a GPU where that can be. On a CPU a stack may be faster or slower
+    than processes side by side: "measured" tries both on some clients before the first round and says which it took, as a run with
+    `randomness = "os"` does by itself. A run that goes on is then another release, as on a GPU.
     `device = "cuda:0,cuda:1"` splits a cohort between GPUs.
     `precision` is that of the products of plain SGD on a CUDA device; what is clipped example by example stays float32.
     `writers` also sends every round to where people look already: "tensorboard", "mlflow", or "package.module:name".
     """
 
-    seed: int = Field(default=0, ge=0)  # of partition, budgets, first weights and, where seeded, of noise
+    seed: int = Field(default=0, ge=0)  # of all chance that has no seed of its own
+    noise_seed: int | None = Field(default=None, ge=0)  # of noise, cohorts and batches, where seeded; nothing: seed
     device: str = "cpu"  # cpu, cuda, or several as "cuda:0,cuda:1"
     out: str | None = None  # the folder for the files
     workers: int = 0  # processes that train side by side; 0: all cores
@@ -177,7 +184,12 @@ class RunSection(Section):
     engine: Literal["tacit", "flower-simulation"] = "tacit"  # who carries a simulation's messages
     writers: tuple[str, ...] | None = None  # other tools that get every round
     precision: Literal["float32", "tf32", "bfloat16"] = "float32"  # of plain SGD on a GPU; DP-SGD stays exact
-    at_once: Annotated[bool | None, Strict()] = None  # whether clients are trained in one stack; nothing: on a GPU
+    evaluate_every: int | None = (
+        None  # the model is tested after every so many rounds, and after the last; nothing: after each
+    )
+    at_once: Annotated[bool, Strict()] | Literal["measured"] | None = (
+        None  # whether clients are trained in one stack; "measured": where it is faster; nothing: on a GPU, measured with os
+    )
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -186,6 +198,11 @@ class RunSection(Section):
 
     def possible(self) -> None:
         check.at_least(0, **{"run.workers": self.workers})
+        check.at_least(1, **{"run.evaluate_every": 1 if self.evaluate_every is None else self.evaluate_every})
+        if self.noise_seed is not None and self.randomness == "os":
+            raise BadInput(
+                'With run.randomness = "os" no noise is drawn from a seed: leave out run.noise_seed, or set randomness = "seeded".'
+            )
         kinds = {device.partition(":")[0] for device in self.devices}
         if len(self.devices) > 1 and kinds != {"cuda"}:
             raise BadInput(f'Expected several run.device of the kind cuda, as in "cuda:0,cuda:1", got {self.device!r}.')

@@ -1,7 +1,8 @@
 """Who trains the clients of a run: each by itself, or many at once in one stack. Decided once and kept in `run.json`.
 
-It is decided before round 0 and part of what every release is keyed by, because other sums round in another way: a run that goes on
-goes on as it began.
+It is decided before round 1 and part of what every release is keyed by, because other sums round in another way: a run that goes on
+goes on as it began. On an accelerator a stack is always faster; on a CPU that depends on model and cohort, so it is measured there
+(tacit/simulation/measured.py), but not where a run is meant to repeat bit for bit: what a clock decides does not.
 """
 
 import json
@@ -14,6 +15,7 @@ from tacit.build.parts import Parts
 from tacit.engine.folder import Folder
 from tacit.engine.trainers import make
 from tacit.errors import BadInput
+from tacit.simulation.measured import gain
 from tacit.train.rowwise import Unsupported
 
 LOG = logging.getLogger(__name__)
@@ -45,23 +47,41 @@ def with_trainer(parts: Parts, folder: Folder) -> Parts:
 
 
 def decided(parts: Parts) -> Parts:
-    """As many clients at once as memory lets in, on an accelerator or where the experiment says so, if they can be stacked.
+    """As many clients at once as memory lets in, on an accelerator, where the experiment says so or where that is faster here.
 
-    Raises: BadInput with the reason where the experiment says so and they cannot.
+    Raises: BadInput with the reason where the experiment says so and they cannot be stacked.
     """
     run = parts.experiment.run
-    wanted = parts.theta.is_cuda if run.at_once is None else run.at_once
-    if not wanted or run.engine != "tacit":
+    if not _wanted(parts):
         return parts
     at_once = replace(parts, together=max(1, min(_largest(parts), _fitting(parts))))
     try:
-        make.stacked(at_once)
+        if run.at_once is True or parts.theta.is_cuda:
+            make.stacked(at_once)
+            return at_once
+        times = gain(at_once)
     except Unsupported as error:
-        if run.at_once:
+        if run.at_once is True:
             raise BadInput(f"run.at_once = true, but clients cannot be trained at once: {error}.") from None
-        why = f"clients are trained one by one, which is slower: the model cannot be stacked ({error})"
-        return replace(parts, dataset=replace(parts.dataset, notes=(*parts.dataset.notes, why)))
-    return at_once
+        slower = ", which is slower" if parts.theta.is_cuda else ""
+        return _noted(parts, f"clients are trained one by one{slower}: the model cannot be stacked ({error})")
+    if times > 1:
+        return _noted(at_once, f"clients are trained at once: {times:.1f} times as fast here as each by itself")
+    return _noted(parts, f"clients are trained each by itself: at once would be {times:.2g} times as fast here")
+
+
+def _wanted(parts: Parts) -> bool:
+    """Whether clients are to be stacked, or at least to be tried so. Left out, they are on an accelerator, and are tried on a CPU
+    where no start repeats another one anyway; canary records are for clients that train by themselves.
+    """
+    run, audit = parts.experiment.run, parts.experiment.audit
+    if run.engine != "tacit" or audit.placement == "record":
+        return False
+    return bool(parts.theta.is_cuda or run.randomness == "os" if run.at_once is None else run.at_once)
+
+
+def _noted(parts: Parts, words: str) -> Parts:
+    return replace(parts, dataset=replace(parts.dataset, notes=(*parts.dataset.notes, words)))
 
 
 def _largest(parts: Parts) -> int:

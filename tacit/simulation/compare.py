@@ -1,7 +1,7 @@
 """`compare`: a grid of experiments times seeds, run side by side on this machine, as rows, files and figures.
 
 Every run is an ordinary one in a folder of its own, so it can be resumed, read and repeated by itself. Its epsilon is
-its own; what several runs on the same data spend together is more, and is not computed here.
+its own; what all of them spend together stands below the table (tacit/compare/together.py), and they may share a ledger.
 """
 
 import os
@@ -15,7 +15,7 @@ from rich.console import Console
 
 from tacit import check
 from tacit.compare import export as files
-from tacit.compare import figures
+from tacit.compare import figures, one_ledger, sensitivity
 from tacit.compare.cells import expand, refuse_two_metrics, try_out
 from tacit.compare.comparison_folder import note, refuse_taken, take, tasks_of
 from tacit.compare.display import Display
@@ -38,19 +38,24 @@ def compare(
     force: bool = False,
     jobs: int | None = None,
     display: Display | None = None,
+    ledger: Path | str | None = None,
 ) -> list[Row]:
     """Runs every combination of `vary` with `seeds` seeds, writes tables and figures into `out`, and returns a row per cell.
 
     The first seed is the experiment's `run.seed`. A finished run is never run again; with `resume` an unfinished one goes on. A run
     that fails has its sentence in `row.runs`, and the others go on. Raises BadInput or RunExists before anything starts.
+
+    With `ledger` all runs are charged to that file, which other runs on the same data may share, each with its part of
+    privacy.delta; a grid that the clients cannot pay for as a whole raises BudgetExhausted before anything starts.
     """
-    folder, values = Path(out), plain(experiment)
+    folder, values = Path(out), with_ledger(plain(experiment), vary, seeds=seeds, ledger=ledger)
     jobs = cores() if jobs is None else jobs
     check.at_least(1, jobs=jobs)
     refuse_taken(folder, resume=resume, force=force)
     cells = expand(values, vary, seeds=seeds)
     refuse_two_metrics(cells)
     known = [] if force else tasks_of(folder, cells)
+    one_ledger.refuse_unpaid(cells, begun=any(task.folder.exists() for task in known))
     for cell in cells:
         if not known or any(task.cell is cell and not task.finished for task in known):
             try_out(cell)
@@ -65,10 +70,25 @@ def compare(
         rows = [replace(row, attacked=columns(folder, row.cell)) for row in rows_of(tasks, failures)]
         files.write(folder, rows)
         figures.draw(folder, rows)
+        sensitivity.draw(folder, rows)
         write_page([folder], folder / "report.html")
         return rows
     finally:
         os.close(lock)
+
+
+def with_ledger(
+    values: dict[str, Any], vary: Mapping[str, Sequence[Any]], *, seeds: int, ledger: Path | str | None
+) -> dict[str, Any]:
+    """The values of an experiment with a ledger that all runs share, each with an equal part of delta unless one is said.
+
+    Raises BadInput as `expand`.
+    """
+    if ledger is None:
+        return values
+    runs = len(expand(values, vary, seeds=seeds)) * seeds
+    privacy = {"delta_share": 1.0 / runs} | dict(values.get("privacy", {})) | {"ledger": str(ledger)}
+    return values | {"privacy": privacy}
 
 
 def plain(experiment: Experiment | Mapping[str, Any]) -> dict[str, Any]:

@@ -70,6 +70,8 @@ def _model(experiment: Experiment, model: Any) -> OpenSection:
     """The table with a factory; the model's digest is written down once it is made (build/parts.py)."""
     if isinstance(model, nn.Module):
         _refuse_options(experiment.model, "a model that is made already is")
+        if experiment.model.seed is not None:
+            raise BadInput("A model that is made already has its weights: leave out model.seed, or pass a function.")
         return experiment.model.carrying(Copies(_copied(model, "model")), passed="")
     if not callable(model):
         raise BadInput(

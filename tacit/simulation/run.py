@@ -2,7 +2,6 @@
 
 import datetime
 import json
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -27,11 +26,12 @@ from tacit.engine.ranges import query_of, ranged
 from tacit.engine.trainers import make
 from tacit.engine.trainers.overheard import Hear, overheard
 from tacit.engine.trainers.processes import Trainer
-from tacit.errors import BadInput, TrainingDiverged
+from tacit.errors import BadInput, TacitError, TrainingDiverged
 from tacit.experiment import Experiment
-from tacit.machine import cores
 from tacit.personal import everybody
 from tacit.privacy.ledger.before import NOTHING, Before, noted, read
+from tacit.report.meanwhile import page_meanwhile
+from tacit.report.page import write_page
 from tacit.report.planned import refuse_spent
 from tacit.report.writers import load_writers, open_writers
 from tacit.rules import Rule
@@ -39,6 +39,7 @@ from tacit.simulation.choose import with_trainer
 from tacit.simulation.passed import Model, with_passed
 from tacit.tasks import chosen
 from tacit.train.rowwise import Unsupported
+from tacit.types import State
 
 MOST_NAMED = 8  # columns in a sentence
 
@@ -96,15 +97,14 @@ def run(
         note_clients(parts, ledger, folder)
         book = stack.enter_context(open_writers(writers, folder, experiment, past, unit=parts.population.unit))
         describe(parts, ledger, folder)
-        with _unscaled_named(parts):
-            state, stopped = loop(parts, ledger, folder, trainer, book.observing(observe))
+        shown = stack.enter_context(page_meanwhile(folder.path, observe, on=page))
+        with _explained(parts):
+            state, stopped = loop(parts, ledger, folder, trainer, book.observing(shown))
         at_clients = evaluate_at_clients(parts, ledger, folder, state.result)
-        said = {"at_clients": at_clients, "personal": _own_models(parts, folder, state.result)}
+        said = {"at_clients": at_clients, "personal": _own_models(parts, folder, state)}
         history = finish(parts, ledger, folder, state.result, stopped, **said, notes=book.notes.values())
         book.finish(history.summary)
     if page:
-        from tacit.report.page import write_page  # after the run: the page is made from the files alone
-
         write_page([folder.path], folder.path / "report.html")
     return history
 
@@ -142,9 +142,9 @@ def _refuse_in_vain(parts: Parts, *, resume: bool) -> None:
         evaluate(replace(parts), parts.params)  # a copy: what it moved to the device is let go with it
 
 
-def _own_models(parts: Parts, folder: Folder, params: torch.Tensor) -> dict[str, Any] | None:
+def _own_models(parts: Parts, folder: Folder, state: State) -> dict[str, Any] | None:
     """Has every client adapt the last model at home, where the experiment asks for it; in short, for the summary."""
-    found = everybody.measured(parts, params)
+    found = everybody.measured(parts, state.result, kept=state.control.get("own"))
     if found is None:
         return None
     folder.write(everybody.NAME, json.dumps(found[0], indent=1).encode())
@@ -152,10 +152,15 @@ def _own_models(parts: Parts, folder: Folder, params: torch.Tensor) -> dict[str,
 
 
 @contextmanager
-def _unscaled_named(parts: Parts) -> Iterator[None]:
-    """Names the columns that are taken as they stand to whoever looks for the reason of a training that diverged."""
+def _explained(parts: Parts) -> Iterator[None]:
+    """Says what to do about a device that is full, and names unscaled columns where training diverged."""
     try:
         yield
+    except torch.OutOfMemoryError:
+        raise TacitError(
+            "The device has not enough memory, and it was not training that took it: end what else runs there, then go on with"
+            " --resume; the last checkpoint is kept."
+        ) from None
     except TrainingDiverged as error:
         columns = parts.dataset.encoder.columns if parts.dataset.encoder else ()
         names = [repr(column.name) for column in columns if column.values is None and column.limits is None]
@@ -180,12 +185,4 @@ def _trainer(parts: Parts, stack: ExitStack) -> Trainer:
             raise BadInput(
                 f"This run began with clients that train at once, and they cannot ({error}): start anew."
             ) from None
-    workers = min(experiment.run.workers or cores(), parts.cohort) if sys.platform == "linux" else 1
-    if workers == 1 or experiment.run.device != "cpu":
-        return make.alone(parts)
-    pool = make.side_by_side(parts, workers=workers)
-    stack.callback(pool.close)
-    # the server's part takes one thread while clients train: threads that wait for each other would take the clients' cores
-    stack.callback(torch.set_num_threads, torch.get_num_threads())
-    torch.set_num_threads(1)
-    return pool
+    return make.each_by_itself(parts, stack)

@@ -22,7 +22,7 @@ from tacit.experiment import Experiment
 from tacit.experiment.asking import STATS as QUERY
 from tacit.experiment.asking import refuse_per_client
 from tacit.privacy.accounting.calibrate import noise_multipliers
-from tacit.privacy.guarantee import FLOATS, Words, promise, sentence, spent_by
+from tacit.privacy.guarantee import FLOATS, ONE_RECORD, Words, promise, sentence, spent_by
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.local.words import SIGHT
 from tacit.privacy.queries.described import Described
@@ -137,7 +137,7 @@ def _clients(population: Population) -> list[Client]:
 def _told(parts: Parts, ledger: Ledger | None, query: Described, answers: Replies, share: float) -> dict[str, Any]:
     guarantee = None
     if ledger is not None:
-        words = Words(SIGHT, "add or remove one record of one client", SAMPLER, assumes=FLOATS[1:])
+        words = Words(SIGHT, ONE_RECORD, SAMPLER, assumes=FLOATS[1:])
         guarantee = spent_by(promise(parts.experiment, words), ledger, parts.population)
         ledger.close()
     return columns_told(parts, query, answers) | {

@@ -55,7 +55,7 @@ def test_every_range_comes_back_to_the_last_bit(low, high):
         (changed(classes=["no", "y\u001b[2Jes"]), "A class is not a printable text"),
         (changed(classes=["no", "y" * 501]), "A class is not a printable text"),
         (changed(shape=[8]), "make 7 features, and its shape is"),
-        (changed(shape=[True]), "A side of a row is True"),
+        (changed(shape=[True]), "A side of a row is true"),
         (changed(columns=[], shape=[10**6] * 8), "1 to 16777216 numbers"),
         (changed(shape=[]), "make 7 features, and its shape is"),
         (changed(columns=[], shape=[1] * 9), "The shape of a row is not a list of at most 8"),

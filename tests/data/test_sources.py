@@ -43,7 +43,7 @@ def test_options_count_with_their_types_and_defaults_whether_they_are_written_ou
         (CSV | {"lable": "sick"}, r"Unknown key 'data.lable'. Did you mean 'data.label'\?"),
         ({"name": "mnist", "path": 3}, r"Expected data.path to be a text, got 3."),
         (CSV | {"test_share": "half"}, r"Expected data.test_share to be a number, got 'half'."),
-        (CSV | {"test_share": True}, r"Expected data.test_share to be a number, got True."),
+        (CSV | {"test_share": True}, r"Expected data.test_share to be a number, got true."),
         ({"name": "csv", "classes": 2}, r"Expected data.path to say where the csv data is"),
         ({"name": "csv", "path": "a.csv"}, r"Expected data.classes to declare the labels"),
         (CSV | {"classes": "all"}, r"Expected data.classes to declare the labels"),

@@ -363,7 +363,10 @@ def test_a_ledger_of_rows_held_out_otherwise_says_that_it_may_be_the_seed_or_the
     shared = {"ledger": str(tmp_path / "shared.db"), "delta_share": 0.3, "epsilon": 20.0}
     tacit.run(sites(privacy=shared | {"epsilon": 2.0}), out=tmp_path / "one", page=False)
     for changes, out in (({"run": {"seed": 5}}, "seed"), ({"data": {"held_out": 0.2}}, "share")):
-        with pytest.raises(LedgerError, match=r"or rows are dealt out or held out by another run\.seed or share \("):
+        with pytest.raises(
+            LedgerError,
+            match=r"or rows are dealt out or held out by another seed \(data\.seed, run\.seed\) or share \(",
+        ):
             tacit.run(sites(privacy=shared, **changes), out=tmp_path / out, page=False)
 
 

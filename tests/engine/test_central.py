@@ -12,7 +12,7 @@ from torch import nn
 from trained import same_model, weights
 
 import tacit
-from tacit.engine import loop as loop_module
+from tacit.engine import passing
 from tacit.engine.admit import gather
 from tacit.engine.folder import CHECKPOINT
 from tacit.engine.meter import Meter
@@ -117,7 +117,7 @@ def test_every_client_is_charged_before_anybody_is_drawn_and_in_one_row(tmp_path
 
 def test_a_charge_that_cannot_be_written_releases_nothing(tmp_path, monkeypatch):
     trained = []
-    monkeypatch.setattr(loop_module, "receive_any", lambda raw: trained.append(raw))
+    monkeypatch.setattr(passing, "receive_any", lambda raw: trained.append(raw))
 
     def full(self, budget, event):
         raise sqlite3.OperationalError("database or disk is full")
@@ -195,7 +195,7 @@ def test_without_noise_or_clipping_central_dp_is_fedavg(tmp_path):
 
 
 def test_broken_and_missing_answers_leave_the_guarantee_and_the_divisor_as_they_are(tmp_path, monkeypatch):
-    real = loop_module.receive_any
+    real = passing.receive_any
 
     def poisoned(raw):
         message = real(raw)
@@ -204,7 +204,7 @@ def test_broken_and_missing_answers_leave_the_guarantee_and_the_divisor_as_they_
         return message
 
     whole = tacit.run(central(), out=tmp_path / "whole")
-    monkeypatch.setattr(loop_module, "receive_any", poisoned)
+    monkeypatch.setattr(passing, "receive_any", poisoned)
     history = tacit.run(central(), out=tmp_path / "poisoned")
     refused = [name for record in history.rounds for name in record["refused"]]
     assert refused
@@ -215,8 +215,8 @@ def test_broken_and_missing_answers_leave_the_guarantee_and_the_divisor_as_they_
 
 
 def test_bytes_that_are_no_message_are_refused_and_the_run_goes_on(tmp_path, monkeypatch):
-    real = loop_module.receive_any
-    monkeypatch.setattr(loop_module, "receive_any", lambda raw: real(raw[: len(raw) // 2]))
+    real = passing.receive_any
+    monkeypatch.setattr(passing, "receive_any", lambda raw: real(raw[: len(raw) // 2]))
     history = tacit.run(central(), out=tmp_path)
     assert all(set(record["refused"]) <= {"unreadable"} for record in history.rounds)
     assert history.summary["rounds"] == 5

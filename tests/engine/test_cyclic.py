@@ -131,7 +131,7 @@ def test_a_checkpoint_that_went_back_is_refused_where_its_noise_would_be_used_fo
     real = cyclic(run={"randomness": "os"})
     newest = gone_back(tmp_path / "run", real)
     before = charges(tmp_path / "run")
-    with pytest.raises(LedgerError, match=r"charged for rounds after 3, .* its noise has been used since"):
+    with pytest.raises(LedgerError, match=r"charged for rounds after round 4, .* its noise has been used since"):
         tacit.run(real, out=tmp_path / "run", resume=True, page=False)
     assert charges(tmp_path / "run") == before
     (tmp_path / "run" / CHECKPOINT).write_bytes(newest)
@@ -139,16 +139,19 @@ def test_a_checkpoint_that_went_back_is_refused_where_its_noise_would_be_used_fo
     assert history.rounds[-1]["round"] == 8
 
 
-def test_a_checkpoint_that_went_back_by_the_last_round_alone_is_refused_too(tmp_path):
+@pytest.mark.parametrize("log_too", [False, True])
+def test_a_checkpoint_that_went_back_by_the_last_round_alone_is_refused_too(tmp_path, log_too):
     real, run = cyclic(run={"randomness": "os"}), tmp_path / "run"
     with pytest.raises(Stop):
         tacit.run(real, out=run, observe=stop_after(2), page=False)
-    old = (run / CHECKPOINT).read_bytes()
+    old, log = (run / CHECKPOINT).read_bytes(), (run / "rounds.jsonl").read_bytes()
     with pytest.raises(Stop):
         tacit.run(real, out=run, resume=True, observe=stop_after(3), page=False)
-    (run / CHECKPOINT).write_bytes(old)  # round 3 is the last that was charged, and was told of
+    (run / CHECKPOINT).write_bytes(old)  # round 3 is the last that was charged, and was released
+    if log_too:
+        (run / "rounds.jsonl").write_bytes(log)
     before, lines = charges(run), (run / "rounds.jsonl").read_bytes()
-    with pytest.raises(LedgerError, match=r"Round 3 was released, .* its noise has been used since"):
+    with pytest.raises(LedgerError, match=r"Round 4 was released, .* its noise has been used since"):
         tacit.run(real, out=run, resume=True, page=False)
     assert charges(run) == before
     assert (run / "rounds.jsonl").read_bytes() == lines

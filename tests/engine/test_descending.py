@@ -81,7 +81,7 @@ def test_zero_and_left_out_are_one_experiment():
         ({"schedule": "step"}, r"train\.step_rounds: set them"),
         ({"schedule": "step", "step_rounds": 0}, r"train\.step_rounds >= 1"),
         ({"schedule": "step", "step_rounds": 3, "step_factor": 1.5}, r"0 < train\.step_factor <= 1"),
-        ({"schedule": "step", "step_rounds": 1, "rounds": 50}, r"In round 49 the learning rate would be below"),
+        ({"schedule": "step", "step_rounds": 1, "rounds": 50}, r"In round 50 the learning rate would be below"),
         ({"step_rounds": 3}, r"train\.step_rounds is for train\.schedule = \"step\""),
         ({"schedule": "step", "step_rounds": 2, "final_learning_rate": 0.1}, r"is for train\.schedule = \"cosine\""),
         ({"schedule": "cosine", "final_learning_rate": 0.9}, r"a schedule goes down"),

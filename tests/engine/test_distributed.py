@@ -6,10 +6,11 @@ import re
 import numpy as np
 import pytest
 import torch
+from known_keys import safe_prime_key
 from trained import same_model, weights
 
 import tacit
-from tacit.engine import loop as loop_module
+from tacit.engine import passing
 from tacit.errors import BadInput, KeyRefused, NeedsRows
 from tacit.privacy.accounting import price
 from tacit.privacy.kinds import kind_of
@@ -222,13 +223,13 @@ def test_rules_that_need_rows_are_refused_with_the_names_of_those_that_work(summ
 
 
 def test_too_few_reports_leave_the_model_as_it_is_and_the_charge_stands(summed, tmp_path, monkeypatch):
-    real = loop_module.receive_any
+    real = passing.receive_any
 
     def lost(raw):
         message = real(raw)
         return message if message.sender != "client-1" else type(message)("client-1", {}, {"failed": "no answer"})
 
-    monkeypatch.setattr(loop_module, "receive_any", lost)
+    monkeypatch.setattr(passing, "receive_any", lost)
     history = tacit.run(summed(), out=tmp_path / "all")
     assert [record["opened"] for record in history.rounds] == [0] * 4
     assert "no answer" in history.rounds[0]["refused"]["client-1"]
@@ -259,7 +260,7 @@ def test_a_secret_key_can_be_brought_along_unless_others_can_read_it(summed, tmp
 @pytest.fixture(scope="module")
 def safe_prime(tmp_path_factory):
     """The file of a key that can be split."""
-    return keys.save(tmp_path_factory.mktemp("keys"), generate(bits=2048, shape="safe-prime"))[0]
+    return keys.save(tmp_path_factory.mktemp("keys"), safe_prime_key())[0]
 
 
 @pytest.mark.parametrize(

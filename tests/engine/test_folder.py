@@ -1,5 +1,8 @@
 """What a checkpoint holds and which ones are taken."""
 
+import contextlib
+import sqlite3
+
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -29,3 +32,25 @@ def test_a_checkpoint_of_an_earlier_version_is_refused_in_a_sentence(small, tmp_
     save_file(tensors, tmp_path / CHECKPOINT)
     with pytest.raises(BadInput, match=r"is no checkpoint of this version of Tacit: start again with --force"):
         tacit.run(small(), out=tmp_path, resume=True)
+
+
+def count(path):
+    with contextlib.closing(sqlite3.connect(path / "ledger.db")) as db:
+        return db.execute("SELECT COUNT(*) FROM charges").fetchone()
+
+
+def test_a_checkpoint_that_lacks_what_rounds_go_on_from_is_refused_before_anybody_pays(small, tmp_path):
+    def stop(record):
+        if record["round"] == 1:
+            raise KeyboardInterrupt
+
+    experiment = small(aggregate={"rule": "random-effects"})
+    with pytest.raises(KeyboardInterrupt):
+        tacit.run(experiment, out=tmp_path, page=False, observe=stop)
+    tensors = load_file(tmp_path / CHECKPOINT)
+    del tensors["memory.horizon"]  # version 0.1 had none
+    save_file(tensors, tmp_path / CHECKPOINT)
+    charged = count(tmp_path)
+    with pytest.raises(BadInput, match=r"another version of Tacit.*Nothing was charged"):
+        tacit.run(experiment, out=tmp_path, page=False, resume=True)
+    assert count(tmp_path) == charged

@@ -9,6 +9,7 @@ import time
 
 import pytest
 import torch
+from report.test_page import data_of
 from trained import same_model
 
 import tacit
@@ -20,7 +21,7 @@ KILLS = 8
 def attempt(experiment, out, log):
     """Runs or resumes in this (forked) process, noting on disk every message that reached the server."""
     torch.set_num_threads(1)  # the parent may have started threads that a fork does not have
-    real = loop_module._wire
+    real = loop_module.read_off
 
     def wire(raw, told, traffic, round, **how):
         message = real(raw, told, traffic, round, **how)
@@ -30,7 +31,7 @@ def attempt(experiment, out, log):
             os.fsync(file.fileno())
         return message
 
-    loop_module._wire = wire
+    loop_module.read_off = wire
     tacit.run(experiment, out=out, resume=(out / "experiment.toml").exists(), page=False)
     os._exit(0)
 
@@ -68,6 +69,32 @@ def test_a_run_killed_again_and_again_equals_one_that_was_not_and_its_ledger_nev
     assert same_model(tmp_path / "whole", out)
     assert charged(out) == charged(tmp_path / "whole")
     assert released(log) == charged(out)
+
+
+def killed_in_its_first_round(experiment, out, log):
+    """Runs in this (forked) process and comes to no second message."""
+    torch.set_num_threads(1)
+
+    def wire(*_, **__):
+        log.touch()
+        time.sleep(600)
+
+    loop_module.read_off = wire
+    tacit.run(experiment, out=out)
+
+
+def test_a_run_killed_in_its_first_round_has_a_page_that_says_so(small, tmp_path):
+    out, log = tmp_path / "run", tmp_path / "released.log"
+    process = multiprocessing.get_context("fork").Process(
+        target=killed_in_its_first_round, args=(small(run={"workers": 1}), out, log)
+    )
+    process.start()
+    until(log.exists)
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    data = data_of((out / "report.html").read_text("utf-8"))
+    assert (data["done"], data["finished"], data["known"]) == (0, False, True)
+    assert data["guarantee"]["unit"] == "record"
 
 
 def paid_rounds(out):

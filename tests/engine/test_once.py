@@ -9,7 +9,7 @@ import torch
 from trained import weights
 
 import tacit
-from tacit.engine import loop as loop_module
+from tacit.engine import passing
 from tacit.engine.folder import CHECKPOINT
 from tacit.engine.trainers import make
 from tacit.errors import BadInput
@@ -89,7 +89,7 @@ def test_a_round_of_many_clients_holds_a_few_updates_at_a_time(small, tmp_path, 
         return receive
 
     for name in ("receive", "receive_any"):
-        monkeypatch.setattr(loop_module, name, counted(getattr(loop_module, name)))
+        monkeypatch.setattr(passing, name, counted(getattr(passing, name)))
     many = {"data": {"clients": 40, "examples_per_client": 5}, "train": {"rounds": 1, "clients_per_round": 40}}
     tacit.run(small(**many, privacy=privacy, run={"workers": 1}), out=tmp_path, page=False)
     assert len(most) > 10

@@ -12,6 +12,7 @@ from trained import same_model, weights
 
 import tacit
 from tacit.engine import loop as loop_module
+from tacit.engine import passing
 from tacit.engine.admit import sample
 from tacit.engine.folder import CHECKPOINT, open_folder
 from tacit.engine.history import open_ledger
@@ -197,7 +198,7 @@ def test_the_charge_is_on_disk_before_anybody_trains(small, tmp_path, monkeypatc
 
 def test_a_charge_that_cannot_be_written_releases_nothing(small, tmp_path, monkeypatch):
     released = []
-    monkeypatch.setattr(loop_module, "receive", lambda raw, round: released.append(round))
+    monkeypatch.setattr(passing, "receive", lambda raw, round: released.append(round))
 
     def full(self, paying):
         raise sqlite3.OperationalError("database or disk is full")
@@ -283,23 +284,23 @@ def test_without_privacy_no_ledger_is_kept_and_nothing_is_promised(small, tmp_pa
 def test_a_loss_that_is_not_finite_stops_the_run_by_client_and_round_and_keeps_the_checkpoint(small, tmp_path):
     tacit.run(small(), out=tmp_path / "good")
     experiment = small(train={"learning_rate": 1e38}, privacy={"kind": "none"})
-    with pytest.raises(TrainingDiverged, match=r"client client-\d in round 0"):
+    with pytest.raises(TrainingDiverged, match=r"client client-\d in round 1"):
         tacit.run(experiment, out=tmp_path / "bad")
     with pytest.raises(TrainingDiverged, match=r"in round \d"):
         tacit.run(small(train={"learning_rate": 1e38}), out=tmp_path / "private")
 
 
 def test_divergence_in_a_later_round_keeps_the_last_good_checkpoint(small, tmp_path, monkeypatch):
-    real = loop_module.receive
+    real = passing.receive
 
     def poisoned(raw, *, round):
         message = real(raw, round=round)
         if round == 2:
             message.tensors["update"][0] = float("nan")
-        return real(loop_module.pack(message), round=round)
+        return real(passing.pack(message), round=round)
 
-    monkeypatch.setattr(loop_module, "receive", poisoned)
-    with pytest.raises(TrainingDiverged, match=r"Client client-0 sent a update that is not finite in round 2"):
+    monkeypatch.setattr(passing, "receive", poisoned)
+    with pytest.raises(TrainingDiverged, match=r"Client client-0 sent a update that is not finite in round 3"):
         tacit.run(small(), out=tmp_path)
     kept = load_file(tmp_path / CHECKPOINT)
     assert int(kept["round"]) == 2

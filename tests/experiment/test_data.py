@@ -30,7 +30,7 @@ def test_a_section_cannot_be_changed():
     [
         ({"partition": "dirichlett"}, r"Expected data.partition to be one of 'iid', .*Did you mean 'dirichlet'\?"),
         ({"clients": 0}, r"Expected data.clients >= 1, got 0."),
-        ({"clients": True}, r"Expected data.clients to be a text or a number, got true."),
+        ({"clients": True}, r"Expected data.clients to be a whole number, got true."),
         ({"clients": "many"}, r"Expected data.clients to be a whole number, got 'many'."),
         ({"name": 3}, r"Expected data.name to be a text, got 3."),
         ({"alpha": 0}, r"Expected data.alpha > 0, got 0.0."),

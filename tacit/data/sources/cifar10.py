@@ -32,7 +32,7 @@ CLASS_NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "
 class cifar10:
     """CIFAR-10. `path` is its folder; None looks in $TACIT_DATA and the cache, and downloads it."""
 
-    path: str | None = None
+    path: str | None = None  # its folder; nothing: $TACIT_DATA and the cache are searched, else it is downloaded
 
     def load(self, *, seed: int, progress: Progress | None = None) -> Dataset:
         """Reads it as [n, 3, 32, 32] in [0, 1]. Raises BadData."""

@@ -30,18 +30,24 @@ class csv:
     """
 
     path: str | tuple[str, ...] | None = None  # a file, a folder with a file per client, or several files
-    label: str = "label"
+    label: str = "label"  # the column that a model predicts
     classes: Classes | None = None  # the labels as a list, a number c for 0..c-1, "from-data", or "numbers"
-    client_column: str | None = None  # names the client of a row; None with a file per client
-    test_path: str | None = None
-    test_share: float = 0.2
-    numeric: dict[str, Range] | Literal["unscaled"] = field(default_factory=dict)  # public ranges: scaled, clamped
-    wide: dict[str, tuple[float, float]] = field(default_factory=dict)  # where "private" ranges are looked for: public
-    categorical: dict[str, tuple[Word, ...]] = field(default_factory=dict)  # "other" takes every unknown value
-    columns: tuple[str, ...] | None = None  # the features, in this order; None takes them as the first file has them
+    client_column: str | None = (
+        None  # names the client of a row; nothing: there is a file for each client, or rows are dealt out
+    )
+    test_path: str | None = None  # a file, or a folder of files, of public test rows; nothing: `test_share`
+    test_share: float = 0.2  # of the rows, held out by a coin for each where there is no test_path; 0: none
+    numeric: dict[str, Range] | Literal["unscaled"] = field(
+        default_factory=dict
+    )  # by column: public ranges, or "private"
+    wide: dict[str, tuple[float, float]] = field(default_factory=dict)  # by column: where a private range is looked for
+    categorical: dict[str, tuple[Word, ...]] = field(default_factory=dict)  # values by column; "other" takes the rest
+    columns: tuple[str, ...] | None = None  # the features, in this order; nothing: as the first file has them
     header: tuple[str, ...] = ()  # the names of all columns, of files without a first line of names
-    ignore: tuple[str, ...] = ()
-    missing: Fill | dict[str, Fill] = "refuse"  # or "drop" the row, or a number in its place; or a table by column
+    ignore: tuple[str, ...] = ()  # columns that are no features
+    missing: Fill | dict[str, Fill] = (
+        "refuse"  # or "drop" the row, or a number in its place (of texts: "missing", or a value); or a table by column
+    )
     indicators: tuple[str, ...] = ()  # filled columns that get a second feature: 1 where the value was missing
 
     def __post_init__(self) -> None:

@@ -54,7 +54,7 @@ CLASS_NAMES = {
 class mnist:
     """MNIST. `path` is its folder; None looks in $TACIT_DATA and the cache, and downloads it."""
 
-    path: str | None = None
+    path: str | None = None  # its folder; nothing: $TACIT_DATA and the cache are searched, else it is downloaded
 
     def load(self, *, seed: int, progress: Progress | None = None) -> Dataset:
         """Reads it as [n, 1, 28, 28] in [0, 1]. Raises BadData."""

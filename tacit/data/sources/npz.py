@@ -36,13 +36,13 @@ class npz:
     `label_shape` that of one of y; other rows are refused, and who has no rows knows by it what they look like.
     """
 
-    path: str | None = None
-    classes: names.Classes | None = None
-    test_path: str | None = None
-    test_share: float = 0.2
-    divide_by: float = 1.0
-    shape: tuple[int, ...] | None = None
-    label_shape: tuple[int, ...] = ()  # of rows of numbers, of 0 and 1, or of tokens
+    path: str | None = None  # the .npz file
+    classes: names.Classes | None = None  # the labels as a list, a number c for 0..c-1, "from-data", or "numbers"
+    test_path: str | None = None  # an .npz file of public test rows; nothing: x_test and y_test, else `test_share`
+    test_share: float = 0.2  # of the rows, held out by a coin for each where there are no test rows; 0: none
+    divide_by: float = 1.0  # the public constant that x is divided by
+    shape: tuple[int, ...] | None = None  # of one row of x; other rows are refused
+    label_shape: tuple[int, ...] = ()  # of one row of y: of numbers, of 0 and 1, or of tokens
 
     def __post_init__(self) -> None:
         names.refuse_undeclared("npz", self.path, self.classes)

@@ -9,6 +9,7 @@ Whoever changes one of these objects therefore changes what is trained, and `tac
 import copy
 import dataclasses
 from collections.abc import Mapping
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,6 +18,7 @@ from torch import nn
 from tacit.build.parts import Parts
 from tacit.engine.trainers.processes import SideBySide, Trainer, one_by_one, task
 from tacit.engine.wire import pack
+from tacit.machine import cores, forks
 from tacit.train.frozen import beside
 from tacit.train.workspace import Workspace, workspace
 from tacit.types import Client
@@ -43,11 +45,26 @@ def alone(parts: Parts, clients: Mapping[int, Client] | None = None, *, model: n
 
 def side_by_side(parts: Parts, *, workers: int) -> SideBySide:
     """Trains clients in so many processes; whoever made it closes it."""
-    told = range(parts.cohort if parts.experiment.train.control else 1)  # whose control variates are in a message
+    server = getattr(parts.algorithm, "server", None)
+    told = range(parts.cohort if getattr(server, "control", None) else 1)  # whose control variates are in a message
     cohort = [parts.population[index] for index in told]
     message = pack(parts.algorithm.broadcast(parts.algorithm.init(parts.params), cohort, round=0))
     train = task(parts.algorithm, workspace_of(parts), parts.population, parts.derive)
     return SideBySide(train, workers=workers, message_bytes=len(message))
+
+
+def each_by_itself(parts: Parts, stack: ExitStack) -> Trainer:
+    """Trains clients in as many processes as the run has workers, or in this one; `stack` ends what was begun."""
+    run = parts.experiment.run
+    workers = min(run.workers or cores(), parts.cohort) if forks() else 1
+    if workers == 1 or run.device != "cpu":
+        return alone(parts)
+    pool = side_by_side(parts, workers=workers)
+    stack.callback(pool.close)
+    # the server's part takes one thread while clients train: threads that wait for each other would take the clients' cores
+    stack.callback(torch.set_num_threads, torch.get_num_threads())
+    torch.set_num_threads(1)
+    return pool
 
 
 def stacked(parts: Parts) -> "Stacked | Split | Beside":

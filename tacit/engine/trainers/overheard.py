@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tacit.engine.loop import Carrying
+from tacit.engine.passing import Carrying
 from tacit.engine.trainers.processes import Reply, Trainer
 from tacit.engine.wire import unpack
 from tacit.types import Message

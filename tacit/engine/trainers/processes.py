@@ -51,7 +51,7 @@ def task(
             try:
                 trained = algorithm.train(work, in_round(received, round), client, streams)
             except TrainingDiverged as error:
-                text = f"{str(error).rstrip('.')} at client {client.id} in round {round}"
+                text = f"{str(error).rstrip('.')} at client {client.id} in round {round + 1}"
                 raise TrainingDiverged(
                     f"{text}: lower train.learning_rate; the last good checkpoint is kept."
                 ) from error

@@ -22,6 +22,7 @@ from tacit.algorithms import Algorithm, in_round
 from tacit.algorithms.central_dp import CentralDP
 from tacit.algorithms.fedavg import FedAvg
 from tacit.algorithms.local_dp import LocalDP
+from tacit.algorithms.mean_regularised import MeanRegularised
 from tacit.algorithms.scaffold import correction_of
 from tacit.build.release import ClientDerive
 from tacit.data.population import Population
@@ -45,7 +46,7 @@ from tacit.train.workspace import Trained, Workspace
 from tacit.types import Client, Message, Raw
 
 LOG = logging.getLogger(__name__)
-PARTS = 2  # of a cohort on a device: while one is trained, the batches of the next are drawn
+FIRST = 4  # of a cohort on a device, which part is trained first: meanwhile the batches of the others are drawn
 Carried = tuple[Message, dict[str, float]]
 Finish = Callable[[], list[Carried]]
 
@@ -92,6 +93,8 @@ class Stacked:
         self.algorithm, self.work, self.population, self.derive = algorithm, work, population, derive
         self.chunk, self.repeats, self.precision = chunk, repeats, precision
         self.local = local_of(algorithm)
+        if isinstance(getattr(getattr(algorithm, "server", None), "control", None), MeanRegularised):
+            raise Unsupported("each client's round begins with a model of its own (personal.when)")
         views = self.local.views if isinstance(self.local, DpSgd) else None
         x, y = population.x[:3], population.y[:3]
         if views is None:
@@ -103,8 +106,8 @@ class Stacked:
 
     @property
     def width(self) -> int:
-        """What the number of clients is filled up to a multiple of: an eighth of a part."""
-        return max(1, self.chunk // (8 * PARTS))
+        """What the number of clients is filled up to a multiple of, so that shapes repeat."""
+        return max(1, self.chunk // 16)
 
     def __call__(self, received: bytes, round: int, cohort: Sequence[int]) -> Iterator[Reply]:
         """As every trainer: from bytes to bytes."""
@@ -130,7 +133,7 @@ class Stacked:
         message, at = in_round(received, round), 0
         begun: Finish | None = None
         while at < len(cohort):
-            clients = [self.population[index] for index in cohort[at : at + self._part(len(cohort))]]
+            clients = [self.population[index] for index in cohort[at : at + self._part(at)]]
             try:
                 after = self._begin(message, question, round, clients)
             except torch.OutOfMemoryError:
@@ -146,10 +149,11 @@ class Stacked:
             begun, at = after, at + len(clients)
         yield from begun() if begun else ()
 
-    def _part(self, cohort: int) -> int:
-        """How many clients are trained at once: on a device a cohort that fits is cut in parts, so that it need not wait."""
-        whole = min(self.chunk, cohort)
-        return -(-whole // PARTS) if self.work.theta.is_cuda else whole
+    def _part(self, at: int) -> int:
+        """How many clients are trained at once, after so many: a device is given few at first, so that it need not wait long."""
+        if at or not self.work.theta.is_cuda:
+            return self.chunk
+        return max(1, self.chunk // FIRST // self.width) * self.width
 
     def _one_by_one(self, received: Message, question: str, round: int, clients: Sequence[Client]) -> list[Carried]:
         """The same clients one after the other, where something in their rows cannot be stacked: nothing of them was released."""
@@ -225,9 +229,11 @@ class Stacked:
         round: int,
     ) -> list[Carried]:
         """What the algorithm makes of every client's update."""
-        sound = updates.isfinite().all(1) & losses.isfinite()
-        updates = torch.where(sound[:, None], updates, 0.0)
+        least, most = updates.aminmax(dim=1)  # both are NaN where anything is
+        sound = least.isfinite() & most.isfinite() & losses.isfinite()
         facts = torch.stack([losses, sound.to(losses.dtype)]).tolist()  # one look at the device for all clients
+        if not all(facts[1]):
+            updates = torch.where(sound[:, None], updates, 0.0)
         told = [{"loss": loss} if fine else {"diverged": 1.0} for loss, fine in zip(*facts, strict=True)]
         if isinstance(self.algorithm, FedAvg):
             _refuse_diverged(told, clients, round)
@@ -306,6 +312,6 @@ def _refuse_diverged(told: Sequence[dict[str, float]], clients: Sequence[Client]
     for info, client in zip(told, clients, strict=True):
         if "diverged" in info:
             raise TrainingDiverged(
-                f"The training of client {client.id} diverged in round {round}: lower train.learning_rate; the last good"
+                f"The training of client {client.id} diverged in round {round + 1}: lower train.learning_rate; the last good"
                 " checkpoint is kept."
             )

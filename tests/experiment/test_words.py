@@ -1,0 +1,137 @@
+"""A wrong value for any key is refused in one sentence that names the key as it was written, in words of Tacit's own."""
+
+import contextlib
+import types
+from typing import get_args
+
+import pytest
+from pydantic import BaseModel
+from wrong_values import WRONG, foreign_words
+
+from tacit import plugin
+from tacit.data.load import source
+from tacit.errors import BadInput
+from tacit.experiment import Experiment
+from tacit.experiment.data import DataSection
+
+BESIDE = {"privacy": {"kind": "local", "epsilon": 1.0}}  # what keys that are asked for by others need
+
+
+def tables():
+    """Every table of an experiment file, and its keys, as the sections declare them."""
+    for name, field in Experiment.model_fields.items():
+        found = get_args(field.annotation) if isinstance(field.annotation, types.UnionType) else (field.annotation,)
+        sections = [each for each in found if isinstance(each, type) and issubclass(each, BaseModel)]
+        if sections:
+            yield name, list(sections[0].model_fields)
+
+
+KEYS = [f"{table}.{key}" for table, keys in tables() for key in keys]
+
+
+def refused(make):
+    """The sentence, or nothing where the value can stand."""
+    with contextlib.suppress(BadInput):
+        make()
+        return None
+    with pytest.raises(BadInput) as refusal:
+        make()
+    return str(refusal.value)
+
+
+def hold(sentence, key):
+    assert key in sentence, sentence
+    assert f"{key}." not in sentence.removesuffix("."), sentence
+    assert not foreign_words(sentence), sentence
+    assert "\n" not in sentence
+    assert sentence.endswith((".", "?", ")")), sentence
+
+
+def test_the_keys_are_found():
+    assert len(KEYS) > 90
+    assert {"data.clients", "privacy.epsilon", "train.rounds", "attack.target", "run.seed"} <= set(KEYS)
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_a_wrong_value_for_a_key_of_the_experiment_is_refused_in_our_words(key):
+    table, _, name = key.partition(".")
+    sentences = []
+    for value in WRONG:
+        for beside in ({}, BESIDE.get(table, {})):
+            sentence = refused(lambda: Experiment(**{table: {**beside, name: value}}))  # noqa: B023 - called here
+            if sentence is not None:
+                hold(sentence, key)
+                sentences.append(sentence)
+    assert sentences  # no key takes everything
+
+
+@pytest.mark.parametrize("table", ["name", *(name for name, _ in tables())])
+@pytest.mark.parametrize("value", [3, True, [1], 2.5])
+def test_what_is_no_table_is_refused_in_our_words(table, value):
+    sentence = refused(lambda: Experiment(**{table: value}))
+    assert sentence is not None
+    hold(sentence, table)
+
+
+def test_a_setting_for_a_table_that_is_none_is_refused(tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_text("train = 3\n", "utf-8")
+    with pytest.raises(BadInput, match=r"^Expected train to be a table, got 3\.$"):
+        Experiment.load(file, ("train.rounds=3",))
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        (
+            "privacy.epsilon=[1, 'x']",
+            "Expected privacy.epsilon to be a number, a list of numbers, a text, a table of numbers or a table of texts, got 'x' as"
+            " item 2.",
+        ),
+        (
+            "privacy.epsilon=[1,x]",
+            "Expected privacy.epsilon to be a number, a list of numbers, a text, a table of numbers or a table of texts, got 'x' as"
+            " item 2.",
+        ),
+        ("privacy.epsilon={zurich = [1]}", "got [1] under zurich."),
+        ("train.rounds=nan", "Expected train.rounds to be a whole number, got nan."),
+        ("run.seed=-1", "Expected run.seed to be a whole number of at least 0, got -1."),
+        ("attack.target=2.5", "Expected attack.target to be a text or a whole number, got 2.5."),
+        ("train.rounds=true", "Expected train.rounds to be a whole number, got true."),
+    ],
+)
+def test_the_sentence_says_what_may_stand_there(setting, words):
+    with pytest.raises(BadInput) as refusal:
+        Experiment.load("digits", (setting,))
+    assert words in str(refusal.value)
+
+
+ROOMS = {"tacit.data.sources": "data", "tacit.rules": "aggregate", "tacit.models": "model", "tacit.malicious": "attack"}
+GIVEN = ("input_shape", "classes", "population", "seed", "rounds")
+
+
+def parts():
+    for room, table in ROOMS.items():
+        for name in plugin.names(room):
+            with contextlib.suppress(BadInput):
+                factory = plugin.find(room, name, key=table)
+                for option, each in plugin.options(factory, given=GIVEN).items():
+                    yield pytest.param(f"{table}.{option}", each.hint, id=f"{name}-{table}.{option}")
+
+
+@pytest.mark.parametrize(("key", "hint"), list(parts()))
+def test_a_wrong_value_for_an_option_of_a_part_is_refused_in_our_words(key, hint):
+    for value in WRONG:
+        sentence = refused(lambda: plugin._value(key, value, hint))  # noqa: B023 - called here
+        if sentence is not None:
+            hold(sentence, key)
+
+
+def test_an_option_of_a_table_of_values_names_the_column_that_is_wrong():
+    said = DataSection.model_validate(
+        {"name": "csv", "path": "records.csv", "classes": ["no", "yes"], "missing": {"age": [1]}}
+    )
+    with pytest.raises(BadInput) as refusal:
+        source(said)
+    hold(str(refusal.value), "data.missing")
+    assert "under age" in str(refusal.value)

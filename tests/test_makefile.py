@@ -1,0 +1,47 @@
+"""What the Makefile has a newcomer run are commands that exist, with settings that can be read."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from tacit.cli.app import app
+from tacit.experiment import Experiment
+
+MAKEFILE = Path(__file__).resolve().parents[1] / "Makefile"
+COMMAND = re.compile(r"\$\(BIN\)/tacit (.*?)(?:  |\"|&&|$)", re.MULTILINE)
+
+
+def commands():
+    """Every `tacit ...` of the demo, run or recommended."""
+    demo = MAKEFILE.read_text("utf-8").partition("\ndemo:")[2].partition("\n\n")[0]
+    return [found.strip() for found in COMMAND.findall(demo)]
+
+
+def test_the_demo_has_a_run_its_audit_a_comparison_and_what_to_try_next():
+    first = [words.split()[0] for words in commands()]
+    assert first == ["run", "audit", "compare", "plan", "run", "deploy", "deploy"]
+
+
+@pytest.mark.parametrize("words", commands())
+def test_what_the_demo_types_can_be_typed(words):
+    group, args = typer.main.get_command(app), shlex.split(words)
+    name = args.pop(0)
+    command = group.get_command(None, name)  # type: ignore[attr-defined]
+    if hasattr(command, "commands"):
+        name = args.pop(0)
+        command = command.commands[name]
+    context = command.make_context(name, list(args))
+    if "settings" in context.params and not str(context.params.get("experiment", "")).startswith("runs/"):
+        settings = context.params["settings"] or ()
+        Experiment.load(str(context.params.get("experiment") or "digits"), tuple(settings))
+
+
+def test_what_the_automatic_run_calls_are_targets():
+    text, run = MAKEFILE.read_text("utf-8"), (MAKEFILE.parent / ".ci" / "run").read_text("utf-8")
+    (parts,) = re.findall(r"^for part in ([\w -]+); do", run, flags=re.MULTILINE)
+    assert parts.split() == ["check", "test", "package", "docs", "notebooks", "docs-commands", "test-faults"]
+    targets = set(re.findall(r"^([\w-]+):", text, flags=re.MULTILINE))
+    assert set(parts.split()) - {"notebooks"} <= targets
