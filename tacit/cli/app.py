@@ -17,11 +17,12 @@ from tacit.cli.deploy import app as deploy_app
 from tacit.cli.keys import keys
 from tacit.cli.ledger import app as ledger_app
 from tacit.cli.options import EXPERIMENT, AsJson, Settings
+from tacit.cli.program import Program
 from tacit.errors import BadInput, TacitError
 from tacit.experiment.file import shipped
 from tacit.stopping import exit_code, stop_on_term
 
-app = typer.Typer(
+app = Program(
     name="tacit", add_completion=False, no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False
 )
 app.add_typer(keys)
@@ -123,9 +124,13 @@ def compare_command(
             "--with", metavar="NAME.KEY=VALUE", help="An option of an attack (property.classes=[3]); may be repeated."
         ),
     ] = None,
+    ledger: Annotated[
+        Path | None,
+        typer.Option("--ledger", help="One ledger for all runs, which others may share; the noise must be said."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run every combination of settings with several seeds, and put the results side by side.
+    """Run every combination of settings with several seeds, and put the results side by side, with what they cost together.
 
     The exit code is 1 if a run failed; the others are still in the table.
     """
@@ -133,14 +138,19 @@ def compare_command(
 
     plugin.search_here()
     words: Any = {"vary": vary or [], "settings": settings or [], "seeds": seeds, "out": out, "jobs": jobs}
-    words |= {"attack": attack, "having": having or []}
+    words |= {"attack": attack, "having": having or [], "ledger": ledger}
     code = command(experiment, resume=resume, force=force, as_json=as_json, **words)
     raise typer.Exit(code)
 
 
 @app.command("report")
 def report_command(
-    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders of runs, comparisons or attacks.")],
+    folders: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="DIR...", help="Folders of runs, comparisons, searches, attacks or federations; or one site's."
+        ),
+    ],
     out: Annotated[
         Path | None,
         typer.Option("--out", help="The file; DIR/report.html if left out, report.html here for several folders."),
@@ -151,7 +161,7 @@ def report_command(
     port: Annotated[int | None, typer.Option(help="The port for --live; any free one if left out.")] = None,
     show: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
 ) -> None:
-    """Make the page of a run or a comparison again, or of several side by side."""
+    """Make the page of a run, a comparison, a search, a federation or a site again, or of several runs side by side."""
     from tacit.cli.report import command
 
     command(folders, out=out, live=live, port=port, show=show)
@@ -195,7 +205,15 @@ def plan_command(
     tau: Annotated[
         float | None, typer.Option(help="With --gain: how much clients differ; three are shown if left out.")
     ] = None,
-    rows: Annotated[int | None, typer.Option(help="With --gain: every client's rows, instead of those it has.")] = None,
+    tau_from: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="With --gain: how much they differed in a finished run.")
+    ] = None,
+    rows: Annotated[
+        int | None, typer.Option(help="With --gain: every client's rows; none is read then, and no file need be there.")
+    ] = None,
+    columns: Annotated[
+        int | None, typer.Option(help="With --rows: how many features a row has, where the experiment does not say it.")
+    ] = None,
     site: Annotated[str | None, typer.Option(help="With --gain: whose gain is drawn against epsilon.")] = None,
     picture: Annotated[Path | None, typer.Option(help="With --gain: where the picture goes (.png or .svg).")] = None,
     settings: Settings = None,
@@ -206,7 +224,7 @@ def plan_command(
     from tacit.report import planned, plans
 
     plugin.search_here()
-    about: Any = {"tau": tau, "rows": rows, "site": site, "picture": picture}
+    about: Any = {"tau": tau, "tau_from": tau_from, "rows": rows, "columns": columns, "site": site, "picture": picture}
     numbers = {"epsilon": epsilon, "sampling_rate": sampling_rate, "steps": steps, "noise_multiplier": noise_multiplier}
     if gains.asked(experiment, gain=gain, **about):
         for name, value in numbers.items():
@@ -308,13 +326,25 @@ def _to_resume(experiment: str | None, settings: list[str] | None, out: Path) ->
 
 
 def _usage(error: UsageError) -> str:
-    """What was wrong with the command; an option that is really a setting is told how settings are given."""
+    """What was wrong with the command; an option that is really a setting is told how settings are given, where they can be.
+
+    A command without settings says instead what it takes.
+    """
     from tacit.experiment.file import homes
 
     said = re.sub(r"(\s*Did you mean '[^']*'\?)\1+", r"\1", error.format_message().rstrip("."))
     name = str(getattr(error, "option_name", "") or "").lstrip("-").replace("-", "_")
-    keys = list(homes(name)) if name else []
-    return f"There is no option --{name}: write `--set {keys[0]}=VALUE`" if keys else said
+    context = error.ctx
+    if not name or context is None:
+        return said
+    if any("--set" in each.opts for each in context.command.params):
+        keys = list(homes(name))
+        return f"There is no option --{name}: write `--set {keys[0]}=VALUE`" if keys else said
+    if said.endswith("?"):  # it has the nearest option already
+        return said
+    path = context.command_path.removeprefix("python -m ")
+    words = " ".join((path, *context.command.collect_usage_pieces(context)))
+    return f"There is no option --{name.replace('_', '-')}: the command is `{words}`"
 
 
 def main() -> None:

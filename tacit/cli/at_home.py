@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tacit.errors import BadInput
+from tacit.federation.operate.site_page import write_site_page
 from tacit.federation.site import new_rows, own_models
 from tacit.federation.site.at_home import compared, due, newest, wanted
 from tacit.federation.site.join import read_settings
@@ -35,6 +36,7 @@ def command(
         )
     else:
         _adapt(folder, run, console)
+    console.print(Text(f"Report: {write_site_page(folder)} (for this site alone)"), soft_wrap=True)
 
 
 def _adapt(folder: Path, run: str | None, console: Console) -> None:

@@ -10,9 +10,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tacit import attacks
+from tacit import attacks, plugin
 from tacit.attacks import Estimate, Finding
 from tacit.cli.early import simulated, wanted
+from tacit.errors import BadInput
 from tacit.report.page import write_page
 from tacit.simulation.run import new_folder
 from tacit.stopping import exit_code
@@ -33,6 +34,7 @@ def command(
     as_json: bool,
 ) -> int:
     """Attacks an experiment and prints what was found. Returns 0, or 130 where it was stopped. Raises BadInput."""
+    refuse_models(name, models)
     options = wanted(chosen) | ({} if models is None else {"models": models})
     attacks.load(name, **options)  # a wrong value is told before anything is read
     experiment = simulated(source or "digits", settings)
@@ -58,6 +60,15 @@ def command(
         files = ("", PAGE, *found.files)
         console.print(Text(f"Files: {folder} (attack-{name.replace(':', '-')}.json{', '.join(files)})"))
     return 0
+
+
+def refuse_models(name: str, models: int | None) -> None:
+    """Refuses --models for an attack that trains none. Raises BadInput."""
+    factory = attacks.find(name)
+    if models is not None and "models" not in plugin.options(factory) and not plugin.takes_any(factory):
+        raise BadInput(
+            f"--models is for attacks that train models of their own, and {name} looks at a single run: leave it out."
+        )
 
 
 def show(found: Finding, console: Console) -> None:

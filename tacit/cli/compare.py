@@ -40,6 +40,7 @@ def command(
     as_json: bool,
     attack: str | None = None,
     having: Sequence[str] = (),
+    ledger: Path | None = None,
 ) -> int:
     """Runs a comparison and returns the exit code: 0, or 1 if a run failed, or 130 if it was stopped.
 
@@ -65,6 +66,7 @@ def command(
     try:
         with Display(console) as display:
             options: dict[str, Any] = {"resume": resume, "force": force, "jobs": jobs, "display": display}
+            options["ledger"] = ledger
             rows = compare(base, choices, seeds=count, out=folder, **options)
         if attacks and attacks != [IN_RUNS]:
             tell = partial(print, file=sys.stderr)
@@ -90,7 +92,10 @@ def command(
     else:
         table.show(rows, console)
         console.print(
-            Text(f"Files: {folder} (report.html, compare.csv, table.csv, table.md, figures as .png and .svg, runs/)")
+            Text(
+                f"Files: {folder} (report.html; table.md, .csv and .tex; differences.csv; compare.csv, rounds.csv;"
+                " figures as .png, .svg and .pdf; runs/)"
+            )
         )
     return int(any(run.failure for row in rows for run in row.runs))
 

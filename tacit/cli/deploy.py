@@ -5,10 +5,12 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
+from tacit.cli.program import Program
 from tacit.plugin import only_installed
 
-app = typer.Typer(help="Run an experiment across machines, on Flower.", no_args_is_help=True)
+app = Program(help="Run an experiment across machines, on Flower.", no_args_is_help=True)
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The federation's folder.", show_default=False)]
 PORT = 8443
@@ -68,6 +70,7 @@ def up_command(
     """Start the server and all sites on this machine, run the experiment, and stop everything."""
     from tacit.federation.operate.show import trial
 
+    only_installed()  # what sites will find, and not what lies here
     trial(folder, resume=resume, force=force, console=Console())
 
 
@@ -80,10 +83,28 @@ def check_command(folder: Folder) -> None:
     console, wrong = Console(), 0
     for finding in findings(folder):
         wrong += finding.wrong
-        mark = "[red]wrong[/]" if finding.wrong else "[green]ok[/]   "
-        console.print(f"{mark}  {finding.text}", highlight=False, soft_wrap=True)
+        mark = "[red]wrong[/]" if finding.wrong else "[yellow]note[/] " if finding.note else "[green]ok[/]   "
+        console.print(f"{mark}  {escape(finding.text)}", highlight=False, soft_wrap=True)
     if wrong:
         raise typer.Exit(2)
+
+
+@app.command("metrics")
+def metrics_command(
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="The federation's folder, or one site's.", show_default=False)
+    ],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="The file, for its owner only; standard output if left out.")
+    ] = None,
+) -> None:
+    """Say in Prometheus's text how a server's run or a site's ledger stands. Nothing is asked, started or read from rows."""
+    from tacit.federation.operate import metrics
+
+    if out is None:
+        typer.echo(metrics.text_of(folder), nl=False)
+    else:
+        metrics.write(folder, out)
 
 
 @app.command("server")

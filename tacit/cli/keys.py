@@ -7,7 +7,9 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-keys = typer.Typer(name="keys", help="Make, show and split the keys of encrypted sums.", no_args_is_help=True)
+from tacit.cli.program import Program
+
+keys = Program(name="keys", help="Make, show and split the keys of encrypted sums.", no_args_is_help=True)
 Force = Annotated[bool, typer.Option("--force", help="Overwrite key files that exist. What they sealed stays sealed.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")]
 

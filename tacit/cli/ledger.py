@@ -6,7 +6,9 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-app = typer.Typer(help="Who was charged what, when and for what.", no_args_is_help=True)
+from tacit.cli.program import Program
+
+app = Program(help="Who was charged what, when and for what.", no_args_is_help=True)
 
 Place = Annotated[
     Path, typer.Argument(metavar="PATH", help="A ledger, or the folder of a run or a site.", show_default=False)

@@ -73,7 +73,7 @@ def by_charge(path: Path) -> Table:
         table.caption = f"the last {MOST_ROWS} of {len(charges)}; `tacit ledger export` has all"
     for entry in charges[-MOST_ROWS:]:
         when = entry["time"][:19].replace("T", " ")
-        round = str(entry["round"]) if entry["round"] >= 0 else f"query {entry['attempt'].partition(':')[0]}"
+        round = reader.release(entry).removeprefix("round ")
         table.add_row(when, entry["client"], entry["run"][:8], round, entry["unit"], _what(entry["event"]))
     return table
 

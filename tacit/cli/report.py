@@ -8,6 +8,7 @@ import typer
 
 from tacit.compare.comparison_folder import ASKED
 from tacit.errors import BadInput
+from tacit.federation.operate.site_page import is_site, write_site_page
 from tacit.report.live import serve
 from tacit.report.page import write_page
 
@@ -15,6 +16,9 @@ from tacit.report.page import write_page
 def command(folders: Sequence[Path], *, out: Path | None, live: bool, port: int | None, show: bool) -> None:
     """Makes the page of the folders, or serves it. Raises BadInput in one sentence."""
     folders = list(dict.fromkeys(folders))
+    if any(is_site(folder) for folder in folders):
+        _of_site(folders, out=out, live=live or port is not None, show=show)
+        return
     if live:
         if out is not None:
             raise BadInput("--live serves the page and writes no file: leave out --out, or --live.")
@@ -31,6 +35,18 @@ def command(folders: Sequence[Path], *, out: Path | None, live: bool, port: int 
     typer.echo(f"{kind}: {path}")
     if show:
         webbrowser.open(path.resolve().as_uri())
+
+
+def _of_site(folders: Sequence[Path], *, out: Path | None, live: bool, show: bool) -> None:
+    """A site's own page, alone, in its folder."""
+    if len(folders) > 1:
+        raise BadInput("A site's page shows that site alone, and stays in its folder: name one folder.")
+    if live:
+        raise BadInput("A site's page is a file in its folder: leave out --live and --port.")
+    path = write_site_page(folders[0], out)
+    typer.echo(f"Report: {path} (for this site alone: it stays in its folder)")
+    if show:
+        webbrowser.open(path.as_uri())
 
 
 def _ready(url: str, *, show: bool) -> None:

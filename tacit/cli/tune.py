@@ -14,9 +14,11 @@ from tacit.cli.options import EXPERIMENT, AsJson, Settings
 from tacit.errors import BadInput
 
 if TYPE_CHECKING:
+    from tacit.federation.operate.several import SitePrice
     from tacit.tuning.price import Priced
 
 RUNS = 10
+FEDERATION = "federation.toml"
 
 
 def add_to(app: typer.Typer) -> None:
@@ -26,7 +28,11 @@ def add_to(app: typer.Typer) -> None:
 
 def tune_command(
     experiment: Annotated[
-        str | None, typer.Argument(help="A TOML file or a shipped experiment.", show_default=False)
+        str | None,
+        typer.Argument(
+            help="A TOML file or a shipped experiment; with --price also the folder of a federation.",
+            show_default=False,
+        ),
     ] = None,
     vary: Annotated[
         list[str] | None,
@@ -43,6 +49,13 @@ def tune_command(
         float | None,
         typer.Option(help="Of the law of that number: 1 is geometric (if left out), 0 logarithmic and cheaper."),
     ] = None,
+    losers: Annotated[
+        str | None,
+        typer.Option(
+            metavar="hidden|seen",
+            help="Under central DP: hidden (if left out), or seen, a fixed number of runs that are paid for together.",
+        ),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", help="The folder for the results; a new one under runs/ otherwise.")
     ] = None,
@@ -57,11 +70,25 @@ def tune_command(
 ) -> None:
     """Search for settings at a price that is known before it begins, and release the best run alone."""
     plugin.search_here()
-    if resume and (experiment or vary or settings or runs is not None or shape is not None):
+    if resume and (experiment or vary or settings or runs is not None or shape is not None or losers):
         raise BadInput("--resume goes on with a search as it was asked for: give --out alone.")
     if resume and out is None:
         raise BadInput("--resume needs --out DIR, the folder of the search to go on with.")
     given: Any = {"runs": RUNS if runs is None else runs, "shape": 1.0 if shape is None else shape}
+    given["losers"] = losers
+    if experiment is not None and (Path(experiment) / FEDERATION).is_file():
+        named = {
+            "--vary": vary,
+            "--set": settings,
+            "--shape": shape,
+            "--losers": losers,
+            "--out": out,
+            "--force": force,
+        }
+        _federation(
+            Path(experiment), given["runs"], [name for name, said in named.items() if said], price_only, as_json
+        )
+        return
     command(
         experiment,
         vary or [],
@@ -73,6 +100,50 @@ def tune_command(
         price_only=price_only,
         as_json=as_json,
     )
+
+
+def _federation(folder: Path, runs: int, said: list[str], price_only: bool, as_json: bool) -> None:
+    """What so many runs of a federation cost its sites. Raises BadInput for anything else that is asked of one."""
+    from tacit.federation.operate.layout import open_federation
+    from tacit.federation.operate.several import price_of_runs
+    from tacit.privacy.guarantee import shown, shown_delta
+
+    if not price_only:
+        raise BadInput(
+            f"The server of a deployment sees every run, so that a search is several runs whose prices add up at each site: `tacit"
+            f" tune {folder} --runs {runs} --price` says what they cost, and docs/how-to-tune.md how to make them."
+        )
+    if said:
+        raise BadInput(
+            f"{', '.join(said)} is for a search in a simulation: of a federation give --runs and --price alone."
+        )
+    found = price_of_runs(open_federation(folder), runs=runs)
+    if as_json:
+        typer.echo(json.dumps([one.record() for one in found], indent=2))
+        return
+    table = Table(title=f"{runs} runs of this federation, at every site")
+    for head in ("site", "epsilon of one run", f"of {runs} together", "at delta", "budget", "sealed", "it pays for"):
+        table.add_column(head)
+    for one in found:
+        budget = f"{one.limit:g}, delta {one.limit_delta:g}"
+        costs = (shown(one.one), shown(one.together), shown_delta(runs * one.delta))
+        table.add_row(one.site, *costs, budget, shown(one.sealed.epsilon), f"{one.paid} of {runs}")
+    console = Console()
+    console.print(table)
+    for line in _said_of(found, runs):
+        console.print(Text(line), soft_wrap=True)
+
+
+def _said_of(found: "list[SitePrice]", runs: int) -> list[str]:
+    rule = f"Per {found[0].unit}, by basic composition of what each run seals, as every site's own ledger adds them."
+    short = [one.site for one in found if one.paid < runs]
+    if not short:
+        return [rule]
+    return [
+        rule,
+        f"The budget of {', '.join(short)} cannot pay for {runs} runs: agree on privacy.delta_share = {1 / runs:.3g} or less and a"
+        " smaller privacy.epsilon at init, or on larger budgets in budget.toml, or on fewer runs.",
+    ]
 
 
 def command(
@@ -98,7 +169,7 @@ def command(
 
     console = Console(stderr=as_json, quiet=as_json)
     if resume and out is not None:
-        base, choices, given["runs"], given["shape"] = folders.asked(out)
+        base, choices, given = folders.asked(out)
     else:
         chosen = Experiment.load(experiment or "digits", tuple(settings))
         base, choices = plain(chosen), parse_vary(vary)
@@ -136,12 +207,17 @@ def _announce(console: Console, priced: "Priced", unit: str) -> None:
 
 
 def _show(console: Console, found: dict[str, Any], best: Path) -> None:
+    from tacit.engine.at_clients import in_words
     from tacit.metrics import words
 
     table = Table(title="the best", show_header=False)
     for key, value in found["settings"].items():
         table.add_row(key, str(value))
-    table.add_row(f"{words(found['metric'])} on public rows", f"{found['test_' + found['metric']]:.4f}")
+    name, tested = words(found["metric"]), found[f"test_{found['metric']}"]
+    if tested is not None:
+        table.add_row(f"{name} on public rows", f"{tested:.4f}")
+    if "at_clients" in found:
+        table.add_row(f"{name} on rows held out by clients", in_words(found["at_clients"]))
     console.print(table)
     console.print(Text(found["sentence"]), soft_wrap=True)
     console.print(

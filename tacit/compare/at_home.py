@@ -10,6 +10,7 @@ from typing import Any
 
 from tacit import metrics
 from tacit.compare.results import CONFIDENCE, FEWEST_SEEDS, Estimate, Row, Run, estimate
+from tacit.engine.run_files import RunFiles
 
 NAMES = {
     "alone": "alone",
@@ -22,7 +23,7 @@ NOTHING = "–"
 MARK = "†"
 
 
-def told(run: Run) -> dict[str, Any]:
+def told(run: Run | RunFiles) -> dict[str, Any]:
     """A run's numbers of the metric that stands for it, by model and by difference; empty where it has none."""
     found = (run.summary or {}).get("personal") or {}
     by = found.get("metrics", {}).get(found.get("metric"), {})

@@ -30,7 +30,7 @@ REFUSED = {
     "run.seed": "run.seed is what --seeds counts up: set the first one with --set run.seed=N.",
     "run.workers": "Every run of a comparison trains in one process: say with --jobs how many go side by side.",
     "run.out": "The folder of a comparison is --out.",
-    "privacy.ledger": "With one privacy.ledger the runs of a comparison would spend each other's budgets: leave it out.",
+    "privacy.ledger": "The runs of a comparison have one ledger, or each its own: leave it out, or name it with --ledger.",
 }
 
 
@@ -98,8 +98,6 @@ def _check_keys(values: Mapping[str, Any], vary: Mapping[str, Sequence[Any]]) ->
             raise BadInput(f"Expected at least one value of {key}.")
         if len({text(choice) for choice in choices}) < len(choices):
             raise BadInput(f"Expected each value of {key} once, got {', '.join(map(text, choices))}.")
-    if _said(values, "privacy.ledger"):
-        raise BadInput(REFUSED["privacy.ledger"])
 
 
 def _applied(values: Mapping[str, Any], varied: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,19 +1,27 @@
-"""The numbers of a comparison for programs: `compare.csv` (a line per run), `table.csv` (a line per cell) and JSON."""
+"""The numbers of a comparison for programs: `compare.csv` (a line per run), `table.csv` (one per cell), `differences.csv` (one per
+pair of cells), `rounds.csv` (one per round of every run) and JSON.
+"""
 
 import csv
 import io
+import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tacit.compare import at_home
+from tacit.compare import at_home, client_spread, latex
+from tacit.compare.difference_table import found
+from tacit.compare.differences import HEADINGS, Difference
 from tacit.compare.results import Row, Run, units
 from tacit.compare.table import markdown
+from tacit.compare.together import together
 from tacit.compare.values import text
 from tacit.engine.evaluate import BACKDOOR
+from tacit.engine.exports import filled, scalars
 from tacit.engine.folder import replace
 
+SCORE = "score"  # of a record as it is read: the headline under another name
 COPIED = (
     "test_loss",
     "rounds",
@@ -28,7 +36,7 @@ COPIED = (
 
 
 def write(out: Path, rows: Sequence[Row]) -> None:
-    """Writes compare.csv, table.csv and table.md."""
+    """Writes compare.csv, table.csv, differences.csv, rounds.csv, table.md and table.tex; in together.json what all runs cost."""
     known = units(rows)
     runs = [
         _varied(row) | {"folder": str(run.folder.relative_to(out))} | run_record(run, known, metric=row.metric)
@@ -37,7 +45,28 @@ def write(out: Path, rows: Sequence[Row]) -> None:
     ]
     replace(out / "compare.csv", _csv(runs))
     replace(out / "table.csv", _csv([_varied(row) | _flat(row_record(row), known) for row in rows]))
+    replace(out / "differences.csv", _csv([one.record() for one in found(rows)], keys=HEADINGS))
+    replace(out / "rounds.csv", _csv(round_records(rows), keys=("cell", "seed", "round")))
     replace(out / "table.md", markdown(rows).encode())
+    replace(out / "together.json", json.dumps([one.record() for one in together(rows)], indent=1).encode())
+    for name, text_of in (("table.tex", latex.latex), ("differences.tex", latex.differences)):
+        if made := text_of(rows):
+            replace(out / name, made.encode())
+
+
+def round_records(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """A flat dict for every round of every run that ended, with its cell, what that varies and its seed: for pandas, seaborn or R.
+
+    The other keys are those of a run's own rounds.csv; what a run does not have is None.
+    """
+    found = []
+    for row in rows:
+        for run in row.ended:
+            unit = (run.guarantee or {}).get("unit")
+            for record in run.rounds:
+                told = {key: value for key, value in scalars(record, unit=unit).items() if key != SCORE}
+                found.append(_varied(row) | {"seed": run.seed} | told)
+    return filled(found)
 
 
 def run_record(run: Run, known: Sequence[str], *, metric: str) -> dict[str, Any]:
@@ -49,6 +78,7 @@ def run_record(run: Run, known: Sequence[str], *, metric: str) -> dict[str, Any]
     record |= dict(zip((f"{metric}_last_10", f"{metric}_final"), known_score, strict=True))
     record |= {} if run.backdoor is None else {f"{BACKDOOR}_last_10": run.backdoor}
     record |= at_home.run_record(run, metric=metric)
+    record |= client_spread.run_record(run, metric=metric)
     record |= {key: summary.get(key) for key in COPIED}
     record |= {f"noise_multiplier_{which}": noise.get(which) for which in ("min", "median", "max")}
     record |= {key: promise.get(key) for key in ("unit", "adversary", "relation", "delta")}
@@ -72,6 +102,7 @@ def row_record(row: Row) -> dict[str, Any]:
         f"{metric}_final": final.mean if final else None,
         f"{metric}_final_interval": final.interval if final else None,
         **at_home.record(row),
+        **client_spread.record(row),
         **_attacks(row),
         **{key: value if row.ended else None for key, value in means.items()},
         "guarantee": {key: promise[key] for key in ("unit", "adversary", "relation", "delta", "epsilon")}
@@ -91,11 +122,20 @@ def _attacks(row: Row) -> dict[str, float | None]:
 
 
 def record(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """The whole table for `--json`, with the runs of each cell. What is infinite is the text "inf"."""
+    """The whole table for `--json`, with the runs of each cell and how it differs from others. What is infinite is "inf"."""
+    pairs = [turned for one in found(rows) for turned in (one, one.turned())]
     return [
-        _plain(row_record(row) | {"seeds": [run_record(run, units([row]), metric=row.metric) for run in row.runs]})
+        _plain(
+            row_record(row)
+            | {"differences": [_without_cell(one) for one in pairs if one.cell == row.cell.label]}
+            | {"seeds": [run_record(run, units([row]), metric=row.metric) for run in row.runs]}
+        )
         for row in rows
     ]
+
+
+def _without_cell(one: Difference) -> dict[str, Any]:
+    return {key: value for key, value in one.record().items() if key != "cell"}
 
 
 def _varied(row: Row) -> dict[str, Any]:
@@ -114,10 +154,10 @@ def _flat(cell: dict[str, Any], known: Sequence[str]) -> dict[str, Any]:
     return flat | {"failed": "; ".join(f"seed {seed}: {sentence}" for seed, sentence in failed.items())}
 
 
-def _csv(records: list[dict[str, Any]]) -> bytes:
+def _csv(records: list[dict[str, Any]], keys: Sequence[str] = ()) -> bytes:
     file = io.StringIO(newline="")
-    keys = list(dict.fromkeys(key for record in records for key in record))
-    writer = csv.DictWriter(file, keys, lineterminator="\n")
+    found = list(dict.fromkeys(key for record in records for key in record)) or list(keys)
+    writer = csv.DictWriter(file, found, lineterminator="\n")
     writer.writeheader()
     writer.writerows(records)
     return file.getvalue().encode()

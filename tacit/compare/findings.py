@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BaseModel, Field, FiniteFloat, ValidationError, model_validator
 
@@ -141,5 +141,5 @@ def _read(file: Path) -> Found:
     try:
         return Found.model_validate_json(file.read_bytes())
     except (OSError, ValidationError) as error:
-        first: Any = error.errors()[0] if isinstance(error, ValidationError) else {"msg": error.strerror}
-        raise BadInput(f"{file} is damaged ({first['msg']}): attack again with --force, which sets it aside.") from None
+        why = "it does not hold what an attack writes" if isinstance(error, ValidationError) else error.strerror
+        raise BadInput(f"{file} is damaged ({why}): attack again with --force, which sets it aside.") from None

@@ -37,6 +37,7 @@ class Run:
     summary: dict[str, Any] | None = field(repr=False)
     rounds: tuple[dict[str, Any], ...] = field(repr=False)
     failure: str | None = None
+    spread: dict[str, float] = field(default_factory=dict, repr=False)  # over clients, where the run measured them
 
     @property
     def metric(self) -> str:
@@ -211,6 +212,20 @@ def rows_of(tasks: Sequence[Task], failures: dict[Path, str]) -> list[Row]:
     ]
 
 
+def values_of(run: Run, key: str) -> list[float]:
+    """A number of every round of a run; NaN where a round was not tested."""
+    return [record.get(key, math.nan) for record in run.rounds]
+
+
+def tested(values: np.ndarray) -> np.ndarray:
+    """The places of rounds that are known in every run, of values by runs and rounds.
+
+    >>> tested(np.array([[0.1, math.nan, 0.3], [0.2, 0.3, 0.4]])).tolist()
+    [0, 2]
+    """
+    return np.flatnonzero(np.isfinite(values).all(axis=0))
+
+
 def over_rounds(row: Row, number: Callable[[Run], Sequence[float]]) -> np.ndarray:
     """Seeds by rounds; a run that stopped early keeps its last value, as its model stays what it is."""
     series = [list(number(run)) for run in row.ended if run.rounds]
@@ -225,4 +240,5 @@ def _read(task: Task, failure: str | None) -> Run:
     if not task.finished:
         return Run(seed, task.folder, None, (), failure or "The run has not ended.")
     files = read(task.folder)
-    return Run(seed, task.folder, files.summary, tuple(files.rounds))
+    spread = (files.per_client or {}).get("spread") or {}
+    return Run(seed, task.folder, files.summary, tuple(files.rounds), spread=spread)

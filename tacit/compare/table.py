@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tacit import metrics
-from tacit.compare import at_home
+from tacit.compare import at_home, client_spread, difference_table, together
 from tacit.compare.results import (
     BACKDOORED,
     CONFIDENCE,
@@ -40,6 +40,7 @@ def columns(rows: Sequence[Row]) -> list[Column]:
     found = found or [("experiment", [row.cell.label for row in rows])]
     found.append((f"{metrics.words(rows[0].metric)} ({last_rounds(lengths(rows))})", [score(row) for row in rows]))
     found += at_home.columns(rows)
+    found += client_spread.columns(rows)
     found += [(f"{name}*", [with_interval(row.attacks.get(name)) for row in rows]) for name in attacked(rows)]
     found += [(f"epsilon spent per {unit}", [_epsilon(row, unit) for row in rows]) for unit in units(rows)]
     if len(statements(rows)) > 1:
@@ -64,7 +65,15 @@ def notes(rows: Sequence[Row]) -> list[str]:
     """What must be read with the table, a sentence each."""
     name = metrics.words(rows[0].metric)
     said = [f"{name[0].upper()}{name[1:]}: {_over(rows[0])} That of the final models is in table.csv."]
+    rare = sorted({row.cell.experiments[0].run.evaluate_every or 1 for row in rows})
+    if rare[-1] > 1:
+        often = " or ".join(map(str, rare))
+        said.append(
+            f"Models were tested every {often} rounds and after the last: means are over those among the last rounds."
+        )
+    said += difference_table.notes(rows)
     said += at_home.notes(rows)
+    said += client_spread.notes(rows)
     if attacked(rows):
         said.append(_attacked(rows))
     promises = statements(rows)
@@ -77,10 +86,7 @@ def notes(rows: Sequence[Row]) -> list[str]:
         said += [f"({number}) {promise}." for number, promise in enumerate(promises, 1)]
     if len(units(rows)) > 1:
         said.append("Epsilons per record and per client measure different things, so no figure has an epsilon axis.")
-    said.append(
-        "An epsilon is that of one run: whoever sees several runs on the same data sees what they spend together."
-    )
-    return said
+    return [*said, *together.notes(rows)]
 
 
 def _attacked(rows: Sequence[Row]) -> str:
@@ -107,27 +113,37 @@ def markdown(rows: Sequence[Row]) -> str:
     found = columns(rows)
     if any(troubles(row) for row in rows):
         found.append(("trouble", ["; ".join(troubles(row)) for row in rows]))
+    tables = [_markdown(one) for one in (found, difference_table.columns(rows)) if one]
+    return "\n\n".join(tables) + "\n\n" + "\n".join(f"- {note}" for note in notes(rows)) + "\n"
+
+
+def _markdown(found: Sequence[Column]) -> str:
     lines = [[heading for heading, _ in found], ["---"] * len(found), *zip(*(texts for _, texts in found), strict=True)]
-    table = "\n".join("| " + " | ".join(_escaped(cell) for cell in line) + " |" for line in lines)
-    return table + "\n\n" + "\n".join(f"- {note}" for note in notes(rows)) + "\n"
+    return "\n".join("| " + " | ".join(_escaped(cell) for cell in line) + " |" for line in lines)
 
 
 def show(rows: Sequence[Row], console: Console) -> None:
     """Prints the table, what went wrong in which cell, and the notes."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
     found = columns(rows)
     if any(troubles(row) for row in rows):
         found.append(("trouble", [_trouble(row) for row in rows]))
-    for heading, texts in found:
-        table.add_column(heading, min_width=max(map(len, [*heading.split(), *texts])))
-    for line in zip(*(texts for _, texts in found), strict=True):
-        table.add_row(*map(Text, line))
-    console.print(table, crop=False, soft_wrap=True)
+    for one in (found, difference_table.columns(rows)):
+        if one:
+            console.print(_table(one), crop=False, soft_wrap=True)
     for row in rows:
         for sentence in troubles(row):
             console.print(Text(f"{row.cell.label}: {sentence}", style="red"))
     for note in notes(rows):
         console.print(Text(note, style="dim"))
+
+
+def _table(found: Sequence[Column]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    for heading, texts in found:
+        table.add_column(heading, min_width=max(map(len, [*heading.split(), *texts])))
+    for line in zip(*(texts for _, texts in found), strict=True):
+        table.add_row(*map(Text, line))
+    return table
 
 
 def score(row: Row) -> str:

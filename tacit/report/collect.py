@@ -3,6 +3,7 @@
 Every number is rounded for the eye; an epsilon is rounded up. Numbers computed from raw data are marked by the page.
 """
 
+import datetime
 import json
 import math
 from collections.abc import Sequence
@@ -29,16 +30,21 @@ COLUMNS = (
     "update_norm", "signal_to_noise", "signal_to_noise_low", "signal_to_noise_high", "uplink_total", "downlink_total",
     "seconds", *(f"seconds_{stage}" for stage in STAGES),
 )  # fmt: skip
+NOT_YET = "What is promised is not computed yet: the run has not come to its clients."
 CEILED = ("epsilon_tightest", "epsilon_loosest")
 
 
-def run_page(files: RunFiles, *, since: int = 0, live: bool = False) -> dict[str, Any]:
-    """Everything on the page of one run. With `live` no round is left out, and only those from `since` on are told."""
+def run_page(files: RunFiles, *, since: int = 0, live: bool = False, quick: bool = False) -> dict[str, Any]:
+    """Everything on the page of one run. With `live` no round is left out, and only those from `since` on are told.
+
+    With `quick`, what everybody has spent is left out of an unfinished run's page where it takes many prices.
+    """
     done, planned = len(files.rounds), files.experiment.train.rounds
     stride = 1 if live else -(-done // MOST_POINTS)
     every = _with_totals(files.rounds)
-    shown = [record for i, record in enumerate(every) if i >= since and (i % stride == 0 or i == done - 1)]
-    promise, curves, clients, last = _privacy(files, live=live)
+    places = range(done) if live else shown_places([record["score"] is not None for record in every])
+    shown = [every[i] for i in places if i >= since]
+    promise, curves, clients, last = _privacy(files, quick=quick)
     refused = [(r["round"] + 1, str(name), str(why)) for r in files.rounds for name, why in _refusals(r)]
     return {
         "kind": "run",
@@ -56,10 +62,13 @@ def run_page(files: RunFiles, *, since: int = 0, live: bool = False) -> dict[str
         "settings": settings(files.experiment),
         "guarantee": promise,
         "sentence": _sentence(files, promise),
+        "seeded": files.seeded,
+        "known": bool(files.summary or files.clients),
+        "made": None if files.summary else f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC",
         "curves": curves,
         "clients": clients,
         "per_client": None if live else _per_client(files),
-        "personal": None if live else _personal(files),
+        "personal": None if live else personal(files),
         "labels": _labels(files.clients),
         "dropped": dropped(files.rounds, planned=planned, last=last),
         "refused": {"count": len(refused), "some": refused[:MOST_REFUSED]},
@@ -78,7 +87,7 @@ def metric_facts(files: RunFiles) -> dict[str, Any]:
     return {
         "name": metrics.words(files.metric),
         "share": metrics.is_share(files.metric),
-        "value": short(known.get("value")),
+        "value": short(known.get("value", _last_score(files))),
         "baseline": short(known.get("baseline")),
         "interval": [short(end) for end in interval] if interval else None,
         "all": [[metrics.words(key), *_measured(one), short(one.get("baseline"))] for key, one in table.items()],
@@ -89,6 +98,27 @@ def metric_facts(files: RunFiles) -> dict[str, Any]:
         ],
         "classes": (files.clients or {}).get("classes", []),
     }
+
+
+def _last_score(files: RunFiles) -> float | None:
+    """Of a run that goes on: what the last model that was tested reached."""
+    return next((record["score"] for record in reversed(files.rounds) if record["score"] is not None), None)
+
+
+def shown_places(tested: Sequence[bool]) -> list[int]:
+    """Which rounds of a long run are drawn: every so-manieth, the last, and, where not all were tested, so many that were.
+
+    >>> shown_places([False, True, False, True, False])
+    [0, 1, 2, 3, 4]
+    >>> places = shown_places([number % 10 == 9 for number in range(5000)])
+    >>> len(places), 9 in places, 4999 in places
+    (1500, True, True)
+    """
+    done, known = len(tested), [place for place, one in enumerate(tested) if one]
+    found = {*range(0, done, -(-done // MOST_POINTS) or 1), *range(done)[-1:]}
+    if len(known) < done:
+        found |= {*known[:: -(-len(known) // MOST_POINTS) or 1]}
+    return sorted(found)
 
 
 def _measured(one: dict[str, Any] | None) -> list[Any]:
@@ -112,6 +142,7 @@ def _per_client(files: RunFiles) -> dict[str, Any] | None:
     return {
         "metric": metrics.words(found["metric"]),
         "untold": sum(value is None for value in found["values"]),
+        "kept": files.experiment.data.own_share is not None,
         "names": [name for _, name, _ in known],
         "values": [short(value) for value, _, _ in known],
         "low": [short(low) for _, _, (low, _) in known],
@@ -119,7 +150,7 @@ def _per_client(files: RunFiles) -> dict[str, Any] | None:
     }
 
 
-def _personal(files: RunFiles) -> dict[str, Any] | None:
+def personal(files: RunFiles) -> dict[str, Any] | None:
     """What every client got alone, from the common model and from its own, by its epsilon; where a run measured it."""
     found = files.personal
     if found is None:
@@ -147,6 +178,8 @@ def _personal(files: RunFiles) -> dict[str, Any] | None:
         "untold": found["untold"],
         "seconds": short(found["adapt_seconds"]),
         "stay": found["stay_alone"],
+        "during": found.get("when") == "during",
+        "promised": found.get("promised", True),
     }
 
 
@@ -228,7 +261,7 @@ def dropped(records: Sequence[dict[str, Any]], *, planned: int, last: dict[str, 
 
 
 def _privacy(
-    files: RunFiles, *, live: bool
+    files: RunFiles, *, quick: bool
 ) -> tuple[dict[str, Any] | None, list[dict[str, Any]], dict[str, Any] | None, dict[str, int]]:
     """The promise with what was spent, the curves, the table of clients, and the last round each was charged for."""
     promise, known = files.guarantee, files.clients
@@ -240,14 +273,16 @@ def _privacy(
     curves = spending.groups(charges, names, known["limits"], planned=planned, done=len(files.rounds))
     for curve in curves:
         curve["epsilon"] = [short(value, up=True) for value in curve["epsilon"]]
-    spent, last = _spent(files, charges, names, live=live), {name: charges.last_round(name) for name in names}
+    spent, last = _spent(files, charges, names, quick=quick), {name: charges.last_round(name) for name in names}
     if files.summary is None and spent:
         ends = sorted(total - charges.before(name) for total, name in zip(spent, names, strict=True))
         promise = promise | {"epsilon": {"min": ends[0], "median": ends[len(ends) // 2], "max": ends[-1]}}
-    return promise, curves, _clients(known, spent, [charges.rounds(name) for name in names]), last
+    clients = _clients(known, spent, [charges.rounds(name) for name in names])
+    shared = any(charges.before(name) or charges.past(name) for name in names)
+    return promise, curves, (clients or {}) | {"shared": shared}, last
 
 
-def _spent(files: RunFiles, charges: spending.Charges, names: list[str], *, live: bool) -> list[float] | None:
+def _spent(files: RunFiles, charges: spending.Charges, names: list[str], *, quick: bool) -> list[float] | None:
     """What everybody spent: from an earlier page's notes if the ledger has not grown since, else priced."""
     path, mark = files.folder / "spent.json", [files.run, charges.total]
     if path.exists():
@@ -255,9 +290,9 @@ def _spent(files: RunFiles, charges: spending.Charges, names: list[str], *, live
             noted = json.loads(path.read_text("utf-8"))
             if noted["mark"] == mark and len(noted["spent"]) == len(names):
                 return [float(value) for value in noted["spent"]]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             pass  # notes that cannot be read are made again
-    spent = spending.spent_by_all(charges, names, most=LIVE_PRICES if live and files.summary is None else None)
+    spent = spending.spent_by_all(charges, names, most=LIVE_PRICES if quick and files.summary is None else None)
     if spent and files.summary is not None and len(set(spent)) > LIVE_PRICES:
         path.write_text(json.dumps({"mark": mark, "spent": spent}), "utf-8")
     return spent
@@ -267,7 +302,8 @@ def _sentence(files: RunFiles, promise: dict[str, Any] | None) -> str:
     if files.summary:
         return files.summary["sentence"]
     if promise is None:
-        return sentence(None)
+        unknown = files.clients is None and files.experiment.privacy.promises
+        return NOT_YET if unknown else sentence(None)
     spent = promise["epsilon"]
     fields = {key: value for key, value in promise.items() if key not in ("epsilon", "assumes")}
     ends = {f"epsilon_{key}": value for key, value in spent.items()}

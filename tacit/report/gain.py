@@ -21,6 +21,7 @@ from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.personal.gain import Sites, expected
 from tacit.privacy.kinds import kind_of
+from tacit.report.unread import unread
 
 TAUS = (0.03, 0.1, 0.3)  # shown where nobody says how much sites differ
 EPSILONS = (0.1, 0.2, 0.5, 1.0, 2.0, 3.0, 5.0, 8.0, 12.0, 20.0)
@@ -40,17 +41,27 @@ class Gains:
     curves: dict[float, list[dict[str, float]]] = field(repr=False)
     pays: dict[float, dict[str, float | None]]
     everybody: int  # how many sites there are, of which some are shown
+    asked: dict[str, float]  # in how many rounds a site is expected to be asked, of how many
+    half: dict[float, dict[str, float]]  # the gains of the one site if everybody were asked half as often
 
     def record(self) -> dict[str, Any]:
         """As plain values."""
         curves = [{"tau": tau, "gains": curve, "pays_from": self.pays[tau]} for tau, curve in self.curves.items()]
-        return {"assumes": assumptions(self), "sites": self.sites, "site": self.site, "curves": curves}
+        half = [{"tau": tau, **gains} for tau, gains in self.half.items()]
+        often = {"asked": self.asked, "asked_half_as_often": half}
+        return {"assumes": assumptions(self), "sites": self.sites, "site": self.site, **often, "curves": curves}
 
 
 def of_experiment(
-    experiment: Experiment, *, tau: float | None = None, rows: int | None = None, site: str | None = None
+    experiment: Experiment,
+    *,
+    tau: float | None = None,
+    rows: int | None = None,
+    site: str | None = None,
+    columns: int | None = None,
 ) -> Gains:
-    """What sites may expect of joining. `rows` takes the place of every site's number; `site` names the one whose curve is drawn.
+    """What sites may expect of joining. `rows` takes the place of every site's number, and then no row is read; `columns` is how
+    many features one has, where the experiment does not say it. `site` names the one whose curve is drawn.
 
     Raises: BadInput for a kind of privacy in which a site adds no noise of its own to gradients of records, and for a site or a
     number that there is not.
@@ -65,8 +76,13 @@ def of_experiment(
         check.at_least(0, tau=tau)
     if rows is not None:
         check.at_least(1, rows=rows)
-    dataset, _, population = clients(experiment)
-    sizes = population.sizes if rows is None else np.full(len(population), rows)
+    if rows is None and columns is not None:
+        raise BadInput("--columns is for rows that nobody has read: say --rows too, or leave it out.")
+    if rows is not None:
+        dataset, population = unread(experiment, rows=rows, columns=columns)
+    else:
+        dataset, _, population = clients(experiment)
+    sizes = population.sizes
     middle = int(np.argsort(sizes, kind="stable")[len(sizes) // 2])
     if site is not None and site not in population.names:
         raise BadInput(f"There is no client {site!r}.{check.nearest(site, population.names)}")
@@ -85,7 +101,16 @@ def of_experiment(
         for m in _some(sizes, population)
     ]
     pays = {t: {"common": _from(curve, "common", 0.0), "own": _from(curve, "own", PAYS)} for t, curve in curves.items()}
-    return Gains(taus, size, told, population.names[chosen], curves, pays, len(population))
+    half = {t: _gains(Sites(sizes, 2 * now, t**2), chosen) for t in taus}
+    asked = _asked(experiment, len(population))
+    return Gains(taus, size, told, population.names[chosen], curves, pays, len(population), asked, half)
+
+
+def _asked(experiment: Experiment, everybody: int) -> dict[str, float]:
+    """In how many rounds a site is expected to be asked, where chance draws cohorts, and how many rounds there are."""
+    train = experiment.train
+    share = min(1.0, (train.clients_per_round or everybody) / everybody)
+    return {"rounds": share * train.rounds, "of": float(train.rounds)}
 
 
 def noises(experiment: Experiment, population: Population, sizes: np.ndarray, *, parameters: int) -> np.ndarray:
@@ -132,6 +157,7 @@ def assumptions(gains: Gains) -> list[str]:
         "sites' optima differ by tau (a standard deviation, in the same units), and by nothing else",
         "noise as the plan has it, averaged over all steps; the clip is as long as a row's gradient; nobody drops out",
         "own: the best combination of the others' answers and the site's own rows, which carry no noise at home",
+        "errors are squared distances, not the metric of a run; tau is guessed, or from a run (--tau-from)",
         "numbers of rows and epsilons are the experiment's, or as said; no row enters, and no gain is promised",
     ]
 
@@ -161,8 +187,17 @@ def tables(gains: Gains) -> list[Table]:
 
 
 def pays(gains: Gains) -> list[str]:
-    """From which epsilon on it pays, a line for every tau."""
-    lines = []
+    """How often a site is asked, and from which epsilon on it pays, a line for every tau."""
+    rounds, of = gains.asked["rounds"], gains.asked["of"]
+    now = next((one["gains"] for one in gains.sites if one["site"] == gains.site), None)
+    lines = [f"A site is expected to be asked in {rounds:.4g} of {of:g} rounds."]
+    for place, tau in enumerate(gains.taus):
+        other = gains.half[tau]
+        instead = f" instead of {_percent(now[place]['own'])}" if now else ""
+        lines.append(
+            f"tau {tau:g}: were everybody asked half as often, with this noise, {gains.site} would gain"
+            f" {_percent(other['own'])}{instead} by its own model, and {_percent(other['common'])} by the common one."
+        )
     for tau in gains.taus:
         found = gains.pays[tau]
         own = f"an own model gains {PAYS:.0%} {_since(found['own'])}"

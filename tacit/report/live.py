@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from tacit.engine.run_files import STATUS
 from tacit.errors import BadInput, TacitError
-from tacit.report.page import collect, render
+from tacit.report.page import collect, render, results_of
 
 HEADERS = (
     ("Cache-Control", "no-store"),
@@ -24,7 +25,8 @@ HEADERS = (
     ("Cross-Origin-Resource-Policy", "same-origin"),
     ("Content-Security-Policy", "frame-ancestors 'none'"),
 )
-WATCHED = ("rounds.jsonl", "summary.json", "clients.json", "ledger.db")
+MOST_DIGITS = 9  # of a round's number
+WATCHED = ("rounds.jsonl", "summary.json", "clients.json", "ledger.db", STATUS)
 
 
 class Server(ThreadingHTTPServer):
@@ -63,10 +65,15 @@ class Handler(BaseHTTPRequestHandler):
     server_version, sys_version = "tacit", ""
 
     def do_GET(self) -> None:
+        """Answers with the page or its data, and refuses every other host and path."""
         if self.headers.get("Host") not in self.server.hosts:
             self._answer(HTTPStatus.FORBIDDEN, b"This page is served to 127.0.0.1 alone.\n", "text/plain")
             return
-        url = urlsplit(self.path)
+        try:
+            url = urlsplit(self.path)
+        except ValueError:
+            self._answer(HTTPStatus.BAD_REQUEST, b"This is no address.\n", "text/plain")
+            return
         known: dict[str, Callable[[dict[str, list[str]]], None]] = {"/": self._page, "/data": self._data}
         if url.path not in known:
             self._answer(HTTPStatus.NOT_FOUND, b"There is only / and /data here.\n", "text/plain")
@@ -85,7 +92,8 @@ class Handler(BaseHTTPRequestHandler):
             self._answer(HTTPStatus.NO_CONTENT, b"", "application/json")
             return
         (since,) = query.get("since", ["0"])[:1]
-        data = self.server.data(int(since) if since.isascii() and since.isdecimal() else 0)
+        counts = since.isascii() and since.isdecimal() and len(since) <= MOST_DIGITS
+        data = self.server.data(int(since) if counts else 0)
         self._answer(HTTPStatus.OK, json.dumps(data, allow_nan=False).encode(), "application/json", mark=mark)
 
     def _answer(self, status: HTTPStatus, body: bytes, kind: str, *, mark: str = "") -> None:
@@ -116,6 +124,7 @@ def serve(folders: Sequence[Path], *, port: int, ready: Callable[[str], None]) -
 
 
 def _watched(folder: Path) -> list[Path]:
+    folder = results_of(folder)
     runs = sorted(folder.glob("runs/*/seed-*")) if (folder / "compare.toml").exists() else [folder]
     return [run / name for run in runs for name in WATCHED]
 

@@ -31,9 +31,11 @@ from tacit.compare.results import (
 from tacit.engine.run_files import RunFiles, read
 from tacit.errors import BadInput
 from tacit.report.attacked import MatrixRow, matrix
-from tacit.report.collect import MOST_POINTS, settings, short, stages
+from tacit.report.collect import settings, short, shown_places, stages
+from tacit.report.settings_apart import Setting, by_client, homes, paired
 
 SERIES = ("score", "loss", "clipped", "signal_to_noise")
+SPARSE = ("score", "loss")  # of rounds that were tested: others have none
 CUMULATED = ("uplink_bytes", "downlink_bytes")
 
 
@@ -76,13 +78,18 @@ def several_page(found: Sequence[Entry], *, name: str) -> dict[str, Any]:
             f"These runs are measured by {' and by '.join(sorted(named))}: show those of one metric together."
         )
     metric = named.pop()
+    known = [Setting(e.label, e.varied, [(run, _last(run)) for run in e.runs if run.summary is not None]) for e in kept]
     common, own = _settings([entry.runs[0] for entry in kept])
     differing = {entry.label: mine for entry, mine in zip(kept, own, strict=True)}
     return {
         "kind": "several",
         "name": name,
         "finished": all(run.summary for entry in found for run in entry.runs) and not any(e.missing for e in found),
-        "metric": {"name": metrics.words(metric), "share": metrics.is_share(metric)},
+        "seeded": any(run.seeded for entry in kept for run in entry.runs),
+        "metric": {"name": metrics.words(metric), "share": metrics.is_share(metric), **_about(kept)},
+        "paired": paired(known),
+        "homes": homes(known, metric=metric),
+        "homes_by_client": by_client(known),
         "last": last_rounds(len(run.rounds) for entry in found for run in entry.runs if run.summary),
         "confidence": 100 * CONFIDENCE,
         "promises": [{"statement": words, **_promise(found, words)} for words in promises],
@@ -90,6 +97,16 @@ def several_page(found: Sequence[Entry], *, name: str) -> dict[str, Any]:
         "matrix": matrix([_attacked(entry, metric) for entry in kept], metric=metrics.words(metric)),
         "settings": common,
         "notes": list(dict.fromkeys(note for e in kept for note in (e.runs[0].summary or {}).get("notes") or [])),
+    }
+
+
+def _about(kept: Sequence[Entry]) -> dict[str, Any]:
+    """Which way the metric is better, and what a constant answer reaches, the mean of the runs that ended."""
+    known = [run.measured for entry in kept for run in entry.runs if run.measured]
+    constants = [one["baseline"] for one in known if one.get("baseline") is not None]
+    return {
+        "better": known[0].get("better") if known else None,
+        "baseline": short(_mean(constants)),
     }
 
 
@@ -167,14 +184,20 @@ def _last(run: RunFiles) -> float:
 def _series(runs: Sequence[RunFiles]) -> dict[str, Any]:
     """Mean, lowest and highest over seeds by round; a run that stopped early keeps its last value."""
     longest = max((len(run.rounds) for run in runs), default=0)
-    at = list(range(0, longest, -(-longest // MOST_POINTS) or 1))
-    at = at if not at or at[-1] == longest - 1 else [*at, longest - 1]
+    at = shown_places(
+        [record["score"] is not None for record in max((run.rounds for run in runs), key=len, default=[])]
+    )
     found: dict[str, Any] = {"round": [index + 1 for index in at]}
     for key in (*SERIES, *CUMULATED, "epsilon_loosest"):
-        if not all(isinstance(record.get(key), int | float) for run in runs for record in run.rounds) or not at:
+        told = [isinstance(record.get(key), int | float) for run in runs for record in run.rounds]
+        if not (any(told) if key in SPARSE else all(told)) or not at:
             continue
-        rows = [[float(record[key]) for record in run.rounds] for run in runs if run.rounds]
-        held = np.array([row + row[-1:] * (longest - len(row)) for row in rows], dtype=float)
+        rows = [
+            [float(v) if isinstance(v := record.get(key), int | float) else math.nan for record in run.rounds]
+            for run in runs
+            if run.rounds
+        ]
+        held = np.array([row + [_last_known(row)] * (longest - len(row)) for row in rows], dtype=float)
         if key in CUMULATED:
             held = np.array([np.cumsum([*row, *[0.0] * (longest - len(row))]) for row in rows], dtype=float)
         held = held[:, at]
@@ -185,6 +208,10 @@ def _series(runs: Sequence[RunFiles]) -> dict[str, Any]:
             low, high = held.min(axis=0).tolist(), held.max(axis=0).tolist()
             found[key] |= {"low": [short(v) for v in low], "high": [short(v) for v in high]}
     return found
+
+
+def _last_known(row: Sequence[float]) -> float:
+    return next((value for value in reversed(row) if math.isfinite(value)), math.nan)
 
 
 def _promise(found: Sequence[Entry], words: str) -> dict[str, Any]:

@@ -20,47 +20,75 @@ from tacit.compare.findings import findings
 from tacit.engine.folder import replace
 from tacit.engine.run_files import read
 from tacit.errors import BadInput
+from tacit.report.at_sites import sites_view
 from tacit.report.attacked import attack_page, matrix_page, shown
 from tacit.report.collect import run_page
+from tacit.report.cost_together import cost
 from tacit.report.overlay import entries, several_page
+from tacit.report.searched import is_search, search_page
 
+FEDERATION, RESULTS = "federation.toml", "results"  # as tacit/federation/operate/layout.py has them
 SCRIPTS = (
     "base.js",
     "chart.js",
     "heat.js",
     "blocks.js",
+    "top.js",
+    "forest.js",
+    "sites.js",
     "audit.js",
     "attacks.js",
     "personal.js",
     "run.js",
+    "search.js",
     "several.js",
+    "site.js",
     "live.js",
 )
 
 
-def write_page(folders: Sequence[Path], path: Path) -> None:
-    """Makes the page of a run, a comparison, or several of them. Raises BadInput in one sentence; then nothing is written."""
-    content = render(collect(folders)).encode()
+def write_page(folders: Sequence[Path], path: Path, *, quick: bool = False) -> None:
+    """Makes the page of a run, a comparison, or several of them; `quick` leaves out prices that take long to compute.
+
+    Raises: BadInput in one sentence; then nothing is written.
+    """
+    content = render(collect(folders, quick=quick)).encode()
     try:
         replace(path, content)
     except OSError as error:
         raise BadInput(f"{path} cannot be written ({error.strerror}): name another file with --out.") from None
 
 
-def collect(folders: Sequence[Path], *, since: int = 0, live: bool = False) -> dict[str, Any]:
-    """The page's data."""
-    if len(folders) == 1 and only_attacks(folders[0]):
+def collect(folders: Sequence[Path], *, since: int = 0, live: bool = False, quick: bool = False) -> dict[str, Any]:
+    """The page's data; a federation is shown by its results."""
+    folders = [results_of(folder) for folder in folders]
+    if len(folders) == 1 and is_search(folders[0]):
+        data = search_page(folders[0])
+    elif len(folders) == 1 and only_attacks(folders[0]):
         data = attack_page(folders[0])
     elif len(folders) == 1 and not (folders[0] / ASKED).exists():
         attacked = {} if live else {"findings": shown(findings(folders[0]))}
-        data = run_page(read(folders[0]), since=since, live=live) | attacked
+        files = read(folders[0])
+        data = run_page(files, since=since, live=live, quick=quick or live) | attacked | {"sites": sites_view(files)}
+        if (federation := folders[0].resolve().parent / FEDERATION).is_file() and folders[0].resolve().name == RESULTS:
+            data["folder"] = federation.parent.name  # "results" says nothing to a reader
     else:
         name = folders[0].resolve().name if len(folders) == 1 else f"{len(folders)} runs side by side"
         found = entries(folders)
         if len(folders) == 1 and found[0].runs:
             name = found[0].runs[0].experiment.name
         data = several_page(found, name=name)
+        data["together"] = cost(folders[0]) if len(folders) == 1 else None
     return printable(data | {"live": live, "tacit": tacit.__version__})
+
+
+def results_of(folder: Path) -> Path:
+    """The folder of a run: of a federation, that of its results. Raises BadInput where nothing has run yet."""
+    if not (folder / FEDERATION).is_file():
+        return folder
+    if not (folder / RESULTS / "experiment.toml").exists():
+        raise BadInput(f"The federation in {folder} has not run yet: start it with `tacit deploy server` or `up`.")
+    return folder / RESULTS
 
 
 def only_attacks(folder: Path) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 
 from tacit import metrics, tasks
 from tacit.build.clients import clients, population_id
-from tacit.build.parts import Parts, model_size
+from tacit.build.parts import Parts, model_size, refuse_unfit
 from tacit.data.dataset import Dataset
 from tacit.data.population import CRUMB, Population
 from tacit.engine.at_clients import judged_by
@@ -21,6 +21,7 @@ from tacit.engine.ranges import query_of
 from tacit.errors import BudgetExhausted
 from tacit.experiment import Experiment
 from tacit.experiment.asking import EVALUATION, WORDS, shares
+from tacit.personal import one
 from tacit.privacy.guarantee import shown, shown_delta
 from tacit.privacy.kinds import kind_of
 from tacit.privacy.ledger import before as ledgers
@@ -31,6 +32,7 @@ from tacit.privacy.ledger.tables import ALL
 from tacit.privacy.plan import Plan
 from tacit.privacy.purse import Purse
 from tacit.privacy.queries.evaluation import Judgement, told_apart
+from tacit.report.writers import load_writers
 
 MOST_EPSILON = 1e6  # beyond, no noise is left to speak of
 CLOSE = 2e-3  # of an epsilon that is looked for
@@ -39,8 +41,8 @@ CLOSE = 2e-3  # of an epsilon that is looked for
 def of_experiment(experiment: Experiment) -> list[dict[str, Any]]:
     """One row per budget group of the experiment's clients.
 
-    Raises BadInput where nothing is promised, and for a metric that is none; LedgerError where the ledger would refuse a run, and
-    BudgetExhausted where budgets, or what it has left of them, pay for no round.
+    Raises BadInput where nothing is promised, and for a part (metric, rule, model, loss, writer) or an option that is none;
+    LedgerError where the ledger would refuse a run, and BudgetExhausted where budgets, or what it left of them, pay for no round.
     """
     metrics.load(tasks.chosen(experiment))
     privacy = experiment.privacy
@@ -53,6 +55,10 @@ def of_experiment(experiment: Experiment) -> list[dict[str, Any]]:
     query_of(experiment, dataset, plan, population)  # all three refuse what would be asked for in vain
     judged = judged_by(experiment, dataset)
     columns_asked(experiment, dataset)
+    load_writers(experiment.run.writers)
+    one.refuse_unfit(
+        experiment, experiment.personal.kind, refuse_unfit(plan, experiment, dataset, population), dataset.x[:2]
+    )
     rows = plan.rows(Purse(experiment, population, before))
     if not _paid(experiment, plan, rows):
         raise BudgetExhausted(_exhausted(experiment, population, before, size=size))
@@ -79,9 +85,14 @@ def refuse_spent(parts: Parts) -> None:
     raise BudgetExhausted(_exhausted(experiment, population, before, size=parts.params.numel()))
 
 
+def _affordable(row: dict[str, Any]) -> str:
+    """How a row calls what can be paid for: rounds, or turns where clients take turns."""
+    return "affordable_turns" if "affordable_turns" in row else "affordable_rounds"
+
+
 def _paid(experiment: Experiment, plan: Plan, rows: list[dict[str, Any]]) -> bool:
     """Whether enough clients can pay for a round."""
-    paying = sum(row["clients"] for row in rows if row["affordable_rounds"][1] >= 1)
+    paying = sum(row["clients"] for row in rows if row[_affordable(row)][1] >= 1)
     return paying >= max(1, plan.fewest, experiment.train.min_clients)
 
 

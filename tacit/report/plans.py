@@ -22,8 +22,19 @@ BRIEF = {
     "noise_multiplier": "noise over clip",
     "affordable_rounds": "rounds paid for",
     "planned_rounds": "rounds planned",
+    "affordable_turns": "turns paid for",
+    "planned_turns": "turns planned",
 }
-KEPT = ("clients", "epsilon", "noise_multiplier", "affordable_rounds")  # of a table that is too wide
+KEPT = (
+    "clients",
+    "names",
+    "epsilon",
+    "noise_multiplier",
+    "affordable_rounds",
+    "affordable_turns",
+)  # of a table that is too wide
+LONGEST_NAME = 16  # characters of a client's name in a table
+MOST_NAMES = 4  # of a group's clients that are named; --json names all
 
 
 def of_numbers(
@@ -80,6 +91,7 @@ def table(answer: dict[str, Any] | list[dict[str, Any]]) -> Table:
     first = answer[0]
     # of what is asked beside training a terminal has room for the price alone
     names = [name for name in first if name not in CAPTIONED and not name.endswith("_noise_multiplier")]
+    names = [name for name in names if name != "names" or len(answer) > 1]  # one row is everybody
     caption = (
         f"{first['guarantee']}; delta {shown_delta(first['delta'])}; {first['accountant'].upper()}{_of_ledger(first)}"
     )
@@ -98,7 +110,7 @@ def _fitted(answer: list[dict[str, Any]], names: list[str]) -> tuple[list[list[s
 
     Headings become brief where there is no room, then what is the same in all rows goes below.
     """
-    first, heads = answer[0], {name: name.replace("_", " ") for name in names}
+    first, heads = answer[0], {name: name.replace("_", " ") for name in names} | {"names": "who"}
     brief, aside = {name: said for name, said in BRIEF.items() if name in heads}, ""
     while True:
         columns = [[heads[name], *(_span(name, row[name]) for row in answer)] for name in names]
@@ -127,7 +139,21 @@ def _of_ledger(row: dict[str, Any]) -> str:
     return f"; {row['ledger']} holds {runs} of this unit: what they sealed, used or not, {spent}; planned with what is left"
 
 
+def _who(names: Sequence[str]) -> str:
+    """The clients of a group, the first ones by name.
+
+    >>> _who(["a", "b"]), _who(["a", "b", "c", "d", "e", "f"])
+    ('a, b', 'a, b, c and 3 more')
+    """
+    said = [name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…" for name in names]
+    if len(said) <= MOST_NAMES:
+        return ", ".join(said)
+    return f"{', '.join(said[: MOST_NAMES - 1])} and {len(said) - MOST_NAMES + 1} more"
+
+
 def _span(name: str, value: Any) -> str:
+    if name == "names":
+        return _who(value)
     low, high = (_rounded(name, end, 4) for end in (value if isinstance(value, list) else [value, value]))
     return low if low == high else f"{low} to {high}"
 

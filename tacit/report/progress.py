@@ -19,6 +19,8 @@ from tacit.compare.values import size
 from tacit.engine.at_clients import in_words
 from tacit.engine.describing import FILE as STATS_FILE
 from tacit.engine.history import History
+from tacit.engine.per_client import NAME as PER_CLIENT
+from tacit.engine.run_files import read
 from tacit.experiment import Experiment
 from tacit.personal import everybody
 from tacit.privacy.guarantee import seen_by_more, shown, shown_delta, with_others
@@ -41,6 +43,7 @@ class Display:
         self._live: Live | None = None
         self._limits, self._unit = (0.0, 0.0), "record"
         self._rounds, self._metric, self._printed = 0, "accuracy", 0.0
+        self._tested: dict[str, Any] = {}  # the last round with a score
 
     def __enter__(self) -> "Display":
         return self
@@ -104,7 +107,7 @@ class Display:
         return Panel(Group(self._bar, table), expand=False)
 
     def _facts(self, record: dict[str, Any]) -> dict[str, str]:
-        facts = {metrics.words(self._metric): f"{record[self._metric]:.3f}"} if self._metric in record else {}
+        facts = self._score(record)
         if "backdoor_accuracy" in record:
             facts["backdoor"] = f"{record['backdoor_accuracy']:.3f}"
         if "epsilon_tightest" in record:
@@ -122,6 +125,15 @@ class Display:
             names = record["diverged"]
             facts["diverged"] = escape(f"{len(names)} clients, one of them {names[0]}: lower train.learning_rate")
         return facts
+
+    def _score(self, record: dict[str, Any]) -> dict[str, str]:
+        """What the model reached; where this round was not tested, the last one that was, with its number."""
+        if self._metric in record:
+            self._tested = record
+        if not self._tested:
+            return {}
+        of = "" if self._tested is record else f" (round {self._tested['round'] + 1})"
+        return {metrics.words(self._metric): f"{self._tested[self._metric]:.3f}{of}"}
 
 
 def speed(record: dict[str, Any]) -> str:
@@ -224,9 +236,22 @@ def closing(history: History, console: Console) -> None:
             " left of epsilon or delta pays for none. `tacit plan` says which, before a run begins."
         )
     console.print(Text(f"Files: {history.out} ({', '.join(kept)})"))
+    say_clients(history.out, console)
     say_stats(history.out, console)
     if history.ledger and history.ledger.path.parent != history.out:
         console.print(Text(f"Ledger: {history.ledger.path}"))
+
+
+def say_clients(folder: Path, console: Console) -> None:
+    """How the model serves clients apart, where a simulation was asked for it; nothing where it was not."""
+    found = (read(folder).per_client or {}) if (folder / PER_CLIENT).is_file() else {}
+    told = found.get("spread")
+    if told:
+        numbers = ", ".join(
+            f"{key.replace('_', ' ')} {told[key]:.4f}" for key in ("mean", "std", "worst_tenth", "worst")
+        )
+        what = f"{metrics.words(found['metric'])} of {told['clients']} clients, each counted once"
+        console.print(Text(f"By client: {numbers} ({what}). {found['note']}"), soft_wrap=True)
 
 
 def say_stats(folder: Path, console: Console) -> None:
@@ -260,7 +285,7 @@ def promise_lines(promise: dict[str, Any], *, other_runs: int | None) -> list[tu
         ("for every client", f"{bound} at delta = {shown_delta(promise['delta'])}, per {promise['unit']}"),
         ("spent in", _spent_in(promise, other_runs)),
         *([("with other runs", with_others(_others(others), promise["unit"]))] if others else []),
-        ("if one would", promise["relation"]),
+        ("the change", promise["relation"]),
         ("against", promise["adversary"].rstrip(",")),
         ("by", f"{promise['accountant']}, for {promise['sampler']}"),
         ("noise from", promise["randomness"]),

@@ -202,9 +202,12 @@ def test_plan_of_an_experiment_has_a_row_per_budget_group(command):
         command("plan", "digits", "--set", "privacy.epsilon=[1,1,2,2,2]", "--set", "data.clients=5", "--json").stdout
     )
     assert [row["clients"] for row in rows] == [2, 3]
+    assert [row["names"] for row in rows] == [["client-0", "client-1"], ["client-2", "client-3", "client-4"]]
     assert rows[0]["noise_multiplier"][0] > rows[1]["noise_multiplier"][0]
     assert all(row["affordable_rounds"][0] >= row["planned_rounds"] for row in rows)
-    assert "affordable" in command("plan", "digits").stdout
+    shown = command("plan", "digits").stdout
+    assert "paid" in shown
+    assert all(f"client-{index}" in shown for index in range(20))
 
 
 def test_data_shows_a_table_and_draws_a_picture(command, tmp_path):

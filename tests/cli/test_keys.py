@@ -49,6 +49,9 @@ def test_clients_get_signing_keys(command, tmp_path):
 def test_bad_input_is_one_sentence(command, tmp_path):
     (tmp_path / "file").touch()
     assert refused(command("new", "file")) == "file is a file: name the folder that the key files go into."
+    out = refused(command("new", "--out", "k"))
+    assert out.startswith("There is no option --out: the command is `tacit keys new [OPTIONS] FOLDER`"), out
+    assert "--set" not in out
     assert "2048, 3072, 4096" in refused(command("new", "k", "--bits", "1024"))
     assert "Did you mean 'short-exponent'?" in refused(command("new", "k", "--shape", "short"))
     assert not (tmp_path / "k").exists()

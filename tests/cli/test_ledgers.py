@@ -112,14 +112,14 @@ def test_an_answer_without_a_charge_is_told(copy):
     terms = {"event": "something", "epsilon": 1.0, "rounds": 5, "parameters": 3}
     record = {"run": "0" * 32, "experiment": "", "roster": {}, "terms": terms}
     (place / "agreement.json").write_text(json.dumps(record))
-    assert any("round 4 of run 000" in text for text in ledgers.verify(copy, delta=None))
+    assert any("round 5 of run 000" in text for text in ledgers.verify(copy, delta=None))
 
 
 def test_an_answer_whose_agreement_is_gone_counts_as_one_to_be_paid_for(copy):
     place = copy / "runs" / ("0" * 32)
     place.mkdir(parents=True)
     (place / "round-0000004.answer").write_bytes(b"x")
-    assert any("round 4 of run 000" in text for text in ledgers.verify(copy, delta=None))
+    assert any("round 5 of run 000" in text for text in ledgers.verify(copy, delta=None))
 
 
 def test_what_is_no_ledger_is_refused(tmp_path):

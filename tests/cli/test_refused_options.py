@@ -20,6 +20,7 @@ CENTRAL = ("--set", "privacy.kind=central", "--set", "privacy.epsilon=8", "--set
         (("plan", "digits", "--gain", "--picture", "nowhere/gain.svg"), "no folder nowhere"),
         (("plan", "digits", "--gain", "--epsilon", "3"), "--set privacy.epsilon"),
         (("attack", "inversion", "digits", "--with", "records=0"), "with.records >= 1"),
+        (("attack", "inversion", "digits", "--models", "3"), "--models is for attacks that train models of their own"),
     ],
 )
 def test_what_was_typed_is_named_and_nothing_is_written(words, said, tmp_path, monkeypatch):

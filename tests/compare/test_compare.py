@@ -76,6 +76,16 @@ def done(small, tmp_path_factory):
     return out, compare(values, VARY, seeds=3, out=out, jobs=2, display=Watching(kill_one))
 
 
+def test_runs_that_failed_or_were_killed_are_in_the_sum_with_what_they_sealed(done):
+    out, rows = done
+    (sums,) = json.loads((out / "together.json").read_text())
+    assert (sums["runs"], sums["left_out"]) == (12, 0)
+    spent = [run.guarantee["epsilon"]["max"] for row in rows for run in row.ended]
+    assert len(spent) == 5  # of 12: six diverged, one was killed
+    assert sums["epsilon"] > sum(spent)
+    assert sums["delta"] == pytest.approx(12e-5)
+
+
 @pytest.fixture
 def copy(done, tmp_path):
     """A copy of the finished comparison, to be spoilt."""
@@ -161,6 +171,8 @@ def test_finished_runs_are_kept_a_killed_one_goes_on_and_the_grid_may_grow(copy,
     said = json.loads(capsys.readouterr().out)
     assert [(row["runs"], row["ended"]) for row in said] == [(3, 3)] * 2
     assert marks_of(finished) == marks
+    assert "In no sum: 9 runs in runs/ of a grid before this one" in (copy / "table.md").read_text("utf-8")
+    assert {one["outside"] for one in json.loads((copy / "together.json").read_text("utf-8"))} == {9}
     after = killed.read_text().splitlines()
     assert len(after) == 15
     assert after[:2] == before[:2]  # with their seconds: they were not run again
@@ -309,7 +321,9 @@ def test_a_comparison_is_in_the_words_of_its_metric(tmp_path, numbers):
     rows = compare(numbers, {"train.learning_rate": [0.01, 0.1]}, seeds=1, out=out, jobs=1)
     assert [row.metric for row in rows] == ["rmse", "rmse"]
     assert rows[1].score.mean < rows[0].score.mean
-    assert {path.stem for path in out.glob("*.png")} == {"rmse-by-round", "rmse-by-cell", "rmse-by-uplink"}
+    assert {path.stem for path in out.glob("*.png")} == {
+        f"rmse-by-{what}" for what in ("round", "cell", "uplink", "train-learning-rate")
+    }
     assert {"rmse_last_10", "rmse_final"} <= set(table(out / "compare.csv")[0])
     words = (out / "table.md").read_text()
     assert "RMSE (last 2 rounds)" in words

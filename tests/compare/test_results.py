@@ -17,6 +17,7 @@ from tacit import metrics
 from tacit.compare import export as files
 from tacit.compare import figures, plot, table
 from tacit.compare.results import estimate, over_rounds
+from tacit.compare.together import together
 from tacit.errors import BadInput
 
 RULES = {"aggregate.rule": ["mean", "pfa"]}
@@ -77,7 +78,7 @@ def test_one_promise_is_named_once_below_the_table_and_its_epsilon_is_rounded_up
     found = dict(table.columns(rows))
     assert found["epsilon spent per record"] == ["0.500 to 1.000", "1.500 to 3.000"] * 2  # from 0.9999 and 2.9999
     assert "guarantee" not in found
-    assert sum("against the server" in note for note in table.notes(rows)) == 1
+    assert sum(note.startswith("Epsilon:") and "against the server" in note for note in table.notes(rows)) == 1
 
 
 def test_record_and_client_epsilons_share_neither_a_column_nor_an_axis(made, tmp_path):
@@ -265,3 +266,56 @@ def test_one_seed_has_the_interval_over_its_kept_rows_and_without_own_models_the
     plain = made({"aggregate.rule": ["mean"]})
     assert not [name for name, _ in table.columns(plain) if "†" in name]
     assert not [note for note in table.notes(plain) if "†" in note]
+
+
+def test_what_the_runs_cost_together_is_the_sum_over_runs_of_the_client_that_spent_most(made, tmp_path):
+    rows = made({"privacy.epsilon": [1, 3]})
+    (sums,) = together(rows)
+    assert (sums.runs, sums.left_out) == (6, 0)
+    assert sums.epsilon == pytest.approx(3 * 0.9999 + 3 * 2.9999)
+    assert sums.delta == pytest.approx(6e-5)
+    said = table.notes(rows)[-1]
+    assert said.startswith(
+        "Together these 6 runs spend at most epsilon 12.000 at delta 6e-05 per record (add or remove one)"
+    )
+    assert "against the server" in said
+    files.write(tmp_path, rows)
+    (found,) = json.loads((tmp_path / "together.json").read_text())
+    assert found["epsilon"] == sums.epsilon
+
+
+def test_epsilons_of_two_units_are_not_added(made):
+    rows = made({"privacy.epsilon": [1, 3], "data.seed": [0]}, **UNITS)
+    sums = together(rows)
+    assert [(one.unit, round(one.epsilon, 3)) for one in sums] == [("record", 3.0), ("client", 9.0)]
+    assert "more than any one" in table.notes(rows)[-1]
+
+
+def test_an_epsilon_without_bound_makes_a_sum_without_bound(made):
+    row = made({"privacy.epsilon": [1]})[0]
+    endless = {**row.runs[0].guarantee, "epsilon": {"min": 1.0, "median": 1.0, "max": math.inf}}
+    runs = (replace(row.runs[0], summary=row.runs[0].summary | {"guarantee": endless}), *row.runs[1:])
+    (sums,) = together([replace(row, runs=runs)])
+    assert math.isinf(sums.epsilon)
+    assert "epsilon inf" in sums.sentence
+    assert sums.record()["epsilon"] is None
+
+
+def test_runs_that_deal_rows_out_anew_are_not_added_up_per_client_because_they_have_no_client_in_common(made):
+    (sums,) = together(made({"privacy.epsilon": [1, 3]}, unit=lambda number: "client"))
+    assert (sums.runs, sums.ways) == (6, 3)
+    assert sums.epsilon == pytest.approx(0.9999 + 2.9999)  # of the two cells of one seed
+    assert sums.delta == pytest.approx(2e-5)
+    assert "in 3 ways" in sums.sentence
+    assert "if those of one way, and no others, are seen" in sums.sentence
+    varied = made({"data.seed": [0], "data.clients": [4, 5]}, unit=lambda number: "client")
+    assert together(varied)[0].ways == 2
+    (sums,) = together(made({"privacy.epsilon": [1, 3], "data.seed": [0]}, unit=lambda number: "client"))
+    assert (sums.ways, sums.epsilon) == (1, pytest.approx(3 * 0.9999 + 3 * 2.9999))
+    assert sums.sentence.startswith("Together these 6 runs spend")
+
+
+def test_runs_without_privacy_beside_others_are_said_to_be_in_no_sum(made):
+    rows = made({"privacy.kind": ["local", "none"]}, unit=lambda number: "record" if number == 0 else None)
+    assert table.notes(rows)[-1].startswith("In no sum: 3 runs without privacy. Whoever sees one")
+    assert not any("without privacy" in note for note in table.notes(made(RULES)))

@@ -1,15 +1,11 @@
 """The page in headless Chromium: it draws, stays within a phone, is used by keyboard, and runs nothing from a name."""
 
-import json
 import re
 
-import numpy as np
 import pytest
 from report_runs import EVIL, changed
 
 import tacit
-from tacit.attacks import Estimate, Finding, Line, Plot
-from tacit.attacks._strip import strip_of
 from tacit.compare.results import Estimate as Estimated
 from tacit.report.page import write_matrix, write_page
 
@@ -20,16 +16,6 @@ UNNAMED = (
     " || e.textContent.trim())"
 )
 READY = "document.documentElement.dataset.ready === 'yes'"
-
-
-@pytest.fixture(scope="module")
-def several(ended, tmp_path_factory):
-    """A page of two runs with different promises."""
-    home = tmp_path_factory.mktemp("several")
-    tacit.run(changed(privacy={"kind": "none", "epsilon": None}), out=home / "open", page=False)
-    tacit.run(changed(privacy={"epsilon": 3.0}, train={"rounds": 4}), out=home / "three", page=False)
-    write_page([ended, home / "open", home / "three"], home / "report.html")
-    return home / "report.html"
 
 
 def show(browser, page, **options):
@@ -49,6 +35,21 @@ def test_a_page_fits_its_window_and_every_chart_is_drawn(browser, ended, several
         assert not re.search("NaN|Infinity|undefined", drawn)
         assert "undefined" not in browser.value("document.body.innerText")
         assert "[object" not in browser.value("document.body.innerText")
+
+
+def test_a_line_goes_on_over_rounds_that_were_not_tested(browser, tmp_path):
+    for seed in (0, 1):
+        rare = changed(run={"evaluate_every": 2, "seed": seed}, privacy={"kind": "none", "epsilon": None})
+        tacit.run(rare, out=tmp_path / str(seed), page=False)
+    write_page([tmp_path / "0"], tmp_path / "one.html")
+    write_page([tmp_path / "0", tmp_path / "1"], tmp_path / "both.html")
+    for page in ("one.html", "both.html"):
+        show(browser, tmp_path / page)
+        browser.wait("document.querySelectorAll('svg.chart').length >= 3")
+        first = "[...document.querySelectorAll('svg.chart')[0].querySelectorAll('path[stroke]')].map(p => p.getAttribute('d'))"
+        drawn = browser.value(first)
+        assert any(path.count("L") == 2 and path.count("M") == 1 for path in drawn)  # rounds 2, 4 and 6 of 6
+        assert not re.search("NaN|undefined|null", ",".join(drawn))
 
 
 def test_nothing_is_asked_from_a_network(browser, ended):
@@ -115,9 +116,10 @@ def test_the_legend_turns_a_line_off_and_says_so(browser, ended):
     show(browser, ended / "report.html")
     chart = "[...document.querySelectorAll('figure')].find(f => f.querySelector('h3').textContent.startsWith('Loss'))"
     lines = f"{chart}.querySelectorAll('svg.chart > path[fill=none]').length"
-    assert browser.value(lines) == 2
+    names = browser.value(f"[...{chart}.querySelectorAll('.legend button')].map(b => b.textContent.trim())")
+    assert [*names, len(names)] == ["test loss", "train loss (raw)", "a constant answer", browser.value(lines)]
     browser.value(f"{chart}.querySelector('.legend button').click()")
-    assert browser.value(lines) == 1
+    assert browser.value(lines) == 2
     assert browser.value(f"{chart}.querySelector('.legend button').getAttribute('aria-pressed')") == "false"
 
 
@@ -172,27 +174,6 @@ def test_different_promises_have_different_pictures(browser, several, ended, tmp
         names = browser.value(f"[...{figure}.querySelectorAll('[data-series]')].map(e => e.dataset.series)")
         assert names == [["run"], ["three"]][number], unit
     assert "They measure different things" in browser.value("document.body.innerText")
-
-
-@pytest.fixture(scope="module")
-def attacked(tmp_path_factory):
-    """The page of an inversion and of an attack whose words try to become markup."""
-    place = tmp_path_factory.mktemp("attacked")
-    pictures = {"records": np.tile(np.linspace(0, 1, 64), (12, 1)), "ε = ∞": np.zeros((12, 64))}
-    estimates = (Estimate("recovered, of 12", 10.0, 6.2, 11.7, of="ε = ∞"), Estimate("PSNR (dB)", 85.0, of="ε = ∞"))
-    lines = (Line("ε = ∞", (1.0, 2.0), (100.0, 11.0)), Line("chance", (1.0, 2.0), (10.0, 10.0)))
-    plot = Plot("psnr", "Nearness", "records", "PSNR (dB)", lines)
-    strip = strip_of(pictures, (1, 8, 8), low=0.0, high=1.0)
-    found = [Finding("inversion", "digits", "12 records", estimates, (plot,), ("A note.",), strip=strip)]
-    false = (0.0, 0.01, 1.0)
-    roc = Plot(
-        "roc", EVIL[1], EVIL[0], "true", (Line(EVIL[2], false, false), Line("all", false, (0.0, 0.1, 1.0))), log=True
-    )
-    found.append(Finding("evil", EVIL[0], EVIL[1], (Estimate(EVIL[2], 1.0, of=EVIL[3]),), (roc,), (EVIL[1],)))
-    for one in found:
-        (place / f"attack-{one.attack}.json").write_text(json.dumps(one.record()), "utf-8")
-    write_page([place], place / "report.html")
-    return place / "report.html"
 
 
 @pytest.mark.parametrize("width", WIDTHS)

@@ -104,6 +104,12 @@ def test_a_strange_question_is_answered_all_the_same(served, ended, since):
     assert served(ended)(f"/data?since={quote(since)}")[0] == 200
 
 
+@pytest.mark.parametrize("path", ["/data?since=" + "9" * 5000, "http://[bad/"], ids=["digits", "address"])
+def test_a_question_that_cannot_be_read_is_answered_and_leaves_nothing_on_the_terminal(served, ended, capfd, path):
+    assert served(ended)(path)[0] in (200, 400)
+    assert "Traceback" not in capfd.readouterr().err
+
+
 def test_a_folder_that_breaks_while_served_is_said_in_one_sentence(served, ended, tmp_path):
     shutil.copytree(ended, tmp_path / "run")
     ask = served(tmp_path / "run")
@@ -137,6 +143,45 @@ def test_ctrl_c_ends_it_cleanly(ended):
     first, second = done.stdout.splitlines()
     assert "http://127.0.0.1:" in first
     assert (done.returncode, second.strip(), done.stderr) == (0, "Stopped.", "")
+
+
+@pytest.fixture
+def federation(deployed, tmp_path):
+    """A federation's folder whose results are those of a deployment that goes on."""
+    shutil.copytree(deployed, tmp_path / "federation" / "results")
+    (tmp_path / "federation" / "results" / "summary.json").unlink()
+    (tmp_path / "federation" / "federation.toml").write_text("")
+    return tmp_path / "federation"
+
+
+def test_a_federation_is_served_by_its_results_and_one_that_has_not_run_is_refused(served, federation):
+    _, _, body = served(federation)("/data")
+    assert [site["state"] for site in json.loads(body)["sites"]["sites"]][-2:] == ["refused", "out"]
+    shutil.rmtree(federation / "results")
+    with pytest.raises(BadInput, match="has not run yet"):
+        serve([federation], port=0, ready=lambda url: pytest.fail("served"))
+
+
+def test_the_page_follows_the_sites_of_a_federation_in_a_browser(browser, federation):
+    states = "[...document.querySelectorAll('.sites .badge')].map(b => b.innerText.split(' ').slice(1).join(' '))"
+    with Server([federation]) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        try:
+            browser.open(server.url)
+            browser.wait(f"{states}.join() === 'answered,answered,answered,refused,out'")
+            path = federation / "results" / "status.json"
+            status = json.loads(path.read_text())
+            path.write_text(json.dumps(status | {"asked": status["asked"] | {"round": 6, "over": False}}))
+            browser.wait(f"{states}.join() === 'answered,answered,answered,refused,awaited'")
+            path.write_text(json.dumps(status | {"state": "failed", "text": "Round 7 got 0 answers."}))
+            browser.wait("document.querySelector('h1 .badge').textContent === 'stopped'")
+            assert "Round 7 got 0 answers." in browser.value("document.querySelector('#sites .banner').innerText")
+            assert browser.complaints() == []
+        finally:
+            browser.open("about:blank")  # or it goes on asking
+            server.shutdown()
+            thread.join()
 
 
 def test_the_page_follows_a_run_in_a_browser(browser, stopped):

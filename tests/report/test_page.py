@@ -142,6 +142,10 @@ def test_a_long_run_is_thinned_and_keeps_its_last_round(ended, monkeypatch):
     ("file", "content", "sentence"),
     [
         ("summary.json", "{", r"summary\.json is damaged"),
+        ("summary.json", "[" * 100_000, r"summary\.json is damaged"),
+        ("status.json", "{}", r"status\.json is damaged: it lacks"),
+        ("personal.json", "{}", r"personal\.json is damaged: it lacks"),
+        ("per_client.json", "{}", r"per_client\.json is damaged: it lacks"),
         ("summary.json", '{"test_accuracy": "high"}', r"summary\.json is damaged: it lacks"),
         ("rounds.jsonl", '{"round": 0}\n', r"Line 1 of .*rounds\.jsonl is not the record of a round"),
         ("rounds.jsonl", "nonsense\n{}\n", r"Line 1 of .*rounds\.jsonl is damaged"),

@@ -64,10 +64,59 @@ def test_a_given_noise_says_how_many_rounds_it_affords(many):
 def test_client_level_local_dp_is_planned_per_client(many):
     local = {"kind": "local", "unit": "client", "epsilon": 3.0, "noise_multiplier": None}
     (row,) = planned.of_experiment(many(**local, train={"rounds": 10}))
-    assert row["guarantee"].startswith("client level, one client's data against none")
+    assert row["guarantee"].startswith("client level, empty one client")
     assert row["sampling_rate"] == [1.0, 1.0]
 
 
 def test_an_experiment_without_a_promise_has_no_plan(many):
     with pytest.raises(BadInput, match="promises nothing"):
         planned.of_experiment(many(kind="none", noise_multiplier=None))
+
+
+def test_clients_that_take_turns_are_planned_in_turns_and_not_in_rounds(many):
+    (row,) = planned.of_experiment(many(train={"sampler": "cyclic", "rounds": 160}, noise_multiplier=4.0))
+    assert (row["planned_turns"], row["affordable_turns"]) == (2, [2, 2])  # 2,400 clients, 30 at a time: a cycle of 80
+    assert not {"planned_rounds", "affordable_rounds"} & set(row)
+    heads = [str(column.header) for column in plans.table([row]).columns]
+    assert any("turns" in head for head in heads)
+    assert not any("rounds" in head for head in heads)
+
+
+def test_the_clients_of_a_group_are_named_and_of_many_the_first_ones():
+    experiment = tacit.Experiment.load("digits", ("data.clients=8", "privacy.epsilon=[1, 2, 2, 2, 2, 2, 2, 1]"))
+    rows = planned.of_experiment(experiment)
+    assert rows[0]["names"] == ["client-0", "client-7"]
+    (who,) = [column for column in plans.table(rows).columns if column.header == "who"]
+    assert list(who.cells) == ["client-0, client-7", "client-1, client-2, client-3 and 3 more"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        ({"aggregate": {"rule": "trimmed-mean", "beta": "x"}}, "Unknown key 'aggregate.beta'"),
+        ({"aggregate": {"rule": "trimmed-mean", "share": "x"}}, "aggregate.share"),
+        ({"aggregate": {"rule": "nowhere"}}, "aggregate.rule"),
+        ({"model": {"name": "logr", "hidden": 3}}, "Unknown key 'model.hidden'"),
+        ({"task": {"loss": "nowhere"}}, "task.loss"),
+        ({"run": {"writers": ["nowhere"]}}, "run.writers"),
+        ({"attack": {"kind": "nowhere"}}, "attack.kind"),
+    ],
+)
+def test_a_plan_refuses_the_parts_and_options_that_a_run_refuses_in_the_same_words(tmp_path, changed, sentence):
+    wrong = tacit.Experiment(
+        **{"data": {"name": "digits", "clients": 3}, "privacy": {"kind": "local", "epsilon": 1.0}} | changed
+    )
+    with pytest.raises(BadInput) as planned_:
+        planned.of_experiment(wrong)
+    with pytest.raises(BadInput) as run:
+        tacit.run(wrong, out=tmp_path / "run")
+    assert sentence in str(planned_.value)
+    assert str(planned_.value) == str(run.value)
+
+
+def test_a_plan_of_encrypted_sums_checks_the_rule_and_makes_no_keys(monkeypatch):
+    monkeypatch.setattr("tacit.protect.secret_key.generate", lambda *_, **__: 1 / 0)
+    settings = ("train.rounds=2",)
+    assert planned.of_experiment(tacit.Experiment.load("digits-encrypted", settings))
+    with pytest.raises(BadInput, match=r"Unknown key 'aggregate\.beta'"):
+        planned.of_experiment(tacit.Experiment.load("digits-encrypted", (*settings, "aggregate.beta=1")))

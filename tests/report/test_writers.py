@@ -15,6 +15,7 @@ from tacit.engine.exports import csv_text, flat_records
 from tacit.engine.folder import says_same
 from tacit.errors import BadInput
 from tacit.report import writers
+from tacit.report.writers.prometheus import prometheus
 from tacit.report.writers.tensorboard import tag
 
 EPSILON = "epsilon_per_record_loosest"
@@ -52,7 +53,7 @@ def test_tensorboard_has_every_round_once_with_its_epsilon(tmp_path, how):
     found = events(tmp_path / "run")
     for key in ("accuracy", "loss", EPSILON, "seconds_train", "uplink_bytes"):
         scalars = found.Scalars(tag(key))
-        assert [one.step for one in scalars] == [0, 1, 2, 3, 4, 5]
+        assert [one.step for one in scalars] == [1, 2, 3, 4, 5, 6]
         assert [one.value for one in scalars] == pytest.approx([row[key] for row in history.records()], rel=1e-6)
     assert found.Tags()["scalars"].count("epsilon_per_record/loosest") == 1
 
@@ -72,7 +73,7 @@ def test_mlflow_has_one_run_with_every_round_once_and_its_epsilon(tmp_path, how,
     assert found.data.tags["tacit.guarantee"] == history.sentence
     for key in ("accuracy", EPSILON):
         logged = client.get_metric_history(found.info.run_id, key)
-        assert [one.step for one in logged] == [0, 1, 2, 3, 4, 5]
+        assert [one.step for one in logged] == [1, 2, 3, 4, 5, 6]
         assert [one.value for one in logged] == pytest.approx([row[key] for row in history.records()])
 
 
@@ -112,14 +113,26 @@ def test_prometheus_has_the_last_round_and_what_became_of_the_run_in_its_text_fo
     for kind, sample in zip(lines[::2], lines[1::2], strict=True):
         name, labels, value = re.fullmatch(r"(tacit_\w+)\{(.*)\} (\S+)", sample).groups()
         assert kind == f"# TYPE {name} gauge"
-        assert labels == f'run="{name_of(tmp_path / "run")}",experiment="small"'
+        own = f'run="{name_of(tmp_path / "run")}",experiment="small"'
+        assert labels == (own if name != "tacit_guarantee" else f'{own},sentence="{history.sentence}"')
         assert name not in found
         found[name] = float(value)
     last = history.records()[-1]
-    assert found["tacit_round"] == 5
-    assert found["tacit_finished"] == 1
+    assert found["tacit_round"] == 6
+    assert found["tacit_finished"] == found["tacit_guarantee"] == 1
     for key in ("accuracy", EPSILON):
         assert found[f"tacit_{key}"] == pytest.approx(last[key], rel=1e-4)
+
+
+def test_a_name_adds_no_line_to_prometheus_text_and_no_epsilon_is_rounded_down_there(tmp_path):
+    odd = "ls\u2028tacit_epsilon 0\x85tacit_epsilon 0\x0btacit_epsilon 0"
+    writer = prometheus(tmp_path, writers.Facts(run="a", name=odd, settings={}))
+    writer.round({"round": 0, "loss": 0.5, EPSILON: 1.2345642})
+    writer.finish({"metric": "accuracy", "test_accuracy": 0.5, "rounds": 1, "sentence": "none"})
+    lines = (tmp_path / "metrics.prom").read_text("utf-8").split("\n")
+    assert not [line for line in lines if line.startswith("tacit_epsilon ")]
+    (told,) = [line for line in lines if line.startswith(f"tacit_{EPSILON}{{")]
+    assert float(told.rpartition(" ")[2]) >= 1.2345642
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -138,7 +151,7 @@ def test_weights_and_biases_gets_every_round_once_and_stays_offline(tmp_path, ho
     for record in records["history"]:
         values = {item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
         rows[values["_step"]] = values
-    assert sorted(rows) == [0, 1, 2, 3, 4, 5]
+    assert sorted(rows) == [1, 2, 3, 4, 5, 6]
     for key in ("accuracy", EPSILON):
         assert [rows[step][key] for step in sorted(rows)] == pytest.approx([row[key] for row in history.records()])
 

@@ -29,7 +29,9 @@ const percent = (value) => (value === null || value === undefined ? "–" : `${(
 const epsilon = (value) => (value === null || value === undefined ? "–" : value === "inf" ? "∞" : (Math.ceil(value * 1000 - 1e-6) / 1000).toFixed(3));
 // a lower bound is rounded down: nobody is accused of more than was shown
 const least = (value) => (value === null || value === undefined ? "∞" : digits(value === 0 ? 0 : Math.floor(value * 10 ** (2 - Math.floor(Math.log10(value)))) / 10 ** (2 - Math.floor(Math.log10(value))), 3));
-const limitText = (value) => (value === null || value === undefined ? "no limit" : digits(value, 4));
+// five digits, rounded up: what was spent within a limit is never shown as more than the limit
+const upward = (value) => { const unit = 10 ** (Math.floor(Math.log10(value)) - 4); return String(Number((Math.ceil(value / unit - 1e-6) * unit).toPrecision(6))); };
+const limitText = (value) => (value === null || value === undefined ? "no limit" : value < 1e-3 || value >= 1e6 ? digits(value, 5) : upward(value));
 function bytes(value) {
   if (value === null || value === undefined) return "–";
   for (const unit of ["B", "kB", "MB", "GB"]) {
@@ -53,17 +55,18 @@ function section(id, title, ...children) {
 }
 // A table whose rows are made when it is first looked at.
 function table(caption, heads, rows, options) {
-  const body = el("tbody");
-  const made = el("table", {}, el("caption", { class: "visually-hidden", text: caption }),
-    el("thead", {}, el("tr", {}, heads.map((head) => el("th", { scope: "col", class: head.number ? "number" : null, text: head.name })))), body);
+  // on a phone a wide table's rows become cards (.stack): the roles say what the style no longer does
+  const wide = heads.length > 3, role = (name) => (wide ? name : null), body = el("tbody", { role: role("rowgroup") });
+  const made = el("table", { class: wide ? "stack" : null, role: role("table") }, el("caption", { class: "visually-hidden", text: caption }),
+    el("thead", { role: role("rowgroup") }, el("tr", { role: role("row") }, heads.map((head) => el("th", { scope: "col", role: role("columnheader"), class: head.number ? "number" : null, text: head.name })))), body);
   const fill = () => {
     if (body.firstChild) return;
     for (const row of typeof rows === "function" ? rows() : rows)
-      body.append(el("tr", {}, row.map((cell, i) => (i === 0 && !(options && options.plain)
-        ? el("th", { scope: "row", text: cell })
-        : el("td", { class: heads[i].number ? "number" : null, text: cell })))));
+      body.append(el("tr", { role: role("row") }, row.map((cell, i) => (i === 0 && !(options && options.plain)
+        ? el("th", { scope: "row", role: role("rowheader"), text: cell })
+        : el("td", { role: role("cell"), class: heads[i].number ? "number" : null, "data-label": wide ? heads[i].name : null, text: cell })))));
   };
-  const box = el("div", { class: `scroll${options && options.tall ? " tall" : ""}`, tabindex: "0", role: "region", "aria-label": caption }, made);
+  const box = el("div", { class: `scroll${options && options.tall ? " tall" : ""}`, tabindex: "0", role: "region", "aria-label": `${caption}, table` }, made);
   if (options && options.open) { fill(); return box; }
   const details = el("details", {}, el("summary", { text: (options && options.summary) || `${caption}, as a table` }), box);
   details.addEventListener("toggle", fill);

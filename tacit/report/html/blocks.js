@@ -21,10 +21,10 @@ function stagesBlock(entries) {
     el("p", { class: "note", text: "Seconds on this machine over all rounds; clients that train side by side count once." })), bars, legend,
   table("Time by stage", heads, () => known.map((entry) => [entry.label || "this run", ...names.map((n) => seconds(entry.stages[n]))])));
 }
-function guaranteeTable(promise) {
-  return terms([["unit of privacy", promise.unit], ["against", promise.adversary], ["neighbouring data", promise.relation],
+function guaranteeTable(promise, seeded) {
+  return terms([["unit of privacy", promise.unit], ["against", promise.adversary.replace(/,$/, "")], ["the change", promise.relation],
     ["ε spent", promise.epsilon && promise.epsilon.max ? `${epsilon(promise.epsilon.min)} / ${epsilon(promise.epsilon.median)} / ${epsilon(promise.epsilon.max)} (smallest / median / largest over the clients)` : null],
-    ["δ", delta(promise.delta)], ["sampler", promise.sampler], ["accountant", promise.accountant], ["noise drawn from", promise.randomness], ["provided that", promise.assumes],
+    ["δ", delta(promise.delta)], ["sampler", promise.sampler], ["accountant", promise.accountant], ["noise drawn from", seeded ? null : promise.randomness], ["provided that", promise.assumes],
     ...(promise.also || []).map((other) => [`against ${other.adversary}`, `${other.epsilon.max === null ? `no ε per ${other.unit} that means anything` : `ε per ${other.unit} up to ${epsilon(other.epsilon.max)}`} at δ = ${delta(other.delta)}, to ${other.relation} (${other.sampler})`])]);
 }
 function settingsBlock(sections, words) {
@@ -33,11 +33,25 @@ function settingsBlock(sections, words) {
     table("Settings that were set", [{ name: "setting" }, { name: "value" }], rows.filter((row) => row[2] === "set").map((row) => row.slice(0, 2)), { open: true, tall: true }),
     table("Settings left at their defaults", [{ name: "setting" }, { name: "value" }], rows.filter((row) => row[2] !== "set").map((row) => row.slice(0, 2)), { summary: "Settings left at their defaults" }));
 }
+// Rows are what test rows are, columns what they were taken for; the tint is the share of the row, the diagonal is right.
+function confusionBlock(metric) {
+  const caption = "Confusion matrix", total = metric.confusion.map((row) => row.reduce((a, b) => a + b, 0));
+  const cell = (count, i, j) => {
+    const made = el("td", { class: `number${i === j ? " right" : ""}`, text: whole(count) });
+    if (count) made.style.background = `rgba(var(--heat),${(0.04 + 0.4 * count / total[i]).toFixed(3)})`;
+    return made;
+  };
+  return el("div", { class: "card" }, el("h3", { text: "What was taken for what" }), el("p", { class: "note", text: "A row per true class, a column per answer of the final model on the public test rows; framed cells are right. The stronger a cell’s colour, the larger its share of the row." }),
+    el("div", { class: "scroll tall", tabindex: "0", role: "region", "aria-label": `${caption}, table` }, el("table", { class: "confusion" }, el("caption", { class: "visually-hidden", text: caption }),
+      el("thead", {}, el("tr", {}, el("th", { scope: "col", text: "class ↓ taken for →" }), metric.classes.map((name) => el("th", { scope: "col", class: "number", text: name })))),
+      el("tbody", {}, metric.confusion.map((row, i) => el("tr", {}, el("th", { scope: "row", text: metric.classes[i] }), row.map((count, j) => cell(count, i, j))))))));
+}
 function notesBlock(notes) {
   return notes && notes.length ? el("div", { class: "card" }, el("h3", { text: "Notes on the data" }), el("ul", {}, notes.map((note) => el("li", { text: note })))) : null;
 }
 function foot(data) {
-  return el("footer", {}, el("p", { text: "What is marked “from raw data” (train loss, clip fraction, labels × clients, true sizes, what own models give; under central DP also who and how many took part, and bytes) was computed without noise. It exists because this is a simulation, is for the researcher, and is not covered by any ε: do not publish it together with a claim of privacy. Everything else follows from released messages, public settings or the public test set." }),
+  const deployed = "This is a deployment, seen by its server: everything here follows from what sites declared or released, from public settings, or from public test rows. Under central DP who and how many took part, and bytes, stay with the server.";
+  return el("footer", {}, el("p", { text: data.sites ? deployed : "What is marked “from raw data” (train loss, clip fraction, labels × clients, true sizes, what own models give; under central DP also who and how many took part, and bytes) was computed without noise. It exists because this is a simulation, is for the researcher, and is not covered by any ε: do not publish it together with a claim of privacy. Everything else follows from released messages, public settings or the public test set." }),
     el("p", { text: `Made by tacit ${data.tacit}. This file asks for nothing from any network.` }));
 }
 const tile = (name, value, more) => el("li", { class: "tile" }, el("span", { class: "name", text: name }), el("b", { text: value }), more ? el("span", { text: more }) : null);

@@ -14,6 +14,8 @@ function ticks(low, high, count, log) {
   for (let k = Math.ceil(low / step - 1e-9); k * step <= high + step * 1e-9; k++) found.push(Number((k * step).toPrecision(10)));
   return found;
 }
+// of a small picture four, where they have room: of two there is often one
+const tickCount = (wide) => Math.max(Math.min(4, Math.floor(wide / 36)), Math.floor(wide / 90));
 function marker(index, x, y, size, fill) {
   const s = size, shapes = [
     `M${x - s},${y}a${s},${s} 0 1,0 ${2 * s},0a${s},${s} 0 1,0 ${-2 * s},0`,
@@ -55,7 +57,7 @@ function scaleOf(spec, series, width, height, box) {
 function pathOf(s, scale) {
   let path = "", open = false;
   s.y.forEach((v, i) => {
-    if (v === null || v === undefined) { open = false; return; }
+    if (v === null || v === undefined) return; // a round that was not tested: the line goes on to the next that was
     const x = scale.x(s.x[i]).toFixed(1), y = scale.y(v).toFixed(1);
     // a bound between two marks is the later one: up first, then across
     path += !open ? (s.bound ? `M${scale.x(i ? s.x[i - 1] : 1).toFixed(1)},${y}H${x}` : `M${x},${y}`) : s.bound ? `V${y}H${x}` : `L${x},${y}`;
@@ -64,8 +66,8 @@ function pathOf(s, scale) {
   return path;
 }
 function bandOf(s, scale) {
-  const up = s.high.map((v, i) => `${scale.x(s.x[i]).toFixed(1)},${scale.y(v).toFixed(1)}`);
-  const down = s.low.map((v, i) => `${scale.x(s.x[i]).toFixed(1)},${scale.y(v).toFixed(1)}`).reverse();
+  const edge = (list) => list.flatMap((v, i) => (v === null || v === undefined ? [] : [`${scale.x(s.x[i]).toFixed(1)},${scale.y(v).toFixed(1)}`]));
+  const up = edge(s.high), down = edge(s.low).reverse();
   return `M${up.join("L")}L${down.join("L")}z`;
 }
 function valueAt(s, x, points) {

@@ -15,7 +15,7 @@ function start() {
   const show = () => {
     drawn.length = 0;
     document.getElementById("nav").replaceChildren();
-    update = { run: runPage, several: severalPage, attack: attackPage, matrix: matrixPage }[data.kind](data);
+    update = { run: runPage, several: severalPage, attack: attackPage, matrix: matrixPage, search: searchPage, site: sitePage }[data.kind](data);
     shape = shapeOf(data);
   };
   theme();
@@ -35,11 +35,11 @@ function start() {
         if (update && shapeOf(data) === shape) update(data); else { show(); window.scrollTo({ top: place, behavior: "instant" }); }
       }
       failures = 0;
-      document.querySelectorAll(".banner.bad").forEach((node) => node.remove());
+      document.querySelectorAll(".banner.lost").forEach((node) => node.remove());
       if (data.finished) { document.documentElement.dataset.live = "ended"; return; }
     } catch (error) {
       failures += 1;
-      if (failures === 2) document.getElementById("page").prepend(el("p", { class: "banner bad", role: "status", text: "The server of this page does not answer: it was stopped, or the machine sleeps. What stands here is the last it said." }));
+      if (failures === 2) document.getElementById("page").prepend(el("p", { class: "banner bad lost", role: "status", text: "The server of this page does not answer: it was stopped, or the machine sleeps. What stands here is the last it said." }));
     }
     setTimeout(ask, EVERY);
   };

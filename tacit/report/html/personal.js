@@ -1,10 +1,10 @@
 // What every client gets alone, from the common model and from its own: a dumbbell by client, beside its epsilon.
 const HOMES = ["alone", "common", "own"];
 const MOST_BELLS = 60;
-function dumbbells(one) {
-  const shown = one.models.slice(0, MOST_BELLS), values = shown.flat().map(([value]) => value), step = 22, form = fixed(3);
+// `spec`: title, note, names, models (of each: [value, interval] by home), a table.
+function dumbbells(spec) {
+  const shown = spec.models.slice(0, MOST_BELLS), values = shown.flat().map(([value]) => value), step = 22, form = fixed(3), name = (i) => spec.names[i];
   const least = Math.min(...values), most = Math.max(...values), spare = 0.06 * (most - least) || 0.01, low = least - spare, high = most + spare;
-  const name = (i) => `${one.clients[i][0]}, ε ${limitText(one.clients[i][1])}`;
   const said = shown.slice(0, 12).map((models, i) => `${name(i)}: ${HOMES.map((home, k) => `${home} ${form(models[k][0])}`).join(", ")}`).join("; ");
   const plot = el("div", { class: "plot" });
   let width = 0;
@@ -18,8 +18,8 @@ function dumbbells(one) {
         svg("line", { x1: Math.min(...ends), x2: Math.max(...ends), y1: y, y2: y, stroke: "var(--soft)", "stroke-width": 3, opacity: 0.45 }),
         models.map(([value], k) => marker(k, x(value), y, 5, colour(k)))];
     };
-    plot.replaceChildren(svg("svg", { class: "chart", viewBox: `0 0 ${wide} ${tall}`, height: tall, role: "img", "aria-label": `${one.metric} by client. ${said}` },
-      ticks(low, high, Math.max(2, Math.floor((wide - left) / 90))).map((v) => [svg("line", { class: "gridline", x1: x(v), x2: x(v), y1: 4, y2: tall - 22 }),
+    plot.replaceChildren(svg("svg", { class: "chart", viewBox: `0 0 ${wide} ${tall}`, height: tall, role: "img", "aria-label": `${spec.title}. ${said}` },
+      ticks(low, high, tickCount(wide - left)).map((v) => [svg("line", { class: "gridline", x1: x(v), x2: x(v), y1: 4, y2: tall - 22 }),
         svg("text", { x: x(v), y: tall - 6, "text-anchor": "middle", text: digits(v, 3) })]),
       shown.map(bell)));
   }
@@ -27,21 +27,42 @@ function dumbbells(one) {
   drawn.push(draw);
   const legend = el("ul", { class: "legend", "aria-label": "Models" }, HOMES.map((home, k) => el("li", { class: "item" },
     svg("svg", { width: 14, height: 12, "aria-hidden": "true", focusable: "false" }, marker(k, 7, 6, 4, colour(k))), el("span", { text: home }))));
-  const ends = ([value, interval]) => `${form(value)}${interval.length ? ` (${form(interval[0])} to ${form(interval[1])})` : ""}`;
+  return el("figure", { class: "card wide" }, el("figcaption", {}, el("h3", { text: spec.title }),
+    el("p", { class: "note" }, el("span", { class: "raw", text: "from raw data: not covered by ε" }), ` ${spec.note}${spec.models.length > shown.length ? ` The first ${shown.length} of ${spec.models.length} are drawn.` : ""}`)),
+  plot, legend, spec.table);
+}
+const valueEnds = ([value, interval]) => `${fixed(3)(value)}${interval.length ? ` (${fixed(3)(interval[0])} to ${fixed(3)(interval[1])})` : ""}`;
+const gapEnds = ([value, interval]) => `${signed(value)}${interval.length ? ` (${signed(interval[0])} to ${signed(interval[1])})` : ""}`;
+function byClient(one) {
   const heads = [{ name: "client" }, { name: "ε limit", number: true }, { name: "trained on", number: true }, { name: "own rows", number: true }, ...HOMES.map((home) => ({ name: `${home}, 95 % over own rows`, number: true }))];
-  return el("figure", { class: "card wide" }, el("figcaption", {}, el("h3", { text: `${one.metric} at home, client by client` }),
-    el("p", { class: "note" }, el("span", { class: "raw", text: "from raw data: not covered by ε" }), ` On rows that each client kept for this and trained on never, from the tightest ε to the loosest.${one.models.length > shown.length ? ` The first ${shown.length} of ${one.models.length} are drawn.` : ""}`)),
-  plot, legend, table(`${one.metric} at home`, heads, () => one.models.map((models, i) => [one.clients[i][0], limitText(one.clients[i][1]), whole(one.clients[i][2]), whole(one.clients[i][3]), ...models.map(ends)])));
+  return dumbbells({ title: `${one.metric} at home, client by client`, note: "On rows that each client kept for this and trained on never, from the tightest ε to the loosest.",
+    names: one.clients.map(([name, limit]) => `${name}, ε ${limitText(limit)}`), models: one.models,
+    table: table(`${one.metric} at home`, heads, () => one.models.map((models, i) => [one.clients[i][0], limitText(one.clients[i][1]), whole(one.clients[i][2]), whole(one.clients[i][3]), ...models.map(valueEnds)])) });
+}
+// of a comparison: a dumbbell by setting
+function homesBlock(d) {
+  const h = d.homes, over = h.seeds > 2 ? `${d.confidence} % over seeds` : h.seeds === 1 ? "95 % over kept rows" : "none, of two seeds";
+  return dumbbells({ title: `${h.metric} at home, setting by setting`, names: h.names, models: h.models,
+    note: `Mean over clients by rows that each kept and trained on never: alone is what a client makes without the others, common is the model they train together, own is what it makes of that at home, which stays there and has no ε. Ranges: ${over}. Choosing by these numbers is choosing by private rows.`,
+    table: table("Own models by setting", [{ name: "setting" }, ...HOMES.map((home) => ({ name: home, number: true })), { name: "own − alone", number: true }, { name: "own − common", number: true }],
+      h.models.map((models, i) => [h.names[i], ...models.map(valueEnds), ...h.gaps[i].map(gapEnds)]), { open: true, tall: true }) });
+}
+// the same client by client, of one run at a time: another seed may deal the rows out to other clients
+function homesByClient(runs) {
+  const place = el("div", {}), id = fresh("setting"), choose = el("select", { id }, runs.map((run, i) => el("option", { value: String(i), text: run.label })));
+  const show = () => place.replaceChildren(byClient(runs[Number(choose.value)].told));
+  choose.addEventListener("change", show);
+  show();
+  return el("div", { class: "chosen" }, el("p", {}, el("label", { for: id, text: "Client by client, beside each ε, for " }), choose), place);
 }
 function personalBlock(personal) {
-  const known = personal.told.filter((one) => one.models.length), sign = (value) => `${value > 0 ? "+" : ""}${value.toFixed(4)}`;
-  const gap = ([value, ends]) => `${sign(value)}${ends.length ? ` (${sign(ends[0])} to ${sign(ends[1])})` : ""}`;
+  const known = personal.told.filter((one) => one.models.length);
   return [
-    el("p", { class: "note", text: `Each client's own model (${personal.kind}) was made at home from the common one, without noise, in ${seconds(personal.seconds)} for all clients together; alone is what the same client makes of the model as it was before round 0${personal.stay ? `, and ${plural(personal.stay, "client")} kept that, because its own training rows speak for it` : ""}. The common model has its ε. An own model has none: it stays at home and must not be published.` }),
+    el("p", { class: "note", text: personal.during ? `Each client's own model (${personal.kind}) was kept from round to round and is made of what it sent${personal.promised ? ": it has the noise, and the ε, of that" : ", of which nothing is promised: it has no ε and must not be published"}. Alone is what the same client makes at home, without noise, of the model as it was before the first round: it has no ε and must not be published.` : `Each client's own model (${personal.kind}) was made at home from the common one, without noise, in ${seconds(personal.seconds)} for all clients together; alone is what the same client makes of the model as it was before the first round${personal.stay ? `, and ${plural(personal.stay, "client")} kept that, because its own training rows speak for it` : ""}. The common model has its ε. An own model has none: it stays at home and must not be published.` }),
     known.length ? el("div", { class: "card" }, el("h3", { text: "Mean over clients, by their own rows" }), el("p", { class: "note" }, el("span", { class: "raw", text: "from raw data: not covered by ε" })),
       table("Own models", [{ name: "metric" }, ...HOMES.map((name) => ({ name, number: true })), { name: "own − alone, 95 % over rows", number: true }, { name: "own − common, 95 % over rows", number: true }],
-        known.map(({ metric, means }) => [metric, ...means.slice(0, 3).map(([value]) => fixed(4)(value)), ...means.slice(3).map(gap)]), { open: true })) : null,
+        known.map(({ metric, means }) => [metric, ...means.slice(0, 3).map(([value]) => fixed(4)(value)), ...means.slice(3).map(gapEnds)]), { open: true })) : null,
     personal.untold.length ? el("p", { class: "note", text: `The own rows of ${plural(personal.untold.length, "client")} cannot tell (there are none, or all are of one class): ${personal.untold.slice(0, 40).join(", ")}${personal.untold.length > 40 ? ", …" : ""}.` }) : null,
-    el("div", { class: "grid" }, known.map(dumbbells)),
+    el("div", { class: "grid" }, known.map(byClient)),
   ];
 }

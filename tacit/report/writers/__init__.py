@@ -38,15 +38,23 @@ class Facts:
 
 
 class Writer(Protocol):
-    """See the package's text."""
+    """What `run.writers` names: told of every round, and never of data. The package's text says more."""
 
-    def past(self, records: Sequence[dict[str, Any]]) -> None: ...
+    def past(self, records: Sequence[dict[str, Any]]) -> None:
+        """Takes the rounds that a resumed run already has, once, before any other."""
+        ...
 
-    def round(self, record: dict[str, Any]) -> None: ...
+    def round(self, record: dict[str, Any]) -> None:
+        """Takes one round, flat, as in `rounds.csv`."""
+        ...
 
-    def finish(self, summary: dict[str, Any]) -> None: ...
+    def finish(self, summary: dict[str, Any]) -> None:
+        """Takes the summary of a run that has ended."""
+        ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Ends, whatever happened before."""
+        ...
 
 
 @dataclass

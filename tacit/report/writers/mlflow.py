@@ -28,7 +28,7 @@ class mlflow:
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # MLflow's own deprecations
-            from mlflow import MlflowClient
+            from mlflow import MlflowClient  # type: ignore
 
             logging.getLogger("mlflow").setLevel(logging.WARNING)
             uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{(folder / 'mlflow.db').resolve()}"
@@ -39,16 +39,16 @@ class mlflow:
         self._id = known[0].info.run_id if known else self._create(home, facts)
 
     def past(self, records: Sequence[dict[str, Any]]) -> None:
-        logged = {metric.step for metric in self._client.get_metric_history(self._id, "loss")}
+        logged = {metric.step for metric in self._client.get_metric_history(self._id, "seconds")}
         for record in records:
-            if record["round"] not in logged:
+            if record["round"] + 1 not in logged:
                 self.round(record)
 
     def round(self, record: dict[str, Any]) -> None:
-        from mlflow.entities import Metric
+        from mlflow.entities import Metric  # type: ignore
 
         now = int(time.time() * 1000)
-        found = [Metric(key, value, now, record["round"]) for key, value in numbers(record).items()]
+        found = [Metric(key, value, now, record["round"] + 1) for key, value in numbers(record).items()]
         self._client.log_batch(self._id, metrics=found)
 
     def finish(self, summary: dict[str, Any]) -> None:
@@ -62,7 +62,7 @@ class mlflow:
         """Nothing is pending: every round was written when it ended."""
 
     def _create(self, home: str, facts: Facts) -> str:
-        from mlflow.entities import Param
+        from mlflow.entities import Param  # type: ignore
 
         run = self._client.create_run(home, run_name=facts.name, tags={TAG: facts.run}).info.run_id
         params = [Param(key, value[:LONGEST]) for key, value in facts.settings.items()]

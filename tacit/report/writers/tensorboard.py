@@ -46,7 +46,7 @@ class tensorboard:
 
     def _add(self, record: dict[str, Any]) -> None:
         for key, value in numbers(record).items():
-            self._writer.add_scalar(tag(key), value, record["round"])
+            self._writer.add_scalar(tag(key), value, record["round"] + 1)
 
 
 def tag(key: str) -> str:

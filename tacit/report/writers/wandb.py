@@ -36,7 +36,7 @@ class wandb:
             self.round(record)
 
     def round(self, record: dict[str, Any]) -> None:
-        self._run.log(numbers(record), step=record["round"])
+        self._run.log(numbers(record), step=record["round"] + 1)
 
     def finish(self, summary: dict[str, Any]) -> None:
         self._run.summary["guarantee"] = summary["sentence"]

@@ -1,0 +1,143 @@
+"""Paired differences between the cells of a comparison, over the seeds that both have (Student 1908; Holm 1979).
+
+Two runs with the same seed have the same rows, budgets and first weights, as far as what is varied lets them: what they have in
+common cancels in their difference, whose interval is narrower for it than those of the two means. Cells are compared that differ in
+one varied key, each pair once, the later of the grid less the earlier.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+from scipy.special import stdtr, stdtrit
+
+from tacit.compare.results import CONFIDENCE, Row
+
+FEWEST_PAIRS = 2  # below, nothing is known of how differences spread
+ROUNDING = 1e-9  # relative: differences that are closer than this are one number
+HEADINGS = (
+    "cell",
+    "than",
+    "key",
+    "seeds",
+    "difference",
+    "difference_low",
+    "difference_high",
+    "p",
+    "p_holm",
+    "comparisons",
+)
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A cell as far as differences need it: its name, what it varies, and its score by seed."""
+
+    label: str
+    varied: Mapping[str, Any]
+    scores: Mapping[int, float] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What `cell` reaches beyond `than`, over the same seeds.
+
+    `mean` has `interval` on either side (95 %, Student t) and `p`, which is two-sided for a mean of zero; both are None for fewer
+    than two seeds, and where all seeds differ by the very same number, of whose spread nothing is known. `p_holm` is `p` as Holm
+    corrects it for all `comparisons` that were made: that any of those below 0.05 is chance has at most a probability of 5 %.
+    """
+
+    cell: str
+    than: str
+    key: str  # what the two differ in; empty where nothing is varied
+    seeds: tuple[int, ...]
+    mean: float
+    interval: float | None
+    p: float | None
+    p_holm: float | None = None
+    comparisons: int = 1
+
+    def record(self) -> dict[str, Any]:
+        """Plain values: of a difference, its ends and its p-values."""
+        ends = (None, None) if self.interval is None else (self.mean - self.interval, self.mean + self.interval)
+        who = (self.cell, self.than, self.key, len(self.seeds))
+        return dict(zip(HEADINGS, (*who, self.mean, *ends, self.p, self.p_holm, self.comparisons), strict=True))
+
+    def turned(self) -> "Difference":
+        """The same from the other side."""
+        return replace(self, cell=self.than, than=self.cell, mean=-self.mean)
+
+
+def scored(row: Row) -> Scored:
+    """A row's scores by seed, of the runs that ended with one."""
+    return Scored(row.cell.label, row.cell.varied, {run.seed: run.score for run in row.ended})
+
+
+def differences(cells: Sequence[Scored]) -> list[Difference]:
+    """Every pair of cells that differ in one varied key, with Holm's correction over all of them.
+
+    A pair without a seed in common is left out.
+
+    >>> some = {"mean": [0.5, 0.6, 0.7], "pfa": [0.6, 0.71, 0.79]}
+    >>> cells = [Scored(rule, {"aggregate.rule": rule}, dict(enumerate(scores))) for rule, scores in some.items()]
+    >>> [found] = differences(cells)
+    >>> found.cell, found.than, round(found.mean, 3), round(found.interval, 3), round(found.p, 4)
+    ('pfa', 'mean', 0.1, 0.025, 0.0033)
+    """
+    found = []
+    for before, after in combinations(cells, 2):
+        key, seeds = _apart(before.varied, after.varied), _common(before, after)
+        if key is not None and seeds:
+            values = [after.scores[seed] - before.scores[seed] for seed in seeds]
+            found.append(_paired(after.label, before.label, key, seeds, values))
+    corrected = holm([one.p for one in found])
+    return [replace(one, p_holm=p, comparisons=len(found)) for one, p in zip(found, corrected, strict=True)]
+
+
+def holm(values: Sequence[float | None]) -> list[float | None]:
+    """Each p-value as Holm's step-down corrects it; None stays, and still counts as a comparison.
+
+    >>> holm([0.01, None, 0.04, 0.03])
+    [0.04, None, 0.09, 0.09]
+    """
+    known = sorted((p, place) for place, p in enumerate(values) if p is not None)
+    found: list[float | None] = [None] * len(values)
+    largest = 0.0
+    for rank, (p, place) in enumerate(known):
+        largest = max(largest, min(1.0, (len(values) - rank) * p))
+        found[place] = largest
+    return found
+
+
+def _paired(cell: str, than: str, key: str, seeds: tuple[int, ...], values: list[float]) -> Difference:
+    mean, count = math.fsum(values) / len(values), len(values)
+    same = max(values) - min(values) <= ROUNDING * max(map(abs, values))
+    if count < FEWEST_PAIRS or (same and mean):
+        return Difference(cell, than, key, seeds, mean, None, None)
+    if same:  # in every seed there is no difference
+        return Difference(cell, than, key, seeds, 0.0, 0.0, 1.0)
+    error = float(np.std(values, ddof=1)) / math.sqrt(count)
+    interval = float(stdtrit(count - 1, (1 + CONFIDENCE) / 2)) * error
+    return Difference(cell, than, key, seeds, mean, interval, 2 * float(stdtr(count - 1, -abs(mean / error))))
+
+
+def _apart(one: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
+    """The one key that two cells differ in; None where they differ in several.
+
+    An option that one of them does not take is no difference, unless it is the only one.
+    """
+    keys = [key for key in {**one, **other} if one.get(key) != other.get(key)]
+    both = [key for key in keys if one.get(key) is not None and other.get(key) is not None]
+    chosen = both or keys
+    return chosen[0] if len(chosen) == 1 else None if chosen else ""
+
+
+def _common(one: Scored, other: Scored) -> tuple[int, ...]:
+    return tuple(
+        seed
+        for seed in one.scores
+        if seed in other.scores and math.isfinite(one.scores[seed]) and math.isfinite(other.scores[seed])
+    )

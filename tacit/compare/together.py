@@ -1,0 +1,178 @@
+"""What the runs of a comparison cost together, for whoever sees all of them.
+
+Basic composition holds: together they are (sum of epsilon_i, sum of delta_i)-DP (Dwork & Roth 2014, theorem 3.16), of a grid that
+is fixed before anything runs, and of one that grew after a look too, as long as every run that was looked at is in the sum. Runs
+in the folder that are in the grid no more are in none, and that is said. With another seed a
+record may lie with another client; of every run the largest epsilon of any client is taken, which bounds it wherever it lies.
+A client is all its rows, so where rows are dealt out anew there are other clients, and what empties one of them changes many of the
+others: per client, runs are added only where the rows lie in the same hands. Epsilons are added where unit, change of the data and
+adversary are the same, and nowhere else.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tacit.compare import one_ledger
+from tacit.compare.results import Row, Run
+from tacit.data.load import SEED, settings
+from tacit.errors import LedgerError
+from tacit.experiment import Experiment
+from tacit.privacy.guarantee import shown, shown_delta
+from tacit.privacy.ledger.before import read
+from tacit.privacy.ledger.tables import ALL
+
+Promise = tuple[str, str, str]  # unit, relation, adversary
+Cost = tuple[float, float] | None  # epsilon and delta; None where they cannot be read
+LEDGER = "ledger.db"  # in a run's folder
+SEVERAL = "Somebody who sees runs of several of these lines learns more than any one of them says."
+
+
+@dataclass(frozen=True)
+class Together:
+    """The sum over the runs that promise one thing; `left_out` of them cannot be read, and are in no sum.
+
+    `ways` is in how many ways they deal rows out to clients, where a client is what is protected: then epsilon and delta are the
+    largest of the sums over the runs of one way, and nothing is said of whoever sees runs of several. `outside` is how many runs
+    lie in the folder that are in no sum, because they are in the grid no more.
+    """
+
+    unit: str
+    relation: str
+    adversary: str
+    runs: int
+    epsilon: float
+    delta: float
+    left_out: int = 0
+    ways: int = 1
+    outside: int = 0
+
+    @property
+    def sentence(self) -> str:
+        """What they cost, for whom, against whom."""
+        runs, seen = "This run spends" if self.runs == 1 else f"Together these {self.runs} runs spend", "all"
+        if self.ways > 1:
+            runs = (
+                f"These {self.runs} runs deal rows out to clients in {self.ways} ways, and a client of one is none of another:"
+                " nothing adds them up (data.seed keeps rows in the same hands), and the runs of one way together spend"
+            )
+            seen = "those of one way, and no others,"
+        out = (
+            f" {self.left_out} that did not end and left no ledger of their own are not counted."
+            if self.left_out
+            else ""
+        )
+        return (
+            f"{runs} at most epsilon {shown(self.epsilon)} at delta {shown_delta(self.delta)} per {self.unit} ({self.relation}),"
+            f" against {self.adversary}, if {seen} are seen: basic composition, for whoever is in no test rows.{out}"
+        )
+
+    def record(self) -> dict[str, Any]:
+        """For programs; an epsilon without bound is None."""
+        return {**self.__dict__, "epsilon": None if math.isinf(self.epsilon) else self.epsilon}
+
+
+def together(rows: Iterable[Row]) -> list[Together]:
+    """One sum for every promise that the runs make, in the order of the table. Runs that did not end count by what they sealed.
+
+    Guarantee: for each promise, the joint release of its counted runs is (epsilon, delta)-DP for its unit, its relation and its
+    adversary, unless runs were seen that are in no sum (`outside`); per client, of those that have the rows in the same hands.
+    """
+    rows, found = list(rows), dict[Promise, dict[str, list[Cost]]]()
+    known = {_sort(row): _promise(row.guarantee) for row in rows if row.guarantee}
+    for row in rows:
+        one = _promise(row.guarantee) if row.guarantee else known.get(_sort(row))
+        if one is None:
+            continue
+        ways = found.setdefault(one, {})
+        for run, experiment in zip(row.runs, row.cell.experiments, strict=True):
+            way = _hands(experiment) if one[0] == "client" else ""
+            ways.setdefault(way, []).append(_cost(run, unit=one[0]))
+    return [replace(_of_ways(one, list(ways.values())), outside=outside(rows)) for one, ways in found.items()]
+
+
+def outside(rows: Iterable[Row]) -> int:
+    """How many runs lie in the comparison's folder that are in its grid no more: whoever made this one may have seen them."""
+    known = {run.folder for row in rows for run in row.runs}
+    begun = {
+        file.parent for place in {run.parents[1] for run in known} for file in place.glob("*/seed-*/experiment.toml")
+    }
+    return len(begun - known)
+
+
+def unprotected(rows: Iterable[Row]) -> int:
+    """How many runs promise nothing, and so are in no sum."""
+    return sum(len(row.runs) for row in rows if not row.cell.experiments[0].privacy.promises)
+
+
+def uncounted(rows: Iterable[Row]) -> int:
+    """How many runs that charge a ledger are in no sum: nobody of their sort has ended, so that nothing says what they promise."""
+    rows = list(rows)
+    known = {_sort(row) for row in rows if row.guarantee}
+    lost = [row for row in rows if _sort(row) not in known and row.cell.experiments[0].privacy.promises]
+    return sum((run.folder / LEDGER).exists() for row in lost for run in row.runs)
+
+
+def notes(rows: Sequence[Row]) -> list[str]:
+    """The sums as sentences, for below a table."""
+    sums, lost = together(rows), uncounted(rows)
+    said = [*(one.sentence for one in sums), *([SEVERAL] if len(sums) > 1 else [])]
+    said += [f"In no sum: {lost} runs of cells of which none ended; their ledgers are in runs/."] if lost else []
+    others = outside(rows)
+    said += (
+        [
+            f"In no sum: {others} runs in runs/ of a grid before this one. Whoever has seen them, or chose this grid by them, has"
+            " learnt more than any number here says."
+        ]
+        if others
+        else []
+    )
+    bare = unprotected(rows)
+    said += (
+        [f"In no sum: {bare} runs without privacy. Whoever sees one of them is promised nothing by any number here."]
+        if bare
+        else []
+    )
+    return [*said, *one_ledger.sentences([row.cell for row in rows])]
+
+
+def _promise(guarantee: dict[str, Any]) -> Promise:
+    return guarantee["unit"], guarantee["relation"], guarantee["adversary"]
+
+
+def _sort(row: Row) -> str:
+    """What decides what a run promises, and against whom."""
+    experiment = row.cell.experiments[0]
+    privacy, protect = experiment.privacy, experiment.protect
+    return repr(
+        (privacy.kind, privacy.unit_kept, experiment.train.sampler, privacy.colluding, protect.kind, protect.threshold)
+    )
+
+
+def _hands(experiment: Experiment) -> str:
+    """How an experiment's rows come to its clients; where the data names them, no seed is in it."""
+    data = experiment.data
+    said = {key: value for key, value in settings(data).items() if key not in ("path", "test_path", SEED)}
+    return repr((sorted(said.items()), None if data.partition == "natural" else experiment.seeds.data))
+
+
+def _of_ways(promise: Promise, ways: Sequence[Sequence[Cost]]) -> Together:
+    """The largest of the sums over the ways in which rows come to clients."""
+    counted = [[cost for cost in costs if cost is not None] for costs in ways]
+    sums = [[math.fsum(part) for part in zip(*costs, strict=True)] for costs in counted if costs]
+    epsilon, delta = (max(part) for part in zip(*sums, strict=True)) if sums else (0.0, 0.0)
+    runs = sum(map(len, counted))
+    return Together(*promise, runs, epsilon, delta, sum(map(len, ways)) - runs, len(ways))
+
+
+def _cost(run: Run, *, unit: str) -> Cost:
+    """What a run has spent of the client that spent most; of one that did not end, what its ledger sealed for anybody."""
+    if run.guarantee is not None:
+        return float(run.guarantee["epsilon"]["max"]), float(run.guarantee["delta"])
+    ledger = run.folder / LEDGER
+    try:
+        sealed = read(ledger, unit=unit).of(ALL) if ledger.exists() else None
+    except LedgerError:
+        return None
+    return None if sealed is None else (sealed.epsilon, sealed.delta)

@@ -1,0 +1,20 @@
+// The page of a search: its best alone. Nothing of the losers is here, nor how many there were.
+function searchPage(d) {
+  const ends = d.metric.interval, price = (value) => (value === null ? "no bound" : value === "inf" ? "∞" : `ε ≤ ${epsilon(value)}`), per = d.guarantee ? ` per ${d.guarantee.unit}` : "";
+  const spent = d.guarantee && d.guarantee.epsilon.max, before = new Map(d.asked);
+  document.getElementById("page").replaceChildren(...[
+    el("h1", {}, `${d.name} `, el("span", { class: "badge ok", text: "best of a search" })), el("p", { class: "lead", text: `${d.folder} · the best of ${plural(d.candidates, "candidate")}, chosen by ${d.metric.name} on ${d.by}` }),
+    seededBanner(d.seeded), el("ul", { class: "tiles", "aria-label": "Final numbers" },
+      tile(`Best ${d.metric.name}`, fixed(4)(d.metric.value), ends ? `95 %, on ${d.by}: ${fixed(3)(ends[0])} to ${fixed(3)(ends[1])}; chosen by it, so a little too high` : "of the best"),
+      d.guarantee ? tile(`ε of the whole search${per}`, spent ? `≤ ${epsilon(spent)}` : "–", `δ = ${delta(d.guarantee.delta)}`) : tile("Privacy", "none", "nothing is promised"),
+      tile("Candidates", whole(d.candidates), d.charged === "best" ? `runs: ${d.runs}; how many there were stays secret` : `runs: ${d.runs}, all of them seen`)),
+    section("guarantee", "Guarantee", el("div", { class: `card promise${d.guarantee ? "" : " none"}` }, el("p", { text: d.sentence }), d.guarantee ? guaranteeTable(d.guarantee, d.seeded) : null)),
+    section("search", "The search", el("div", { class: "card" }, el("h3", { text: "What was chosen" }),
+      table("Settings that were searched", [{ name: "setting" }, { name: "best" }, { name: "among" }], d.chosen.map(([key, value]) => [key, value, before.get(key) || "–"]), { open: true, tall: true })),
+    d.guarantee ? el("div", { class: "card" }, el("h3", { text: "What it costs" }), el("p", { class: "note", text: d.charged === "best" ? "Paid for before the first run. Publish the best with this ε, and nothing else of the search." : "Paid for before the first run: all runs may be seen." }),
+      terms([[`one run${per}`, price(d.prices.epsilon_of_one_run)], [`the best alone${per}`, `${price(d.prices.epsilon_of_the_best)}${d.charged === "best" ? " (charged)" : ""}`], [`all runs seen${per}`, `${price(d.prices.epsilon_composed)}${d.charged === "best" ? "" : " (charged)"}`]])) : null),
+    section("learning", "Learning", measuredBlocks(d.metric)),
+    section("settings", "Settings", settingsBlock(d.settings, "Everything the best run was told, resolved. Its experiment.toml is in best/.")),
+    el("footer", {}, el("p", { text: `This page is made of what a search releases, and of public settings. Made by tacit ${d.tacit}. This file asks for nothing from any network.` })),
+  ].filter(Boolean));
+}

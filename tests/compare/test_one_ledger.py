@@ -1,0 +1,80 @@
+"""Comparisons whose runs share a ledger."""
+
+import pytest
+import ready
+
+from tacit.compare.cells import expand
+from tacit.compare.one_ledger import refuse_unpaid, sentences
+from tacit.errors import BadInput, BudgetExhausted
+from tacit.privacy.ledger.before import read
+from tacit.privacy.ledger.tables import ALL
+from tacit.simulation.compare import compare, with_ledger
+
+NOISED = {
+    "name": "small",
+    "data": {"clients": 3, "examples_per_client": 40, "seed": 1},
+    "train": {"rounds": 2, "local_steps": 2, "sampling_rate": 0.5},
+    "privacy": {"kind": "local", "epsilon": 60, "noise_multiplier": 2.0},
+}
+RULES = {"aggregate.rule": ["mean", "weighted"]}
+
+
+def cells(tmp_path, *, seeds=2, **privacy):
+    values = NOISED | {"privacy": NOISED["privacy"] | privacy}
+    return expand(with_ledger(values, RULES, seeds=seeds, ledger=tmp_path / "one.db"), RULES, seeds=seeds)
+
+
+def test_all_runs_are_charged_to_the_one_ledger_and_within_the_clients_budgets(tmp_path):
+    ledger = tmp_path / "one.db"
+    with ready.workers():
+        rows = compare(NOISED, RULES, seeds=2, out=tmp_path / "out", jobs=2, ledger=ledger)
+    assert [len(row.ended) for row in rows] == [2, 2]
+    before = read(ledger, unit="record")
+    assert before.runs == 4
+    used = sum((run.guarantee or {})["epsilon"]["max"] for row in rows for run in row.runs)
+    assert used < before.of(ALL).epsilon <= 60
+    assert before.of(ALL).delta == pytest.approx(1e-5)
+    assert not list((tmp_path / "out").rglob("ledger.db"))
+    said = (tmp_path / "out" / "table.md").read_text()
+    assert f"The ledger {ledger} has 4 runs" in said
+    assert "Together these 4 runs spend at most epsilon" in said
+
+
+def test_a_grid_that_cannot_be_paid_for_as_a_whole_is_refused_before_anything_runs(tmp_path):
+    one = expand(with_ledger(NOISED, {}, seeds=1, ledger=tmp_path / "one.db"), {}, seeds=1)
+    refuse_unpaid(one, begun=False)
+    tight = NOISED | {"privacy": NOISED["privacy"] | {"epsilon": 12}}
+    with pytest.raises(BudgetExhausted, match=r"rounds\. Raise privacy\.epsilon .* Nothing was run\.$"):
+        compare(tight, RULES, seeds=2, out=tmp_path / "out", ledger=tmp_path / "one.db")
+    with pytest.raises(BudgetExhausted, match="delta 0 are left"):
+        refuse_unpaid(cells(tmp_path, delta_share=0.5, epsilon=1000), begun=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_noise_that_follows_from_epsilon_is_refused_where_a_ledger_is_shared(tmp_path):
+    with pytest.raises(BadInput, match=r"takes all that a shared ledger has left.*privacy\.noise_multiplier"):
+        refuse_unpaid(cells(tmp_path, noise_multiplier=None), begun=False)
+
+
+def test_seeds_that_deal_the_rows_out_anew_are_refused_where_a_ledger_is_shared(tmp_path):
+    values = NOISED | {"data": {"clients": 3, "examples_per_client": 40}}
+    grid = expand(with_ledger(values, RULES, seeds=2, ledger=tmp_path / "one.db"), RULES, seeds=2)
+    with pytest.raises(BadInput, match=r"same rows in the same hands.*set data\.seed"):
+        refuse_unpaid(grid, begun=False)
+
+
+def test_without_a_shared_ledger_nothing_is_looked_at():
+    refuse_unpaid(expand(NOISED, RULES, seeds=2), begun=False)
+
+
+def test_what_a_shared_ledger_holds_is_said_for_every_unit_that_runs_are_charged_in(tmp_path):
+    ledger = tmp_path / "one.db"
+    values = NOISED | {"train": {"rounds": 1}}
+    vary = {"privacy.kind": ["local", "central"], "privacy.unit": ["record"]}
+    with ready.workers():
+        rows = compare(values, vary, seeds=1, out=tmp_path / "out", jobs=2, ledger=ledger)
+    said = sentences([row.cell for row in rows])
+    for unit, one in zip(("record", "client"), said, strict=True):
+        assert f"per {unit} sealed" in one
+        assert "epsilon 0.000" not in one
+        assert "has 1 runs" in one
