@@ -1,7 +1,7 @@
 """Asking several sites at once: send, wait, ask the silent ones again, keep the first answer of each."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,7 @@ from tacit.algorithms import printable
 from tacit.errors import BadInput
 from tacit.federation.flower.messages import UNPAID, question, read
 
+AWAY = "is not connected"
 POLL_SECONDS = 0.2
 AGAIN_SECONDS = 20.0  # for short questions; one that was lost with a killed node is not missed for long
 ASK_SECONDS = 30.0  # for a round's questions, which are long
@@ -59,7 +60,14 @@ class Heard:
 
 
 def gather(
-    grid: Grid, asks: Asks, body: bytes, *, seconds: float, enough: int | None = None, again: float | None = None
+    grid: Grid,
+    asks: Asks,
+    body: bytes,
+    *,
+    seconds: float,
+    enough: int | None = None,
+    again: float | None = None,
+    tell: Callable[[Heard], None] = lambda heard: None,
 ) -> Heard:
     """Asks every node its own question and waits until all have answered, or `enough` of them, or the time is over.
 
@@ -67,7 +75,7 @@ def gather(
     was gone and is back, else after `again` seconds, and then after twice as long every time.
 
     Guarantee: it returns soon after `seconds` at the latest, and has looked for answers at least once. The first answer or
-    refusal of a node counts.
+    refusal of a node counts. `tell` is shown what has come after every look that leaves somebody to wait for.
 
     Assumes: asking a node twice gets the same answer. Who trains anew for each question is asked with `again` not below
     `seconds`.
@@ -80,7 +88,17 @@ def gather(
         _collect(grid, ids, heard)  # at least one look, however long the sending took
         if not heard.open(asks) or len(heard.answers) >= (enough or len(asks)) or time.monotonic() >= ends:
             return heard
+        tell(heard)
         time.sleep(POLL_SECONDS)
+
+
+def unanswered(lost: str, seconds: float) -> str:
+    """Why a site is missing that was waited for to the end: first that, then what Flower says of its message.
+
+    >>> unanswered("", 25.0), unanswered("Error: Message Unavailable", 25.0)
+    ('did not answer in 25 s', 'did not answer in 25 s (Error: Message Unavailable)')
+    """
+    return f"did not answer in {seconds:g} s" + (f" ({lost})" if lost else "")
 
 
 class Turns:

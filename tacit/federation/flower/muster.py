@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -81,8 +81,12 @@ def _folder(chosen: Any, name: str) -> Path:
     return Path(home) / name
 
 
-def muster(grid: Grid, experiment: Experiment, call: Call) -> tuple[dict[str, int], dict[str, dict[str, Any]]]:
+def muster(
+    grid: Grid, experiment: Experiment, call: Call, *, tell: Callable[[list[str]], None] = lambda missing: None
+) -> tuple[dict[str, int], dict[str, dict[str, Any]]]:
     """Greets every node until the expected sites are here. Returns their nodes and what they declared, by name.
+
+    `tell` is told who is still missing whenever somebody has spoken.
 
     Guarantee: every site is one of `call.sites`, has one node, runs this version of Tacit, and calls itself what its key was
     registered as, where it was given a name; what it declared is well-formed (`declaration`), not necessarily true. A run that
@@ -115,6 +119,7 @@ def muster(grid: Grid, experiment: Experiment, call: Call) -> tuple[dict[str, in
             _welcome(declared, node, nodes, facts, call.sites)
             refuse_other_name(known.get(node), declared["site"])
         refusals |= heard.refusals
+        tell([name for name in call.sites if name not in nodes])
     missing = [name for name in call.sites if name not in nodes]
     if missing and (not call.resume or len(nodes) < experiment.train.min_clients):
         why = "".join(f" A site refused: {text}" for text in refusals.values())

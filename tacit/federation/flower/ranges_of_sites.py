@@ -1,4 +1,4 @@
-"""Private ranges in a deployment: asked of the sites before round 0, kept by the server, and sent back to every site."""
+"""Private ranges in a deployment: asked of the sites before the first round, kept by the server, and sent back to every site."""
 
 import json
 from dataclasses import dataclass, replace

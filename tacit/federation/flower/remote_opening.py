@@ -80,11 +80,11 @@ class AtSite:
         node = trainer.nodes.get(list(trainer.names).index(who))
         again = "bring it back, then go on with --resume"
         if node is None:
-            raise TacitError(f"Round {context.round} is opened by {who}, which is not connected: {again}.")
+            raise TacitError(f"Round {context.round + 1} is opened by {who}, which is not connected: {again}.")
         heard = gather(trainer.grid, {node: asked.ask}, asked.body, seconds=trainer.seconds)
         if node not in heard.answers:
             why = heard.refusals.get(node) or heard.lost.get(node) or f"no answer in {trainer.seconds:g} s"
-            raise TacitError(f"Round {context.round} could not be opened by {who} ({why}): {again}.")
+            raise TacitError(f"Round {context.round + 1} could not be opened by {who} ({why}): {again}.")
         raw = heard.answers[node][1]
         try:
             numbers = numbers_from_bytes(context.public, raw, count=sum(context.chunk_sizes))
@@ -151,7 +151,7 @@ class AtHolders:
         why = "; ".join(
             f"{name}: {reasons.get(name) or (silent if name in here else 'is not connected')}" for name in missing
         )
-        text = f"Round {round} is opened by {t} of {len(trainer.names)} sites, and {len(good)} gave their part"
+        text = f"Round {round + 1} is opened by {t} of {len(trainer.names)} sites, and {len(good)} gave their part"
         return f"{text} ({why}): bring them back, then go on with --resume."
 
 

@@ -1,10 +1,9 @@
 """The ServerApp: who is here, what is agreed, then the same loop as the simulator with the sites as its trainer."""
 
 import json
-import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,7 @@ from tacit.federation.flower.parent import GRACE_SECONDS, end_with_parent
 from tacit.federation.flower.pulls import bound_pulls
 from tacit.federation.flower.ranges_of_sites import asked_of_sites, known, learn, with_ranges
 from tacit.federation.flower.remote_opening import Sites
+from tacit.federation.flower.standing import Status
 from tacit.federation.flower.trainer import OverGrid
 from tacit.federation.site.agreement import Terms, terms_of
 from tacit.federation.site.final_model import sent
@@ -41,11 +41,12 @@ from tacit.federation.site.ranged import record_of
 from tacit.federation.site.roster import Roster
 from tacit.federation.site.sealed import seals_of
 from tacit.privacy.ledger.ledger import Ledger
+from tacit.report.meanwhile import Pages, page_meanwhile
 from tacit.types import State
 
 KEEP_SECONDS = 60.0  # for the sites to keep the model at the end
 LEAVE_SECONDS = 3 * GRACE_SECONDS
-STATUS, SITES = "status.json", "sites.json"
+SITES = "sites.json"
 
 
 def server_app(experiment: Path | Experiment) -> ServerApp:
@@ -64,24 +65,14 @@ def server_app(experiment: Path | Experiment) -> ServerApp:
             call = call_of(context.run_config)
             bound_pulls(call.round_seconds)
             chosen = experiment if isinstance(experiment, Experiment) else Experiment.load(experiment)
-            ending(serve(grid, chosen, call, observer(chosen)))
+            with page_meanwhile(call.out, observer(chosen), opened=False) as observe:
+                history = serve(grid, chosen, call, observe)
+            ending(history)
         except TacitError as error:
             print(f"The run stopped: {in_flowers_words(error)}", flush=True)
             raise
 
     return app
-
-
-@dataclass(frozen=True)
-class Status:
-    """What a server says of itself in status.json: `began` tells its word from that of one before it, on its way out."""
-
-    began: float
-
-    def write(self, folder: Folder, state: str, text: str) -> None:
-        """Replaces status.json: the state (waiting, running, finished, failed), words about it, and the process."""
-        record = {"state": state, "text": text, "pid": os.getpid(), "began": self.began, "time": time.time()}
-        write_file(folder.path / STATUS, json.dumps(record).encode())
 
 
 def serve(grid: Grid, experiment: Experiment, call: Call, observe: Observer | None = None) -> History:
@@ -98,10 +89,11 @@ def serve(grid: Grid, experiment: Experiment, call: Call, observe: Observer | No
     """
     refuse_undeployable(experiment)
     refuse_unpinned(experiment)
-    status = Status(time.time())
+    status = Status(time.time(), call.sites)
     folder = _open(experiment, call)
     try:
-        status.write(folder, "waiting", f"for {', '.join(call.sites)}")
+        status.wait(folder, call.sites)
+        Pages(folder.path).begin()
         history = _serve(grid, experiment, call, folder, status, observe or (lambda record: None))
         status.write(folder, "finished", history.summary["stopped"])
         return history
@@ -132,7 +124,7 @@ def _serve(
     rows = public_rows(experiment)
     judged_by(experiment, rows)  # a metric or a column that cannot be asked for is refused before anybody is greeted
     columns_asked(experiment, rows)
-    nodes, facts = muster(grid, experiment, call)
+    nodes, facts = muster(grid, experiment, call, tell=partial(status.wait, folder))
     roster = _roster(experiment, call.sites, facts, folder)
     population = roster.population(shape(rows))
     text, sites = experiment.toml(), Sites()
@@ -168,6 +160,7 @@ def _serve(
         note_clients(parts, ledger, folder, simulated=False)
     patience, odd = call.round_seconds, partial(oddity, parts)
     trainer = OverGrid(grid, folder, here, roster.names, terms, patience, least, door, odd)
+    trainer.status = None if parts.plan.together else status  # who takes part is a secret of central DP
     sites.trainer = trainer
     status.write(folder, "running", f"{len(here)} of {len(roster.names)} sites are here")
     describe(parts, ledger, folder, asking=AtSites(grid, trainer.nodes, patience))

@@ -100,7 +100,7 @@ def _round(grid: Grid, received: bytes, round: int, cohort: list[int]) -> list[R
     lost = heard.refusals | heard.lost
     if lost or len(heard.answers) < len(asks):
         raise TacitError(
-            f"A worker of Flower's simulation failed in round {round}: {next(iter(lost.values()), 'no answer')}"
+            f"A worker of Flower's simulation failed in round {round + 1}: {next(iter(lost.values()), 'no answer')}"
         )
     replies: dict[int, Reply] = {}
     for node, (head, body) in heard.answers.items():

@@ -8,6 +8,7 @@ back or cannot be done without.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 from flwr.serverapp import Grid
@@ -18,12 +19,12 @@ from tacit.engine.wire import pack, unpack
 from tacit.errors import BadInput, BudgetExhausted, TacitError
 from tacit.federation.flower import open_question
 from tacit.federation.flower.door import Door
-from tacit.federation.flower.gather import Heard, gather
+from tacit.federation.flower.gather import AWAY, Heard, gather, unanswered
+from tacit.federation.flower.standing import Status
 from tacit.federation.site.agreement import Terms
 from tacit.types import Message
 
 ASKED = "asked.bin"
-AWAY = "is not connected"
 NOBODY = -1  # no node has this number
 MOST_EPSILON = 1e9  # more is no budget; and a whole number of a thousand digits is no float
 
@@ -57,12 +58,15 @@ class OverGrid:
     absent: dict[str, str] = field(default_factory=dict)  # of the last round, with the reason
     unpaid: set[int] = field(default_factory=set)  # whose own ledger does not pay any more
     left: set[int] = field(default_factory=set)  # who is not connected, and was not there in the last round
+    status: Status | None = None  # is told who has answered, where that is no secret
 
     def __call__(self, received: bytes, round: int, cohort: Sequence[int]) -> Iterator[Reply]:
         body = open_question.find(self.folder, ASKED, round) or open_question.keep(self.folder, ASKED, round, received)
         asks = {self.nodes[index]: self._ask(round, index) for index in cohort if index in self.nodes}
-        heard = gather(self.grid, asks, body, seconds=self.seconds)
+        tell = partial(self._tell, round, cohort)
+        heard = gather(self.grid, asks, body, seconds=self.seconds, tell=tell)
         self._refuse_odd(heard, unpack(body), cohort, round)
+        tell(heard, over=True)
         missing = {self.names[index]: self._why(index, heard) for index in cohort if not self._came(index, heard)}
         self.unpaid |= {index for index in cohort if self.nodes.get(index) in heard.unpaid}
         self.absent = {self.names[index]: AWAY for index in sorted(self.left)} | missing
@@ -88,6 +92,12 @@ class OverGrid:
         self.left = gone | (set(range(len(self.names))) - set(self.nodes))
         return self.left
 
+    def _tell(self, round: int, cohort: Sequence[int], heard: Heard, *, over: bool = False) -> None:
+        if self.status is not None:
+            self.status.spent = self.spent
+            nodes = {self.names[index]: self.nodes.get(index) for index in sorted({*cohort, *self.left})}
+            self.status.hear(self.folder, round, nodes, heard, seconds=self.seconds if over else None)
+
     def _refuse_odd(self, heard: Heard, received: Message, cohort: Sequence[int], round: int) -> None:
         """Who answers what no honest site could is left out, by name, like one that refused."""
         for index in cohort:
@@ -107,8 +117,7 @@ class OverGrid:
         node = self.nodes.get(index)
         if node is None:
             return AWAY
-        known = heard.refusals.get(node) or heard.lost.get(node)
-        return known or f"did not answer in {self.seconds:g} s"
+        return heard.refusals.get(node) or unanswered(heard.lost.get(node, ""), self.seconds)
 
     def _refuse_too_few(self, round: int, cohort: Sequence[int], heard: Heard, missing: dict[str, str]) -> None:
         came, needed = len(cohort) - len(missing), min(self.min_clients, len(cohort))
@@ -116,9 +125,9 @@ class OverGrid:
             return
         why = "; ".join(f"{name}: {text}" for name, text in missing.items())
         if len(heard.unpaid) == len(missing):
-            raise BudgetExhausted(f"Round {round} cannot be paid for: {why}")
+            raise BudgetExhausted(f"Round {round + 1} cannot be paid for: {why}")
         raise TacitError(
-            f"Round {round} got {came} answers and needs {needed} ({why}): bring the sites back, "
+            f"Round {round + 1} got {came} answers and needs {needed} ({why}): bring the sites back, "
             "then go on with --resume."
         )
 

@@ -11,19 +11,21 @@ from tacit.data.load import source
 from tacit.data.sources.csv import csv
 from tacit.engine.at_clients import judged_by
 from tacit.engine.describing import columns_asked
-from tacit.errors import BadInput
+from tacit.errors import BadInput, BudgetExhausted
 from tacit.experiment import Experiment
 from tacit.experiment.asking import shares
 from tacit.experiment.combinations import refuse_passed
 from tacit.federation.operate.certificates import make_authority, make_node_key, make_server
-from tacit.federation.operate.layout import Federation, app_digest
+from tacit.federation.operate.layout import Federation, app_digest, refuse_host
 from tacit.federation.operate.private import close, closed
 from tacit.federation.operate.processes import free_port
 from tacit.federation.operate.readme import readme
+from tacit.federation.operate.services import write_services
 from tacit.federation.site.key_files import make_keys
 from tacit.federation.site.layout import SETTINGS
 from tacit.federation.site.make import make_site
 from tacit.federation.site.own_rows import OWN_FILES, public_rows, refuse_undeployable, refuse_unpinned
+from tacit.federation.site.schedule import refuse_unpaid
 from tacit.privacy.distributed.kind import refuse_threshold
 from tacit.protect.threshold import fewest_shares
 from tacit.random import seeded
@@ -72,7 +74,7 @@ app = client_app()
 
 
 def init(folder: Path, *, sites: str, experiment: Experiment, host: str, port: int, trial: bool = False) -> Federation:
-    """Makes a federation's folder: certificates, a folder for every site, the Flower app, and a README with the commands to type.
+    """Makes a federation's folder: certificates, a folder for every site, the Flower app, units and container files, and a README.
 
     Guarantee: all of it is readable by its owner only. Every site's budget file begins with the epsilon that the experiment
     gives it, and accepts this experiment alone. `host` and `port` are where sites reach the server. With `trial` seeded noise
@@ -81,12 +83,15 @@ def init(folder: Path, *, sites: str, experiment: Experiment, host: str, port: i
     Assumes: whoever runs it is trusted with all keys: it makes the authority's, the nodes' and, for encrypted sums, the clients'.
 
     Raises: BadInput where the folder is not empty, where the sites cannot be named, and for an experiment that cannot be
-    deployed; BadData for public test rows that cannot be read. The experiment is judged before anything is written.
+    deployed; BudgetExhausted for a schedule that a site's budget does not pay for; BadData for public test rows that cannot be
+    read. The experiment is judged before anything is written.
     """
     if folder.exists() and any(folder.iterdir()):
         raise BadInput(f"{folder} is not empty: choose another folder, or remove it together with its ledgers.")
+    refuse_host(host)
     experiment = deployable(experiment, sites, trial=trial)
     limits = site_budgets(experiment, sites)
+    _refuse_unpaid(experiment, limits)
     server = folder / "server"
     with closed():
         server.mkdir(parents=True)
@@ -102,6 +107,7 @@ def init(folder: Path, *, sites: str, experiment: Experiment, host: str, port: i
     federation = replace(federation, digest=app_digest(federation.app))
     federation.write()
     federation.write_flower()
+    write_services(federation)
     (folder / "README.md").write_text(readme(federation, experiment), "utf-8")
     close(folder)
     return federation
@@ -173,8 +179,17 @@ def site_budgets(experiment: Experiment, sites: str) -> dict[str, float]:
     if sites.isdecimal() or len(set(names)) < len(names) or not all(_plain(name) for name in names):
         raise BadInput("Every site has its own rows here: name them, each once, as in --sites north,coast,valley.")
     spec = experiment.privacy.epsilon if experiment.privacy.epsilon is not None else float("inf")
-    rng = seeded(experiment.run.seed)("budgets").generator()
+    rng = seeded(experiment.seeds.epsilon)("budgets").generator()
     return dict(zip(names, budgets(spec, clients=len(names), rng=rng, names=names).tolist(), strict=True))
+
+
+def _refuse_unpaid(experiment: Experiment, limits: dict[str, float]) -> None:
+    """Refuses what sites would refuse when they are asked to agree. Raises BudgetExhausted by a site's name."""
+    for name in limits:
+        try:
+            refuse_unpaid(experiment, limits, delta=experiment.privacy.delta, site=name)
+        except BudgetExhausted as error:
+            raise BudgetExhausted(f"{name}: {error}") from error
 
 
 def _plain(name: str) -> bool:

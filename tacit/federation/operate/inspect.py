@@ -2,22 +2,25 @@
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import tacit
 from tacit.engine.folder import refuse_taken
 from tacit.engine.run_files import read
-from tacit.errors import BadInput, TacitError
+from tacit.errors import BadInput, BudgetExhausted, RunExists, TacitError
 from tacit.experiment import Experiment
 from tacit.federation.operate.certificates import signed_by
 from tacit.federation.operate.finding import Finding
 from tacit.federation.operate.inspect_keys import own_keys, who_opens
 from tacit.federation.operate.inspect_site import control_findings, lasting, proposal, server_findings, site_findings
 from tacit.federation.operate.layout import Federation, app_digest, open_federation
+from tacit.federation.operate.left import Short, short_sites
 from tacit.federation.operate.processes import reach, taken
 from tacit.federation.site.layout import SETTINGS
+from tacit.federation.site.limits import read_limits
 
 
 def findings(folder: Path) -> Iterator[Finding]:
@@ -42,12 +45,16 @@ def findings(folder: Path) -> Iterator[Finding]:
     yield from _app(federation)
     yield from _keys(federation)
     yield from who_opens(federation, _experiment(federation))
+    epsilons = _epsilons(federation)
     for name in federation.sites:
         if federation.site(name).exists():
-            yield from site_findings(federation.site(name), experiment=_experiment(federation))
+            yield from site_findings(federation.site(name), experiment=_experiment(federation), epsilons=epsilons)
         else:
             yield Finding(f"{name}: its folder is not here; its own people run `tacit deploy check` on it")
-    yield from _results(federation)
+    short = short_sites(federation, _experiment(federation))
+    for one in short:  # with a run in results/ that is as it should be: it was paid for
+        yield Finding(one.text, wrong=not _holds_run(federation), note=True)
+    yield from _results(federation, short)
     yield from _port(federation)
 
 
@@ -63,9 +70,16 @@ def refuse_wrong(federation: Federation, *, resume: bool, force: bool) -> None:
     """Refuses to start a trial where anything is wrong with the federation, before any process is started.
 
     Raises: BadInput with the first thing that is wrong, or where its server is running already or a site's folder is not here;
-    RunExists where a run stands in results/ and neither `resume` nor `force` is given.
+    BudgetExhausted with every site that has nothing left for another run; RunExists where a run stands in results/ and neither
+    `resume` nor `force` is given. Nothing is set aside.
     """
+    short = [] if resume else short_sites(federation, _experiment(federation))
+    if not resume and not force:
+        _refuse_finished(federation, short)
     refuse_taken(federation.results, resume=resume, force=force)
+    if short:
+        kept = f" {federation.results} was left as it is." if _holds_run(federation) else ""
+        raise BudgetExhausted(f"{'; '.join(one.text for one in short)}.{kept}")
     for name in federation.sites:
         if not federation.site(name).exists():
             raise BadInput(
@@ -76,6 +90,30 @@ def refuse_wrong(federation: Federation, *, resume: bool, force: bool) -> None:
     for finding in findings(federation.folder):
         if finding.wrong:
             raise BadInput(finding.text)
+
+
+def _refuse_finished(federation: Federation, short: Sequence[Short]) -> None:
+    """Raises RunExists for a run that has done all its rounds: it is the results that were wanted, not something in the way."""
+    done = finished(federation.results)
+    if done is None:
+        return
+    text = f"The run is finished ({done['rounds']} rounds), and its results are in {federation.results}; nothing was started"
+    raise RunExists(f"{text}; {anew(short)}.")
+
+
+def anew(short: Sequence[Short]) -> str:
+    """What whoever wants another run is told: how to start one, or who cannot pay for it."""
+    return "; ".join(one.text for one in short) or "`--force` sets it aside and starts anew (what it spent stays spent)"
+
+
+def finished(results: Path) -> dict[str, Any] | None:
+    """The summary of a run that did all its rounds, else None: one that ran out of budget may go on once a site allows more."""
+    summary = read(results).summary if (results / "summary.json").exists() else None
+    return summary if summary and summary.get("stopped") == "rounds" else None
+
+
+def _holds_run(federation: Federation) -> bool:
+    return (federation.results / "experiment.toml").exists()
 
 
 def _running(federation: Federation) -> bool:
@@ -147,10 +185,20 @@ def _experiment(federation: Federation) -> Experiment | None:
         return None  # the app's own line says what is wrong with it
 
 
-def _results(federation: Federation) -> Iterator[Finding]:
+def _epsilons(federation: Federation) -> dict[str, float] | None:
+    """Every site's budget, where all of their folders are here and can be read: each says itself what is wrong with its own."""
+    try:
+        return {name: read_limits(federation.site(name)).epsilon for name in federation.sites}
+    except BadInput:
+        return None
+
+
+def _results(federation: Federation, short: Sequence[Short]) -> Iterator[Finding]:
     """Whether a run stands in results/ already, and what `up` would do with it."""
     results, anew = federation.results, "`up --force` sets it aside and starts anew (what it spent stays spent)"
-    if not (results / "experiment.toml").exists():
+    if short:
+        anew = f"a new one is refused while {', '.join(one.site for one in short)} cannot pay for it"
+    if not _holds_run(federation):
         return
     if (results / "summary.json").exists():
         try:

@@ -2,7 +2,7 @@
 
 import ssl
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -17,12 +17,14 @@ from tacit.federation.operate.certificates import days_left
 from tacit.federation.operate.finding import Finding
 from tacit.federation.operate.processes import reach
 from tacit.federation.site.at_home import wanted
+from tacit.federation.site.code import absent, lines_to_list
 from tacit.federation.site.consent import digest, refuse_beyond
 from tacit.federation.site.greeting import proposed
-from tacit.federation.site.layout import LEDGER, PROPOSAL
+from tacit.federation.site.layout import BUDGET, LEDGER, PROPOSAL
 from tacit.federation.site.limits import Limits, read_limits
-from tacit.federation.site.own_rows import OWN_FILES, own_model
+from tacit.federation.site.own_rows import OWN_FILES, own_model, refuse_undeployable
 from tacit.federation.site.reading import own_path, read_parted
+from tacit.federation.site.schedule import everybody, refuse_unpaid
 from tacit.federation.site.site import Site
 from tacit.privacy.guarantee import shown
 from tacit.privacy.kinds import kind_of
@@ -40,8 +42,11 @@ def proposal(folder: Path) -> Experiment | None:
     return Experiment.load(path) if path.is_file() else None
 
 
-def site_findings(folder: Path, *, experiment: Experiment | None) -> Iterator[Finding]:
-    """The site's budget and what is spent of it, whether it accepts the experiment, and whether its rows can be read for it.
+def site_findings(
+    folder: Path, *, experiment: Experiment | None, epsilons: Mapping[str, float] | None = None
+) -> Iterator[Finding]:
+    """The site's budget and what is spent of it, whether it accepts the experiment and pays for its turns in it, and whether its
+    rows can be read for it. `epsilons` are all sites' budgets, where whoever asks knows them.
 
     Rows are read only for an experiment that the budget file accepts, and only a file of the site's own. What is wrong with
     them may quote a cell: it is for the site's own people.
@@ -50,10 +55,12 @@ def site_findings(folder: Path, *, experiment: Experiment | None) -> Iterator[Fi
         limits, settings = read_limits(folder), Site(folder).settings
         own = wanted(settings).kind
         if experiment is not None:
+            refuse_undeployable(experiment)
             refuse_beyond(limits, experiment)
+            _refuse_unpaid(experiment, limits, settings["name"], epsilons)
         paid = _spent(folder, limits)
     except TacitError as error:
-        yield Finding(f"{folder.resolve().name}: {error}", wrong=True)
+        yield Finding(f"{_called(folder)}: {error}{_to_list(folder, experiment)}", wrong=True)
         return
     accepted = f", accepts {digest(experiment)[:12]}" if experiment is not None else ""
     name, budget = settings["name"], f"epsilon {limits.epsilon:g}, delta {limits.delta:g} per {limits.unit}"
@@ -74,6 +81,29 @@ def site_findings(folder: Path, *, experiment: Experiment | None) -> Iterator[Fi
     sides = [*(f"{count} are held out ({whose})" for whose, count in out.items()), f"{len(rows.y)} are trained on"]
     parted = f", of which {', '.join(sides)}" if out else ""
     yield Finding(f"{name}: {len(rows.y) + sum(out.values())} rows in {settings['data']}{parted}{notes}")
+
+
+def _to_list(folder: Path, experiment: Experiment | None) -> str:
+    """The lines to paste where the experiment names code that the site has and its budget file does not list as it is."""
+    if experiment is None:
+        return ""
+    try:
+        listed = read_limits(folder).accept.code
+        lines, away = lines_to_list(listed, experiment), absent(listed, experiment)
+    except (TacitError, OSError):
+        return ""
+    first = f" Not installed here: {', '.join(away)}; a site does not search the current folder, so install the package first."
+    return (first if away else "") + "".join(
+        f" Whoever has read {file} and trusts it writes this line below [accept.code] in {folder / BUDGET}: {line}"
+        for line, file in lines.items()
+    )
+
+
+def _refuse_unpaid(experiment: Experiment, limits: Limits, name: str, epsilons: Mapping[str, float] | None) -> None:
+    """What the site would refuse when it is asked to agree: turns that its budget does not pay for. Raises BudgetExhausted."""
+    known = epsilons or everybody(experiment, name, limits.epsilon)
+    if known and name in known:
+        refuse_unpaid(experiment, known, delta=limits.delta, site=name)
 
 
 def _asked(experiment: Experiment | None, limits: Limits, name: str) -> Iterator[Finding]:
@@ -131,6 +161,14 @@ def server_findings(folder: Path) -> Iterator[Finding]:
     else:
         text = f"The server {address} is reached; its clock differs by {abs(off):.0f} s"
         yield Finding(f"{text}: set the clocks." if abs(off) > CLOCK_SECONDS else text, wrong=abs(off) > CLOCK_SECONDS)
+
+
+def _called(folder: Path) -> str:
+    """The site's name; where its site.toml does not say it, its folder's."""
+    try:
+        return str(Site(folder).settings["name"])
+    except TacitError:
+        return folder.resolve().name
 
 
 def control_findings(host: str, port: int, *, authority: Path) -> Iterator[Finding]:

@@ -1,18 +1,39 @@
 """Where everything of a federation lies, and `federation.toml`, which names it."""
 
 import hashlib
+import re
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field, ValidationError
 
 from tacit.errors import BadInput
 from tacit.experiment.toml import dumps
 from tacit.federation.site.layout import SETTINGS
+from tacit.federation.site.wording import wording
+from tacit.wording import shown
 
 APP_FILES = ("pyproject.toml", "tacit_app/__init__.py", "tacit_app/client_app.py", "tacit_app/server_app.py",
              "tacit_app/experiment.toml")  # fmt: skip
 CONNECTION = "federation"  # the SuperLink's name in Flower's own configuration
+
+
+HOST = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(\.(?!-)[A-Za-z0-9-]{1,63})*", re.ASCII)  # a name, or an address of numbers
+LONGEST_HOST = 253  # characters of a name (RFC 1035)
+Port = Annotated[int, Field(strict=True, ge=1, le=65535)]
+
+
+class _Written(BaseModel):
+    """`federation.toml` as it is written."""
+
+    name: str
+    host: str
+    port: Port
+    inner_port: Port | None = None  # a folder of before there was a gateway has none
+    sites: tuple[str, ...]
+    app_sha256: str
 
 
 @dataclass(frozen=True)
@@ -87,18 +108,34 @@ class Federation:
         (self.folder / "federation.toml").write_text(dumps(values), "utf-8")
 
 
+def refuse_host(host: str) -> None:
+    """Refuses what is no name and no address: it is written into certificates, addresses and units.
+
+    Raises: BadInput.
+    """
+    if len(host) > LONGEST_HOST or not HOST.fullmatch(host):
+        raise BadInput(
+            "Expected the server's host to be a name or an IPv4 address, such as server.example.org or 192.0.2.7, got"
+            f" {shown(host)}."
+        )
+
+
 def open_federation(folder: Path) -> Federation:
     """Reads `federation.toml`. Raises: BadInput, with what may have been meant where there is none."""
     path = folder / "federation.toml"
+    values: dict[str, Any] = {}
     try:
         values = tomllib.loads(path.read_text("utf-8"))
-        sites, port = tuple(map(str, values["sites"])), int(values["port"])
-        inner = int(values.get("inner_port", port + 1))  # a folder of before there was a gateway
-        return Federation(folder.resolve(), values["name"], values["host"], port, inner, sites, values["app_sha256"])
+        said = _Written.model_validate(values)
     except FileNotFoundError:
         raise BadInput(f"{folder} holds no federation{_instead(folder)}") from None
-    except (OSError, tomllib.TOMLDecodeError, KeyError, ValueError) as error:
+    except ValidationError as error:
+        raise BadInput(f"{path}: {wording(error, _Written, values)}") from None
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadInput(f"{path} cannot be used ({error}).") from None
+    refuse_host(said.host)
+    inner = said.port + 1 if said.inner_port is None else said.inner_port
+    return Federation(folder.resolve(), said.name, said.host, said.port, inner, said.sites, said.app_sha256)
 
 
 def _instead(folder: Path) -> str:

@@ -32,18 +32,20 @@ QUIET = {  # nothing is looked up, counted or installed over the network
     "OMP_NUM_THREADS": "1",
     "PYTHONUNBUFFERED": "1",
 }
+COLOURS = ("FORCE_COLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE")  # a notebook sets them; JSON in colours cannot be read
 
 
 def environment(home: Path) -> dict[str, str]:
     """The environment of Flower's programs: this process's own with `QUIET` over it, and `home` in the place of Flower's own.
 
-    This Python's programs come first on the path, and no proxy stands between processes of one machine.
+    This Python's programs come first on the path, no proxy stands between processes of one machine, and nobody forces colours.
     """
     local = ",".join(
         dict.fromkeys(filter(None, ["127.0.0.1", "localhost", *os.environ.get("NO_PROXY", "").split(",")]))
     )
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
-    return dict(os.environ) | QUIET | {"FLWR_HOME": str(home), "NO_PROXY": local, "no_proxy": local, "PATH": path}
+    own = {name: value for name, value in os.environ.items() if name not in COLOURS}
+    return own | QUIET | {"FLWR_HOME": str(home), "NO_PROXY": local, "no_proxy": local, "PATH": path}
 
 
 def program(name: str) -> str:

@@ -7,7 +7,8 @@ from tacit.federation.site.own_rows import OWN_FILES
 TEXT = """\
 # {name}: a federation of {count} sites
 
-Made by `tacit deploy init`. Every machine needs Python 3.11 and `pip install "tacit[flower]"`. Paths are relative to this folder:
+Made by `tacit deploy init`. Every machine needs Python 3.11 or 3.12 and Tacit with its extra `flower` (docs/install.md).
+Paths are relative to this folder:
 type the commands here, wherever it lies.
 
 ## A trial on this machine
@@ -40,7 +41,9 @@ that the site allows over all runs, and the digest of the one experiment it acce
 {sites}
 
 `check` says what is wrong with the folder, the rows or the way to the server; `site` joins the server and answers until Ctrl-C.
-`tacit ledger show FOLDER` prints who was charged what, when and for what; `log.jsonl` says what was asked and refused.
+`tacit ledger show FOLDER` prints who was charged what, when and for what; `log.jsonl` says what was asked and refused;
+`tacit report FOLDER` makes the site's own page, which stays there: what it was promised and has spent, and what it gets from
+joining.
 
 **4. Run** (on the server, in another terminal):
 
@@ -66,6 +69,7 @@ that app, it does not need to.
 | `server/` | the authority, the server's certificate, the sites' public keys, the SuperLink's database and both logs | the server |
 | `app/` | the Flower app: `experiment.toml` and two short files | the server |
 | `results/` | `rounds.jsonl`, `ledger.db` (of this run), `model.safetensors`, `summary.json`, `report.html` | the server |
+| `services/` | a systemd unit and a container file, to run the server for good; every site's folder has its own | the server |
 | `sites/NAME/` | `site.toml`, `proposal.toml`, `budget.toml`, `ledger.db`, `log.jsonl`, `node.key`, `ca.crt` | the site |
 """
 KEYS = """\

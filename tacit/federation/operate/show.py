@@ -9,11 +9,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tacit.engine.run_files import read
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
-from tacit.federation.operate.inspect import refuse_wrong
+from tacit.federation.operate.inspect import anew, finished, refuse_wrong
 from tacit.federation.operate.layout import open_federation
+from tacit.federation.operate.left import short_sites
 from tacit.federation.operate.up import up
 from tacit.privacy.guarantee import shown
 from tacit.report.progress import facts, round_line, say_stats, show_promise
@@ -33,9 +33,8 @@ def trial(folder: Path, *, resume: bool, force: bool, console: Console) -> None:
     federation = open_federation(folder)
     done = finished(federation.results) if resume else None
     if done is not None:
-        console.print(
-            "The run is finished, so nothing was started; `--force` sets it aside and starts anew.", soft_wrap=True
-        )
+        more = anew(short_sites(federation, Experiment.load(federation.app / "tacit_app" / "experiment.toml")))
+        console.print(Text(f"The run is finished, so nothing was started; {more}."), soft_wrap=True)
         closing(done, federation.results, console)
         return
     refuse_wrong(federation, resume=resume, force=force)
@@ -56,12 +55,6 @@ def trial(folder: Path, *, resume: bool, force: bool, console: Console) -> None:
     closing(summary, federation.results, console)
 
 
-def finished(results: Path) -> dict[str, Any] | None:
-    """The summary of a run that did all its rounds, else None: one that ran out of budget may go on once a site allows more."""
-    summary = read(results).summary if (results / "summary.json").exists() else None
-    return summary if summary and summary.get("stopped") == "rounds" else None
-
-
 def closing(summary: dict[str, Any], results: Path, console: Console) -> None:
     """Prints the table, the guarantee, what every site's own ledger says, and where the files are."""
     table = Table(show_header=False, box=None, padding=(0, 2))
@@ -77,3 +70,5 @@ def closing(summary: dict[str, Any], results: Path, console: Console) -> None:
     page = results / "report.html"
     if page.is_file():
         console.print(Text(f"Report: {page}"))
+    sites = Text(f"A site's own page, which stays in its folder: tacit report {results.parent / 'sites' / 'NAME'}")
+    console.print(sites, soft_wrap=True)

@@ -46,7 +46,10 @@ def run_site(folder: Path) -> None:
     stop_on_term()
     died, server = lock_folder(folder), str(settings["server"])
     _speak(f"{settings['name']} joins {server}; everything is in {folder / LOG}, Ctrl-C stops it.")
-    _serve(folder, str(settings["name"]), server, died=died)
+    try:
+        _serve(folder, str(settings["name"]), server, died=died)
+    finally:  # said, not made: a process that answers loads and reads nothing that it does not answer with
+        SPOKEN.info("left; `tacit report %s` makes the site's own page: what it was promised and has spent", folder)
 
 
 def _serve(folder: Path, name: str, server: str, *, died: bool) -> None:

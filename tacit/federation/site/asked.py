@@ -193,6 +193,6 @@ def _round(value: object) -> int:
         raise BadInput(f"The round is {parse.shown(value)}, not a whole number.")
     if not 0 <= value <= MOST_ROUNDS:
         raise BadInput(
-            f"The server asks for round {parse.shown(value)}, and rounds are counted from 0 to {MOST_ROUNDS}."
+            f"The server asks for round {parse.shown(value + 1)}, and rounds are counted from 1 to {MOST_ROUNDS + 1}."
         )
     return value

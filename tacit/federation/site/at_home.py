@@ -42,7 +42,7 @@ MODEL = "model.safetensors"
 
 @dataclass(frozen=True, eq=False)
 class AtHome:
-    """A run at a site: its agreement, rows that are trained on and rows that are held out, and the model before round 0.
+    """A run at a site: its agreement, rows that are trained on and rows that are held out, and the model before the first round.
 
     It can be judged as a run's parts can (`tacit.engine.evaluate.Judging`).
     """
@@ -114,7 +114,11 @@ def wanted(settings: dict[str, Any]) -> PersonalSection:
     try:
         chosen = PersonalSection(**said)
     except ValidationError as error:
-        raise BadInput(f"[personal] in site.toml: {wording(error, PersonalSection)}") from None
+        raise BadInput(f"[personal] in site.toml: {wording(error, PersonalSection, said)}") from None
+    if chosen.during:
+        raise BadInput(
+            "Own models during training are for simulations: leave out personal.when in site.toml, and they are made after the run."
+        )
     if "held_out" not in settings:
         raise BadInput(
             "site.toml asks for own models ([personal]) and holds out no rows to judge them by: add held_out = 0.2 above it."

@@ -37,7 +37,7 @@ from tacit.federation.site.ranged import bound
 from tacit.federation.site.reading import own_path, read_parted
 from tacit.federation.site.roster import Roster
 from tacit.federation.site.sealed import seals_of
-from tacit.federation.site.wording import unknown
+from tacit.federation.site.wording import unknown, wrong
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.wiring import Local
 from tacit.types import Budget, Client
@@ -202,7 +202,7 @@ def read_settings(folder: Path) -> dict[str, Any]:
         if key not in KEYS:
             raise BadInput(f"{path}: {unknown(key, KEYS)}")
         if key not in NO_TEXTS and not isinstance(value, str):
-            raise BadInput(f"{path}: expected {key} to be a text, got {value!r}.")
+            raise BadInput(f"{path}: {wrong(key, str, value)}")
     return settings
 
 

@@ -5,6 +5,7 @@
     proposal.toml                         the experiment that it is asked for, for its people to read
     experiment.toml                       an experiment of its own, for a server that knows nothing of Tacit
     ledger.db                             every charge; ledger.mark beside it says how far it had come
+    report.html                           the site's own page (`tacit report`), never for others
     log.jsonl                             what was asked and what was answered, in words
     .answer.lock                          whoever answers holds it
     canaries.secret                       what the coins of the site's own canaries follow from
@@ -20,7 +21,7 @@
     runs/RUN/opened-GROUP/round-N.answer  the same for the site's part of opening the sum of GROUP's reports
     runs/RUN/counted-QUERY/               the same for the one question and the one answer of a query
     runs/RUN/model-common/                the model that the run left, with its encoder: `tacit predict` reads it
-    runs/RUN/model-own/, model-alone/     what the site made at home of it, and of the model before round 0: never for others
+    runs/RUN/model-own/, model-alone/     what the site made at home of it, and of the model before round 1: never for others
     runs/RUN/comparison.json              what the site's held-out rows say of the three
     runs/RUN/evaluated.jsonl              what new rows say of them
     runs/RUN/model-published/             a noised own model that was paid for, with its promise: for whomever it is given to

@@ -103,8 +103,10 @@ def read_limits(folder: Path) -> Limits:
     holds a key or a value that is not understood: nothing runs without it.
     """
     path = folder / BUDGET
+    values: dict[str, Any] = {}
     try:
-        limits = Limits(**tomllib.loads(path.read_text("utf-8")))
+        values = tomllib.loads(path.read_text("utf-8"))
+        limits = Limits.model_validate(values)
         limits.budget  # noqa: B018 - checks the numbers
         return limits
     except OSError as error:
@@ -117,4 +119,4 @@ def read_limits(folder: Path) -> Limits:
     except BadInput as error:
         raise BadInput(f"{path}: {error}") from None
     except ValidationError as error:
-        raise BadInput(f"{path}: {wording(error, Limits)}") from None
+        raise BadInput(f"{path}: {wording(error, Limits, values)}") from None

@@ -33,7 +33,7 @@ def note(folder: Path, *, verdict: str, text: str, **facts: Any) -> None:
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
     words = plain(text)
     line = json.dumps({"time": now, "verdict": verdict, **facts, "text": words})
-    which = f" round {facts['round']}" if "round" in facts else ""
+    which = f" round {facts['round'] + 1}" if "round" in facts else ""
     SPOKEN.info("%s%s: %s", verdict, which, words)
     try:
         store.append(folder / LOG, line)

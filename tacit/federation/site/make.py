@@ -26,8 +26,10 @@ experiments = ["{digest}"]  # {name}
 # data = ["{data}"]
 # [accept.settings]
 {settings}
-# Code of your own that an experiment may name ("package.module:name"), with the SHA-256 of its file:
+# Code of your own that an experiment may name ("package.module:name"), with the SHA-256 of its file. The package must be installed
+# here; `tacit deploy check` on this folder then prints the line, as in
 # [accept.code]
+# "hospital.rules:clipped_median" = "64 hexadecimal digits"
 """
 
 

@@ -41,12 +41,12 @@ def find(folder: Path, round: int, question: bytes, *, called: str = "") -> byte
     answered, asked = round_files(folder, ANSWER), round_files(folder, QUESTION)
     newest = max((round_of(path) for path in (*answered[-1:], *asked[-1:])), default=-1)
     if round < newest:
-        raise Refused(f"The server asks for round {round} again, but round {newest} has begun already.")
+        raise Refused(f"The server asks for round {round + 1} again, but round {newest + 1} has begun already.")
     if not answered or round > round_of(answered[-1]):
         return None
     content = answered[-1].read_bytes()
     if content[:HASH_BYTES] != question_hash(question):
-        called = called or f"Round {round}"
+        called = called or f"Round {round + 1}"
         raise Refused(f"{called} was answered already: another answer to it would be a second release.")
     return content[HASH_BYTES:]
 
@@ -65,7 +65,7 @@ def bind(folder: Path, round: int, question: bytes, *, called: str = "") -> bool
     if store.create(path, question_hash(question)):
         return True
     if path.read_bytes() != question_hash(question):
-        named, one = (called, "one query") if called else (f"Round {round}", "one round")
+        named, one = (called, "one query") if called else (f"Round {round + 1}", "one round")
         raise Refused(f"{named} was asked with other parameters before: {one} is one question.")
     return False
 

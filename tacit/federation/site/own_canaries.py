@@ -22,6 +22,7 @@ from tacit.experiment.canaries import refuse_unplain
 from tacit.federation.site import layout, store
 from tacit.federation.site.log import discreet, note
 from tacit.protect import owner_files
+from tacit.wording import shown
 
 if TYPE_CHECKING:
     from tacit.federation.site.join import Joined
@@ -42,7 +43,7 @@ def with_own_canaries(folder: Path, run: str, parts: Parts, index: int, settings
         return parts
     count = _begun(folder, run) or count
     if isinstance(count, bool) or not isinstance(count, int) or not 2 <= count <= size:
-        raise BadInput(f"Expected canaries in site.toml to be a whole number from 2 to {size}, got {count!r}.")
+        raise BadInput(f"Expected canaries in site.toml to be a whole number from 2 to {size}, got {shown(count)}.")
     if type(parts.algorithm) is not LocalDP or not parts.plan.priced:
         raise BadInput("canaries in site.toml are for local DP, whose noise is the site's own: leave them out.")
     refuse_unplain(parts.experiment, "canaries in site.toml")

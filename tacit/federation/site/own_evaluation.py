@@ -23,6 +23,7 @@ from tacit.federation.site.log import discreet, note
 from tacit.tasks import chosen
 from tacit.train.flat import flatten
 from tacit.train.frozen import beside
+from tacit.wording import shown
 
 if TYPE_CHECKING:
     from tacit.federation.site.join import Joined
@@ -52,7 +53,7 @@ def parted(
         return rows, None
     if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= LARGEST_SHARE:
         raise BadInput(
-            f"Expected held_out in site.toml to be a share above 0 and at most {LARGEST_SHARE}, got {share!r}."
+            f"Expected held_out in site.toml to be a share above 0 and at most {LARGEST_SHARE}, got {shown(share)}."
         )
     by, purpose = tossing or rows, f"held out at {settings['name']}"
     held = torch.from_numpy(coins(by.x, by.y, share=share, seed=0, purpose=purpose))

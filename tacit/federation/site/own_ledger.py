@@ -75,7 +75,7 @@ def refuse_forgotten(folder: Path, ledger: Ledger) -> None:
 
 def in_words(what: int | str) -> str:
     """What an answer was to: a round, or a query."""
-    return f"the query {what}" if isinstance(what, str) else f"round {what}"
+    return f"the query {what}" if isinstance(what, str) else f"round {what + 1}"
 
 
 def unpaid(folder: Path, charged: Callable[[str, int | str], bool]) -> Iterator[tuple[str, int | str]]:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save
 
 from tacit import metrics
 from tacit.data import encoder_file
@@ -24,7 +23,6 @@ from tacit.personal import one
 from tacit.personal.own import STAYS, Personal
 from tacit.personal.paired import together
 from tacit.tasks import chosen, headline
-from tacit.train.flat import named
 from tacit.train.frozen import frozen_mark
 
 NOT_FOR_OTHERS = "NOT-FOR-OTHERS.txt"
@@ -77,7 +75,8 @@ def adapt_due(folder: Path) -> None:
     try:
         for run in due(folder):
             adapt(folder, run)
-            text = f"Own models are made; what held-out rows say of them is in its {layout.COMPARISON}."
+            text = f"Own models are made; what held-out rows say of them is in its {layout.COMPARISON}"
+            text += ", and on the page that `tacit report` makes of this folder."
             note(folder, verdict="adapted", text=text, run=run)
     except KeyboardInterrupt:
         raise
@@ -133,10 +132,9 @@ def _told(home: AtHome, made: one.Made, common: torch.Tensor, x: torch.Tensor, y
 
 
 def _keep(home: AtHome, which: str, model: Personal) -> None:
-    """Writes a model where `tacit predict` reads it, beside a sentence that says what it is. It is the only way to a disk."""
+    """Puts a model where `tacit predict` reads it, beside a sentence that says what it is."""
     folder = store.make_folder(layout.model_folder(home.folder, home.run, which))
     store.write(folder / NOT_FOR_OTHERS, f"{STAYS}\n".encode())
+    model.keep(folder / MODEL, home.model, {FROZEN: frozen_mark(home.model)})
     store.write(folder / "experiment.toml", home.experiment.toml().encode())
     store.write(folder / encoder_file.NAME, encoder_file.text(home.dataset.reading).encode())
-    fixed = {FROZEN: frozen_mark(home.model)}
-    model.judged(lambda vector: store.write(folder / MODEL, save(named(home.model, vector), fixed)))

@@ -7,6 +7,7 @@ from typing import cast
 
 import torch
 
+from tacit import parse
 from tacit.build.clients import clients
 from tacit.data.csv_columns import declared_classes, encoded_width
 from tacit.data.dataset import Dataset
@@ -22,8 +23,16 @@ from tacit.experiment.attack import NOBODY_MALICIOUS
 from tacit.experiment.personal import refuse_deployed
 from tacit.federation.site.declared import declared
 from tacit.federation.site.own_evaluation import HeldOut
+from tacit.wording import shown
 
 OWN_FILES = ("csv", "npz")  # sources where every site has a file of its own; the others are shared out for a trial
+
+WATCHED = (
+    "In a deployment whoever watches the network sees who takes part in a round, and this epsilon counts on nobody's seeing it: set"
+    ' train.sampler = "cyclic", whose epsilon counts on no secret; or have every site in every round (leave out'
+    " train.clients_per_round and privacy.clip_quantile); or, if nobody whom the promise is against can see the traffic or the"
+    ' server\'s log, say so by privacy.network = "unwatched".'
+)
 
 
 def refuse_paths(experiment: Experiment) -> None:
@@ -82,6 +91,8 @@ def refuse_undeployable(experiment: Experiment) -> None:
         raise BadInput('In a deployment no site exceeds its own budget: set privacy.level = "own" or "minimum".')
     if experiment.privacy.ledger is not None:
         raise BadInput("In a deployment every site keeps its own ledger: leave out privacy.ledger.")
+    if experiment.secret_cohorts and experiment.privacy.network is None:
+        raise BadInput(WATCHED)
     if experiment.audit.canaries is not None:
         raise BadInput(
             "In a deployment a site audits itself, and nobody else plants anything: leave out [audit], and set canaries in the"
@@ -116,7 +127,7 @@ def public_rows(experiment: Experiment) -> Dataset:
     that comes with Tacit is public as a whole. Raises: BadInput, BadData.
     """
     if experiment.data.name not in OWN_FILES:
-        return load(experiment.data, seed=experiment.run.seed)
+        return load(experiment.data, seed=experiment.seeds.data)
     if "test_path" not in experiment.data.options():
         return declared(cast(csv | npz, source(experiment.data)))
     return file_rows(experiment, str(experiment.data.options()["test_path"]))
@@ -164,7 +175,7 @@ def without_held_out(
     if rows.mapped:
         raise BadInput("Rows that stay in a file are not divided: leave out data.held_out.")
     by = tossing or rows
-    held = torch.from_numpy(coins(by.x, by.y, share=share, seed=experiment.run.seed, purpose=EVALUATION))
+    held = torch.from_numpy(coins(by.x, by.y, share=share, seed=experiment.seeds.data, purpose=EVALUATION))
     if bool(held.all()):
         raise BadInput("data.held_out leaves the site no row to train on: it needs more rows, or a smaller share.")
     return replace(rows, x=rows.x[~held], y=rows.y[~held]), HeldOut(rows.x[held], rows.y[held])
@@ -186,12 +197,12 @@ def unseen_rows(experiment: Experiment, *, examples: int, shape: Sequence[int] |
     """
     data = experiment.data
     if data.name not in OWN_FILES:
-        public = load(data, seed=experiment.run.seed)
+        public = load(data, seed=experiment.seeds.data)
         row, class_names = tuple(public.test_x.shape[1:]), public.class_names
     elif isinstance(files := cast(csv | npz, source(data)), csv) and files.columns is not None:
         row, class_names = (encoded_width(files),), declared_classes(files)
     elif shape is not None:
-        row, class_names = tuple(int(side) for side in shape), declared_classes(files)
+        row, class_names = _sides(shape), declared_classes(files)
     else:
         raise BadInput("site.toml declares rows that Tacit never sees: add their shape, as in shape = [1, 28, 28].")
     x, y = torch.zeros(1, *row).expand(examples, *row), torch.zeros(1, dtype=torch.int64).expand(examples)
@@ -199,10 +210,18 @@ def unseen_rows(experiment: Experiment, *, examples: int, shape: Sequence[int] |
     return Dataset(data.name, x, y, test_x, test_y, class_names)
 
 
+def _sides(shape: object) -> tuple[int, ...]:
+    if not isinstance(shape, list | tuple) or not shape:
+        raise BadInput(
+            f"Expected shape in site.toml to be a list of whole numbers, as in [1, 28, 28], got {shown(shape)}."
+        )
+    return tuple(parse.whole(side, what="a side of shape in site.toml", least=1) for side in shape)
+
+
 def file_rows(experiment: Experiment, path: str) -> Dataset:
     """All rows of one file of a site's; as test rows it takes the same ones, because a reader wants some and a site has none."""
     section = experiment.data.model_copy(update={"path": path, "test_path": path, "partition": "iid"})
-    dataset = load(section, seed=experiment.run.seed)
+    dataset = load(section, seed=experiment.seeds.data)
     return replace(dataset, client=None, client_names=None)
 
 

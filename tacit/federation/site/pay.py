@@ -29,17 +29,17 @@ def pay(folder: Path, joined: Joined, round: int, question: bytes) -> None:
         return
     if joined.parts.plan.together:
         if joined.ledger.charged_rounds() <= round:
-            raise Refused(f"Round {round} was not paid for when the run was agreed.")
+            raise Refused(f"Round {round + 1} was not paid for when the run was agreed.")
         return
     attempt = joined.attempt(question)
     if joined.ledger.charged_before(round, attempt):
-        text = f"Round {round} was charged before and its answer lost; it is charged again, and the first is spent."
+        text = f"Round {round + 1} was charged before and its answer lost; it is charged again, and the first is spent."
         note(folder, verdict="lost", text=text, run=joined.agreement.run, round=round)
     joined.ledger.open_round(round, attempt)
     event = joined.parts.algorithm.cost(joined.client)
     hint = joined.agreement.terms.rounds
     if event is None or not joined.ledger.admit([joined.client], lambda client: event, hint=hint):
-        raise BudgetExhausted(f"{_budget(joined.limits)} does not pay for round {round}.")
+        raise BudgetExhausted(f"{_budget(joined.limits)} does not pay for round {round + 1}.")
 
 
 def pay_query(joined: Joined, query: str, attempt: str) -> None:
@@ -95,8 +95,8 @@ def refuse_out_of_turn(joined: Joined, round: int) -> None:
         own = next(early for early in range(joined.agreement.terms.rounds) if index in (plan.scheduled(early) or ()))
         after = next(late for late in range(own + 1, MOST_ROUNDS) if index in (plan.scheduled(late) or ()))
         raise Refused(
-            f"Round {round} is not this site's turn: it takes part in rounds {own}, {after} and so on, and not again within"
-            f" {after - own} rounds."
+            f"Round {round + 1} is not this site's turn: it takes part in rounds {own + 1}, {after + 1} and so on, and not"
+            f" again within {after - own} rounds."
         )
 
 
@@ -130,7 +130,7 @@ def prepay(joined: Joined, releases: int) -> None:
     for round in range(paid, paid + missing):
         ledger.open_round(round, joined.attempt(b""))
         if not ledger.admit([joined.client], lambda client: event):
-            raise BudgetExhausted(f"{_budget(joined.limits)} does not pay for round {round}.")
+            raise BudgetExhausted(f"{_budget(joined.limits)} does not pay for round {round + 1}.")
 
 
 def sealed_before(joined: Joined) -> float:

@@ -66,6 +66,8 @@ def publish(folder: Path, *, run: str | None = None, epsilon: float | None = Non
     Raises: Refused or BudgetExhausted, in one sentence, where the budget is not per record or does not pay; BadInput where one
     lies there already, and as `at_home`; LedgerError. Then nothing was written; after the charge a failure is spent.
     """
+    if epsilon is not None and not (math.isfinite(epsilon) and epsilon > 0):
+        raise BadInput(f"Expected --epsilon above 0, got {epsilon:g}.")
     home = at_home(folder, newest(folder, run))
     target = layout.model_folder(folder, home.run, layout.PUBLISHED)
     if (target / MODEL).exists():
@@ -103,8 +105,6 @@ def _budget(home: AtHome, ledger: Ledger, epsilon: float | None) -> Budget:
             f"{said} all of delta: a published model needs a share of its own, so raise delta in budget.toml, or agree on runs with"
             " privacy.delta_share."
         )
-    if epsilon is not None and not (math.isfinite(epsilon) and epsilon > 0):
-        raise BadInput(f"Expected --epsilon above 0, got {epsilon:g}.")
     if not math.isfinite(left) and epsilon is None:
         raise BadInput(
             "This site's budget.toml sets no limit: say what the published model may cost, as in --epsilon 1."

@@ -116,7 +116,7 @@ def refuse_other_turn(parts: Parts, received: Message, round: int) -> None:
     """
     turn = received.facts.get("turn")
     if isinstance(parts.algorithm, Encrypted) and (type(turn) is not int or turn != round):
-        raise Refused(f"The server asks for round {round} and sent the turn {turn!r:.40}: they must be the same.")
+        raise Refused(f"The server asks for round {round + 1} and sent the turn of another: they must be the same.")
 
 
 def group_of(parts: Parts, word: str) -> Group:

@@ -234,7 +234,7 @@ class Site:
         except TacitError as error:
             raise Refused(str(error)) from error
         outbox.keep(store.make_folder(folder), asked.round, body, raw)
-        return {"again": False}, raw, f"Gave its part of opening the sum of round {asked.round}."
+        return {"again": False}, raw, f"Gave its part of opening the sum of round {asked.round + 1}."
 
     def _count(self, asked: Count, body: bytes) -> Decision:
         """A query: check, bind the question, pay, count, add noise, keep, answer; once a run."""
@@ -265,7 +265,7 @@ class Site:
         if agreed is None:
             raise Refused("There is no agreement on this run: the server must ask for one first.")
         if not round < agreed.terms.rounds:
-            raise Refused(f"The server asks for round {round}; {agreed.terms.rounds} rounds were agreed.")
+            raise Refused(f"The server asks for round {round + 1}; {agreed.terms.rounds} rounds were agreed.")
         limits, experiment = read_limits(self.folder), read_experiment(agreed.experiment)
         refuse_beyond(limits, experiment)
         refuse_device(experiment, self.settings)

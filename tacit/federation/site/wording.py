@@ -1,61 +1,35 @@
-"""What is wrong with a site's own file, in one sentence that names the key."""
+"""What is wrong with a site's own file, in one sentence that follows the file's name."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from tacit import check
-
-KINDS = {  # how pydantic's names for a problem begin
-    "int": "a whole number",
-    "float": "a number",
-    "bool": "true or false",
-    "finite_number": "a finite number",
-    "string": "a text",
-    "tuple": "a list of texts",
-    "dict": "a table",
-    "model": "a table",
-}
+from tacit import wording as words
 
 
-def wording(error: ValidationError, model: type[BaseModel]) -> str:
-    """The first problem of a file that was held against `model`, in one sentence: a misspelt key before one that is missing.
-
-    For files of the site's own people: the sentence repeats the value that is wrong.
-    """
-    problem = min(error.errors(include_url=False), key=lambda each: each["type"] != "extra_forbidden")
-    key, kind = ".".join(str(part) for part in problem["loc"]), str(problem["type"])
-    if kind == "extra_forbidden":
-        *tables, last = [str(part) for part in problem["loc"]]
-        return unknown(last, _keys(model, tables), where=tables)
-    if kind == "missing":
-        return f"{key} is missing: add a line {key} = ..."
-    if kind == "literal_error":
-        return f"expected {key} to be one of {problem.get('ctx', {}).get('expected')}, got {problem['input']!r}."
-    if kind == "value_error":
-        return problem["msg"].removeprefix("Value error, ")
-    wanted = next((words for start, words in KINDS.items() if kind.startswith(start)), None)
-    if wanted:
-        return f"expected {key} to be {wanted}, got {problem['input']!r}."
-    return f"{key}: {problem['msg'][:1].lower()}{problem['msg'][1:]}, got {problem['input']!r}."
+def wording(error: ValidationError, model: type[BaseModel], values: Mapping[str, Any]) -> str:
+    """The first problem of a file that was held against `model`; for the site's own people: it repeats the value that is wrong."""
+    return _after_a_colon(words.sentence(error, model, values))
 
 
-def unknown(key: str, known: Iterable[str], *, where: Sequence[str] = ()) -> str:
+def unknown(key: str, known: Iterable[str]) -> str:
     """That a file has a key that nothing reads, with the nearest one that something does.
 
     >>> unknown("epsilom", ["epsilon", "delta"])
     "unknown key 'epsilom'. Did you mean 'epsilon'?"
     """
-    keys, above = list(known), "".join(f"{table}." for table in where)
-    hint = check.nearest(key, keys).replace("mean '", f"mean '{above}") or f" Valid keys: {', '.join(keys)}."
-    return f"unknown key {above + key!r}.{hint}"
+    return _after_a_colon(words.unknown(key, known))
 
 
-def _keys(model: type[BaseModel], tables: Sequence[str]) -> list[str]:
-    """The keys of a model, or of the table within it that the names lead to."""
-    for table in tables:
-        inner = model.model_fields[table].annotation if table in model.model_fields else None
-        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
-            return []
-        model = inner
-    return list(model.model_fields)
+def wrong(key: str, hint: Any, value: Any) -> str:
+    """That a key's value is not of the type `hint`.
+
+    >>> wrong("data", str, 3)
+    'expected data to be a text, got 3.'
+    """
+    return _after_a_colon(words.wrong(key, hint, value))
+
+
+def _after_a_colon(sentence: str) -> str:
+    return sentence[:1].lower() + sentence[1:]

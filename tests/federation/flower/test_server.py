@@ -44,7 +44,10 @@ def stop_after(round):
         {"privacy": {"strategy": "same-noise", "noise_multiplier": 3.0}},
         {"privacy": {"kind": "none", "epsilon": None}},
         {"privacy": {"kind": "central", "epsilon": 4.0}},
-        {"privacy": {"kind": "central", "epsilon": 8.0}, "train": {"clients_per_round": 2, "rounds": 5}},
+        {
+            "privacy": {"kind": "central", "epsilon": 8.0, "network": "unwatched"},
+            "train": {"clients_per_round": 2, "rounds": 5},
+        },
         {
             "privacy": {"kind": "central", "epsilon": 8.0},
             "train": {"sampler": "cyclic", "clients_per_round": 1, "rounds": 5},
@@ -116,10 +119,10 @@ def test_a_resumed_deployment_goes_on_and_charges_no_round_twice(federation, tmp
 def test_a_server_that_dies_before_aggregating_gets_the_same_answers_again_for_nothing(
     federation, monkeypatch, randomness
 ):
-    from tacit.engine import loop as loop_module
+    from tacit.engine import passing
 
     deployed = federation(run={"randomness": randomness})
-    real, seen = loop_module.receive, []
+    real, seen = passing.receive, []
 
     def dying(raw, *, round):
         seen.append((round, raw))
@@ -127,13 +130,13 @@ def test_a_server_that_dies_before_aggregating_gets_the_same_answers_again_for_n
             raise Stop
         return real(raw, round=round)
 
-    monkeypatch.setattr(loop_module, "receive", dying)
+    monkeypatch.setattr(passing, "receive", dying)
     with pytest.raises(Stop):
         deployed.run()
     first = [raw for round, raw in seen if round == 1]
     seen.clear()
     monkeypatch.setattr(
-        loop_module, "receive", lambda raw, *, round: (seen.append((round, raw)), real(raw, round=round))[1]
+        passing, "receive", lambda raw, *, round: (seen.append((round, raw)), real(raw, round=round))[1]
     )
     deployed.run(resume=True)
     assert [raw for round, raw in seen if round == 1][: len(first)] == first
@@ -222,7 +225,7 @@ def test_a_round_with_too_few_answers_stops_the_run_with_the_reason_and_resumes(
     deployed = federation(train={"min_clients": 3})
     grid = Silent(client_app(), [deployed.site(index) for index in range(3)], lost={(2, 1)})
     with pytest.raises(
-        TacitError, match=r"Round 1 got 2 answers and needs 3 \(client-1: did not answer in 0.2 s\).*--resume"
+        TacitError, match=r"Round 2 got 2 answers and needs 3 \(client-1: did not answer in 0.2 s\).*--resume"
     ):
         deployed.run(grid, round_seconds=0.2)
     assert json.loads((tmp_path / "out" / "status.json").read_text())["state"] == "failed"
@@ -506,7 +509,7 @@ def test_a_run_whose_sites_have_left_stops_by_name_and_charges_nobody(federation
     def observe(record):
         grid.gone = (2,) if record["round"] == 0 else (1, 2)
 
-    with pytest.raises(TacitError, match=r"Round 2 got 1 answers and needs 2 \(client-0: did not"):
+    with pytest.raises(TacitError, match=r"Round 3 got 1 answers and needs 2 \(client-0: did not"):
         deployed.run(grid, round_seconds=0.2, observe=observe)
     with pytest.raises(TacitError, match="2 of 3 sites did not join"):
         deployed.run(grid, resume=True, round_seconds=0.2, join_seconds=0.2)

@@ -139,7 +139,7 @@ def test_under_flowers_own_fedavg_more_rounds_than_agreed_are_refused(federation
     deployed = federation()
     own_experiments(deployed)
     assert ask_plain(deployed, 1).has_content()
-    assert "asks for round 3; 3 rounds were agreed" in ask_plain(deployed, 4).error.reason
+    assert "asks for round 4; 3 rounds were agreed" in ask_plain(deployed, 4).error.reason
     assert charges(deployed.site(0)) == [0]
 
 

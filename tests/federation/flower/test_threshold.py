@@ -8,6 +8,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from known_keys import safe_prime_key
 from redteam.lying_server import accept
 from trained import same_model
 
@@ -23,7 +24,6 @@ from tacit.federation.site.site import Site
 from tacit.privacy.distributed import groups
 from tacit.protect import keys
 from tacit.protect.owner_files import from_text
-from tacit.protect.secret_key import generate
 from tacit.types import Message
 
 SPLIT = {
@@ -34,16 +34,12 @@ ONE = {"rounds": 1}
 TWO = {"rounds": 2}
 
 
-@pytest.fixture(scope="session")
-def safe_prime_key():
-    return generate(bits=2048, shape="safe-prime")
-
-
 @pytest.fixture(autouse=True)
-def one_key_for_all_federations(monkeypatch, safe_prime_key):
+def one_key_for_all_federations(monkeypatch):
     """Safe primes take seconds to find; every federation still deals shares of its own."""
-    monkeypatch.setattr(key_files, "new_key", lambda experiment: safe_prime_key)
-    monkeypatch.setattr(groups, "new_key", lambda experiment: safe_prime_key)
+    key = safe_prime_key()
+    monkeypatch.setattr(key_files, "new_key", lambda experiment: key)
+    monkeypatch.setattr(groups, "new_key", lambda experiment: key)
 
 
 class Wire(LocalGrid):
@@ -151,7 +147,7 @@ def test_a_second_opening_is_refused_by_every_site_and_a_repeated_question_gets_
             site.answer(ask, other_sum(body))
         (answered,) = deployed.site(index).rglob("opened-*/round-*.answer")
         answered.unlink()  # as if the site had been killed before it kept its answer
-        with pytest.raises(TacitError, match=r"Another sum of round 0 of run .* has been opened"):
+        with pytest.raises(TacitError, match=r"Another sum of round 1 of run .* has been opened"):
             site.answer(ask, other_sum(body))
         values = [
             keys.load_verification(deployed.site(index) / "keys" / keys.VERIFICATION_FILE).from_bytes(raw).values
@@ -212,7 +208,7 @@ def test_another_sites_share_is_no_answer(federation):
 def test_with_too_few_good_answers_nothing_is_opened_and_the_run_goes_on_when_they_are_back(federation, tmp_path):
     deployed = federation(**SPLIT, train=TWO)
     said = (
-        r"Round 0 is opened by 2 of 3 sites, and 1 gave their part \(.*client-0: Share 1 answered with something else"
+        r"Round 1 is opened by 2 of 3 sites, and 1 gave their part \(.*client-0: Share 1 answered with something else"
     )
     with pytest.raises(TacitError, match=said):
         deployed.run(Wire(deployed, change=lying(deployed, nodes=(1, 2))))

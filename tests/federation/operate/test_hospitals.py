@@ -19,7 +19,7 @@ from tacit.build.parts import build
 from tacit.cli.app import app
 from tacit.engine.describing import read_stats
 from tacit.engine.run_files import read
-from tacit.errors import BadInput, RunExists, TacitError
+from tacit.errors import BadInput, BudgetExhausted, RunExists, TacitError
 from tacit.experiment import Experiment
 from tacit.federation.flower.client import client_app
 from tacit.federation.flower.local import LocalGrid
@@ -27,6 +27,7 @@ from tacit.federation.flower.narrate import ending, in_flowers_words, observer
 from tacit.federation.flower.server import Call, serve
 from tacit.federation.operate import inspect as check
 from tacit.federation.operate.layout import open_federation
+from tacit.federation.operate.left import short_sites
 from tacit.federation.operate.processes import free_port
 from tacit.federation.operate.show import closing, finished
 from tacit.federation.site.join import read_settings
@@ -360,9 +361,94 @@ def test_check_says_what_a_run_in_the_results_means(hospitals):
     texts = lambda: "\n".join(finding.text for finding in check.findings(federation.folder))  # noqa: E731
     assert "results" not in texts()
     history = deployed(federation)
+    assert (
+        "holds a run that is finished (1 rounds); a new one is refused while north, coast, valley cannot pay" in texts()
+    )
+    assert "--force" not in texts()
+    allow_more(federation, *NAMES)
     assert "holds a run that is finished (1 rounds); `up --force` sets it aside" in texts()
     (history.out / "summary.json").unlink()
     assert "holds a run that is not finished (1 rounds); `up --resume` goes on with it" in texts()
+
+
+def allow_more(federation, *names):
+    """The sites' own people allow a second run of the kind."""
+    for name in names:
+        path = federation.site(name) / "budget.toml"
+        changed = re.sub(r"(?m)^delta = \S+", "delta = 2e-5", path.read_text())
+        path.write_text(re.sub(r"(?m)^epsilon = (\S+)", lambda found: f"epsilon = {2 * float(found[1])}", changed))
+
+
+def test_check_names_every_site_with_nothing_left_and_the_file_that_allows_more(hospitals):
+    federation = make("--set", "train.rounds=1")
+    put_rows(federation)
+    assert not any("does not pay for another run" in finding.text for finding in check.findings(federation.folder))
+    deployed(federation)
+    allow_more(federation, "valley")
+    found = [finding for finding in check.findings(federation.folder) if "does not pay for another run" in finding.text]
+    assert [finding.text.partition(":")[0] for finding in found] == ["north", "coast"]
+    assert all(finding.note and not finding.wrong for finding in found)  # the run that spent it stands in results/
+    for name, finding in zip(("north", "coast"), found, strict=True):
+        assert str(federation.site(name) / "budget.toml") in finding.text
+        assert "a larger delta in" in finding.text
+    shown = CliRunner().invoke(app, ["deploy", "check", "federation"])
+    assert "note   north: its budget does not pay for another run" in shown.output
+    assert shown.exit_code == 0
+    federation.results.rename("elsewhere")
+    assert [text.partition(":")[0] for text in wrong(federation.folder)] == ["north", "coast"]
+
+
+def test_a_site_that_is_said_to_have_nothing_left_is_one_that_refuses_the_run(hospitals):
+    federation = make("--set", "train.rounds=1", "--set", "privacy.delta_share=0.5")
+    put_rows(federation)
+    deployed(federation)  # half of delta is left, and epsilon is not
+    experiment = Experiment.load(federation.app / "tacit_app" / "experiment.toml")
+    assert {one.site: one.keys for one in short_sites(federation, experiment)} == dict.fromkeys(NAMES, ("epsilon",))
+    with pytest.raises(TacitError, match="is used up"):
+        deployed(federation, force=True)
+    federation.site("north").rename("away")  # then nobody knows the price of a round, and some epsilon is left
+    assert short_sites(federation, experiment) == []
+
+
+def test_where_a_run_is_paid_for_as_a_whole_a_site_that_could_pay_for_a_part_of_it_is_named(hospitals):
+    central = ("privacy.kind=central", "privacy.epsilon=2", "privacy.delta_share=0.5", "aggregate.rule=mean")
+    federation = make("--trial", *(part for one in (*central, "train.rounds=2") for part in ("--set", one)))
+    put_rows(federation)
+    deployed(federation)
+    experiment = Experiment.load(federation.app / "tacit_app" / "experiment.toml")
+    for name in NAMES:
+        path = federation.site(name) / "budget.toml"
+        path.write_text(path.read_text().replace("epsilon = 2.0", "epsilon = 3.7"))  # one more round, and not two
+    assert [one.keys for one in short_sites(federation, experiment)] == [("epsilon",)] * 3
+    with pytest.raises(TacitError, match="does not pay for 2 more rounds"):
+        deployed(federation, force=True)
+
+
+@pytest.mark.parametrize("options", [(), ("--force",)])
+def test_up_leaves_a_finished_run_where_it_is_when_sites_cannot_pay_for_another(hospitals, options):
+    federation = make("--set", "train.rounds=1")
+    put_rows(federation)
+    before = deployed(federation).out
+    kept = {path.name: path.read_bytes() for path in before.iterdir() if path.is_file()}
+    refused = CliRunner().invoke(app, ["deploy", "up", "federation", *options])
+    assert isinstance(refused.exception, BudgetExhausted if options else RunExists)
+    text = str(refused.exception)
+    assert all(f"{name}: its budget does not pay for another run" in text for name in NAMES)
+    assert "--force" not in text
+    assert options or f"The run is finished (1 rounds), and its results are in {federation.results}" in text
+    assert {path.name: path.read_bytes() for path in before.iterdir() if path.is_file()} == kept
+    assert not Path("federation/results.1").exists()
+    assert not (federation.server / "superlink.log").exists()
+
+
+def test_up_on_a_finished_run_that_can_be_had_again_says_how(hospitals):
+    federation = make("--set", "train.rounds=1")
+    put_rows(federation)
+    deployed(federation)
+    allow_more(federation, *NAMES)
+    with pytest.raises(RunExists, match=r"is finished .*results are in .*`--force` sets it aside"):
+        check.refuse_wrong(federation, resume=False, force=False)
+    check.refuse_wrong(federation, resume=False, force=True)
 
 
 def test_resuming_a_finished_deployment_starts_nothing_and_shows_it(hospitals):
@@ -417,7 +503,7 @@ def test_a_site_says_what_it_answers_to_whoever_listens(hospitals, caplog):
     assert any(
         line.startswith("answered: Agreed: 1 rounds, 10 parameters, epsilon 3 in all") for line in caplog.messages
     )
-    assert any(line.startswith("answered round 0: Trained; epsilon spent") for line in caplog.messages)
+    assert any(line.startswith("answered round 1: Trained; epsilon spent") for line in caplog.messages)
 
 
 def test_the_model_of_a_deployment_predicts_the_public_rows_as_it_was_tested(hospitals):

@@ -1,30 +1,38 @@
+import hashlib
+import importlib
+import json
 import os
 import shutil
 import socket
 import subprocess
+import sys
 from dataclasses import replace
 from functools import partial
 
 import pytest
+from known_keys import safe_prime_key
 
 import tacit
-from tacit.errors import BadInput
+from tacit.build.parts import build
+from tacit.errors import BadInput, BudgetExhausted
 from tacit.federation.operate import inspect as check
 from tacit.federation.operate.certificates import days_left, make_authority, make_node_key, make_server, signed_by
 from tacit.federation.operate.init import init
 from tacit.federation.operate.layout import app_digest, open_federation
-from tacit.federation.operate.processes import free_port
+from tacit.federation.operate.processes import Processes, free_port
+from tacit.federation.site import key_files
+from tacit.federation.site.code import lines_to_list
 from tacit.federation.site.consent import digest
 from tacit.federation.site.limits import read_limits
 from tacit.protect import keys
 
 
-def make(folder, *, sites="3", trial=False, **changes):
+def make(folder, *, sites="3", trial=False, host="127.0.0.1", **changes):
     values = {"data": {"clients": 20}, "train": {"rounds": 2}, "privacy": {"kind": "local", "epsilon": "uniform"}}
     for section, change in changes.items():
         values[section] = values.get(section, {}) | change
     experiment = tacit.Experiment(name="trial", **values)
-    return init(folder, sites=sites, experiment=experiment, host="127.0.0.1", port=free_port(), trial=trial)
+    return init(folder, sites=sites, experiment=experiment, host=host, port=free_port(), trial=trial)
 
 
 @pytest.fixture
@@ -41,7 +49,7 @@ def test_a_new_federation_holds_everything_and_nothing_is_wrong(federation):
     for name in federation.sites:
         files = {path.name for path in federation.site(name).iterdir()}
         assert {
-            "site.toml", "budget.toml", "proposal.toml", "ledger.db", "node.key", "node.pub", "ca.crt",
+            "site.toml", "budget.toml", "proposal.toml", "ledger.db", "node.key", "node.pub", "ca.crt", "services",
         } == files  # fmt: skip
     assert wrong(federation) == []
     assert open_federation(federation.folder) == federation
@@ -152,6 +160,19 @@ def test_a_folder_that_is_not_empty_is_left_alone(federation):
         make(federation.folder)
     with pytest.raises(BadInput, match="holds no federation"):
         open_federation(federation.folder / "sites")
+
+
+@pytest.mark.parametrize(
+    "host", ["", "$(id)", "a b", "a\nExecStart=/bin/sh", "-x", "a..b", "::1", "ä.org", "a" * 254, "%h"]
+)
+def test_a_host_that_is_no_name_and_no_address_is_written_nowhere(tmp_path, federation, host):
+    with pytest.raises(BadInput, match="name or an IPv4 address"):
+        make(tmp_path / "f", host=host)
+    assert not (tmp_path / "f").exists()
+    written = federation.folder / "federation.toml"
+    written.write_text(written.read_text().replace('host = "127.0.0.1"', f"host = {json.dumps(host)}"))
+    with pytest.raises(BadInput, match="name or an IPv4 address"):
+        open_federation(federation.folder)
 
 
 def test_an_expired_certificate_is_found(federation):
@@ -326,7 +347,8 @@ def test_a_missing_or_foreign_share_is_found(sealed):
     assert any("can be read by others" in text for text in wrong(sealed))
 
 
-def test_a_share_of_another_federation_is_found(sealed, tmp_path):
+def test_a_share_of_another_federation_is_found(sealed, tmp_path, monkeypatch):
+    monkeypatch.setattr(key_files, "new_key", lambda experiment: safe_prime_key())
     again = make(tmp_path / "again", **ENCRYPTED)
     place = sealed.site("client-2") / "keys"
     shutil.copy(again.site("client-2") / "keys" / "share.json", place / "share.json")
@@ -368,8 +390,175 @@ def test_keys_that_could_not_keep_the_promise_are_not_made(tmp_path, protect, pr
     assert not (tmp_path / "f").exists()
 
 
-def test_colluding_sites_raise_the_threshold(tmp_path):
+def test_colluding_sites_raise_the_threshold(tmp_path, monkeypatch):
+    monkeypatch.setattr(key_files, "new_key", lambda experiment: safe_prime_key())
     made = make(tmp_path / "f", **ENCRYPTED | {"privacy": ENCRYPTED["privacy"] | {"colluding": 1}})
     assert "Sums are opened by 3 of 3 sites together; no site holds the key" in [
         finding.text for finding in check.findings(made.folder)
     ]
+
+
+def test_what_is_wrong_with_a_site_is_said_under_its_name_wherever_its_folder_lies(federation, tmp_path, monkeypatch):
+    moved = tmp_path / "elsewhere"
+    shutil.copytree(federation.site("client-1"), moved)
+    (moved / "budget.toml").write_text('epsilon = "x"\n', "utf-8")
+    monkeypatch.chdir(moved)
+    found = [finding.text for finding in check.findings(moved.relative_to(moved)) if finding.wrong]
+    assert found[0].startswith("client-1: budget.toml: expected epsilon to be a number")
+
+
+def test_what_a_program_prints_can_be_read_where_a_notebook_forces_colours(tmp_path, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("CLICOLOR_FORCE", "1")
+    code = "from rich.console import Console; Console().print_json('{\"runs\": []}')"
+    assert json.loads(Processes(home=tmp_path).call([sys.executable, "-c", code], seconds=60)) == {"runs": []}
+
+
+# central DP: what a deployment cannot keep secret, and what sites' budgets do not pay for
+
+SECRET = {"privacy": {"kind": "central", "epsilon": 8.0, "clip": 0.5}, "train": {"rounds": 2, "clients_per_round": 1}}
+
+
+def central(**privacy):
+    return {**SECRET, "privacy": SECRET["privacy"] | privacy}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        SECRET,
+        {
+            "privacy": SECRET["privacy"] | {"accountant": "rdp"},
+            "train": {"rounds": 2, "clients_per_round": 1, "sampler": "fixed"},
+        },
+        {"privacy": SECRET["privacy"] | {"clip_quantile": 0.5}},
+    ],
+)
+def test_a_deployment_does_not_promise_what_whoever_watches_its_network_breaks(tmp_path, changes):
+    with pytest.raises(BadInput, match=r"whoever watches the network .*train\.sampler = \"cyclic\"") as said:
+        make(tmp_path / "federation", sites="2", **changes)
+    assert 'privacy.network = "unwatched"' in str(said.value)
+    assert not (tmp_path / "federation").exists()
+
+
+def test_secret_cohorts_are_deployed_on_the_word_that_nobody_watches_and_the_promise_names_who_would_break_it(tmp_path):
+    made = make(tmp_path / "federation", sites="2", **central(network="unwatched"))
+    assert wrong(made) == []
+    experiment = tacit.Experiment.load(made.app / "tacit_app" / "experiment.toml")
+    against = build(experiment).promise.adversary
+    assert "neither the network's traffic nor the server's log, which show who took part in which round" in against
+
+
+def test_where_every_site_is_in_every_round_nothing_is_secret_and_the_promise_says_so(tmp_path):
+    made = make(tmp_path / "federation", sites="2", privacy=SECRET["privacy"])
+    promise = build(tacit.Experiment.load(made.app / "tacit_app" / "experiment.toml")).promise
+    assert promise.adversary == "everybody who sees the models and who took part in which round (the server is trusted)"
+    assert promise.relation == "empty one client (its update is then zero)"
+    with pytest.raises(BadInput, match="there are none: leave it out"):
+        tacit.Experiment(privacy=SECRET["privacy"] | {"network": "unwatched"})
+
+
+def test_a_federation_of_an_older_version_with_secret_cohorts_is_found_by_check(tmp_path, monkeypatch):
+    with monkeypatch.context() as older:
+        older.setattr("tacit.federation.operate.init.refuse_undeployable", lambda experiment: None)
+        made = make(tmp_path / "federation", sites="2", **SECRET)
+    assert any("whoever watches the network" in text for text in wrong(made))
+    assert any("whoever watches" in finding.text for finding in check.findings(made.site("client-0")) if finding.wrong)
+
+
+LOUD = {
+    "privacy": {"kind": "central", "epsilon": 4.0, "noise_multiplier": 0.6},
+    "train": {"rounds": 6, "sampler": "cyclic", "clients_per_round": 1},
+}
+
+
+def test_a_schedule_that_a_sites_budget_does_not_pay_for_is_refused_before_anything_is_made(tmp_path):
+    with pytest.raises(BudgetExhausted, match=r"client-0: The site's budget \(epsilon 4, .*\) pays for \d of 3 turns"):
+        make(tmp_path / "federation", sites="2", **LOUD)
+    assert not (tmp_path / "federation").exists()
+    with pytest.raises(BudgetExhausted, match=r"pays for \d of 6 rounds, each of which every site pays for"):
+        make(tmp_path / "federation", sites="2", privacy=LOUD["privacy"], train={"rounds": 6})
+
+
+def test_a_budget_that_was_lowered_below_the_schedule_is_found_by_check_with_exit_code_2(tmp_path):
+    made = make(tmp_path / "federation", sites="2", **LOUD | {"privacy": LOUD["privacy"] | {"epsilon": 400.0}})
+    assert wrong(made) == []
+    budget = made.site("client-1") / "budget.toml"
+    budget.write_text(budget.read_text().replace("epsilon = 400.0", "epsilon = 4.0"))
+    other = made.site("client-0") / "budget.toml"
+    other.write_text(other.read_text().replace("epsilon = 400.0", "epsilon = 4.0"))
+    assert any("client-1: The site's budget (epsilon 4" in text and "of 3 turns" in text for text in wrong(made))
+    done = subprocess.run(
+        [sys.executable, "-m", "tacit", "deploy", "check", made.folder], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "of 3 turns that the schedule gives it" in done.stdout
+    assert any("of 3 turns" in finding.text for finding in check.findings(made.site("client-1")) if finding.wrong)
+
+
+@pytest.fixture
+def own_rule(tmp_path, monkeypatch):
+    """A federation whose rule is a package of its own, which would leave a trace if it were imported; and the rule's file."""
+    file, trace = tmp_path / "ours" / "own_hospital" / "rules.py", tmp_path / "imported"
+    file.parent.mkdir(parents=True)
+    file.write_text("from tacit.rules.median import median as clipped_median\n", "utf-8")
+    (file.parent / "__init__.py").write_text(f"open({str(trace)!r}, 'w').close()\n", "utf-8")
+    monkeypatch.syspath_prepend(str(file.parents[1]))
+    made = make(tmp_path / "federation", aggregate={"rule": "own_hospital.rules:clipped_median"})
+    trace.unlink(missing_ok=True)
+    yield made, file, trace
+    forget()
+
+
+def forget():
+    """As in a process that has not imported the package."""
+    for name in [name for name in sys.modules if name.startswith("own_hospital")]:
+        del sys.modules[name]
+
+
+def to_paste(file):
+    return f'"own_hospital.rules:clipped_median" = "{hashlib.sha256(file.read_bytes()).hexdigest()}"'
+
+
+def list_code(federation, line):
+    for name in federation.sites:
+        with (federation.site(name) / "budget.toml").open("a", encoding="utf-8") as budget:
+            budget.write(f"\n[accept.code]\n{line}\n")
+
+
+def test_check_prints_the_line_that_lists_a_sites_own_code_and_imports_nothing_for_it(own_rule):
+    federation, file, trace = own_rule
+    forget()
+    found = wrong(federation)
+    assert len(found) == 3
+    assert "does not list in accept.code" in found[0]
+    assert str(file) in found[0]
+    assert found[0].endswith(f"{federation.site('client-0') / 'budget.toml'}: {to_paste(file)}")
+    assert not trace.exists()
+    list_code(federation, to_paste(file))
+    assert wrong(federation) == []
+    file.write_text(file.read_text() + "# changed\n")
+    assert "is another than the one" in wrong(federation)[0]
+    assert wrong(federation)[0].endswith(to_paste(file))
+
+
+def test_listed_code_that_is_not_installed_is_said_to_be_that_and_not_another_file(own_rule, tmp_path):
+    federation, file, _ = own_rule
+    line = to_paste(file)
+    file.parents[1].rename(tmp_path / "elsewhere")
+    importlib.invalidate_caches()
+    forget()
+    assert "Not installed here: own_hospital.rules:clipped_median; a site does not search" in wrong(federation)[0]
+    list_code(federation, line)
+    for text in wrong(federation):
+        assert "'own_hospital.rules:clipped_median', which the site's budget.toml lists" in text
+        assert "is not installed here: a site does not search the current folder" in text
+        assert "is another" not in text
+    assert len(wrong(federation)) == 3
+
+
+def test_a_line_to_paste_says_one_name_and_one_hash_whatever_the_experiment_says():
+    for name in ('json:loads" = ""\n"os:system', "json:a b", "json.no_such:x", "no_such_package.a:x", "sys:exit"):
+        assert lines_to_list({}, tacit.Experiment(aggregate={"rule": name})) == {}
+    ((line, file),) = lines_to_list({}, tacit.Experiment(aggregate={"rule": "json.decoder:loads"})).items()
+    assert line == f'"json.decoder:loads" = "{hashlib.sha256(file.read_bytes()).hexdigest()}"'

@@ -3,6 +3,7 @@
 import json
 import os
 
+import pytest
 from conftest_deploy import belongs
 from trained import same_model
 from typer.testing import CliRunner
@@ -21,6 +22,7 @@ SETTINGS = (
 )
 
 
+@pytest.mark.faults
 def test_from_an_empty_folder_to_the_report_and_to_the_simulators_model(tmp_path):
     place, call = tmp_path / "federation", CliRunner().invoke
     settings = [part for setting in SETTINGS for part in ("--set", setting)]

@@ -139,7 +139,7 @@ def test_a_site_makes_what_a_client_of_a_simulation_would_make_of_the_same_rows(
     home = at_home(folder, RUN)
     rows = {"x": home.dataset.x, "y": home.dataset.y, "by": wanted(home.settings), "name": "north", "seed": 0}
     made = one.make(home, home.vector(), **rows)
-    assert made.own.judged(lambda vector: torch.equal(vector, home.vector("own")))
+    assert made.own.judged(lambda vector: float(torch.equal(vector, home.vector("own")))) == 1
     right = (tacit.load(folder / "runs" / RUN / "model-own").model(home.held.x)[:, 0] > 0) == (home.held.y > 0)
     assert float(right.float().mean()) > 0.85
 
@@ -477,3 +477,12 @@ def test_whatever_a_process_of_the_quiet_has_begun_ends_with_it(tmp_path):
     else:
         os.kill(begun, signal.SIGKILL)
         pytest.fail("it goes on")
+
+
+@pytest.mark.parametrize("epsilon", [0.0, -1.0, float("nan"), float("inf")])
+def test_an_epsilon_that_is_none_is_said_before_anything_about_delta(hospital, epsilon):
+    folder = hospital(spent=True)
+    budget = folder / "budget.toml"
+    budget.write_text(budget.read_text().replace("delta = 0.0001", "delta = 1e-05"))  # of which nothing is left
+    with pytest.raises(BadInput, match="Expected --epsilon above 0"):
+        publish.publish(folder, epsilon=epsilon)

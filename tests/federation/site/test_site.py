@@ -66,8 +66,8 @@ def test_a_server_that_asks_for_more_than_agreed_is_refused(server, change, word
 def test_a_round_beyond_the_agreed_ones_is_refused(server):
     asking = server()
     asking.agree()
-    refused(asking, "asks for round 3; 3 rounds were agreed", asking.train, 3)
-    refused(asking, "asks for round -1", asking.train, -1)
+    refused(asking, "asks for round 4; 3 rounds were agreed", asking.train, 3)
+    refused(asking, "asks for round 0, and rounds are counted from 1", asking.train, -1)
 
 
 def test_another_model_shape_is_refused(server):
@@ -93,7 +93,7 @@ def test_a_second_opening_of_a_round_is_refused_and_a_repeated_question_gets_the
     other = asking.body(params=asking.parts.params + 1)
     refused(asking, "answered already: another answer to it would be a second release", asking.train, 0, body=other)
     asking.train(1)
-    refused(asking, "asks for round 0 again", asking.train, 0)
+    refused(asking, "asks for round 1 again", asking.train, 0)
 
 
 def test_the_charge_is_on_disk_before_anything_is_trained(server, monkeypatch):
@@ -125,13 +125,13 @@ def test_a_crash_after_the_charge_costs_one_round_and_is_said(server, monkeypatc
     assert asking.charges() == [0, 0]
     assert any(line["verdict"] == "lost" and "charged again" in line["text"] for line in asking.log())
     asking.train(1)
-    refused(asking, "budget .* does not pay for round 2", asking.train, 2)
+    refused(asking, "budget .* does not pay for round 3", asking.train, 2)
 
 
 def test_the_ledger_stops_a_run_that_the_budget_does_not_pay_for(server):
     asking = server(privacy={"noise_multiplier": 0.3})
     asking.agree()
-    refused(asking, r"budget \(epsilon 1, delta 1e-05 per record\) does not pay for round 0", asking.train)
+    refused(asking, r"budget \(epsilon 1, delta 1e-05 per record\) does not pay for round 1", asking.train)
 
 
 def test_a_budget_that_was_lowered_meanwhile_stops_the_run(server):
@@ -241,7 +241,7 @@ def test_a_budget_file_that_cannot_be_read_or_understood_stops_everything(server
     [
         ('epsilon = "3"', "expected epsilon to be a number, got '3'"),
         ("epsilon = true", "expected epsilon to be a number"),
-        ('most_rounds = "3"', "expected most_rounds to be a whole number, got '3'"),
+        ('most_rounds = "3"', "expected most_rounds to be a whole number of at least 1, got '3'"),
         ('answer_seconds = "60"', "expected answer_seconds to be a number"),
         ('trial = "no"', "expected trial to be true or false, got 'no'"),
         ("epsilom = 3.0", "unknown key 'epsilom'. Did you mean 'epsilon'?"),
@@ -394,7 +394,7 @@ def test_under_central_dp_a_payment_that_was_cut_short_is_made_up(server):
 def test_under_central_dp_a_round_that_the_ledger_does_not_admit_is_no_agreement(server, monkeypatch):
     asking = central(server)
     monkeypatch.setattr("tacit.privacy.ledger.ledger.Ledger.admit", lambda *args, **options: [])
-    refused(asking, "does not pay for round 0", asking.agree, releases=3)
+    refused(asking, "does not pay for round 1", asking.agree, releases=3)
 
 
 def test_under_central_dp_a_server_cannot_talk_the_number_of_rounds_down(server):

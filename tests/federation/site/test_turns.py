@@ -29,7 +29,7 @@ def test_a_site_answers_in_its_turn_pays_then_and_refuses_a_question_that_comes_
             continue
         before = asking.charges()
         with pytest.raises(
-            Refused, match=f"Round {round} is not this site's turn: it takes part in rounds .* within 2 rounds"
+            Refused, match=f"Round {round + 1} is not this site's turn: it takes part in rounds .* within 2 rounds"
         ):
             asking.train(round)
         assert asking.charges() == before
