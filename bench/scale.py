@@ -1,8 +1,12 @@
 """From 100 to 100,000 clients: the time of a round with 10 of them, and the memory beyond their data.
 
-60 examples of 8x8 features a client (random), logistic regression, local DP with a finite budget, 10 clients in every round, by
-`tacit.run` with its ledger, log and checkpoint. Every population runs in a fresh process. The data's bytes are those of the float32
+60 examples of 8x8 features a client (random), logistic regression, local DP, 10 clients in every round, by `tacit.run` with its
+ledger, log and checkpoint. Every client has its own budget and the noise that follows from it (`--noise same`: one multiplier for
+all), combined by the default rule or `--rule`. Every population runs in a fresh process. The data's bytes are those of the float32
 features and int64 labels of all clients, once. Memory is the peak of the main process plus what its workers hold beyond it.
+How rounds grow with their number, rule by rule, is growth.py.
+
+    python bench/scale.py --clients 1000000 --examples 4 --repeats 1        # how long a million clients take to start
 """
 
 import argparse
@@ -22,11 +26,9 @@ from peers.contender import quiet
 from rich.console import Console
 from rich.table import Table
 
-EXAMPLES, FEATURES, CLASSES, TEST = 60, 64, 10, 200
+FEATURES, CLASSES, TEST = 64, 10, 200
 COHORT, BATCH = 10, 10
-NOISE_MULTIPLIER = (
-    4.0  # the same for all populations, so that rounds differ in nothing else; every budget affords a few
-)
+NOISE_MULTIPLIER = 4.0  # with --noise same: rounds differ in nothing but the population; every budget affords a few
 LEVELS = 17  # pixels are 0..16, as in scikit-learn's digits
 WARM_UP = 5  # the first rounds fill caches, above all of prices
 MOST_BEYOND = 3.0  # GB beyond the data that 100,000 clients may take
@@ -34,35 +36,41 @@ PATIENCE = 0.5  # seconds to wait for a quiet machine before a round
 GB = 1e9
 
 
-def write_data(path: Path, clients: int) -> int:
+def write_data(path: Path, clients: int, examples: int) -> int:
     """Writes random rows with the client of each; returns the bytes they take in memory as Tacit keeps them."""
-    rng, rows = np.random.default_rng(0), clients * EXAMPLES
+    rng, rows = np.random.default_rng(0), clients * examples
     np.savez(
         path,
         x=rng.integers(0, LEVELS, (rows, FEATURES), dtype=np.uint8),
         y=rng.integers(0, CLASSES, rows),
-        client=rng.permutation(np.repeat(np.arange(clients, dtype=np.int32), EXAMPLES)),
+        client=rng.permutation(np.repeat(np.arange(clients, dtype=np.int32), examples)),
         x_test=rng.integers(0, LEVELS, (TEST, FEATURES), dtype=np.uint8),
         y_test=rng.integers(0, CLASSES, TEST),
     )
     return rows * (FEATURES * np.dtype(np.float32).itemsize + np.dtype(np.int64).itemsize)
 
 
-def one(path: str, partition: str, clients: int, rounds: int) -> dict[str, Any]:
+def one(path: str, clients: int, asked: argparse.Namespace) -> dict[str, Any]:
     """Runs one population in this process and measures it."""
     import tacit
 
+    rounds, noise = asked.rounds, {"noise_multiplier": NOISE_MULTIPLIER} if asked.noise == "same" else {}
     experiment = tacit.Experiment(
         data={
-            "name": "npz", "path": path, "partition": partition, "clients": clients,
+            "name": "npz", "path": path, "partition": asked.partition, "clients": clients,
             "classes": CLASSES, "divide_by": LEVELS - 1,
         },
         model={"name": "logr"},
-        train={"rounds": rounds + WARM_UP, "clients_per_round": COHORT, "local_steps": 10, "batch_size": BATCH},
-        privacy={"kind": "local", "epsilon": "uniform", "noise_multiplier": NOISE_MULTIPLIER},
+        train={
+            "rounds": rounds + WARM_UP, "clients_per_round": COHORT, "local_steps": 10,
+            "batch_size": min(BATCH, asked.examples),
+        },
+        privacy={"kind": "local", "epsilon": "uniform", **noise},
+        aggregate={"rule": asked.rule} if asked.rule else {},
     )  # fmt: skip
     began, seconds, beyond = time.perf_counter(), [], [0]
     ready: list[float] = []
+    worked: list[float] = []
 
     def observe(record: dict[str, Any]) -> None:
         now = time.perf_counter()
@@ -73,9 +81,14 @@ def one(path: str, partition: str, clients: int, rounds: int) -> dict[str, Any]:
         ready.append(time.perf_counter())
 
     with tempfile.TemporaryDirectory() as folder:
-        tacit.run(experiment, out=f"{folder}/run", observe=observe, ready=lambda *_: ready.append(time.perf_counter()))
+
+        def begins(*_: Any) -> None:
+            worked.append(time.process_time())
+            ready.append(time.perf_counter())
+
+        tacit.run(experiment, out=f"{folder}/run", observe=observe, ready=begins)
     peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss + beyond[0]
-    return {"setup": ready[0] - began, "seconds": seconds[WARM_UP:], "peak": peak}
+    return {"setup": ready[0] - began, "worked": worked[0], "seconds": seconds[WARM_UP:], "peak": peak}
 
 
 def held_by_workers() -> int:
@@ -92,13 +105,15 @@ def _rollup(pid: str, key: str) -> int:
     return next(1024 * int(line.split()[1]) for line in lines if line.startswith(key))
 
 
-def measure(clients: int, partition: str, rounds: int) -> dict[str, Any]:
+def measure(clients: int, asked: argparse.Namespace) -> dict[str, Any]:
     """One population in a process of its own; "failed" says why there are no numbers."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "data.npz"
-        data = write_data(path, clients)
-        command = [sys.executable, __file__, "--one", str(path), "--clients", str(clients), "--rounds", str(rounds)]
-        done = subprocess.run([*command, "--partition", partition], capture_output=True, text=True, check=False)
+        data = write_data(path, clients, asked.examples)
+        command = [sys.executable, __file__, "--one", str(path), "--clients", str(clients)]
+        for key in ("rounds", "partition", "examples", "noise", "rule"):
+            command += [f"--{key}", str(getattr(asked, key))]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
     row = {"clients": clients, "data": data}
     if done.returncode:
         return row | {"failed": (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]}
@@ -111,14 +126,23 @@ def joined(runs: list[dict[str, Any]]) -> dict[str, Any]:
     if failed := [run["failed"] for run in runs if "failed" in run]:
         return row | {"failed": failed[0]}
     seconds, peak = [second for run in runs for second in run["seconds"]], max(run["peak"] for run in runs)
-    row |= {"setup": min(run["setup"] for run in runs), "seconds": seconds, "peak": peak}
+    row |= {key: min(run[key] for run in runs) for key in ("setup", "worked")} | {"seconds": seconds, "peak": peak}
     return row | {"best": min(seconds), "median": statistics.median(seconds), "beyond": peak - row["data"]}
 
 
 def table(rows: list[dict[str, Any]]) -> Table:
     """Times as ratios to the smallest population."""
     shown = Table(title=f"a round of {COHORT} clients among many")
-    for column in ("clients", "time / smallest's", "by medians", "best, ms", "set-up, s", "data, GB", "beyond it, GB"):
+    for column in (
+        "clients",
+        "time / smallest's",
+        "by medians",
+        "best, ms",
+        "set-up, s",
+        "of processor",
+        "data, GB",
+        "beyond it, GB",
+    ):
         shown.add_column(column, justify="right")
     base = next((row for row in rows if "best" in row), None)
     for row in rows:
@@ -127,7 +151,8 @@ def table(rows: list[dict[str, Any]]) -> Table:
             continue
         ratios = [f"{row[key] / base[key]:.2f}" for key in ("best", "median")]
         memory = [f"{row[key] / GB:.2f}" for key in ("data", "beyond")]
-        shown.add_row(f"{row['clients']:,}", *ratios, f"{1000 * row['best']:.1f}", f"{row['setup']:.1f}", *memory)
+        begins = [f"{row[key]:.1f}" for key in ("setup", "worked")]
+        shown.add_row(f"{row['clients']:,}", *ratios, f"{1000 * row['best']:.1f}", *begins, *memory)
     return shown
 
 
@@ -144,11 +169,11 @@ def verdict(rows: list[dict[str, Any]]) -> str:
 def main(args: argparse.Namespace) -> None:
     if args.one:
         (clients,) = map(int, args.clients.split(","))
-        print(json.dumps(one(args.one, args.partition, clients, args.rounds)))
+        print(json.dumps(one(args.one, clients, args)))
         return
     console = Console(width=None if sys.stdout.isatty() else 120)
     sizes = [int(clients) for clients in args.clients.split(",")]
-    passes = [[measure(clients, args.partition, args.rounds) for clients in sizes] for _ in range(args.repeats)]
+    passes = [[measure(clients, args) for clients in sizes] for _ in range(args.repeats)]
     rows = [joined(list(runs)) for runs in zip(*passes, strict=True)]
     console.print(table(rows))
     console.print(verdict(rows), highlight=False)
@@ -162,6 +187,9 @@ if __name__ == "__main__":
     parser.add_argument("--partition", choices=("natural", "iid"), default="natural")
     parser.add_argument("--rounds", type=int, default=30, help="rounds that count")
     parser.add_argument("--repeats", type=int, default=2, help="processes for each population, taken in turns")
+    parser.add_argument("--examples", type=int, default=60, help="of a client")
+    parser.add_argument("--noise", choices=("differs", "same"), default="differs")
+    parser.add_argument("--rule", default="", help="aggregate.rule; nothing: the default for budgets that differ")
     parser.add_argument("--json", type=Path, help="also write everything measured to this file")
     parser.add_argument("--one", help=argparse.SUPPRESS)  # a data file: measure it in this process
     main(parser.parse_args())

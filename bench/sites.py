@@ -49,7 +49,7 @@ def main() -> None:
 
             def observe(record: dict) -> None:
                 used = [memory(processes.pid(f"site {name}")) for name in made.sites]
-                text = f"round {record['round']}: {record['seconds']:.1f} s, {record['answered']} of {record['cohort']} sites"
+                text = f"round {record['round'] + 1}: {record['seconds']:.1f} s, {record['answered']} of {record['cohort']} sites"
                 sizes = f"a site has {statistics.mean(used):.0f} MB (at most {max(used):.0f})"
                 print(f"{text}; {sizes}, the SuperLink {memory(processes.pid('SuperLink')):.0f}", flush=True)
 

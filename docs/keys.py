@@ -1,31 +1,53 @@
-"""Writes docs/keys.md: every key of an experiment file, from the sections themselves. `python docs/keys.py`.
+"""Writes docs/keys.md: every key of an experiment file, from the sections and the parts themselves. `python docs/keys.py`.
 
-A key's meaning is its `description`, or the comment behind it in the source; a test holds the page against the code.
+A key's meaning is its `description`, or the comment behind it in the source; what is refused are the sentences that the checks
+raise, read from their code. A test holds the page against the code.
 """
 
 import ast
+import dataclasses
+import importlib
 import inspect
 import io
+import re
 import textwrap
 import tokenize
 import types
 import typing
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
 from pydantic_core import PydanticUndefined
 
+from tacit import losses, plugin
 from tacit.experiment import Experiment
 from tacit.experiment.section import OpenSection, Section
 
+ROOT = Path(__file__).resolve().parent.parent
 PAGE = Path(__file__).with_name("keys.md")
 HEAD = """# Every key of an experiment file
 
 Written by `python docs/keys.py` from the code; do not edit. [Concepts](concepts.md) explains how they belong together, and
 `tacit plan EXPERIMENT` says what they cost. Any key can be set from the command line as `--set table.key=value`. "–": nothing is
-set, and what then happens is said beside it. A table that names a part (a data source, a model, a rule, an attack) takes that
-part's own options too.
+set, and what then happens is said beside it. A table that names a part (a source, a model, a loss, a rule, an attack) takes that
+part's own options too: they stand below it. Under each table is what it does not combine with: the sentences with which an
+experiment is refused, "…" for what was said there.
 """
+ROOMS = {  # the rooms whose parts a table names: the key that does, and what a part is given beside its options
+    "data": [("tacit.data.sources", "name", ())],
+    "model": [("tacit.models", "name", ("input_shape", "classes"))],
+    "task": [("tacit.tasks", "kind", ("dataset",)), ("tacit.losses", "loss", losses.GIVEN)],
+    "metric": [("tacit.metrics", "choose", ())],
+    "aggregate": [("tacit.rules", "rule", ())],
+    "run": [("tacit.report.writers", "writers", ("folder", "facts"))],
+    "attack": [("tacit.malicious", "kind", ())],
+}
+ATTACKS = "tacit.attacks"
+CHECKS = ("tacit/experiment/*.py", "tacit/privacy/*/__init__.py")  # where combinations are refused
+TABLE = "| key | takes | default | meaning |\n|---|---|---|---|"
+KEY = re.compile(r"(?<![\w.])[a-z]+\.[a-z_]+")
+Words = dict[str, str]
 
 
 def sections() -> dict[str, type[Section]]:
@@ -38,31 +60,60 @@ def sections() -> dict[str, type[Section]]:
     return found
 
 
-def meanings(section: type[Section]) -> dict[str, str]:
+def comments(thing: Any) -> Words:
+    """The comments behind a class's fields or a function's parameters."""
+    source = textwrap.dedent(inspect.getsource(thing))
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    known = {token.start[0]: token.string.lstrip("# ") for token in tokens if token.type == tokenize.COMMENT}
+    said: Words = {}
+    for node in ast.walk(ast.parse(source).body[0]):
+        name = node.arg if isinstance(node, ast.arg) else getattr(getattr(node, "target", None), "id", None)
+        if name and isinstance(node, ast.arg | ast.AnnAssign):
+            lines = range(node.lineno, (node.end_lineno or node.lineno) + 1)
+            said.setdefault(name, "; ".join(known[line] for line in lines if line in known))
+    return said
+
+
+def meanings(section: type[Section]) -> Words:
     """What each key of a section means."""
-    said: dict[str, str] = {}
-    for cls in reversed(section.__mro__):
-        if not issubclass(cls, Section) or cls in (Section, OpenSection):
-            continue
-        source = textwrap.dedent(inspect.getsource(cls))
-        comments = {
-            token.start[0]: token.string.lstrip("# ")
-            for token in tokenize.generate_tokens(io.StringIO(source).readline)
-            if token.type == tokenize.COMMENT
-        }
-        (body,) = ast.parse(source).body
-        for node in typing.cast(ast.ClassDef, body).body:
-            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-                lines = range(node.lineno, (node.end_lineno or node.lineno) + 1)
-                said[node.target.id] = "; ".join(comments[line] for line in lines if line in comments)
+    own = [cls for cls in reversed(section.__mro__) if issubclass(cls, Section) and cls not in (Section, OpenSection)]
+    said = {key: text for cls in own for key, text in comments(cls).items()}
     return {key: field.description or said.get(key, "") for key, field in section.model_fields.items()}
+
+
+def options(room: str, name: str, given: tuple[str, ...]) -> list[tuple[str, Any, Any, str]]:
+    """The options of a part as (key, type, default, meaning)."""
+    factory = plugin.find(room, name, key=room)
+    layers = reversed(factory.__mro__) if inspect.isclass(factory) else (factory,)
+    ours = [thing for thing in layers if thing.__module__.startswith("tacit.")]
+    said = {key: text for thing in ours for key, text in comments(thing).items() if text}
+    made = (
+        {one.name: one.default_factory for one in dataclasses.fields(factory)}
+        if dataclasses.is_dataclass(factory)
+        else {}
+    )
+    rows = []
+    for key, option in plugin.options(factory, given=given).items():
+        value = inspect.signature(factory).parameters[key].default
+        fresh = made.get(key, dataclasses.MISSING)
+        value = value if fresh is dataclasses.MISSING else typing.cast(Any, fresh)()
+        rows.append((key, option.hint, PydanticUndefined if option.required else value, said.get(key, "")))
+    return rows
+
+
+def parts() -> Iterator[tuple[str, str, str, Any]]:
+    """Every part that a table names, as (table, key that names it, its name, its options)."""
+    for table, rooms in ROOMS.items():
+        for room, key, given in rooms:
+            for name in plugin.names(room):
+                yield table, key, name, options(room, name, given)
 
 
 def shape(kind: Any) -> str:
     """A type in words.
 
-    >>> shape(int | None), shape(typing.Literal["a", "b"]), shape(tuple[str, ...])
-    ('whole number', '"a", "b"', 'list of texts')
+    >>> shape(int | None), shape(typing.Literal["a", "b"]), shape(tuple[str, ...]), shape(tuple[float, float])
+    ('whole number', '"a", "b"', 'list of texts', 'list of numbers')
     """
     if get_origin(kind) is typing.Annotated:
         return shape(get_args(kind)[0])
@@ -70,33 +121,107 @@ def shape(kind: Any) -> str:
         return ", ".join(f'"{value}"' if isinstance(value, str) else str(value) for value in get_args(kind))
     if get_origin(kind) in (typing.Union, types.UnionType):
         return " or ".join(dict.fromkeys(shape(part) for part in get_args(kind) if part is not type(None)))
-    if get_origin(kind) is tuple:
-        return f"list of {shape(get_args(kind)[0])}s"
+    if get_origin(kind) in (tuple, list) and get_args(kind):
+        return "list of " + " or ".join(f"{one}s" for one in shape(get_args(kind)[0]).split(" or "))
     if get_origin(kind) in (list, dict) or kind in (list, dict):
         return "list" if (get_origin(kind) or kind) is list else "table"
     return {int: "whole number", float: "number", str: "text", bool: "true or false"}.get(kind, "table")
 
 
-def default(field: Any) -> str:
-    """What holds where nothing is said."""
-    value = field.default
-    if value is None or value is PydanticUndefined:
+def default(value: Any) -> str:
+    """What holds where nothing is said.
+
+    >>> default(None), default("iid"), default(False), default(PydanticUndefined), default(())
+    ('–', '`"iid"`', '`false`', 'must be said', '–')
+    """
+    if value is PydanticUndefined:
+        return "must be said"
+    if value is None or value in ((), {}, [], ""):
         return "–"
     return f'`"{value}"`' if isinstance(value, str) else f"`{str(value).lower() if isinstance(value, bool) else value}`"
 
 
+def row(key: str, kind: Any, value: Any, meaning: str) -> str:
+    """A line of a table."""
+    return f"| `{key}` | {shape(kind)} | {default(value)} | {meaning.replace('|', chr(92) + '|')} |"
+
+
+def refusals() -> list[str]:
+    """The sentences with which experiments are refused, from the code that raises them; each once, without mere ranges."""
+    found: dict[str, None] = {}
+    for path in sorted(path for pattern in CHECKS for path in ROOT.glob(pattern)):
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        found |= dict.fromkeys(raised(ast.parse(path.read_text("utf-8")), vars(importlib.import_module(name)), [{}]))
+    return [one for one in found if not one.startswith("Expected ") or len(set(KEY.findall(one))) > 1]
+
+
+def raised(node: ast.AST, known: dict[str, Any], turns: list[dict[str, Any]]) -> Iterator[str]:
+    """The sentences below a node, for every turn of the loops around it: a turn says what their variables stand for."""
+    if isinstance(node, ast.For):
+        turns = [turn | one for turn in turns for one in _turns(node, known)]
+    if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and node.exc.args:
+        if getattr(node.exc.func, "id", "") in ("BadInput", "BadData"):
+            yield from (sentence(node.exc.args[0], known | turn) for turn in turns)
+    elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "refuse_both":
+        section, one, other = (arg.value for arg in node.args if isinstance(arg, ast.Constant))
+        yield f"{section}.{one} and {section}.{other} say the same thing twice: set one of them."
+    for child in ast.iter_child_nodes(node):
+        yield from raised(child, known, turns)
+
+
+def _turns(loop: ast.For, known: dict[str, Any]) -> list[dict[str, Any]]:
+    """What the variables of a loop over constants stand for, turn by turn; of other loops nothing is known."""
+    names = [one.id for one in ast.walk(loop.target) if isinstance(one, ast.Name)]
+    try:
+        each = known[loop.iter.id] if isinstance(loop.iter, ast.Name) else ast.literal_eval(loop.iter)
+        return [dict(zip(names, (one,) if len(names) == 1 else one, strict=True)) for one in each]
+    except (ValueError, KeyError, TypeError):
+        return [dict.fromkeys(names)]
+
+
+def sentence(node: ast.expr, known: dict[str, Any]) -> str:
+    """A sentence as it is raised; what is put in at another time is "…"."""
+    words = []
+    for piece in node.values if isinstance(node, ast.JoinedStr) else [node]:
+        inner = piece.value if isinstance(piece, ast.FormattedValue) else piece
+        value = inner.value if isinstance(inner, ast.Constant) else known.get(getattr(inner, "id", ""))
+        words.append(str(value) if isinstance(value, str | int | float) else "…")
+    return " ".join("".join(words).split())
+
+
+def concerned(sentence: str, tables: typing.Iterable[str]) -> list[str]:
+    """The tables that a sentence is about.
+
+    >>> concerned('train.views is for privacy.kind = "local": leave it out.', ("data", "train", "privacy"))
+    ['train', 'privacy']
+    """
+    return [name for name in tables if re.search(rf"(?<![\w.]){name}\.[a-z_]+|\[{name}\]", sentence)]
+
+
 def page() -> str:
     """The whole page."""
-    parts = [HEAD, "`name`, above all tables, names the experiment.\n"]
-    for name, section in sections().items():
-        parts.append(f"## `[{name}]`\n\n| key | takes | default | meaning |\n|---|---|---|---|")
-        known = meanings(section)
-        for key, field in section.model_fields.items():
-            parts.append(
-                f"| `{key}` | {shape(field.annotation)} | {default(field)} | {known[key].replace('|', chr(92) + '|')} |"
-            )
-        parts.append("")
-    return "\n".join(parts)
+    lines, found, tables = [HEAD, "`name`, above all tables, names the experiment.\n"], list(parts()), sections()
+    known = [(sentence, concerned(sentence, tables)) for sentence in refusals()]
+    for name, section in tables.items():
+        said = meanings(section)
+        lines += [f"## `[{name}]`\n", TABLE]
+        lines += [row(key, one.annotation, one.default, said[key]) for key, one in section.model_fields.items()]
+        lines.append("")
+        for _, key, part, rows in [one for one in found if one[0] == name and one[3]]:
+            lines += [f'### `{name}.{key} = "{part}"`\n', TABLE, *(row(*one) for one in rows), ""]
+        plain = [f"`{part}`" for table, _, part, rows in found if table == name and not rows]
+        lines += [f"Without options of their own: {', '.join(plain)}.\n"] if plain else []
+        refused = [f"- {sentence.replace('*', chr(92) + '*')}" for sentence, about in known if name in about]
+        lines += [f"### Does not combine with `[{name}]`\n", *refused, ""] if refused else []
+    lines.append("## `tacit attack`\n\nThese are no keys of a file: an attack takes them as `--with key=value`.\n")
+    for attack in plugin.names(ATTACKS):
+        lines += [
+            f"### `tacit attack {attack} --with`\n",
+            TABLE,
+            *(row(*one) for one in options(ATTACKS, attack, ())),
+            "",
+        ]
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":
