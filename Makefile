@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: setup demo test test-faults fuzz package check docs bench clean
+.PHONY: setup demo test test-faults fuzz axe package check docs docs-commands notebooks bench clean
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
@@ -14,9 +14,20 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
 	touch $(STAMP)
 
-demo: setup
-	$(BIN)/tacit run digits --out runs/demo --force
-	$(BIN)/tacit compare digits-pfa --vary aggregate.rule=random-effects,weighted,pfa --seeds 3 --out runs/demo-rules --force
+demo: setup  # in about a minute and a half: a run, its audit, three rules side by side, and where to go from there
+	@echo; echo "1 of 3  Twenty clients train one model. Each adds noise at home, and is charged in a ledger before anything leaves it."; echo
+	$(BIN)/tacit run digits --set privacy.epsilon=6 --set audit.canaries=2000 --out runs/demo --force
+	@echo; echo "2 of 3  Is that epsilon true? 2,000 known records were planted, and coins decided which of them took part. Three numbers:"
+	@echo "        promised (a limit from above), shown (a limit from below, by guessing the coins), measured (an estimate of the noise as run)."; echo
+	$(BIN)/tacit audit runs/demo
+	@echo; echo "3 of 3  Now every client has its own epsilon: most allow about 1, a few about 10. Three rules, the same rows and budgets, five seeds:"; echo
+	$(BIN)/tacit compare digits-pfa --vary aggregate.rule=mean,weighted,random-effects --seeds 5 --set data.seed=0 --set privacy.epsilon_seed=0 --out runs/demo-rules --force
+	@echo; echo "A plain mean lets the noisiest clients spoil the model; rules that know each client's noise do not (second table: paired differences)."
+	@echo; echo "Look:      open runs/demo/report.html and runs/demo-rules/report.html in a browser"
+	@echo "Try next:  $(BIN)/tacit plan digits --set privacy.epsilon=1          what a tighter promise costs, before anything runs"
+	@echo "           $(BIN)/tacit run runs/demo/experiment.toml --set privacy.epsilon=1 --out runs/second"
+	@echo "           $(BIN)/tacit deploy init trial --sites 3 --set train.rounds=5 && $(BIN)/tacit deploy up trial     three sites on a network"
+	@echo "           docs/concepts.md explains every word above; README.md lists all commands"
 
 test: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
@@ -33,6 +44,11 @@ fuzz: setup  # mutated messages to a site and to a server
 	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python -m redteam.fuzz site --count $(MESSAGES)
 	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python -m redteam.fuzz server --count $(MESSAGES)
 
+AXE := $(VENV)/axe/node_modules/axe-core/axe.min.js
+axe: $(AXE)  # what the tests of the report page look for faults of accessibility with; they skip without it
+$(AXE): | setup
+	npm install --silent --no-fund --no-audit --prefix $(VENV)/axe axe-core@4.14.0
+
 package: setup  # builds the wheel and the sdist, and runs the one without the repository
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m package tests/test_package.py
 
@@ -44,6 +60,13 @@ check: setup
 docs: setup  # the site, strictly: a page that no list names, or a link that leads nowhere, ends it
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[docs]"
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+notebooks: setup  # the tutorials as a reader runs them; `python docs/notebooks.py` writes what they print into them
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[docs]"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m notebooks tests/test_notebooks.py tests/test_docs_site.py
+
+docs-commands: setup  # what pages tell people to type, made small
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m docs_commands -n 2 --maxschedchunk 1 tests/test_docs_run.py
 
 bench: setup
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[bench]"

@@ -87,7 +87,7 @@ def read_sight(folder: Path, rounds: Sequence[int], coins: np.ndarray) -> tuple[
         try:
             numbers, values, times = _unpacked(file, coins)
         except FileNotFoundError:
-            raise BadData(f"{file} is missing: what was seen of the canaries in round {r} is not known.") from None
+            raise BadData(f"{file} is missing: what was seen of the canaries in round {r + 1} is not known.") from None
         except DAMAGE as error:
             raise BadData(f"{file} is damaged ({type(error).__name__}): restore it.") from None
         seen[place, numbers], drawn[place, numbers] = values, times
