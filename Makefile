@@ -63,7 +63,7 @@ docs: setup  # the site, strictly: a page that no list names, or a link that lea
 
 notebooks: setup  # the tutorials as a reader runs them; `python docs/notebooks.py` writes what they print into them
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[docs]"
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m notebooks tests/test_notebooks.py tests/test_docs_site.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m notebooks -n 2 --maxschedchunk 1 tests/test_notebooks.py tests/test_docs_site.py
 
 docs-commands: setup  # what pages tell people to type, made small
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m docs_commands -n 2 --maxschedchunk 1 tests/test_docs_run.py
