@@ -7,6 +7,7 @@ from report_runs import EVIL, changed
 
 import tacit
 from tacit.compare.results import Estimate as Estimated
+from tacit.privacy.guarantee import shown_delta
 from tacit.report.page import write_matrix, write_page
 
 WIDTHS = (360, 768, 1280)
@@ -50,6 +51,15 @@ def test_a_line_goes_on_over_rounds_that_were_not_tested(browser, tmp_path):
         drawn = browser.value(first)
         assert any(path.count("L") == 2 and path.count("M") == 1 for path in drawn)  # rounds 2, 4 and 6 of 6
         assert not re.search("NaN|undefined|null", ",".join(drawn))
+
+
+def test_a_delta_is_shown_as_in_sentences_rounded_up_and_without_the_dust_of_binary_fractions(browser, ended):
+    show(browser, ended / "report.html")
+    for delta in (15 * 1e-5, 1e-5 * 0.1, 1e-5 / 3, 1e-5, 0.0, 9.999999e-6, 0.0012345678, 1e-300):
+        shown = browser.value(f"delta({delta!r})")
+        assert float(shown) == float(shown_delta(delta)), delta
+        assert float(shown) >= delta * (1 - 1e-11)
+        assert len(shown) <= 12
 
 
 def test_nothing_is_asked_from_a_network(browser, ended):

@@ -46,7 +46,12 @@ function seconds(value) {
   if (value < 90) return `${Number(value.toPrecision(3))} s`;
   return value < 5400 ? `${(value / 60).toFixed(1)} min` : `${(value / 3600).toFixed(1)} h`;
 }
-const delta = (value) => (value < 1e-3 ? value.toExponential().replace(/\.?0*e/, "e") : String(value));
+// Rounded up to six digits; what binary fractions add in the thirteenth is not counted (shown_delta of tacit/privacy/guarantee.py).
+function delta(value) {
+  const exact = Number(value.toPrecision(12)), near = Number(exact.toPrecision(6));
+  const shown = near < exact ? Number((near + 10 ** (Math.floor(Math.log10(exact)) - 5)).toPrecision(6)) : near;
+  return shown && shown < 1e-3 ? shown.toExponential() : String(shown);
+}
 const plural = (count, word) => `${whole(count)} ${word}${count === 1 ? "" : "s"}`;
 
 function section(id, title, ...children) {
