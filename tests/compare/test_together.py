@@ -12,6 +12,7 @@ from tacit.compare.cells import expand
 from tacit.compare.results import Row, Run
 from tacit.compare.together import notes, together
 from tacit.privacy.ledger.ledger import Ledger
+from tacit.report import cost_together
 from tacit.simulation.compare import compare
 
 CENTRAL = {
@@ -76,3 +77,12 @@ def test_an_epsilon_without_bound_is_read_from_the_folder_of_a_run_and_ends_no_c
     assert len(row.ended) == 2
     (sums,) = together([row])
     assert math.isinf(sums.epsilon)
+
+
+def test_the_page_has_no_bare_number_where_nothing_adds_the_runs_up(made):
+    """Per client and dealt out anew by every seed, the largest sum of one way is not what all runs cost."""
+    rows = made({"privacy.epsilon": [1]}, unit=lambda number: "client")
+    (sums,) = together(rows)
+    assert cost_together._epsilon(sums) == "1.000, of one of 3 ways"
+    (sums,) = together(made({"privacy.epsilon": [1], "data.seed": [0]}, unit=lambda number: "client"))
+    assert cost_together._epsilon(sums) == "3.000"
