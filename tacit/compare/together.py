@@ -176,8 +176,9 @@ def _of_ways(promise: Promise, ways: Sequence[Sequence[Cost]]) -> Together:
     sums = [[math.fsum(part) for part in zip(*costs, strict=True)] for costs in counted if costs]
     epsilon, delta = (max(part) for part in zip(*sums, strict=True)) if sums else (0.0, 0.0)
     runs = sum(map(len, counted))
-    *said, honest = promise
-    return Together(*said, runs, epsilon, delta, sum(map(len, ways)) - runs, len(ways), honest=honest)
+    *_, honest = promise
+    left_out = sum(map(len, ways)) - runs
+    return Together(*promise[:3], runs, epsilon, delta, left_out, max(1, len(sums)), honest=honest)
 
 
 def _cost(run: Run, *, unit: str) -> Cost:

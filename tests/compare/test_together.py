@@ -58,6 +58,8 @@ def test_rows_that_were_edited_between_two_runs_are_other_clients_where_they_are
         Ledger(row.runs[0].folder / "ledger.db", population=known, run="run").close()
     (sums,) = together(rows)
     assert (sums.ways, sums.epsilon) == (2, pytest.approx(2.9999))
+    never = [rows[0], replace(rows[1], runs=(replace(rows[1].runs[0], folder=tmp_path / "never", summary=None),))]
+    assert [(one.ways, one.runs) for one in together(never)] == [(1, 1)], "a run that never began is no way"
 
 
 def test_a_sum_of_runs_with_malicious_clients_is_said_of_the_honest_alone(made):
