@@ -7,6 +7,7 @@ answer, or sends what cannot be used, counts as one; the divisor is the expected
 who answered, or what one client sent. Where clients take turns in public (tacit/privacy/banded), nobody is in a sum out of turn.
 """
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, cast
@@ -17,6 +18,7 @@ from dp_accounting import DpEvent
 from tacit.algorithms import printable, told
 from tacit.digest import mark, tensor_bytes
 from tacit.errors import BadInput
+from tacit.privacy.clip import LEAST_CLIP, MOST_CLIP
 from tacit.privacy.mechanism import AdaptiveClip, CohortMechanism, TurnMechanism
 from tacit.random import Derive
 from tacit.server_optimizer import ServerOptimizer
@@ -106,14 +108,30 @@ class CentralDP:
     def collect(self, state: State, *, round: int) -> "Summing":
         """An empty sum, under one clip for bound and noise of the round.
 
-        Raises: BadInput where the noise of a public cycle is not at this round, or cannot go on from the state.
+        Raises: BadInput where the noise of a public cycle is not at this round, or cannot go on from the state, and for a clip that
+        no round has left.
         """
-        mechanism = self.mechanism.at(float(state.memory["clip"]))  # S_t: noise and clip of one round cannot differ
+        mechanism = self.mechanism.at(self._clip_of(state))  # S_t: noise and clip of one round cannot differ
         if not self.groups:
             return Summing(self, state, mechanism, torch.zeros_like(state.params), self.weights)
         if (turn := cast(TurnMechanism, mechanism).round_of(state.memory)) != round:
             raise BadInput(f"The noise is that of round {turn + 1}, and this is round {round + 1}.")
         return Summing(self, state, mechanism, torch.zeros_like(state.params), self.groups[round % len(self.groups)])
+
+    def _clip_of(self, state: State) -> float:
+        """The clip of the round that starts from a state. Raises BadInput for one that was not left by a round.
+
+        Below what adapting leaves, updates and noise come among float32's smallest numbers, where noise is rounded to nothing.
+        """
+        known = state.memory["clip"]
+        clip = float(known) if known.dtype == torch.float64 and not known.shape else math.nan
+        adapted = self.adapt is not None and LEAST_CLIP <= clip <= MOST_CLIP
+        if not (adapted or clip == self.mechanism.clip):
+            raise BadInput(
+                "The clip that this run goes on with is not one that its rounds leave: put its newest checkpoint back, or start"
+                " anew with --force, which keeps the old files."
+            )
+        return clip
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,13 @@ from typing import Any
 
 from tacit.compare.cells import Cell
 from tacit.engine.folder import first_free, replace, says_same
+from tacit.engine.neighbours import COMPARISON
 from tacit.errors import BadInput, RunExists
 from tacit.experiment import Experiment
 from tacit.experiment.toml import dumps
 from tacit.machine import lock
 
-ASKED, BASE = "compare.toml", "base.toml"
+ASKED, BASE = COMPARISON, "base.toml"
 
 
 @dataclass(frozen=True, eq=False)

@@ -144,14 +144,22 @@ class Row:
         promises = [run.guarantee for run in self.ended if run.guarantee]
         if not promises:
             return None
-        low = min(promise["epsilon"]["min"] for promise in promises)
-        high = max(promise["epsilon"]["max"] for promise in promises)
-        return {**promises[0], "epsilon": {"min": low, "max": high}}
+        return {**promises[0], "epsilon": widest([promise["epsilon"] for promise in promises])}
 
     def mean(self, key: str) -> float:
         """The mean of a number of the summaries; NaN where no run ended."""
         numbers = [float(run.summary[key]) for run in self.ended if run.summary]
         return math.fsum(numbers) / len(numbers) if numbers else math.nan
+
+
+def widest(spent: Sequence[dict[str, float | None]]) -> dict[str, float]:
+    """The widest range of epsilon over some runs; one without a bound is null in a run's files, and infinite.
+
+    >>> widest([{"min": 1.0, "max": 2.0}, {"min": 0.5, "max": None}])
+    {'min': 0.5, 'max': inf}
+    """
+    low, high = ([math.inf if one[end] is None else float(one[end] or 0) for one in spent] for end in ("min", "max"))
+    return {"min": min(low), "max": max(high)}
 
 
 def estimate(numbers: Sequence[float], bounds: tuple[float, float] = (-math.inf, math.inf)) -> Estimate | None:

@@ -5,8 +5,9 @@ is fixed before anything runs, and of one that grew after a look too, as long as
 in the folder that are in the grid no more are in none, and that is said. With another seed a
 record may lie with another client; of every run the largest epsilon of any client is taken, which bounds it wherever it lies.
 A client is all its rows, so where rows are dealt out anew there are other clients, and what empties one of them changes many of the
-others: per client, runs are added only where the rows lie in the same hands. Epsilons are added where unit, change of the data and
-adversary are the same, and nowhere else.
+others: per client, runs are added only where the rows lie in the same hands, which other rows in a file change as well as another
+seed. Epsilons are added where unit, change of the data and adversary are the same, and nowhere else; what a run that did not end
+promises is what it wrote down before it released anything.
 """
 
 import math
@@ -15,15 +16,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tacit.compare import one_ledger
-from tacit.compare.results import Row, Run
+from tacit.compare.results import Row, Run, widest
 from tacit.data.load import SEED, settings
+from tacit.engine.run_files import promised
 from tacit.errors import LedgerError
 from tacit.experiment import Experiment
 from tacit.privacy.guarantee import shown, shown_delta
 from tacit.privacy.ledger.before import read
+from tacit.privacy.ledger.reader import population
 from tacit.privacy.ledger.tables import ALL
 
-Promise = tuple[str, str, str]  # unit, relation, adversary
+Promise = tuple[str, str, str, bool]  # unit, relation, adversary, and whether it is for the honest alone
 Cost = tuple[float, float] | None  # epsilon and delta; None where they cannot be read
 LEDGER = "ledger.db"  # in a run's folder
 SEVERAL = "Somebody who sees runs of several of these lines learns more than any one of them says."
@@ -35,7 +38,8 @@ class Together:
 
     `ways` is in how many ways they deal rows out to clients, where a client is what is protected: then epsilon and delta are the
     largest of the sums over the runs of one way, and nothing is said of whoever sees runs of several. `outside` is how many runs
-    lie in the folder that are in no sum, because they are in the grid no more.
+    lie in the folder that are in no sum, because they are in the grid no more. With `honest` it is said of no client that is
+    malicious in one of them.
     """
 
     unit: str
@@ -47,6 +51,7 @@ class Together:
     left_out: int = 0
     ways: int = 1
     outside: int = 0
+    honest: bool = False
 
     @property
     def sentence(self) -> str:
@@ -65,8 +70,12 @@ class Together:
         )
         return (
             f"{runs} at most epsilon {shown(self.epsilon)} at delta {shown_delta(self.delta)} per {self.unit} ({self.relation}),"
-            f" against {self.adversary}, if {seen} are seen: basic composition, for whoever is in no test rows.{out}"
+            f" against {self.adversary}, if {seen} are seen: basic composition, for whoever is in no test rows{self._whom}.{out}"
         )
+
+    @property
+    def _whom(self) -> str:
+        return " and with no client that is malicious in one of them" if self.honest else ""
 
     def record(self) -> dict[str, Any]:
         """For programs; an epsilon without bound is None."""
@@ -80,15 +89,14 @@ def together(rows: Iterable[Row]) -> list[Together]:
     adversary, unless runs were seen that are in no sum (`outside`); per client, of those that have the rows in the same hands.
     """
     rows, found = list(rows), dict[Promise, dict[str, list[Cost]]]()
-    known = {_sort(row): _promise(row.guarantee) for row in rows if row.guarantee}
     for row in rows:
-        one = _promise(row.guarantee) if row.guarantee else known.get(_sort(row))
-        if one is None:
-            continue
-        ways = found.setdefault(one, {})
         for run, experiment in zip(row.runs, row.cell.experiments, strict=True):
-            way = _hands(experiment) if one[0] == "client" else ""
-            ways.setdefault(way, []).append(_cost(run, unit=one[0]))
+            guarantee = _guarantee(row, run)
+            if guarantee is None:
+                continue
+            one = _promise(guarantee)
+            way = _hands(run, experiment) if one[0] == "client" else ""
+            found.setdefault(one, {}).setdefault(way, []).append(_cost(run, unit=one[0]))
     return [replace(_of_ways(one, list(ways.values())), outside=outside(rows)) for one, ways in found.items()]
 
 
@@ -107,18 +115,22 @@ def unprotected(rows: Iterable[Row]) -> int:
 
 
 def uncounted(rows: Iterable[Row]) -> int:
-    """How many runs that charge a ledger are in no sum: nobody of their sort has ended, so that nothing says what they promise."""
-    rows = list(rows)
-    known = {_sort(row) for row in rows if row.guarantee}
-    lost = [row for row in rows if _sort(row) not in known and row.cell.experiments[0].privacy.promises]
-    return sum((run.folder / LEDGER).exists() for row in lost for run in row.runs)
+    """How many runs that charge a ledger are in no sum: they did not end, and nothing says what they promise."""
+    lost = (run for row in rows for run in row.runs if _guarantee(row, run) is None)
+    return sum((run.folder / LEDGER).exists() for run in lost if run.summary is None)
 
 
 def notes(rows: Sequence[Row]) -> list[str]:
     """The sums as sentences, for below a table."""
     sums, lost = together(rows), uncounted(rows)
     said = [*(one.sentence for one in sums), *([SEVERAL] if len(sums) > 1 else [])]
-    said += [f"In no sum: {lost} runs of cells of which none ended; their ledgers are in runs/."] if lost else []
+    said += (
+        [
+            f"In no sum: {lost} runs that did not end, of which nothing says what they promise; their ledgers are in runs/."
+        ]
+        if lost
+        else []
+    )
     others = outside(rows)
     said += (
         [
@@ -137,24 +149,25 @@ def notes(rows: Sequence[Row]) -> list[str]:
     return [*said, *one_ledger.sentences([row.cell for row in rows])]
 
 
+def _guarantee(row: Row, run: Run) -> dict[str, Any] | None:
+    """What a run promises: as it ended with it, or as it wrote it down when it began; else as others of its cell say it."""
+    return run.guarantee or (promised(run.folder) if run.summary is None else None) or row.guarantee
+
+
 def _promise(guarantee: dict[str, Any]) -> Promise:
-    return guarantee["unit"], guarantee["relation"], guarantee["adversary"]
+    return guarantee["unit"], guarantee["relation"], guarantee["adversary"], "whom" in guarantee
 
 
-def _sort(row: Row) -> str:
-    """What decides what a run promises, and against whom."""
-    experiment = row.cell.experiments[0]
-    privacy, protect = experiment.privacy, experiment.protect
-    return repr(
-        (privacy.kind, privacy.unit_kept, experiment.train.sampler, privacy.colluding, protect.kind, protect.threshold)
-    )
+def _hands(run: Run, experiment: Experiment) -> str:
+    """How a run's rows come to its clients; where the data names them, no seed is in it, nor which rows there are.
 
-
-def _hands(experiment: Experiment) -> str:
-    """How an experiment's rows come to its clients; where the data names them, no seed is in it."""
+    Where rows are dealt out, other rows are other clients: a ledger of the run's own knows them (`population_id`), and a shared one
+    has let no others in.
+    """
     data = experiment.data
     said = {key: value for key, value in settings(data).items() if key not in ("path", "test_path", SEED)}
-    return repr((sorted(said.items()), None if data.partition == "natural" else experiment.seeds.data))
+    dealt = None if data.partition == "natural" else (experiment.seeds.data, population(run.folder / LEDGER))
+    return repr((sorted(said.items()), dealt))
 
 
 def _of_ways(promise: Promise, ways: Sequence[Sequence[Cost]]) -> Together:
@@ -163,13 +176,15 @@ def _of_ways(promise: Promise, ways: Sequence[Sequence[Cost]]) -> Together:
     sums = [[math.fsum(part) for part in zip(*costs, strict=True)] for costs in counted if costs]
     epsilon, delta = (max(part) for part in zip(*sums, strict=True)) if sums else (0.0, 0.0)
     runs = sum(map(len, counted))
-    return Together(*promise, runs, epsilon, delta, sum(map(len, ways)) - runs, len(ways))
+    *_, honest = promise
+    left_out = sum(map(len, ways)) - runs
+    return Together(*promise[:3], runs, epsilon, delta, left_out, max(1, len(sums)), honest=honest)
 
 
 def _cost(run: Run, *, unit: str) -> Cost:
     """What a run has spent of the client that spent most; of one that did not end, what its ledger sealed for anybody."""
     if run.guarantee is not None:
-        return float(run.guarantee["epsilon"]["max"]), float(run.guarantee["delta"])
+        return widest([run.guarantee["epsilon"]])["max"], float(run.guarantee["delta"])
     ledger = run.folder / LEDGER
     try:
         sealed = read(ledger, unit=unit).of(ALL) if ledger.exists() else None

@@ -46,7 +46,7 @@ def loop(parts: Parts, ledger: Ledger | None, folder: Folder, trainer: Trainer, 
     evaluate(
         parts, state.result
     )  # a metric that is not there, or that the test rows cannot tell, is refused before anybody pays
-    if parts.plan.once and first < parts.experiment.train.rounds:
+    if first < parts.experiment.train.rounds:
         algorithm.collect(state, round=first)  # a state that its noise cannot go on from is refused before anybody pays
     if (
         parts.plan.once and first and ledger is not None

@@ -1,8 +1,9 @@
 """Run folders that say they were paid from one ledger: a shared ledger that does not know their releases is not theirs.
 
 A shared ledger and its mark may both be deleted, or both go back to an older copy. The runs that were paid from it, also those
-that `--force` set aside, each keep how far it had come. They are looked for beside the run and beside the ledger; a run folder
-that was moved elsewhere, or deleted, tells nothing (docs/sharp-edges.md).
+that `--force` set aside, each keep how far it had come. They are looked for beside the run and beside the ledger, and within the
+comparisons that lie there; a run of a comparison looks beside that, too. A run folder that was moved elsewhere, or deleted, tells
+nothing (docs/sharp-edges.md).
 """
 
 import json
@@ -14,6 +15,8 @@ from tacit.errors import LedgerError
 from tacit.privacy.ledger import witness
 from tacit.privacy.ledger.ledger import Ledger
 
+COMPARISON, CELLS = "compare.toml", "runs/*/seed-*/"  # what a comparison was asked for, and where its runs lie
+OUTSIDE = 3  # folders from a run of a comparison to where that lies
 SEARCH = "search.json"  # what a search (tacit/tuning) is called by its ledger, and which one that is
 
 
@@ -39,11 +42,26 @@ def refuse_older(ledger: Ledger, run: Path) -> None:
 def paid_from(ledger: Path, run: Path) -> Iterator[Path]:
     """The other runs' folders, beside a run and beside the ledger, whose own record names this ledger."""
     wanted = ledger.resolve()
-    folders = {folder.resolve(): folder for parent in (run.parent, ledger.parent) for folder in parent.glob("*/")}
+    folders = {folder.resolve(): folder for parent in _places(ledger, run) for folder in _runs(parent)}
     for folder in sorted(set(folders) - {run.resolve()}):
         way = _record(folder / "clients.json").get("ledger") or _record(folder / SEARCH).get("ledger")
         if isinstance(way, str) and (folder / way).resolve() == wanted:
             yield folder
+
+
+def _places(ledger: Path, run: Path) -> Iterator[Path]:
+    """Where runs are looked for: beside the run, or the comparison that it belongs to, and beside the ledger."""
+    yield from (run.parent, ledger.parent)
+    above = run.absolute().parents
+    if len(above) > OUTSIDE and (above[OUTSIDE - 1] / COMPARISON).exists():
+        yield above[OUTSIDE]
+
+
+def _runs(place: Path) -> Iterator[Path]:
+    """The folders in a place, and those of the runs of the comparisons among them."""
+    for folder in place.glob("*/"):
+        yield folder
+        yield from folder.glob(CELLS) if (folder / COMPARISON).exists() else ()
 
 
 def _record(path: Path) -> dict[str, object]:

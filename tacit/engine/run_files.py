@@ -119,6 +119,18 @@ def read(folder: Path) -> RunFiles:
     return RunFiles(folder, experiment, run, _rounds(folder / "rounds.jsonl", metric), summary, clients, metric)
 
 
+def promised(folder: Path) -> dict[str, Any] | None:
+    """What the run in a folder promised before it released anything; None where it has not said so, or the file is damaged."""
+    try:
+        found = (_table(folder / "clients.json", {}) or {}).get("guarantee")
+    except BadInput:
+        return None
+    known = isinstance(found, dict) and all(
+        isinstance(found.get(key), str) for key in ("unit", "relation", "adversary")
+    )
+    return found if known else None
+
+
 def _rounds(path: Path, metric: str) -> list[dict[str, Any]]:
     lines = _text(path).split("\n") if path.exists() else []
     ends = len(lines) - 1  # what follows the last line break is being written

@@ -15,6 +15,7 @@ ROW = 512
 ROUNDING = 2.0**-15  # twice the relative error of a row's norm: (512 / 2 + 1) units of 2^-24, doubled
 MARGIN = 2.0**-14  # scaled a little shorter, so that a second look finds it within C
 SMALLEST = 1e-12  # below, squares leave float32
+LEAST_CLIP, MOST_CLIP = 1e-9, 1e9  # how far a clip adapts: beyond, the noise that goes with it leaves float32
 
 
 def bound(vector: torch.Tensor, *, clip: float) -> Bounded:

@@ -162,14 +162,18 @@ def sentence(guarantee: Guarantee | None) -> str:
 def with_others(others: Others, unit: Unit) -> str:
     """What the runs of one ledger come to together, and which of them are not included: those that promised per another unit.
 
+    A ledger adds up runs that promise against different people: per client one may trust the server and another not.
+
     >>> with_others(Others(1, 0, 2.5, 2e-6, "basic composition"), "client").partition(", the ")[2]
-    'epsilon is at most 2.500 at delta = 2e-06 (basic composition).'
+    'epsilon is at most 2.500 at delta = 2e-06 (basic composition), for whoever sees of each no more than its own promise allows.'
     """
+    this = "this" if unit == "record" else "something"
+    seen = "" if unit == "record" else ", for whoever sees of each no more than its own promise allows"
     text = ""
     if others.runs:
         text = (
-            f"Together with the {_runs(others.runs, 'other ')} of its ledger that promise{'s' * (others.runs == 1)} this per"
-            f" {unit}, the epsilon is at most {shown(others.epsilon)} at delta = {shown_delta(others.delta)} ({others.rule})."
+            f"Together with the {_runs(others.runs, 'other ')} of its ledger that promise{'s' * (others.runs == 1)} {this} per"
+            f" {unit}, the epsilon is at most {shown(others.epsilon)} at delta = {shown_delta(others.delta)} ({others.rule}){seen}."
         )
     if others.apart:
         word = "client" if unit == "record" else "record"

@@ -24,6 +24,11 @@ def cost(folder: Path) -> dict[str, Any]:
         raise BadInput(f"{folder / BASE} is damaged ({' '.join(str(error).split())}).") from None
     rows = rows_of(tasks_of(folder, cells), {})
     sums = together.together(rows)
-    told = [one.record() | {"epsilon": shown(one.epsilon), "sentence": one.sentence} for one in sums]
+    told = [one.record() | {"epsilon": _epsilon(one), "sentence": one.sentence} for one in sums]
     said = {one.sentence for one in sums}
     return {"sums": told, "notes": [note for note in together.notes(rows) if note not in said]}
+
+
+def _epsilon(one: together.Together) -> str:
+    """The sum for a table, which has no sentence beside it: where nothing adds all runs up, that it is of some."""
+    return shown(one.epsilon) + (f", of one of {one.ways} ways" if one.ways > 1 else "")

@@ -27,6 +27,7 @@ from tacit.compare.results import (
     last_backdoor,
     last_rounds,
     statement,
+    widest,
 )
 from tacit.engine.run_files import RunFiles, read
 from tacit.errors import BadInput
@@ -164,12 +165,7 @@ def _entry(entry: Entry, promises: list[str]) -> dict[str, Any]:
         "each": [short(value) for value in last],
         "promise": promises.index(statement(promise)) if promise else None,
         "unit": promise["unit"] if promise else None,
-        "epsilon": {
-            "min": short(min(one["min"] for one in spent), up=True),
-            "max": short(max(one["max"] for one in spent), up=True),
-        }
-        if spent
-        else None,
+        "epsilon": {end: short(epsilon, up=True) for end, epsilon in widest(spent).items()} if spent else None,
         **{key: short(value) for key, value in mean.items()},
         "stages": stages([record for run in entry.runs for record in run.rounds]),
         "series": _series(entry.runs),

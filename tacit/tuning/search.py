@@ -29,7 +29,7 @@ from tacit.simulation.compare import plain
 from tacit.simulation.run import run
 from tacit.tasks import chosen, headline
 from tacit.tuning import folder as folders
-from tacit.tuning import secret, words
+from tacit.tuning import secret, starts, words
 from tacit.tuning.grid import NO_SCORE, Candidate, candidates
 from tacit.tuning.payment import before_of, pay, refuse_dear
 from tacit.tuning.price import Priced, hidden, refuse_unpriced
@@ -171,12 +171,14 @@ def _searched(folder: Folder, parts: Parts, priced: Priced, assumes: list[str]) 
         pay(ledger, folder, parts, priced, f"{state.key} {state.picks}" if state else folder.run)
         guarantee = spent_by(words.promised(parts, priced, assumes), ledger, parts.population)
         also = parts.plan.also(guarantee, parts.experiment, ledger, parts.population)
-        best, which = _hidden_runs(folder.path, state, priced) if state else _seen_runs(folder, priced, ledger)
+        if state and parts.nonce:
+            state = starts.begin_hidden(folder.path, state, ledger, parts.nonce)
+        best, which = _hidden_runs(folder.path, state, priced, ledger) if state else _seen_runs(folder, priced, ledger)
         found = json.loads((best / folders.SUMMARY).read_text("utf-8"))
         told = words.summary(
             found, settings=priced.runs[which].varied, priced=priced, guarantee=replace(guarantee, also=also)
         )
-        ledger.release("search", _hash(best, priced.runs[which]))
+        starts.release(ledger, _hash(best, priced.runs[which]), state)
         folders.publish(folder.path, best, told)
         secret.forget(folder.path)
         return told
@@ -184,8 +186,11 @@ def _searched(folder: Folder, parts: Parts, priced: Priced, assumes: list[str]) 
         ledger.close()
 
 
-def _hidden_runs(path: Path, state: secret.State, priced: Priced) -> tuple[Path, int]:
-    """Runs what was drawn, keeps the best alone, and says where it is and which candidate it was."""
+def _hidden_runs(path: Path, state: secret.State, priced: Priced, ledger: Ledger) -> tuple[Path, int]:
+    """Runs what was drawn, keeps the best alone, and says where it is and which candidate it was.
+
+    Raises: TrainingDiverged where there is none, which is told for the search's charge as a model would be.
+    """
     while state.done < len(state.picks):
         number = state.done + 1
         candidate = state.picks[number - 1]
@@ -194,6 +199,7 @@ def _hidden_runs(path: Path, state: secret.State, priced: Priced) -> tuple[Path,
         secret.write(path, state)
         secret.forget_losers(path, state)
     if state.best is None:
+        starts.release(ledger, starts.NOTHING, state)
         secret.forget(path)
         raise TrainingDiverged(NO_BEST)
     return secret.place(path, state, state.best), state.picks[state.best - 1]
@@ -204,25 +210,12 @@ def _seen_runs(folder: Folder, priced: Priced, ledger: Ledger) -> tuple[Path, in
     ranks: list[tuple[tuple[float, str], Path, int]] = []
     for number in range(1, priced.count + 1):
         which, place = (number - 1) % len(priced.runs), folders.run_place(folder.path, number)
-        begun = partial(_begin, folder.path, number, ledger)
+        begun = partial(starts.begin_seen, folder.path, number, ledger)
         rank = _ran(place, priced.runs[which], draw=f"{folder.run}:{number}", begun=begun)
         ranks += [(rank, place, which)] if rank else []
     if not ranks:
         raise TrainingDiverged(NO_BEST)
     return max(ranks)[1:]
-
-
-def _begin(path: Path, number: int, ledger: Ledger, parts: Parts) -> None:
-    """Notes that a run which is seen may release from now on; in the ledger too where its noise will not come again.
-
-    Of copies of the folder, and of older ones that were put back, one alone has each start of a run.
-    Raises: LedgerError where another one had it; then nothing may be released.
-    """
-    known = folders.starts(path, number)
-    known = [*known, parts.nonce] if parts.nonce else known
-    for place, start in enumerate(known):  # those before too: a folder that made some up is not the one that had them
-        ledger.release(f"run {number}, start {place}", start)
-    folders.note_begun(path, number, *known)
 
 
 def _ran(

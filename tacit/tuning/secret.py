@@ -29,13 +29,17 @@ they are overwritten.
 
 @dataclass(frozen=True)
 class State:
-    """How far a search has come: the picks of all its runs, how many are done, and the best of those (its number and its place)."""
+    """How far a search has come: the picks of all its runs, how many are done, and the best of those (its number and its place).
+
+    `starts` are those of the search itself, by name, where what its runs draw will not come again.
+    """
 
     key: str
     picks: tuple[int, ...]
     done: int = 0
     best: int | None = None
     rank: tuple[float, str] | None = None
+    starts: tuple[str, ...] = ()
 
     def draw(self, number: int) -> str:
         """What the noise of one run is keyed by beside all else: no two runs share it."""
@@ -77,7 +81,8 @@ def read(path: Path) -> State | None:
         picks, rank = tuple(int(pick) for pick in found["picks"]), found["rank"]
         placed = None if rank is None else (float(rank[0]), str(rank[1]))
         best = None if found["best"] is None else int(found["best"])
-        state = State(str(found["key"]), picks, int(found["done"]), best, placed)
+        starts = tuple(str(start) for start in found.get("starts", ()))
+        state = State(str(found["key"]), picks, int(found["done"]), best, placed, starts)
     except (KeyRefused, KeyError, TypeError, ValueError, IndexError) as error:
         raise BadInput(
             f"{file} is damaged or can be read by others, and a search cannot go on without it ({error!s:.80})."

@@ -78,3 +78,24 @@ def test_what_a_shared_ledger_holds_is_said_for_every_unit_that_runs_are_charged
         assert f"per {unit} sealed" in one
         assert "epsilon 0.000" not in one
         assert "has 1 runs" in one
+
+
+@pytest.mark.parametrize("where", ["ledger", "runs"], ids=["beside the ledger", "beside the other comparison"])
+@pytest.mark.parametrize("lost", ["deleted", "older"])
+def test_a_shared_ledger_that_went_back_with_its_mark_is_missed_by_the_comparison_it_paid_for(tmp_path, where, lost):
+    """Its runs lie in folders of folders: whoever looked beside the ledger alone would sell the same budget twice."""
+    ledger = tmp_path / "ledgers" / "one.db"
+    place = ledger.parent if where == "ledger" else tmp_path / "runs"
+    mark = ledger.with_name("one.db.mark")
+    values = NOISED | {"privacy": NOISED["privacy"] | {"delta_share": 0.2}}
+    said = {"seeds": 1, "jobs": 1, "ledger": ledger}
+    with ready.workers():
+        compare(values, {}, out=place / "first", **said)
+        kept = {file: file.read_bytes() for file in (ledger, mark)}
+        if lost == "older":
+            compare(values | {"train": NOISED["train"] | {"rounds": 1}}, {}, out=place / "second", **said)
+        for file, content in kept.items():
+            file.unlink() if lost == "deleted" else file.write_bytes(content)
+        (row,) = compare(values, {}, out=(place if where == "runs" else tmp_path / "elsewhere") / "third", **said)
+    assert not row.ended
+    assert any(words in row.runs[0].failure for words in ("was charged", "an older copy", "knows no charge"))

@@ -154,3 +154,33 @@ def test_a_finished_run_of_noise_that_goes_on_is_finished_again_as_it_was(tmp_pa
     again = in_turns(tmp_path / "run", resume=True)
     assert first.summary["test_accuracy"] == again.summary["test_accuracy"]
     assert first.guarantee.epsilon_max == again.guarantee.epsilon_max
+
+
+CLIPPED = {
+    "data": {"clients": 6, "examples_per_client": 30},
+    "train": {"rounds": 3, "local_steps": 1, "batch_size": 10},
+    "privacy": {"kind": "central", "epsilon": 60.0, "clip": 0.5, "noise_multiplier": 0.9},
+    "run": {"workers": 1},
+}
+
+
+@pytest.mark.parametrize("clip", [7.2e-46, 1e-30, 0.25, 1e12, math.inf, math.nan, -0.5, [0.5, 0.5]])
+@pytest.mark.parametrize("quantile", [None, 0.5])
+def test_a_clip_that_was_edited_in_the_checkpoint_is_refused_before_anybody_pays(tmp_path, quantile, clip):
+    """Among float32's smallest numbers updates are rounded up and noise is rounded to nothing, at the price of noise."""
+    if quantile and clip == 0.25:
+        pytest.skip("a clip that adapts may be there")
+    adapts = {"clip_quantile": quantile, "count_noise": 5.0} if quantile else {}
+    experiment = tacit.Experiment(**CLIPPED | {"privacy": CLIPPED["privacy"] | adapts})
+
+    def killed(record):
+        raise Killed
+
+    with contextlib.suppress(Killed):
+        tacit.run(experiment, out=tmp_path / "run", observe=killed, page=False)
+    edited = torch.tensor(clip) if isinstance(clip, list) else torch.tensor(clip, dtype=torch.float64)
+    edit(tmp_path / "run", memory__clip=edited)
+    with pytest.raises(BadInput, match="clip"):
+        tacit.run(experiment, out=tmp_path / "run", resume=True, page=False)
+    with contextlib.closing(sqlite3.connect(tmp_path / "run" / "ledger.db")) as db:
+        assert db.execute("SELECT COUNT(*) FROM everybody").fetchone() == (1,)

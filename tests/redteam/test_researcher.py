@@ -429,3 +429,14 @@ def test_a_summary_says_what_every_run_of_the_ledger_sealed(researcher):
     assert said["other_runs"] == 1
     assert set(said["guarantee"]["others"]) == {"runs", "apart", "epsilon", "delta", "rule"}
     assert EXPERIMENT["train"]["rounds"] == said["rounds"]
+
+
+def test_runs_that_promise_against_different_people_are_not_said_to_promise_the_same(researcher):
+    """A run that hides updates from the server, after one that trusts it: their sum does not hold against the server."""
+    train = {"rounds": 1, "sampling_rate": None, "batch_size": 20}
+    central = {"kind": "central", "epsilon": 50.0, "noise_multiplier": 5.0}
+    researcher.run("trusting", train=train, privacy=central | researcher.shared())
+    local = {"kind": "local", "unit": "client", "epsilon": 50.0, "noise_multiplier": 5.0}
+    said = researcher.run("local", train=train, privacy=local | researcher.shared()).sentence
+    assert "promises something per client" in said
+    assert "for whoever sees of each no more than its own promise allows" in said

@@ -16,6 +16,7 @@ from tacit.errors import BadInput, BudgetExhausted, LedgerError, RunExists, Trai
 from tacit.privacy.accounting import price
 from tacit.privacy.accounting.selected import BestOfDpEvent, Repetitions
 from tacit.privacy.ledger import before as ledgers
+from tacit.privacy.ledger.ledger import Ledger
 from tacit.simulation.run import run as really_run
 from tacit.tuning import folder as folders
 from tacit.tuning import search, secret
@@ -254,6 +255,96 @@ def test_of_a_search_whose_folder_was_copied_one_charge_still_stands_for_one_mod
     with pytest.raises(LedgerError, match="this search was released, as something else"):
         tune(values, vary, **how, out=tmp_path / "two", resume=True)
     assert not (tmp_path / "two" / "best").exists()
+
+
+@pytest.mark.parametrize("first", ["goes on", "has ended"])
+def test_of_a_hidden_search_that_was_copied_while_it_went_on_one_copy_alone_runs_what_is_left(
+    tmp_path, monkeypatch, drawn, watched, first
+):
+    """The common run may be the best in both: whether the other copy's own run beats it would be told for nothing."""
+    drawn(3)
+    shared = {"ledger": str(tmp_path / "shared.db"), "delta_share": 0.5}
+    search_of = settings(privacy=shared, run={"workers": 1, "randomness": "os"})
+    best_first(monkeypatch)
+    if first == "goes on":
+        watched.stop_at = 1
+        with pytest.raises(KeyboardInterrupt):
+            tune(search_of, RATES, runs=3, out=tmp_path / "one")
+        watched.stop_at = None
+        shutil.copytree(tmp_path / "one", tmp_path / "two")
+        search_on(tmp_path / "one")
+    else:
+        copied_after_first(monkeypatch, tmp_path)
+        tune(search_of, RATES, runs=3, out=tmp_path / "one")
+    known = len(watched)
+    with pytest.raises(LedgerError, match="as something else"):
+        search_on(tmp_path / "two")
+    assert len(watched) == known, "no run went on in the copy"
+    assert not (tmp_path / "two" / "best").exists()
+
+
+def test_a_hidden_search_that_a_copy_of_it_has_overtaken_publishes_nothing(tmp_path, monkeypatch, drawn, watched):
+    drawn(2)
+    shared = {"ledger": str(tmp_path / "shared.db"), "delta_share": 0.5}
+    best_first(monkeypatch)
+    copied_after_first(monkeypatch, tmp_path, then=lambda: search_on(tmp_path / "two"))
+    with pytest.raises(LedgerError, match="a copy of its folder went on"):
+        tune(settings(privacy=shared, run={"workers": 1, "randomness": "os"}), RATES, runs=3, out=tmp_path / "one")
+    assert (tmp_path / "two" / "best").exists()
+    assert not (tmp_path / "one" / "best").exists()
+
+
+def test_a_hidden_search_that_found_nothing_leaves_nothing_for_a_copy_to_find(tmp_path, monkeypatch, drawn, watched):
+    drawn(2)
+    shared = {"ledger": str(tmp_path / "shared.db"), "delta_share": 0.5}
+    monkeypatch.setattr(search, "score_of", lambda experiment, summary: None)
+    copied_after_first(monkeypatch, tmp_path)
+    with pytest.raises(TrainingDiverged):
+        tune(settings(privacy=shared, run={"workers": 1, "randomness": "os"}), RATES, runs=3, out=tmp_path / "one")
+    with pytest.raises(LedgerError, match="as something else"):
+        search_on(tmp_path / "two")
+
+
+@pytest.mark.parametrize("seen", [False, True], ids=["hidden", "seen"])
+def test_a_search_that_is_killed_just_after_the_ledger_knows_of_its_start_is_not_lost(
+    tmp_path, monkeypatch, drawn, watched, seen
+):
+    drawn(1)
+    real = Ledger.release
+
+    def killed(self, what, digest):
+        real(self, what, digest)
+        if "start" in what:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Ledger, "release", killed)
+    made = local if seen else settings
+    with pytest.raises(KeyboardInterrupt):
+        tune(made(run={"workers": 1, "randomness": "os"}), RATES, runs=2, out=tmp_path / "one")
+    monkeypatch.setattr(Ledger, "release", real)
+    assert search_on(tmp_path / "one")["test_accuracy"] >= 0
+
+
+def best_first(monkeypatch):
+    """Has the first run that is judged be the best, whatever it reached."""
+    marks = iter(range(0, -1000, -1))
+    known = {}
+    monkeypatch.setattr(
+        search, "score_of", lambda experiment, summary: known.setdefault(summary["run"], float(next(marks)))
+    )
+
+
+def copied_after_first(monkeypatch, tmp_path, then=lambda: None):
+    """Copies the folder of a search when its first run has ended, while the search goes on."""
+    real = secret.forget_losers
+
+    def forget(path, state):
+        real(path, state)
+        if state.done == 1 and not (tmp_path / "two").exists():
+            shutil.copytree(path, tmp_path / "two")
+            then()
+
+    monkeypatch.setattr(secret, "forget_losers", forget)
 
 
 def test_an_older_ledger_that_does_not_know_what_a_search_released_is_noticed(tmp_path, drawn, watched):

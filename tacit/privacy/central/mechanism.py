@@ -19,12 +19,11 @@ from dp_accounting import DpEvent
 
 from tacit import check
 from tacit.errors import BadInput
-from tacit.privacy.clip import bound, row_scales
+from tacit.privacy.clip import LEAST_CLIP, MOST_CLIP, bound, row_scales
 from tacit.privacy.mechanism import CohortMechanism, NoiseState
 from tacit.random import Stream
 from tacit.types import Bounded, Private
 
-LEAST_CLIP, MOST_CLIP = 1e-9, 1e9  # how far a clip adapts: beyond, the noise that goes with it leaves float32
 Sampler = Literal["poisson", "fixed"]
 
 

@@ -42,6 +42,17 @@ def entries(path: Path) -> list[dict[str, Any]]:
         return list(charges(db, _charged(db)))
 
 
+def population(path: Path) -> str | None:
+    """Whose charges a ledger has, by the name of their population; None where there is no ledger, or none that can be read."""
+    if not path.exists():
+        return None
+    try:
+        with reading(path) as db:
+            return db.execute("SELECT value FROM facts WHERE name = 'population'").fetchone()[0]
+    except (LedgerError, TypeError):
+        return None
+
+
 @dataclass(frozen=True)
 class Account:
     """One client in one run: what was sealed for it beforehand, and what it has used of that.

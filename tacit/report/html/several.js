@@ -31,7 +31,7 @@ function severalTable(d) {
 }
 // What whoever sees all runs of a comparison learns: a sum for every promise, never over two of them.
 function costBlock(cost) {
-  return el("div", { class: "card together" }, el("h3", { text: "What all runs cost together" }), el("p", { class: "note", text: "An ε above is that of one run. Whoever sees all of them learns as much as these sums say." }),
+  return el("div", { class: "card together" }, el("h3", { text: "What all runs cost together" }), el("p", { class: "note", text: "An ε above is that of one run. Whoever sees all runs of a line learns at most what its sum says, on the conditions below." }),
     cost.sums.length ? table("What all runs cost together", [{ name: "per" }, { name: "ε together", number: true }, { name: "δ", number: true }, { name: "runs", number: true }, { name: "the change" }, { name: "against" }],
       cost.sums.map((one) => [one.unit, `≤ ${one.epsilon}`, delta(one.delta), whole(one.runs), one.relation, one.adversary.replace(/,$/, "")]), { open: true, tall: true }) : el("p", { text: "No run here has promised anything yet: there is no sum." }),
     [...cost.sums.map((one) => one.sentence), ...cost.notes].map((text) => el("p", { class: "note", text })));
