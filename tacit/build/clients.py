@@ -53,7 +53,7 @@ def clients(
         if mask is None:
             mask = coins(population.x, population.y, share=share, seed=seeds.data, purpose=purpose)
         population = population.holding_out(_fitting(mask, population), key=f"data.{key}")
-    dataset = replace(dataset, notes=(*dataset.notes, *_loose_delta(experiment, population)))
+    dataset = dataset.noting(*_loose_delta(experiment, population))
     if before.runs:
         sealed = before.epsilons(population.names, together=kind_of(experiment).plans.together)
         population = replace(population, sealed=sealed)

@@ -200,7 +200,7 @@ def assemble(
     losses = tasks.loss_of(experiment, task)
     model = _model(experiment, dataset)
     made, fixed = held(model), frozen_mark(model)
-    dataset = replace(dataset, notes=(*dataset.notes, *lora.note(experiment, model)))
+    dataset = dataset.noting(*lora.note(experiment, model))
     shown = dataset.test_x[:2] if len(dataset.test_x) else torch.zeros(2, *dataset.x.shape[1:], dtype=dataset.x.dtype)
     models.check_output(model, shown, task.answer)
     device, *_ = map(_device, experiment.run.devices)
@@ -217,7 +217,7 @@ def assemble(
         algorithm = among(
             algorithm, malice, scene, plain=wiring.training if experiment.attack.noise == "none" else None
         )
-        dataset = replace(dataset, notes=(*dataset.notes, in_words(scene, experiment.attack.kind)))
+        dataset = dataset.noting(in_words(scene, experiment.attack.kind))
     # other devices do not repeat their sums bit for bit, nor the operating system its noise, nor perhaps somebody else's training
     run = experiment.run  # and what a stack gives depends on who else is in it
     repeats = run.device == "cpu" and run.randomness == "seeded" and not run.at_once and local is None

@@ -81,7 +81,7 @@ def _wanted(parts: Parts) -> bool:
 
 
 def _noted(parts: Parts, words: str) -> Parts:
-    return replace(parts, dataset=replace(parts.dataset, notes=(*parts.dataset.notes, words)))
+    return replace(parts, dataset=parts.dataset.noting(words))
 
 
 def _largest(parts: Parts) -> int:
