@@ -5,6 +5,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 try:
@@ -53,6 +54,11 @@ def set_mode(descriptor: int, mode: int) -> None:
     """Gives an open file exactly this mode, whatever the umask; does nothing where `keeps_modes` is false."""
     if keeps_modes():
         os.fchmod(descriptor, mode)
+
+
+def closed_to_others(folder: Path) -> bool:
+    """Whether nobody but its owner may look into a folder; false where `keeps_modes` is false."""
+    return keeps_modes() and not folder.stat().st_mode & 0o077
 
 
 def trusted(owner: int) -> bool:

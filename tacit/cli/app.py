@@ -13,11 +13,14 @@ from rich.console import Console
 import tacit
 from tacit import check, plugin
 from tacit.cli import trying, tune
+from tacit.cli.comparing import compare_command
 from tacit.cli.deploy import app as deploy_app
 from tacit.cli.keys import keys
 from tacit.cli.ledger import app as ledger_app
 from tacit.cli.options import EXPERIMENT, AsJson, Settings
+from tacit.cli.planning import plan_command
 from tacit.cli.program import Program
+from tacit.cli.run import run_command
 from tacit.errors import BadInput, TacitError
 from tacit.experiment.file import shipped
 from tacit.stopping import exit_code, stop_on_term
@@ -42,105 +45,8 @@ def top(
         raise typer.Exit
 
 
-@app.command("run", epilog=EXPERIMENT)
-def run_command(
-    experiment: Annotated[
-        str | None, typer.Argument(help="A TOML file or a shipped experiment.", show_default=False)
-    ] = None,
-    settings: Settings = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="The folder for the results; a new one under runs/ otherwise.")
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
-    force: Annotated[
-        bool, typer.Option("--force", help="Set an earlier run in --out aside (nothing is deleted) and start anew.")
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Train a federated model and keep the ledger."""
-    from tacit.report.progress import Display, closing
-    from tacit.simulation.run import new_folder
-
-    plugin.search_here()
-    if resume and force:
-        raise BadInput("--resume goes on with a run and --force starts a new one: use one of them.")
-    if resume and out is None:
-        raise BadInput("--resume needs --out DIR, the folder of the run to go on with.")
-    chosen = (
-        _to_resume(experiment, settings, out)
-        if resume and out
-        else tacit.Experiment.load(experiment or "digits", tuple(settings or ()))
-    )
-    console = Console(stderr=as_json, quiet=as_json)
-    folder = out or Path(chosen.run.out or new_folder(chosen.name))
-    try:
-        with Display(console) as display:
-            history = tacit.run(
-                chosen, out=folder, resume=resume, force=force, observe=display.observe, ready=display.ready
-            )
-    except KeyboardInterrupt as error:
-        begun = (folder / "experiment.toml").exists()
-        said = (
-            f"Nothing is lost: go on with `tacit run --resume --out {folder}`." if begun else "Nothing had begun yet."
-        )
-        typer.echo(f"Stopped. {said}", err=True)
-        raise typer.Exit(exit_code(error)) from None
-    if as_json:
-        typer.echo(json.dumps(history.summary, indent=2))
-    else:
-        closing(history, console)
-
-
-@app.command("compare", epilog=EXPERIMENT)
-def compare_command(
-    experiment: Annotated[
-        str | None, typer.Argument(help="A TOML file or a shipped experiment.", show_default=False)
-    ] = None,
-    vary: Annotated[
-        list[str] | None,
-        typer.Option("--vary", metavar="SECTION.KEY=VALUE,VALUE", help="Values to compare; all combinations are run."),
-    ] = None,
-    settings: Settings = None,
-    seeds: Annotated[int | None, typer.Option(help="How many seeds each combination has; 3 if left out.")] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="The folder for the results; a new one under runs/ otherwise.")
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the comparison in --out; finished runs are kept.")
-    ] = False,
-    force: Annotated[
-        bool, typer.Option("--force", help="Set an earlier comparison in --out aside and start anew.")
-    ] = False,
-    jobs: Annotated[int | None, typer.Option(help="How many runs go side by side; all cores if left out.")] = None,
-    attack: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME,NAME", help="Attacks to try on every run, a column each: backdoor,membership,property."
-        ),
-    ] = None,
-    having: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--with", metavar="NAME.KEY=VALUE", help="An option of an attack (property.classes=[3]); may be repeated."
-        ),
-    ] = None,
-    ledger: Annotated[
-        Path | None,
-        typer.Option("--ledger", help="One ledger for all runs, which others may share; the noise must be said."),
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Run every combination of settings with several seeds, and put the results side by side, with what they cost together.
-
-    The exit code is 1 if a run failed; the others are still in the table.
-    """
-    from tacit.cli.compare import command
-
-    plugin.search_here()
-    words: Any = {"vary": vary or [], "settings": settings or [], "seeds": seeds, "out": out, "jobs": jobs}
-    words |= {"attack": attack, "having": having or [], "ledger": ledger}
-    code = command(experiment, resume=resume, force=force, as_json=as_json, **words)
-    raise typer.Exit(code)
+app.command("run", epilog=EXPERIMENT)(run_command)
+app.command("compare", epilog=EXPERIMENT)(compare_command)
 
 
 @app.command("report")
@@ -190,65 +96,7 @@ def predict_command(
     command(run, rows, out=out, trust=trust, model=model)
 
 
-@app.command("plan")
-def plan_command(
-    experiment: Annotated[str | None, typer.Argument(help="An experiment to plan; or give the numbers below.")] = None,
-    epsilon: Annotated[float | None, typer.Option(help="The budget.")] = None,
-    delta: Annotated[float, typer.Option(help="The probability outside the promise.")] = 1e-5,
-    sampling_rate: Annotated[float | None, typer.Option(help="Poisson rate of a step; 1 means all records.")] = None,
-    steps: Annotated[int | None, typer.Option(help="How many steps are released.")] = None,
-    noise_multiplier: Annotated[float | None, typer.Option(help="Noise standard deviation over clip.")] = None,
-    accountant: Annotated[str, typer.Option(help="pld or rdp.")] = "pld",
-    gain: Annotated[
-        bool, typer.Option("--gain", help="What each client may expect of joining, and from which epsilon on it pays.")
-    ] = False,
-    tau: Annotated[
-        float | None, typer.Option(help="With --gain: how much clients differ; three are shown if left out.")
-    ] = None,
-    tau_from: Annotated[
-        Path | None, typer.Option(metavar="RUN", help="With --gain: how much they differed in a finished run.")
-    ] = None,
-    rows: Annotated[
-        int | None, typer.Option(help="With --gain: every client's rows; none is read then, and no file need be there.")
-    ] = None,
-    columns: Annotated[
-        int | None, typer.Option(help="With --rows: how many features a row has, where the experiment does not say it.")
-    ] = None,
-    site: Annotated[str | None, typer.Option(help="With --gain: whose gain is drawn against epsilon.")] = None,
-    picture: Annotated[Path | None, typer.Option(help="With --gain: where the picture goes (.png or .svg).")] = None,
-    settings: Settings = None,
-    as_json: AsJson = False,
-) -> None:
-    """Price noise: leave out one of --epsilon, --noise-multiplier and --steps, and it is computed."""
-    from tacit.cli import gain as gains
-    from tacit.report import planned, plans
-
-    plugin.search_here()
-    about: Any = {"tau": tau, "tau_from": tau_from, "rows": rows, "columns": columns, "site": site, "picture": picture}
-    numbers = {"epsilon": epsilon, "sampling_rate": sampling_rate, "steps": steps, "noise_multiplier": noise_multiplier}
-    if gains.asked(experiment, gain=gain, **about):
-        for name, value in numbers.items():
-            if value is not None:
-                raise BadInput(
-                    f"--gain takes the noise from the experiment: say --set privacy.{name}=..., not --{name}."
-                )
-        gains.command(tacit.Experiment.load(str(experiment), tuple(settings or ())), as_json=as_json, **about)
-        return
-    if experiment is not None:
-        given = [f"--{name.replace('_', '-')}" for name, value in numbers.items() if value is not None]
-        if given:
-            raise BadInput(f"An experiment has its own numbers: leave out {', '.join(given)} or use --set.")
-        answer: Any = planned.of_experiment(tacit.Experiment.load(experiment, tuple(settings or ())))
-    else:
-        answer = plans.of_numbers(delta=delta, accountant=accountant, **numbers)
-    if as_json:
-        typer.echo(json.dumps(answer, indent=2))
-    else:
-        Console().print(plans.table(answer))
-        if isinstance(answer, list) and "note" in answer[0]:
-            typer.echo(answer[0]["note"], err=True)
-
-
+app.command("plan")(plan_command)
 trying.add_to(app)
 tune.add_to(app)
 
@@ -315,14 +163,6 @@ def _experiment_or_data(name: str, settings: tuple[str, ...]) -> tacit.Experimen
     raise BadInput(
         f"{name!r} is neither an experiment, a file nor a data set ({', '.join(dict.fromkeys(known))}).{check.nearest(name, known)}"
     )
-
-
-def _to_resume(experiment: str | None, settings: list[str] | None, out: Path) -> tacit.Experiment:
-    if not (out / "experiment.toml").exists():
-        raise BadInput(f"There is no run to resume in {out}.")
-    if experiment is not None:
-        return tacit.Experiment.load(experiment, tuple(settings or ()))
-    return tacit.Experiment.load(out / "experiment.toml", tuple(settings or ()))
 
 
 def _usage(error: UsageError) -> str:

@@ -156,7 +156,30 @@ def _refuse_useless_options(
     for option in sorted(said - used):
         named = dict.fromkeys(experiment.aggregate.rule or DEFAULT_RULE for experiment in experiments)
         takes = "; ".join(f"{rule} takes {', '.join(sorted(taken_by(rule))) or 'no options'}" for rule in named)
-        raise BadInput(f"No rule of this comparison takes aggregate.{option} ({takes}): leave it out.")
+        others = rules.taking(option)
+        way = f"leave it out, or compare {', '.join(others)}, which take it" if others else "leave it out"
+        raise BadInput(f"No rule of this comparison takes aggregate.{option} ({takes}): {way}.")
+
+
+def for_some_alone(cells: Sequence[Cell]) -> list[str]:
+    """A sentence for every option that was said for all and went to some rules only; what varies stands in the table itself."""
+    given: dict[str, list[str]] = {}
+    for cell in cells:
+        for option in cell.experiments[0].aggregate.options():
+            if f"aggregate.{option}" not in cell.varied:
+                given.setdefault(option, []).append(_rule(cell))
+    found = []
+    for option, takers in given.items():
+        others = [rule for rule in dict.fromkeys(map(_rule, cells)) if rule not in takers]
+        if others:
+            found.append(
+                f"aggregate.{option} went to {', '.join(dict.fromkeys(takers))} alone: {', '.join(others)} ran without it."
+            )
+    return found
+
+
+def _rule(cell: Cell) -> str:
+    return cell.experiments[0].aggregate.rule or DEFAULT_RULE
 
 
 def _labels(varied: list[dict[str, Any]], name: str) -> list[str]:

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from tacit import metrics
 from tacit.compare import at_home, client_spread, difference_table, together
+from tacit.compare.cells import for_some_alone
 from tacit.compare.results import (
     BACKDOORED,
     CONFIDENCE,
@@ -71,6 +72,7 @@ def notes(rows: Sequence[Row]) -> list[str]:
         said.append(
             f"Models were tested every {often} rounds and after the last: means are over those among the last rounds."
         )
+    said += for_some_alone([row.cell for row in rows])
     said += difference_table.notes(rows)
     said += at_home.notes(rows)
     said += client_spread.notes(rows)

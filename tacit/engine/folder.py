@@ -21,13 +21,14 @@ from safetensors.torch import load_file, save
 from tacit.errors import BadInput, RunExists
 from tacit.experiment import Experiment
 from tacit.experiment.section import PASSED
-from tacit.machine import keeps_modes, lock, set_mode
+from tacit.machine import closed_to_others, keeps_modes, lock, set_mode
 from tacit.plugin import PASSED_AS, PYTHON
 from tacit.privacy.ledger.before import NOTHING, Before
 from tacit.types import State
 
 CHECKPOINT = "checkpoint.safetensors"
 MOST_ROUNDS = 10**9
+OWNERS = 0o600  # the mode of a file that nobody but its owner may read
 TELLING = ("writers = ", "evaluate_every = ")  # of [run]: what a run tells of itself, and may change when it goes on
 
 
@@ -222,7 +223,12 @@ def _run(file: Path, lock: int) -> str:
 
 
 def replace(path: Path, content: bytes, *, mode: int | None = None) -> None:
-    """Writes a file so that a crash leaves the old content or the new one; with a `mode`, open to nobody else at any time."""
+    """Writes a file so that a crash leaves the old content or the new one; with a `mode`, open to nobody else at any time.
+
+    Without one, a file in a folder that is closed to others is for its owner only, whatever the umask: a federation's folders are,
+    and a page that was made there by hand would be readable wherever the folder is copied to.
+    """
+    mode = mode or (OWNERS if closed_to_others(path.parent) else None)
     temporary = path.with_name(f".{path.name}.new")
     with temporary.open("wb") as file:
         if mode is not None:

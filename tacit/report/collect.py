@@ -12,6 +12,7 @@ from itertools import accumulate
 from typing import Any
 
 from tacit import metrics
+from tacit.engine.folder import replace as replace_file
 from tacit.engine.run_files import RunFiles
 from tacit.engine.watch import STAGES
 from tacit.experiment import Experiment
@@ -294,7 +295,7 @@ def _spent(files: RunFiles, charges: spending.Charges, names: list[str], *, quic
             pass  # notes that cannot be read are made again
     spent = spending.spent_by_all(charges, names, most=LIVE_PRICES if quick and files.summary is None else None)
     if spent and files.summary is not None and len(set(spent)) > LIVE_PRICES:
-        path.write_text(json.dumps({"mark": mark, "spent": spent}), "utf-8")
+        replace_file(path, json.dumps({"mark": mark, "spent": spent}).encode())
     return spent
 
 

@@ -1,9 +1,12 @@
-"""The page of a search (`tacit tune`): its best alone, from what is published of it, with the search's price.
+"""The page of a search (`tacit tune`): its best, from what is published of it, with the search's price; and all runs where all are
+paid for.
 
-Guarantee: it is made of `best` and of the grid that was asked for, which is public; how many runs there were, what others reached
-and how long it took are not in these files, and so not on the page.
+Guarantee: where the best alone is charged, it is made of `best` and of the grid that was asked for, which is public; how many runs
+there were, what others reached and how long it took are not in these files, and so not on the page. `runs` is opened only where the
+best's own summary says that the composition of all runs was charged; of a run its settings and its score are read, no round.
 """
 
+import hashlib
 import json
 import tomllib
 from pathlib import Path
@@ -19,7 +22,9 @@ from tacit.experiment import Experiment
 from tacit.privacy.guarantee import SEEDED
 from tacit.report.collect import metric_facts, settings, short
 
-ASKED, BEST = "tune.toml", "best"  # as tacit/tuning/folder.py has them
+ASKED, BEST, RUNS = "tune.toml", "best", "runs"  # as tacit/tuning/folder.py has them
+COMPOSED = "composed"  # what is charged where all runs may be seen
+MOST_RUNS = 500  # that are shown
 PRICES = ("epsilon_of_one_run", "epsilon_of_the_best", "epsilon_composed")
 
 
@@ -65,8 +70,54 @@ def search_page(folder: Path) -> dict[str, Any]:
         "charged": known.search.charged,
         "candidates": known.search.candidates,
         "runs": str(known.search.runs),
+        "tried": _tried(folder, best, known) if known.search.charged == COMPOSED else [],
         "settings": settings(experiment),
     }
+
+
+def _tried(folder: Path, best: Path, known: Searched) -> list[dict[str, Any]]:
+    """Every run of a search whose runs are all seen: number, settings and score, None where it has none; nothing beside `best`."""
+    released = _mark(best)
+    return [
+        _run(place, known) | {"best": _mark(place) == released}
+        for place in sorted((folder / RUNS).glob("[0-9]*"))[:MOST_RUNS]
+    ]
+
+
+def _run(place: Path, known: Searched) -> dict[str, Any]:
+    """One run. Raises BadInput where its files are not what a run leaves."""
+    try:
+        experiment = Experiment(**tomllib.loads((place / "experiment.toml").read_text("utf-8")))
+        values = [_said(experiment, key) for key in known.settings]
+        path = place / "summary.json"  # a run that diverged left none
+        found = _score(json.loads(path.read_text("utf-8")), known.metric) if path.is_file() else None
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, ValidationError, TacitError) as error:
+        raise BadInput(f"{place} is damaged ({' '.join(str(error).split())[:200]}).") from None
+    return {"number": int(place.name), "settings": values, "score": found}
+
+
+def _said(experiment: Experiment, key: str) -> str:
+    section, _, name = key.partition(".")
+    value = getattr(getattr(experiment, section), name, None)
+    return "–" if value is None else text(value)
+
+
+def _score(summary: dict[str, Any], metric: str) -> Any:
+    """What the run was ranked by: what clients answered where they were asked, or else the public rows."""
+    if "at_clients" in summary:
+        value = summary["at_clients"].get("metrics", {}).get(metric, {}).get("value")
+    else:
+        value = summary.get(f"test_{metric}")
+    return None if value is None else short(float(value))
+
+
+def _mark(place: Path) -> bytes | None:
+    """What a run released, by a hash; None where it ended without a model."""
+    try:
+        said = [(place / name).read_bytes() for name in ("model.safetensors", "experiment.toml")]
+    except OSError:
+        return None
+    return hashlib.blake2b(b"".join(hashlib.blake2b(each).digest() for each in said)).digest()
 
 
 def _answered(summary: dict[str, Any], metric: str) -> dict[str, Any]:

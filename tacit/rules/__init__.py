@@ -246,10 +246,33 @@ def load(name: str, **options: Any) -> Rule:
     >>> load("mean").sees
     'sums'
     """
-    rule = plugin.make(find(name), options, table="aggregate", keys=("rule",))
+    factory = find(name)
+    _refuse_options_of_others(name, factory, options)
+    rule = plugin.make(factory, options, table="aggregate", keys=("rule",))
     if not isinstance(rule, Rule):
         raise BadInput(f"Expected aggregate.rule = {name!r} to make a tacit.rules.Rule, got a {type(rule).__name__}.")
     return rule
+
+
+def taking(option: str) -> list[str]:
+    """The rules that ship and take an option of that name.
+
+    >>> taking("horizon")
+    ['random-effects']
+    """
+    return [name for name in names() if option in plugin.options(find(name))]
+
+
+def _refuse_options_of_others(name: str, factory: plugin.Factory, options: Iterable[str]) -> None:
+    """An option that only other rules take is refused with their names: a list of this rule's keys would not say where it is."""
+    own = set(options) if plugin.takes_any(factory) else set(plugin.options(factory))
+    for option in options:
+        others = [] if option in own else taking(option)
+        if others:
+            raise BadInput(
+                f"aggregate.{option} is an option of {', '.join(others)}; the rule here is {name}, which takes"
+                f" {', '.join(sorted(own)) or 'no options'}: leave it out, or choose another rule."
+            )
 
 
 def of(section: AggregateSection, name: str) -> Rule:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tacit.compare.cells import expand, taken_by, try_out
+from tacit.compare.cells import expand, for_some_alone, taken_by, try_out
 from tacit.compare.values import headings, label, parse_vary, split, text
 from tacit.errors import BadInput
 from tacit.experiment.toml import parse_value
@@ -62,6 +62,33 @@ def test_an_option_that_no_rule_takes_is_refused():
         BadInput, match=r"No rule of this comparison takes aggregate.rank \(random-effects takes caution, horizon\)"
     ):
         expand({"aggregate": {"rank": 2}}, {"train.rounds": [1, 2]}, seeds=1)
+
+
+def test_an_option_of_rules_that_are_not_compared_is_refused_with_their_names():
+    vary = {"aggregate.rule": ["mean", "weighted"]}
+    with pytest.raises(BadInput, match=r"or compare pfa, pfa-plus, random-projection, which take it\.$"):
+        expand({**LOCAL, "aggregate": {"rank": 2}}, vary, seeds=1)
+    with pytest.raises(BadInput, match=r"aggregate.nonsense \(.*\): leave it out\.$"):
+        expand({**LOCAL, "aggregate": {"nonsense": 2}}, vary, seeds=1)
+
+
+def test_an_option_said_for_all_goes_to_the_rules_that_take_it_and_a_sentence_says_so():
+    cells = expand({**LOCAL, "aggregate": {"rank": 2}}, {"aggregate.rule": ["mean", "pfa", "weighted"]}, seeds=1)
+    assert [cell.experiments[0].aggregate.options() for cell in cells] == [{}, {"rank": 2}, {}]
+    assert ["rank" in cell.experiments[0].toml() for cell in cells] == [False, True, False]
+    assert for_some_alone(cells) == ["aggregate.rank went to pfa alone: mean, weighted ran without it."]
+
+
+@pytest.mark.parametrize(
+    ("said", "vary"),
+    [
+        ({"rule": "pfa", "rank": 2}, {"train.rounds": [1, 2]}),
+        ({}, {"aggregate.rule": ["mean", "pfa"], "aggregate.rank": [1, 2]}),
+        ({"rank": 2}, {"aggregate.rule": ["pfa", "pfa-plus"]}),
+    ],
+)
+def test_no_sentence_is_needed_where_all_rules_take_an_option_or_the_table_shows_it(said, vary):
+    assert not for_some_alone(expand({**LOCAL, "aggregate": said}, vary, seeds=1))
 
 
 def test_a_grid_without_variation_is_one_cell():

@@ -54,6 +54,11 @@ def test_fewer_than_three_seeds_have_no_interval_and_none_no_mean(made):
     assert "no interval" in table.notes(rows)[0]
 
 
+def test_the_table_says_to_which_rules_an_option_went(small, made, monkeypatch):
+    monkeypatch.setitem(small, "aggregate", {"rank": 2})
+    assert "aggregate.rank went to pfa alone: mean ran without it." in table.notes(made(RULES))
+
+
 def test_the_accuracy_of_a_run_is_the_mean_of_its_last_ten_rounds_and_the_final_one_is_kept(made):
     run = made(RULES, rounds=12)[0].runs[0]
     accuracies = [record["accuracy"] for record in run.rounds]

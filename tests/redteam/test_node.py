@@ -12,7 +12,7 @@ from flwr.proto.fleet_pb2 import PullMessagesResponse
 from flwr.proto.message_pb2 import Message, ObjectTree, PullObjectResponse
 
 from tacit.federation.flower import executor, node
-from tacit.federation.flower.node import FleetNode
+from tacit.federation.flower.node import MOST_NAME, FleetNode, named
 from tacit.federation.operate.certificates import make_authority, make_node_key
 from tacit.federation.site.log import Plain
 
@@ -76,6 +76,15 @@ def test_a_server_that_announces_what_never_comes_does_not_fill_a_site_with_thre
     left = len(stuck.looks)
     stuck.forever.set()
     assert left == 200 - executor.MOST_FETCHES
+
+
+@pytest.mark.parametrize(
+    ("group", "said"),
+    [("0", "train, round 1"), ("41", "train, round 42"), ("", "train"), ("-1", "train -1"), ("²", "train ²")],
+)
+def test_a_site_says_the_round_that_it_is_asked_for_as_people_count(group, said):
+    assert named("train", group) == said
+    assert len(named("train", "9" * 10_000)) <= MOST_NAME
 
 
 def test_what_a_server_sends_cannot_write_lines_into_a_sites_log():

@@ -1,5 +1,6 @@
 """The page in headless Chromium: it draws, stays within a phone, is used by keyboard, and runs nothing from a name."""
 
+import json
 import re
 
 import pytest
@@ -60,6 +61,37 @@ def test_a_delta_is_shown_as_in_sentences_rounded_up_and_without_the_dust_of_bin
         assert float(shown) == float(shown_delta(delta)), delta
         assert float(shown) >= delta * (1 - 1e-11)
         assert len(shown) <= 12
+
+
+def test_the_page_of_a_stopped_run_sets_commands_as_code_and_ends_each_sentence_once(browser, stopped):
+    crafted = "Too few sites answered: go on with `tacit deploy up trial --resume`."
+    names = json.loads((stopped / "clients.json").read_text())["names"]
+    asked = {
+        "round": 2,
+        "over": True,
+        "answered": [],
+        "refused": {names[0]: "`<b>x</b>` and one ` alone", names[1]: "`<b>x</b>`"},
+    }
+    status = {
+        "state": "failed",
+        "text": crafted,
+        "time": 1.7e9,
+        "sites": names,
+        "spent": {},
+        "asked": asked | {"silent": {}},
+    }
+    (stopped / "status.json").write_text(json.dumps(status))
+    write_page([stopped], stopped / "report.html")
+    show(browser, stopped / "report.html")
+    banners = browser.value("[...document.querySelectorAll('.banner')].map(b => b.innerText).join('\\n')")
+    assert "`" not in banners
+    assert ".." not in banners.replace(str(stopped), "")
+    assert "go on with tacit deploy up trial --resume. The server said so" in banners
+    code = browser.value("[...document.querySelectorAll('code')].map(c => c.textContent)")
+    assert "tacit deploy up trial --resume" in code
+    assert "<b>x</b>" in code
+    assert browser.value("document.querySelectorAll('.why b').length") == 0
+    assert "`<b>x</b>` and one ` alone" in browser.value("document.querySelector('.sites').innerText")
 
 
 def test_nothing_is_asked_from_a_network(browser, ended):

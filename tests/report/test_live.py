@@ -15,6 +15,7 @@ from report_runs import changed
 import tacit
 from tacit.errors import BadInput
 from tacit.report.live import Server, serve
+from tacit.report.page import write_page
 
 
 @pytest.fixture
@@ -160,6 +161,28 @@ def test_a_federation_is_served_by_its_results_and_one_that_has_not_run_is_refus
     shutil.rmtree(federation / "results")
     with pytest.raises(BadInput, match="has not run yet"):
         serve([federation], port=0, ready=lambda url: pytest.fail("served"))
+
+
+def test_whatever_a_page_writes_into_a_federation_is_for_its_owner_whatever_the_umask(
+    deployed, federation, monkeypatch
+):
+    monkeypatch.setattr("tacit.report.collect.LIVE_PRICES", 0)
+    shutil.copy(deployed / "summary.json", federation / "results")  # prices are noted of a run that has ended
+    elsewhere = federation.parent / "open" / "page.html"
+    elsewhere.parent.mkdir()
+    for place, mode in ((federation, 0o700), (federation / "results", 0o700), (elsewhere.parent, 0o755)):
+        place.chmod(mode)
+    before = os.umask(0)
+    try:
+        write_page([federation], federation / "report.html")
+        write_page([federation / "results"], federation / "results" / "report.html")
+        write_page([federation], elsewhere)
+    finally:
+        os.umask(before)
+    made = ("report.html", "results/report.html", "results/spent.json")
+    modes = {name: (federation / name).stat().st_mode & 0o777 for name in made}
+    assert modes == dict.fromkeys(made, 0o600)
+    assert elsewhere.stat().st_mode & 0o077  # a place that somebody chose is theirs to close
 
 
 def test_the_page_follows_the_sites_of_a_federation_in_a_browser(browser, federation):

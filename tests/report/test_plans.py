@@ -95,6 +95,10 @@ def test_the_clients_of_a_group_are_named_and_of_many_the_first_ones():
     [
         ({"aggregate": {"rule": "trimmed-mean", "beta": "x"}}, "Unknown key 'aggregate.beta'"),
         ({"aggregate": {"rule": "trimmed-mean", "share": "x"}}, "aggregate.share"),
+        (
+            {"aggregate": {"rule": "mean", "rank": 2}},
+            "aggregate.rank is an option of pfa, pfa-plus, random-projection; the rule here is mean, which takes no options:",
+        ),
         ({"aggregate": {"rule": "nowhere"}}, "aggregate.rule"),
         ({"model": {"name": "logr", "hidden": 3}}, "Unknown key 'model.hidden'"),
         ({"task": {"loss": "nowhere"}}, "task.loss"),

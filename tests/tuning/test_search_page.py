@@ -1,8 +1,10 @@
 """The page of a search: its best and its price, and nothing of the others."""
 
 import json
+import shutil
 
 import pytest
+from report.conftest import browser
 from report.test_page import data_of
 from tuning.test_tune import RATES, drawn, local, settings
 
@@ -10,7 +12,7 @@ from tacit.errors import BadInput
 from tacit.report.page import collect, write_page
 from tacit.tuning.search import tune
 
-__all__ = ["drawn"]
+__all__ = ["browser", "drawn"]
 
 
 def test_the_page_of_a_search_has_its_best_and_its_price_and_nothing_of_the_others(tmp_path, drawn):
@@ -25,13 +27,55 @@ def test_the_page_of_a_search_has_its_best_and_its_price_and_nothing_of_the_othe
     assert (data["charged"], data["seeded"]) == ("best", False)
     assert collect([tmp_path / "search" / "best"])["metric"] == data["metric"]
     assert "rounds" not in data
+    assert data["tried"] == []
 
 
-def test_a_search_whose_runs_are_all_seen_says_so(tmp_path):
-    tune(local(), RATES, runs=2, out=tmp_path / "search")
+def test_runs_that_lie_beside_a_best_which_alone_was_charged_are_not_on_its_page(tmp_path, drawn):
+    drawn(2)
+    tune(settings(), RATES, runs=3, out=tmp_path / "search")
+    before = collect([tmp_path / "search"])
+    shutil.copytree(tmp_path / "search" / "best", tmp_path / "search" / "runs" / "001")
+    assert collect([tmp_path / "search"]) == before
+
+
+@pytest.mark.parametrize("asked", [{"values": local()}, {"values": settings(), "losers": "seen"}])
+def test_the_page_of_a_search_whose_runs_are_all_seen_has_every_run_with_its_score(tmp_path, asked):
+    how = {key: value for key, value in asked.items() if key != "values"}
+    found = tune(asked["values"], RATES, runs=3, out=tmp_path / "search", **how)
     data = collect([tmp_path / "search"])
     assert data["charged"] == "composed"
     assert data["seeded"] is ("a seed" in data["guarantee"]["randomness"])
+    assert [(run["number"], run["settings"]) for run in data["tried"]] == [(1, ["0.1"]), (2, ["0.5"]), (3, ["0.1"])]
+    (best,) = [run for run in data["tried"] if run["best"]]
+    assert best["settings"] == [str(found["settings"]["train.learning_rate"])]
+    assert best["score"] == max(run["score"] for run in data["tried"]) == data["metric"]["value"]
+    assert set(best) == {"number", "settings", "score", "best"}
+    assert collect([tmp_path / "search" / "best"])["tried"] == []
+
+
+def test_a_run_that_diverged_has_no_score_and_one_that_is_damaged_is_one_sentence(tmp_path):
+    tune(local(), RATES, runs=2, out=tmp_path / "search")
+    lost = next(run for run in collect([tmp_path / "search"])["tried"] if not run["best"])["number"]
+    place = tmp_path / "search" / "runs" / f"{lost:03d}"
+    (place / "summary.json").unlink()
+    (place / "model.safetensors").unlink()
+    assert [run["score"] is None for run in collect([tmp_path / "search"])["tried"]] == [lost == 1, lost == 2]
+    (place / "summary.json").write_text("{")
+    with pytest.raises(BadInput, match=f"{lost:03d} is damaged"):
+        collect([tmp_path / "search"])
+
+
+def test_every_run_is_a_row_of_a_table_and_the_best_is_marked(tmp_path, browser):
+    tune(local(), RATES, runs=2, out=tmp_path / "search")
+    write_page([tmp_path / "search"], tmp_path / "report.html")
+    browser.open((tmp_path / "report.html").as_uri())
+    browser.wait("document.documentElement.dataset.ready === 'yes'")
+    assert browser.complaints() == []
+    rows = browser.value(
+        "[...document.querySelectorAll('[aria-label^=\"Every run\"] tbody tr')].map(r => [...r.cells].map(c => c.textContent))"
+    )
+    assert [row[:2] for row in rows] == [["1", "0.1"], ["2", "0.5"]]
+    assert sorted(row[3] for row in rows) == ["–", "✓ best"]
 
 
 def test_a_search_that_has_not_ended_or_is_damaged_is_refused_in_one_sentence(tmp_path, drawn):

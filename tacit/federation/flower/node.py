@@ -42,6 +42,7 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from tacit.errors import BadInput
 from tacit.federation.operate.private import closed
+from tacit.federation.site.asked import MOST_ROUNDS
 from tacit.federation.site.limits import read_limits
 
 RETRY_SECONDS = (1.0, 20.0)  # after an error, longer every time
@@ -66,6 +67,18 @@ class Task:
 
     message: Message
     name: str
+
+
+def named(kind: str, group: str) -> str:
+    """A message in the words of a log: its type and its round, which people count from 1 and messages from 0.
+
+    A group that is no round was not written by Tacit, and stays as it is.
+
+    >>> named("train", "0"), named("query.hello", ""), named("train", "x")
+    ('train, round 1', 'query.hello', 'train x')
+    """
+    round_ = group.isascii() and group.isdecimal() and len(group) <= len(str(MOST_ROUNDS))
+    return (f"{kind}, round {int(group) + 1}" if round_ else f"{kind} {group}".strip())[:MOST_NAME]
 
 
 class FleetNode:
@@ -158,7 +171,7 @@ class FleetNode:
             max_time=CONTENT_SECONDS,
         )  # fmt: skip
         message.metadata.__dict__["_message_id"] = tree.object_id
-        return Task(message, f"{message.metadata.message_type} {message.metadata.group_id}".strip()[:MOST_NAME])
+        return Task(message, named(message.metadata.message_type, message.metadata.group_id))
 
     def push(self, message: Message) -> None:
         """Sends an answer, whole, and asks again while the server cannot be reached.

@@ -5,12 +5,19 @@ function put(node, attributes, children) {
   for (const [key, value] of Object.entries(attributes || {})) {
     if (value === null || value === undefined || value === false) continue;
     if (key === "text") node.textContent = value;
+    else if (key === "prose") node.append(...prose(value));
     else if (key.startsWith("on")) node.addEventListener(key.slice(2), value);
     else node.setAttribute(key, value === true ? "" : value);
   }
   for (const child of (children || []).flat(9)) if (child !== null && child !== undefined) node.append(child);
   return node;
 }
+// a sentence whose `commands` are set as code: of an even split every second part stood between two backticks
+function prose(text) {
+  const parts = String(text).split("`");
+  return parts.length % 2 ? parts.map((part, i) => (i % 2 ? el("code", { text: part }) : part)) : [String(text)];
+}
+const fullStop = (text) => (/[.?!]$/.test(text) ? text : `${text}.`);
 const el = (name, attributes, ...children) => put(document.createElement(name), attributes, children);
 const svg = (name, attributes, ...children) => put(document.createElementNS(SVG, name), attributes, children);
 let counter = 0;
@@ -69,7 +76,7 @@ function table(caption, heads, rows, options) {
     for (const row of typeof rows === "function" ? rows() : rows)
       body.append(el("tr", { role: role("row") }, row.map((cell, i) => (i === 0 && !(options && options.plain)
         ? el("th", { scope: "row", role: role("rowheader"), text: cell })
-        : el("td", { role: role("cell"), class: heads[i].number ? "number" : null, "data-label": wide ? heads[i].name : null, text: cell })))));
+        : el("td", { role: role("cell"), class: heads[i].number ? "number" : null, "data-label": wide ? heads[i].name : null, [heads[i].prose ? "prose" : "text"]: cell })))));
   };
   const box = el("div", { class: `scroll${options && options.tall ? " tall" : ""}`, tabindex: "0", role: "region", "aria-label": `${caption}, table` }, made);
   if (options && options.open) { fill(); return box; }

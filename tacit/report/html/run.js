@@ -48,7 +48,7 @@ function statusOf(d) {
 function headBlock(d) {
   const [word, tone, more] = statusOf(d);
   return [el("h1", {}, `${d.name} `, el("span", { class: `badge ${tone}`, text: word })), el("p", { class: "lead", text: `${d.folder} · ${more}` }),
-    !d.finished && !d.live ? el("p", { class: "banner", role: "note", text: `This run is unfinished: it shows what ${plural(d.done, "round")} had left at ${d.made}. Nothing here is a final result. If it was stopped or killed, go on with it by \`tacit ${d.sites ? `deploy up ${d.folder} --resume` : `run --resume --out ${d.folder}`}\`; \`tacit report\` makes this page anew.` }) : null, seededBanner(d.seeded)];
+    !d.finished && !d.live ? el("p", { class: "banner", role: "note", prose: `This run is unfinished: it shows what ${plural(d.done, "round")} had left at ${d.made}. Nothing here is a final result. If it was stopped or killed, go on with it by \`tacit ${d.sites ? `deploy up ${d.folder} --resume` : `run --resume --out ${d.folder}`}\`; \`tacit report\` makes this page anew.` }) : null, seededBanner(d.seeded)];
 }
 function tilesBlock(d) {
   const last = (key) => (d.rounds[key] || [])[d.rounds.round.length - 1], ends = d.metric.interval;
@@ -75,7 +75,7 @@ function droppedBlock(d) {
     early ? table("Clients that ran out of budget", [{ name: "out from round" }, { name: "clients" }],
       d.dropped.map(([round, names]) => [whole(round), names.length > 40 ? `${names.slice(0, 40).join(", ")} and ${names.length - 40} more` : names.join(", ")]), { open: true }) : null,
     d.refused.count ? [el("p", {}, el("span", { class: "raw", text: "from raw data: not covered by ε" }), ` The server could not use ${plural(d.refused.count, "message")} and counted each as a zero update.`),
-      table("Messages refused", [{ name: "round" }, { name: "client" }, { name: "why" }], d.refused.some.map(([round, name, why]) => [whole(round), name, why]), { summary: d.refused.count > d.refused.some.length ? `The first ${d.refused.some.length} of them` : "Which, and why" })] : null);
+      table("Messages refused", [{ name: "round" }, { name: "client" }, { name: "why", prose: true }], d.refused.some.map(([round, name, why]) => [whole(round), name, why]), { summary: d.refused.count > d.refused.some.length ? `The first ${d.refused.some.length} of them` : "Which, and why" })] : null);
 }
 function clientsTable(d) {
   const c = d.clients;

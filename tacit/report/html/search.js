@@ -1,4 +1,10 @@
-// The page of a search: its best alone. Nothing of the losers is here, nor how many there were.
+// The page of a search: its best. Of the losers there is something only where all runs are seen, and were paid for.
+function triedBlock(d) {
+  if (!d.tried.length) return null;
+  const heads = [{ name: "run", number: true }, ...d.chosen.map(([key]) => ({ name: key })), { name: d.metric.name, number: true }, { name: "chosen" }];
+  return el("div", { class: "card" }, el("h3", { text: "Every run" }), el("p", { class: "note", text: `All runs of this search may be seen: the ε above is of all of them together. Scores are on ${d.by}; a run without one diverged, or its metric could not be told.` }),
+    table("Every run of the search", heads, d.tried.map((run) => [whole(run.number), ...run.settings, fixed(4)(run.score), run.best ? "✓ best" : "–"]), { open: true, tall: true }));
+}
 function searchPage(d) {
   const ends = d.metric.interval, price = (value) => (value === null ? "no bound" : value === "inf" ? "∞" : `ε ≤ ${epsilon(value)}`), per = d.guarantee ? ` per ${d.guarantee.unit}` : "";
   const spent = d.guarantee && d.guarantee.epsilon.max, before = new Map(d.asked);
@@ -11,6 +17,7 @@ function searchPage(d) {
     section("guarantee", "Guarantee", el("div", { class: `card promise${d.guarantee ? "" : " none"}` }, el("p", { text: d.sentence }), d.guarantee ? guaranteeTable(d.guarantee, d.seeded) : null)),
     section("search", "The search", el("div", { class: "card" }, el("h3", { text: "What was chosen" }),
       table("Settings that were searched", [{ name: "setting" }, { name: "best" }, { name: "among" }], d.chosen.map(([key, value]) => [key, value, before.get(key) || "–"]), { open: true, tall: true })),
+    triedBlock(d),
     d.guarantee ? el("div", { class: "card" }, el("h3", { text: "What it costs" }), el("p", { class: "note", text: d.charged === "best" ? "Paid for before the first run. Publish the best with this ε, and nothing else of the search." : "Paid for before the first run: all runs may be seen." }),
       terms([[`one run${per}`, price(d.prices.epsilon_of_one_run)], [`the best alone${per}`, `${price(d.prices.epsilon_of_the_best)}${d.charged === "best" ? " (charged)" : ""}`], [`all runs seen${per}`, `${price(d.prices.epsilon_composed)}${d.charged === "best" ? "" : " (charged)"}`]])) : null),
     section("learning", "Learning", measuredBlocks(d.metric)),

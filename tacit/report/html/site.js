@@ -30,7 +30,7 @@ function judgings(d) {
 }
 function siteModels(d) {
   const all = judgings(d), newest = d.told.find((one) => one.compared);
-  if (!all.length) return el("p", { class: "note", text: d.wanted === null ? 'site.toml asks for no own models. With held_out = 0.2 and [personal] kind = "mean-regularised" in it, the site learns here what it gets from joining that it would not have alone.' : `Own models are asked for (${d.wanted}), and none is made yet: \`tacit deploy site ${d.folder} --adapt\` makes those of the newest run.` });
+  if (!all.length) return el("p", { class: "note", prose: d.wanted === null ? 'site.toml asks for no own models. With held_out = 0.2 and [personal] kind = "mean-regularised" in it, the site learns here what it gets from joining that it would not have alone.' : `Own models are asked for (${d.wanted}), and none is made yet: \`tacit deploy site ${d.folder} --adapt\` makes those of the newest run.` });
   const names = [...new Set(all.flatMap((one) => one.by.map(([name]) => name)))], silent = all.flatMap((one) => one.by.filter(([, models]) => !models).map(([name]) => `${name} (${one.name})`));
   const figure = (name) => {
     const known = all.map((one) => ({ ...one, found: one.by.find(([other]) => other === name) })).filter((one) => one.found && one.found[1]);
@@ -39,7 +39,7 @@ function siteModels(d) {
       table: table(`${name} at home`, [{ name: "rows" }, { name: "how many", number: true }, ...HOMES.map((home) => ({ name: home, number: true })), { name: "own − alone", number: true }, { name: "own − common", number: true }],
         known.map((one) => [one.name, `${whole(one.rows)}${one.seen ? `, ${whole(one.seen)} trained on` : ""}`, ...one.found[1].map(valueEnds), ...one.found[2].map(gapEnds)]), { open: true, tall: true }) }) : null;
   };
-  return [el("p", { class: "note", text: `Alone is what the site makes of its rows without anybody; common is the model of all, which has its ε; own (${newest.compared.kind}) is what the site makes of the common one at home, of ${plural(newest.compared.trained_on, "row")}${newest.compared.from === "alone" ? " (of the newest run it kept the one made alone, because its training rows speak for that)" : ""}. Alone and own have no ε. \`tacit predict\` takes ${newest.compared.better} for the newest run, unless told otherwise.` }),
+  return [el("p", { class: "note", prose: `Alone is what the site makes of its rows without anybody; common is the model of all, which has its ε; own (${newest.compared.kind}) is what the site makes of the common one at home, of ${plural(newest.compared.trained_on, "row")}${newest.compared.from === "alone" ? " (of the newest run it kept the one made alone, because its training rows speak for that)" : ""}. Alone and own have no ε. \`tacit predict\` takes ${newest.compared.better} for the newest run, unless told otherwise.` }),
     newest.compared.notes.map((text) => el("p", { class: "note", text })),
     silent.length ? el("p", { class: "note", text: `These rows have one class and cannot tell: ${silent.join("; ")}.` }) : null,
     el("div", { class: "grid" }, names.map(figure))];

@@ -18,13 +18,13 @@ function sitesBlock(d) {
     el("tbody", { role: "rowgroup" }, s.sites.map((site) => {
       const tone = TONES[site.state], cell = (i, more, ...inside) => el("td", { role: "cell", "data-label": heads[i], ...more }, ...inside);
       return el("tr", { role: "row" }, el("th", { scope: "row", role: "rowheader", text: site.name }),
-        cell(1, {}, el("span", { class: `badge ${tone || ""}` }, tone ? el("span", { "aria-hidden": "true", text: `${MARKS[tone]} ` }) : null, site.state)), cell(2, { class: site.why ? "why" : "why empty", text: site.why || "–" }),
+        cell(1, {}, el("span", { class: `badge ${tone || ""}` }, tone ? el("span", { "aria-hidden": "true", text: `${MARKS[tone]} ` }) : null, site.state)), cell(2, { class: site.why ? "why" : "why empty", prose: site.why || "–" }),
         cell(3, { class: "number", text: site.declared ? limitText(site.limit) : "–" }), cell(4, { class: "number", text: site.spent === null ? "–" : `ε ≤ ${epsilon(site.spent)}` }), cell(5, { class: "number", text: whole(site.missed) }),
         cell(6, {}, site.rounds.length ? stripOf(site, s.first) : "–"));
     })));
-  const words = `${STATES[s.state]}${s.state === "failed" || s.state === "waiting" ? `: ${s.text}` : ""}${running ? `; ${s.sites.length - count("awaited") - count("out")} of ${plural(s.sites.length, "site")} have spoken in round ${whole(s.round)}` : ""}. The server said so at ${s.time}.`;
-  return el("div", { class: "card" }, el("p", { class: s.state === "failed" ? "banner bad" : null, text: words }),
+  const words = `${fullStop(`${STATES[s.state]}${s.state === "failed" || s.state === "waiting" ? `: ${s.text}` : ""}${running ? `; ${s.sites.length - count("awaited") - count("out")} of ${plural(s.sites.length, "site")} have spoken in round ${whole(s.round)}` : ""}`)} The server said so at ${s.time}.`;
+  return el("div", { class: "card" }, el("p", { class: s.state === "failed" ? "banner bad" : null, prose: words }),
     el("p", { class: "note", text: `The server’s view: reasons are in the sites’ own words, and what a site’s ledger says of itself nobody checks.${s.drawn ? " Chance decides who is asked, and that stays a secret of the server: only absences are named." : ""} In a strip a bar is a round without an absence, a cross one that the site was missing from. What a site was promised and gets from joining is on its own page, which stays with it: tacit report SITE, in its folder.` }),
     el("div", { class: "scroll tall", tabindex: "0", role: "region", "aria-label": `${caption}, table` }, made),
-    s.absences.count ? table("Absences", [{ name: "round", number: true }, { name: "site" }, { name: "why" }], s.absences.some.map(([round, name, why]) => [whole(round), name, why]).reverse(), { plain: true, summary: `${plural(s.absences.count, "absence")}, with reasons` }) : null);
+    s.absences.count ? table("Absences", [{ name: "round", number: true }, { name: "site" }, { name: "why", prose: true }], s.absences.some.map(([round, name, why]) => [whole(round), name, why]).reverse(), { plain: true, summary: `${plural(s.absences.count, "absence")}, with reasons` }) : null);
 }

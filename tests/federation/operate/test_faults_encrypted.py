@@ -44,4 +44,4 @@ def test_sites_that_are_killed_between_their_report_and_its_opening(federation_o
 
 def sent(running, name, round):
     """Whether a site's answer to a round has left it."""
-    return f"sent: train {round}\n" in running.said(name)
+    return f"sent: train, round {round + 1}\n" in running.said(name)
