@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import typer.main
 
+from tacit.build.parts import build
 from tacit.cli.app import app
 from tacit.experiment import Experiment
 
@@ -23,6 +24,15 @@ def commands():
 def test_the_demo_has_a_run_its_audit_a_comparison_and_what_to_try_next():
     first = [words.split()[0] for words in commands()]
     assert first == ["run", "audit", "compare", "plan", "run", "deploy", "deploy"]
+
+
+def test_the_budgets_of_the_demos_comparison_are_what_its_words_say():
+    (words,) = [shlex.split(words) for words in commands() if words.startswith("compare")]
+    settings = [words[place + 1] for place, word in enumerate(words) if word == "--set"]
+    epsilons = build(Experiment.load(words[1], tuple(settings))).population.epsilons
+    low, high = [epsilon for epsilon in epsilons if epsilon < 2], [epsilon for epsilon in epsilons if epsilon > 9]
+    assert (len(low), len(high), len(epsilons)) == (17, 3, 20)
+    assert "17 allow about 1, three about 10" in MAKEFILE.read_text("utf-8")
 
 
 @pytest.mark.parametrize("words", commands())
