@@ -26,6 +26,7 @@ from tacit.federation.site.own_rows import OWN_FILES, own_model, refuse_undeploy
 from tacit.federation.site.reading import own_path, read_parted
 from tacit.federation.site.schedule import everybody, refuse_unpaid
 from tacit.federation.site.site import Site
+from tacit.federation.site.twins import refuse_charged_twin
 from tacit.privacy.guarantee import shown
 from tacit.privacy.kinds import kind_of
 from tacit.privacy.ledger import witness
@@ -131,7 +132,9 @@ def _weights(folder: Path, experiment: Experiment | None, settings: dict[str, An
 def _spent(folder: Path, limits: Limits) -> str:
     path = folder / LEDGER
     witness.refuse_lost(path, folder / witness.NAME)
-    if not path.exists() or not path.stat().st_size:
+    begun = path.exists() and path.stat().st_size > 0
+    refuse_charged_twin(folder, lambda mark: mark.exists() and (not begun or any(marked(path, mark))))
+    if not begun:
         return ""
     wrong = next(marked(path, folder / witness.NAME), None)
     if wrong:

@@ -5,6 +5,7 @@ must not contradict: its mark (`tacit.privacy.ledger.witness`), its population, 
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from tacit.federation.site import agreement, layout
 from tacit.federation.site.agreement import Agreement
 from tacit.federation.site.limits import Limits
 from tacit.federation.site.own_rows import OWN_FILES
+from tacit.federation.site.twins import refuse_charged_twin
 from tacit.privacy.ledger import witness
 from tacit.privacy.ledger.ledger import Ledger
 
@@ -32,7 +34,7 @@ def own_ledger(
     path, so that a folder can move with its ledger.
 
     Raises: LedgerError for a ledger that is gone, older than its mark, of another population, or that knows no charge for an
-    answer beside it.
+    answer beside it, and where a copy of the site was charged.
     """
     if not parts.plan.priced:
         return None
@@ -49,6 +51,7 @@ def own_ledger(
         marks=(folder / witness.NAME,),
     )
     refuse_forgotten(folder, ledger)
+    refuse_charged_twin(folder, partial(witness.lacking, ledger))
     return ledger
 
 

@@ -79,9 +79,14 @@ def refuse_lost(ledger: Path, mark: Path) -> None:
 
 def refuse_older(ledger: "RunView", mark: Path) -> None:
     """Refuses a ledger that lacks charges which the mark knows, or has others under their number. Raises LedgerError."""
-    known = read(mark)
-    if known is not None and ledger.link(known[0]) != known[1]:
+    if lacking(ledger, mark):
         raise LedgerError(
-            f"{ledger.path} is an older copy, or another ledger, than the one charged here (it lacks batch {known[0]} of"
+            f"{ledger.path} is an older copy, or another ledger, than the one charged here (it lacks the last batch of"
             f" {mark}): restore the newest copy of the ledger; {UNRELEASED}"
         )
+
+
+def lacking(ledger: "RunView", mark: Path) -> bool:
+    """Whether a ledger lacks charges which a mark knows, or has others under their number. Raises LedgerError, as `read`."""
+    known = read(mark)
+    return known is not None and ledger.link(known[0]) != known[1]
