@@ -7,6 +7,7 @@ from report_runs import changed
 from rich.console import Console
 
 import tacit
+from tacit.federation.operate.show import closing as shown_deployed
 from tacit.privacy.guarantee import sentence, shown
 from tacit.report.progress import Display, closing, promise_lines, round_line
 from tacit.types import Others
@@ -116,3 +117,10 @@ def test_a_finished_run_says_so_when_it_is_resumed(ended):
         tacit.run(experiment, out=ended.out, resume=True, ready=display.ready, page=False)
     assert "This run is finished: its 2 rounds are done" in screen.getvalue()
     assert "Resuming" not in screen.getvalue()
+
+
+def test_what_a_sites_ledger_adds_up_is_said_of_that_ledger_alone(ended):
+    """A federation that was copied before its first run has two ledgers, and neither can know of the other."""
+    screen = io.StringIO()
+    shown_deployed(ended.summary | {"sites": {"epsilon": {"uni": 1.0}}}, ended.out, Console(file=screen, width=300))
+    assert "epsilon per record 1.000 over all runs of this ledger" in screen.getvalue()

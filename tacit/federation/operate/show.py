@@ -61,7 +61,7 @@ def closing(summary: dict[str, Any], results: Path, console: Console) -> None:
     for name, value in facts(summary).items():
         table.add_row(Text(name, style="dim"), value)
     for name, epsilon in summary["sites"]["epsilon"].items():
-        text = f"epsilon per {summary['guarantee']['unit']} {shown(epsilon)} over all its runs"
+        text = f"epsilon per {summary['guarantee']['unit']} {shown(epsilon)} over all runs of this ledger"
         table.add_row(Text(f"ledger of {name}", style="dim"), text)
     console.print(table)
     show_promise(summary, console, results)
