@@ -57,15 +57,10 @@ def measured(traces: Traces, charged: Charged, *, level: float, parts: Parts = M
     left = x - change * n
     freedom = left.size - (squares > 0)  # one was spent on what a canary changes
     noise = Noise(float((left**2).sum()) / charged.steps, max(1, freedom))
-    own, of_noise, of_rate = (share * level for share in SHARES)
     known = squares > 0 and freedom > 0
-    spread = float(stats.t.isf(own, freedom)) * noise.value if known else math.inf
-    error = spread * math.sqrt(charged.steps / squares) if known else math.inf
-    quiet, loud = noise.limits(of_noise)
-    limits = quiet / (change + error), loud / (change - error) if change > error else math.inf
     hits, trials = int(n[:, traces.coins].sum()), charged.steps * n[:, traces.coins].size
     seen_rate = Rate(hits, trials).value if trials else charged.rate  # where no coin fell for a canary nothing is drawn
-    rates = (1.0, 1.0) if charged.rate >= 1 and hits == trials else Rate(hits, trials).limits(of_rate)
+    limits, rates, error = limits_of(change, squares if known else 0.0, noise, hits, trials, charged, level=level)
     z, claimed = noise.value / change if change > 0 and known else math.inf, charged.multiplier
     alike, repeated = _alike(left), _repeated(n[:, traces.coins], charged)
     return Measured(
@@ -80,6 +75,19 @@ def measured(traces: Traces, charged: Charged, *, level: float, parts: Parts = M
         dependent=min(alike, repeated) < DOUBT * level,
         quiet=_quiet(x - n, claimed * math.sqrt(charged.steps) * min(1.0, change - error), parts, level=DOUBT * level),
     )
+
+
+def limits_of(
+    change: float, squares: float, noise: Noise, hits: int, trials: int, charged: Charged, *, level: float
+) -> tuple[tuple[float, float], tuple[float, float], float]:
+    """The limits of the multiplier and of the rate, and how far what a canary changed may be off: of no `squares`, anything."""
+    own, of_noise, of_rate = (share * level for share in SHARES)
+    spread = float(stats.t.isf(own, noise.count)) * noise.value if squares else math.inf
+    error = spread * math.sqrt(charged.steps / squares) if squares else math.inf
+    quiet, loud = noise.limits(of_noise)
+    multipliers = quiet / (change + error), loud / (change - error) if change > error else math.inf
+    rates = (1.0, 1.0) if charged.rate >= 1 and hits == trials else Rate(hits, trials).limits(of_rate)
+    return multipliers, rates, error
 
 
 def _quiet(left: np.ndarray, std: float, parts: Parts, *, level: float) -> str:

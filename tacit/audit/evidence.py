@@ -137,6 +137,18 @@ class Spread:
         """None are claimed: the ratio itself."""
         return self.value, self.value
 
+    def least(self, level: float) -> float | None:
+        """The smallest value that is not refuted; None where at this level none could be: too few draws were simulated.
+
+        >>> draws = Spread((5, 5), (10, 10), (0.5, 0.5))
+        >>> draws.least(1e-9) is None, draws.rejects(1.0, 0.5), draws.least(0.5) > draws.value
+        (True, True, True)
+        """
+        refuted = math.floor(level * (self.DRAWS + 1) + 1e-9) - 1  # so many simulated draws may vary as little
+        if refuted < 0:
+            return None
+        return float(np.partition(_independent(self.sizes, self.rate, self.DRAWS), refuted)[refuted])
+
     def rejects(self, claimed: float, level: float) -> bool:
         """Fewer than `level` of simulated draws vary as little."""
         as_little = int((_independent(self.sizes, self.rate, self.DRAWS) <= self.value + 1e-12).sum())
@@ -199,3 +211,20 @@ class Exact:
     def rejects(self, claimed: float, level: float) -> bool:
         """Beyond the claim by more than rounding explains."""
         return self.value > claimed * (1 + self.tolerance) + self.slack
+
+
+NOT_JUDGED = "shown, not judged"
+
+
+def held_against(evidence: Evidence, claimed: float, *, level: float, unit: float = 1.0) -> str:
+    """What a number without limits of its own is held against, in words; empty for one with limits, which the claim lies within.
+
+    >>> held_against(Exact(2.0), 1.0, level=0.05), held_against(Exact(0.0, slack=0.05), 0.0, level=0.05)
+    ('≤ 1.01', '≤ 0.05')
+    """
+    if isinstance(evidence, Spread):
+        least = evidence.least(level)
+        return NOT_JUDGED if least is None else f"≥ {least * unit:.3g}"
+    if not isinstance(evidence, Exact):
+        return ""
+    return f"≤ {(claimed * (1 + evidence.tolerance) + evidence.slack) * unit:.4g}"

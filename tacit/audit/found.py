@@ -1,12 +1,15 @@
 """What an audit of canaries found: promised, shown and measured side by side, and a sentence."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from decimal import ROUND_FLOOR, Context
 from typing import Any
 
 from tacit.audit.as_run import Measured
 from tacit.privacy.guarantee import shown
+
+MOST_NAMED = 4  # lower limits in a sentence
 
 
 @dataclass(frozen=True)
@@ -46,11 +49,17 @@ class RunAudit:
     pooled: int = 1  # how many runs' canaries were taken together
     against: str = ""  # the adversary and the change that every epsilon here is for
     earlier: int = 0  # at how many other pools with one of these runs somebody has looked: each halves the level
+    faint: bool = False  # whether it could hardly have shown a fault (`power`)
 
     @property
     def alarming(self) -> bool:
         """Whether a claim is rejected."""
         return any(group.rejected for group in self.groups)
+
+    @property
+    def cannot_tell(self) -> bool:
+        """Whether nothing is rejected because next to nothing could have been."""
+        return self.faint and not self.alarming
 
     @property
     def sentence(self) -> str:
@@ -62,6 +71,11 @@ class RunAudit:
         for group in self.groups:
             if group.rejected:
                 return f"The claim is rejected: {group.rejected} (95 %, {looks}).{pooled}{other}"
+        if self.cannot_tell:
+            return (
+                "This audit cannot tell: nothing contradicts the claim, and with so few canaries hardly anything could have. Coins"
+                f" committed to before the first round, {looks}.{pooled}{other}"
+            )
         return f"The claim stands. Coins committed to before the first round, {looks}.{pooled}{other}"
 
     def record(self) -> dict[str, Any]:
@@ -76,7 +90,25 @@ class RunAudit:
             "notes": list(self.notes),
         }
         groups = [_finite(asdict(group)) | {"rejected": group.rejected} for group in self.groups]
-        return kept | {"groups": groups, "rejected": self.alarming, "sentence": self.sentence}
+        return kept | {
+            "groups": groups,
+            "rejected": self.alarming,
+            "cannot_tell": self.cannot_tell,
+            "sentence": self.sentence,
+        }
+
+
+def above(groups: Sequence[Group]) -> str:
+    """A word on estimates that lie above what is promised and accuse nobody; empty where there are none."""
+    mine = [group for group in groups if group.measured.epsilon > group.promised and not group.rejected]
+    if not mine:
+        return ""
+    limits = ", ".join(dict.fromkeys(at_least(group.measured.low) for group in mine[:MOST_NAMED]))
+    more = ", …" if len(mine) > MOST_NAMED else ""
+    return (
+        "Measured as run lies above the promise, which means nothing by itself: an estimate lies above a true promise about half"
+        f" of the time; only its lower limit ({limits}{more}) accuses, where it is above the promise too."
+    )
 
 
 def at_least(value: float) -> str:

@@ -2,21 +2,22 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from tacit.audit import power
 from tacit.audit.as_run import Parts, Traces, measured
-from tacit.audit.found import Group, RunAudit
+from tacit.audit.found import Group, RunAudit, above
 from tacit.audit.guessing import shown
 from tacit.audit.levels import share
 from tacit.audit.looks import LOOKED, POOLED, count_look, looks_at
 from tacit.audit.pictures import Layer, pictures
 from tacit.audit.priced import Charged, charged_for
 from tacit.canaries.algorithms import everywhere
-from tacit.canaries.plan import Canaries, refuse_more
+from tacit.canaries.plan import Canaries, most_canaries, refuse_more
 from tacit.canaries.sight import read_sight
 from tacit.digest import mark
 from tacit.engine.canaries import layers_of, opened
@@ -29,10 +30,8 @@ from tacit.privacy.ledger.tables import EVERYBODY
 
 LEVEL = 0.05
 MOST_SHOWN = 6  # groups whose pictures are kept
-FAINT = (
-    "So few canaries could hardly have shown a fault: where the lower limit stays below half of what is promised, plant more, give"
-    " clients one epsilon, or audit several runs together."
-)
+FAINT = "So few canaries could hardly have shown a fault: the lower limit stays below half of what is promised."
+USUAL = 1000  # canaries, where nothing is known but that there were none
 
 
 @dataclass(frozen=True)
@@ -53,10 +52,7 @@ class Seen:
 
     def groups(self) -> dict[Charged, list[str]]:
         """The clients that were charged alike."""
-        found = defaultdict(list)
-        for client, charged in self.paid.items():
-            found[charged].append(client)
-        return found
+        return grouped(self.paid)
 
     def traces(self, clients: Sequence[str]) -> tuple[Traces, np.ndarray, np.ndarray] | None:
         """What became of these clients' canaries, in the rounds in which all could be seen; each one's place and client."""
@@ -124,15 +120,37 @@ def judged(runs: Sequence[Seen], *, level: float) -> RunAudit:
     if not found:
         raise BadInput(f"{first.folder} has no round in which a canary could be seen: audit a run of some rounds.")
     delta = next(iter(groups)).delta
-    notes = (FAINT,) if all(group.measured.low < group.promised / 2 for group in found) else ()
+    faint = not any(power.tells(group.measured.low, group.promised) for group in found)
+    notes = tuple(
+        note
+        for note in (
+            above(found),
+            f"{FAINT} {power.more(first.canaries.most, _fullest(runs), level=level)}"
+            if faint and not any(group.rejected for group in found)
+            else "",
+        )
+        if note
+    )
     place = first.place if len(runs) == 1 else None
     audit = RunAudit(
-        first.name, tuple(found), looks, place, own, delta, first.unit, notes, len(runs), first.against, earlier
+        first.name, tuple(found), looks, place, own, delta, first.unit, notes, len(runs), first.against, earlier, faint
     )
     for run in runs:
         file, looked = AUDIT if len(runs) == 1 else POOLED, count_look(run.folder, pool)
         replace(run.folder / file, json.dumps(audit.record() | {"pictures": shows, LOOKED: looked}).encode())
     return audit
+
+
+def _fullest(runs: Sequence[Seen]) -> dict[Charged, int]:
+    """How many canaries each group would have with as many in every run as fit."""
+    canaries = runs[0].canaries
+    everybody = 1 if canaries.only is not None else canaries.clients
+    return {charged: len(runs) * shared_out(canaries.most, c, everybody) for charged, c in runs[0].groups().items()}
+
+
+def shared_out(canaries: int, clients: Sequence[str], everybody: int) -> int:
+    """How many of so many canaries these of all clients have."""
+    return canaries if EVERYBODY in clients else canaries * len(clients) // everybody
 
 
 def _parts(run: Seen, places: np.ndarray, owners: np.ndarray) -> Parts:
@@ -173,10 +191,7 @@ def _seen(folder: Path) -> Seen:
 def _canaries(run: RunFiles) -> Canaries:
     count = run.experiment.audit.canaries
     if count is None:
-        raise BadInput(
-            f"{run.folder} has no canaries to audit: run it with --set audit.canaries=1000, or audit the mechanism alone with"
-            " `tacit audit EXPERIMENT --mechanism`."
-        )
+        raise BadInput(f"{run.folder} has no canaries to audit. {_first(run)}")
     if run.summary is None or run.clients is None:
         raise BadInput(
             f"The run in {run.folder} has not ended: go on with --resume, and audit it then. Nothing was looked at."
@@ -185,6 +200,29 @@ def _canaries(run: RunFiles) -> Canaries:
     shared = kind_of(run.experiment).plans.summed
     refuse_more(count, everybody, size, shared=shared)
     return opened(run.folder, (count, everybody, size, shared))
+
+
+def _first(run: RunFiles) -> str:
+    """How to audit a run like this one, which had no canaries."""
+    how, known = "Run it with --set audit.canaries={}", run.clients or {}
+    if not known.get("parameters") or run.ledger is None:
+        return power.first(USUAL, {}, usual=USUAL, how=how, level=LEVEL)
+    everybody, privacy = len(known["names"]), run.experiment.privacy
+    most = most_canaries(int(known["parameters"]), everybody, shared=kind_of(run.experiment).plans.summed)
+    paid, _ = charges(run.ledger, run.run, delta=privacy.run_delta, accountant=privacy.accountant)
+    alike = (
+        grouped(paid) if run.summary is not None else {}
+    )  # of a run that goes on nobody knows how many rounds it will have
+    groups = {charged: shared_out(most, clients, everybody) for charged, clients in alike.items()}
+    return power.first(most, groups, usual=USUAL, how=how, level=LEVEL / max(1, len(groups)))
+
+
+def grouped(paid: Mapping[str, Charged]) -> dict[Charged, list[str]]:
+    """The clients that were charged alike."""
+    found = defaultdict(list)
+    for client, charged in paid.items():
+        found[charged].append(client)
+    return dict(found)
 
 
 def against_whom(relation: str, adversary: str) -> str:

@@ -3,7 +3,10 @@
 import re
 from pathlib import Path
 
+from tacit.audit import power
+from tacit.audit.levels import share
 from tacit.audit.of_run import LEVEL, RunAudit, Seen, against_whom, charges, judged
+from tacit.audit.priced import charged_for
 from tacit.canaries.algorithms import everywhere
 from tacit.canaries.sight import FOLDER, read_sight
 from tacit.errors import BadInput
@@ -15,6 +18,24 @@ from tacit.privacy.local.words import promised
 ROUND = re.compile(r"round-([0-9]{5,9})\.npz")
 
 
+USUAL = 500  # canaries
+
+
+def _first(site: Path) -> str:
+    """How a site can be audited that never planted canaries, by the last run it agreed to."""
+    how, names = "Set canaries = {} in its site.toml before a run", layout.runs(site)
+    newest = max(names, key=lambda name: (layout.run_folder(site, name) / layout.AGREEMENT).stat().st_mtime, default="")
+    last = agreement.read(site, newest) if newest else None
+    if last is None:
+        return power.first(USUAL, {}, usual=USUAL, how=how, level=LEVEL)
+    privacy, terms = read_experiment(last.experiment).privacy, last.terms
+    if not terms.event:  # it promised nothing
+        return power.first(USUAL, {}, usual=USUAL, how=how, level=LEVEL)
+    most, level = terms.parameters, LEVEL * share([(str(site), len(names) + 1)])  # that of the next run
+    charged = charged_for(terms.event, terms.rounds, delta=privacy.run_delta, accountant=privacy.accountant)
+    return power.first(most, {charged: most}, usual=USUAL, how=how, level=level)
+
+
 def audit_site(site: Path, *, run: str | None = None, level: float = LEVEL) -> RunAudit:
     """Audits the last run in which a site planted canaries, or the one that is named.
 
@@ -24,7 +45,7 @@ def audit_site(site: Path, *, run: str | None = None, level: float = LEVEL) -> R
     """
     known = [name for name in layout.runs(site) if (layout.run_folder(site, name) / layout.CANARIES).exists()]
     if not known or (run is not None and run not in known):
-        raise BadInput(f"{site} has no run with canaries: set canaries = 500 in its site.toml before a run.")
+        raise BadInput(f"{site} has no run with canaries. {_first(site)}")
     run = run or max(known, key=lambda name: (layout.run_folder(site, name) / layout.CANARIES).stat().st_mtime)
     folder, agreed = layout.run_folder(site, run), agreement.read(site, run)
     if agreed is None:

@@ -49,7 +49,7 @@ def one_by_one(found: Audit) -> list[Table]:
             check, red = one.check, "[bold red]" if one.rejected else ""
             name = f"{check.quantity}, {check.part}" if check.part else check.quantity
             numbers = (_number(value * check.unit) for value in (check.claimed, check.evidence.value))
-            table.add_row(name, *numbers, _limits(one), f"{red}rejected" if one.rejected else "stands")
+            table.add_row(name, *numbers, _limits(one), f"{red}{one.verdict}")
         tables.append(table)
     return tables
 
@@ -63,7 +63,8 @@ def _level(found: Audit) -> str:
 
 
 def _limits(one: Judged) -> str:
-    return "" if one.low == one.high else f"{one.low * one.check.unit:.3g}–{one.high * one.check.unit:.3g}"
+    """The limits of what was measured, or what it is held against: every number says one of the two."""
+    return one.against or f"{one.low * one.check.unit:.3g}–{one.high * one.check.unit:.3g}"
 
 
 def _cell(one: Judged) -> str:

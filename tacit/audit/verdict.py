@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tacit.audit.evidence import Evidence
+from tacit.audit.evidence import NOT_JUDGED, Evidence, held_against
 
 LEVEL = 0.05  # of all checks of a first look
 AGAIN = 0.05  # of a second look at those that failed
@@ -37,6 +37,12 @@ class Judged:
     low: float
     high: float
     rejected: bool
+    against: str = ""  # what it is held against, where it has no limits of its own
+
+    @property
+    def verdict(self) -> str:
+        """One word, or a dash for what is shown and no claim."""
+        return "rejected" if self.rejected else "–" if self.against == NOT_JUDGED else "stands"
 
     @property
     def sentence(self) -> str:
@@ -59,6 +65,7 @@ class Judged:
             "low": self.low * check.unit,
             "high": self.high * check.unit,
             "exact": check.evidence.tests == 0,
+            "held_against": self.against,
             "rejected": self.rejected,
         }
 
@@ -134,7 +141,15 @@ class Audit:
 def judge(checks: Sequence[Check], *, level: float = LEVEL) -> tuple[Judged, ...]:
     """Every check at its share of the level: those with chance in them share it evenly."""
     share = level / max(1, sum(check.evidence.tests for check in checks))
-    return tuple(Judged(c, *c.evidence.limits(share), c.evidence.rejects(c.claimed, share)) for c in checks)
+    return tuple(
+        Judged(
+            c,
+            *c.evidence.limits(share),
+            c.evidence.rejects(c.claimed, share),
+            held_against(c.evidence, c.claimed, level=share, unit=c.unit),
+        )
+        for c in checks
+    )
 
 
 def unsure(judged: Sequence[Judged]) -> bool:

@@ -41,6 +41,11 @@ class Canaries:
         return mark("canaries", self.key, sizes, *(np.packbits(self.coins(k)).tobytes() for k in self.owners))
 
     @property
+    def most(self) -> int:
+        """How many would fit."""
+        return self.size if self.only is not None else most_canaries(self.size, self.clients, shared=self.shared)
+
+    @property
     def owners(self) -> Sequence[int]:
         """The clients who have some."""
         return range(min(self.clients, self.count)) if self.only is None else (self.only,)
@@ -82,9 +87,18 @@ def sizes_of(parts: Parts) -> tuple[int, int, int, bool]:
     return count, everybody, size, shared
 
 
+def most_canaries(size: int, everybody: int, *, shared: bool) -> int:
+    """How many fit: each needs a coordinate of its own, in the sum over clients where they are summed.
+
+    >>> most_canaries(18, 3, shared=False), most_canaries(18, 3, shared=True)
+    (54, 18)
+    """
+    return size if shared else size * everybody
+
+
 def refuse_more(count: int, everybody: int, size: int, *, shared: bool) -> None:
     """Raises BadInput for more canaries than there are coordinates, with the number that fits."""
-    most = size if shared else size * everybody
+    most = most_canaries(size, everybody, shared=shared)
     if count > most:
         where = "the sum over clients has" if shared else f"the updates of {everybody} clients have together"
         raise BadInput(

@@ -21,9 +21,9 @@ from tacit.privacy.ledger.tables import COLUMNS, QUERY
 
 MOST_ROWS = 40
 CAPTION = (
-    "spent and sealed: runs added by basic composition (arXiv:1605.08294), where what is sealed counts; joint PLD: one price of"
-    " all charges at delta {delta:g}, no bound where a run was chosen after seeing another; add or remove one, or replace one"
-    " where cohorts had a fixed size"
+    "Quote sealed, at its delta: it holds whatever runs were chosen after seeing others (basic composition, arXiv:1605.08294)."
+    " joint PLD is one price of all charges, at delta {delta:g}: valid only where all runs were settled before the first of them"
+    " was seen. Each epsilon is for adding or removing one unit; where cohorts had a fixed size, for replacing one."
 )
 
 

@@ -28,6 +28,11 @@ ONE_CLIENT = "add or remove one client"
 EMPTIED = "empty one client (its update is then zero)"
 REPLACED = "replace one client by another"
 ACCOUNTANTS = {"pld": "the least of PLD, RDP and the closed form for Gaussians", "rdp": "RDP"}
+# A limit is no price: which of the accountant's bounds is the least is known when releases are charged (`spent_by`).
+LIMIT = (
+    "(the limit set before anything is released, which the ledger keeps to; what is spent can be less, and is named with the one"
+    " bound that was taken for it)"
+)
 WHO = {
     "record": ("a record belongs to one client only", "each client's number of records is public"),
     "client": (
@@ -193,7 +198,7 @@ def agreed(guarantee: Guarantee, *, client: str, epsilon: float) -> str:
 
     Guarantee, of the ledger that is opened with this epsilon: the run costs the client no more, whatever happens in it.
     """
-    return _meaning(guarantee, whom=client, bound=f"the epsilon of the whole run is at most {shown(epsilon)}")
+    return _meaning(guarantee, whom=client, bound=f"the epsilon of the whole run is at most {shown(epsilon)} {LIMIT}")
 
 
 def _meaning(g: Guarantee, *, whom: str, bound: str) -> str:

@@ -19,6 +19,7 @@ from tacit.experiment import Experiment
 from tacit.experiment.toml import dumps
 from tacit.privacy.guarantee import sentence, shown
 from tacit.report import spending
+from tacit.report.constant import not_better
 from tacit.report.progress import facts
 from tacit.types import Guarantee
 
@@ -77,6 +78,7 @@ def run_page(files: RunFiles, *, since: int = 0, live: bool = False, quick: bool
         "central": bool((files.clients or {}).get("all_pay")),
         "final": facts(files.summary) if files.summary else {},
         "notes": list((files.summary or files.clients or {}).get("notes") or []),
+        "not_better": not_better(files.summary) if files.summary else "",
         "version": (files.summary or {}).get("version"),
     }
 

@@ -1,7 +1,8 @@
 """Several runs on one page: an entry per cell of a comparison, or per run named, with the band over its seeds.
 
-An epsilon never loses its promise: entries are sorted by what they promise (unit, adversary, relation, delta), and the
-page draws a picture of its own for each. Record-level and client-level epsilons never share an axis.
+An epsilon never loses its promise: entries are sorted by what they promise (unit, adversary, relation, delta, and whether whoever
+knows a seed can take the noise away), and the page draws a picture of its own for each. Record-level and client-level epsilons
+never share an axis.
 """
 
 import math
@@ -38,6 +39,8 @@ from tacit.report.settings_apart import Setting, by_client, homes, paired
 SERIES = ("score", "loss", "clipped", "signal_to_noise")
 SPARSE = ("score", "loss")  # of rounds that were tested: others have none
 CUMULATED = ("uplink_bytes", "downlink_bytes")
+FEDERATION, RESULTS = "federation.toml", "results"  # as tacit/federation/operate/layout.py has them
+Promised = tuple[str, bool]  # a statement, and whether its noise follows from a seed: two promises where either differs
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,8 @@ def entries(folders: Sequence[Path]) -> list[Entry]:
 
 def several_page(found: Sequence[Entry], *, name: str) -> dict[str, Any]:
     """Everything on the page of several runs."""
-    promises = list(dict.fromkeys(statement(run.guarantee) for e in found for run in e.runs if run.guarantee))
+    promises = list(dict.fromkeys(one for e in found for run in e.runs if (one := _promised(run))))
+    drawn = {seeded for _, seeded in promises}
     kept = [entry for entry in found if entry.runs]
     if not kept:
         raise BadInput(f"No run of {name} has begun, so there is nothing to show yet.")
@@ -86,14 +90,15 @@ def several_page(found: Sequence[Entry], *, name: str) -> dict[str, Any]:
         "kind": "several",
         "name": name,
         "finished": all(run.summary for entry in found for run in entry.runs) and not any(e.missing for e in found),
-        "seeded": any(run.seeded for entry in kept for run in entry.runs),
+        "seeded": True in drawn,
+        "seeded_alone": [e.label for e in kept if any(run.seeded for run in e.runs)] if len(drawn) > 1 else [],
         "metric": {"name": metrics.words(metric), "share": metrics.is_share(metric), **_about(kept)},
         "paired": paired(known),
         "homes": homes(known, metric=metric),
         "homes_by_client": by_client(known),
         "last": last_rounds(len(run.rounds) for entry in found for run in entry.runs if run.summary),
         "confidence": 100 * CONFIDENCE,
-        "promises": [{"statement": words, **_promise(found, words)} for words in promises],
+        "promises": [_promise(found, one, drawn=len(drawn) > 1) for one in promises],
         "entries": [_entry(entry, promises) | {"settings": differing.get(entry.label, {})} for entry in found],
         "matrix": matrix([_attacked(entry, metric) for entry in kept], metric=metrics.words(metric)),
         "settings": common,
@@ -113,7 +118,17 @@ def _about(kept: Sequence[Entry]) -> dict[str, Any]:
 
 def _single(folder: Path) -> Entry:
     run = read(folder)
-    return Entry(folder.resolve().name, (run,), run.experiment.train.rounds)
+    return Entry(called(folder), (run,), run.experiment.train.rounds)
+
+
+def called(folder: Path) -> str:
+    """What a run's folder is called on a page: a federation's results by the federation, as "results" says nothing to a reader."""
+    place = folder.resolve()
+    return place.parent.name if place.name == RESULTS and (place.parent / FEDERATION).is_file() else place.name
+
+
+def _promised(run: RunFiles) -> Promised | None:
+    return (statement(run.guarantee), run.seeded) if run.guarantee else None
 
 
 def _cells(folder: Path) -> list[Entry]:
@@ -146,11 +161,11 @@ def _attacked(entry: Entry, metric: str) -> MatrixRow:
     return entry.label, score, ({} if own is None else {BACKDOORED: own}) | entry.attacked
 
 
-def _entry(entry: Entry, promises: list[str]) -> dict[str, Any]:
+def _entry(entry: Entry, promises: list[Promised]) -> dict[str, Any]:
     ended = [run for run in entry.runs if run.summary is not None]
     last = [_last(run) for run in ended]
     found = estimate(last)
-    promise = next((run.guarantee for run in entry.runs if run.guarantee), None)
+    promise, made = next(((run.guarantee, _promised(run)) for run in entry.runs if run.guarantee), (None, None))
     spent = [run.summary["guarantee"]["epsilon"] for run in ended if run.summary and run.summary.get("guarantee")]
     mean = {key: _mean([run.summary[key] for run in ended if run.summary]) for key in ("seconds", *CUMULATED)}
     return {
@@ -163,7 +178,7 @@ def _entry(entry: Entry, promises: list[str]) -> dict[str, Any]:
         "score": short(found.mean) if found else None,
         "interval": short(found.interval) if found else None,
         "each": [short(value) for value in last],
-        "promise": promises.index(statement(promise)) if promise else None,
+        "promise": promises.index(made) if made else None,
         "unit": promise["unit"] if promise else None,
         "epsilon": {end: short(epsilon, up=True) for end, epsilon in widest(spent).items()} if spent else None,
         **{key: short(value) for key, value in mean.items()},
@@ -210,10 +225,13 @@ def _last_known(row: Sequence[float]) -> float:
     return next((value for value in reversed(row) if math.isfinite(value)), math.nan)
 
 
-def _promise(found: Sequence[Entry], words: str) -> dict[str, Any]:
-    """One promise in full, without the number: that is each entry's own."""
-    promise = next(r.guarantee for e in found for r in e.runs if r.guarantee and statement(r.guarantee) == words)
-    return {key: value for key, value in promise.items() if key != "epsilon"}
+def _promise(found: Sequence[Entry], one: Promised, *, drawn: bool) -> dict[str, Any]:
+    """One promise in full, without the number: that is each entry's own. With `drawn` it says where its noise comes from."""
+    words, seeded = one
+    promise = next(r.guarantee for e in found for r in e.runs if r.guarantee and _promised(r) == one)
+    source = f", noise drawn from {'a seed' if seeded else promise['randomness']}" if drawn else ""
+    kept = {key: value for key, value in promise.items() if key != "epsilon"}
+    return kept | {"statement": words + source, "seeded": seeded and not drawn}
 
 
 def _settings(runs: Sequence[RunFiles]) -> tuple[list[Any], list[dict[str, str]]]:

@@ -24,10 +24,9 @@ from tacit.report.at_sites import sites_view
 from tacit.report.attacked import attack_page, matrix_page, shown
 from tacit.report.collect import run_page
 from tacit.report.cost_together import cost
-from tacit.report.overlay import entries, several_page
+from tacit.report.overlay import FEDERATION, RESULTS, called, entries, several_page
 from tacit.report.searched import is_search, search_page
 
-FEDERATION, RESULTS = "federation.toml", "results"  # as tacit/federation/operate/layout.py has them
 SCRIPTS = (
     "base.js",
     "chart.js",
@@ -70,8 +69,7 @@ def collect(folders: Sequence[Path], *, since: int = 0, live: bool = False, quic
         attacked = {} if live else {"findings": shown(findings(folders[0]))}
         files = read(folders[0])
         data = run_page(files, since=since, live=live, quick=quick or live) | attacked | {"sites": sites_view(files)}
-        if (federation := folders[0].resolve().parent / FEDERATION).is_file() and folders[0].resolve().name == RESULTS:
-            data["folder"] = federation.parent.name  # "results" says nothing to a reader
+        data["folder"] = called(folders[0])
     else:
         name = folders[0].resolve().name if len(folders) == 1 else f"{len(folders)} runs side by side"
         found = entries(folders)

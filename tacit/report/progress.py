@@ -24,6 +24,7 @@ from tacit.engine.run_files import read
 from tacit.experiment import Experiment
 from tacit.personal import everybody
 from tacit.privacy.guarantee import seen_by_more, shown, shown_delta, with_others
+from tacit.report.constant import not_better
 from tacit.tasks import headline
 from tacit.train.frozen import frozen
 from tacit.types import Others
@@ -235,6 +236,7 @@ def closing(history: History, console: Console) -> None:
             "No round could be paid for, so the model is untrained: the budgets are used up, or what other runs of the ledger have"
             " left of epsilon or delta pays for none. `tacit plan` says which, before a run begins."
         )
+    say_constant(summary, console)
     console.print(Text(f"Files: {history.out} ({', '.join(kept)})"))
     say_clients(history.out, console)
     say_stats(history.out, console)
@@ -258,6 +260,12 @@ def say_stats(folder: Path, console: Console) -> None:
     """Where the statistics lie that were asked for with a run, and how they are read; nothing where none were."""
     if (folder / STATS_FILE).is_file():
         console.print(Text(f"Statistics: {folder / STATS_FILE} (tacit stats {folder})"))
+
+
+def say_constant(summary: dict[str, Any], console: Console) -> None:
+    """A line where the final model is no better than one answer for everybody."""
+    if told := not_better(summary):
+        console.print(Text(told, style="yellow"), soft_wrap=True)
 
 
 def show_promise(summary: dict[str, Any], console: Console, folder: Path) -> None:

@@ -14,7 +14,7 @@ from rich.console import Console
 
 import tacit
 from tacit.audit import show, trainers, words
-from tacit.audit.evidence import Exact, Noise
+from tacit.audit.evidence import Exact, Noise, Spread
 from tacit.audit.mechanism import audit, prepared
 from tacit.audit.plants import PLANTS, plant_of, refuse
 from tacit.audit.repeat import repeated
@@ -287,6 +287,39 @@ def printed(found, width):
     file = io.StringIO()
     Console(width=width, color_system=None, file=file).print(show.fitting(found, width=width))
     return file.getvalue()
+
+
+def test_every_number_says_its_limits_or_what_it_is_held_against():
+    spread = Spread((5, 6), (10, 10), (0.5, 0.5))
+    rows = [
+        ("clip", 1.0, Exact(1.0)),
+        ("divisor off by", 0.0, Exact(0.0, slack=0.05)),
+        ("spread of batches", 1.0, spread),
+    ]
+    rows += [("opened sum off by", 0.0, Exact(0.0)), ("noise multiplier", 1.0, Noise(1000.0, 1000))]
+    found = Audit("digits", judge([Check("site", what, claimed, seen, "as claimed") for what, claimed, seen in rows]))
+    by = {one.check.quantity: one for one in found.judged}
+    assert [by[name].against for name in ("clip", "divisor off by", "opened sum off by")] == [
+        "≤ 1.01",
+        "≤ 0.05",
+        "≤ 0",
+    ]
+    assert by["spread of batches"].against.startswith("≥ 0")
+    assert by["noise multiplier"].against == ""
+    assert "≤ 1.01" in printed(found, 80)
+    assert {one["held_against"] for one in found.record()["checks"]} >= {"≤ 1.01", ""}
+
+
+def test_what_no_draw_could_refute_is_shown_and_not_judged():
+    one, *_ = judge([Check("site", "spread of batches", 1.0, Spread((5,), (10,), (0.5,)), "as claimed")], level=1e-6)
+    assert (one.verdict, one.against) == ("–", "shown, not judged")
+    assert "stands" not in printed(Audit("digits", (one,)), 80)
+
+
+def test_the_least_spread_that_stands_is_where_rejection_ends():
+    spread = Spread((5, 6, 3), (10, 12, 9), (0.5, 0.4, 0.5))
+    for level in (0.001, 0.05, 0.4):
+        assert spread.rejects(1.0, level) == (spread.value < (spread.least(level) or 0.0) - 1e-12)
 
 
 def test_verdicts_are_words_that_fit_a_narrow_terminal():

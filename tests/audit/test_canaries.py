@@ -10,7 +10,9 @@ import torch
 from typer.testing import CliRunner
 
 import tacit
-from tacit.audit import looks, of_run
+from tacit.audit import looks, of_run, power
+from tacit.audit.as_run import Measured
+from tacit.audit.found import Group, above
 from tacit.audit.levels import share
 from tacit.audit.of_run import audit_run
 from tacit.audit.show import of_run as of_run_table
@@ -468,7 +470,65 @@ def test_a_look_at_another_choice_of_runs_halves_the_level_and_leaves_a_runs_own
 
 def test_an_audit_that_could_have_found_little_says_so(tmp_path):
     tacit.run(experiment(audit={"canaries": 12}), out=tmp_path / "run", page=False)
-    assert audit_run(tmp_path / "run", level=DOUBT).notes == (of_run.FAINT,)
+    found = audit_run(tmp_path / "run", level=DOUBT)
+    assert found.notes[-1] == f"{of_run.FAINT} Plant more (up to 3,900 fit), or audit several runs together."
+    assert (found.cannot_tell, found.alarming, found.record()["cannot_tell"]) == (True, False, True)
+    assert found.sentence.startswith("This audit cannot tell: nothing contradicts the claim")
+
+
+def test_an_audit_that_could_have_found_a_fault_says_that_the_claim_stands(runs):
+    found = audit_run(runs("record"), level=0.05)
+    assert found.alarming or found.sentence.startswith("The claim stands. ")
+    assert not found.cannot_tell
+    assert not found.record()["cannot_tell"]
+
+
+@pytest.mark.parametrize(("kind", "canaries"), [("record", 500), ("central", 500)])
+def test_what_an_audit_could_show_is_foretold_as_it_is_measured(runs, kind, canaries):
+    (charged,) = of_run._seen(runs(kind)).groups()
+    (group,) = audit_run(runs(kind), level=0.05).groups
+    assert power.lower_limit(charged, canaries=canaries, level=0.05) == pytest.approx(group.measured.low, rel=0.25)
+
+
+def found_with(estimate, low, promised=1.0):
+    measured = Measured(1.0, (0.9, 1.1), 1.0, estimate, low, 9.0, alike=1.0, repeated=1.0, dependent=False)
+    return Group(3, 90, promised, 0.0, 0.0, measured)
+
+
+def test_an_estimate_above_a_promise_that_stands_is_explained_and_no_other_is():
+    assert "only its lower limit (0.714) accuses" in above([found_with(1.3, 0.7149), found_with(0.9, 0.5)])
+    assert above([found_with(0.9, 0.5)]) == ""
+    assert above([found_with(3.0, 2.0)]) == "", "a rejection speaks for itself"
+
+
+def tiny(folder, **more):
+    """A run whose model has few parameters: 3 x 6, for three clients."""
+    rng = np.random.default_rng(0)
+    rows = [",".join(map(str, [*rng.random(5).round(3), i % 3, f"c{i % 3}"])) for i in range(150)]
+    (folder / "rows.csv").write_text("\n".join(["a,b,c,d,e,ill,who", *rows]) + "\n")
+    data = {"name": "csv", "path": str(folder / "rows.csv"), "partition": "natural", "client_column": "who"}
+    data |= {"label": "ill", "classes": ["0", "1", "2"], "numeric": {name: [0, 1] for name in "abcde"}}
+    privacy = {"kind": "local", "epsilon": 1.0}
+    sections = {"name": "tiny", "data": data, "train": {"rounds": 2, "local_steps": 1}, "privacy": privacy}
+    tacit.run(tacit.Experiment(**sections, run={"workers": 1}, **more), out=folder / "run", page=False)
+    return folder / "run"
+
+
+def test_a_model_too_small_for_canaries_is_sent_to_the_mechanism_and_not_told_to_plant_what_cannot_fit(tmp_path):
+    with pytest.raises(BadInput, match=r"too small to be audited by canaries: even the 54 that fit .* --mechanism"):
+        audit_run(tiny(tmp_path))
+
+
+def test_an_audit_of_a_model_too_small_for_canaries_says_so_too(tmp_path):
+    (note,) = [n for n in audit_run(tiny(tmp_path, audit={"canaries": 54})).notes if n.startswith(of_run.FAINT)]
+    assert "the model is too small to be audited by canaries: even the 54 that fit" in note
+
+
+def test_no_more_canaries_are_advised_than_fit(tmp_path):
+    plain = {"data": {"clients": 1, "examples_per_client": 400}, "audit": {}}
+    tacit.run(experiment(**plain), out=tmp_path / "run", page=False)
+    with pytest.raises(BadInput, match=r"--set audit\.canaries=650, or audit the mechanism alone"):
+        audit_run(tmp_path / "run")
 
 
 def test_where_everybody_pays_all_clients_are_counted(runs):

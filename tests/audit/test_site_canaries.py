@@ -6,6 +6,7 @@ import pytest
 from redteam.lying_server import RUN, Server, experiment
 from typer.testing import CliRunner
 
+from tacit.audit import power
 from tacit.audit.of_site import audit_site
 from tacit.cli.app import app
 from tacit.errors import BadInput, Refused
@@ -98,7 +99,7 @@ def test_a_site_without_canaries_says_how(tmp_path):
     server = Server(tmp_path / "site", experiment())
     server.agree()
     server.train()
-    with pytest.raises(BadInput, match=r"site\.toml"):
+    with pytest.raises(BadInput, match=r"--mechanism"):
         audit_site(tmp_path / "site")
 
 
@@ -106,3 +107,13 @@ def test_no_server_plants_canaries_at_a_site(tmp_path):
     server = Server(tmp_path / "site", experiment(audit={"canaries": 100}))
     with pytest.raises(Refused, match="audits itself"):
         server.agree()
+
+
+def test_a_site_is_advised_no_more_canaries_than_its_model_holds_and_none_where_they_could_show_nothing(tmp_path):
+    with pytest.raises(BadInput, match=r"Set canaries = 500 in its site\.toml before a run, or audit the mechanism"):
+        audit_site(Server(tmp_path / "new", experiment()).folder)
+    server = Server(tmp_path / "site", experiment())
+    trained(server)
+    with pytest.raises(BadInput, match=r"too small to be audited by canaries: even the 650 that fit"):
+        audit_site(server.folder)
+    assert power.first(54, {}, usual=500, how="Set canaries = {}", level=0.05).startswith("Set canaries = 54, or audit")

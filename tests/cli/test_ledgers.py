@@ -2,12 +2,14 @@ import csv
 import io
 import json
 import sqlite3
+from dataclasses import replace
 
 import pytest
 
 import tacit
 from tacit.cli import ledgers
 from tacit.errors import LedgerError, TacitError
+from tacit.privacy.guarantee import ACCOUNTANTS, agreed, sentence
 from tacit.privacy.ledger import reader as books
 from tacit.privacy.ledger.tables import COLUMNS
 
@@ -149,3 +151,17 @@ def test_the_commands_print_and_exit_by_what_they_find(copy, monkeypatch, capsys
     assert call(app, ["ledger", "verify", str(copy)]).output.startswith("ok: 6 charges")
     edit(copy, "UPDATE charges SET unit = 'house'")
     assert call(app, ["ledger", "verify", str(copy)]).exit_code == 2
+
+
+def test_the_line_under_the_table_says_which_number_to_quote_and_when_the_other_is_valid(run):
+    said = str(ledgers.by_client(run.out, delta=None).caption)
+    assert said.startswith("Quote sealed, at its delta")
+    assert "valid only where all runs were settled before the first of them was seen" in said
+
+
+def test_a_limit_says_that_it_is_one_and_what_was_spent_names_the_bound_that_was_taken(run):
+    limit = agreed(replace(run.guarantee, accountant=ACCOUNTANTS["pld"]), client="north", epsilon=1.0)
+    assert "at most 1.000 (the limit set before anything is released" in limit
+    assert "the one bound that was taken for it), computed by the least of PLD, RDP" in limit
+    assert "the limit set" not in sentence(run.guarantee)
+    assert run.guarantee.accountant not in ACCOUNTANTS.values()

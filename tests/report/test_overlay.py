@@ -10,7 +10,7 @@ from report_runs import SMALL, changed
 import tacit
 from tacit.attacks import Estimate, Finding
 from tacit.errors import BadInput
-from tacit.report.page import collect
+from tacit.report.page import collect, write_page
 from tacit.simulation.compare import compare
 
 
@@ -138,3 +138,50 @@ def test_a_damaged_finding_is_named(compared, tmp_path, damage):
     (folder / "attack-property.json").write_text(json.dumps(record), "utf-8")
     with pytest.raises(BadInput, match=r"attack-property\.json is damaged .*--force"):
         collect([tmp_path / "grid"])
+
+
+@pytest.fixture(scope="module")
+def both_kinds(ended, tmp_path_factory):
+    """A seeded run, another one, and the results of a federation, whose noise came from the operating system."""
+    home = tmp_path_factory.mktemp("kinds")
+    for name in ("simulated", "s2"):
+        shutil.copytree(ended, home / name)
+    (home / "hospitals").mkdir()
+    (home / "hospitals" / "federation.toml").write_text("")
+    tacit.run(changed(run={"randomness": "os"}), out=home / "hospitals" / "results", page=False)
+    return [home / "simulated", home / "s2", home / "hospitals" / "results"]
+
+
+def test_noise_from_a_seed_and_noise_from_the_system_are_two_promises(both_kinds):
+    data = collect(both_kinds)
+    assert [entry["promise"] for entry in data["entries"]] == [0, 0, 1]
+    seeded, real = data["promises"]
+    assert seeded["statement"].endswith(", noise drawn from a seed")
+    assert real["statement"].endswith(", noise drawn from the operating system's entropy")
+    assert not seeded["seeded"], "a box among others says where its noise comes from"
+
+
+def test_the_word_of_seeded_noise_names_the_runs_it_is_about_where_it_is_not_about_all(both_kinds):
+    said = collect(both_kinds)
+    assert (said["seeded"], said["seeded_alone"]) == (True, ["simulated", "s2"])
+    all_seeded = collect(both_kinds[:2])
+    assert (all_seeded["seeded"], all_seeded["seeded_alone"]) == (True, [])
+    assert not collect([both_kinds[2], both_kinds[2]])["seeded"]
+
+
+def test_a_federations_results_are_called_as_the_federation_is_beside_other_runs_too(both_kinds):
+    assert [entry["label"] for entry in collect(both_kinds)["entries"]] == ["simulated", "s2", "hospitals"]
+
+
+def test_the_banner_over_several_runs_names_them_and_no_figure_speaks_of_seeds_that_are_not_there(
+    browser, both_kinds, tmp_path
+):
+    write_page(both_kinds, tmp_path / "report.html")
+    browser.open((tmp_path / "report.html").resolve().as_uri())
+    browser.wait("document.documentElement.dataset.ready === 'yes'")
+    assert "simulated and s2 drew noise from a seed: " in browser.value("document.querySelector('.banner').innerText")
+    text = browser.value("document.querySelector('main').innerText")
+    assert "over seeds" not in text
+    assert "An upper bound, of the client that has spent most until then." in text
+    made = browser.value("[...document.querySelectorAll('.promise .note')].map(e => e.innerText)")
+    assert made == ["Made by: simulated; s2", "Made by: hospitals"]

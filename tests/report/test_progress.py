@@ -7,7 +7,11 @@ from report_runs import changed
 from rich.console import Console
 
 import tacit
+from tacit.engine.run_files import read
+from tacit.federation.operate.show import closing as shown_deployed
 from tacit.privacy.guarantee import sentence, shown
+from tacit.report.collect import run_page
+from tacit.report.constant import not_better
 from tacit.report.progress import Display, closing, promise_lines, round_line
 from tacit.types import Others
 
@@ -116,3 +120,47 @@ def test_a_finished_run_says_so_when_it_is_resumed(ended):
         tacit.run(experiment, out=ended.out, resume=True, ready=display.ready, page=False)
     assert "This run is finished: its 2 rounds are done" in screen.getvalue()
     assert "Resuming" not in screen.getvalue()
+
+
+WEAK = {"value": 0.14, "interval": [0.11, 0.18], "better": "higher", "baseline": 0.128}
+
+
+def test_a_model_that_is_no_better_than_a_constant_answer_says_so_in_one_line_at_the_end(ended):
+    assert "Not better than a constant answer" not in printed(
+        replace(ended, summary=ended.summary | {"metrics": {"accuracy": WEAK | {"interval": [0.13, 0.18]}}})
+    )
+    weak = ended.summary | {"metrics": {"accuracy": WEAK}}
+    (line,) = [one for one in printed(replace(ended, summary=weak)).splitlines() if one.startswith("Not better")]
+    assert "0.1100 to 0.1800, reaches the 0.1280" in line
+    assert line.endswith("more rounds, a larger ε or more rows are needed.")
+    screen = io.StringIO()
+    shown_deployed(weak | {"sites": {"epsilon": {}}}, ended.out, Console(file=screen, width=300))
+    assert line in screen.getvalue()
+
+
+def test_of_an_error_the_upper_end_counts_and_without_noise_no_epsilon_is_asked_for():
+    error = {"value": 2.0, "interval": [1.8, 2.2], "better": "lower", "baseline": 2.1}
+    summary = {"rounds": 3, "metric": "rmse", "metrics": {"rmse": error}, "guarantee": None}
+    assert not_better(summary).endswith("; more rounds or more rows are needed.")
+    assert not_better(summary | {"metrics": {"rmse": error | {"baseline": 2.3}}}) == ""
+
+
+@pytest.mark.parametrize(
+    "known", [{}, {"accuracy": WEAK | {"interval": None}}, {"accuracy": WEAK | {"baseline": None}}]
+)
+def test_a_run_without_test_rows_is_held_against_no_constant(known):
+    assert not_better({"rounds": 3, "metric": "accuracy", "metrics": known, "guarantee": None}) == ""
+
+
+def test_a_page_says_that_its_model_is_no_better_than_a_constant_answer(ended):
+    files = read(ended.out)
+    for interval, said in (([0.11, 0.18], "Not better than a constant answer"), ([0.13, 0.18], "")):
+        summary = (files.summary or {}) | {"metrics": {"accuracy": WEAK | {"interval": interval}}}
+        assert run_page(replace(files, summary=summary))["not_better"].partition(":")[0] == said
+
+
+def test_what_a_sites_ledger_adds_up_is_said_of_that_ledger_alone(ended):
+    """A federation that was copied before its first run has two ledgers, and neither can know of the other."""
+    screen = io.StringIO()
+    shown_deployed(ended.summary | {"sites": {"epsilon": {"uni": 1.0}}}, ended.out, Console(file=screen, width=300))
+    assert "epsilon per record 1.000 over all runs of this ledger" in screen.getvalue()

@@ -16,7 +16,7 @@ from tacit.federation.operate.layout import open_federation
 from tacit.federation.operate.left import short_sites
 from tacit.federation.operate.up import up
 from tacit.privacy.guarantee import shown
-from tacit.report.progress import facts, round_line, say_stats, show_promise
+from tacit.report.progress import facts, round_line, say_constant, say_stats, show_promise
 from tacit.stopping import exit_code
 
 
@@ -61,10 +61,11 @@ def closing(summary: dict[str, Any], results: Path, console: Console) -> None:
     for name, value in facts(summary).items():
         table.add_row(Text(name, style="dim"), value)
     for name, epsilon in summary["sites"]["epsilon"].items():
-        text = f"epsilon per {summary['guarantee']['unit']} {shown(epsilon)} over all its runs"
+        text = f"epsilon per {summary['guarantee']['unit']} {shown(epsilon)} over all runs of this ledger"
         table.add_row(Text(f"ledger of {name}", style="dim"), text)
     console.print(table)
     show_promise(summary, console, results)
+    say_constant(summary, console)
     console.print(Text(f"Files: {results}"))
     say_stats(results, console)
     page = results / "report.html"

@@ -96,9 +96,7 @@ def own_canaries(site: Path, run: str) -> Canaries:
         if not all(type(size) is int and 0 <= size <= MOST for size in sizes) or sizes[0] > sizes[2]:
             raise ValueError
     except FileNotFoundError:
-        raise BadInput(
-            f"The site has no canaries in run {run}: set canaries = 500 in site.toml before a run."
-        ) from None
+        raise BadInput(f"The site has no canaries in run {run}: set canaries in site.toml before a run.") from None
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         raise BadInput(f"{file} is damaged: put it back as it was.") from None
     count, clients, size, only = sizes

@@ -48,7 +48,8 @@ function statusOf(d) {
 function headBlock(d) {
   const [word, tone, more] = statusOf(d);
   return [el("h1", {}, `${d.name} `, el("span", { class: `badge ${tone}`, text: word })), el("p", { class: "lead", text: `${d.folder} · ${more}` }),
-    !d.finished && !d.live ? el("p", { class: "banner", role: "note", prose: `This run is unfinished: it shows what ${plural(d.done, "round")} had left at ${d.made}. Nothing here is a final result. If it was stopped or killed, go on with it by \`tacit ${d.sites ? `deploy up ${d.folder} --resume` : `run --resume --out ${d.folder}`}\`; \`tacit report\` makes this page anew.` }) : null, seededBanner(d.seeded)];
+    !d.finished && !d.live ? el("p", { class: "banner", role: "note", prose: `This run is unfinished: it shows what ${plural(d.done, "round")} had left at ${d.made}. Nothing here is a final result. If it was stopped or killed, go on with it by \`tacit ${d.sites ? `deploy up ${d.folder} --resume` : `run --resume --out ${d.folder}`}\`; \`tacit report\` makes this page anew.` }) : null, seededBanner(d.seeded),
+    d.not_better ? el("p", { class: "banner", role: "note", text: d.not_better }) : null];
 }
 function tilesBlock(d) {
   const last = (key) => (d.rounds[key] || [])[d.rounds.round.length - 1], ends = d.metric.interval;

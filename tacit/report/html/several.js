@@ -51,17 +51,17 @@ function severalPage(d) {
   const page = document.getElementById("page"), seeds = Math.max(...d.entries.map((e) => e.seeds)), band = seeds > 1 ? `Mean of ${seeds} seeds, band from the lowest to the highest.` : null;
   const keep = (figure) => { if (figure && figure.update) drawn.push(() => figure.update({})); return figure; };
   const units = new Set(d.promises.map((p) => p.unit)), keys = [...new Set(d.entries.flatMap((e) => Object.keys(e.settings)))];
-  const epsilons = d.promises.flatMap((promise, n) => [overlay(d, "epsilon_loosest", { title: `ε of the loosest client by round, per ${promise.unit}${d.promises.length > 1 ? `, promise (${n + 1})` : ""}`, note: `Holds ${promise.statement}. An upper bound; the largest over seeds.`, xName: "after round", format: epsilon, zero: true, bound: true, alike: true, only: (e) => e.promise === n }), byEpsilon(d, n)]).map(keep);
+  const epsilons = d.promises.flatMap((promise, n) => [overlay(d, "epsilon_loosest", { title: `ε of the loosest client by round, per ${promise.unit}${d.promises.length > 1 ? `, promise (${n + 1})` : ""}`, note: `Holds ${promise.statement}. An upper bound, of the client that has spent most until then${seeds > 1 ? "; the largest over seeds" : ""}.`, xName: "after round", format: epsilon, zero: true, bound: true, alike: true, only: (e) => e.promise === n }), byEpsilon(d, n)]).map(keep);
   page.replaceChildren(...[
     el("h1", {}, `${d.name} `, el("span", { class: `badge ${d.finished ? "ok" : "warn"}`, text: d.finished ? "finished" : d.live ? "running" : "unfinished" })),
     el("p", { class: "lead", text: `${plural(d.entries.length, "entry").replace("entrys", "entries")}${seeds > 1 ? `, up to ${seeds} seeds each` : ""}, side by side.` }),
-    seededBanner(d.seeded),
+    seededBanner(d.seeded, d.seeded_alone),
     d.finished || d.live ? null : el("p", { class: "banner", role: "note", text: "Not every run has ended: the table counts those that have, the pictures show what there is." }),
     section("table", "Side by side", severalTable(d), seeds > 1 ? el("p", { class: "note", text: `± is the ${d.confidence} % interval over seeds (Student t).` }) : null),
     d.paired ? section("differences", "Differences", pairedBlock(d)) : null,
     d.matrix ? section("attacks", "Attacks", matrixBlock(d.matrix)) : null,
     section("guarantee", "Guarantees", units.size > 1 ? el("p", { class: "banner", role: "note", text: "Some ε here are per record and some per client. They measure different things: no picture has them on one axis, and a smaller one of the one kind is not stronger than a larger one of the other." }) : null,
-      d.promises.length ? d.promises.map((promise, n) => el("div", { class: "card promise" }, el("p", { text: `${d.promises.length > 1 ? `(${n + 1}) ` : ""}Differential privacy ${promise.statement}.` }), guaranteeTable(promise, d.seeded), el("p", { class: "note", text: `Made by: ${d.entries.filter((e) => e.promise === n).map((e) => e.label).join("; ")}` })))
+      d.promises.length ? d.promises.map((promise, n) => el("div", { class: "card promise" }, el("p", { text: `${d.promises.length > 1 ? `(${n + 1}) ` : ""}Differential privacy ${promise.statement}.` }), guaranteeTable(promise, promise.seeded), el("p", { class: "note", text: `Made by: ${d.entries.filter((e) => e.promise === n).map((e) => e.label).join("; ")}` })))
         : el("div", { class: "card promise none" }, el("p", { text: "No privacy is promised by any of these runs." })),
       d.entries.some((e) => e.promise === null) && d.promises.length ? el("p", { class: "note", text: `No promise: ${d.entries.filter((e) => e.promise === null).map((e) => e.label).join("; ")}` }) : null,
       d.together ? costBlock(d.together) : el("p", { class: "note", text: "An ε is that of one run: whoever sees several runs on the same data sees what they spend together." })),

@@ -1,6 +1,10 @@
 // What must be seen before anything else: whose ε is what, and that seeded noise protects nobody who knows the seed.
 const FEW = 40, ONE_COLUMN = 12;
-function seededBanner(seeded) {
+// `alone` names those of several runs that it is about, where others drew their noise elsewhere.
+function seededBanner(seeded, alone = []) {
+  const whose = alone.length > 1 ? `${alone.slice(0, -1).join(", ")} and ${alone[alone.length - 1]}` : alone[0];
+  if (seeded && whose) return el("p", { class: "banner", role: "note" }, el("strong", { text: `${whose} drew noise from a seed: ` }),
+    "whoever knows it, and it stands in the settings, can compute the noise and take it away: against them no ε of ", alone.length > 1 ? "these runs" : "this run", " holds.");
   return seeded ? el("p", { class: "banner", role: "note" }, el("strong", { text: "An experiment with seeded noise. " }),
     "Whoever knows the seed, which stands in the settings, can compute the noise and take it away: against them no ε holds. For real data set ", el("code", { text: 'run.randomness = "os"' }), ".") : null;
 }
