@@ -55,6 +55,14 @@ def test_a_new_federation_holds_everything_and_nothing_is_wrong(federation):
     assert open_federation(federation.folder) == federation
 
 
+def test_a_site_toml_that_cannot_be_read_is_told_once(federation):
+    (federation.site("client-0") / "site.toml").write_text("name = ")
+    for folder in (federation.folder, federation.site("client-0")):
+        said = [finding.text for finding in check.findings(folder) if "site.toml" in finding.text]
+        assert len(said) == 1, said
+        assert said[0].startswith("client-0: ")
+
+
 def test_private_keys_are_for_their_owner_only(federation):
     keys = [*federation.folder.rglob("*.key")]
     assert len(keys) == 5
