@@ -69,10 +69,12 @@ def one_of(options: Iterable[str], **values: str) -> None:
 def nearest(word: str, options: Iterable[str]) -> str:
     """The hint " Did you mean 'x'?" for the closest option, whatever its capitals, or nothing where none is near.
 
-    Near is what a slip of the hand makes of a name, or a name that the other begins with.
+    Near is what a slip of the hand makes of a name, a name that the other begins with, or the one whose words begin so.
 
     >>> nearest("AGE", ["sex", "age", "Average"])
     " Did you mean 'age'?"
+    >>> nearest("lr", ["rounds", "learning_rate"])
+    " Did you mean 'learning_rate'?"
     >>> nearest("rest_bp", ["chest_pain", "age"])
     ''
     """
@@ -83,8 +85,13 @@ def nearest(word: str, options: Iterable[str]) -> str:
         for name in known
         if min(len(said), len(name)) >= BEGINNING and (name.startswith(said) or said.startswith(name))
     ]
-    found = difflib.get_close_matches(said, known, n=1, cutoff=NEAR) or begun
+    abbreviated = [name for name in known if len(said) > 1 and said == _initials(name)]
+    found = difflib.get_close_matches(said, known, n=1, cutoff=NEAR) or begun or abbreviated
     return f" Did you mean {spelled[found[0]]!r}?" if found else ""
+
+
+def _initials(name: str) -> str:
+    return "".join(word[0] for word in name.replace("-", "_").split("_") if word)
 
 
 def listed(options: Iterable[str]) -> str:

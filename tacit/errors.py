@@ -52,6 +52,10 @@ class TrainingDiverged(TacitError):
     """A loss or an update that is not finite; names the client and the round."""
 
 
+class PartFailed(TacitError):
+    """A rule or a model, Tacit's or somebody else's, raised in the middle of a run; `__cause__` is what it raised."""
+
+
 class RunExists(TacitError):
     """The output folder already holds a run."""
 

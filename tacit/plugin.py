@@ -11,6 +11,7 @@ import importlib
 import inspect
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, is_dataclass
@@ -22,7 +23,7 @@ from typing import Any, get_type_hints
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
 
 from tacit import check, wording
-from tacit.errors import BadInput, TacitError
+from tacit.errors import BadInput, PartFailed, TacitError
 
 Factory = Callable[..., Any]
 NAMED = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
@@ -213,6 +214,42 @@ def guarded(words: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise BadInput(f"{words} ({said(error)}).") from error
+
+
+@contextmanager
+def failing(part: Any, words: str, *, then: str) -> Iterator[None]:
+    """Runs a part that has been made: what it raises becomes PartFailed, one sentence with its place and `then`, what to do now.
+
+    `words` are the beginning, with the part's name as a file says it for {name}. Refusals pass as they are.
+    """
+    try:
+        yield
+    except TacitError:
+        raise
+    except Exception as error:
+        raise failed(error, part, words, then=then) from error
+
+
+def failed(error: Exception, part: Any, words: str, *, then: str) -> PartFailed:
+    """The refusal for what a part raised, as in `failing`."""
+    text = f"{said(error)}, {_place(error, part)}"
+    text = "".join(sign if sign.isprintable() else "?" for sign in text)  # it may quote what a client has sent
+    return PartFailed(f"{words.format(name=_called(part))} ({text}). {then}")
+
+
+def _place(error: Exception, part: Any) -> str:
+    """Where an error arose: the last line of the part's own file, which its author can change, or the last line of all."""
+    own = getattr(sys.modules.get(getattr(part, "__module__", "")), "__file__", None)
+    frames = traceback.extract_tb(error.__traceback__)
+    found = [frame for frame in frames if frame.filename == own] or frames
+    return f"{found[-1].filename}, line {found[-1].lineno}"
+
+
+def _called(part: Any) -> str:
+    """The name that an experiment has for a part: its file's in one of Tacit's rooms, module:name of somebody else's."""
+    kind = part if hasattr(part, "__name__") else type(part)
+    module = kind.__module__
+    return module.rpartition(".")[2].replace("_", "-") if module.startswith("tacit.") else f"{module}:{kind.__name__}"
 
 
 def said(error: Exception) -> str:

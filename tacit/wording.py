@@ -16,6 +16,7 @@ from tacit import check
 SHOWN = 100  # characters of a value that are repeated
 ONE = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", dict: "a table", list: "a list"}
 SEVERAL = {int: "whole numbers", float: "numbers", str: "texts", bool: "true or false", dict: "tables", list: "lists"}
+RANGE, LOW_HIGH = tuple[float, float], "[low, high]"  # two numbers are a range wherever a file has them
 LISTS = (list, tuple, set, frozenset, Sequence)
 BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 ANYTHING = "a value that TOML can say"
@@ -82,9 +83,12 @@ def in_words(hint: Any) -> str:
 
     >>> in_words(float | tuple[float, ...] | str | dict[str, float] | None)
     'a number, a list of numbers, a text or a table of numbers'
+    >>> in_words(dict[str, tuple[float, float] | Literal["private"]] | Literal["unscaled"])
+    "a table of [low, high] or 'private', or 'unscaled'"
     """
     words = list(dict.fromkeys(_one(part) for part in _parts(hint)))
-    return " or ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+    within = any(" or " in word for word in words)  # an "or" of its own would run into ours
+    return (", or " if within else " or ").join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
 
 def shown(value: Any) -> str:
@@ -157,7 +161,7 @@ def _one(hint: Any) -> str:
         hint, *more = get_args(hint)
         marks += tuple(more)
     if get_origin(hint) is Literal:
-        return f"one of {_quoted(get_args(hint))}"
+        return f"{'one of ' * (len(get_args(hint)) > 1)}{_quoted(get_args(hint))}"
     several = _of_several(hint)
     if several:
         return several
@@ -168,6 +172,8 @@ def _one(hint: Any) -> str:
 
 def _of_several(hint: Any) -> str:
     """Of a list or a table, what it holds; nothing for what is neither."""
+    if hint == RANGE:
+        return LOW_HIGH
     origin, inside = get_origin(hint), [part for part in get_args(hint) if part is not Ellipsis]
     if origin in LISTS:
         return f"a list of {_plural(inside[0])}" if inside else "a list"
@@ -178,9 +184,13 @@ def _plural(hint: Any) -> str:
     words = []
     for part in _parts(hint):
         bare = get_args(part)[0] if get_origin(part) is Annotated else part
+        if bare == RANGE or get_origin(bare) is Literal:
+            words += [LOW_HIGH] if bare == RANGE else map(repr, get_args(bare))
+            continue
         bare = {tuple: list, Mapping: dict}.get(get_origin(bare) or bare, get_origin(bare) or bare)
         words.append(SEVERAL.get(bare, "values"))
-    return " or ".join(dict.fromkeys(words))
+    words = list(dict.fromkeys(words))
+    return " or ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
 
 def _bounds(marks: Sequence[Any]) -> str:

@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+import torch
+
 from tacit.rules import Applied, Rule
 from tacit.rules.mean import mean
 
@@ -73,3 +76,24 @@ class noting(mean):
     def apply(self, memory, gathered):
         NOTES.append("applied")
         return super().apply(memory, gathered)
+
+
+@dataclass(frozen=True)
+class mistaken(mean):
+    """Has a mistake that shows in its second round, where it has counted the first."""
+
+    def init(self, layout, crowd):
+        return {"rounds": torch.zeros(1)}
+
+    def apply(self, memory, gathered):
+        if memory["rounds"] > 0:
+            raise KeyError("weigths")
+        return Applied(super().apply({}, gathered).update, {"rounds": memory["rounds"] + 1})
+
+
+@dataclass(frozen=True)
+class given_to_another(mean):
+    """Hands its mistake to numpy, whose file is not the author's."""
+
+    def apply(self, memory, gathered):
+        return np.concatenate([np.zeros(2), np.zeros((2, 2))])

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from tacit.errors import BadInput, ModelRefused
+from tacit.errors import BadInput, ModelRefused, PartFailed
 from tacit.models import build, check_output, names
 
 SIZES = {
@@ -113,3 +113,15 @@ def test_checking_leaves_the_mode_alone():
     check_output(model, torch.zeros(2, 4), (3,))
     assert model.training
     assert model[1].training
+
+
+class Mistaken(torch.nn.Module):
+    def forward(self, x):
+        return x.logits
+
+
+def test_a_mistake_in_somebodys_model_is_one_sentence_with_its_line():
+    with pytest.raises(
+        PartFailed, match=r"test_models:Mistaken cannot answer a row \(AttributeError: .*test_models.py, line \d+"
+    ):
+        check_output(Mistaken(), torch.zeros(2, 4), (3,))

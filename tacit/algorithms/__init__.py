@@ -6,6 +6,7 @@ at a time and each once.
 """
 
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -15,6 +16,7 @@ from dp_accounting import DpEvent
 
 from tacit.algorithms.mean_regularised import MeanRegularised
 from tacit.algorithms.scaffold import Scaffold, correction_of
+from tacit.plugin import failing
 from tacit.random import Derive
 from tacit.rules import Crowd, Layout, Rule
 from tacit.server_optimizer import ServerOptimizer, Sgd
@@ -24,6 +26,8 @@ from tacit.types import Client, Message, State
 
 MOST_TEXT = 500  # characters of a refusal
 ROUND = "round"  # the fact that `in_round` adds
+MEND = "Mend the rule; `tacit --debug` shows the traceback."
+PAID = f"What the round cost stays charged, and the last checkpoint is kept for --resume. {MEND}"
 Control = Scaffold | MeanRegularised  # what the server keeps for every client, and tells those of a round
 
 
@@ -110,12 +114,15 @@ class Server:
 
     def init(self, params: torch.Tensor) -> State:
         """The state before the first round."""
-        memory, control = self.rule.init(self.layout, self.crowd), self.control.init(params) if self.control else {}
+        with failing(self.rule, "The rule {name} failed before the first round", then=MEND):
+            memory = self.rule.init(self.layout, self.crowd)
+        control = self.control.init(params) if self.control else {}
         return State(params, memory, self.optimizer.init(params), control=control)
 
     def broadcast(self, state: State, cohort: Sequence[Client]) -> Message:
         """The model, and what the rule tells the round's clients beside it."""
-        added = self.rule.tell(state.memory, np.array([client.budget.epsilon for client in cohort]))
+        with failing(self.rule, "The rule {name} failed at what it tells the clients of a round", then=PAID):
+            added = self.rule.tell(state.memory, np.array([client.budget.epsilon for client in cohort]))
         message = Message("server", {"params": state.params, **added.tensors}, added.facts)
         return self.control.tell(message, state.control, cohort) if self.control else message
 
@@ -140,22 +147,28 @@ class Combining:
         return self.server.schedule(self.round)
 
     def add(self, message: Message) -> None:
-        """Gives the message to the rule. Raises: what the rule raises, which ends the run."""
+        """Gives the message to the rule. Raises: PartFailed for whatever the rule raises, which ends the run."""
         if self.server.control:
             own = self.server.control.own(self.state.control, message, round=self.round, share=self.share)
             self.controls.update(own)
-        self.server.rule.add(self.gathered, message)
+        with self._rule():
+            self.server.rule.add(self.gathered, message)
 
     def finish(self, derive: Derive) -> tuple[State, dict[str, Any]]:
         """The optimiser's step along the rule's update. Post-processing: it draws nothing, and costs no privacy.
 
-        Raises: BadInput where no message was added.
+        Raises: BadInput where no message was added; PartFailed for whatever else the rule raises.
         """
-        applied = self.server.rule.apply(self.state.memory, self.gathered)
-        update = applied.update if self.share == 1.0 else applied.update * self.share
+        with self._rule():
+            applied = self.server.rule.apply(self.state.memory, self.gathered)
+            update = applied.update if self.share == 1.0 else applied.update * self.share
         params, memory = self.server.optimizer.step(self.state.params, self.state.optimizer, update)
         control = self.server.control.after(self.state.control, self.controls) if self.server.control else {}
         return State(params, applied.memory, memory, control=control), applied.info
+
+    def _rule(self) -> AbstractContextManager[None]:
+        """The rule's own code: it may be somebody else's, and clients have paid for the round that it ends."""
+        return failing(self.server.rule, f"The rule {{name}} failed in round {self.round + 1}", then=PAID)
 
 
 @runtime_checkable

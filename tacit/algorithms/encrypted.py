@@ -139,7 +139,7 @@ class Summing:
             return self.state, info
         device = self.state.params.device
         moved = [one.to(device) for one in opened]
-        state, more = finished(self.algorithm.server.collect(self.state), moved, derive)
+        state, more = finished(self.algorithm.server.collect(self.state, round=self.round), moved, derive)
         return state, info | more
 
     def means(self) -> list[Message]:

@@ -54,11 +54,13 @@ class Repeated:
     def sentence(self) -> str:
         """What came of it."""
         low, high = self.limits
-        share = f"{self.alarms} of {len(self.audits)} audits ({low:.1%} to {high:.1%} of all there could be)"
+        share = (
+            f"{self.alarms} of {len(self.audits)} audits ({100 * low:.1f} to {100 * high:.1f} % of all there could be)"
+        )
         if self.audits[0].planted is not None:
             return f"The planted bug was found in {share}."
         more = "more than" if self.alarming else "no more than"
-        return f"A claim was rejected in {share}: {more} the {self.audits[0].false_alarm:.2%} that true claims may be."
+        return f"A claim was rejected in {share}: {more} the {100 * self.audits[0].false_alarm:.2f} % that true claims may be."
 
     def record(self) -> dict[str, Any]:
         """Plain values for --json."""

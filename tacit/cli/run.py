@@ -63,6 +63,8 @@ def run_command(
 
 
 def _to_resume(experiment: str | None, settings: list[str] | None, out: Path) -> tacit.Experiment:
+    if (out / "federation.toml").is_file():
+        raise BadInput(f"{out} is a federation, whose run goes on with `tacit deploy up {out} --resume`.")
     if not (out / "experiment.toml").exists():
         raise BadInput(f"There is no run to resume in {out}.")
     if experiment is not None:

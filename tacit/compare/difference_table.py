@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from tacit import metrics
 from tacit.compare.differences import Difference, differences, scored
-from tacit.compare.results import CONFIDENCE, Row
+from tacit.compare.results import CONFIDENCE, FEWEST_SEEDS, Row
 from tacit.experiment import Experiment
 
 MOST_SHOWN = 12
@@ -43,16 +43,15 @@ def notes(rows: Sequence[Row]) -> list[str]:
     pairs = found(rows)
     if not any(len(one.seeds) > 1 for one in pairs):
         return []
-    said = [
-        f"Differences are paired by seed, ± {100 * CONFIDENCE:g} % interval and two-sided p (Student t), uncorrected"
-        + (
-            f"; p (Holm) is corrected for all {len(pairs)} comparisons."
-            if len(pairs) > 1
-            else ": one comparison was made."
-        )
-    ]
+    corrected = (
+        f"; p (Holm) is corrected for all {len(pairs)} comparisons." if len(pairs) > 1 else ": one comparison was made."
+    )
+    how = f", ± {100 * CONFIDENCE:g} % interval and two-sided p (Student t), uncorrected{corrected}"
+    said = [f"Differences are paired by seed{how if any(one.p is not None for one in pairs) else '.'}"]
     if any(one.p is None for one in pairs):
-        said.append(f"{NOTHING}: one seed, or the very same difference in all, tells nothing about chance.")
+        said.append(
+            f"{NOTHING}: fewer than {FEWEST_SEEDS} seeds, or the very same difference in all, tell nothing about chance."
+        )
     if len(pairs) > MOST_SHOWN:
         said.append(f"{len(pairs) - MOST_SHOWN} more differences are in differences.csv.")
     return said + pinned(rows)

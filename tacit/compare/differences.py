@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 from scipy.special import stdtr, stdtrit
 
-from tacit.compare.results import CONFIDENCE, Row
+from tacit.compare.results import CONFIDENCE, FEWEST_SEEDS, Row
 
-FEWEST_PAIRS = 2  # below, nothing is known of how differences spread
 ROUNDING = 1e-9  # relative: differences that are closer than this are one number
 HEADINGS = (
     "cell",
@@ -46,8 +45,9 @@ class Difference:
     """What `cell` reaches beyond `than`, over the same seeds.
 
     `mean` has `interval` on either side (95 %, Student t) and `p`, which is two-sided for a mean of zero; both are None for fewer
-    than two seeds, and where all seeds differ by the very same number, of whose spread nothing is known. `p_holm` is `p` as Holm
-    corrects it for all `comparisons` that were made: that any of those below 0.05 is chance has at most a probability of 5 %.
+    than three seeds, as the interval of a mean is, and where all seeds differ by the very same number, of whose spread nothing is
+    known. `p_holm` is `p` as Holm corrects it for all `comparisons` that were made: that any of those below 0.05 is chance has at
+    most a probability of 5 %.
     """
 
     cell: str
@@ -115,7 +115,7 @@ def holm(values: Sequence[float | None]) -> list[float | None]:
 def _paired(cell: str, than: str, key: str, seeds: tuple[int, ...], values: list[float]) -> Difference:
     mean, count = math.fsum(values) / len(values), len(values)
     same = max(values) - min(values) <= ROUNDING * max(map(abs, values))
-    if count < FEWEST_PAIRS or (same and mean):
+    if count < FEWEST_SEEDS or (same and mean):
         return Difference(cell, than, key, seeds, mean, None, None)
     if same:  # in every seed there is no difference
         return Difference(cell, than, key, seeds, 0.0, 0.0, 1.0)

@@ -56,7 +56,7 @@ def heading_of(source: "csv") -> Heading:
 
 def pinned_columns(source: "csv") -> tuple[str, ...]:
     """The features as the public test rows have them, so that everybody reads the same ones in the same order."""
-    return feature_columns(listing(source.test_path)[0], source)
+    return feature_columns(listing(source.test_path, key="data.test_path")[0], source)
 
 
 def feature_columns(path: Path, source: "csv") -> tuple[str, ...]:

@@ -50,7 +50,7 @@ def load(source: "csv", *, seed: int) -> Dataset:
         for block in read(file, made, source, client=owner, client_column=by_column)
     ]
     same = source.test_path == source.path
-    test_files = [] if same else listing(source.test_path)
+    test_files = [] if same else listing(source.test_path, key="data.test_path")
     tests = [block for file in test_files for block in read(file, made, source, client=TEST_ROWS)]
     class_names, notes = (), ()
     if source.classes != names.NUMBERS:

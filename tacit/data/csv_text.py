@@ -158,20 +158,23 @@ def is_number(cell: str) -> bool:
     return True
 
 
-def listing(named: str | Sequence[str] | None) -> list[Path]:
-    """The files meant by a path: itself, several, or the csv files in the folder. Raises: BadData if there are none."""
+def listing(named: str | Sequence[str] | None, *, key: str = "data.path") -> list[Path]:
+    """The files meant by a path: itself, several, or the csv files in the folder; `key` is what names it.
+
+    Raises: BadData if there are none.
+    """
     if named is None:
         return []
     if not isinstance(named, str):
-        found = [file for one in named for file in listing(one)]
+        found = [file for one in named for file in listing(one, key=key)]
         if len({file.stem for file in found}) < len(found):
-            raise BadData("Two files of data.path have one name, which is their client's: rename one.")
+            raise BadData(f"Two files of {key} have one name, which is their client's: rename one.")
         return found
     path = Path(named).expanduser()
     if path.is_file():
         return [path]
     if not path.is_dir():
-        raise BadData(f"{named} does not exist: correct data.path or data.test_path.")
+        raise BadData(f"{named} does not exist: correct {key}.")
     stems = names.in_natural_order(file.stem for file in path.glob("*.csv"))
     if not stems:
         raise BadData(f"{named} holds no .csv files: expected one per client, named after it.")

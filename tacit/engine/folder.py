@@ -204,6 +204,12 @@ def open_folder(
     elif not _same(known.read_text("utf-8"), experiment, resolved):
         os.close(lock)
         refuse_other_parts(path, resolved or experiment)
+        named = tomllib.loads(known.read_text("utf-8")).get("name")
+        if named != experiment.name:
+            raise BadInput(
+                f"{path} holds a run of the experiment {named!r}, not of {experiment.name!r}: leave the experiment out to resume it"
+                f" (`tacit run --resume --out {path}`), or choose another --out."
+            )
         raise BadInput(
             f"The run in {path} was started with other settings: resume it as it was (leave out --set), or choose another --out."
         )

@@ -64,13 +64,19 @@ def size(name: str, *, input_shape: Shape, classes: int, options: Mapping[str, A
 
 
 def check_output(model: nn.Module, x_example: torch.Tensor, answer: Shape) -> None:
-    """Passes a batch (of one or more) through the model. Raises: ModelRefused unless its answers have the task's shape."""
+    """Passes a batch (of one or more) through the model. Raises: ModelRefused unless its answers have the task's shape.
+
+    Whatever else its own code raises is PartFailed, with the line.
+    """
     training = model.training
     try:
         with torch.no_grad():
             shape = tuple(model.eval()(x_example).shape)
     except (RuntimeError, ValueError, IndexError) as error:
         raise ModelRefused(f"The model cannot read inputs of shape {tuple(x_example.shape[1:])}: {error}") from error
+    except Exception as error:  # a mistake in somebody's own code
+        words, then = "The model {name} cannot answer a row", "Mend it; `tacit --debug` shows the traceback."
+        raise plugin.failed(error, model, words, then=then) from error
     finally:
         model.train(training)
     expected = (len(x_example), *answer)

@@ -79,6 +79,10 @@ def load(run: Path | str, *, trust: bool = False) -> Predictor:
 
 def _experiment(folder: Path) -> Experiment:
     path = folder / "experiment.toml"
+    if (folder / "federation.toml").is_file():
+        raise BadInput(
+            f"{folder} is a federation: its model is that of {folder / 'results'}, and a site predicts with its own folder."
+        )
     if not path.is_file():
         raise BadInput(f"{folder} is not the folder of a run: it holds no experiment.toml.")
     try:

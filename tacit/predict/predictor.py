@@ -109,7 +109,7 @@ class Predictor(nn.Module):
 
     def encode(self, table: Table) -> Encoded:
         """The features of a table. Raises BadData naming row and column."""
-        return encode(table, self.encoder.columns)
+        return encode(table, self.encoder.columns, trained=True)
 
     def scores(self, x: torch.Tensor) -> torch.Tensor:
         """The scores of encoded rows, as many at a time as in a run's evaluation."""

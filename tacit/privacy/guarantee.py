@@ -22,6 +22,10 @@ FROM_OS = "the operating system's entropy"
 PUBLIC = ("the test set and all settings, their tuning included, are public",)
 FOREIGN = "the code that privacy.kind names, which is not Tacit's, releases nothing but what it prices"
 FLOATS = ("floating-point noise stands for real-valued noise",)
+SMALL, TINY = (
+    Decimal("0.1"),
+    Decimal("0.0001"),
+)  # below the one an epsilon keeps more places, below the other its exponent
 # The changes of the data that an epsilon can be for, each in the only words that Tacit has for it (docs/glossary.md).
 ONE_RECORD = "add or remove one record of one client"
 ONE_CLIENT = "add or remove one client"
@@ -132,12 +136,18 @@ def _others(
 def shown(epsilon: float | None, *, digits: int = 3) -> str:
     """An epsilon for print, rounded up: a promise is never rounded in our favour. None is no bound, as in JSON.
 
-    >>> shown(2.0921), shown(1e-15), shown(float("inf"))
-    ('2.093', '0.001', 'inf')
+    Below a tenth `digits` are counted from the first that is not zero: 0.0001 shown as 0.001 would look spent tenfold.
+
+    >>> shown(2.0921), shown(0.05), shown(0.00012341), shown(1e-15), shown(float("inf"))
+    ('2.093', '0.050', '0.000124', '1e-15', 'inf')
     """
     if epsilon is None or math.isinf(epsilon):
         return "inf"
-    return str(Decimal(repr(float(epsilon))).quantize(Decimal(1).scaleb(-digits), ROUND_CEILING, Context(prec=400)))
+    exact = Decimal(repr(float(epsilon)))
+    if not 0 < exact < SMALL:
+        return str(exact.quantize(Decimal(1).scaleb(-digits), ROUND_CEILING, Context(prec=400)))
+    small = Context(prec=digits, rounding=ROUND_CEILING).plus(exact)
+    return f"{small.normalize():f}".ljust(digits + 2, "0") if small >= TINY else f"{float(small):g}"
 
 
 def shown_delta(delta: float) -> str:

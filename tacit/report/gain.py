@@ -165,7 +165,7 @@ def assumptions(gains: Gains) -> list[str]:
 def tables(gains: Gains) -> list[Table]:
     """Sites at their epsilon, and the gains of one of them against epsilon as bars."""
     shown = Table(title="what joining may be worth: how much less a site errs than alone (below 0: more)")
-    for head in ("site", "rows", "epsilon", *(f"tau {t:g}: common, own" for t in gains.taus)):
+    for head in ("site", "rows", "epsilon", *(f"tau {t:.3g}: common, own" for t in gains.taus)):
         shown.add_column(head)
     for site in gains.sites:
         cells = [f"{_percent(one['common'])}, {_percent(one['own'])}" for one in site["gains"]]
@@ -175,7 +175,7 @@ def tables(gains: Gains) -> list[Table]:
             f"{len(gains.sites)} of {gains.everybody} sites, from the fewest to the most rows; --json has the same"
         )
     bars = Table(title=f"{gains.site}, if everybody allowed epsilon (a bar is what its own model gains)")
-    for head in ("epsilon", *(f"tau {t:g}" for t in gains.taus)):
+    for head in ("epsilon", *(f"tau {t:.3g}" for t in gains.taus)):
         bars.add_column(head)
     wide = WIDE // max(1, len(gains.taus) - 1)
     for place, epsilon in enumerate(EPSILONS):
@@ -193,15 +193,16 @@ def pays(gains: Gains) -> list[str]:
     lines = [f"A site is expected to be asked in {rounds:.4g} of {of:g} rounds."]
     for place, tau in enumerate(gains.taus):
         other = gains.half[tau]
-        instead = f" instead of {_percent(now[place]['own'])}" if now else ""
+        before, after = _percent(now[place]["own"]) if now else "", _percent(other["own"])
+        instead = f" instead of {before}" if now and before != after else ""
         lines.append(
-            f"tau {tau:g}: were everybody asked half as often, with this noise, {gains.site} would gain"
-            f" {_percent(other['own'])}{instead} by its own model, and {_percent(other['common'])} by the common one."
+            f"tau {tau:.3g}: were everybody asked half as often, with this noise, {gains.site} would gain"
+            f" {after}{instead} by its own model, and {_percent(other['common'])} by the common one."
         )
     for tau in gains.taus:
         found = gains.pays[tau]
-        own = f"an own model gains {PAYS:.0%} {_since(found['own'])}"
-        lines.append(f"tau {tau:g}: {own}; the common model beats staying alone {_since(found['common'])}.")
+        own = f"an own model gains {100 * PAYS:.0f} % {_since(found['own'])}"
+        lines.append(f"tau {tau:.3g}: {own}; the common model beats staying alone {_since(found['common'])}.")
     return lines
 
 
@@ -232,7 +233,7 @@ def draw(path: Path, gains: Gains) -> None:
         x = [point["epsilon"] for point in curve]
         for which, style in (("own", "-"), ("common", "--")):
             y = [max(-1.0, point[which]) for point in curve]
-            axes.plot(x, y, style, color=f"C{number}", label=f"{which}, tau {tau:g}")
+            axes.plot(x, y, style, color=f"C{number}", label=f"{which}, tau {tau:.3g}")
     axes.axhline(0, color="black", linewidth=0.8)
     axes.set(
         xscale="log",

@@ -4,7 +4,7 @@ ledger have sealed. The ledger is read, never written.
 
 import math
 from dataclasses import replace
-from decimal import ROUND_CEILING, Context
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +167,16 @@ def _exhausted(experiment: Experiment, population: Population, before: Before, *
     said = f"the {runs} {of} sealed epsilon {sealed} of the {limit:.4g} per {population.unit} of {name}, and nobody has more left"
     if most <= CRUMB * limit:
         return f"Nothing is left of any client's epsilon: {said}; another run needs a larger privacy.epsilon, if they agree."
-    rest = math.floor(most * 1000) / 1000
     raised = "raise privacy.noise_multiplier, or leave it out."
-    return f"What is left of epsilon pays for no round of enough clients: {said} than {rest:.3f}: {raised}"
+    return f"What is left of epsilon pays for no round of enough clients: {said} than {_rest(most)}: {raised}"
+
+
+def _rest(epsilon: float) -> str:
+    """What is left of an epsilon, rounded down to three decimals, or to three digits that count where it is small.
+
+    >>> _rest(1.23456), _rest(0.00012345)
+    ('1.234', '0.000123')
+    """
+    if epsilon >= 0.1:
+        return f"{math.floor(epsilon * 1000) / 1000:.3f}"
+    return f"{Context(prec=3, rounding=ROUND_FLOOR).create_decimal(repr(epsilon)):f}"

@@ -184,11 +184,13 @@ def spent_of(spent: float, limit: float) -> str:
 
     >>> spent_of(0.87213, 0.8722), spent_of(1.0, float("inf"))
     ('0.8722 of 0.8722', '1.000 of inf')
+    >>> spent_of(0.0000999, 0.0001), spent_of(0.00012344, 0.00012345)
+    ('9.99e-05 of 0.0001', '0.0001235 of 0.0001235')
     """
     text = shown(spent)
     if float(text) <= limit:
         return f"{text} of {limit:.4g}" if float(text) <= float(f"{limit:.4g}") else f"{text} of {limit:.3f}"
-    return f"{shown(spent, digits=4)} of {limit:.4f}"
+    return f"{shown(spent, digits=4)} of {shown(limit, digits=4)}"
 
 
 def _promise(parts: Parts, limits: tuple[float, float]) -> str:

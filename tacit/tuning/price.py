@@ -134,6 +134,12 @@ def _noised(candidate: Candidate, multiplier: float) -> Candidate:
     return replace(candidate, experiment=experiment.model_copy(update={"privacy": privacy}))
 
 
+def unsaid(candidate: Candidate) -> Candidate:
+    """The candidate without its noise, which then follows from epsilon."""
+    privacy = candidate.experiment.privacy.model_copy(update={"noise_multiplier": None})
+    return replace(candidate, experiment=candidate.experiment.model_copy(update={"privacy": privacy}))
+
+
 def all_seen(
     runs: Sequence[Candidate], paid: Mapping[str, Releases], law: Repetitions, *, delta: float, accountant: str
 ) -> Priced:

@@ -54,7 +54,8 @@ def composed(candidates: Sequence[Candidate], dataset: Dataset, population: Popu
     paid = at(share)[1]
     for name, one in paid.items():
         if one.times == 0:
-            raise BudgetExhausted(f"{name} could pay for no round of {count} runs: raise its epsilon, or the noise.")
+            who, whose = (name, "its") if name != ALL else ("The clients together", "their")
+            raise BudgetExhausted(f"{who} could pay for no round of {count} runs: raise {whose} epsilon, or the noise.")
     for candidate in candidates[1:]:
         if _paid(_parts(candidate, dataset, population, epsilons)) != paid:
             raise BadInput(

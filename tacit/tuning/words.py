@@ -66,8 +66,14 @@ def prices(priced: Priced, unit: str) -> list[str]:
         f"{priced.count} runs that are all seen cost epsilon {shown(priced.composed)}.",
     ]
     if priced.hidden:
+        dearer = priced.best is not None and priced.best > priced.composed
+        # what is charged there also counts the rounds that may be lost and repeated, so that only its own price is sure
+        cheaper = (
+            "That is more than all seen: `--losers seen` may be cheaper here, and with `--price` says what it costs."
+        )
         return [
             *lines,
+            *[cheaper] * dearer,
             f"Charged: {shown(priced.epsilon)}, before the first run. How many runs there are stays secret.",
         ]
     why = (

@@ -165,6 +165,12 @@ def test_a_second_run_on_the_same_folder_is_refused(command):
         (["run", "old"], "tacit run --resume --out old"),
         (["plan", "old"], "old/experiment.toml"),
         (["run", "--resume", "--out", "old"], "old/run.json is missing or damaged"),
+        (["run", "--resume", "--out", "trial"], "goes on with `tacit deploy up trial --resume`"),
+        (["predict", "trial", "file"], "its model is that of trial/results"),
+        (
+            ["run", "digits-pfa", "--resume", "--out", "old"],
+            "old holds a run of the experiment 'digits', not of 'digits-pfa'",
+        ),
         (["report", "file"], "file is a file: name the folder of a run"),
         (["compare", "digits", "--vary", "aggregate.rule="], "--vary KEY=VALUE,VALUE"),
     ],
@@ -172,6 +178,8 @@ def test_a_second_run_on_the_same_folder_is_refused(command):
 def test_bad_input_gets_one_sentence_and_exit_code_2(command, tmp_path, words, expected):
     (tmp_path / "file").write_text("a text, long enough to be no empty database and no page of one")
     (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
+    (tmp_path / "trial").mkdir()
+    (tmp_path / "trial" / "federation.toml").write_text("")
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "experiment.toml").write_text(tacit.Experiment.load("digits").toml())
     (tmp_path / "old" / "run.json").write_text("{")

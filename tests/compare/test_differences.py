@@ -51,12 +51,14 @@ def test_only_seeds_that_both_have_and_that_can_be_counted_are_paired():
     assert differences([one, Scored("c", {"x.y": 3}, {9: 0.5})]) == []
 
 
-def test_one_seed_and_the_same_difference_in_all_have_neither_interval_nor_p():
+def test_fewer_than_three_seeds_and_the_same_difference_in_all_have_neither_interval_nor_p():
+    (two,) = differences(cells(mean=[0.5, 0.6], pfa=[0.5, 0.75]))
+    assert (two.interval, two.p) == (None, None)  # as of the mean of two
     for scores in ([0.5], [0.5, 0.6, 0.7]):
         (found,) = differences(cells(mean=scores, pfa=[score + 0.1 for score in scores]))
         assert (found.interval, found.p, found.p_holm) == (None, None, None)
         assert found.mean == pytest.approx(0.1)
-    (same,) = differences(cells(mean=[0.5, 0.6], pfa=[0.5, 0.6]))
+    (same,) = differences(cells(mean=[0.5, 0.6, 0.7], pfa=[0.5, 0.6, 0.7]))
     assert (same.mean, same.interval, same.p) == (0.0, 0.0, 1.0)
 
 

@@ -14,8 +14,8 @@ from matplotlib.text import Text
 from scipy import stats
 
 from tacit import metrics
+from tacit.compare import difference_table, figures, plot, table
 from tacit.compare import export as files
-from tacit.compare import figures, plot, table
 from tacit.compare.results import estimate, over_rounds
 from tacit.compare.together import together
 from tacit.errors import BadInput
@@ -48,6 +48,11 @@ def test_fewer_than_three_seeds_have_no_interval_and_none_no_mean(made):
     two = made(RULES, seeds=2)
     assert "±" not in table.score(two[0])
     assert "mean over 2 seeds, which are too few for an interval" in table.notes(two)[0]
+    assert difference_table.notes(two)[:2] == [
+        "Differences are paired by seed.",
+        "–: fewer than 3 seeds, or the very same difference in all, tell nothing about chance.",
+    ]
+    assert not any("±" in cell for _, cells in difference_table.columns(two) for cell in cells)
     assert "too few for an interval" in figures.by_cell(two).axes[0].get_title("left")
     rows = made(RULES, seeds=1)
     assert "±" not in table.score(rows[0])

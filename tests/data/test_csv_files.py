@@ -183,7 +183,8 @@ def test_a_test_file_of_another_shape_is_refused(read, test, sentence):
     [
         ({"label": "labl"}, r"has no column 'labl', which data.label names. Did you mean 'label'\?"),
         ({"label": "rest_bp"}, r"'rest_bp', which data.label names. There are: age, sex, weight, label, who\.$"),
-        ({"path": "nowhere.csv"}, r"nowhere.csv does not exist: correct data.path"),
+        ({"path": "nowhere.csv"}, r"nowhere.csv does not exist: correct data.path\.$"),
+        ({"test_path": "nowhere.csv"}, r"nowhere.csv does not exist: correct data.test_path\.$"),
         ({"ignore": ["age", "sex", "weight"], "numeric": {}, "categorical": {}}, r"has no feature columns"),
     ],
 )

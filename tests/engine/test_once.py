@@ -2,6 +2,7 @@
 
 import sqlite3
 import weakref
+from pathlib import Path
 
 import foreign_rules
 import pytest
@@ -12,7 +13,7 @@ import tacit
 from tacit.engine import passing
 from tacit.engine.folder import CHECKPOINT
 from tacit.engine.trainers import make
-from tacit.errors import BadInput
+from tacit.errors import BadInput, PartFailed
 
 
 def by(name):
@@ -49,6 +50,28 @@ def test_a_rule_that_does_not_say_how_it_combines_is_refused_before_anything_is_
 def test_a_rule_of_sums_that_gives_no_weight_is_refused_by_name(small, tmp_path):
     with pytest.raises(BadInput, match=r"The rule weightless sees sums but does not say of what"):
         tacit.run(small(**by("weightless")), out=tmp_path)
+
+
+def test_a_mistake_in_somebodys_rule_is_one_sentence_with_its_round_and_line_and_the_checkpoint_is_kept(
+    small, tmp_path
+):
+    with pytest.raises(PartFailed) as caught:
+        tacit.run(small(**by("mistaken")), out=tmp_path)
+    said = str(caught.value)
+    assert said.startswith("The rule foreign_rules:mistaken failed in round 2 (KeyError: 'weigths', ")
+    line = 1 + Path(foreign_rules.__file__).read_text("utf-8").split("\n").index(
+        '            raise KeyError("weigths")'
+    )
+    assert f"foreign_rules.py, line {line}). What the round cost stays charged, and the last checkpoint is kept" in said
+    assert "`tacit --debug`" in said
+    assert "\n" not in said
+    assert isinstance(caught.value.__cause__, KeyError)
+    assert (tmp_path / CHECKPOINT).exists()
+
+
+def test_a_mistake_that_shows_in_a_library_names_the_line_of_the_rule(small, tmp_path):
+    with pytest.raises(PartFailed, match=r"failed in round 1 \(ValueError: .*foreign_rules\.py, line \d+\)"):
+        tacit.run(small(**by("given_to_another")), out=tmp_path)
 
 
 def test_the_loop_trains_one_client_adds_its_message_and_applies_the_rule_after_the_last(small, tmp_path, monkeypatch):

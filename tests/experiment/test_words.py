@@ -97,6 +97,8 @@ def test_a_setting_for_a_table_that_is_none_is_refused(tmp_path):
         ("train.rounds=nan", "Expected train.rounds to be a whole number, got nan."),
         ("run.seed=-1", "Expected run.seed to be a whole number of at least 0, got -1."),
         ("attack.target=2.5", "Expected attack.target to be a text or a whole number, got 2.5."),
+        ("train.lr=0.1", "Unknown key 'train.lr'. Did you mean 'train.learning_rate'?"),
+        ("train.bs=10", "Unknown key 'train.bs'. Did you mean 'train.batch_size'?"),
         ("train.rounds=true", "Expected train.rounds to be a whole number, got true."),
     ],
 )
@@ -135,3 +137,15 @@ def test_an_option_of_a_table_of_values_names_the_column_that_is_wrong():
         source(said)
     hold(str(refusal.value), "data.missing")
     assert "under age" in str(refusal.value)
+
+
+def test_a_range_that_is_none_is_answered_with_the_form_of_one():
+    said = {"name": "csv", "path": "records.csv", "classes": ["no", "yes"], "numeric": {"crp": "0-80"}}
+    with pytest.raises(BadInput, match=r"data.numeric to be a table of \[low, high\], .*, got '0-80' under crp\.$"):
+        source(DataSection.model_validate(said))
+
+
+def test_a_misspelt_column_of_missing_is_named_instead_of_the_indicator_that_lacks_its_number():
+    said = {"name": "csv", "path": "records.csv", "classes": ["no", "yes"], "numeric": {"crp": [0, 80]}}
+    with pytest.raises(BadInput, match=r"data.missing names 'crpp', which no other key .* Did you mean 'crp'\?"):
+        source(DataSection.model_validate(said | {"missing": {"crpp": 10}, "indicators": ["crp"]}))

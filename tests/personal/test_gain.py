@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -90,7 +91,7 @@ def test_the_command_prints_assumptions_and_draws_and_refuses_in_a_sentence(tmp_
     ]
     shown = CliRunner().invoke(app, [*words, "--tau", "0.1", "--picture", str(tmp_path / "gain.svg")])
     assert shown.exit_code == 0, shown.output
-    for said in ("no gain is promised", "tau 0.1: an own model gains 5%", "client-0"):
+    for said in ("no gain is promised", "tau 0.1: an own model gains 5 %", "client-0"):
         assert said in shown.output
     assert (tmp_path / "gain.svg").read_text().startswith("<?xml")
     told = CliRunner().invoke(app, [*words, "--json"])
@@ -176,6 +177,15 @@ def test_it_says_how_often_a_site_is_asked_and_what_half_as_often_would_give():
     lines = gain.pays(found)
     assert lines[0] == "A site is expected to be asked in 2.5 of 5 rounds."
     assert "asked half as often" in lines[1]
+    same = replace(found, half={0.1: found.half[0.1] | {"own": now["own"] - 1e-9}})
+    assert "instead of" not in gain.pays(same)[1]  # what reads the same is no change
+    other = replace(found, half={0.1: found.half[0.1] | {"own": now["own"] - 0.1}})
+    assert "instead of" in gain.pays(other)[1]
+
+
+def test_a_tau_is_printed_to_three_digits():
+    found = gain.of_experiment(tacit.Experiment(**SMALL), tau=0.122735, rows=50)
+    assert gain.pays(found)[1].startswith("tau 0.123: ")
 
 
 def test_how_much_sites_differ_is_taken_from_a_finished_run_in_the_units_of_a_gain(tmp_path):
@@ -189,7 +199,7 @@ def test_how_much_sites_differ_is_taken_from_a_finished_run_in_the_units_of_a_ga
     words = ["plan", "digits", "--set", "data.clients=3", "--set", "privacy.epsilon=3", "--set", "train.rounds=3"]
     shown = CliRunner().invoke(app, [*words, "--gain", "--tau-from", str(tmp_path / "run")])
     assert shown.exit_code == 0, shown.output
-    assert f"tau {tau_of(tmp_path / 'run'):g}: an own model gains" in shown.output
+    assert f"tau {tau_of(tmp_path / 'run'):.3g}: an own model gains" in shown.output
 
 
 def test_a_run_that_does_not_say_how_much_clients_differ_is_refused(tmp_path):

@@ -84,8 +84,19 @@ def test_predictions_go_to_a_file_that_is_written_whole_or_not_at_all(predict, t
     [
         ("age,chol,thal\n1,2,3\n", r"new.csv has no column 'sex'"),
         ("Age,sex,chol,thal\n1,f,2,3\n", r"has no column 'age'.*Did you mean 'Age'\?"),
-        ("age,sex,chol,thal\n1,x,2,3\n", r"new.csv, line 2, column 'sex' is 'x', which is none of its declared values"),
-        ("age,sex,chol,thal\n,f,2,3\n", r"new.csv, line 2, column 'age' is missing"),
+        (
+            "age,sex,chol,thal\n1,x,2,3\n",
+            r"new.csv, line 2, column 'sex' is 'x', which is none of its declared values: leave the row out, or write one of those"
+            r" that the model was trained with: 'f', 'm'\.$",
+        ),
+        (
+            "age,sex,chol,thal\n,f,2,3\n",
+            r"new.csv, line 2, column 'age' is missing: fill it in, or leave the row out\.$",
+        ),
+        (
+            "age,sex,chol,thal\nold,f,2,3\n",
+            r"'age' is 'old', which is not a number: correct it, or leave the row out\.$",
+        ),
         ("age,sex,chol,thal,num\n1,f,2,3,2\n", r"line 2 has the label '2', which is no class of the model"),
         ("age,sex,chol,thal\n", "holds no rows"),
         ("", "is empty"),

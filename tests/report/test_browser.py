@@ -8,7 +8,8 @@ from report_runs import EVIL, changed
 
 import tacit
 from tacit.compare.results import Estimate as Estimated
-from tacit.privacy.guarantee import shown_delta
+from tacit.privacy.guarantee import shown, shown_delta
+from tacit.report.collect import short
 from tacit.report.page import write_matrix, write_page
 
 WIDTHS = (360, 768, 1280)
@@ -61,6 +62,18 @@ def test_a_delta_is_shown_as_in_sentences_rounded_up_and_without_the_dust_of_bin
         assert float(shown) == float(shown_delta(delta)), delta
         assert float(shown) >= delta * (1 - 1e-11)
         assert len(shown) <= 12
+
+
+def test_an_epsilon_is_shown_as_in_sentences_and_a_small_one_keeps_three_digits_that_count(browser, ended):
+    show(browser, ended / "report.html")
+    small = (0.0001, 0.00012341, 0.05, 0.0999, 0.09991, 0.0012345678, 9.999e-5, 1e-15, 3e-300)
+    for spent in (*small, 0.0, 0.1, 0.87213, 2.0921, 12.0):
+        said = browser.value(f"epsilon({short(spent, up=True)!r})")
+        assert float(said) == float(shown(spent)), spent
+        assert spent <= float(said) <= max(spent * 1.01, spent + (spent >= 0.1) * 1e-3), spent
+        assert ("e" in said) == ("e" in shown(spent))
+    assert browser.value("limitText(0.0001)") == "0.0001"
+    assert browser.value("boundText(0.001, 0.0001)") == "0.001"  # spent tenfold is never shown as the limit
 
 
 def test_the_page_of_a_stopped_run_sets_commands_as_code_and_ends_each_sentence_once(browser, stopped):

@@ -1,6 +1,7 @@
 """`tacit tune`: paid before it runs, resumable, and nothing left of it but the best. Real runs on scikit-learn's digits."""
 
 import json
+import re
 import shutil
 import sqlite3
 import stat
@@ -23,6 +24,7 @@ from tacit.tuning import search, secret
 from tacit.tuning.folder import asked
 from tacit.tuning.price import Releases, hidden
 from tacit.tuning.search import price_of, tune
+from tacit.tuning.words import prices
 
 CENTRAL = {
     "name": "small",
@@ -239,6 +241,41 @@ def test_a_search_that_cannot_be_paid_for_is_refused_and_nothing_is_written(tmp_
     with pytest.raises(BudgetExhausted, match="Nothing was written"):
         tune(settings(privacy={"noise_multiplier": 0.5}), RATES, runs=10, out=tmp_path / "s")
     assert not (tmp_path / "s").exists()
+
+
+def test_a_search_that_is_too_dear_says_the_epsilon_and_the_noise_that_would_be_enough(tmp_path):
+    with pytest.raises(BudgetExhausted) as caught:
+        tune(settings(privacy={"noise_multiplier": 0.7}), RATES, runs=3, out=tmp_path / "s")
+    said = str(caught.value)
+    assert "delta_share" not in said
+    epsilon = float(re.search(r"an epsilon of ([\d.]+) would be enough", said)[1])
+    noise = float(re.search(r"privacy.noise_multiplier = ([\d.]+) would be enough", said)[1])
+    for enough in ({"noise_multiplier": 0.7, "epsilon": epsilon}, {"noise_multiplier": noise}):
+        priced, _ = price_of(settings(privacy=enough), RATES, runs=3)
+        assert priced.epsilon <= enough.get("epsilon", 8.0)
+
+
+def test_a_search_without_a_finite_price_says_so_and_does_not_speak_of_delta(tmp_path):
+    said = r"has no finite epsilon with this noise at delta 1e-05, and client-0 has 8 left: privacy.noise_multiplier = 0\.\d+ would"
+    with pytest.raises(BudgetExhausted, match=said):
+        tune(settings(privacy={"noise_multiplier": 0.1}), RATES, runs=3, out=tmp_path / "s")
+
+
+def test_a_search_that_lacks_delta_says_so_and_does_not_speak_of_noise(tmp_path):
+    shared = {"ledger": str(tmp_path / "shared.db"), "delta_share": 0.6, "epsilon": 100.0}
+    tune(settings(privacy=shared), RATES, runs=2, out=tmp_path / "first")
+    with pytest.raises(
+        BudgetExhausted, match=r"takes delta 6e-06, and .* have left 4e-06 .*: lower privacy.delta_share"
+    ) as caught:
+        tune(settings(privacy=shared), RATES, runs=2, out=tmp_path / "second")
+    assert "noise" not in str(caught.value)
+
+
+def test_where_the_best_alone_costs_more_than_all_runs_seen_the_price_says_so():
+    for runs in (2, 10):
+        priced, unit = price_of(settings(), RATES, runs=runs)
+        told = any("`--losers seen` may be cheaper here" in line for line in prices(priced, unit))
+        assert told == (priced.best > priced.composed) == (runs == 2)
 
 
 def test_of_a_search_whose_folder_was_copied_one_charge_still_stands_for_one_model(tmp_path, drawn, watched):

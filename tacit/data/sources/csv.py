@@ -5,6 +5,7 @@ The first line names the columns, or `header` does. What is neither the label, t
 feature is declared: a number by its public range, a text by its public values.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
@@ -128,5 +129,14 @@ class csv:
             raise BadInput(
                 f'Expected data.missing to be "refuse", "drop" or a number, or a table of them by column, got {self.missing!r}.'
             )
+        self._refuse_misspelt(by_column if isinstance(self.missing, dict) else {})
         for column in {*self.categorical, *self.indicators, *(by_column if isinstance(self.missing, dict) else ())}:
             column_of(column, self)
+
+    def _refuse_misspelt(self, missing: Collection[str]) -> None:
+        """Refuses a column of data.missing that nothing else declares where another, which has no value there, is named alike."""
+        declared = {*self.ranged, *self.categorical, *self.indicators, *(self.columns or ()), *self.header}
+        for column in missing:
+            near = check.nearest(column, sorted(declared.difference(missing)))
+            if column not in declared and near:
+                raise BadInput(f"data.missing names {column!r}, which no other key of [data] declares.{near}")

@@ -105,10 +105,10 @@ def _refuse_other_shapes(arrays: dict[str, np.ndarray], source: npz) -> None:
             raise BadData(f"{name} of {source.path} has rows of shape {found}, and {key} says {list(wanted or ())}.")
 
 
-def read(path: str) -> dict[str, np.ndarray]:
-    """The arrays of an .npz file. Raises: BadData if it is no such file, or holds other arrays than these."""
+def read(path: str, *, key: str = "data.path") -> dict[str, np.ndarray]:
+    """The arrays of an .npz file, which `key` names. Raises: BadData if it is no such file, or holds other arrays than these."""
     if not Path(path).expanduser().is_file():
-        raise BadData(f"{path} does not exist: correct data.path or data.test_path.")
+        raise BadData(f"{path} does not exist: correct {key}.")
     try:
         with Path(path).expanduser().open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
@@ -129,7 +129,7 @@ def _tests(arrays: dict[str, np.ndarray], source: npz) -> tuple[str, tuple[np.nd
     if source.test_path is not None:
         if inside:
             raise BadData(f"{source.path} holds {' and '.join(inside)}, so data.test_path must go: choose one of them.")
-        other = read(source.test_path)
+        other = read(source.test_path, key="data.test_path")
         return source.test_path, (other["x"], other["y"])
     if len(inside) == 1:
         raise BadData(f"{source.path} holds {inside[0]} alone: expected x_test and y_test together.")

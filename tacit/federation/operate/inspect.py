@@ -19,8 +19,11 @@ from tacit.federation.operate.inspect_site import control_findings, lasting, pro
 from tacit.federation.operate.layout import Federation, app_digest, open_federation
 from tacit.federation.operate.left import Short, short_sites
 from tacit.federation.operate.processes import reach, taken
+from tacit.federation.site.join import read_settings
 from tacit.federation.site.layout import SETTINGS
 from tacit.federation.site.limits import read_limits
+
+MOST_NAMED = 5  # sites in one sentence
 
 
 def findings(folder: Path) -> Iterator[Finding]:
@@ -30,11 +33,16 @@ def findings(folder: Path) -> Iterator[Finding]:
     is asked, as anybody could ask, for what it must refuse.
 
     Raises: BadInput for a folder that is closed to this user, or is neither a site's nor a federation's, and for a
-    proposal.toml or a site.toml that cannot be read; anything else that is wrong is a finding.
+    proposal.toml that cannot be read; anything else that is wrong is a finding.
     """
     _refuse_closed(folder)
     if (folder / SETTINGS).exists():
         yield from _versions()
+        try:
+            read_settings(folder)
+        except TacitError as error:  # everything below reads it, and would say the same again
+            yield Finding(f"{folder.resolve().name}: {error}", wrong=True)
+            return
         yield from site_findings(folder, experiment=proposal(folder))
         yield from own_keys(folder)
         yield from server_findings(folder)
@@ -79,7 +87,7 @@ def refuse_wrong(federation: Federation, *, resume: bool, force: bool) -> None:
     refuse_taken(federation.results, resume=resume, force=force)
     if short:
         kept = f" {federation.results} was left as it is." if _holds_run(federation) else ""
-        raise BudgetExhausted(f"{'; '.join(one.text for one in short)}.{kept}")
+        raise BudgetExhausted(f"Nothing was started: {_unpaid(federation, short)}.{kept}")
     for name in federation.sites:
         if not federation.site(name).exists():
             raise BadInput(
@@ -98,12 +106,21 @@ def _refuse_finished(federation: Federation, short: Sequence[Short]) -> None:
     if done is None:
         return
     text = f"The run is finished ({done['rounds']} rounds), and its results are in {federation.results}; nothing was started"
-    raise RunExists(f"{text}; {anew(short)}.")
+    raise RunExists(f"{text}; {anew(federation, short)}.")
 
 
-def anew(short: Sequence[Short]) -> str:
+def anew(federation: Federation, short: Sequence[Short]) -> str:
     """What whoever wants another run is told: how to start one, or who cannot pay for it."""
-    return "; ".join(one.text for one in short) or "`--force` sets it aside and starts anew (what it spent stays spent)"
+    again = "`--force` sets it aside and starts anew (what it spent stays spent)"
+    return _unpaid(federation, short) if short else again
+
+
+def _unpaid(federation: Federation, short: Sequence[Short]) -> str:
+    """Who cannot pay for another run; what each of them would have to allow is long, and a line of `check` for each."""
+    names = [one.site for one in short[:MOST_NAMED]] + [f"{len(short) - MOST_NAMED} others"] * (len(short) > MOST_NAMED)
+    who = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+    says = f"`tacit deploy check {federation.folder}` says for each what would allow one"
+    return f"another run is refused while {who} cannot pay for it: {says}"
 
 
 def finished(results: Path) -> dict[str, Any] | None:

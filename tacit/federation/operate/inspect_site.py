@@ -1,5 +1,6 @@
 """What is wrong with one site: its budget, the experiment it is asked for, its rows, and the way to its server."""
 
+import math
 import ssl
 import time
 from collections.abc import Iterator, Mapping
@@ -65,7 +66,7 @@ def site_findings(
         return
     accepted = f", accepts {digest(experiment)[:12]}" if experiment is not None else ""
     name, budget = settings["name"], f"epsilon {limits.epsilon:g}, delta {limits.delta:g} per {limits.unit}"
-    yield Finding(f"{name}: {budget}{paid}{accepted}")
+    yield Finding(f"{name}: {budget}{paid}{accepted}{_granted(experiment, limits, name)}")
     if own is not None:
         yield Finding(f"{name}: makes its own models by {own} when a run has ended, for itself; no server is told")
     yield from _asked(experiment, limits, name)
@@ -82,6 +83,18 @@ def site_findings(
     sides = [*(f"{count} are held out ({whose})" for whose, count in out.items()), f"{len(rows.y)} are trained on"]
     parted = f", of which {', '.join(sides)}" if out else ""
     yield Finding(f"{name}: {len(rows.y) + sum(out.values())} rows in {settings['data']}{parted}{notes}")
+
+
+def _granted(experiment: Experiment | None, limits: Limits, name: str) -> str:
+    """That a site grants less than it was asked for, and what follows; empty where it does not."""
+    if experiment is None or not experiment.privacy.promises:
+        return ""
+    asked, privacy = proposed(experiment, name), experiment.privacy
+    if not limits.epsilon < asked < math.inf:
+        return ""
+    own_noise = privacy.kind == "local" and privacy.noise_multiplier is None
+    follows = f"its noise follows from {limits.epsilon:g}" if own_noise else "no run may cost it more"
+    return f"; {asked:g} proposed, {limits.epsilon:g} granted by {BUDGET}: {follows}"
 
 
 def _to_list(folder: Path, experiment: Experiment | None) -> str:

@@ -33,7 +33,8 @@ def trial(folder: Path, *, resume: bool, force: bool, console: Console) -> None:
     federation = open_federation(folder)
     done = finished(federation.results) if resume else None
     if done is not None:
-        more = anew(short_sites(federation, Experiment.load(federation.app / "tacit_app" / "experiment.toml")))
+        experiment = Experiment.load(federation.app / "tacit_app" / "experiment.toml")
+        more = anew(federation, short_sites(federation, experiment))
         console.print(Text(f"The run is finished, so nothing was started; {more}."), soft_wrap=True)
         closing(done, federation.results, console)
         return

@@ -32,13 +32,19 @@ function digits(value, most) {
 const whole = (value) => (value === null || value === undefined ? "–" : Math.round(value).toLocaleString("en"));
 const fixed = (places) => (value) => (value === null || value === undefined ? "–" : value.toFixed(places));
 const percent = (value) => (value === null || value === undefined ? "–" : `${(100 * value).toFixed(1)} %`);
-// an epsilon is rounded up, never in our favour
-const epsilon = (value) => (value === null || value === undefined ? "–" : value === "inf" ? "∞" : (Math.ceil(value * 1000 - 1e-6) / 1000).toFixed(3));
+// an epsilon is rounded up, never in our favour; below a tenth to three digits that count (shown of tacit/privacy/guarantee.py)
+function epsilon(value) {
+  if (value === null || value === undefined || value === "inf") return value === "inf" ? "∞" : "–";
+  if (!(value > 0 && value < 0.1)) return (Math.ceil(value * 1000 - 1e-6) / 1000).toFixed(3);
+  const near = Number(value.toPrecision(3));
+  const shown = near < value ? Number((near + 10 ** (Math.floor(Math.log10(value)) - 2)).toPrecision(3)) : near;
+  return shown < 1e-4 ? shown.toExponential() : String(shown).padEnd(5, "0");
+}
 // a lower bound is rounded down: nobody is accused of more than was shown
 const least = (value) => (value === null || value === undefined ? "∞" : digits(value === 0 ? 0 : Math.floor(value * 10 ** (2 - Math.floor(Math.log10(value)))) / 10 ** (2 - Math.floor(Math.log10(value))), 3));
 // five digits, rounded up: what was spent within a limit is never shown as more than the limit
 const upward = (value) => { const unit = 10 ** (Math.floor(Math.log10(value)) - 4); return String(Number((Math.ceil(value / unit - 1e-6) * unit).toPrecision(6))); };
-const limitText = (value) => (value === null || value === undefined ? "no limit" : value < 1e-3 || value >= 1e6 ? digits(value, 5) : upward(value));
+const limitText = (value) => (value === null || value === undefined ? "no limit" : value >= 1e6 ? digits(value, 5) : value < 1e-3 ? epsilon(value) : upward(value));
 function bytes(value) {
   if (value === null || value === undefined) return "–";
   for (const unit of ["B", "kB", "MB", "GB"]) {

@@ -23,7 +23,7 @@ function eachRows(d) {
   });
 }
 // rounding up must not make a client that kept to its limit look as if it had not
-const boundText = (spent, limit) => (typeof limit === "number" && Number(epsilon(spent)) > limit && spent <= limit + 1e-3 ? upward(limit) : epsilon(spent));
+const boundText = (spent, limit) => (typeof limit === "number" && Number(epsilon(spent)) > limit && spent <= limit + Math.min(1e-3, limit / 100) ? upward(limit) : epsilon(spent));
 const spentText = ({ spent, limit, least, from }) => {
   if (spent === null) return "–";
   const most = boundText(spent, limit), low = typeof least === "number" ? boundText(least, from) : most;

@@ -55,6 +55,28 @@ def test_a_new_federation_holds_everything_and_nothing_is_wrong(federation):
     assert open_federation(federation.folder) == federation
 
 
+@pytest.mark.parametrize(
+    ("noise", "follows"), [({}, "its noise follows from 1"), ({"noise_multiplier": 9.0}, "no run may cost it more")]
+)
+def test_a_site_that_grants_less_than_was_proposed_is_told_what_follows(tmp_path, noise, follows):
+    made = make(tmp_path / "federation", privacy={"kind": "local", "epsilon": 3.0, **noise})
+    budget = made.site("client-1") / "budget.toml"
+    budget.write_text(budget.read_text().replace("epsilon = 3.0", "epsilon = 1.0"))
+    for folder in (made.folder, made.site("client-1")):
+        said = [finding.text for finding in check.findings(folder) if "proposed" in finding.text]
+        assert len(said) == 1, said
+        assert said[0].startswith("client-1: epsilon 1, ")
+        assert said[0].endswith(f"; 3 proposed, 1 granted by budget.toml: {follows}")
+
+
+def test_a_site_toml_that_cannot_be_read_is_told_once(federation):
+    (federation.site("client-0") / "site.toml").write_text("name = ")
+    for folder in (federation.folder, federation.site("client-0")):
+        said = [finding.text for finding in check.findings(folder) if "site.toml" in finding.text]
+        assert len(said) == 1, said
+        assert said[0].startswith("client-0: ")
+
+
 def test_private_keys_are_for_their_owner_only(federation):
     keys = [*federation.folder.rglob("*.key")]
     assert len(keys) == 5
