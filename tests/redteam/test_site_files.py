@@ -1,12 +1,19 @@
 """A site whose files were lost, copied or edited between two starts: what was released stays paid for."""
 
 import shutil
+import sqlite3
 
 import pytest
+from federation.site.test_own_models import RUN, left, seals
 
-from tacit.errors import BudgetExhausted, Refused
-from tacit.federation.site import store
-from tacit.federation.site.site import UNSAID
+from tacit.errors import BudgetExhausted, LedgerError, Refused
+from tacit.federation.operate.inspect_site import site_findings
+from tacit.federation.operate.metrics import text_of
+from tacit.federation.operate.site_page import short_up, site_data
+from tacit.federation.site import agreement, publish, store
+from tacit.federation.site.join import join
+from tacit.federation.site.roster import Roster
+from tacit.federation.site.site import UNSAID, Site
 
 
 def trained(asking, rounds=1):
@@ -49,6 +56,43 @@ def test_a_kept_answer_that_was_lost_is_paid_for_again(server):
     asking.restart()
     asking.train(0)
     assert asking.charges() == [0, 0]
+
+
+def renamed(folder, name):
+    path = folder / "site.toml"
+    path.write_text(path.read_text().replace('name = "north"', f'name = "{name}"'))
+
+
+def test_a_site_that_was_given_another_name_does_not_get_its_budget_once_more(tmp_path):
+    """The ledger added up what was charged under one name: the same rows, called otherwise, could spend all of it again."""
+    folder = left(tmp_path / "north", trained=True)
+    paid = seals(folder)
+    renamed(folder, "polar")
+    known = agreement.read(folder, RUN)
+    size = Site(folder).answer({"kind": "hello", "experiment": known.experiment}, b"")[0]["examples"]
+    roster = Roster.of(known.roster | {"names": ["polar", "south"], "sizes": [size, 40]})
+    with pytest.raises(LedgerError, match=r"charged for north, and site\.toml calls the site polar"):
+        join(folder, "1" * 32, known.experiment, roster)
+    with pytest.raises(LedgerError, match="the same rows would have their budget once more"):
+        publish.publish(folder, epsilon=0.1)
+    assert any(
+        finding.wrong and "calls the site polar" in finding.text for finding in site_findings(folder, experiment=None)
+    )
+    assert seals(folder) == paid
+
+
+def test_what_a_site_was_charged_under_two_names_is_told_as_one_sum(tmp_path):
+    """Of a folder in which that has happened: page and metrics named the larger of the two, for rows that had spent both."""
+    folder = left(tmp_path / "north", trained=True)
+    with sqlite3.connect(folder / "ledger.db") as book:
+        columns = ", ".join(
+            name for _, name, *_ in book.execute("PRAGMA table_info(seals)") if name not in ("client", "run")
+        )
+        book.execute(f"INSERT INTO seals (client, run, {columns}) SELECT 'polar', ?, {columns} FROM seals", ("1" * 32,))
+    sealed = sum(row[1] for row in seals(folder))
+    assert len(seals(folder)) == 2
+    assert site_data(folder)["sealed"] == short_up(sealed)
+    assert f'tacit_epsilon_sealed_per_record{{site="north"}} {sealed!r}\n' in text_of(folder)
 
 
 def test_runs_of_one_site_share_its_delta_and_not_only_its_epsilon(server):

@@ -21,7 +21,7 @@ from tacit.federation.site import store
 from tacit.federation.site.join import read_settings
 from tacit.federation.site.layout import LEDGER, LOG, SETTINGS, runs
 from tacit.federation.site.limits import read_limits
-from tacit.privacy.ledger.reader import accounts, totals
+from tacit.privacy.ledger.reader import accounts, at_one_site
 from tacit.report.writers.prometheus import gauge, quoted
 
 Sample = tuple[str, Mapping[str, str], float]  # a name, its labels, a number
@@ -66,11 +66,10 @@ def _of_site(folder: Path) -> Iterator[Sample]:
 
 
 def _ledger(file: Path, site: dict[str, str]) -> Iterator[Sample]:
-    known = totals(accounts(file) if file.exists() and file.stat().st_size else [])
-    for unit in sorted({unit for _, unit in known}):  # the site, and under another name what everybody was sealed for
-        epsilons, deltas = zip(*(sums for (_, each), sums in known.items() if each == unit), strict=True)
-        yield f"epsilon_sealed_per_{unit}", site, max(epsilons)
-        yield f"delta_sealed_per_{unit}", site, max(deltas)
+    known = at_one_site(accounts(file) if file.exists() and file.stat().st_size else [])
+    for unit, (epsilon, delta) in sorted(known.items()):
+        yield f"epsilon_sealed_per_{unit}", site, epsilon
+        yield f"delta_sealed_per_{unit}", site, delta
 
 
 def _verdicts(log: Path) -> dict[str, int]:

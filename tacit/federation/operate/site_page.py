@@ -86,11 +86,7 @@ def _spent(folder: Path, limits: Limits) -> dict[str, Any]:
     began: dict[str, str] = {}
     for entry in reader.entries(file) if accounts else ():
         began.setdefault(str(entry["run"]), str(entry["time"])[:16].replace("T", " "))
-    known = reader.totals(accounts)
-    sums = {
-        unit: tuple(max(part) for part in zip(*(s for (_, u), s in known.items() if u == unit), strict=True))
-        for unit in sorted({unit for _, unit in known})
-    }
+    sums = dict(sorted(reader.at_one_site(accounts).items()))
     own, delta = sums.pop(limits.unit, (0.0, 0.0))
     rows = [
         {
