@@ -6,10 +6,11 @@ import sqlite3
 import pytest
 from federation.site.test_own_models import RUN, left, seals
 
-from tacit.errors import BudgetExhausted, LedgerError, Refused
+from tacit.errors import BadInput, BudgetExhausted, LedgerError, Refused
+from tacit.federation.operate import metrics
 from tacit.federation.operate.inspect_site import site_findings
 from tacit.federation.operate.metrics import text_of
-from tacit.federation.operate.site_page import short_up, site_data
+from tacit.federation.operate.site_page import short_up, site_data, write_site_page
 from tacit.federation.site import agreement, publish, store
 from tacit.federation.site.join import join
 from tacit.federation.site.roster import Roster
@@ -93,6 +94,20 @@ def test_what_a_site_was_charged_under_two_names_is_told_as_one_sum(tmp_path):
     assert len(seals(folder)) == 2
     assert site_data(folder)["sealed"] == short_up(sealed)
     assert f'tacit_epsilon_sealed_per_record{{site="north"}} {sealed!r}\n' in text_of(folder)
+
+
+@pytest.mark.parametrize("file", ["ledger.db", "ledger.mark", "budget.toml", f"runs/{RUN}/agreement.json"])
+def test_no_page_and_no_numbers_are_written_over_a_file_that_a_site_lives_by(tmp_path, file):
+    """`--out` named the ledger, and every charge was gone."""
+    folder = left(tmp_path / "north", trained=True)
+    before = (folder / file).read_bytes()
+    for write in (write_site_page, metrics.write):
+        with pytest.raises(BadInput, match="is another file, which would be lost"):
+            write(folder, folder / file)
+    assert (folder / file).read_bytes() == before
+    for _ in range(2):  # a page, and numbers, may be written again
+        assert write_site_page(folder, folder / "page.html").is_file()
+        metrics.write(folder, folder / "site.prom")
 
 
 def test_runs_of_one_site_share_its_delta_and_not_only_its_epsilon(server):
