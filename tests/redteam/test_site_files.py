@@ -1,11 +1,13 @@
 """A site whose files were lost, copied or edited between two starts: what was released stays paid for."""
 
+import re
 import shutil
 import sqlite3
 
 import pytest
 from federation.site.test_own_models import RUN, left, seals
 
+from tacit.cli.ledgers import verify
 from tacit.errors import BadInput, BudgetExhausted, LedgerError, Refused
 from tacit.federation.operate import metrics
 from tacit.federation.operate.inspect_site import site_findings
@@ -15,6 +17,7 @@ from tacit.federation.site import agreement, publish, store
 from tacit.federation.site.join import join
 from tacit.federation.site.roster import Roster
 from tacit.federation.site.site import UNSAID, Site
+from tacit.privacy.guarantee import shown
 
 
 def trained(asking, rounds=1):
@@ -94,6 +97,7 @@ def test_what_a_site_was_charged_under_two_names_is_told_as_one_sum(tmp_path):
     assert len(seals(folder)) == 2
     assert site_data(folder)["sealed"] == short_up(sealed)
     assert f'tacit_epsilon_sealed_per_record{{site="north"}} {sealed!r}\n' in text_of(folder)
+    assert any("this site have sealed epsilon" in text for text in verify(folder, delta=None))
 
 
 @pytest.mark.parametrize("file", ["ledger.db", "ledger.mark", "budget.toml", f"runs/{RUN}/agreement.json"])
@@ -108,6 +112,46 @@ def test_no_page_and_no_numbers_are_written_over_a_file_that_a_site_lives_by(tmp
     for _ in range(2):  # a page, and numbers, may be written again
         assert write_site_page(folder, folder / "page.html").is_file()
         metrics.write(folder, folder / "site.prom")
+
+
+def test_a_promise_that_is_written_again_after_the_budget_was_lowered_names_no_less_than_was_spent(server):
+    """A server that comes back has its run agreed again: what another run had sealed was taken off an epsilon that was gone."""
+    asking, other = trained(server(), rounds=3), "1" * 32
+    promise = asking.folder / "runs" / RUN / "promise.txt"
+    spent = sum(row[1] for row in seals(asking.folder))
+    asking.budget("epsilon = 1.0", "epsilon = 2.0")
+    asking.budget("delta = 1e-05", "delta = 2e-05")
+    asking.agree(run=other)
+    asking.train(0, run=other)
+    asking.budget("epsilon = 2.0", "epsilon = 1.0")
+    asking.restart()
+    asking.agree()
+    (found,) = re.findall(r"the epsilon of the whole run is at most ([0-9.]+)", promise.read_text())
+    assert 0.9 < float(found) <= 1.0
+    sealed = sum(row[1] for row in seals(asking.folder))
+    assert sealed > 1.5 * spent
+    assert "stay within" not in promise.read_text()
+    assert (
+        f"together they come to {shown(float(found) + sealed - spent)}, more than the epsilon 1 of its budget.toml"
+        in " ".join(promise.read_text().split())
+    )
+
+
+def test_a_promise_beside_runs_of_the_other_unit_says_that_they_are_not_in_it(server):
+    asking = trained(server())
+    with sqlite3.connect(asking.folder / "ledger.db") as book:
+        columns = [name for _, name, *_ in book.execute("PRAGMA table_info(seals)") if name not in ("run", "unit")]
+        kept = ", ".join(columns)
+        for run, unit in (("1" * 32, "client"), ("2" * 32, "record")):
+            book.execute(
+                f"INSERT INTO seals (run, unit, {kept}) SELECT ?, ?, {kept} FROM seals WHERE run = ?", (run, unit, RUN)
+            )
+    asking.budget("epsilon = 1.0", "epsilon = 3.0")
+    asking.restart()
+    asking.agree()
+    text = (asking.folder / "runs" / RUN / "promise.txt").read_text()
+    assert "all its runs per record together stay within epsilon 3 of its budget.toml" in text
+    assert "Not included is 1 run of its ledger that promised per client." in text
 
 
 def test_runs_of_one_site_share_its_delta_and_not_only_its_epsilon(server):
