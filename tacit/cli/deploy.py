@@ -48,7 +48,7 @@ def init_command(
         highlight=False,
     )
     for finding in who_opens(made, Experiment.load(made.app / "tacit_app" / "experiment.toml")):
-        console.print(f"{finding.text}.", highlight=False)
+        console.print(f"{escape(finding.text)}.", highlight=False)
     if chosen.data.name in OWN_FILES:
         rows = f"sites/NAME/records.{chosen.data.name}"
         console.print(f"Every site puts its rows into {folder / rows} first.", highlight=False, soft_wrap=True)

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from tacit.cli.program import Program
 
@@ -29,7 +30,7 @@ def show_command(path: Place, delta: Delta = None) -> None:
     console.print(ledgers.by_run(path))
     console.print(ledgers.by_charge(path))
     for run, promise in promises(path):
-        console.print(f"Promised in run {run[:8]}: {promise}", highlight=False)
+        console.print(Text(f"Promised in run {run[:8]}: {promise}"))
 
 
 @app.command("export")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
 from tacit.errors import TacitError
 from tacit.federation.site.layout import BUDGET
@@ -35,7 +36,7 @@ def by_client(path: Path, *, delta: float | None) -> Table:
     accounts = reader.accounts(file)
     sealed, used = reader.totals(accounts), reader.totals([replace(a, sealed=a.used) for a in accounts])
     names = ("client", "per", "charges", "runs", "last (UTC)", "epsilon spent", "sealed", "at delta", "joint PLD")
-    table = Table(*names, title=str(file), caption=CAPTION.format(delta=delta))
+    table = Table(*names, title=Text(str(file)), caption=CAPTION.format(delta=delta))
     table.columns[names.index("epsilon spent")].no_wrap = True
     for (client, unit), joint in sorted(reader.spent(charges, delta=delta).items()):
         mine = [entry for entry in charges if (entry["client"], entry["unit"]) == (client, unit)]
@@ -43,11 +44,13 @@ def by_client(path: Path, *, delta: float | None) -> Table:
         last = mine[-1]["time"][:16].replace("T", " ")
         counts = [str(len(mine)), str(len({entry["run"] for entry in mine})), last]
         if (client, unit) not in sealed:  # a ledger of an earlier format
-            table.add_row(client, unit, *counts, f"{shown(joint)}{limit}", "", shown_delta(delta), "")
+            table.add_row(Text(client), Text(unit), *counts, f"{shown(joint)}{limit}", "", shown_delta(delta), "")
             continue
         epsilon, at = sealed[client, unit]
         spent = shown(used[client, unit][0])
-        table.add_row(client, unit, *counts, spent, f"{shown(epsilon)}{limit}", shown_delta(at), shown(joint))
+        table.add_row(
+            Text(client), Text(unit), *counts, spent, f"{shown(epsilon)}{limit}", shown_delta(at), shown(joint)
+        )
     return table
 
 
@@ -61,7 +64,7 @@ def by_run(path: Path) -> Table:
         who = "all" if members[0].client == reader.EVERYBODY else str(len(members))
         releases = f"{max(m.releases for m in members)} of {max(m.most for m in members)}"
         prices = shown(max(m.sealed for m in members)), shown(max(m.used for m in members))
-        table.add_row(run[:8], unit, who, releases, *prices, shown_delta(max(m.delta for m in members)))
+        table.add_row(Text(run[:8]), Text(unit), who, releases, *prices, shown_delta(max(m.delta for m in members)))
     return table
 
 
@@ -74,7 +77,9 @@ def by_charge(path: Path) -> Table:
     for entry in charges[-MOST_ROWS:]:
         when = entry["time"][:19].replace("T", " ")
         round = reader.release(entry).removeprefix("round ")
-        table.add_row(when, entry["client"], entry["run"][:8], round, entry["unit"], _what(entry["event"]))
+        table.add_row(
+            *map(Text, (when, entry["client"], entry["run"][:8], round, entry["unit"], _what(entry["event"])))
+        )
     return table
 
 
@@ -112,8 +117,13 @@ def verify(path: Path, *, delta: float | None) -> Iterator[str]:
         return
     charges, limits = reader.entries(file), _limits(file)
     if limits is not None:
-        sums = {key: epsilon for key, (epsilon, _) in reader.totals(reader.accounts(file)).items()}
-        for (client, unit), epsilon in (sums or reader.spent(charges, delta=_delta(file, delta))).items():
+        sealed = reader.accounts(file)
+        sums = {key: epsilon for key, (epsilon, _) in reader.totals(sealed).items()}
+        sums = sums or reader.spent(charges, delta=_delta(file, delta))
+        over = {key for key in sums if key[1] == limits.unit and sums[key] > limits.epsilon * (1 + ROUNDING)}
+        if not over and sealed:  # the rows of one site, whatever it was called
+            sums = {("this site", unit): epsilon for unit, (epsilon, _) in reader.at_one_site(sealed).items()}
+        for (client, unit), epsilon in sums.items():
             if unit == limits.unit and epsilon > limits.epsilon * (1 + ROUNDING):
                 text = f"the runs of {client} have sealed epsilon {shown(epsilon)} per {unit}, more than the {limits.epsilon:g} of"
                 yield f"{text} {BUDGET}: nothing more will be charged"

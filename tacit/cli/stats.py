@@ -58,7 +58,7 @@ def _show(told: dict[str, Any], *, as_json: bool) -> bool:
         console.print(table)
     why = f" Not known: {told['unknown']}" if "unknown" in told else ""
     missing = "".join(f" Without {name}: {reason}." for name, reason in told.get("missing", {}).items())
-    console.print(f"{told['answered']} of {told['clients']} clients answered.{why}{missing}", highlight=False)
+    console.print(Text(f"{told['answered']} of {told['clients']} clients answered.{why}{missing}"))
     return False
 
 
@@ -69,12 +69,12 @@ def _tables(told: dict[str, Any]) -> list[Table]:
     for column in told["columns"]:
         if "values" in column:
             for value, count in list(zip(column["values"], column["counts"], strict=True))[:MOST_VALUES]:
-                words.add_row(column["column"], value, f"{count} ± {column['margin']:.0f}")
+                words.add_row(*map(Text, (column["column"], value, f"{count} ± {column['margin']:.0f}")))
             continue
         ends = column["mean"]["interval"]
         interval = f" ({ends[0]:.4g} to {ends[1]:.4g})" if ends else ""
         values = [_shown(column[head]["value"]) for head in heads]
-        numbers.add_row(column["column"], f"{values[0]}{interval}", *values[1:])
+        numbers.add_row(Text(column["column"]), f"{values[0]}{interval}", *values[1:])
     return [table for table in (numbers, words) if table.row_count]
 
 

@@ -127,7 +127,7 @@ def _federation(folder: Path, runs: int, said: list[str], price_only: bool, as_j
     for one in found:
         budget = f"{one.limit:g}, delta {one.limit_delta:g}"
         costs = (shown(one.one), shown(one.together), shown_delta(runs * one.delta))
-        table.add_row(one.site, *costs, budget, shown(one.sealed.epsilon), f"{one.paid} of {runs}")
+        table.add_row(Text(one.site), *costs, budget, shown(one.sealed.epsilon), f"{one.paid} of {runs}")
     console = Console()
     console.print(table)
     for line in _said_of(found, runs):
@@ -212,12 +212,12 @@ def _show(console: Console, found: dict[str, Any], best: Path) -> None:
 
     table = Table(title="the best", show_header=False)
     for key, value in found["settings"].items():
-        table.add_row(key, str(value))
+        table.add_row(Text(key), Text(str(value)))
     name, tested = words(found["metric"]), found[f"test_{found['metric']}"]
     if tested is not None:
         table.add_row(f"{name} on public rows", f"{tested:.4f}")
     if "at_clients" in found:
-        table.add_row(f"{name} on rows held out by clients", in_words(found["at_clients"]))
+        table.add_row(f"{name} on rows held out by clients", Text(in_words(found["at_clients"])))
     console.print(table)
     console.print(Text(found["sentence"]), soft_wrap=True)
     console.print(

@@ -245,6 +245,20 @@ def replace(path: Path, content: bytes, *, mode: int | None = None) -> None:
     temporary.replace(path)
 
 
+def refuse_foreign(path: Path, *, begins: bytes) -> None:
+    """Refuses to put something in the place of a file that does not begin like it, such as a ledger; an empty one may go.
+
+    Raises: BadInput.
+    """
+    try:
+        with path.open("rb") as file:
+            found = file.read(len(begins))
+    except OSError:
+        return  # there is none, or writing says why not
+    if found and found.lower() != begins:
+        raise BadInput(f"{path} is another file, which would be lost: name one that is not there yet.")
+
+
 def first_free(stems: Iterable[Path]) -> Path:
     """The first of the paths that does not exist."""
     return next(path for path in stems if not path.exists())

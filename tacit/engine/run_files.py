@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from tacit.engine import per_client
-from tacit.engine.run_shapes import ACCURACY, Audited, OwnModels, PerClient, Standing, Summary
+from tacit.engine.run_shapes import ACCURACY, Audited, Known, OwnModels, PerClient, Standing, Summary
 from tacit.errors import BadInput, TacitError
 from tacit.experiment import Experiment
 
@@ -138,6 +138,7 @@ def _rounds(path: Path, metric: str) -> list[dict[str, Any]]:
     for number, line in enumerate(lines[:ends], 1):
         try:
             record = json.loads(line)
+            json.dumps(record, ensure_ascii=False).encode()
         except (ValueError, RecursionError):
             raise BadInput(f"Line {number} of {path} is damaged.") from None
         if not _is_record(record, metric):
@@ -173,6 +174,7 @@ def _table(path: Path, needed: dict[str, Any]) -> dict[str, Any] | None:
         return None
     try:
         found = json.loads(_text(path))
+        json.dumps(found, ensure_ascii=False).encode()  # half of a character is none that a page could have
     except (ValueError, RecursionError) as error:
         raise BadInput(f"{path} is damaged ({_one_line(error)}).") from None
     if not isinstance(found, dict) or not all(isinstance(found.get(key), kind) for key, kind in needed.items()):
@@ -199,11 +201,15 @@ def _check_summary(path: Path, summary: dict[str, Any], *, classes: int) -> None
     value, square = 0.0 if untested else summary.get(f"test_{known.metric}"), known.confusion or []
     fits = all(len(row) == len(square) for row in square) and len(square) in (0, classes)
     priced = known.guarantee is None or known.noise_multiplier is not None
-    if not (isinstance(value, int | float) and math.isfinite(value) and fits and priced):
+    if not (_is_number(value) and fits and priced):
         raise BadInput(f"{path} is damaged: it lacks what a run writes there.")
 
 
 def _check_clients(path: Path, clients: dict[str, Any]) -> None:
+    try:
+        Known(**clients)
+    except (ValidationError, TypeError):
+        raise BadInput(f"{path} is damaged: it lacks what a run writes there.") from None
     count, width = len(clients["names"]), len(clients["classes"])
     fits = len(clients["records"]) == len(clients["limits"]) == count and clients["together"] >= 1
     columns = -(-count // max(1, clients["together"]))

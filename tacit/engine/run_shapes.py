@@ -2,11 +2,12 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 ACCURACY = "accuracy"  # stands for a run in folders of old
 Finite = Annotated[float, Field(allow_inf_nan=False, strict=True)]
 Count = Annotated[int, Field(ge=0, strict=True)]
+Spent = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]
 
 
 class _Measured(BaseModel):
@@ -59,6 +60,46 @@ class _AtClients(BaseModel):
         if not known and "unknown" not in said:
             raise ValueError("neither is there a value nor is it said why not")
         return self
+
+
+class _Ends(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    min: Spent
+    median: Spent
+    max: Spent
+
+
+class _Said(BaseModel):
+    """A promise before anything is spent: every word of it stands in the sentence of a page."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    unit: Literal["record", "client"]
+    adversary: str
+    relation: str
+    sampler: str
+    accountant: str
+    delta: Annotated[float, Field(gt=0, lt=1, strict=True)]
+    epsilon: _Ends
+    randomness: str
+    assumes: list[str]
+    whom: str = ""
+
+
+class Known(BaseModel):
+    """What a run writes down of its clients before its first round; folders of old lack some of it."""
+
+    names: list[str | int]
+    records: list[Count]
+    limits: list[Finite | None]
+    classes: list[str | int]
+    labels: list[list[Count]]
+    together: Count
+    ledger: str | None = None
+    guarantee: _Said | None = None
+    notes: list[str] | None = None
+    metric: str = ACCURACY
 
 
 class _Query(BaseModel):

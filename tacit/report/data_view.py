@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from rich.table import Table
+from rich.text import Text
 
 from tacit.build.clients import clients
 from tacit.data import picture
@@ -46,7 +47,12 @@ class Holdings:
         rows = self._rows()
         title = f"{self.name}: {len(rows):,} clients, {int(self.counts.sum()):,} records"
         shown = Table(
-            "client", "examples", "most frequent labels", "epsilon", title=title, caption="; ".join(self.notes) or None
+            "client",
+            "examples",
+            "most frequent labels",
+            "epsilon",
+            title=Text(title),
+            caption=Text("; ".join(self.notes)) if self.notes else None,
         )
         half = MOST_ROWS // 2
         cut = len(rows) > MOST_ROWS
@@ -73,4 +79,4 @@ def of(experiment: Experiment) -> Holdings:
 
 def _add(table: Table, row: dict[str, Any]) -> None:
     epsilon = "" if row["epsilon"] is None else f"{row['epsilon']:.3g}"
-    table.add_row(row["client"], f"{row['examples']:,}", row["labels"], epsilon)
+    table.add_row(Text(row["client"]), f"{row['examples']:,}", Text(row["labels"]), epsilon)

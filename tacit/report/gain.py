@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from rich.table import Table
+from rich.text import Text
 
 from tacit import check
 from tacit.build.clients import clients
@@ -169,12 +170,12 @@ def tables(gains: Gains) -> list[Table]:
         shown.add_column(head)
     for site in gains.sites:
         cells = [f"{_percent(one['common'])}, {_percent(one['own'])}" for one in site["gains"]]
-        shown.add_row(site["site"], str(site["rows"]), f"{site['epsilon']:.4g}", *cells)
+        shown.add_row(Text(site["site"]), str(site["rows"]), f"{site['epsilon']:.4g}", *cells)
     if gains.everybody > len(gains.sites):
         shown.caption = (
             f"{len(gains.sites)} of {gains.everybody} sites, from the fewest to the most rows; --json has the same"
         )
-    bars = Table(title=f"{gains.site}, if everybody allowed epsilon (a bar is what its own model gains)")
+    bars = Table(title=Text(f"{gains.site}, if everybody allowed epsilon (a bar is what its own model gains)"))
     for head in ("epsilon", *(f"tau {t:.3g}" for t in gains.taus)):
         bars.add_column(head)
     wide = WIDE // max(1, len(gains.taus) - 1)

@@ -17,7 +17,7 @@ from typing import Any
 import tacit
 from tacit.compare.comparison_folder import ASKED
 from tacit.compare.findings import findings
-from tacit.engine.folder import replace
+from tacit.engine.folder import refuse_foreign, replace
 from tacit.engine.run_files import read
 from tacit.errors import BadInput
 from tacit.report.at_sites import sites_view
@@ -27,6 +27,7 @@ from tacit.report.cost_together import cost
 from tacit.report.overlay import FEDERATION, RESULTS, called, entries, several_page
 from tacit.report.searched import is_search, search_page
 
+BEGINS = b"<!doctype html>"  # of every page
 SCRIPTS = (
     "base.js",
     "chart.js",
@@ -49,8 +50,9 @@ SCRIPTS = (
 def write_page(folders: Sequence[Path], path: Path, *, quick: bool = False) -> None:
     """Makes the page of a run, a comparison, or several of them; `quick` leaves out prices that take long to compute.
 
-    Raises: BadInput in one sentence; then nothing is written.
+    Raises: BadInput in one sentence, also where another file than a page lies there; then nothing is written.
     """
+    refuse_foreign(path, begins=BEGINS)
     content = render(collect(folders, quick=quick)).encode()
     try:
         replace(path, content)

@@ -6,6 +6,7 @@ from typing import Any
 
 import dp_accounting
 from dp_accounting import DpEvent
+from rich.markup import escape
 from rich.table import Table
 
 from tacit import check
@@ -101,7 +102,7 @@ def table(answer: dict[str, Any] | list[dict[str, Any]]) -> Table:
     for column, width in zip(columns, words, strict=True):
         shown.add_column(column[0], width=None if roomy else width)
     for row in zip(*(column[1:] for column in columns), strict=True):
-        shown.add_row(*row)
+        shown.add_row(*map(escape, row))
     return shown
 
 

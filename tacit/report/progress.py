@@ -63,7 +63,7 @@ class Display:
         fixed = sum(parameter.numel() for _, parameter in frozen(parts.model))
         trained = f"{parts.params.numel():,} parameters{f' that train on {fixed:,} that are frozen' if fixed else ''}"
         sizes = f"{len(population):,} clients, {len(population.y):,} records, {trained}"
-        self._console.print(f"[bold]{experiment.name}[/]: {sizes}, {promise}.", highlight=False)
+        self._console.print(f"[bold]{escape(experiment.name)}[/]: {sizes}, {escape(promise)}.", highlight=False)
         if parts.before.runs:
             self._console.print(Text(_shared(parts)))
         if parts.together:
@@ -72,7 +72,7 @@ class Display:
                 f"Clients are trained at once on {where}, at most {parts.together} together.", highlight=False
             )
         for note in parts.dataset.notes:
-            self._console.print(f"Note: {note}.", highlight=False)
+            self._console.print(Text(f"Note: {note}."))
         if len(past) >= self._rounds:
             self._console.print(f"This run is finished: its {len(past)} rounds are done, and nothing is left to train.")
         elif past:
@@ -218,7 +218,7 @@ def closing(history: History, console: Console) -> None:
     summary = history.summary
     table = Table(show_header=False, box=None, padding=(0, 2))
     for name, value in facts(summary).items():
-        table.add_row(Text(name, style="dim"), value)
+        table.add_row(Text(name, style="dim"), Text(value))
     console.print(table)
     show_promise(summary, console, history.out)
     kept = [

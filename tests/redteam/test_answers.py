@@ -1,21 +1,27 @@
 """What a cheating site can do to a server, and to the run of all others, by what it says of itself and by what it sends."""
 
+import io
 from types import SimpleNamespace
 
 import pytest
 import torch
+from dp_accounting import GaussianDpEvent
 from engine.conftest import SMALL
 from federation.flower.conftest import THREE, Federation
 from flwr.app import Error
 from flwr.common.constant import ErrorCode
 from redteam.test_deployed_sums import Line
+from rich.console import Console
 
 import tacit
+from tacit.cli import ledgers, stats
 from tacit.engine.wire import pack, unpack
 from tacit.errors import TacitError
 from tacit.federation.flower.gather import Heard
 from tacit.federation.flower.messages import _content, read
-from tacit.types import Message
+from tacit.federation.operate.show import closing
+from tacit.privacy.ledger.ledger import Ledger
+from tacit.types import Budget, Client, Message
 
 
 @pytest.fixture
@@ -126,6 +132,48 @@ def test_a_site_that_lies_about_itself_in_a_greeting_is_refused_by_the_name_of_i
     ) as caught:
         deployed.run(Greeted(deployed, LIES[why]), join_seconds=0.4)
     assert str(caught.value).isprintable()
+
+
+MARKUP = (
+    "[/] [bold]no[/bold] [link=file:///etc/passwd]"  # printable, and for rich no text: a tag that closes nothing raises
+)
+
+
+def said(print_it):
+    """What a terminal would show."""
+    console = Console(width=400, file=io.StringIO(), force_terminal=False)
+    print_it(console)
+    return console.file.getvalue()
+
+
+def test_a_site_whose_refusal_is_markup_ends_neither_the_table_of_a_run_nor_that_of_its_statistics(tmp_path, capsys):
+    """`tacit deploy up` ended in a traceback when all its rounds were done, and `tacit stats` showed nothing at all."""
+    summary = {
+        "stopped": "rounds",
+        "metric": "accuracy",
+        "test_accuracy": 0.5,
+        "metrics": {},
+        "rounds": 3,
+        "guarantee": None,
+    }
+    summary |= {"uplink_bytes": 1, "downlink_bytes": 1, "seconds": 1.0, "sentence": MARKUP, "clients": 2}
+    summary |= {"at_clients": {"unknown": "No site answered.", "missing": {"north": MARKUP}}}
+    summary |= {"sites": {"epsilon": {"north": 3.0}}}  # of a run that promises nothing: who sends it lies
+    shown = said(lambda console: closing(summary, tmp_path, console))
+    assert f"north: {MARKUP}" in shown
+    assert "ledger of north" not in shown
+    stats._show({"columns": [], "answered": 0, "clients": 2, "missing": {"north": MARKUP}}, as_json=False)
+    assert MARKUP in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_client_whose_name_is_markup_ends_no_table_of_a_ledger(tmp_path):
+    ledger = Ledger(tmp_path / "ledger.db", population="rows", run="0" * 32)
+    ledger.open_round(0, "a")
+    client = Client(0, MARKUP, Budget(9.0, 1e-5, "record"), torch.zeros(1), torch.zeros(1))
+    assert ledger.admit([client], lambda _: GaussianDpEvent(3.0))
+    tables = (ledgers.by_client(ledger.path, delta=1e-5), ledgers.by_run(ledger.path), ledgers.by_charge(ledger.path))
+    shown = said(lambda console: [console.print(table) for table in tables])
+    assert shown.count(MARKUP) == 2
 
 
 def test_a_refusal_cannot_write_to_the_servers_terminal():

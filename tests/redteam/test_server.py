@@ -183,6 +183,33 @@ def test_a_greeting_cannot_ask_about_values_by_asking_for_rows_to_be_read_in_ano
         site.answer({"kind": "hello", "experiment": other.toml()}, b"")
 
 
+def test_a_greeting_cannot_ask_about_values_by_having_other_rows_held_out_by_another_seed(tmp_path):
+    """A record tosses its coin with the seed, and the free answer counts the rest: a count a seed names the records in the end."""
+    chosen = csv_site(tmp_path, [], held_out=0.5)
+    asking = Server.__new__(Server)
+    asking.folder, asking.experiment = tmp_path / "north", chosen
+    accept(asking, **{"run.seed": {"min": 0, "max": 10**6}})
+    site = Site(tmp_path / "north")
+    seeds = [chosen.model_copy(update={"run": chosen.run.model_copy(update={"seed": seed})}) for seed in range(4)]
+    assert 0 < site.answer({"kind": "hello", "experiment": seeds[0].toml()}, b"")[0]["examples"] < 150
+    for other in seeds[1:]:
+        with pytest.raises(Refused, match="reads rows in a way"):
+            site.answer({"kind": "hello", "experiment": other.toml()}, b"")
+
+
+def test_a_seed_that_decides_nothing_about_a_sites_rows_is_its_peoples_to_allow(tmp_path):
+    for name, data in (("none held out", {}), ("by a seed of its own", {"held_out": 0.5, "seed": 3})):
+        chosen = csv_site(tmp_path / name, [], **data)
+        asking = Server.__new__(Server)
+        asking.folder, asking.experiment = tmp_path / name / "north", chosen
+        accept(asking, **{"run.seed": {"min": 0, "max": 10**6}})
+        other = chosen.model_copy(update={"run": chosen.run.model_copy(update={"seed": 7})})
+        first, second = (
+            Site(asking.folder).answer({"kind": "hello", "experiment": one.toml()}, b"")[0] for one in (chosen, other)
+        )
+        assert first == second
+
+
 def test_the_log_of_rows_that_nothing_is_declared_of_quotes_no_cell_and_no_span(tmp_path):
     chosen = csv_site(tmp_path, ["-7777,2,3,4,1"], numeric={"b": [0, 10]})
     site, log = tmp_path / "north", tmp_path / "north" / "log.jsonl"

@@ -1,12 +1,23 @@
 """A site whose files were lost, copied or edited between two starts: what was released stays paid for."""
 
+import re
 import shutil
+import sqlite3
 
 import pytest
+from federation.site.test_own_models import RUN, left, seals
 
-from tacit.errors import BudgetExhausted, Refused
-from tacit.federation.site import store
-from tacit.federation.site.site import UNSAID
+from tacit.cli.ledgers import verify
+from tacit.errors import BadInput, BudgetExhausted, LedgerError, Refused
+from tacit.federation.operate import metrics
+from tacit.federation.operate.inspect_site import site_findings
+from tacit.federation.operate.metrics import text_of
+from tacit.federation.operate.site_page import short_up, site_data, write_site_page
+from tacit.federation.site import agreement, publish, store
+from tacit.federation.site.join import join
+from tacit.federation.site.roster import Roster
+from tacit.federation.site.site import UNSAID, Site
+from tacit.privacy.guarantee import shown
 
 
 def trained(asking, rounds=1):
@@ -49,6 +60,98 @@ def test_a_kept_answer_that_was_lost_is_paid_for_again(server):
     asking.restart()
     asking.train(0)
     assert asking.charges() == [0, 0]
+
+
+def renamed(folder, name):
+    path = folder / "site.toml"
+    path.write_text(path.read_text().replace('name = "north"', f'name = "{name}"'))
+
+
+def test_a_site_that_was_given_another_name_does_not_get_its_budget_once_more(tmp_path):
+    """The ledger added up what was charged under one name: the same rows, called otherwise, could spend all of it again."""
+    folder = left(tmp_path / "north", trained=True)
+    paid = seals(folder)
+    renamed(folder, "polar")
+    known = agreement.read(folder, RUN)
+    size = Site(folder).answer({"kind": "hello", "experiment": known.experiment}, b"")[0]["examples"]
+    roster = Roster.of(known.roster | {"names": ["polar", "south"], "sizes": [size, 40]})
+    with pytest.raises(LedgerError, match=r"charged for north, and site\.toml calls the site polar"):
+        join(folder, "1" * 32, known.experiment, roster)
+    with pytest.raises(LedgerError, match="the same rows would have their budget once more"):
+        publish.publish(folder, epsilon=0.1)
+    assert any(
+        finding.wrong and "calls the site polar" in finding.text for finding in site_findings(folder, experiment=None)
+    )
+    assert seals(folder) == paid
+
+
+def test_what_a_site_was_charged_under_two_names_is_told_as_one_sum(tmp_path):
+    """Of a folder in which that has happened: page and metrics named the larger of the two, for rows that had spent both."""
+    folder = left(tmp_path / "north", trained=True)
+    with sqlite3.connect(folder / "ledger.db") as book:
+        columns = ", ".join(
+            name for _, name, *_ in book.execute("PRAGMA table_info(seals)") if name not in ("client", "run")
+        )
+        book.execute(f"INSERT INTO seals (client, run, {columns}) SELECT 'polar', ?, {columns} FROM seals", ("1" * 32,))
+    sealed = sum(row[1] for row in seals(folder))
+    assert len(seals(folder)) == 2
+    assert site_data(folder)["sealed"] == short_up(sealed)
+    assert f'tacit_epsilon_sealed_per_record{{site="north"}} {sealed!r}\n' in text_of(folder)
+    assert any("this site have sealed epsilon" in text for text in verify(folder, delta=None))
+
+
+@pytest.mark.parametrize("file", ["ledger.db", "ledger.mark", "budget.toml", f"runs/{RUN}/agreement.json"])
+def test_no_page_and_no_numbers_are_written_over_a_file_that_a_site_lives_by(tmp_path, file):
+    """`--out` named the ledger, and every charge was gone."""
+    folder = left(tmp_path / "north", trained=True)
+    before = (folder / file).read_bytes()
+    for write in (write_site_page, metrics.write):
+        with pytest.raises(BadInput, match="is another file, which would be lost"):
+            write(folder, folder / file)
+    assert (folder / file).read_bytes() == before
+    for _ in range(2):  # a page, and numbers, may be written again
+        assert write_site_page(folder, folder / "page.html").is_file()
+        metrics.write(folder, folder / "site.prom")
+
+
+def test_a_promise_that_is_written_again_after_the_budget_was_lowered_names_no_less_than_was_spent(server):
+    """A server that comes back has its run agreed again: what another run had sealed was taken off an epsilon that was gone."""
+    asking, other = trained(server(), rounds=3), "1" * 32
+    promise = asking.folder / "runs" / RUN / "promise.txt"
+    spent = sum(row[1] for row in seals(asking.folder))
+    asking.budget("epsilon = 1.0", "epsilon = 2.0")
+    asking.budget("delta = 1e-05", "delta = 2e-05")
+    asking.agree(run=other)
+    asking.train(0, run=other)
+    asking.budget("epsilon = 2.0", "epsilon = 1.0")
+    asking.restart()
+    asking.agree()
+    (found,) = re.findall(r"the epsilon of the whole run is at most ([0-9.]+)", promise.read_text())
+    assert 0.9 < float(found) <= 1.0
+    sealed = sum(row[1] for row in seals(asking.folder))
+    assert sealed > 1.5 * spent
+    assert "stay within" not in promise.read_text()
+    assert (
+        f"together they come to {shown(float(found) + sealed - spent)}, more than the epsilon 1 of its budget.toml"
+        in " ".join(promise.read_text().split())
+    )
+
+
+def test_a_promise_beside_runs_of_the_other_unit_says_that_they_are_not_in_it(server):
+    asking = trained(server())
+    with sqlite3.connect(asking.folder / "ledger.db") as book:
+        columns = [name for _, name, *_ in book.execute("PRAGMA table_info(seals)") if name not in ("run", "unit")]
+        kept = ", ".join(columns)
+        for run, unit in (("1" * 32, "client"), ("2" * 32, "record")):
+            book.execute(
+                f"INSERT INTO seals (run, unit, {kept}) SELECT ?, ?, {kept} FROM seals WHERE run = ?", (run, unit, RUN)
+            )
+    asking.budget("epsilon = 1.0", "epsilon = 3.0")
+    asking.restart()
+    asking.agree()
+    text = (asking.folder / "runs" / RUN / "promise.txt").read_text()
+    assert "all its runs per record together stay within epsilon 3 of its budget.toml" in text
+    assert "Not included is 1 run of its ledger that promised per client." in text
 
 
 def test_runs_of_one_site_share_its_delta_and_not_only_its_epsilon(server):

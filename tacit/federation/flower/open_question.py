@@ -6,15 +6,26 @@ A site gives one answer to a round and keeps it: another question would be refus
 import json
 
 from tacit.engine.folder import Folder
+from tacit.errors import BadInput
 
 
 def find(folder: Folder, name: str, round: int) -> bytes | None:
-    """The question that was kept under a name for this round, or None where another round's is there, or none."""
+    """The question that was kept under a name for this round, or None where another round's is there, or none.
+
+    Raises: BadInput where the file is damaged: another question would be refused by every site that was asked this one.
+    """
     path = folder.path / name
     if not path.exists():
         return None
     head, _, body = path.read_bytes().partition(b"\n")
-    return body if json.loads(head)["round"] == round else None
+    try:
+        kept = json.loads(head)["round"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise BadInput(
+            f"{path} is damaged, and sites that were asked what it held answer nothing else in its round: put it back as it was,"
+            " or start anew with --force."
+        ) from None
+    return body if kept == round else None
 
 
 def keep(folder: Folder, name: str, round: int, body: bytes) -> bytes:

@@ -26,9 +26,11 @@ from tacit.federation.site.layout import SETTINGS
 from tacit.federation.site.make import make_site
 from tacit.federation.site.own_rows import OWN_FILES, public_rows, refuse_undeployable, refuse_unpinned
 from tacit.federation.site.schedule import refuse_unpaid
+from tacit.federation.site.wording import called
 from tacit.privacy.distributed.kind import refuse_threshold
 from tacit.protect.threshold import fewest_shares
 from tacit.random import seeded
+from tacit.wording import shown
 
 PYPROJECT = """\
 [build-system]
@@ -76,9 +78,9 @@ app = client_app()
 def init(folder: Path, *, sites: str, experiment: Experiment, host: str, port: int, trial: bool = False) -> Federation:
     """Makes a federation's folder: certificates, a folder for every site, the Flower app, units and container files, and a README.
 
-    Guarantee: all of it is readable by its owner only. Every site's budget file begins with the epsilon that the experiment
-    gives it, and accepts this experiment alone. `host` and `port` are where sites reach the server. With `trial` seeded noise
-    is kept, which protects nothing.
+    Guarantee: all of it is readable by its owner only, and no name in the experiment becomes code, consent or a path in it. Every
+    site's budget file begins with the epsilon that the experiment gives it, and accepts this experiment alone. `host` and `port`
+    are where sites reach the server. With `trial` seeded noise is kept, which protects nothing.
 
     Assumes: whoever runs it is trusted with all keys: it makes the authority's, the nodes' and, for encrypted sums, the clients'.
 
@@ -95,14 +97,14 @@ def init(folder: Path, *, sites: str, experiment: Experiment, host: str, port: i
     server = folder / "server"
     with closed():
         server.mkdir(parents=True)
-    make_authority(server, name=experiment.name)
+    make_authority(server, name=called(experiment.name))
     make_server(server, hosts=tuple(dict.fromkeys((host, "127.0.0.1", "localhost"))))
     federation = Federation(folder.resolve(), experiment.name, host, port, free_port(), tuple(limits), "")
-    for name, epsilon in limits.items():
-        make_site(federation.site(name), experiment, name=name, epsilon=epsilon)
-        _connect(federation, name)
+    for site, epsilon in limits.items():
+        make_site(federation.site(site), experiment, name=site, epsilon=epsilon)
+        _connect(federation, site)
     if experiment.protect.kind == "paillier":
-        make_keys(experiment, server, {name: federation.site(name) for name in limits})
+        make_keys(experiment, server, {site: federation.site(site) for site in limits})
     _write_app(federation, experiment)
     federation = replace(federation, digest=app_digest(federation.app))
     federation.write()
@@ -174,6 +176,11 @@ def site_budgets(experiment: Experiment, sites: str) -> dict[str, float]:
     """
     if experiment.data.name not in OWN_FILES:
         _, _, population = clients(experiment)
+        for name in population.names:
+            if not _plain(name):
+                raise BadInput(
+                    f"A client of this data is called {shown(name)}, which cannot be the name of a site's folder."
+                )
         return dict(zip(population.names, population.epsilons.tolist(), strict=True))
     names = tuple(name.strip() for name in sites.split(","))
     if sites.isdecimal() or len(set(names)) < len(names) or not all(_plain(name) for name in names):
@@ -210,10 +217,10 @@ def _connect(federation: Federation, name: str) -> None:
 def _write_app(federation: Federation, experiment: Experiment) -> None:
     package = federation.app / "tacit_app"
     package.mkdir(parents=True)
-    words = {"version": tacit.__version__, "name": federation.name}
+    words = {"version": tacit.__version__, "name": called(federation.name)}
     text = PYPROJECT.format(sites=",".join(federation.sites), **words)
     (federation.app / "pyproject.toml").write_text(text, "utf-8")
-    (package / "__init__.py").write_text(f'"""{federation.name}, by Tacit."""\n', "utf-8")
+    (package / "__init__.py").write_text(f'"""{words["name"]}, by Tacit."""\n', "utf-8")
     (package / "server_app.py").write_text(SERVER, "utf-8")
     (package / "client_app.py").write_text(CLIENT, "utf-8")
     (package / "experiment.toml").write_text(experiment.toml(), "utf-8")

@@ -23,6 +23,7 @@ from tacit.federation.site.consent import digest, refuse_beyond
 from tacit.federation.site.greeting import proposed
 from tacit.federation.site.layout import BUDGET, LEDGER, PROPOSAL
 from tacit.federation.site.limits import Limits, read_limits
+from tacit.federation.site.own_ledger import refuse_renamed
 from tacit.federation.site.own_rows import OWN_FILES, own_model, refuse_undeployable
 from tacit.federation.site.reading import own_path, read_parted
 from tacit.federation.site.schedule import everybody, refuse_unpaid
@@ -31,7 +32,8 @@ from tacit.federation.site.twins import refuse_charged_twin
 from tacit.privacy.guarantee import shown
 from tacit.privacy.kinds import kind_of
 from tacit.privacy.ledger import witness
-from tacit.privacy.ledger.reader import accounts, marked, totals
+from tacit.privacy.ledger.reader import accounts, at_one_site, marked
+from tacit.privacy.ledger.tables import EVERYBODY
 
 SOON_DAYS = 14.0
 REFUSED = (401, 403, 404)
@@ -60,7 +62,7 @@ def site_findings(
             refuse_undeployable(experiment)
             refuse_beyond(limits, experiment)
             _refuse_unpaid(experiment, limits, settings["name"], epsilons)
-        paid = _spent(folder, limits)
+        paid = _spent(folder, limits, settings["name"])
     except TacitError as error:
         yield Finding(f"{_called(folder)}: {error}{_to_list(folder, experiment)}", wrong=True)
         return
@@ -142,7 +144,7 @@ def _weights(folder: Path, experiment: Experiment | None, settings: dict[str, An
         yield Finding(f"{settings['name']}: {error}", wrong=True)
 
 
-def _spent(folder: Path, limits: Limits) -> str:
+def _spent(folder: Path, limits: Limits, name: str) -> str:
     path = folder / LEDGER
     witness.refuse_lost(path, folder / witness.NAME)
     begun = path.exists() and path.stat().st_size > 0
@@ -153,9 +155,10 @@ def _spent(folder: Path, limits: Limits) -> str:
     if wrong:
         raise LedgerError(f"{path}: {wrong}")
     held = accounts(path)
-    sealed, used = (totals(each) for each in (held, [replace(one, sealed=one.used) for one in held]))
-    mine = [(used[key][0], sealed[key][0]) for key in sealed if key[1] == limits.unit]
-    return f" ({shown(max(mine)[0])} spent, {shown(max(mine)[1])} sealed)" if mine else ""
+    refuse_renamed(path, {one.client for one in held} - {EVERYBODY}, name)
+    sealed, used = (at_one_site(each) for each in (held, [replace(one, sealed=one.used) for one in held]))
+    unit = limits.unit
+    return f" ({shown(used[unit][0])} spent, {shown(sealed[unit][0])} sealed)" if unit in sealed else ""
 
 
 def server_findings(folder: Path) -> Iterator[Finding]:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tacit.engine.exports import scalars
+from tacit.engine.folder import refuse_foreign
 from tacit.engine.run_files import read
 from tacit.errors import TacitError
 from tacit.federation.operate.certificates import days_left
@@ -21,10 +22,11 @@ from tacit.federation.site import store
 from tacit.federation.site.join import read_settings
 from tacit.federation.site.layout import LEDGER, LOG, SETTINGS, runs
 from tacit.federation.site.limits import read_limits
-from tacit.privacy.ledger.reader import accounts, totals
+from tacit.privacy.ledger.reader import accounts, at_one_site
 from tacit.report.writers.prometheus import gauge, quoted
 
 Sample = tuple[str, Mapping[str, str], float]  # a name, its labels, a number
+BEGINS = b"# type tacit_"  # of the numbers, in small letters
 VERDICTS = ("answered", "refused", "failed", "lost", "late")
 OF_A_ROUND = ("update_norm", "signal_to_noise", "out_of_budget")
 OF_A_COHORT = ("cohort", "answered", "uplink_bytes", "downlink_bytes")  # traffic tells how many there were
@@ -49,7 +51,11 @@ def text_of(folder: Path) -> str:
 
 
 def write(folder: Path, out: Path) -> None:
-    """Writes the numbers into a file as a whole, for its owner only. Raises: BadInput, as `text_of`; OSError."""
+    """Writes the numbers into a file as a whole, for its owner only.
+
+    Raises: BadInput, as `text_of`, and where another file than such numbers lies there; OSError.
+    """
+    refuse_foreign(out, begins=BEGINS)
     store.write(out, text_of(folder).encode())
 
 
@@ -66,11 +72,10 @@ def _of_site(folder: Path) -> Iterator[Sample]:
 
 
 def _ledger(file: Path, site: dict[str, str]) -> Iterator[Sample]:
-    known = totals(accounts(file) if file.exists() and file.stat().st_size else [])
-    for unit in sorted({unit for _, unit in known}):  # the site, and under another name what everybody was sealed for
-        epsilons, deltas = zip(*(sums for (_, each), sums in known.items() if each == unit), strict=True)
-        yield f"epsilon_sealed_per_{unit}", site, max(epsilons)
-        yield f"delta_sealed_per_{unit}", site, max(deltas)
+    known = at_one_site(accounts(file) if file.exists() and file.stat().st_size else [])
+    for unit, (epsilon, delta) in sorted(known.items()):
+        yield f"epsilon_sealed_per_{unit}", site, epsilon
+        yield f"delta_sealed_per_{unit}", site, delta
 
 
 def _verdicts(log: Path) -> dict[str, int]:

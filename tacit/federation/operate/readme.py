@@ -3,6 +3,7 @@
 from tacit.experiment import Experiment
 from tacit.federation.operate.layout import CONNECTION, Federation
 from tacit.federation.site.own_rows import OWN_FILES
+from tacit.federation.site.wording import called
 
 TEXT = """\
 # {name}: a federation of {count} sites
@@ -99,7 +100,7 @@ def readme(federation: Federation, experiment: Experiment) -> str:
     """The README's text for one federation: its sites, address and ports, and who can open its sums. Paths are relative to it."""
     kind = experiment.data.name
     return TEXT.format(
-        name=federation.name,
+        name=called(federation.name),
         count=len(federation.sites),
         address=federation.address,
         port=federation.port,

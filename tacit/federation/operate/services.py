@@ -9,6 +9,7 @@ from pathlib import Path
 
 import tacit
 from tacit.federation.operate.layout import Federation
+from tacit.federation.site.wording import called
 
 SERVICES = "services"
 CONTAINER = "Containerfile"
@@ -106,7 +107,7 @@ def _write(folder: Path, words: dict[str, str]) -> None:
 def _of_server(federation: Federation) -> dict[str, str]:
     port = federation.port
     return _common("server", "tacit-server", f"{STATE}/federation") | {
-        "title": f"The server of {_plain(federation.name)}, a federation by Tacit",
+        "title": f"The server of {called(federation.name)}, a federation by Tacit",
         "about": "README.md",
         "secret": "what sites have sent",
         "publish": f"--publish {port}:{port} ",
@@ -116,7 +117,7 @@ def _of_server(federation: Federation) -> dict[str, str]:
 
 def _of_site(federation: Federation, name: str) -> dict[str, str]:
     return _common("site", f"tacit-site-{name.lower()}", f"{STATE}/{name}") | {
-        "title": f"Site {name} of {_plain(federation.name)}, a federation by Tacit",
+        "title": f"Site {name} of {called(federation.name)}, a federation by Tacit",
         "about": "budget.toml",
         "secret": "rows",
         "publish": "",
@@ -127,8 +128,3 @@ def _of_site(federation: Federation, name: str) -> dict[str, str]:
 def _common(command: str, image: str, folder: str) -> dict[str, str]:
     known = {"command": command, "image": image, "unit": f"{image}.service", "folder": folder, "program": PROGRAM}
     return known | {"state": STATE, "volume": VOLUME, "user": str(USER), "version": tacit.__version__}
-
-
-def _plain(name: str) -> str:
-    """An experiment's name for a unit's one line: no percent sign, which systemd would read, and no line's end."""
-    return "".join(sign if sign.isalnum() or sign in " -_." else "_" for sign in name)

@@ -43,7 +43,7 @@ def trial(folder: Path, *, resume: bool, force: bool, console: Console) -> None:
     started = time.monotonic()
 
     def tell(text: str) -> None:
-        console.print(f"[dim]{time.monotonic() - started:5.1f} s[/]  {text}", highlight=False)
+        console.print(Text(f"{time.monotonic() - started:5.1f} s", style="dim"), Text(text), sep="  ", highlight=False)
 
     def observe(record: dict[str, Any]) -> None:
         tell(round_line(record, experiment))
@@ -57,13 +57,17 @@ def trial(folder: Path, *, resume: bool, force: bool, console: Console) -> None:
 
 
 def closing(summary: dict[str, Any], results: Path, console: Console) -> None:
-    """Prints the table, the guarantee, what every site's own ledger says, and where the files are."""
+    """Prints the table, the guarantee, what every site's own ledger says, and where the files are.
+
+    Whatever a site said is text, never markup; where nothing was promised, what one says of its ledger is not believed.
+    """
     table = Table(show_header=False, box=None, padding=(0, 2))
     for name, value in facts(summary).items():
-        table.add_row(Text(name, style="dim"), value)
-    for name, epsilon in summary["sites"]["epsilon"].items():
-        text = f"epsilon per {summary['guarantee']['unit']} {shown(epsilon)} over all runs of this ledger"
-        table.add_row(Text(f"ledger of {name}", style="dim"), text)
+        table.add_row(Text(name, style="dim"), Text(value))
+    promise = summary["guarantee"]
+    for name, epsilon in summary["sites"]["epsilon"].items() if promise else ():
+        text = f"epsilon per {promise['unit']} {shown(epsilon)} over all runs of this ledger"
+        table.add_row(Text(f"ledger of {name}", style="dim"), Text(text))
     console.print(table)
     show_promise(summary, console, results)
     say_constant(summary, console)

@@ -13,6 +13,7 @@ from typing import Any
 
 import tacit
 from tacit import metrics, parse
+from tacit.engine.folder import refuse_foreign
 from tacit.errors import BadInput, TacitError
 from tacit.federation.site import layout, store
 from tacit.federation.site.at_home import wanted
@@ -20,7 +21,7 @@ from tacit.federation.site.join import read_settings
 from tacit.federation.site.limits import Limits, read_limits
 from tacit.privacy.ledger import reader
 from tacit.report.collect import short
-from tacit.report.page import printable, render
+from tacit.report.page import BEGINS, printable, render
 
 NAME = "report.html"
 MODELS, GAPS = ("alone", "common", "own"), ("own_less_alone", "own_less_common")
@@ -40,12 +41,14 @@ def is_site(folder: Path) -> bool:
 def write_site_page(folder: Path, out: Path | None = None) -> Path:
     """Writes the page into the site's folder, for its owner only, and returns where it is.
 
-    Raises: BadInput for another place than the site's folder, and for a file of the site's that is not what it should be.
+    Raises: BadInput for another place than the site's folder, for one where another file lies than a page, and for a file of the
+    site's that is not what it should be.
     """
     path = (out or folder / NAME).resolve()
     path = path / NAME if path.is_dir() else path
     if folder.resolve() not in path.parents:
         raise BadInput("A site's page stays in the site's folder: leave out --out, or name a file in it.")
+    refuse_foreign(path, begins=BEGINS)
     content = render(site_data(folder)).encode()
     try:
         store.write(path, content)
@@ -86,11 +89,7 @@ def _spent(folder: Path, limits: Limits) -> dict[str, Any]:
     began: dict[str, str] = {}
     for entry in reader.entries(file) if accounts else ():
         began.setdefault(str(entry["run"]), str(entry["time"])[:16].replace("T", " "))
-    known = reader.totals(accounts)
-    sums = {
-        unit: tuple(max(part) for part in zip(*(s for (_, u), s in known.items() if u == unit), strict=True))
-        for unit in sorted({unit for _, unit in known})
-    }
+    sums = dict(sorted(reader.at_one_site(accounts).items()))
     own, delta = sums.pop(limits.unit, (0.0, 0.0))
     rows = [
         {

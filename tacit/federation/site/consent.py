@@ -17,6 +17,7 @@ from tacit.experiment.privacy import KINDS
 from tacit.federation.site.code import refuse_unlisted
 from tacit.federation.site.layout import BUDGET
 from tacit.federation.site.limits import Accept, Limits
+from tacit.federation.site.own_rows import OWN_FILES
 from tacit.federation.site.roster import Roster
 from tacit.privacy.kinds import kind_of
 
@@ -42,8 +43,14 @@ def digest(experiment: Experiment) -> str:
 
 
 def data_digest(experiment: Experiment) -> str:
-    """The SHA-256 of the `[data]` table, which says how rows are read: where, by which source, with which options."""
-    return _hash(experiment.data.model_dump(mode="json", exclude_none=True))
+    """The SHA-256 of the `[data]` table, which says how rows are read: where, by which source, with which options.
+
+    Where a seed decides which rows a site trains on (rows held out, or dealt out), it is part of that, though it be `run.seed`: the
+    answer to a greeting counts them, and a count for every seed would name the records.
+    """
+    data = experiment.data
+    chosen = {"seed": experiment.seeds.data} if data.held_out is not None or data.name not in OWN_FILES else {}
+    return _hash(data.model_dump(mode="json", exclude_none=True) | chosen)
 
 
 def departures(experiment: Experiment) -> dict[str, Any]:

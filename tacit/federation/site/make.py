@@ -7,6 +7,7 @@ from tacit.experiment.toml import dumps
 from tacit.federation.site import layout, store
 from tacit.federation.site.consent import data_digest, departures, digest
 from tacit.federation.site.own_rows import OWN_FILES
+from tacit.federation.site.wording import called
 
 BUDGET = """\
 # What this site allows. It is read and applied before every answer; nobody but the site changes it.
@@ -58,7 +59,7 @@ def make_site(folder: Path, experiment: Experiment, *, name: str, epsilon: float
         trial=str(experiment.run.randomness == "seeded").lower(),
         rounds=experiment.train.rounds,
         digest=digest(experiment),
-        name=experiment.name,
+        name=called(experiment.name),
         data=data_digest(experiment),
         settings="".join(f"# {line}\n" for line in _settings(experiment)).rstrip(),
     )

@@ -1,10 +1,11 @@
 """A site's own ledger, opened for one run, and held against the answers that lie beside it.
 
-A ledger that was lost, replaced or restored from an old copy would sell the same budget twice. Three things lie beside it that it
-must not contradict: its mark (`tacit.privacy.ledger.witness`), its population, and every answer that the site still keeps.
+A ledger that was lost, replaced or restored from an old copy would sell the same budget twice. Four things lie beside it that it
+must not contradict: its mark (`tacit.privacy.ledger.witness`), its population, the site's name, and every answer that the site
+still keeps.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,8 +34,8 @@ def own_ledger(
     be it less than the site's people allow. Its population is named by the data file as `site.toml` has it, not by its absolute
     path, so that a folder can move with its ledger.
 
-    Raises: LedgerError for a ledger that is gone, older than its mark, of another population, or that knows no charge for an
-    answer beside it, and where a copy of the site was charged.
+    Raises: LedgerError for a ledger that is gone, older than its mark, of another population, charged under another name, or
+    that knows no charge for an answer beside it, and where a copy of the site was charged.
     """
     if not parts.plan.priced:
         return None
@@ -50,6 +51,7 @@ def own_ledger(
         asked=asked_by(parts),
         marks=(folder / witness.NAME,),
     )
+    refuse_renamed(ledger.path, ledger.charged(), settings["name"])
     refuse_forgotten(folder, ledger)
     refuse_charged_twin(folder, partial(witness.lacking, ledger))
     return ledger
@@ -60,6 +62,19 @@ def population_of(experiment: Experiment, settings: dict[str, Any], population: 
     if experiment.data.name in OWN_FILES:
         return f"{experiment.data.name}:{settings.get('data')}"
     return population_id(experiment, population, elsewhere=elsewhere)
+
+
+def refuse_renamed(ledger: Path, charged: Collection[str], name: str) -> None:
+    """Refuses a ledger that was charged for somebody of another name: under a new one the same rows would have their budget again.
+
+    Raises: LedgerError, naming both.
+    """
+    others = sorted(set(charged) - {name})
+    if others:
+        raise LedgerError(
+            f"{ledger} was charged for {', '.join(others)}, and site.toml calls the site {name}: the same rows would have their"
+            " budget once more. Put the name back; other rows have a folder and a ledger of their own. Nothing was released."
+        )
 
 
 def refuse_forgotten(folder: Path, ledger: Ledger) -> None:

@@ -7,7 +7,9 @@ from tacit.experiment.asking import PAID, SIDES, WORDS, shares
 from tacit.federation.site.join import Joined
 from tacit.federation.site.limits import Limits
 from tacit.federation.site.log import note
-from tacit.privacy.guarantee import agreed, sentence, shown
+from tacit.privacy.guarantee import agreed, sentence, shown, with_others
+from tacit.privacy.ledger.filter import ROUNDING, RULE
+from tacit.types import Others
 
 MOST_ROUNDS = 1 << 21  # further than any run goes (`asked.MOST_ROUNDS`)
 
@@ -162,20 +164,36 @@ def spent(joined: Joined) -> float | None:
 def promise_of(joined: Joined) -> str:
     """What the site is promised in a run, for its people to read: for whom, against whom, up to which epsilon, on which conditions.
 
-    Guarantee: the epsilon it names is at most the one that was agreed, and at most what earlier runs have left of the budget;
-    what those have sealed is named beside it.
+    Guarantee: the epsilon it names is at most the one that was agreed, and at most what other runs have left of the budget, or what
+    this one has spent of it before that was lowered; what those have sealed is named beside it, and runs of another unit are named
+    as not included.
     """
     parts = joined.parts
     if not parts.plan.priced:
         return sentence(None) + _once(joined)
     guarantee = parts.promise
-    epsilon, before = joined.agreement.terms.epsilon, sealed_before(joined)
-    text = agreed(guarantee, client=joined.client.id, epsilon=min(epsilon, max(0.0, joined.limits.epsilon - before)))
-    text += _once(joined)
-    if not before:
-        return text
-    earlier = f" Earlier runs of this site have sealed {shown(before)}, which this run's number does not include;"
-    return f"{text}{earlier} all runs together stay within epsilon {joined.limits.epsilon:g} of its budget.toml."
+    before, limit = sealed_before(joined), joined.limits.epsilon
+    gone = (
+        0.0 if joined.ledger is None else joined.ledger.alone(joined.client)
+    )  # what was lowered since gives nothing back
+    epsilon = min(joined.agreement.terms.epsilon, max(gone, limit - before))
+    text = agreed(guarantee, client=joined.client.id, epsilon=epsilon) + _once(joined)
+    return text + (_beside(joined, before, before + epsilon) if before else "") + _apart(joined)
+
+
+def _beside(joined: Joined, before: float, together: float) -> str:
+    """What other runs of the site have sealed, and what that comes to with this one."""
+    limit, unit = joined.limits.epsilon, joined.limits.unit
+    text = f" Other runs of this site have sealed {shown(before)}, which this run's number does not include;"
+    if together <= limit * (1 + ROUNDING):
+        return f"{text} all its runs per {unit} together stay within epsilon {limit:g} of its budget.toml."
+    return f"{text} together they come to {shown(together)}, more than the epsilon {limit:g} of its budget.toml as it is now."
+
+
+def _apart(joined: Joined) -> str:
+    """That runs per another unit are not in these numbers."""
+    runs = 0 if joined.ledger is None else joined.ledger.other_runs(joined.limits.unit, apart=True)
+    return f" {with_others(Others(0, runs, 0.0, 0.0, RULE), joined.limits.unit)}" if runs else ""
 
 
 def _once(joined: Joined) -> str:

@@ -4,6 +4,7 @@ An own model has no epsilon and stays (`own_models`). What may leave is trained 
 left, in one round of its own, whose noise and price are one object (`tacit.privacy.local`). Guarantee: the site's own ledger is
 charged on disk before a step is taken, and nothing is written before that; the budget pays for it together with all that the
 site's runs have sealed, or it is refused. No number of it is tuned on the site's rows: steps, rate and clip are the run's own.
+It tells what the model that it begins with tells, so that one must have an epsilon too, and what is printed counts both.
 """
 
 import math
@@ -28,13 +29,13 @@ from tacit.federation.site import layout, store
 from tacit.federation.site.at_home import MODEL, AtHome, at_home, newest
 from tacit.federation.site.join import read_experiment
 from tacit.federation.site.log import note
-from tacit.federation.site.own_ledger import population_of, refuse_forgotten
+from tacit.federation.site.own_ledger import population_of, refuse_forgotten, refuse_renamed
 from tacit.federation.site.own_rows import shape
 from tacit.federation.site.ranged import bound
 from tacit.federation.site.roster import Roster
-from tacit.privacy.guarantee import agreed, shown
+from tacit.privacy.guarantee import agreed, shown, shown_delta
 from tacit.privacy.ledger import witness
-from tacit.privacy.ledger.filter import ROUNDING
+from tacit.privacy.ledger.filter import ROUNDING, RULE, Spent
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.train.flat import named
 from tacit.types import Budget, Client, Message
@@ -49,6 +50,7 @@ CARRIED = (
     "views",
     "shift",
 )
+KNOWN = "the model that the run left is known already (what it tells of the same records is in the epsilon of that run)"
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,7 @@ def publish(folder: Path, *, run: str | None = None, epsilon: float | None = Non
         raise BadInput(
             f"{target} holds a published model: another one is another release, and is paid again; move it away first."
         )
+    _refuse_unprotected(home)
     if home.limits.unit != "record":
         raise Refused(
             "A published model is noised per record, and this site's budget.toml is per client: it cannot pay for one."
@@ -83,14 +86,28 @@ def publish(folder: Path, *, run: str | None = None, epsilon: float | None = Non
     budget = _budget(home, _ledger(home, released), epsilon)
     parts, client = _parts(home, budget), Client(0, name, budget, x, y, rows_mark(x, y))
     with store.alone(folder):
-        _pay(home, _ledger(home, released, most_epsilon=budget.epsilon), parts, client)
+        sealed = _pay(home, _ledger(home, released, most_epsilon=budget.epsilon), parts, client)
     note(
         folder,
         verdict="charged",
         text=f"A published model of this run is paid for: epsilon {shown(budget.epsilon)}.",
         run=home.run,
     )
-    return _written(home, parts, target, _trained(parts, client, home.vector()), budget)
+    return _written(home, parts, target, _trained(parts, client, home.vector()), budget, sealed)
+
+
+def _refuse_unprotected(home: AtHome) -> None:
+    """Refuses a beginning that no epsilon covers: fresh noise on the way from it hides nothing of what is in it already.
+
+    Raises: Refused.
+    """
+    privacy, seeded = home.experiment.privacy, home.experiment.run.randomness == "seeded"
+    if not privacy.promises or seeded:
+        why = "drew its noise from a seed that others know" if privacy.promises else "promised no privacy"
+        raise Refused(
+            f"A published model begins with the one that the run left, and this run {why}: what is in that model already, no noise"
+            " of a later step hides, so there is no epsilon to print."
+        )
 
 
 def _budget(home: AtHome, ledger: Ledger, epsilon: float | None) -> Budget:
@@ -152,12 +169,16 @@ def _ledger(home: AtHome, run: str, *, most_epsilon: float = math.inf) -> Ledger
         spare=False,
         marks=(home.folder / witness.NAME,),
     )
+    refuse_renamed(ledger.path, ledger.charged(), home.settings["name"])
     refuse_forgotten(home.folder, ledger)
     return ledger
 
 
-def _pay(home: AtHome, ledger: Ledger, parts: Parts, client: Client) -> None:
-    """Charges the release. Raises BudgetExhausted, and then nothing may be trained."""
+def _pay(home: AtHome, ledger: Ledger, parts: Parts, client: Client) -> Spent:
+    """Charges the release, and returns what it comes to with all that the ledger has sealed for the site's records.
+
+    Raises: BudgetExhausted, and then nothing may be trained.
+    """
     payer = replace(client, budget=replace(client.budget, epsilon=home.limits.epsilon))
     event = parts.algorithm.cost(client)
     ledger.open_round(0, mark("published", parts.releases.client(client), uuid.uuid4().hex))
@@ -166,6 +187,8 @@ def _pay(home: AtHome, ledger: Ledger, parts: Parts, client: Client) -> None:
             f"The site's budget (epsilon {home.limits.epsilon:g}, delta {home.limits.delta:g} per record) does not pay for a"
             f" published model of epsilon {client.budget.epsilon:g}."
         )
+    before = ledger.before(client.id, "record")
+    return Spent(before.epsilon + client.budget.epsilon, before.delta + client.budget.delta)
 
 
 def _trained(parts: Parts, client: Client, common: torch.Tensor) -> torch.Tensor:
@@ -175,11 +198,14 @@ def _trained(parts: Parts, client: Client, common: torch.Tensor) -> torch.Tensor
     return common + unpack(raw).tensors["update"]
 
 
-def _written(home: AtHome, parts: Parts, target: Path, vector: torch.Tensor, budget: Budget) -> Published:
-    text = agreed(parts.promise, client=home.settings["name"], epsilon=budget.epsilon)
+def _written(
+    home: AtHome, parts: Parts, target: Path, vector: torch.Tensor, budget: Budget, sealed: Spent
+) -> Published:
+    known = replace(parts.promise, assumes=(*parts.promise.assumes, KNOWN))
+    text = agreed(known, client=home.settings["name"], epsilon=budget.epsilon)
     text += (
-        " It begins with the model that the run left, whose own epsilon is in the promise of that run: for whoever sees both, the"
-        " site's ledger adds them."
+        " It begins with that model and tells what that tells: for whoever sees it, alone or beside the run's, all that the site's"
+        f" ledger has sealed comes to epsilon {shown(sealed.epsilon)} at delta = {shown_delta(sealed.delta)} ({RULE})."
     )
     store.make_folder(target)
     store.write(target / layout.PROMISE, f"{text}\n".encode())

@@ -129,6 +129,20 @@ def totals(accounts: list[Account]) -> dict[tuple[str, str], tuple[float, float]
     return sums
 
 
+def at_one_site(accounts: list[Account]) -> dict[str, tuple[float, float]]:
+    """(epsilon, delta) by unit of what a site's own ledger has sealed: all of it is about the same rows, whatever the site's name.
+
+    >>> north = Account("north", "a", "record", 1e-6, sealed=1.0, used=0.5, releases=3, most=6)
+    >>> at_one_site([north, Account("polar", "b", "record", 1e-6, 2.0, 2.0, 9, 9)])["record"][0]
+    3.0
+    """
+    sums: dict[str, tuple[float, float]] = {}
+    for each in accounts:
+        epsilon, delta = sums.get(each.unit, (0.0, 0.0))
+        sums[each.unit] = (epsilon + each.sealed, delta + each.delta)
+    return sums
+
+
 def _price(paid: Iterable[tuple[str, int]], delta: float) -> float:
     composition = price.compose((price.from_text(text), count) for text, count in paid)
     return price.epsilon(composition, delta=delta, accountant=price.accountant_for(composition))

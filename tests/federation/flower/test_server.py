@@ -6,13 +6,15 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from trained import same_model
 
 import tacit
 from tacit.engine.folder import CHECKPOINT
-from tacit.errors import RunExists, TacitError
+from tacit.errors import BadInput, RunExists, TacitError
+from tacit.federation.flower import open_question
 from tacit.federation.flower.client import client_app
 from tacit.federation.flower.local import LocalGrid
 from tacit.federation.flower.messages import UNPAID, refusal
@@ -599,3 +601,10 @@ def test_an_error_that_is_no_refusal_keeps_its_traceback(federation, monkeypatch
     monkeypatch.setattr(server, "serve", broken)
     flwr_run(deployed, monkeypatch)
     assert "ZeroDivisionError: no such thing" in caplog.text
+
+
+@pytest.mark.parametrize("content", [b"", b"{}\nbody", b"[" * 100_000, b"\xff\xfe\n", b"3\nbody"])
+def test_a_kept_question_that_was_damaged_between_two_starts_stops_the_server_in_one_sentence(tmp_path, content):
+    (tmp_path / "asked.bin").write_bytes(content)
+    with pytest.raises(BadInput, match=r"asked\.bin is damaged, and sites .* put it back"):
+        open_question.find(SimpleNamespace(path=tmp_path), "asked.bin", 0)

@@ -39,6 +39,7 @@ from tacit.federation.site.site import Site
 from tacit.federation.site.taken import taken
 from tacit.personal import one
 from tacit.privacy.accounting import price
+from tacit.privacy.guarantee import shown
 from tacit.privacy.local.mechanism import SampledGaussian
 from tacit.types import Message
 
@@ -71,10 +72,13 @@ def table(file, *, rows=120, seed=0, ill=None):
     return file
 
 
-def left(folder, *, trained):
+def left(folder, *, trained, trial=False, **changed):
     """A site with a csv file of its own to which a run has left a model that knows nothing."""
-    chosen = tacit.Experiment(**CSV)
+    chosen = tacit.Experiment(**(CSV | changed))
     make_site(folder, chosen, name="north", epsilon=2.0)
+    if trial:
+        budget = folder / "budget.toml"
+        budget.write_text(budget.read_text().replace("trial = false", "trial = true"))
     table(folder / "records.csv")
     with (folder / "site.toml").open("a") as file:
         file.write(ASKS)
@@ -398,6 +402,39 @@ def test_a_published_model_is_charged_before_a_step_is_taken_with_the_noise_that
     assert str(folder) not in (made.folder / "experiment.toml").read_text()
     with pytest.raises(BadInput, match="another one is another release"):
         publish.publish(folder, epsilon=0.1)
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"privacy": {"kind": "none"}}, "promised no privacy"),
+        ({"run": {"randomness": "seeded"}}, "drew its noise from a seed that others know"),
+    ],
+)
+def test_a_published_model_that_begins_with_one_that_no_epsilon_covers_is_refused_and_costs_nothing(
+    tmp_path, changed, why
+):
+    """Its fresh noise hides a few more steps; the rows in the model that it begins with were printed under the same epsilon."""
+    folder = left(tmp_path / "north", trained=True, trial=True, **changed)
+    before = (folder / "ledger.db").read_bytes()
+    with pytest.raises(Refused, match=why):
+        publish.publish(folder, epsilon=0.1)
+    assert not (folder / "runs" / RUN / "model-published").exists()
+    assert (folder / "ledger.db").read_bytes() == before
+
+
+def test_what_is_promised_of_a_published_model_counts_the_run_that_it_begins_with(hospital):
+    """With few and small steps it is nearly the run's model: whoever sees it alone sees that one, at more than its own epsilon."""
+    folder = hospital(spent=True)
+    budget = folder / "budget.toml"
+    budget.write_text(budget.read_text().replace("epsilon = 2.0", "epsilon = 3.0"))
+    run = sum(row[1] for row in seals(folder))
+    made = publish.publish(folder, epsilon=0.1)
+    for text in (made.promise, (made.folder / "promise.txt").read_text()):
+        own, _, both = text.partition(" It begins with that model and tells what that tells: ")
+        assert "that the model that the run left is known already" in own
+        assert "for whoever sees it, alone or beside the run's" in both
+        assert f"comes to epsilon {shown(run + 0.1)} at delta = 2e-05" in both
 
 
 def _mechanism(event):
