@@ -94,7 +94,7 @@ def _granted(experiment: Experiment | None, limits: Limits, name: str) -> str:
     asked, privacy = proposed(experiment, name), experiment.privacy
     if not limits.epsilon < asked < math.inf:
         return ""
-    own_noise = privacy.kind == "local" and privacy.noise_multiplier is None
+    own_noise = not kind_of(experiment).plans.summed and privacy.noise_multiplier is None
     follows = f"its noise follows from {limits.epsilon:g}" if own_noise else "no run may cost it more"
     return f"; {asked:g} proposed, {limits.epsilon:g} granted by {BUDGET}: {follows}"
 

@@ -6,7 +6,6 @@ still keeps.
 """
 
 from collections.abc import Callable, Collection, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +52,7 @@ def own_ledger(
     )
     refuse_renamed(ledger.path, ledger.charged(), settings["name"])
     refuse_forgotten(folder, ledger)
-    refuse_charged_twin(folder, partial(witness.lacking, ledger))
+    refuse_charged_twin(folder, lambda mark: witness.lacking(ledger, mark) is not None)
     return ledger
 
 

@@ -79,14 +79,15 @@ def refuse_lost(ledger: Path, mark: Path) -> None:
 
 def refuse_older(ledger: "RunView", mark: Path) -> None:
     """Refuses a ledger that lacks charges which the mark knows, or has others under their number. Raises LedgerError."""
-    if lacking(ledger, mark):
+    batch = lacking(ledger, mark)
+    if batch is not None:
         raise LedgerError(
-            f"{ledger.path} is an older copy, or another ledger, than the one charged here (it lacks the last batch of"
+            f"{ledger.path} is an older copy, or another ledger, than the one charged here (it lacks batch {batch} of"
             f" {mark}): restore the newest copy of the ledger; {UNRELEASED}"
         )
 
 
-def lacking(ledger: "RunView", mark: Path) -> bool:
-    """Whether a ledger lacks charges which a mark knows, or has others under their number. Raises LedgerError, as `read`."""
+def lacking(ledger: "RunView", mark: Path) -> int | None:
+    """The batch that a mark knows and a ledger lacks, or has otherwise; None where it lacks none. Raises LedgerError, as `read`."""
     known = read(mark)
-    return known is not None and ledger.link(known[0]) != known[1]
+    return None if known is None or ledger.link(known[0]) == known[1] else known[0]
