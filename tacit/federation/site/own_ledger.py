@@ -50,10 +50,15 @@ def own_ledger(
         asked=asked_by(parts),
         marks=(folder / witness.NAME,),
     )
-    refuse_renamed(ledger.path, ledger.charged(), settings["name"])
+    refuse_contradicted(folder, ledger, settings["name"])
+    return ledger
+
+
+def refuse_contradicted(folder: Path, ledger: Ledger, name: str) -> None:
+    """Refuses a site's ledger that its name, the answers beside it or a copy of the site contradict. Raises LedgerError."""
+    refuse_renamed(ledger.path, ledger.charged(), name)
     refuse_forgotten(folder, ledger)
     refuse_charged_twin(folder, lambda mark: witness.lacking(ledger, mark) is not None)
-    return ledger
 
 
 def population_of(experiment: Experiment, settings: dict[str, Any], population: Population, *, elsewhere: bool) -> str:

@@ -29,7 +29,7 @@ from tacit.federation.site import layout, store
 from tacit.federation.site.at_home import MODEL, AtHome, at_home, newest
 from tacit.federation.site.join import read_experiment
 from tacit.federation.site.log import note
-from tacit.federation.site.own_ledger import population_of, refuse_forgotten, refuse_renamed
+from tacit.federation.site.own_ledger import population_of, refuse_contradicted
 from tacit.federation.site.own_rows import shape
 from tacit.federation.site.ranged import bound
 from tacit.federation.site.roster import Roster
@@ -169,8 +169,7 @@ def _ledger(home: AtHome, run: str, *, most_epsilon: float = math.inf) -> Ledger
         spare=False,
         marks=(home.folder / witness.NAME,),
     )
-    refuse_renamed(ledger.path, ledger.charged(), home.settings["name"])
-    refuse_forgotten(home.folder, ledger)
+    refuse_contradicted(home.folder, ledger, home.settings["name"])
     return ledger
 
 

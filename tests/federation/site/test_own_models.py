@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 import tacit
 from tacit.cli.app import app
 from tacit.engine.wire import pack, unpack
-from tacit.errors import BadInput, BudgetExhausted, Refused
+from tacit.errors import BadInput, BudgetExhausted, LedgerError, Refused
 from tacit.federation.flower.executor import answer
 from tacit.federation.operate import quiet
 from tacit.federation.operate.inspect_site import site_findings
@@ -421,6 +421,16 @@ def test_a_published_model_that_begins_with_one_that_no_epsilon_covers_is_refuse
         publish.publish(folder, epsilon=0.1)
     assert not (folder / "runs" / RUN / "model-published").exists()
     assert (folder / "ledger.db").read_bytes() == before
+
+
+def test_of_two_copies_of_a_site_that_lie_side_by_side_one_alone_publishes(hospital):
+    folder = hospital()
+    (folder / "node.pub").write_text("ssh-ed25519 the-key-of-north\n")
+    twin = shutil.copytree(folder, folder.parent / "twin")
+    publish.publish(folder, epsilon=0.5)
+    with pytest.raises(LedgerError, match="one budget twice"):
+        publish.publish(twin, epsilon=0.5)
+    assert not (twin / "runs" / RUN / "model-published").exists()
 
 
 def test_what_is_promised_of_a_published_model_counts_the_run_that_it_begins_with(hospital):
