@@ -41,6 +41,19 @@ def test_of_two_copies_of_a_site_that_was_never_asked_one_alone_answers(pair):
     assert first.charges() == [0, 1]
 
 
+def test_of_two_copies_that_agreed_at_the_same_time_the_second_to_be_asked_pays_and_answers_nothing(pair):
+    first, second = pair
+    first.agree()
+    second.agree(run="1" * 32)
+    first.train(0)
+    with pytest.raises((Refused, LedgerError)):
+        second.train(0, run="1" * 32)
+    assert second.charges() == []
+    assert "one budget twice" in second.log()[-1]["text"]
+    first.train(1)
+    assert first.charges() == [0, 1]
+
+
 def test_a_copy_that_stayed_behind_keeps_nobody_from_answering_and_answers_nothing_itself(pair, tmp_path):
     first, second = pair
     first.agree()

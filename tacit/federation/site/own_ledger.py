@@ -58,6 +58,11 @@ def refuse_contradicted(folder: Path, ledger: Ledger, name: str) -> None:
     """Refuses a site's ledger that its name, the answers beside it or a copy of the site contradict. Raises LedgerError."""
     refuse_renamed(ledger.path, ledger.charged(), name)
     refuse_forgotten(folder, ledger)
+    refuse_twin(folder, ledger)
+
+
+def refuse_twin(folder: Path, ledger: Ledger) -> None:
+    """Refuses a ledger that does not know what a copy of the site beside it was charged for. Raises LedgerError."""
     refuse_charged_twin(folder, lambda mark: witness.lacking(ledger, mark) is not None)
 
 

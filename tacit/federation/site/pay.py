@@ -7,6 +7,7 @@ from tacit.experiment.asking import PAID, SIDES, WORDS, shares
 from tacit.federation.site.join import Joined
 from tacit.federation.site.limits import Limits
 from tacit.federation.site.log import note
+from tacit.federation.site.own_ledger import refuse_twin
 from tacit.privacy.guarantee import agreed, sentence, shown, with_others
 from tacit.privacy.ledger.filter import ROUNDING, RULE
 from tacit.types import Others
@@ -25,7 +26,7 @@ def pay(folder: Path, joined: Joined, round: int, question: bytes) -> None:
     Assumes: the question is the round's own (`outbox.bind`).
 
     Raises: BudgetExhausted where the budget does not pay for it; Refused for a round that was not paid for when the run was
-    agreed; LedgerError where the charge could not be written. Then nothing may be trained.
+    agreed; LedgerError where the charge could not be written, or a copy of the site was charged. Then nothing may be trained.
     """
     if joined.ledger is None:
         return
@@ -33,6 +34,7 @@ def pay(folder: Path, joined: Joined, round: int, question: bytes) -> None:
         if joined.ledger.charged_rounds() <= round:
             raise Refused(f"Round {round + 1} was not paid for when the run was agreed.")
         return
+    refuse_twin(folder, joined.ledger)  # two copies that agreed at the same time: the second to be charged ends there
     attempt = joined.attempt(question)
     if joined.ledger.charged_before(round, attempt):
         text = f"Round {round + 1} was charged before and its answer lost; it is charged again, and the first is spent."

@@ -1,8 +1,8 @@
 """Copies of a site: two folders that both answer are two ledgers on one budget, of which neither can know the other's charges.
 
-A copy has the site's own node key. It is looked for beside the site, and beside its federation, whenever a run is agreed to; one
-that lies elsewhere, or on another machine, tells nothing (docs/how-to-move-a-site.md). A copy that is behind, or as far, is an old
-folder or a backup, and harmless as long as it stays behind.
+A copy has the site's own node key. It is looked for beside the site, and beside its federation, whenever a run is agreed to or a
+round paid for; one that lies elsewhere, or on another machine, tells nothing (docs/how-to-move-a-site.md). A copy that is behind,
+or as far, is an old folder or a backup, and harmless as long as it stays behind.
 """
 
 import os
