@@ -1,6 +1,7 @@
 """The tuned local row of "Local or central": a search over what the row was never tuned for, then the best setting on other seeds.
 
-    python experiments/local_row.py --out runs/local-row            # finished runs are kept
+    python experiments/local_row.py --out runs/local-row                              # finished runs are kept
+    python experiments/local_row.py --out runs/local-row --device cuda --jobs 3
 
 `mnist-central` with record-level local DP at the same epsilon: learning rate, clip and local steps are searched on one seed, by the
 mean accuracy of the last ten rounds on the public test rows, and the best is run on others. The search is no part of the printed
@@ -10,16 +11,21 @@ epsilon: MNIST is public, and whoever searches on private rows pays for it (`tac
 import argparse
 import itertools
 import json
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
-from statistics import mean
+from statistics import mean, stdev
 
 LAST = 10
 
 
-def accuracy(place: Path, *, rate: float, clip: float, epochs: int, seed: int, rounds: int, data: str) -> float:
-    """The accuracy of one run, or of a finished one."""
+def accuracy(setting: tuple[float, float, int, int], *, out: str, rounds: int, data: str, device: str) -> float:
+    """The accuracy of one run (learning rate, clip, local epochs, seed), or of a finished one."""
     import tacit
 
+    rate, clip, epochs, seed = setting
+    place = Path(out) / f"rate{rate}_clip{clip}_epochs{epochs}_seed{seed}"
     if not (place / "summary.json").exists():
         changes = [
             'privacy.kind="local"',
@@ -28,6 +34,7 @@ def accuracy(place: Path, *, rate: float, clip: float, epochs: int, seed: int, r
             f"train.local_epochs={epochs}",
             f"train.rounds={rounds}",
             f"run.seed={seed}",
+            f'run.device="{device}"',
             *([f'data.path="{data}"'] if data else []),
         ]
         tacit.run(tacit.Experiment.load("mnist-central", tuple(changes)), out=place, force=True)
@@ -46,22 +53,25 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=100)
     parser.add_argument("--then", default="0")
     parser.add_argument("--data", default="")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--jobs", type=int, default=1)
     given = parser.parse_args()
-    known = {"rounds": given.rounds, "data": given.data}
-    grid = itertools.product(
-        *([float(x) for x in text.split(",")] for text in (given.rates, given.clips, given.epochs))
-    )
-    found = {}
-    for rate, clip, epochs in grid:
-        setting = {"rate": rate, "clip": clip, "epochs": int(epochs)}
-        place = Path(given.out) / f"rate{rate}_clip{clip}_epochs{int(epochs)}_seed{given.seed}"
-        found[tuple(setting.items())] = accuracy(place, **setting, seed=given.seed, **known)
-        print(setting, f"{found[tuple(setting.items())]:.4f}", flush=True)
-    best = dict(max(found, key=lambda setting: found[setting]))
-    print("best:", best)
-    for seed in filter(None, given.then.split(",")):
-        place = Path(given.out) / f"best_seed{seed}"
-        print("seed", seed, f"{accuracy(place, **best, seed=int(seed), **known):.4f}", flush=True)
+    measured = partial(accuracy, out=given.out, rounds=given.rounds, data=given.data, device=given.device)
+    rates, clips, epochs = (given.rates.split(","), given.clips.split(","), given.epochs.split(","))
+    grid = list(itertools.product(map(float, rates), map(float, clips), map(int, epochs), [given.seed]))
+    with ProcessPoolExecutor(given.jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+        found = {}
+        for setting, value in zip(grid, pool.map(measured, grid), strict=True):
+            found[setting] = value
+            print("rate {}, clip {}, epochs {}:".format(*setting), f"{value:.4f}", flush=True)
+        best = max(found, key=lambda setting: found[setting])
+        print("best: rate {}, clip {}, epochs {}".format(*best))
+        seeds = [int(seed) for seed in given.then.split(",") if seed]
+        values = list(pool.map(measured, [(*best[:3], seed) for seed in seeds]))
+    for seed, value in zip(seeds, values, strict=True):
+        print("seed", seed, f"{value:.4f}")
+    if len(values) > 1:
+        print(f"mean {mean(values):.4f} ± {stdev(values):.4f} (standard deviation)")
 
 
 if __name__ == "__main__":
