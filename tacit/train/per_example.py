@@ -103,19 +103,30 @@ class Table:
 class Product:
     """Gradients sum_t d_t a_t^T, kept as factors: `rows(part)` gives a (examples, time, groups, p) and d (..., q).
 
-    `arranged` gives a sum (groups, q, p) the shape of the parameter. Of two ways to the norm the cheaper is taken: the Gram
-    matrices of a and d for few rows of many columns, and otherwise the gradients themselves, which are kept for the sum
-    where they are small.
+    `gradients`, where it is given, is a shorter way to all of them, (batch, groups * q * p). `arranged` gives a sum (groups, q, p)
+    the shape of the parameter. Of two ways to the norm the cheaper is taken: the Gram matrices of a and d for few rows of many
+    columns, and otherwise the gradients themselves, which are kept for the sum where they are small.
     """
 
-    def __init__(self, rows: Rows, arranged: Arranged, *, batch: int, time: int, groups: int, p: int, q: int):
+    def __init__(
+        self,
+        rows: Rows,
+        arranged: Arranged,
+        *,
+        batch: int,
+        time: int,
+        groups: int,
+        p: int,
+        q: int,
+        gradients: Callable[[], torch.Tensor] | None = None,
+    ):
         self.rows, self.arranged, self.batch, self.time = rows, arranged, batch, time
-        self.groups, self.p, self.q = groups, p, q
+        self.groups, self.p, self.q, self.gradients = groups, p, q, gradients
         self.kept: torch.Tensor | None = None
 
     def squared_norms(self) -> torch.Tensor:
         if self._keeps() and self._gram_cost() >= FLOAT_COST * self.p * self.q:
-            self.kept = multiplied(*self.rows(slice(None)))
+            self.kept = self.gradients() if self.gradients else multiplied(*self.rows(slice(None)))
             return row_norms(self.kept).square()
         again = (FLOAT_COST + 2 * self.time) * self.p * self.q
         norms = gram_norms if self._gram_cost() < again else multiplied_norms
@@ -134,9 +145,13 @@ class Product:
             out.add_(torch.stack([self.arranged(total) for total in _summed(self.kept, weights)]))
             return
         examples = weights.shape[1]
-        for client, own in enumerate(weights):
-            a, d = self.rows(slice(client * examples, (client + 1) * examples))
-            out[client].add_(self.arranged(weighted(cleaned(a), cleaned(d) * own[:, None, None, None])))
+        each = examples * self.groups * self.time * (self.p + self.q)
+        step = max(1, PART_FLOATS // each)  # clients
+        for first in range(0, len(weights), step):
+            own, into = weights[first : first + step], out[first : first + step]
+            a, d = self.rows(slice(first * examples, (first + len(own)) * examples))
+            sums = weighted_each(cleaned(a), cleaned(d) * own.reshape(-1, 1, 1, 1), len(own))
+            into.add_(torch.stack([self.arranged(total) for total in sums]))
 
     def _gram_cost(self) -> int:
         return 2 * self.time**2 * (self.p + self.q + FLOAT_COST)
@@ -192,6 +207,14 @@ def weighted(a: torch.Tensor, d: torch.Tensor) -> torch.Tensor:
     if a.shape[2] == 1:
         return torch.mm(d.reshape(-1, d.shape[3]).t(), a.reshape(-1, a.shape[3]))
     return torch.bmm(d.permute(2, 3, 0, 1).flatten(2), a.permute(2, 0, 1, 3).flatten(1, 2))
+
+
+def weighted_each(a: torch.Tensor, d: torch.Tensor, clients: int) -> torch.Tensor:
+    """The sums (client, groups, q, p) over the examples of each of some clients."""
+    d, a = (
+        rows.unflatten(0, (clients, -1)).flatten(1, 2).transpose(1, 2) for rows in (d, a)
+    )  # (client, groups, row, ...)
+    return d.mT @ a
 
 
 def multiplied_norms(a: torch.Tensor, d: torch.Tensor) -> torch.Tensor:

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from tacit.train.fused import add_bias_, sum_bias
 from tacit.train.layers import LAYERS, Conv, Rule, Uses, by_type, joined, padded
 from tacit.train.layers import RULES as ALONE
 from tacit.train.per_example import Dense, Form, Product
@@ -39,6 +40,8 @@ class Multiplied(torch.autograd.Function):
     @torch.amp.custom_fwd(device_type="cuda")
     def forward(ctx: Any, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         """(client, row, in) by (client, out, in)."""
+        ctx.types = rows.dtype, weight.dtype
+        rows, weight = _rounded(rows), _rounded(weight)  # once for both ways
         ctx.save_for_backward(rows, weight)
         return torch.bmm(rows, weight.mT)
 
@@ -47,8 +50,8 @@ class Multiplied(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """The gradients of rows and weights, of those only that are asked for."""
         (rows, weight), d = ctx.saved_tensors, gradients[0]
-        before = torch.bmm(d, weight).to(rows.dtype) if ctx.needs_input_grad[0] else None
-        own = torch.bmm(d.mT, rows).to(weight.dtype) if ctx.needs_input_grad[1] else None
+        before = torch.bmm(d, weight).to(ctx.types[0]) if ctx.needs_input_grad[0] else None
+        own = torch.bmm(d.mT, rows).to(ctx.types[1]) if ctx.needs_input_grad[1] else None
         return before, own
 
 
@@ -56,14 +59,15 @@ def conv(layer: Conv, a: torch.Tensor, own: Own) -> tuple[torch.Tensor, torch.Te
     """A product of each client's kernel with the windows of its rows; what the rule reads are the windows."""
     weight, bias, margin = _of(layer, "weight", own), _of(layer, "bias", own), _margin(layer)
     x = padded(layer, a) if margin is None else a  # zeros are put around rows on the way, anything else before
-    x = x.to(torch.get_autocast_dtype("cuda")) if x.is_cuda and torch.is_autocast_enabled("cuda") else x
-    margin = margin or tuple(0 for _ in layer.kernel_size)
+    x, margin = _rounded(x), margin or tuple(0 for _ in layer.kernel_size)
     found = windows(layer, x.detach(), margin)
-    out = Convolved.apply(x, weight, found, layer, margin)
-    if bias is not None:
-        spread = bias.view(len(bias), 1, layer.out_channels, *(1 for _ in layer.kernel_size))
-        out = (out.unflatten(0, (len(bias), -1)) + spread).flatten(0, 1)
-    return found, out
+    return found, Convolved.apply(x, weight, bias, found, layer, margin)
+
+
+def _rounded(tensor: torch.Tensor) -> torch.Tensor:
+    """In the type that products on a device are asked for in, where a coarser one is."""
+    asked = tensor.is_cuda and torch.is_autocast_enabled("cuda")
+    return tensor.to(torch.get_autocast_dtype("cuda")) if asked else tensor
 
 
 def _margin(layer: Conv) -> tuple[int, ...] | None:
@@ -79,27 +83,36 @@ class Convolved(torch.autograd.Function):
     @staticmethod
     @torch.amp.custom_fwd(device_type="cuda")
     def forward(
-        ctx: Any, x: torch.Tensor, weight: torch.Tensor, found: torch.Tensor, layer: Conv, margin: tuple[int, ...]
+        ctx: Any,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        found: torch.Tensor,
+        layer: Conv,
+        margin: tuple[int, ...],
     ) -> torch.Tensor:
         """The convolution of rows whose windows are known."""
         kernels = weight.reshape(len(weight), 1, layer.groups, -1, found.shape[2])
         ctx.save_for_backward(kernels, found)
         ctx.layer, ctx.shape, ctx.weight_shape, ctx.margin = layer, x.shape, weight.shape, margin
-        return _times(kernels, found).reshape(len(x), layer.out_channels, *places(layer, x.shape, margin))
+        out = _times(kernels, found).reshape(len(x), layer.out_channels, *places(layer, x.shape, margin))
+        return out if bias is None else add_bias_(out, bias)
 
     @staticmethod
     @torch.amp.custom_bwd(device_type="cuda")
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        """The gradients of rows and kernels, of those only that are asked for."""
+        """The gradients of rows, kernels and biases, of those only that are asked for."""
         kernels, found = ctx.saved_tensors
         d = gradients[0].reshape(len(found), ctx.layer.groups, -1, found.shape[-1])
-        rows = weight = None
+        rows = weight = bias = None
+        if ctx.needs_input_grad[2]:
+            bias = sum_bias(gradients[0], len(kernels)).to(kernels.dtype)
         if ctx.needs_input_grad[1]:
             each = torch.matmul(d, found.mT).unflatten(0, (len(kernels), -1)).sum(1)
             weight = each.reshape(ctx.weight_shape).to(kernels.dtype)
         if ctx.needs_input_grad[0]:
             rows = unwindowed(ctx.layer, _times(kernels.mT, d), ctx.shape, ctx.margin)
-        return rows, weight, None, None, None
+        return rows, weight, bias, None, None, None
 
 
 def places(layer: Conv, shape: torch.Size, margin: tuple[int, ...]) -> list[int]:
@@ -216,8 +229,17 @@ def conv_forms(layer: Conv, uses: Uses, batch: int) -> dict[str, Form]:
     def arranged(total: torch.Tensor) -> torch.Tensor:
         return total.reshape(layer.weight.shape)
 
+    def gradients() -> torch.Tensor:
+        """Products of windows as they lie: put in rows they would be copied, where an example has several views."""
+        each = [torch.matmul(d.unflatten(2, (groups, q)), a.mT) for a, d in pairs]
+        views = joined([one.flatten(2) for one in each])
+        return views[:, 0] if views.shape[1] == 1 else views.sum(1)
+
+    there = pairs[0][0].is_cuda  # where memory is wide enough for the products of every view
     time = sum(d.shape[1] * d.shape[3] for _, d in pairs)
-    weight = Product(rows, arranged, batch=batch, time=time, groups=groups, p=p, q=q)
+    weight = Product(
+        rows, arranged, batch=batch, time=time, groups=groups, p=p, q=q, gradients=gradients if there else None
+    )
     bias = [d.sum((1, 3)) for _, d in pairs]
     return {"weight": weight, "bias": Dense(bias[0] if len(bias) == 1 else torch.stack(bias).sum(0))}
 

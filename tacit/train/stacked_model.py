@@ -73,7 +73,8 @@ class Layer(nn.Module):
     def forward(self, a: torch.Tensor) -> torch.Tensor:
         """The output for all clients' rows; what the layer's rule reads is kept until the recorder was told."""
         self.read, out = STACKED[type(self.layer)](self.layer, a, self.own)
-        return out
+        # where nobody asks for parameters' gradients, those of outputs begin here: a product's way back would make both
+        return out if out.requires_grad or not torch.is_grad_enabled() else out.requires_grad_()
 
 
 class StackedModel(Rows):
@@ -92,6 +93,9 @@ class StackedModel(Rows):
         block_of = {name: block for (name, _), block in zip(trainable(model), self.blocks, strict=True)}
         layers = {name: module for name, module in model.named_modules() if _trains(module)}
         copied = fresh(model)
+        for place, module in list(copied.named_modules()):
+            if like.is_cuda and getattr(module, "only_for_cpu", False):
+                copied.set_submodule(place, nn.Identity())
         for module in copied.modules():  # what stacked layers answer are views, whose history an overwriting would cut
             if getattr(module, "inplace", False) is True:
                 module.inplace = False  # type: ignore[assignment]
@@ -100,7 +104,7 @@ class StackedModel(Rows):
         for place, layer in zip(named_layers(layers), self.layers, strict=True):
             root.set_submodule(place, layer)
         for place, module in list(root.named_modules()):
-            if type(module) is nn.MaxPool2d and Pool.fits(module):
+            if type(module) is nn.MaxPool2d and Pool.fits(module, like):
                 root.set_submodule(place, Pool(module))
         self.own_blocks = [
             {
@@ -136,7 +140,7 @@ class StackedModel(Rows):
         Guarantee: an example changes its own client's sum alone, and by at most `clip` up to float32 rounding.
         """
         clients, tape = len(theta), Kept(self.layers)
-        self._tell(self.cut(theta))
+        self._tell(self.cut(theta), trained=False)
         with torch.enable_grad():
             losses = self.losses(tape.run(self.forward, x.flatten(0, 1)), y.flatten(0, 1))
             total = losses.sum()
@@ -152,10 +156,10 @@ class StackedModel(Rows):
                 form.add_stacked(weights, sums[:, block.start : block.stop].unflatten(1, block.shape))
         return sums, norms, losses.detach().view(mask.shape)
 
-    def _tell(self, parts: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Gives every layer its clients' parameters, as leaves; the list is in the order of `blocks`."""
+    def _tell(self, parts: Sequence[torch.Tensor], *, trained: bool = True) -> list[torch.Tensor]:
+        """Gives every layer its clients' parameters, as leaves that have gradients if `trained`; in the order of `blocks`."""
         shaped = zip(self.blocks, parts, strict=True)
-        own = {block.name: part.unflatten(1, block.shape).detach().requires_grad_() for block, part in shaped}
+        own = {block.name: part.unflatten(1, block.shape).detach().requires_grad_(trained) for block, part in shaped}
         for layer, named in zip(self.layers, self.own_blocks, strict=True):
             layer.own = {part: own[block.name] for part, block in named.items()}
         return [own[block.name] for block in self.blocks]

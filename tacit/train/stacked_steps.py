@@ -10,6 +10,7 @@ from collections.abc import Callable
 import torch
 
 from tacit.train.descent import Descent, Motion
+from tacit.train.fused import step_
 from tacit.train.stacked_model import Stackable
 
 # a step's rows (client, example, ...) and its number -> their views; sums (client, parameter) and it -> the same with their noise
@@ -46,7 +47,7 @@ def sgd_steps(
         found = stack.gradients(parts, x[rows], y[rows], own / count.clamp(min=1.0)[:, None])
         for part, gradient, move in zip(parts, found.blocks, moves, strict=True):
             along = move(gradient, part)
-            part.addcmul_(torch.where(count[:, None] > 0, along, 0.0) if uneven else along, rate, value=-1)
+            step_(part, torch.where(count[:, None] > 0, along, 0.0) if uneven else along, rate)
         last = torch.where(count > 0, found.losses, last)
     moved = start.new_empty(clients, len(start))
     for into, part, own in zip(stack.cut(moved), parts, first, strict=True):

@@ -7,13 +7,15 @@ import triton.language as tl
 from torch import nn
 
 BLOCK = 1024
+LONG = 1 << 30  # numbers from which a place is counted in 64 bits, which takes longer
 
 
 @triton.jit
 def _windows(x, out, total, C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
              OH: tl.constexpr, OW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
-             DH: tl.constexpr, DW: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip # pyright: ignore
-    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+             DH: tl.constexpr, DW: tl.constexpr, LONG: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip # pyright: ignore
+    first = tl.program_id(0).to(tl.int64) * BLOCK if LONG else tl.program_id(0) * BLOCK
+    place = first + tl.arange(0, BLOCK)
     inside = place < total
     column, rest = place % OW, place // OW
     row, rest = rest % OH, rest // OH
@@ -27,8 +29,9 @@ def _windows(x, out, total, C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, K
 @triton.jit
 def _unwindowed(found, out, total, C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
                 OH: tl.constexpr, OW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
-                DH: tl.constexpr, DW: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip # pyright: ignore
-    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+                DH: tl.constexpr, DW: tl.constexpr, LONG: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip # pyright: ignore
+    first = tl.program_id(0).to(tl.int64) * BLOCK if LONG else tl.program_id(0) * BLOCK
+    place = first + tl.arange(0, BLOCK)
     inside = place < total
     j, rest = place % W, place // W
     i, image = rest % H, rest // H
@@ -48,15 +51,16 @@ def windows(layer: nn.Conv2d, x: torch.Tensor, padding: tuple[int, int]) -> torc
     out = x.new_empty(
         len(x), layer.groups, x.shape[1] // layer.groups * sizes["KH"] * sizes["KW"], sizes["OH"] * sizes["OW"]
     )
-    _windows[(triton.cdiv(out.numel(), BLOCK),)](x.contiguous(), out, out.numel(), **sizes, BLOCK=BLOCK)  # pyright: ignore
+    how = {**sizes, "LONG": out.numel() >= LONG, "BLOCK": BLOCK}
+    _windows[(triton.cdiv(out.numel(), BLOCK),)](x.contiguous(), out, out.numel(), **how)  # pyright: ignore
     return out
 
 
 def unwindowed(layer: nn.Conv2d, found: torch.Tensor, shape: torch.Size, padding: tuple[int, int]) -> torch.Tensor:
     """Adds windows up where they came from."""
     out = found.new_empty(shape)
-    grid = (triton.cdiv(out.numel(), BLOCK),)
-    _unwindowed[grid](found.contiguous(), out, out.numel(), **_sizes(layer, shape, padding), BLOCK=BLOCK)  # pyright: ignore
+    grid, how = (triton.cdiv(out.numel(), BLOCK),), {"LONG": found.numel() >= LONG, "BLOCK": BLOCK}
+    _unwindowed[grid](found.contiguous(), out, out.numel(), **_sizes(layer, shape, padding), **how)  # pyright: ignore
     return out
 
 
