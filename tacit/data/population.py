@@ -4,6 +4,8 @@ Rows are laid out client by client, so a client's data is a slice of two tensors
 """
 
 import hashlib
+import itertools
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
@@ -13,9 +15,11 @@ import torch
 from tacit.data.dataset import Dataset
 from tacit.data.shares import Shares
 from tacit.errors import BadData
+from tacit.machine import cores
 from tacit.types import Budget, Client, Unit
 
 MARK_BYTES = 16
+WORTH_THREADS = 1 << 26  # bytes of rows to hash
 LATEST = 1024  # clients of which a second look costs nothing
 CRUMB = 0.01  # of an epsilon: what calibration leaves of a spread one; noise for so little would be all that is learnt
 NOBODY = frozenset(
@@ -104,8 +108,18 @@ class Population:
     def marks(self) -> np.ndarray:
         """A hash of each client's rows, [clients, 16] bytes; made once."""
         x, y = (np.ascontiguousarray(part.cpu().numpy()) for part in (self.x, self.y))
-        cuts = zip(self.offsets[:-1].tolist(), self.offsets[1:].tolist(), strict=True)
-        made = b"".join(_mark(x[start:stop], y[start:stop]) for start, stop in cuts)
+
+        def some(first: int, last: int) -> bytes:
+            cuts = itertools.pairwise(self.offsets[first : last + 1].tolist())
+            return b"".join(_mark(x[start:stop], y[start:stop]) for start, stop in cuts)
+
+        count = min(cores(), len(self)) if x.nbytes > WORTH_THREADS else 1
+        parts = [len(self) * k // count for k in range(count + 1)]
+        if count == 1:
+            made = some(0, len(self))
+        else:
+            with ThreadPoolExecutor(count) as threads:  # hashing long rows leaves Python free
+                made = b"".join(threads.map(some, parts[:-1], parts[1:]))
         return np.frombuffer(made, dtype=np.uint8).reshape(len(self), MARK_BYTES)
 
     def digest(self) -> str:

@@ -39,6 +39,7 @@ from tacit.simulation.choose import with_trainer
 from tacit.simulation.passed import Model, with_passed
 from tacit.tasks import chosen
 from tacit.train.rowwise import Unsupported
+from tacit.train.warm import warm
 from tacit.types import State
 
 MOST_NAMED = 8  # columns in a sentence
@@ -79,6 +80,7 @@ def run(
     if resume:
         refuse_other_parts(path, experiment)  # before anything is read or made
     writers = load_writers(experiment.run.writers)
+    warm(experiment.run.devices)  # while rows are read
     with ExitStack() as stack:
         before = before_of(experiment, path, resume=resume)
         parts = replace(build(experiment, progress=progress, before=before), draw=draw)
