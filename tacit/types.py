@@ -51,7 +51,7 @@ class Client:
     @property
     def size(self) -> int:
         """The number of records: declared public, because weights, sampling rates and divisors depend on it."""
-        return len(self.y)
+        return self.y.shape[0]
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ who answered, or what one client sent. Where clients take turns in public (tacit
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, cast
 
@@ -23,6 +23,7 @@ from tacit.privacy.mechanism import AdaptiveClip, CohortMechanism, TurnMechanism
 from tacit.random import Derive
 from tacit.server_optimizer import ServerOptimizer
 from tacit.train.attempt import Local, attempt
+from tacit.train.transfer import later, sent
 from tacit.train.workspace import Trained, Workspace
 from tacit.types import Bounded, Client, Message, Raw, State
 
@@ -87,23 +88,37 @@ class CentralDP:
         told: Sequence[dict[str, float]],
         clients: Sequence[Client],
         received: Message,
+        *,
+        scales: Sequence[float] | None = None,
     ) -> list[tuple[Message, dict[str, float]]]:
         """`train` and `release` of several clients at once, whose finite updates (client, parameter) are known.
 
-        Nothing is looked at client by client: one question to the device is for all of them.
+        Nothing is looked at client by client. `scales` are what `scale_rows_` has multiplied them by, where it has.
         """
-        mechanism = self.mechanism.at(float(received.tensors["clip"]))
-        if not _in_rows(mechanism):
+        if scales is None:
             over = (torch.linalg.vector_norm(updates, dim=1) > float(received.tensors["clip"])).tolist()
             own = [info | {"clipped": float(long)} for info, long in zip(told, over, strict=True)]
             given = [Trained(Raw(update), info) for update, info in zip(updates, own, strict=True)]
             return [(self.release(one, client, received), one.info) for one, client in zip(given, clients, strict=True)]
-        scales = mechanism.bound_rows(updates)  # pyright: ignore[reportAttributeAccessIssue] - by `_in_rows`
-        within = (scales == 1.0).tolist()
         return [
-            (Message(client.id, {"update": update}, {"unclipped": short}), info | {"clipped": float(not short)})
-            for client, update, short, info in zip(clients, updates * scales[:, None], within, told, strict=True)
+            (
+                Message(client.id, {"update": update}, {"unclipped": scale == 1.0}),
+                info | {"clipped": float(scale != 1.0)},
+            )
+            for client, update, scale, info in zip(clients, updates, scales, told, strict=True)
         ]
+
+    def scale_rows_(self, updates: torch.Tensor, received: Message) -> torch.Tensor | None:
+        """Bounds several updates (client, parameter) where they lie, without a look at the device; by how much each was scaled.
+
+        None, and nothing is done, where the mechanism bounds one at a time. What is not finite stays so, and has a scale of 0.
+        """
+        mechanism = self.mechanism.at(float(received.tensors["clip"]))
+        if not _in_rows(mechanism):
+            return None
+        scales: torch.Tensor = mechanism.bound_rows(updates)  # pyright: ignore[reportAttributeAccessIssue] - by `_in_rows`
+        updates.mul_(scales[:, None])
+        return scales
 
     def collect(self, state: State, *, round: int) -> "Summing":
         """An empty sum, under one clip for bound and noise of the round.
@@ -146,7 +161,10 @@ class Summing:
     within: dict[str, bool] = field(default_factory=dict)  # by sender: whether its update was shorter than the clip
     refused: dict[str, str] = field(default_factory=dict)
     seen: set[str] = field(default_factory=set)
-    waiting: dict[str, torch.Tensor] = field(default_factory=dict, repr=False)  # on a device: looked at together
+    waiting: dict[str, torch.Tensor] = field(default_factory=dict, repr=False)  # on a device: added together
+    added: list[tuple[list[str], Callable[[], list[float]]]] = field(
+        default_factory=list, repr=False
+    )  # by which scales
 
     def add(self, message: Message) -> None:
         """Clips again and adds; what cannot be used is named in `refused` and counts as zero. Raises nothing.
@@ -175,18 +193,24 @@ class Summing:
         self.seen.add(message.sender)
 
     def _add_waiting(self) -> None:
-        """Clips and adds what waits, with one look at the device; the same rule for each as for one alone."""
+        """Clips and adds what waits, without a look at the device; the same rule for each as for one alone."""
         if not self.waiting:
             return
         rows, mechanism = torch.stack(list(self.waiting.values())), self.mechanism
         scales = mechanism.bound_rows(rows)  # pyright: ignore[reportAttributeAccessIssue] - by `_in_rows`
         own = torch.tensor([self.algorithm.weights[name] for name in self.waiting], dtype=rows.dtype)
-        self.total.addmv_(rows.nan_to_num_().t(), own.to(rows.device) * scales)
-        for name, scale in zip(self.waiting, scales.tolist(), strict=True):
-            if scale == 0:
-                self.refused[printable(name)] = "the update is not finite, or too long to be scaled"
-                del self.within[name]
+        self.total.addmv_(rows.nan_to_num_().t(), sent(own, rows.device) * scales)
+        self.added.append((list(self.waiting), later(scales)))
         self.waiting.clear()
+
+    def _refuse_unfit(self) -> None:
+        """Names whose update counted as zero, of those that were added together."""
+        for names, scales in self.added:
+            for name, scale in zip(names, scales(), strict=True):
+                if scale == 0:
+                    self.refused[printable(name)] = "the update is not finite, or too long to be scaled"
+                    del self.within[name]
+        self.added.clear()
 
     def finish(self, derive: Derive) -> tuple[State, dict[str, Any]]:
         """The model moved by the noised sum.
@@ -204,6 +228,7 @@ class Summing:
         params, memory = algorithm.optimizer.step(
             state.params, state.optimizer, noised.vector / algorithm.expected_weight
         )
+        self._refuse_unfit()
         within = list(self.within.values())
         count = derive("count", sum(within), len(within))
         clip = algorithm.adapt.next(mechanism, within, count) if algorithm.adapt else mechanism.clip
@@ -212,7 +237,9 @@ class Summing:
             "noise_std": noised.noise_std / algorithm.expected_weight,
             "refused": self.refused,
         }
-        info |= {"noised_norm": float(noised.vector.norm()) / algorithm.expected_weight}
+        info |= {
+            "noised_norm": noised.vector.norm() / algorithm.expected_weight
+        }  # looked at when a record is made of it
         return State(params, {**rest, "clip": torch.tensor(clip, dtype=torch.float64)}, memory), info
 
 

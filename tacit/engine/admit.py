@@ -1,8 +1,9 @@
-"""Who takes part in a round. Whoever it is has paid, on disk, before this returns.
+"""Who takes part in a round, and their payment: `draw` names them, `charged` has them pay, on disk, before it returns.
 
-Where every client pays for itself, the cohort is drawn among those who can, and pays. Where the secret draw is part of
-the price (central DP), everybody pays first, and then nothing but chance decides: nobody is passed over or drawn again, and
-a round without clients is a round. Where clients take turns in public, those whose turn it is pay, and nobody else.
+Nothing that a client trained is read before it was charged. Where every client pays for itself, the cohort is drawn among those
+who can, and pays. Where the secret draw is part of the price (central DP), everybody pays, and nothing but chance decides: nobody
+is passed over or drawn again, and a round without clients is a round. Where clients take turns in public, those whose turn it is
+pay, and nobody else.
 """
 
 from collections.abc import Collection
@@ -17,22 +18,38 @@ from tacit.types import Client
 def gather(
     parts: Parts, ledger: Ledger | None, meter: Meter, round: int, derive: Derive, *, away: Collection[int] = ()
 ) -> list[Client] | None:
-    """The clients of a round, paid for; None where too few (or, if all must pay together, not all) can pay.
+    """The clients of a round, paid for; None where too few (or, if all must pay together, not all) can pay."""
+    return charged(parts, ledger, meter, draw(parts, meter, round, derive, away=away))
+
+
+def draw(parts: Parts, meter: Meter, round: int, derive: Derive, *, away: Collection[int] = ()) -> list[Client] | None:
+    """The clients that a round is to have. **Nobody has paid**; None where too few can.
 
     `derive` is the server's randomness in the state that the round starts from. Where each pays for itself, who is `away` is asked
     nothing and pays nothing, unless too few are left without: then it is asked, and waited for.
     """
     if parts.plan.together:
-        if ledger is None or not ledger.admit_everybody(meter.budget, meter.price_of_all, hint=meter.hint):
-            return None
         return [parts.population[index] for index in parts.plan.drawn(derive(round, "cohort"))]
     cohort = sample(parts, meter, round, derive)
-    fewest = max(parts.experiment.train.min_clients, parts.plan.fewest)  # with less, nothing would be released
     here = [client for client in cohort if client.index not in away]
-    cohort = here if len(here) >= fewest else cohort
-    if len(cohort) >= fewest and ledger is not None:
-        cohort = ledger.admit(cohort, meter.cost, hint=meter.hint)
-    return cohort if len(cohort) >= fewest else None
+    cohort = here if len(here) >= _fewest(parts) else cohort
+    return cohort if len(cohort) >= _fewest(parts) else None
+
+
+def charged(parts: Parts, ledger: Ledger | None, meter: Meter, cohort: list[Client] | None) -> list[Client] | None:
+    """Those of a cohort that have paid, on disk; None where too few (or, if all must pay together, not all) can pay."""
+    if cohort is None:
+        return None
+    if parts.plan.together:
+        pays = ledger is not None and ledger.admit_everybody(meter.budget, meter.price_of_all, hint=meter.hint)
+        return cohort if pays else None
+    paid = cohort if ledger is None else ledger.admit(cohort, meter.cost, hint=meter.hint)
+    return paid if len(paid) >= _fewest(parts) else None
+
+
+def _fewest(parts: Parts) -> int:
+    """With fewer clients nothing would be released."""
+    return max(parts.experiment.train.min_clients, parts.plan.fewest)
 
 
 def sample(parts: Parts, meter: Meter, round: int, derive: Derive) -> list[Client]:

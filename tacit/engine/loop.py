@@ -1,7 +1,8 @@
-"""The loop, in the order in which a round happens: admit and pay, broadcast, train, wire, server, evaluate, record, checkpoint.
+"""The loop, in the order in which a round happens: draw, pay, broadcast, train, wire, server, evaluate, record, checkpoint.
 
-The ledger is paid, on disk, before anybody trains. Whoever has trained is heard before the next one's message is looked at: the
-loop takes a message from the trainer and gives it to the server's part, which never asks for one.
+The ledger is paid, on disk, before anybody trains. A device alone is set to work while it is paid, and nothing of what it trains is
+read before. Whoever has trained is heard before the next one's message is looked at: the loop takes a message from the trainer and
+gives it to the server's part, which never asks for one.
 """
 
 import math
@@ -15,14 +16,14 @@ import torch
 from tacit.algorithms.scaffold import others_bytes
 from tacit.build.parts import Parts
 from tacit.digest import state_mark
-from tacit.engine.admit import gather
+from tacit.engine.admit import charged, draw
 from tacit.engine.canaries import keep_sight
 from tacit.engine.checkpoints import Checkpoints
 from tacit.engine.evaluate import backdoor, evaluate, evaluating
 from tacit.engine.folder import CHECKPOINT, Folder
 from tacit.engine.meter import Meter
 from tacit.engine.opening import open_round, released
-from tacit.engine.passing import absent_of, asked, away_of, read_off
+from tacit.engine.passing import absent_of, asked, away_of, begun, read_off
 from tacit.engine.trainers.processes import Trainer
 from tacit.engine.watch import STAGES, Traffic, Watch, record_of
 from tacit.engine.wire import size_of
@@ -38,8 +39,8 @@ Observer = Callable[[dict[str, Any]], None]
 def loop(parts: Parts, ledger: Ledger | None, folder: Folder, trainer: Trainer, observe: Observer) -> tuple[State, str]:
     """Runs the rounds that are left. Returns the last state and why it stopped: "rounds" or "budget".
 
-    Guarantee: a round is charged on disk before anybody trains in it; messages are taken one by one, each once, and no more of
-    them are held than the algorithm keeps. Raises TacitError for whatever ends the run; the last checkpoint is kept.
+    Guarantee: a round is charged on disk before anything that was trained in it is read; messages are taken one by one, each once,
+    and no more of them are held than the algorithm keeps. Raises TacitError for whatever ends the run; the last checkpoint is kept.
     """
     algorithm = parts.algorithm
     state, first = _restored(folder, parts) or (algorithm.init(parts.params), 0)
@@ -73,14 +74,20 @@ def _rounds(
     meter, watch = Meter(parts, ledger, first_round=first), Watch()
     for r in range(first, train.rounds):
         derive, away = open_round(parts, ledger, state, r), away_of(trainer, meter)
-        cohort = gather(parts, ledger, meter, r, derive, away=away)  # pays first; who cannot pay stays out
+        drawn = draw(parts, meter, r, derive, away=away)
+        watch.lap("admit")
+        ahead = begun(trainer, algorithm, state, r, drawn)  # a device is at work while they pay
+        watch.lap("train")
+        cohort = charged(parts, ledger, meter, drawn)  # on disk before anything is read; who cannot pay stays out
+        watch.lap("train" if ahead else "admit")  # while a device trains nobody waits for the ledger
         if cohort is None:
             return state, "budget"
-        message = algorithm.broadcast(state, cohort, round=r)
+        all_paid = len(cohort) == len(drawn or ())
+        message, replies = ahead if ahead and all_paid else asked(trainer, algorithm, state, r, cohort)
         told = size_of(message) - others_bytes(message)  # by one client
         traffic, collecting = Traffic(downlink=told * len(cohort)), algorithm.collect(state, round=r)
         watch.lap("admit")
-        for sent, told in asked(trainer, message, r, [client.index for client in cohort]):  # the clients train
+        for sent, told in replies:  # the clients train
             watch.lap("train")  # the server waits for clients; what it does between two messages is its own time
             message = read_off(sent, told, traffic, r, forgiving=algorithm.forgiving)
             collecting.add(message.to(state.params.device))

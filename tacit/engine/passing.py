@@ -3,11 +3,15 @@
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol, runtime_checkable
 
+from tacit.algorithms import Algorithm
 from tacit.engine.meter import Meter
 from tacit.engine.trainers.processes import Trainer
 from tacit.engine.watch import Traffic
 from tacit.engine.wire import pack, receive, receive_any, size_of
-from tacit.types import Message
+from tacit.errors import TacitError
+from tacit.types import Client, Message, State
+
+Asked = tuple[Message, Iterator[tuple[Any, dict[str, float]]]]
 
 
 @runtime_checkable
@@ -21,15 +25,43 @@ class Carrying(Protocol):
         ...
 
 
-def asked(
-    trainer: Trainer, message: Message, round: int, cohort: Sequence[int]
-) -> Iterator[tuple[Any, dict[str, float]]]:
-    """The clients' answers to a broadcast: messages where the trainer carries them, else bytes."""
-    return (
-        trainer.carry(message, round, cohort)
-        if isinstance(trainer, Carrying)
-        else trainer(pack(message), round, cohort)
-    )
+@runtime_checkable
+class Beginning(Protocol):
+    """A trainer that can set a device to work while somebody else pays."""
+
+    def begin(
+        self, received: Message, round: int, cohort: Sequence[int], /
+    ) -> Iterator[tuple[Message, dict[str, float]]] | None:
+        """As `carry`, with the device at work already; None where there is nothing to gain.
+
+        Guarantee: nothing of what is trained is read, by whomever, before the first answer is asked for.
+        """
+        ...
+
+
+def begun(
+    trainer: Trainer, algorithm: Algorithm, state: State, round: int, cohort: Sequence[Client] | None
+) -> Asked | None:
+    """Sets a device to work for clients that have not paid yet. Their answers are taken when all have, or never.
+
+    None where no device can, and where anything goes wrong: it goes wrong again when they have paid, and is told then.
+    """
+    if cohort is None or not isinstance(trainer, Beginning):
+        return None
+    try:
+        message = algorithm.broadcast(state, cohort, round=round)
+        replies = trainer.begin(message, round, [client.index for client in cohort])
+    except TacitError:
+        return None
+    return None if replies is None else (message, replies)
+
+
+def asked(trainer: Trainer, algorithm: Algorithm, state: State, round: int, cohort: Sequence[Client]) -> Asked:
+    """What is broadcast to clients that have paid, and their answers: messages where the trainer carries them, else bytes."""
+    message, indices = algorithm.broadcast(state, cohort, round=round), [client.index for client in cohort]
+    if isinstance(trainer, Carrying):
+        return message, trainer.carry(message, round, indices)
+    return message, trainer(pack(message), round, indices)
 
 
 def read_off(raw: bytes | Message, told: dict[str, float], traffic: Traffic, round: int, *, forgiving: bool) -> Message:

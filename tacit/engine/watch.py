@@ -64,7 +64,7 @@ class Traffic:
         Where the server adds the noise, that of the noised sum, which is what it releases.
         """
         if "noised_norm" in info and info.get("noise_std"):
-            return {"signal_to_noise": signal_to_noise(info["noised_norm"], info["noise_std"] * math.sqrt(size))}
+            return {"signal_to_noise": signal_to_noise(float(info["noised_norm"]), info["noise_std"] * math.sqrt(size))}
         if not self.norms:
             return {}
         released = torch.stack([norm for norm, _ in self.norms]).tolist()  # one look at the device for all clients
@@ -95,7 +95,7 @@ def record_of(
         **traffic.signal(info, moved.numel()),
         "uplink_bytes": traffic.uplink + answered,
         "downlink_bytes": traffic.downlink + asked,
-        **info,
+        **{name: value.item() if isinstance(value, torch.Tensor) else value for name, value in info.items()},
         **_names_diverged(cohort, traffic),
     }
 

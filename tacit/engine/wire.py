@@ -59,7 +59,9 @@ def size_of(message: Message) -> int:
     """
     facts = json.dumps({"sender": message.sender, "facts": message.facts})
     head, data = _layout(tuple((name, tensor.dtype, tensor.shape) for name, tensor in message.tensors.items()))
-    text = head + len(json.dumps(facts)) - len('""')  # `facts` is ASCII, and a text within a text
+    text = (
+        head + len(facts) + facts.count('"') + facts.count("\\")
+    )  # `facts` is ASCII; as a text within a text these are two
     return LENGTH_BYTES + -(-text // LENGTH_BYTES) * LENGTH_BYTES + data
 
 

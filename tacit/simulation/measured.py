@@ -43,11 +43,11 @@ def _seconds(parts: Parts, trainer: Trainer, clock: Clock) -> float:
     count = len(parts.population)
     places = sorted({k * count // MOST for k in range(MOST)} if count > MOST else range(count))[: parts.cohort]
     cohort = [parts.population[place] for place in places]
-    message = parts.algorithm.broadcast(parts.algorithm.init(parts.params), cohort, round=0)
+    state = parts.algorithm.init(parts.params)
     times: list[float] = []
     while len(times) < TURNS:
         began = clock()
-        for _ in asked(trainer, message, 0, places):
+        for _ in asked(trainer, parts.algorithm, state, 0, cohort)[1]:
             pass
         times.append(clock() - began)
         if times[-1] > LONG:

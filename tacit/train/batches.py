@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from tacit.random import Stream
+from tacit.train.transfer import sent
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,19 +25,28 @@ class Batches:
         return Batches(sent(self.places, device), sent(self.mask, device))
 
 
-def sent(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """A tensor on a device, without waiting for what the device is doing: from ordinary memory a copy waits for all of it."""
-    return tensor if device.type != "cuda" else tensor.pin_memory().to(device, non_blocking=True)
-
-
 def shuffled(stream: Stream, size: int, *, batch_size: int, steps: int) -> Iterator[np.ndarray]:
     """The batches of plain SGD: a new shuffle every epoch, the last batch of an epoch may be short."""
     order = list[np.ndarray]()
     for _ in range(steps):
         if not order:
-            mixed = np.argsort(stream.uniform(size), kind="stable")
+            mixed = stream.uniform(size).argsort(kind="stable")
             order = [mixed[start : start + batch_size] for start in range(0, size, batch_size)][::-1]
         yield order.pop()
+
+
+def shuffled_alike(streams: Sequence[Stream], size: int, *, batch_size: int, steps: int) -> np.ndarray | None:
+    """`shuffled` of clients with as many rows, all at once: the very same batches, (client, step, example).
+
+    None where a batch is short.
+    """
+    in_epoch, rest = divmod(size, batch_size)
+    if rest or not in_epoch:
+        return None
+    epochs = -(-steps // in_epoch)
+    drawn = np.stack([stream.uniform(epochs * size) for stream in streams]).reshape(len(streams), epochs, size)
+    mixed = drawn.argsort(axis=2, kind="stable")
+    return mixed.reshape(len(streams), epochs * in_epoch, batch_size)[:, :steps]
 
 
 def filled(drawn: Sequence[Sequence[np.ndarray]], starts: Sequence[int], *, longest: int = 1, fold: int = 1) -> Batches:
@@ -50,7 +60,7 @@ def filled(drawn: Sequence[Sequence[np.ndarray]], starts: Sequence[int], *, long
     busy = [batches for batches in drawn if batches]
     sizes = {len(batch) for batches in busy for batch in batches}
     if sizes == {most} and {len(batches) for batches in busy} == {steps} and not any(drawn[len(busy) :]):
-        return _equal(busy, starts)
+        return equal(np.array(busy), starts)
     places = np.empty((steps, len(drawn), most), np.int64)
     counts = np.zeros((steps, len(drawn)), np.int64)
     for k, (batches, start) in enumerate(zip(drawn, starts, strict=True)):
@@ -65,11 +75,11 @@ def filled(drawn: Sequence[Sequence[np.ndarray]], starts: Sequence[int], *, long
     return Batches(torch.from_numpy(places), torch.from_numpy(mask))
 
 
-def _equal(busy: Sequence[Sequence[np.ndarray]], starts: Sequence[int]) -> Batches:
-    """`filled` where all who take steps take as many, in batches of one size; whoever comes after them takes none."""
-    found = np.array(busy).swapaxes(0, 1)
-    places = np.zeros((len(found), len(starts), found.shape[2]), np.int64)
-    places[:, : len(busy)] = found
+def equal(drawn: np.ndarray, starts: Sequence[int]) -> Batches:
+    """`filled` of batches of one size, as many for each client (client, step, example); whoever else has a start takes none."""
+    clients, steps, size = drawn.shape
+    places = np.zeros((steps, len(starts), size), np.int64)
+    places[:, :clients] = drawn.swapaxes(0, 1)
     mask = np.zeros(places.shape, np.float32)
-    mask[:, : len(busy)] = 1.0
+    mask[:, :clients] = 1.0
     return Batches(torch.from_numpy(places + np.array(starts)[:, None]), torch.from_numpy(mask))

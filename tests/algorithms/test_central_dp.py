@@ -199,6 +199,7 @@ def waited(made, messages):
         summing.waiting[one.sender] = one.tensors["update"].clone()
         summing.within[one.sender] = bool(one.facts.get("unclipped"))
     summing._add_waiting()
+    summing._refuse_unfit()
     return summing
 
 
@@ -230,7 +231,9 @@ def test_several_clients_release_at_once_what_each_would_by_itself():
     received = made.broadcast(made.init(torch.zeros(SIZE)), [], round=0)
     rows = torch.stack([of_norm(0.1), of_norm(9.0, at=1), torch.zeros(SIZE)])
     clients = [client(f"c{k}") for k in range(3)]
-    found = made.released_rows(rows, [{"loss": 1.0}] * 3, clients, received)
+    scaled = rows.clone()
+    scales = made.scale_rows_(scaled, received).tolist()
+    found = made.released_rows(scaled, [{"loss": 1.0}] * 3, clients, received, scales=scales)
     for (sent, info), row, one in zip(found, rows, clients, strict=True):
         alone = made.release(Trained(Raw(row), {}), one, received)
         assert (sent.sender, sent.facts) == (alone.sender, alone.facts)

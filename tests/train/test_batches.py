@@ -6,7 +6,7 @@ import torch
 
 from tacit.random import seeded
 from tacit.train import batches
-from tacit.train.batches import filled, shuffled
+from tacit.train.batches import equal, filled, shuffled, shuffled_alike
 
 
 def drawn(clients, *, size=20, batch_size=5, steps=6):
@@ -17,7 +17,7 @@ def drawn(clients, *, size=20, batch_size=5, steps=6):
 def test_batches_of_one_size_are_those_that_are_filled_one_by_one(idle, monkeypatch):
     given, starts = drawn(4) + [[]] * idle, [100 * k for k in range(4)] + [0] * idle
     fast = filled(given, starts)
-    monkeypatch.setattr(batches, "_equal", None)
+    monkeypatch.setattr(batches, "equal", None)
     uneven = [*given[:3], [*given[3][:-1], given[3][-1][:-1]], *given[4:]]  # one row short: the other way
     slow = filled(uneven, starts)
     assert torch.equal(fast.places[:-1], slow.places[:-1])
@@ -38,3 +38,20 @@ def test_an_idle_client_in_the_middle_keeps_its_place():
     found = filled([some[0], [], some[1]], [0, 20, 40])
     assert np.array_equal(found.mask.amax((0, 2)).numpy(), [1, 0, 1])
     assert torch.equal(found.places[:, 2], torch.from_numpy(np.array(some[1])) + 40)
+
+
+@pytest.mark.parametrize(
+    ("size", "batch_size", "steps"), [(12, 4, 3), (12, 4, 7), (12, 12, 1), (12, 1, 5), (60, 20, 6)]
+)
+def test_clients_that_train_alike_are_shuffled_at_once_as_each_by_itself(size, batch_size, steps):
+    apart = drawn(3, size=size, batch_size=batch_size, steps=steps)
+    at_once = shuffled_alike([seeded(k)("train") for k in range(3)], size, batch_size=batch_size, steps=steps)
+    assert np.array_equal(at_once, np.array(apart))
+    one, other = equal(at_once, [0, 100, 200, 0]), filled([*apart, []], [0, 100, 200, 0])
+    assert torch.equal(one.places, other.places)
+    assert torch.equal(one.mask, other.mask)
+
+
+@pytest.mark.parametrize(("size", "batch_size"), [(12, 5), (3, 4)])
+def test_batches_that_would_be_short_are_drawn_client_by_client(size, batch_size):
+    assert shuffled_alike([seeded(0)("train")], size, batch_size=batch_size, steps=2) is None

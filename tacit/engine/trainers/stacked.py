@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 
 from tacit.algorithms import Algorithm, in_round
@@ -32,7 +33,7 @@ from tacit.engine.trainers.stacked_private import InStep
 from tacit.engine.wire import pack, unpack
 from tacit.errors import TacitError, TrainingDiverged
 from tacit.random import Stream
-from tacit.train.batches import Batches, filled, shuffled
+from tacit.train.batches import Batches, equal, filled, shuffled, shuffled_alike
 from tacit.train.captured import Captured
 from tacit.train.dp_sgd import DpSgd
 from tacit.train.noised_update import NoisedUpdate
@@ -41,6 +42,7 @@ from tacit.train.rowwise import Unsupported
 from tacit.train.sgd import LocalSgd
 from tacit.train.stack import stack_of
 from tacit.train.stacked_steps import sgd_steps
+from tacit.train.transfer import later
 from tacit.train.views import Viewed, over_views
 from tacit.train.workspace import Trained, Workspace
 from tacit.types import Client, Message, Raw
@@ -119,6 +121,14 @@ class Stacked:
         """From tensors to tensors, which stay on the device."""
         return self.answers(received, self.question(received), round, cohort)
 
+    def begin(self, received: Message, round: int, cohort: Sequence[int]) -> Iterator[Carried] | None:
+        """As `carry`, with the device at work before this returns; None on a CPU, which would be waited for."""
+        if not self.work.theta.is_cuda:
+            return None
+        answers = self._working(received, self.question(received), round, cohort)
+        next(answers)
+        return answers
+
     def question(self, received: Message) -> str:
         """What noise is keyed by: the question's bytes; where a start cannot be repeated, this call alone."""
         return question_mark(pack(received)) if self.repeats else uuid.uuid4().hex
@@ -129,24 +139,37 @@ class Stacked:
         return isinstance(self.local, DpSgd)
 
     def answers(self, received: Message, question: str, round: int, cohort: Sequence[int]) -> Iterator[Carried]:
-        """Part by part: while the device trains one, the batches of the next are drawn."""
-        message, at = in_round(received, round), 0
+        """What the clients release, in their order."""
+        working = self._working(received, question, round, cohort)
+        next(working)
+        yield from working
+
+    def _working(self, received: Message, question: str, round: int, cohort: Sequence[int]) -> Iterator[Any]:
+        """Part by part: while the device trains one, the batches of the next are drawn, and what the one before gave is passed on.
+
+        The first thing that comes is None, when the first two are at work and nothing of them has been looked at.
+        """
+        message, at, silent = in_round(received, round), 0, True
         begun: Finish | None = None
         while at < len(cohort):
-            clients = [self.population[index] for index in cohort[at : at + self._part(at)]]
+            clients, after = [self.population[index] for index in cohort[at : at + self._part(at)]], None
             try:
                 after = self._begin(message, question, round, clients)
             except torch.OutOfMemoryError:
-                yield from begun() if begun else ()
-                begun = None
-                self._smaller()
-                continue
+                clients = []
             except TacitError:
                 raise
             except Exception:  # noqa: BLE001 - rows of this shape went through: it depends on values, and no word about it
                 after = partial(self._one_by_one, message, question, round, clients)
+            if begun and silent:
+                yield None
+                silent = False
             yield from begun() if begun else ()
+            if after is None:
+                self._smaller()
             begun, at = after, at + len(clients)
+        if silent:
+            yield None
         yield from begun() if begun else ()
 
     def _part(self, at: int) -> int:
@@ -181,7 +204,8 @@ class Stacked:
         with chance(device, streams[0]("dropout").torch_seed()):
             if isinstance(self.local, LocalSgd):
                 updates, losses = self._plain(theta, received, clients, drawn, round)
-                return lambda: self._finished(updates, losses, received, clients, streams, round)
+                sound, scales, facts = self._looked_at(updates, losses, received)
+                return lambda: self._finished(updates, sound, scales, facts(), received, clients, streams, round)
             groups = self._private(theta, received, clients, drawn, round)
         return lambda: self._released(groups, received, clients)
 
@@ -202,16 +226,11 @@ class Stacked:
             raise TypeError("only plain SGD is trained here")
         corrections = self._corrections(received, clients)
         local = local.told(round, None)
-        drawn = [
-            list(shuffled(stream, client.size, batch_size=local.batch_size(client), steps=local.steps(client)))
-            for stream, client in zip(streams, clients, strict=True)
-        ]
         idle = (
             -len(clients) % self.width if theta.is_cuda else 0
         )  # cohorts of other sizes are filled up with nobody's rows
-        batches = filled(drawn + [[]] * idle, self._starts(clients) + [0] * idle).to(theta.device)
-        rate = theta.new_full((), local.learning_rate * local.descent.share)
-        uneven = len({len(batches) for batches in drawn}) > 1
+        batches, uneven = _shuffled(local, clients, streams, self._starts(clients) + [0] * idle)
+        batches, rate = batches.to(theta.device), theta.new_full((), local.learning_rate * local.descent.share)
         how = {"descent": dataclasses.replace(local.descent, correction=None), "uneven": uneven}
         steps = partial(sgd_steps, self.stack, **how)
         more = () if corrections is None else (torch.cat([corrections, corrections.new_zeros(idle, len(theta))]),)
@@ -219,26 +238,42 @@ class Stacked:
             updates, losses = self._run(("plain", uneven), steps, theta, batches, rate, *more)
         return updates[: len(clients)], losses[: len(clients)]
 
+    def _looked_at(
+        self, updates: torch.Tensor, losses: torch.Tensor, received: Message
+    ) -> tuple[torch.Tensor, bool, Callable[[], list[list[float]]]]:
+        """Whose updates are numbers; whether they were scaled, where they lie; and what must be known of them, one look for all.
+
+        The look waits for these clients alone, whatever the device is given to do next.
+        """
+        least, most = updates.aminmax(dim=1)  # both are NaN where anything is
+        sound = least.isfinite() & most.isfinite() & losses.isfinite()
+        scales = self.algorithm.scale_rows_(updates, received) if isinstance(self.algorithm, CentralDP) else None
+        known = [losses, sound.to(losses.dtype)] + ([] if scales is None else [scales])
+        return sound, scales is not None, later(torch.stack(known))
+
     def _finished(
         self,
         updates: torch.Tensor,
-        losses: torch.Tensor,
+        sound: torch.Tensor,
+        scaled: bool,
+        facts: list[list[float]],
         received: Message,
         clients: Sequence[Client],
         streams: Sequence["Streams"],
         round: int,
     ) -> list[Carried]:
         """What the algorithm makes of every client's update."""
-        least, most = updates.aminmax(dim=1)  # both are NaN where anything is
-        sound = least.isfinite() & most.isfinite() & losses.isfinite()
-        facts = torch.stack([losses, sound.to(losses.dtype)]).tolist()  # one look at the device for all clients
-        if not all(facts[1]):
+        losses, fine, *scales = facts
+        if not all(fine):
             updates = torch.where(sound[:, None], updates, 0.0)
-        told = [{"loss": loss} if fine else {"diverged": 1.0} for loss, fine in zip(*facts, strict=True)]
+        told = [{"loss": loss} if good else {"diverged": 1.0} for loss, good in zip(losses, fine, strict=True)]
         if isinstance(self.algorithm, FedAvg):
             _refuse_diverged(told, clients, round)
-        if isinstance(self.algorithm, CentralDP | FedAvg):
             return self.algorithm.released_rows(updates, told, clients, received)
+        if isinstance(self.algorithm, CentralDP):
+            # what is zero now is within every clip
+            own = [scale if good else 1.0 for scale, good in zip(scales[0], fine, strict=True)] if scaled else None
+            return self.algorithm.released_rows(updates, told, clients, received, scales=own)
         answers = []
         for client, update, info, derive in zip(clients, updates, told, streams, strict=True):
             algorithm: Any = dataclasses.replace(self.algorithm, local=self._given(Trained(Raw(update), info)))  # type: ignore
@@ -292,6 +327,24 @@ class Stacked:
             x, y = self.population.x, self.population.y
             self._recorded[name] = Captured(lambda start, *rest: steps(start, x, y, *rest))
         return self._recorded[name](theta, batches.places, batches.mask, *more)
+
+
+def _shuffled(
+    local: LocalSgd, clients: Sequence[Client], streams: Sequence[Stream], starts: Sequence[int]
+) -> tuple[Batches, bool]:
+    """The batches of every client, and whether some take fewer steps. More starts than clients are those of nobody."""
+    shapes = [(client.size, local.batch_size(client), local.steps(client)) for client in clients]
+    if len(set(shapes)) == 1:
+        size, batch_size, steps = shapes[0]
+        alike = shuffled_alike(streams, size, batch_size=batch_size, steps=steps)
+        if alike is not None:
+            return equal(alike, starts), False
+    drawn = [
+        list(shuffled(stream, size, batch_size=batch_size, steps=steps))
+        for stream, (size, batch_size, steps) in zip(streams, shapes, strict=True)
+    ]
+    idle: list[list[np.ndarray]] = [[]] * (len(starts) - len(clients))
+    return filled(drawn + idle, starts), len({len(batches) for batches in drawn}) > 1
 
 
 @contextmanager

@@ -18,18 +18,19 @@ from tacit.data.population import Population
 from tacit.privacy.local.mechanism import SampledGaussian, row_noise
 from tacit.privacy.mechanism import TrainingMechanism
 from tacit.random import Stream
-from tacit.train.batches import Batches, filled, sent
+from tacit.train.batches import Batches, filled
 from tacit.train.descent import Motion, noise_growth
 from tacit.train.device_noise import DeviceStream, add_normals_, keys_of
 from tacit.train.dp_sgd import DpSgd, in_units
 from tacit.train.precision import full_precision
 from tacit.train.stacked_model import Stackable
 from tacit.train.stacked_steps import dp_sgd_step, dp_sgd_steps
+from tacit.train.transfer import later, sent
 from tacit.train.views import Shifts
 from tacit.train.workspace import Trained
 from tacit.types import Bounded, Client, Private
 
-FOLD = 4  # batches of other sizes are filled up to a multiple of this, so that recorded steps are played again
+FOLD = 4  # batches of other sizes are filled up to a multiple of this at least
 Found = tuple[torch.Tensor, torch.Tensor]
 Recorded = Callable[..., Found]  # (name, steps, theta, batches, *more)
 
@@ -60,10 +61,11 @@ class InStep:
         updates = torch.where(
             updates.isfinite().all(1, keepdim=True), updates, 0.0
         )  # as `dp_sgd.finite`, for all at once
+        numbers_seen = later(seen.T)
 
         def trained() -> list[Trained]:
             found = []
-            told = zip(self.mechanisms, updates, rates.tolist(), seen.T.tolist(), strict=True)
+            told = zip(self.mechanisms, updates, rates.tolist(), numbers_seen(), strict=True)
             for mechanism, update, rate, (loss, examples, clipped) in told:
                 growth = noise_growth(mechanism, local.descent, learning_rate=local.learning_rate)
                 info = {"loss": loss / max(examples, 1), "clipped": clipped / max(examples, 1)}
@@ -90,7 +92,7 @@ class InStep:
         clip, stack, keys = self.clip, self.stack, keys_of(self.streams, self.theta.device)
         own: Any = self.mechanisms  # each a SampledGaussian, by `_on_device`
         stds = sent(row_noise(own, clip=clip), self.theta.device)
-        batches = filled(drawn, self._starts, fold=FOLD).to(self.theta.device)
+        batches = filled(drawn, self._starts, fold=_fold(drawn)).to(self.theta.device)
         how = {"descent": dataclasses.replace(self.local.descent, correction=None), "clip": clip}
 
         views, corrected = self.local.views, self.corrections is not None
@@ -147,6 +149,12 @@ class InStep:
         places, offsets = batches.places[0], self._offsets(batches, drawn)
         x, y = self.population.x[places], self.population.y[places]
         return (x, y) if offsets is None or self.local.views is None else (_shown(self.local.views, offsets, x, 0), y)
+
+
+def _fold(drawn: Sequence[Sequence[np.ndarray]]) -> int:
+    """What batches are filled up to a multiple of: larger ones to more, so that few shapes come and each is recorded once."""
+    longest = max(len(batch) for batches in drawn for batch in batches)
+    return max(FOLD, 1 << max(0, longest.bit_length() - 5))
 
 
 def _shown(views: Shifts, offsets: torch.Tensor, x: torch.Tensor, step: int) -> torch.Tensor:

@@ -1,0 +1,139 @@
+"""A device is set to work while its clients pay: nothing of it is read before they have, and nothing at all if they cannot."""
+
+import sqlite3
+from dataclasses import replace
+
+import pytest
+import torch
+
+import tacit
+from tacit.build.parts import build
+from tacit.engine import loop as engine
+from tacit.engine.folder import open_folder
+from tacit.engine.history import open_ledger
+from tacit.engine.passing import Beginning, begun
+from tacit.engine.trainers import make
+from tacit.errors import BadInput, LedgerError
+
+SETTINGS = {
+    "data": {"name": "digits", "clients": 12},
+    "model": {"name": "logr"},
+    "train": {"rounds": 3, "clients_per_round": 4, "local_steps": 2, "batch_size": 8},
+}
+KINDS = {
+    "central": {"kind": "central", "epsilon": 3.0, "clip": 0.5},
+    "local": {"kind": "local", "epsilon": 3.0, "clip": 1.0},
+}
+
+
+class AtWork:
+    """As a device: it begins when it is told, and says when it was first read."""
+
+    def __init__(self, parts, seen):
+        self.trainer, self.seen = make.stacked(parts), seen
+
+    def __call__(self, received, round, cohort):
+        raise AssertionError("a device passes tensors on")
+
+    def carry(self, received, round, cohort):
+        self.seen("carried", round, cohort)
+        return self.trainer.carry(received, round, cohort)
+
+    def begin(self, received, round, cohort):
+        self.seen("begun", round, cohort)
+        working = self.trainer._working(received, self.trainer.question(received), round, cohort)
+        assert next(working) is None
+        return self._read(working, round, cohort)
+
+    def _read(self, working, round, cohort):
+        self.seen("read", round, cohort)
+        yield from working
+
+
+def charged(path):
+    with sqlite3.connect(path) as db:
+        return {
+            (table, *row)
+            for table in ("everybody", "charges")
+            for row in db.execute(f"SELECT round, COUNT(*) FROM {table} GROUP BY round")
+        }
+
+
+def started(tmp_path, kind, **changes):
+    settings = SETTINGS | {"privacy": KINDS[kind], "run": {"workers": 1}} | changes
+    experiment = tacit.Experiment(**settings)
+    parts = build(experiment)
+    parts = replace(parts, together=4)
+    folder = open_folder(tmp_path / "run", experiment, resume=False, force=False)
+    return parts, folder, open_ledger(parts, folder)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_round_is_on_disk_before_the_first_answer_of_a_device_is_read(tmp_path, kind):
+    parts, folder, ledger = started(tmp_path, kind)
+    seen = []
+
+    def note(what, round, cohort):
+        paid = {(row[0], row[1]): row[2] for row in charged(ledger.path)}
+        seen.append((what, round, paid.get(("everybody", round), 0) + paid.get(("charges", round), 0)))
+
+    _, why = engine.loop(parts, ledger, folder, AtWork(parts, note), lambda record: None)
+    assert why == "rounds"
+    of_one = 1 if kind == "central" else 4  # rows: one for everybody, or one for each
+    assert seen == [row for r in range(3) for row in (("begun", r, 0), ("read", r, of_one))]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_device_was_set_to_work_for_gives_the_same_as_what_it_was_asked_for(tmp_path, kind):
+    found = []
+    for number, trainer in enumerate((make.stacked, lambda parts: AtWork(parts, lambda *_: None))):
+        parts, folder, ledger = started(tmp_path / str(number), kind)
+        found.append(engine.loop(parts, ledger, folder, trainer(parts), lambda record: None)[0].params)
+    assert torch.equal(*found)
+
+
+def test_nothing_of_a_device_is_read_where_the_charge_fails(tmp_path):
+    parts, folder, ledger = started(tmp_path, "central")
+    seen = []
+
+    def refused(*_, **__):
+        raise LedgerError("the disk is full")
+
+    ledger.admit_everybody = refused
+    with pytest.raises(LedgerError, match="the disk is full"):
+        engine.loop(parts, ledger, folder, AtWork(parts, lambda *what: seen.append(what[0])), lambda record: None)
+    assert seen == ["begun"]
+    assert not charged(ledger.path)
+
+
+def test_who_cannot_pay_is_not_read_and_the_others_are_asked_again(tmp_path):
+    parts, folder, ledger = started(tmp_path, "local")
+    seen, admit = [], ledger.admit
+    ledger.admit = lambda clients, cost, hint: admit(clients[1:], cost, hint=hint)
+    trainer = AtWork(parts, lambda what, round, cohort: seen.append((what, round, len(cohort))))
+    records = []
+    engine.loop(parts, ledger, folder, trainer, records.append)
+    assert seen == [row for r in range(3) for row in (("begun", r, 4), ("carried", r, 3))]
+    assert [record["cohort"] for record in records] == [3, 3, 3]
+
+
+def test_what_goes_wrong_ahead_is_told_when_all_have_paid(tmp_path):
+    parts, _, _ = started(tmp_path, "central")
+
+    class Failing(AtWork):
+        def begin(self, received, round, cohort):
+            raise BadInput("no")
+
+    trainer, algorithm = Failing(parts, lambda *_: None), parts.algorithm
+    state, clients = algorithm.init(parts.params), [parts.population[0]]
+    assert begun(trainer, algorithm, state, 0, clients) is None
+    assert begun(trainer, algorithm, state, 0, None) is None
+
+
+def test_on_a_cpu_nobody_trains_before_all_have_paid(tmp_path):
+    parts, _, _ = started(tmp_path, "central")
+    trainer = make.stacked(parts)
+    message = parts.algorithm.broadcast(parts.algorithm.init(parts.params), [], round=0)
+    assert isinstance(trainer, Beginning)
+    assert trainer.begin(message, 0, [0, 1]) is None
+    assert not isinstance(make.alone(parts), Beginning)
