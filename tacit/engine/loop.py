@@ -72,6 +72,9 @@ def _rounds(
     """The rounds from `first` on, which starts from `state`."""
     train, algorithm = parts.experiment.train, parts.algorithm
     meter, watch = Meter(parts, ledger, first_round=first), Watch()
+    # sites answer the same question with the same report, for one charge: a second sum, of others of them, would show who is new
+    one_sum = parts.elsewhere and parts.plan.summed and not parts.plan.together
+    first_on_disk = parts.plan.once or one_sum
     for r in range(first, train.rounds):
         derive, away = open_round(parts, ledger, state, r), away_of(trainer, meter)
         drawn = draw(parts, meter, r, derive, away=away)
@@ -94,10 +97,10 @@ def _rounds(
             watch.lap("server")
         before, (state, info) = state, collecting.finish(partial(derive, "server", r))
         state = averaged(state, before, rate=train.averaging, round=r)
-        if parts.plan.once:  # on disk before anybody is told of it: what is repeated after a crash was never released
+        if first_on_disk:  # before anybody is told of it: what is repeated after a crash was never released
             checkpoints.write(state, round=r + 1)
-            if ledger is not None:
-                ledger.release(released(r), state_mark(state))
+        if parts.plan.once and ledger is not None:
+            ledger.release(released(r), state_mark(state))
         keep_sight(parts, folder, r, cohort, traffic.info, info)
         watch.lap("server")
         due = is_due(parts.experiment, r)
@@ -115,7 +118,7 @@ def _rounds(
         record |= watch.read()
         record["seconds"] = sum(record[f"seconds_{stage}"] for stage in STAGES)
         folder.log(record)
-        if not parts.plan.once:
+        if not first_on_disk:
             checkpoints.write(state, round=r + 1)
         observe(record)
         watch.lap("write")
