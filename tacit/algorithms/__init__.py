@@ -44,6 +44,8 @@ class Collecting(Protocol):
     def finish(self, derive: Derive) -> tuple[State, dict[str, Any]]:
         """The state after the round; the second value is for the reader and never feeds back. `derive` is for its own noise.
 
+        What is for the reader is JSON; a number on a device may come as a tensor, which is looked at when its record is made.
+
         Guarantee: the state that the round began from is left as it is, so a round can be repeated from it.
         """
         ...
