@@ -231,7 +231,7 @@ def everything_people_read():
 
 def test_the_change_has_one_label_everywhere():
     assert [path for path in everything_people_read() if LABELS.search(path.read_text("utf-8"))] == []
-    from tacit.report.progress import promise_lines
+    from tacit.report.closing import promise_lines
 
     promise = {"epsilon": {"min": 1, "median": 1, "max": 1}, "delta": 1e-5, "unit": "record", "randomness": "a seed"}
     promise |= {"relation": RELATIONS[0], "adversary": "all", "accountant": "PLD", "sampler": "none", "assumes": []}

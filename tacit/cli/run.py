@@ -29,7 +29,8 @@ def run_command(
     as_json: AsJson = False,
 ) -> None:
     """Train a federated model and keep the ledger."""
-    from tacit.report.progress import Display, closing
+    from tacit.report.closing import closing
+    from tacit.report.progress import Display
     from tacit.simulation.run import new_folder
 
     plugin.search_here()

@@ -19,8 +19,8 @@ from tacit.experiment import Experiment
 from tacit.experiment.toml import dumps
 from tacit.privacy.guarantee import sentence, shown
 from tacit.report import spending
+from tacit.report.closing import facts
 from tacit.report.constant import not_better
-from tacit.report.progress import facts
 from tacit.types import Guarantee
 
 MOST_POINTS = 1000  # of a curve: more are thinned, the last is kept

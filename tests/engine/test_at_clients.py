@@ -21,9 +21,9 @@ from tacit.privacy.accounting import price
 from tacit.privacy.guarantee import sentence
 from tacit.privacy.queries.mechanism import NoisyCounts
 from tacit.report import plans
+from tacit.report.closing import facts
 from tacit.report.collect import run_page
 from tacit.report.planned import of_experiment
-from tacit.report.progress import facts
 from tacit.simulation.compare import compare
 from tacit.train.flat import flatten
 

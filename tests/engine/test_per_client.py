@@ -18,8 +18,8 @@ from tacit.compare.comparison_folder import tasks_of
 from tacit.compare.results import rows_of
 from tacit.engine.per_client import spread
 from tacit.errors import BadInput
+from tacit.report.closing import closing
 from tacit.report.page import collect
-from tacit.report.progress import closing
 from tacit.simulation.compare import plain
 
 

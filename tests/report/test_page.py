@@ -11,9 +11,9 @@ from report_runs import EVIL, changed
 import tacit
 from tacit.engine.run_files import read
 from tacit.errors import BadInput
+from tacit.report.closing import facts
 from tacit.report.collect import short
 from tacit.report.page import SCRIPTS, _asset, as_json, collect, render, write_page
-from tacit.report.progress import facts
 
 HELD_OUT = {
     "metric": "accuracy",

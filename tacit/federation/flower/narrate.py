@@ -9,8 +9,9 @@ from flwr.supercore.logger import FLOWER_LOGGER
 from tacit.engine.history import History
 from tacit.errors import TacitError
 from tacit.experiment import Experiment
+from tacit.report.closing import facts
 from tacit.report.page import write_page
-from tacit.report.progress import facts, round_line
+from tacit.report.progress import round_line
 
 
 def observer(experiment: Experiment) -> Callable[[dict[str, Any]], None]:

@@ -16,7 +16,8 @@ from tacit.federation.operate.layout import open_federation
 from tacit.federation.operate.left import short_sites
 from tacit.federation.operate.up import up
 from tacit.privacy.guarantee import shown
-from tacit.report.progress import facts, round_line, say_constant, say_stats, show_promise
+from tacit.report.closing import facts, say_constant, say_stats, show_promise
+from tacit.report.progress import round_line
 from tacit.stopping import exit_code
 
 

@@ -19,8 +19,8 @@ from tacit.federation.flower.client import client_app
 from tacit.federation.flower.local import LocalGrid
 from tacit.federation.flower.messages import UNPAID, refusal
 from tacit.privacy.ledger.tables import QUERY
+from tacit.report.closing import facts
 from tacit.report.collect import run_page
-from tacit.report.progress import facts
 from tacit.types import Message
 
 HELD = {"held_out": 0.25}

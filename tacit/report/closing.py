@@ -1,0 +1,169 @@
+"""What a person sees when a run has ended: its table, its promise and where its files lie."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from tacit import metrics
+from tacit.compare.values import size
+from tacit.engine.at_clients import in_words
+from tacit.engine.describing import FILE as STATS_FILE
+from tacit.engine.history import History
+from tacit.engine.per_client import NAME as PER_CLIENT
+from tacit.engine.run_files import read
+from tacit.personal import everybody
+from tacit.privacy.guarantee import seen_by_more, shown, shown_delta, with_others
+from tacit.report.constant import not_better
+from tacit.types import Others
+
+
+def closing(history: History, console: Console) -> None:
+    """The table, the guarantee in a few lines, and where the files are."""
+    summary = history.summary
+    table = Table(show_header=False, box=None, padding=(0, 2))
+    for name, value in facts(summary).items():
+        table.add_row(Text(name, style="dim"), Text(value))
+    console.print(table)
+    show_promise(summary, console, history.out)
+    kept = [
+        "report.html",
+        "experiment.toml",
+        "rounds.jsonl",
+        "rounds.csv",
+        "model.safetensors",
+        "encoder.json",
+        "summary.json",
+    ]
+    if history.ledger and history.ledger.path.parent == history.out:
+        kept.insert(4, "ledger.db")
+    kept += ["personal.json"] * ("personal" in summary)
+    if not history.rounds:
+        console.print(
+            "No round could be paid for, so the model is untrained: the budgets are used up, or what other runs of the ledger have"
+            " left of epsilon or delta pays for none. `tacit plan` says which, before a run begins."
+        )
+    say_constant(summary, console)
+    console.print(Text(f"Files: {history.out} ({', '.join(kept)})"))
+    say_clients(history.out, console)
+    say_stats(history.out, console)
+    if history.ledger and history.ledger.path.parent != history.out:
+        console.print(Text(f"Ledger: {history.ledger.path}"))
+
+
+def say_clients(folder: Path, console: Console) -> None:
+    """How the model serves clients apart, where a simulation was asked for it; nothing where it was not."""
+    found = (read(folder).per_client or {}) if (folder / PER_CLIENT).is_file() else {}
+    told = found.get("spread")
+    if told:
+        numbers = ", ".join(
+            f"{key.replace('_', ' ')} {told[key]:.4f}" for key in ("mean", "std", "worst_tenth", "worst")
+        )
+        what = f"{metrics.words(found['metric'])} of {told['clients']} clients, each counted once"
+        console.print(Text(f"By client: {numbers} ({what}). {found['note']}"), soft_wrap=True)
+
+
+def say_stats(folder: Path, console: Console) -> None:
+    """Where the statistics lie that were asked for with a run, and how they are read; nothing where none were."""
+    if (folder / STATS_FILE).is_file():
+        console.print(Text(f"Statistics: {folder / STATS_FILE} (tacit stats {folder})"))
+
+
+def say_constant(summary: dict[str, Any], console: Console) -> None:
+    """A line where the final model is no better than one answer for everybody."""
+    if told := not_better(summary):
+        console.print(Text(told, style="yellow"), soft_wrap=True)
+
+
+def show_promise(summary: dict[str, Any], console: Console, folder: Path) -> None:
+    """The guarantee as a panel of short lines, then as the sentence that is signed, and where that stands."""
+    promise = summary["guarantee"]
+    if promise is None:
+        console.print(Panel(Text(summary["sentence"]), title="no guarantee", expand=False))
+        return
+    table = Table.grid(padding=(0, 2))
+    for name, words in promise_lines(promise, other_runs=summary.get("other_runs")):
+        table.add_row(Text(name, style="dim"), Text(words))
+    console.print(Panel(table, title="guarantee", expand=False))
+    console.print(Text("To sign: ", style="bold"), Text(summary["sentence"]), sep="", soft_wrap=True)
+    console.print(Text(f'(This is "sentence" in {folder / "summary.json"}; the report has it too.)'), soft_wrap=True)
+
+
+def promise_lines(promise: dict[str, Any], *, other_runs: int | None) -> list[tuple[str, str]]:
+    """What is promised to whom, against whom, and on which conditions: nothing that qualifies an epsilon is left out.
+
+    `other_runs` is how many share the ledger, None where that was not written down: earlier versions then added them in.
+    """
+    spent, others = promise["epsilon"], promise.get("others")
+    bound = f"epsilon at most {shown(spent['max'])} (smallest {shown(spent['min'])}, median {shown(spent['median'])})"
+    lines = [
+        ("for every client", f"{bound} at delta = {shown_delta(promise['delta'])}, per {promise['unit']}"),
+        ("spent in", _spent_in(promise, other_runs)),
+        *([("with other runs", with_others(_others(others), promise["unit"]))] if others else []),
+        ("the change", promise["relation"]),
+        ("against", promise["adversary"].rstrip(",")),
+        ("by", f"{promise['accountant']}, for {promise['sampler']}"),
+        ("noise from", promise["randomness"]),
+        ("provided that", "; ".join(promise["assumes"])),
+    ]
+    more = [
+        (
+            f"against {other['adversary']}",
+            seen_by_more(other["epsilon"]["max"], other["delta"], other["unit"], other["relation"], other["sampler"]),
+        )
+        for other in promise.get("also", [])
+    ]
+    return [*lines, *more]
+
+
+def _spent_in(promise: dict[str, Any], other_runs: int | None) -> str:
+    return "this run" if promise.get("others") or other_runs == 0 else "all runs in its ledger together"
+
+
+def _others(record: dict[str, Any]) -> Others:
+    values = dict(record)
+    values["epsilon"] = math.inf if record["epsilon"] is None else record["epsilon"]
+    return Others(**values)
+
+
+def _value(summary: dict[str, Any], metric: str) -> str:
+    """A metric with its interval over test rows, and what always answering the same would reach."""
+    known = summary.get("metrics", {}).get(metric, {})
+    if summary.get(f"test_{metric}") is None:
+        return "not known: there are no public test rows"
+    ends, baseline = known.get("interval"), known.get("baseline")
+    more = f" (95 % over test rows {ends[0]:.4f} to {ends[1]:.4f})" if ends else ""
+    return f"{summary[f'test_{metric}']:.4f}{more}" + (
+        f"; a constant answer has {baseline:.4f}" if baseline is not None else ""
+    )
+
+
+def facts(summary: dict[str, Any]) -> dict[str, str]:
+    """The closing table's rows."""
+    why = {"rounds": "all planned rounds", "budget": "too few clients could pay for another round"}[summary["stopped"]]
+    metric = summary.get("metric", "accuracy")
+    rows = {
+        f"test {metrics.words(metric)}, final model": _value(summary, metric),
+        "rounds": f"{summary['rounds']} ({why})",
+    }
+    if "at_clients" in summary:
+        rows[f"{metrics.words(metric)} at the clients, on held-out rows"] = in_words(summary["at_clients"])
+    if "attack" in summary:
+        reached = f"{summary['attack']['backdoor_accuracy']:.4f} ({summary['attack']['badge']})"
+        rows[f"backdoor accuracy, {summary['attack']['kind']}"] = reached
+    rows |= dict(everybody.in_words(summary["personal"])) if "personal" in summary else {}
+    if summary.get("rule"):
+        rows["rule"] = summary["rule"]
+    if summary["guarantee"]:
+        spent, z = summary["guarantee"]["epsilon"], summary["noise_multiplier"]
+        of = f"(min / median / max of {summary['clients']} clients, {_spent_in(summary['guarantee'], summary.get('other_runs'))})"
+        rows["epsilon spent"] = f"{shown(spent['min'])} / {shown(spent['median'])} / {shown(spent['max'])} {of}"
+        rows["unit, delta"] = f"{summary['guarantee']['unit']}, {shown_delta(summary['guarantee']['delta'])}"
+        rows["noise multiplier z"] = f"{z['min']:.3f} / {z['median']:.3f} / {z['max']:.3f}"
+    rows["traffic"] = f"{size(summary['uplink_bytes'])} up, {size(summary['downlink_bytes'])} down"
+    rows["time"] = f"{summary['seconds']:.1f} s"
+    return rows
