@@ -1,17 +1,27 @@
 """A round on a GPU: pfl-research's CIFAR10 benchmark (50 clients, 5 steps of 10 images, 1,626,442 parameters), everything included.
 
-    python bench/gpu.py [--rounds 100] [--device cuda] [--only none,central,local] [--precision float32]
+    python bench/gpu.py [--rounds 100] [--device cuda] [--only bare,pfl,none,central,local] [--precision float32]
+    python bench/gpu.py --only mnist-central,pfa [--device cpu]      # whole runs, each a process of its own
 
-`bare` is the loop that anybody would write first: clients one after the other, no privacy, no accounting, no checkpoint. Times are
+`bare` is the loop that anybody would write first: clients one after the other, no privacy, no accounting, no checkpoint; `pfl` is
+pfl-research's simulated backend without privacy, where its package can be imported (it and prv-accountant, both without their
+dependencies, on the PYTHONPATH will do). Neither evaluates or writes anything; Tacit does. Times are
 milliseconds of a median round after the first ten; compare them within one run only. The images are random, which costs nothing.
+
+`mnist-central` and `pfa` (30 clients, CNN, four views: experiments/pfa_paper.py) need MNIST ($TACIT_DATA). Of a whole run the
+process's seconds are given, from its start to its end, and what its rounds took of them.
 """
 
 import argparse
 import json
+import os
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -86,6 +96,77 @@ def bare(device: str, rounds: int) -> dict[str, float]:
     return {"ms": 1000 * statistics.median(times[min(WARM, rounds // 2) :])}
 
 
+def pfl(device: str, rounds: int) -> dict[str, float]:
+    """pfl-research's round: the same clients, batches, steps and model, not shuffled. Raises ImportError without its package."""
+    os.environ["PFL_PYTORCH_DEVICE"] = device
+    sys.path.insert(0, str(Path(__file__).resolve().parent / "peers"))
+    from pfl.aggregate.simulate import SimulatedBackend  # pyright: ignore[reportMissingImports]
+    from pfl.aggregate.weighting import WeightByUser  # pyright: ignore[reportMissingImports]
+    from pfl.algorithm.base import NNAlgorithmParams  # pyright: ignore[reportMissingImports]
+    from pfl.algorithm.federated_averaging import FederatedAveraging  # pyright: ignore[reportMissingImports]
+    from pfl.callback.base import TrainingProcessCallback  # pyright: ignore[reportMissingImports]
+    from pfl.data.federated_dataset import FederatedDataset  # pyright: ignore[reportMissingImports]
+    from pfl.data.pytorch import PyTorchTensorDataset  # pyright: ignore[reportMissingImports]
+    from pfl.data.sampling import get_user_sampler  # pyright: ignore[reportMissingImports]
+    from pfl.hyperparam.base import NNTrainHyperParams  # pyright: ignore[reportMissingImports]
+    from pfl.metrics import Metrics  # pyright: ignore[reportMissingImports]
+    from pfl.model.pytorch import PyTorchModel  # pyright: ignore[reportMissingImports]
+    from pfl_round import NEVER, Scored
+
+    stamps, rows = [], data().rows
+    x, y = (part.to(device).split(ROWS) for part in (rows.x, rows.y))
+
+    class Watching(TrainingProcessCallback):
+        def after_central_iteration(self, metrics: Any, model: Any, *, central_iteration: int) -> tuple[bool, Any]:
+            if device.startswith("cuda"):
+                torch.cuda.synchronize()
+            stamps.append(time.perf_counter())
+            return False, Metrics()
+
+    users = FederatedDataset(
+        lambda user: PyTorchTensorDataset([x[user], y[user]]), get_user_sampler("minimize_reuse", np.arange(CLIENTS))
+    )
+    model = Scored(cnn())
+    params = {"central_num_iterations": rounds, "train_cohort_size": COHORT, "val_cohort_size": 0}
+    FederatedAveraging().run(
+        algorithm_params=NNAlgorithmParams(evaluation_frequency=NEVER, **params),
+        backend=SimulatedBackend(training_data=users, val_data=users, postprocessors=[WeightByUser()]),
+        model=PyTorchModel(model, torch.optim.SGD, torch.optim.SGD(model.parameters(), lr=1.0)),
+        model_train_params=NNTrainHyperParams(local_num_epochs=1, local_learning_rate=0.01, local_batch_size=BATCH),
+        callbacks=[Watching()],
+    )
+    return {"ms": 1000 * float(np.median(np.diff(stamps)[min(WARM, rounds // 2) :]))}
+
+
+WHOLE = """
+import json, sys, time
+import tacit
+sections, out = json.loads(sys.argv[1]), sys.argv[2]
+experiment = tacit.Experiment(**sections) if sections.get("data") else tacit.Experiment.load(*sections["known"])
+history = tacit.run(experiment, out=out)
+print(json.dumps([len(history.rounds), sum(record["seconds"] for record in history.rounds)]))
+"""
+
+
+def whole(name: str, device: str, rounds: int) -> dict[str, float]:
+    """A whole run in a process of its own, from the start of Python to its end."""
+    if name == "pfa":
+        sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "experiments"))
+        import pfa_paper
+
+        case = pfa_paper.Case("ours", "cnn", "mixgauss1", "iid", "random-effects", 1)
+        sections = pfa_paper.experiment(case, device=device, rounds=rounds, changes=())
+    else:
+        sections = {"known": ["mnist-central", [f'run.device="{device}"', f"train.rounds={rounds}"]]}
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.perf_counter()
+        command = [sys.executable, "-c", WHOLE, json.dumps(sections), str(Path(folder) / "run")]
+        told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        seconds = time.perf_counter() - began
+    count, in_rounds = json.loads(told.splitlines()[-1])
+    return {"process s": seconds, "rounds s": in_rounds, "ms a round": 1000 * in_rounds / count}
+
+
 def ours(kind: str, device: str, rounds: int, precision: str) -> dict[str, float]:
     """Tacit's round from admission to checkpoint."""
     run = {"device": device, **({} if precision == "float32" else {"precision": precision})}
@@ -135,13 +216,17 @@ def main() -> None:
     parser.add_argument("--precision", default="float32")
     options = parser.parse_args()
     for name in options.only.split(","):
-        made = bare if name == "bare" else None
-        found = (
-            made(options.device, options.rounds)
-            if made
-            else ours(name, options.device, options.rounds, options.precision)
-        )
-        print(f"{name:8}", "  ".join(f"{key} {value:.2f}" for key, value in found.items()), flush=True)
+        try:
+            if name in ("bare", "pfl"):
+                found = {"bare": bare, "pfl": pfl}[name](options.device, options.rounds)
+            elif name in KINDS:
+                found = ours(name, options.device, options.rounds, options.precision)
+            else:
+                found = whole(name, options.device, options.rounds)
+        except ImportError as error:
+            print(f"{name:13} left out: {error}", flush=True)
+            continue
+        print(f"{name:13}", "  ".join(f"{key} {value:.2f}" for key, value in found.items()), flush=True)
 
 
 if __name__ == "__main__":
