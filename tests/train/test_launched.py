@@ -7,6 +7,7 @@ from types import ModuleType
 
 import pytest
 import torch
+from torch import nn
 
 import tacit.train
 
@@ -52,3 +53,16 @@ def test_biases_are_added_to_more_rows_than_a_grid_has_in_its_second_direction(k
     for kernel in (fused._add_bias, fused._sum_bias):
         ((grid, _),) = kernel.seen
         assert all(size <= most for size, most in zip(grid, MOST_ALONG, strict=False))
+
+
+@pytest.mark.parametrize(("channels", "size", "stride"), [(64, 1, 2), (64, 1, 4), (4, 3, 1)])
+def test_places_are_counted_in_64_bits_where_images_or_their_windows_are_long(kernels, channels, size, stride):
+    layer = nn.Conv2d(channels, 2, size, stride=stride, device="meta")
+    for rows in (2, 1 << 13):  # of 64 x 64 pixels
+        fused, x = kernels("windows_triton"), torch.empty(rows, channels, 64, 64, device="meta")
+        found = fused.windows(layer, x, (0, 0))
+        fused.unwindowed(layer, found, x.shape, (0, 0))
+        longest = max(x.numel(), found.numel())
+        for kernel in (fused._windows, fused._unwindowed):
+            ((_, how),) = kernel.seen
+            assert how["LONG"] == (longest >= fused.LONG)
