@@ -237,9 +237,8 @@ class Summing:
             "noise_std": noised.noise_std / algorithm.expected_weight,
             "refused": self.refused,
         }
-        info |= {
-            "noised_norm": noised.vector.norm() / algorithm.expected_weight
-        }  # looked at when a record is made of it
+        norm = noised.vector.norm() / algorithm.expected_weight
+        info |= {"noised_norm": norm if norm.is_cuda else float(norm)}  # on a device: when a record is made of it
         return State(params, {**rest, "clip": torch.tensor(clip, dtype=torch.float64)}, memory), info
 
 
