@@ -1,7 +1,8 @@
 """Checkpoints beside the run: on an accelerator a round takes less time than writing its state to disk.
 
-The ledger never waits here: it is paid before anybody trains. A crash loses the rounds since the last checkpoint that was written;
-on a device such rounds are repeated as new releases, and paid again (tacit/build/release.py), so that nothing is under-reported.
+The ledger never waits here: it is paid before anything of a round is read. A crash loses the rounds since the last checkpoint that
+was written; on a device such rounds are repeated as new releases, and paid again (tacit/build/release.py), so that nothing is
+under-reported.
 """
 
 import threading

@@ -39,7 +39,7 @@ class Plan(ABC):
     participations: int  # rounds that a budget is made to last
     priced: bool  # False where nothing is charged and nothing promised
     summed: ClassVar[bool] = False  # whether what is released is a sum over clients, and nobody's update by itself
-    together: ClassVar[bool] = False  # whether everybody pays for every round before chance draws its clients
+    together: ClassVar[bool] = False  # whether everybody pays for every round, whomever chance draws
     trusts_server: ClassVar[bool] = False  # whether the noise is the server's
     own_training: ClassVar[bool] = True  # whether the promise is made in Tacit's own training, and in no other
     once: ClassVar[bool] = (

@@ -71,9 +71,9 @@ def run(
     (tacit/attacks): it is shown what the server sends and gets, which in a deployment nobody else is.
     `draw` names a run of a search (tacit/tuning): another name is other noise, and another release.
 
-    Guarantee: the ledger is charged on disk before anything that a client trained is read. With seeded randomness a resumed run
-    equals an uninterrupted one, bit for bit on CPU. Raises TacitError in one sentence for whatever cannot be done; nothing is lost
-    then.
+    Guarantee: the ledger is charged on disk before anything that a client trained is read; on a CPU, before it trains. With seeded
+    randomness a resumed run equals an uninterrupted one, bit for bit on CPU. Raises TacitError in one sentence for whatever cannot
+    be done; nothing is lost then.
     """
     path = Path(out or experiment.run.out or new_folder(experiment.name))
     refuse_taken(path, resume=resume, force=force)

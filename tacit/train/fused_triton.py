@@ -21,8 +21,8 @@ def _step(part, along, rate, total, BLOCK: tl.constexpr):  # pyright: ignore
 
 @triton.jit
 def _add_bias(out, bias, rows, size, C: tl.constexpr, P: tl.constexpr, BLOCK: tl.constexpr):  # pyright: ignore
-    row = tl.program_id(1).to(tl.int64)
-    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    row = tl.program_id(0).to(tl.int64)
+    place = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = place < size
     own = tl.load(bias + (row // rows) * C + place // P, mask=inside).to(tl.float32)
     here = out + row * size + place
@@ -90,7 +90,7 @@ def step(part: torch.Tensor, along: torch.Tensor, rate: torch.Tensor) -> None:
 def add_bias(out: torch.Tensor, bias: torch.Tensor) -> None:
     """Adds each client's own (client, channel) to its rows (row, channel, ...)."""
     size, channels = out[0].numel(), out.shape[1]
-    grid = (triton.cdiv(size, BLOCK), len(out))
+    grid = (len(out), triton.cdiv(size, BLOCK))  # rows first: the second direction of a grid ends at 65,535
     shape = {"C": channels, "P": size // channels, "BLOCK": BLOCK}
     _add_bias[grid](out, bias.contiguous(), len(out) // len(bias), size, **shape)  # pyright: ignore
 

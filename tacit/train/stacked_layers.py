@@ -183,9 +183,15 @@ def embedding(layer: nn.Embedding, a: torch.Tensor, own: Own) -> tuple[torch.Ten
     inside, kept = (a >= 0) & (a < rows), a.clamp(0, rows - 1)
     first = torch.arange(0, clients * rows, rows, device=a.device).view(-1, *(1 for _ in a.shape))
     out = F.embedding((kept.unflatten(0, (clients, -1)) + first).flatten(0, 1), table.reshape(clients * rows, -1))
+    out = beginning(out)  # before the last operation: torch lets nobody overwrite a beginning in place
     if layer.padding_idx is not None:
         out = torch.where((a == layer.padding_idx)[..., None], out.detach(), out)
     return kept, torch.where(inside[..., None], out, torch.nan)
+
+
+def beginning(out: torch.Tensor) -> torch.Tensor:
+    """The same, with gradients that begin here where nobody asks for those of parameters: a product's way back would make both."""
+    return out if out.requires_grad or not torch.is_grad_enabled() else out.requires_grad_()
 
 
 def last_norm(layer: nn.LayerNorm | nn.RMSNorm, a: torch.Tensor, own: Own) -> tuple[torch.Tensor, torch.Tensor]:

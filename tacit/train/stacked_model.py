@@ -15,7 +15,7 @@ from tacit.train.flat import Block, blocks, trainable
 from tacit.train.fresh import fresh
 from tacit.train.per_example_paths import Tape, clip_weights, unsupported
 from tacit.train.rowwise import Unsupported
-from tacit.train.stacked_layers import RULES, STACKED
+from tacit.train.stacked_layers import RULES, STACKED, beginning
 from tacit.train.stacked_pool import Pool
 from tacit.train.traced import analysed, named_layers, recorded
 
@@ -73,8 +73,7 @@ class Layer(nn.Module):
     def forward(self, a: torch.Tensor) -> torch.Tensor:
         """The output for all clients' rows; what the layer's rule reads is kept until the recorder was told."""
         self.read, out = STACKED[type(self.layer)](self.layer, a, self.own)
-        # where nobody asks for parameters' gradients, those of outputs begin here: a product's way back would make both
-        return out if out.requires_grad or not torch.is_grad_enabled() else out.requires_grad_()
+        return beginning(out)
 
 
 class StackedModel(Rows):

@@ -8,10 +8,13 @@ import torch.nn.functional as F
 
 
 def warm(devices: Sequence[str]) -> None:
-    """Has CUDA devices wake up in a thread; does nothing for others, and nothing about what fails: the run will say it."""
+    """Has CUDA devices wake up in a thread; does nothing for others, and nothing about what fails: the run will say it.
+
+    A process that ends meanwhile waits for it: torch aborts where Python ends beside a thread that is at work in it.
+    """
     awake = [name for name in devices if name.startswith("cuda")]
     if awake:
-        threading.Thread(target=_woken, args=(awake,), daemon=True).start()
+        threading.Thread(target=_woken, args=(awake,)).start()
 
 
 def _woken(devices: Sequence[str]) -> None:

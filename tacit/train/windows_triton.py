@@ -51,7 +51,7 @@ def windows(layer: nn.Conv2d, x: torch.Tensor, padding: tuple[int, int]) -> torc
     out = x.new_empty(
         len(x), layer.groups, x.shape[1] // layer.groups * sizes["KH"] * sizes["KW"], sizes["OH"] * sizes["OW"]
     )
-    how = {**sizes, "LONG": out.numel() >= LONG, "BLOCK": BLOCK}
+    how = {**sizes, "LONG": _long(x, out), "BLOCK": BLOCK}
     _windows[(triton.cdiv(out.numel(), BLOCK),)](x.contiguous(), out, out.numel(), **how)  # pyright: ignore
     return out
 
@@ -59,9 +59,14 @@ def windows(layer: nn.Conv2d, x: torch.Tensor, padding: tuple[int, int]) -> torc
 def unwindowed(layer: nn.Conv2d, found: torch.Tensor, shape: torch.Size, padding: tuple[int, int]) -> torch.Tensor:
     """Adds windows up where they came from."""
     out = found.new_empty(shape)
-    grid, how = (triton.cdiv(out.numel(), BLOCK),), {"LONG": found.numel() >= LONG, "BLOCK": BLOCK}
+    grid, how = (triton.cdiv(out.numel(), BLOCK),), {"LONG": _long(out, found), "BLOCK": BLOCK}
     _unwindowed[grid](found.contiguous(), out, out.numel(), **_sizes(layer, shape, padding), **how)  # pyright: ignore
     return out
+
+
+def _long(images: torch.Tensor, windows: torch.Tensor) -> bool:
+    """Whether places in one of them need 64 bits: windows are more numbers than their images, or, far apart, fewer."""
+    return max(images.numel(), windows.numel()) >= LONG
 
 
 def _sizes(layer: nn.Conv2d, shape: torch.Size, padding: tuple[int, int]) -> dict[str, int]:

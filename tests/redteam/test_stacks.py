@@ -140,6 +140,22 @@ def test_layers_in_front_of_what_overwrites_in_place_train_as_they_do_alone(name
         assert torch.allclose(sums[k], alone, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("padding", [None, 0])
+def test_tokens_whose_vectors_are_overwritten_in_place_are_stacked(padding):
+    class Overwritten(Reader):
+        def forward(self, x):
+            return self.last(self.table(x).relu_().mean(1))
+
+    torch.manual_seed(0)
+    model = Overwritten()
+    model.table = nn.Embedding(WORDS, 8, padding_idx=padding)
+    x, y = torch.randint(0, WORDS, (2, 4, TIME)), torch.randint(0, 3, (2, 4))
+    stack = stack_of(model, x[0], y[0], cross_entropy)
+    sums = stack.clipped_sums(stack.rows(flatten(model), 2), x, y, torch.ones(2, 4), clip=0.1)[0]
+    for k in range(2):
+        assert torch.allclose(sums[k], clipped_sum_slow(model, x[k], y[k], clip=0.1), rtol=1e-4, atol=1e-5)
+
+
 def begun(out, **privacy):
     """A run that was interrupted after its first round."""
     asked = tacit.Experiment(
