@@ -1,7 +1,7 @@
 """A device is set to work while its clients pay: nothing of it is read before they have, and nothing at all if they cannot."""
 
 import sqlite3
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 import torch
@@ -13,7 +13,10 @@ from tacit.engine.folder import open_folder
 from tacit.engine.history import open_ledger
 from tacit.engine.passing import Beginning, begun
 from tacit.engine.trainers import make
+from tacit.engine.trainers.stacked_private import noised_there
 from tacit.errors import BadInput, LedgerError
+from tacit.privacy.local.mechanism import SampledGaussian
+from tacit.train.device_noise import DeviceStream
 
 SETTINGS = {
     "data": {"name": "digits", "clients": 12},
@@ -137,3 +140,19 @@ def test_on_a_cpu_nobody_trains_before_all_have_paid(tmp_path):
     assert isinstance(trainer, Beginning)
     assert trainer.begin(message, 0, [0, 1]) is None
     assert not isinstance(make.alone(parts), Beginning)
+
+
+def test_no_device_begins_with_noise_that_somebody_else_adds_before_all_have_paid(tmp_path):
+    parts, _, _ = started(tmp_path, "local")
+    trainer = make.stacked(parts)
+    assert not trainer._noised_there([0, 1])  # the streams of a CPU, and of the operating system, are not the device's
+    trainer.derive = lambda question, round, client, purpose: DeviceStream(bytes(32))
+    assert trainer._noised_there([0, 1])
+
+    class Somebody(SampledGaussian):
+        pass
+
+    own = parts.algorithm.mechanism(parts.population[0])
+    foreign = Somebody(**{field.name: getattr(own, field.name) for field in fields(own) if field.init})
+    assert noised_there([own, own], [DeviceStream(bytes(32))])
+    assert not noised_there([own, foreign], [DeviceStream(bytes(32))])

@@ -29,7 +29,7 @@ from tacit.build.release import ClientDerive
 from tacit.data.population import Population
 from tacit.digest import question_mark
 from tacit.engine.trainers.processes import Reply, task
-from tacit.engine.trainers.stacked_private import InStep
+from tacit.engine.trainers.stacked_private import InStep, noised_there
 from tacit.engine.wire import pack, unpack
 from tacit.errors import TacitError, TrainingDiverged
 from tacit.random import Stream
@@ -122,8 +122,11 @@ class Stacked:
         return self.answers(received, self.question(received), round, cohort)
 
     def begin(self, received: Message, round: int, cohort: Sequence[int]) -> Iterator[Carried] | None:
-        """As `carry`, with the device at work before this returns; None on a CPU, which would be waited for."""
-        if not self.work.theta.is_cuda:
+        """As `carry`, with the device at work before this returns; None on a CPU, which would be waited for.
+
+        None, too, where a mechanism noises each client by itself: that may be somebody else's code, which reads what it noises.
+        """
+        if not self.work.theta.is_cuda or not self._noised_there(cohort):
             return None
         answers = self._working(received, self.question(received), round, cohort)
         next(answers)
@@ -137,6 +140,14 @@ class Stacked:
     def clips_examples(self) -> bool:
         """Whether gradients are clipped example by example, which needs exact products."""
         return isinstance(self.local, DpSgd)
+
+    def _noised_there(self, cohort: Sequence[int]) -> bool:
+        """Whether steps that are noised are noised by the device."""
+        algorithm, clients = self.algorithm, [self.population[index] for index in cohort]
+        if not isinstance(self.local, DpSgd) or not isinstance(algorithm, LocalDP):
+            return True
+        streams = [self.derive("", 0, client, "kind") for client in clients[:1]]
+        return noised_there([algorithm.mechanism(client) for client in clients], streams)
 
     def answers(self, received: Message, question: str, round: int, cohort: Sequence[int]) -> Iterator[Carried]:
         """What the clients release, in their order."""
@@ -265,7 +276,9 @@ class Stacked:
         """What the algorithm makes of every client's update."""
         losses, fine, *scales = facts
         if not all(fine):
-            updates = torch.where(sound[:, None], updates, 0.0)
+            updates = updates.masked_fill_(
+                ~sound[:, None], 0.0
+            )  # in place: no row decides how much memory is asked for
         told = [{"loss": loss} if good else {"diverged": 1.0} for loss, good in zip(losses, fine, strict=True)]
         if isinstance(self.algorithm, FedAvg):
             _refuse_diverged(told, clients, round)

@@ -76,8 +76,7 @@ class InStep:
         return trained
 
     def _on_device(self) -> bool:
-        plain = all(type(mechanism) is SampledGaussian for mechanism in self.mechanisms)
-        return self.theta.is_cuda and plain and all(isinstance(stream, DeviceStream) for stream in self.streams)
+        return self.theta.is_cuda and noised_there(self.mechanisms, self.streams)
 
     @property
     def _starts(self) -> list[int]:
@@ -149,6 +148,12 @@ class InStep:
         places, offsets = batches.places[0], self._offsets(batches, drawn)
         x, y = self.population.x[places], self.population.y[places]
         return (x, y) if offsets is None or self.local.views is None else (_shown(self.local.views, offsets, x, 0), y)
+
+
+def noised_there(mechanisms: Sequence[TrainingMechanism], streams: Sequence[Stream]) -> bool:
+    """Whether a device draws the noise: of mechanisms that it knows, and of streams that a seeded simulation has."""
+    plain = all(type(mechanism) is SampledGaussian for mechanism in mechanisms)
+    return plain and all(isinstance(stream, DeviceStream) for stream in streams)
 
 
 def _fold(drawn: Sequence[Sequence[np.ndarray]]) -> int:
