@@ -1,10 +1,9 @@
 """The harmonic mean of precision and recall."""
 
 import numpy as np
-from sklearn.metrics import f1_score
 
 from tacit.metrics import Answers
-from tacit.metrics._resample import one_hot, sums
+from tacit.metrics._resample import once, one_hot, sums
 
 
 class f1:
@@ -13,9 +12,7 @@ class f1:
     better, best, worst = "higher", 1.0, 0.0
 
     def __call__(self, answers: Answers) -> float:
-        two = answers.kind != "multilabel" and answers.predictions.shape[1] == 2
-        how = {"average": "binary"} if two else {"average": "macro", "labels": list(answers.classes)}
-        return float(f1_score(answers.targets, answers.labels, zero_division=0.0, **how))  # pyright: ignore[reportArgumentType]
+        return float(self.resampled(answers, once(answers))[0])
 
     def resampled(self, answers: Answers, counts: np.ndarray) -> np.ndarray:
         """The metric of every draw of rows, `counts` saying how often each row is in it."""

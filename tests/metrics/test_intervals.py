@@ -2,11 +2,19 @@
 
 import numpy as np
 import pytest
-from sklearn.metrics import precision_recall_fscore_support
+from sklearn.metrics import (
+    average_precision_score,
+    f1_score,
+    precision_recall_fscore_support,
+    r2_score,
+    recall_score,
+    roc_auc_score,
+)
 
 from tacit import metrics
 from tacit.metrics import Answers, _resample
 from tacit.metrics._per_class import per_class
+from tacit.metrics.auroc import columns
 
 ROWS = 60
 
@@ -40,11 +48,51 @@ OF = {
     "two numbers": ("mae", "rmse", "r2"),
     "tokens": ("perplexity", "accuracy"),
 }
+
+
+def recall_of(found):
+    present = sorted(set(found.targets.tolist()))
+    return recall_score(found.targets, found.labels, labels=present, average="macro", zero_division=0)
+
+
+def f1_of(found):
+    two = found.kind != "multilabel" and found.predictions.shape[1] == 2
+    how = {"average": "binary"} if two else {"average": "macro", "labels": list(found.classes)}
+    return f1_score(found.targets, found.labels, zero_division=0.0, **how)
+
+
+def by_class(score):
+    def of(found):
+        holds, scores = columns(found)
+        return np.mean([score(holds[:, k], scores[:, k]) for k in range(holds.shape[1])])
+
+    return of
+
+
+THEIRS = {
+    "balanced-accuracy": recall_of,
+    "f1": f1_of,
+    "auroc": by_class(roc_auc_score),
+    "average-precision": by_class(average_precision_score),
+    "r2": lambda found: r2_score(found.targets.reshape(found.predictions.shape), found.predictions),
+}
 CASES = [(kind, name, ties) for kind, names in OF.items() for name in names for ties in (False, True)]
 
 
 def test_every_metric_that_ships_is_tried():
     assert {name for _, name, _ in CASES} == set(metrics.names())
+
+
+@pytest.mark.parametrize(("kind", "name", "ties"), CASES)
+def test_a_metric_is_that_of_scikit_learn_where_it_has_one(kind, name, ties):
+    found, metric = answers(kind, ties=ties), metrics.load(name)
+    if name not in THEIRS:
+        pytest.skip("scikit-learn has no such metric, or Tacit takes it from there")
+    assert metric(found) == pytest.approx(THEIRS[name](found), rel=1e-12)
+    for draw in list(_resample.draws(found))[:20]:
+        some = found.rows(draw)
+        if metrics.told(metric, some) is not None:
+            assert metric(some) == pytest.approx(THEIRS[name](some), rel=1e-12)
 
 
 @pytest.mark.parametrize(("kind", "name", "ties"), CASES)
