@@ -162,9 +162,8 @@ class Summing:
     refused: dict[str, str] = field(default_factory=dict)
     seen: set[str] = field(default_factory=set)
     waiting: dict[str, torch.Tensor] = field(default_factory=dict, repr=False)  # on a device: added together
-    added: list[tuple[list[str], Callable[[], list[float]]]] = field(
-        default_factory=list, repr=False
-    )  # by which scales
+    # of those that were added: their names, and by what each was scaled
+    added: list[tuple[list[str], Callable[[], list[float]]]] = field(default_factory=list, repr=False)
 
     def add(self, message: Message) -> None:
         """Clips again and adds; what cannot be used is named in `refused` and counts as zero. Raises nothing.

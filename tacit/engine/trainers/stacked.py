@@ -276,9 +276,7 @@ class Stacked:
         """What the algorithm makes of every client's update."""
         losses, fine, *scales = facts
         if not all(fine):
-            updates = updates.masked_fill_(
-                ~sound[:, None], 0.0
-            )  # in place: no row decides how much memory is asked for
+            updates.masked_fill_(~sound[:, None], 0.0)  # in place: no row decides how much memory is asked for
         told = [{"loss": loss} if good else {"diverged": 1.0} for loss, good in zip(losses, fine, strict=True)]
         if isinstance(self.algorithm, FedAvg):
             _refuse_diverged(told, clients, round)
