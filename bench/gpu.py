@@ -31,7 +31,8 @@ from torch import nn
 import tacit
 
 CLIENTS, ROWS, COHORT, STEPS, BATCH, TEST = 1000, 50, 50, 5, 10, 1000
-WARM = 10
+WARM, FEWEST = 10, 4  # rounds before those that count (half of them in a short run), and the fewest of a run
+WHOLE_RUNS = ("mnist-central", "pfa")
 KINDS = {
     "none": {"kind": "none"},
     "central": {"kind": "central", "epsilon": 2.0, "clip": 0.4, "delta": 1e-6},
@@ -161,9 +162,11 @@ def whole(name: str, device: str, rounds: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
         command = [sys.executable, "-c", WHOLE, json.dumps(sections), str(Path(folder) / "run")]
-        told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
         seconds = time.perf_counter() - began
-    count, in_rounds = json.loads(told.splitlines()[-1])
+    if done.returncode:
+        raise SystemExit(f"{name}: {(done.stderr.strip().splitlines() or ['it failed'])[-1]}")
+    count, in_rounds = json.loads(done.stdout.splitlines()[-1])
     return {"process s": seconds, "rounds s": in_rounds, "ms a round": 1000 * in_rounds / count}
 
 
@@ -215,7 +218,16 @@ def main() -> None:
     parser.add_argument("--only", default="bare,none,central,local")
     parser.add_argument("--precision", default="float32")
     options = parser.parse_args()
-    for name in options.only.split(","):
+    names = options.only.split(",")
+    if unknown := sorted(set(names) - {"bare", "pfl", *KINDS, *WHOLE_RUNS}):
+        parser.error(
+            f"--only has no {', '.join(unknown)}: bare, pfl, {', '.join(KINDS)}, {' and '.join(WHOLE_RUNS)} are there."
+        )
+    if options.device.startswith("cuda") and not torch.cuda.is_available():
+        parser.error("there is no CUDA device here: add --device cpu.")
+    if options.rounds < FEWEST and not set(names) <= {*WHOLE_RUNS}:
+        parser.error(f"a median takes --rounds {FEWEST} or more.")
+    for name in names:
         try:
             if name in ("bare", "pfl"):
                 found = {"bare": bare, "pfl": pfl}[name](options.device, options.rounds)

@@ -183,7 +183,7 @@ class RunSection(Section):
     randomness: Literal["seeded", "os"] = "seeded"  # os: the operating system's, as a release needs
     engine: Literal["tacit", "flower-simulation"] = "tacit"  # who carries a simulation's messages
     writers: tuple[str, ...] | None = None  # other tools that get every round
-    precision: Literal["float32", "tf32", "bfloat16"] = "float32"  # of plain SGD on a GPU; DP-SGD stays exact
+    precision: Literal["float32", "tf32", "bfloat16"] = "float32"  # of plain SGD on a GPU; DP-SGD is exact, and refuses others
     evaluate_every: int | None = (
         None  # the model is tested after every so many rounds, and after the last; nothing: after each
     )
@@ -208,7 +208,7 @@ class RunSection(Section):
             raise BadInput(f'Expected several run.device of the kind cuda, as in "cuda:0,cuda:1", got {self.device!r}.')
         if self.precision != "float32" and not self.device.startswith("cuda"):
             raise BadInput(
-                f'run.precision = "{self.precision}" is for CUDA devices: set run.device = "cuda", or leave it out.'
+                f'run.precision = "{self.precision}" is for plain SGD on CUDA devices: set run.device = "cuda", or leave it out.'
             )
         if self.engine != "tacit" and self.device != "cpu":
             raise BadInput('run.engine = "flower-simulation" trains on CPUs: set run.device = "cpu".')

@@ -67,7 +67,8 @@ def decided(parts: Parts) -> Parts:
         return _noted(parts, f"clients are trained one by one{slower}: the model cannot be stacked ({error})")
     if times > 1:
         return _noted(at_once, f"clients are trained at once: {times:.1f} times as fast here as each by itself")
-    return _noted(parts, f"clients are trained each by itself: at once would be {times:.2g} times as fast here")
+    longer = "cannot be done" if not times else f"would take {1 / times:.2g} times as long here"
+    return _noted(parts, f"clients are trained each by itself: at once {longer}")
 
 
 def _wanted(parts: Parts) -> bool:

@@ -25,7 +25,10 @@ def notes(history):
     return " ".join(history.summary["notes"])
 
 
-@pytest.mark.parametrize(("times", "together", "words"), [(3.0, 6, "3.0 times as fast"), (0.5, 0, "0.5 times as fast")])
+@pytest.mark.parametrize(
+    ("times", "together", "words"),
+    [(3.0, 6, "3.0 times as fast"), (0.5, 0, "2 times as long"), (0.0, 0, "cannot be done")],
+)
 def test_the_faster_trainer_is_taken_kept_and_said(small, tmp_path, monkeypatch, times, together, words):
     monkeypatch.setattr(choose, "gain", lambda parts: times)
     history = tacit.run(small(run={"at_once": "measured"}), out=tmp_path / "run", page=False)

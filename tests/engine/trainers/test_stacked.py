@@ -323,7 +323,7 @@ def test_a_split_leaves_torchs_precision_as_it_found_it():
     ("run", "sentence"),
     [
         ({"device": "cuda:0,cpu"}, "Expected several run.device of the kind cuda"),
-        ({"device": "cpu", "precision": "tf32"}, "is for CUDA devices"),
+        ({"device": "cpu", "precision": "tf32"}, "is for plain SGD on CUDA devices"),
     ],
 )
 def test_devices_and_precision_that_cannot_be_are_one_sentence(run, sentence):
