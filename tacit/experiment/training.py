@@ -183,7 +183,7 @@ class RunSection(Section):
     randomness: Literal["seeded", "os"] = "seeded"  # os: the operating system's, as a release needs
     engine: Literal["tacit", "flower-simulation"] = "tacit"  # who carries a simulation's messages
     writers: tuple[str, ...] | None = None  # other tools that get every round
-    precision: Literal["float32", "tf32", "bfloat16"] = "float32"  # of plain SGD on a GPU; DP-SGD is exact, and refuses others
+    precision: Literal["float32", "tf32", "bfloat16"] = "float32"  # of plain SGD on a GPU; DP-SGD refuses it
     evaluate_every: int | None = (
         None  # the model is tested after every so many rounds, and after the last; nothing: after each
     )
