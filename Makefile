@@ -41,7 +41,7 @@ test-faults: setup  # federations of real processes that are killed, stopped and
 	done
 
 MESSAGES ?= 100000
-fuzz: setup  # mutated messages to a site and to a server
+fuzz: setup  # mutated messages to a site and to a server, over the lines of a deployment
 	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python -m redteam.fuzz site --count $(MESSAGES)
 	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python -m redteam.fuzz server --count $(MESSAGES)
 
@@ -67,7 +67,7 @@ notebooks: setup  # the tutorials as a reader runs them; `python docs/notebooks.
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m notebooks -n 2 --maxschedchunk 1 tests/test_notebooks.py tests/test_docs_site.py
 
 docs-commands: setup  # what pages tell people to type, made small
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m docs_commands -n 2 --maxschedchunk 1 tests/test_docs_run.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m docs_commands -n 2 --maxschedchunk 1 tests/test_docs_run.py tests/test_programs.py
 
 bench: setup
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[bench]"

@@ -5,6 +5,7 @@ the server are timed where they happen; clients train in processes of their own,
 The same round without privacy stands beside it.
 
     python bench/central.py [--clients 1000] [--cohort 100] [--rounds 10] [--json FILE]
+    python bench/central.py --clients 20 --cohort 5 --rounds 2  # small
 """
 
 import argparse

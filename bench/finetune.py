@@ -5,6 +5,7 @@ After every round of Tacit the plain loop takes its own: the same clients, steps
 messages, and the same look at the test rows. One process, one thread; the ratio is that of the medians.
 
     python bench/finetune.py [--kind local] [--rounds 5] [--clients 2] [--steps 5] [--blocks 3] [--json FILE]
+    python bench/finetune.py --rounds 2 --steps 1 --blocks 1  # small
 """
 
 import argparse

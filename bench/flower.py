@@ -6,6 +6,7 @@ like is an experiment without privacy against the bare app with one process per 
 often as Tacit's, so that what is left is Tacit's own code.
 
     python bench/flower.py [--rounds 5] [--model mlp] [--skip ray] [--json FILE]
+    python bench/flower.py --rounds 2 --model logr --skip ray  # small
 """
 
 import argparse
@@ -27,12 +28,11 @@ from rich.console import Console
 from rich.table import Table
 
 import tacit
-from tacit.federation.flower.gather import POLL_SECONDS
-from tacit.federation.operate.init import init
-from tacit.federation.operate.layout import Federation
-from tacit.federation.operate.processes import Processes, free_port
-from tacit.federation.operate.serve import register, start_server
-from tacit.federation.operate.up import follow, start_site, submit
+from tacit.deploy.operate.init import init
+from tacit.deploy.operate.layout import Federation
+from tacit.deploy.operate.processes import Processes, free_port
+from tacit.deploy.operate.serve import follow, register, start_server, start_site, submit
+from tacit.deploy.server.gather import POLL_SECONDS
 
 NAMES, ROWS, STEPS, BATCH = ("north", "coast", "valley"), 600, 12, 50
 

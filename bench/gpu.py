@@ -2,6 +2,8 @@
 
     python bench/gpu.py [--rounds 100] [--device cuda] [--only bare,pfl,none,central,local] [--precision float32]
     python bench/gpu.py --only mnist-central,pfa [--device cpu]      # whole runs, each a process of its own
+    python bench/gpu.py --device cpu --rounds 4 --clients 4 --cohort 2 --test 10  # small
+    python bench/gpu.py --device cpu --rounds 4 --clients 4 --cohort 2 --only pfl  # small, with pfl
 
 `bare` is the loop that anybody would write first: clients one after the other, no privacy, no accounting, no checkpoint; `pfl` is
 pfl-research's simulated backend without privacy, where its package can be imported (it and prv-accountant, both without their
@@ -30,7 +32,7 @@ from torch import nn
 
 import tacit
 
-CLIENTS, ROWS, COHORT, STEPS, BATCH, TEST = 1000, 50, 50, 5, 10, 1000
+ROWS, STEPS, BATCH = 50, 5, 10
 WARM, FEWEST = 10, 4  # rounds before those that count (half of them in a short run), and the fewest of a run
 WHOLE_RUNS = ("mnist-central", "pfa")
 KINDS = {
@@ -57,30 +59,30 @@ def cnn() -> nn.Module:
     )
 
 
-def data() -> tacit.Dataset:
-    """Random images of CIFAR10's shape, in 1,000 clients of 50."""
+def data(clients: int, test: int) -> tacit.Dataset:
+    """Random images of CIFAR10's shape, in clients of 50."""
     rng = np.random.default_rng(0)
-    x = rng.standard_normal((CLIENTS * ROWS + TEST, 3, 32, 32), dtype=np.float32)
+    x = rng.standard_normal((clients * ROWS + test, 3, 32, 32), dtype=np.float32)
     y = rng.integers(0, 10, len(x))
     return tacit.Dataset(
-        x[:-TEST], y[:-TEST], clients=np.repeat(np.arange(CLIENTS), ROWS), test=(x[-TEST:], y[-TEST:]), classes=10
+        x[:-test], y[:-test], clients=np.repeat(np.arange(clients), ROWS), test=(x[-test:], y[-test:]), classes=10
     )
 
 
-def bare(device: str, rounds: int) -> dict[str, float]:
+def bare(asked: argparse.Namespace) -> dict[str, float]:
     """FedAvg's round without anything around it."""
-    rng, model = np.random.default_rng(0), cnn().to(device)
-    rows = data().rows
-    x, y = rows.x.to(device), rows.y.to(device)
+    rng, model = np.random.default_rng(0), cnn().to(asked.device)
+    rows = data(asked.clients, asked.test).rows
+    x, y = rows.x.to(asked.device), rows.y.to(asked.device)
     start = [p.detach().clone() for p in model.parameters()]
     times = []
-    for _ in range(rounds):
+    for _ in range(asked.rounds):
         began, total = time.perf_counter(), [torch.zeros_like(p) for p in start]
-        for client in rng.choice(CLIENTS, COHORT, replace=False):
+        for client in rng.choice(asked.clients, asked.cohort, replace=False):
             with torch.no_grad():
                 for p, first in zip(model.parameters(), start, strict=True):
                     p.copy_(first)
-            order = torch.from_numpy(rng.permutation(ROWS)).to(device) + int(client) * ROWS
+            order = torch.from_numpy(rng.permutation(ROWS)).to(asked.device) + int(client) * ROWS
             for batch in order.split(BATCH)[:STEPS]:
                 loss = F.cross_entropy(model(x[batch]), y[batch])
                 grads = torch.autograd.grad(loss, list(model.parameters()))
@@ -90,16 +92,16 @@ def bare(device: str, rounds: int) -> dict[str, float]:
             with torch.no_grad():
                 for t, p, first in zip(total, model.parameters(), start, strict=True):
                     t.add_(p - first)
-        start = [first + t / COHORT for first, t in zip(start, total, strict=True)]
-        if device.startswith("cuda"):
+        start = [first + t / asked.cohort for first, t in zip(start, total, strict=True)]
+        if asked.device.startswith("cuda"):
             torch.cuda.synchronize()
         times.append(time.perf_counter() - began)
-    return {"ms": 1000 * statistics.median(times[min(WARM, rounds // 2) :])}
+    return {"ms": 1000 * statistics.median(times[min(WARM, asked.rounds // 2) :])}
 
 
-def pfl(device: str, rounds: int) -> dict[str, float]:
+def pfl(asked: argparse.Namespace) -> dict[str, float]:
     """pfl-research's round: the same clients, batches, steps and model, not shuffled. Raises ImportError without its package."""
-    os.environ["PFL_PYTORCH_DEVICE"] = device
+    os.environ["PFL_PYTORCH_DEVICE"] = asked.device
     sys.path.insert(0, str(Path(__file__).resolve().parent / "peers"))
     from pfl.aggregate.simulate import SimulatedBackend  # pyright: ignore[reportMissingImports]
     from pfl.aggregate.weighting import WeightByUser  # pyright: ignore[reportMissingImports]
@@ -114,21 +116,22 @@ def pfl(device: str, rounds: int) -> dict[str, float]:
     from pfl.model.pytorch import PyTorchModel  # pyright: ignore[reportMissingImports]
     from pfl_round import NEVER, Scored
 
-    stamps, rows = [], data().rows
-    x, y = (part.to(device).split(ROWS) for part in (rows.x, rows.y))
+    stamps, rows = [], data(asked.clients, asked.test).rows
+    x, y = (part.to(asked.device).split(ROWS) for part in (rows.x, rows.y))
 
     class Watching(TrainingProcessCallback):
         def after_central_iteration(self, metrics: Any, model: Any, *, central_iteration: int) -> tuple[bool, Any]:
-            if device.startswith("cuda"):
+            if asked.device.startswith("cuda"):
                 torch.cuda.synchronize()
             stamps.append(time.perf_counter())
             return False, Metrics()
 
     users = FederatedDataset(
-        lambda user: PyTorchTensorDataset([x[user], y[user]]), get_user_sampler("minimize_reuse", np.arange(CLIENTS))
+        lambda user: PyTorchTensorDataset([x[user], y[user]]),
+        get_user_sampler("minimize_reuse", np.arange(asked.clients)),
     )
     model = Scored(cnn())
-    params = {"central_num_iterations": rounds, "train_cohort_size": COHORT, "val_cohort_size": 0}
+    params = {"central_num_iterations": asked.rounds, "train_cohort_size": asked.cohort, "val_cohort_size": 0}
     FederatedAveraging().run(
         algorithm_params=NNAlgorithmParams(evaluation_frequency=NEVER, **params),
         backend=SimulatedBackend(training_data=users, val_data=users, postprocessors=[WeightByUser()]),
@@ -136,7 +139,7 @@ def pfl(device: str, rounds: int) -> dict[str, float]:
         model_train_params=NNTrainHyperParams(local_num_epochs=1, local_learning_rate=0.01, local_batch_size=BATCH),
         callbacks=[Watching()],
     )
-    return {"ms": 1000 * float(np.median(np.diff(stamps)[min(WARM, rounds // 2) :]))}
+    return {"ms": 1000 * float(np.median(np.diff(stamps)[min(WARM, asked.rounds // 2) :]))}
 
 
 WHOLE = """
@@ -170,13 +173,13 @@ def whole(name: str, device: str, rounds: int) -> dict[str, float]:
     return {"process s": seconds, "rounds s": in_rounds, "ms a round": 1000 * in_rounds / count}
 
 
-def ours(kind: str, device: str, rounds: int, precision: str) -> dict[str, float]:
+def ours(kind: str, asked: argparse.Namespace) -> dict[str, float]:
     """Tacit's round from admission to checkpoint."""
-    run = {"device": device, **({} if precision == "float32" else {"precision": precision})}
+    run = {"device": asked.device, **({} if asked.precision == "float32" else {"precision": asked.precision})}
     experiment = tacit.Experiment(
         train={
-            "rounds": rounds,
-            "clients_per_round": COHORT,
+            "rounds": asked.rounds,
+            "clients_per_round": asked.cohort,
             "local_steps": STEPS,
             "learning_rate": 0.01,
             **({"sampling_rate": BATCH / ROWS} if kind == "local" else {"batch_size": BATCH}),
@@ -186,26 +189,26 @@ def ours(kind: str, device: str, rounds: int, precision: str) -> dict[str, float
         run=run,
     )
     stamps = []
-    if device.startswith("cuda"):
+    if asked.device.startswith("cuda"):
         torch.cuda.reset_peak_memory_stats()
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
         history = tacit.run(
             experiment,
-            data=data(),
+            data=data(asked.clients, asked.test),
             model=cnn,
             out=out,
             observe=lambda _: stamps.append(time.perf_counter()),
             page=False,
         )
         trained = json.loads((out / "run.json").read_text())
-    gaps = np.diff(stamps)[min(WARM, rounds // 2) :]
+    gaps = np.diff(stamps)[min(WARM, asked.rounds // 2) :]
     found = {"ms": 1000 * float(np.median(gaps))}
-    last = history.rounds[min(WARM, rounds // 2) :]
+    last = history.rounds[min(WARM, asked.rounds // 2) :]
     for stage in ("admit", "train", "server", "evaluate", "write"):
         found[stage] = 1000 * statistics.median(record[f"seconds_{stage}"] for record in last)
     found["at once"] = trained.get("clients_at_once", 0)
-    if device.startswith("cuda"):
+    if asked.device.startswith("cuda"):
         found["GiB"] = torch.cuda.max_memory_allocated() / 2**30
     return found
 
@@ -214,6 +217,9 @@ def main() -> None:
     """Prints a table."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--clients", type=int, default=1000)
+    parser.add_argument("--cohort", type=int, default=50)
+    parser.add_argument("--test", type=int, default=1000, help="rows that Tacit evaluates on")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--only", default="bare,none,central,local")
     parser.add_argument("--precision", default="float32")
@@ -230,9 +236,9 @@ def main() -> None:
     for name in names:
         try:
             if name in ("bare", "pfl"):
-                found = {"bare": bare, "pfl": pfl}[name](options.device, options.rounds)
+                found = {"bare": bare, "pfl": pfl}[name](options)
             elif name in KINDS:
-                found = ours(name, options.device, options.rounds, options.precision)
+                found = ours(name, options)
             else:
                 found = whole(name, options.device, options.rounds)
         except ImportError as error:

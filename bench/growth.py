@@ -1,6 +1,7 @@
 """Whether a round's cost grows with the rounds: budgets and noise that differ, every rule, the server's share and the checkpoint.
 
     python bench/growth.py [--clients 2000] [--cohort 100] [--rounds 30] [--rules random-effects,mean,...] [--features 784]
+    python bench/growth.py --clients 20 --cohort 5 --rounds 2 --features 10  # small
 
 Random rows, the model `mlp`, local DP with epsilon uniform in [1, 10], noise by the default strategy, so that noise differs.
 For each rule: the server's seconds over the clients' (one process trains them) in an early and in a late round (medians of five),

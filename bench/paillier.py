@@ -4,6 +4,7 @@ All contenders seal, add and open the same vectors on one core, in turns within 
 slow ones do a sample. Packed contenders use the same packing: offset lanes with room for the sum of K reports.
 
     python bench/paillier.py [--parameters 1000000] [--bits 16] [--clients 100] [--key-bits 3072] [--sample 400] [--json FILE]
+    python bench/paillier.py --parameters 1000 --key-bits 2048 --sample 8 --repeats 1  # small
 """
 
 import argparse
@@ -19,10 +20,10 @@ os.environ.setdefault("RAYON_NUM_THREADS", "1")  # pypaillier uses all cores oth
 
 import numpy as np
 
-from tacit.protect import cores
-from tacit.protect.paillier import SIZES
-from tacit.protect.randomisers import Randomisers
-from tacit.protect.secret_key import generate
+from tacit import machine
+from tacit.crypto.paillier import SIZES
+from tacit.crypto.randomisers import Randomisers
+from tacit.crypto.secret_key import generate
 
 SLOW = 12  # ciphertexts that python-paillier seals in a turn
 PYPAILLIER_RESERVED = 24  # bits of n that it keeps for a sign and a million terms
@@ -71,7 +72,7 @@ def tacit(shape: str, options: argparse.Namespace, lane: int) -> Contender:
     start = time.process_time()
     source.warm()
     table = time.process_time() - start
-    many = cores.available()
+    many = machine.cores()
     spread = Randomisers(public, expected=1, workers=many)
     spread._table = source._table
     holder = Randomisers(public, secret=key, expected=max(1, options.parameters // lanes), workers=1)

@@ -4,6 +4,7 @@ Private updates are one buffer, changed and fed to the rule as a stream. Memory 
 before the public rows were made (VmHWM, reset for the measurement), in vectors of length d: public rows and buffer included.
 
     python bench/projection.py [--private 1000] [--size 1000000] [--rank 5] [--json FILE]
+    python bench/projection.py --private 5 --size 10000  # small
 """
 
 import argparse

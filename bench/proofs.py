@@ -5,6 +5,7 @@ checked together. Tables are made beforehand, as for all reports but a process's
 is what finding a forger costs: the equation of all, and each report's own.
 
     python bench/proofs.py [--key-bits 3072] [--sizes 1 7 30 100] [--reports 1 2 5 10] [--repeats 5] [--json FILE]
+    python bench/proofs.py --key-bits 2048 --sizes 1 --reports 1 2 --repeats 1  # small
 """
 
 import argparse
@@ -18,11 +19,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from tacit.protect.paillier import SIZES, PublicKey
-from tacit.protect.proofs import Claim, equation, proof_bytes, prove, warm
-from tacit.protect.proved import balanced, hold_together
-from tacit.protect.randomisers import Randomisers
-from tacit.protect.secret_key import generate
+from tacit.crypto.paillier import SIZES, PublicKey
+from tacit.crypto.proofs import Claim, balanced, equation, hold_together, proof_bytes, prove, warm
+from tacit.crypto.randomisers import Randomisers
+from tacit.crypto.secret_key import generate
 
 SHAPES = ("ordinary", "short-exponent")
 AIMS = {"proving": 1.5, "checking": 0.5}  # ordinary keys, times sealing

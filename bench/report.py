@@ -4,6 +4,7 @@ A folder as a run of `--rounds` x `--clients` leaves it is made first (a real le
 round), then the page is made from it twice: with all prices to compute, and with what the first page noted.
 
     .venv/bin/python bench/report.py --rounds 500 --clients 1000
+    python bench/report.py --rounds 5 --clients 10  # small
 """
 
 import argparse
@@ -21,8 +22,8 @@ from tacit.engine.watch import STAGES
 from tacit.privacy.accounting import price
 from tacit.privacy.guarantee import promise, sentence
 from tacit.privacy.ledger.ledger import Ledger
+from tacit.privacy.local.kind import promised
 from tacit.privacy.local.mechanism import SampledGaussian
-from tacit.privacy.local.words import promised
 from tacit.report.page import write_page
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))

@@ -5,6 +5,11 @@ multiplier 1. Every contender is a process of its own that does one round when t
 order; the first rounds are not counted, nor are those with a busy machine before or after them; the best times are compared.
 Tacit's time is of its whole path: ledger, evaluation on 100 rows, log and checkpoint included. Nobody else evaluates or writes
 anything. Random MNIST-shaped data, or MNIST if $TACIT_DATA is set.
+
+    python bench/round.py [--rounds 10] [--models mlp,cnn] [--skip flower,pfl] [--json FILE]
+    python bench/round.py --rounds 1 --models mlp --skip flower,pfl,opacus,ghost --patience 0  # small
+    python bench/round.py --rounds 1 --models mlp --skip flower,pfl --patience 0  # small, with opacus
+    python bench/round.py --rounds 1 --models mlp --skip pfl,opacus,ghost --patience 0  # small, with opacus, ray
 """
 
 import argparse

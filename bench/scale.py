@@ -7,6 +7,7 @@ features and int64 labels of all clients, once. Memory is the peak of the main p
 How rounds grow with their number, rule by rule, is growth.py.
 
     python bench/scale.py --clients 1000000 --examples 4 --repeats 1        # how long a million clients take to start
+    python bench/scale.py --clients 20 --rounds 1 --repeats 1 --examples 20  # small
 """
 
 import argparse

@@ -1,6 +1,7 @@
 """Many sites on one machine: does the run end, how long are its rounds, and how much memory has a site between them?
 
     python bench/sites.py --sites 40 --rounds 2
+    python bench/sites.py --sites 2 --rounds 1  # small
 
 Memory is the proportional set size (Linux, /proc/PID/smaps_rollup) of all processes of a site, in MB: what is shared with
 other processes is divided among them.
@@ -12,11 +13,10 @@ import tempfile
 import time
 from pathlib import Path
 
+from tacit.deploy.operate.init import init
+from tacit.deploy.operate.processes import Processes, descendants, free_port
+from tacit.deploy.operate.serve import follow, register, start_server, start_sites, submit
 from tacit.experiment import Experiment
-from tacit.federation.operate.init import init
-from tacit.federation.operate.processes import Processes, descendants, free_port
-from tacit.federation.operate.serve import register, start_server
-from tacit.federation.operate.up import follow, start_sites, submit
 
 SETTINGS = ("train.local_steps=10", "data.examples_per_client=30")
 

@@ -4,6 +4,7 @@ The contenders of a task take turns in one loop and the best time of each counts
 outputs as the task has; of tokens, the body is applied at every position, and the plain step is the same model's.
 
     python bench/tasks.py [--rounds 30] [--device cpu] [--json FILE]
+    python bench/tasks.py --rounds 1  # small
 """
 
 import argparse
@@ -22,8 +23,8 @@ from tacit.losses.cross_entropy import cross_entropy
 from tacit.losses.huber import huber
 from tacit.losses.next_token import next_token
 from tacit.losses.squared import squared
-from tacit.train.clipping import Clipper
-from tacit.train.flat import flatten
+from tacit.training.clipping import Clipper
+from tacit.training.flat import flatten
 
 CLIP, NOISE, RATE, BATCH = 1.0, 1.0, 0.1, 256
 WIDTH, HIDDEN, TIME, VOCABULARY = 784, 256, 16, 200

@@ -22,7 +22,7 @@ from pydantic_core import PydanticUndefined
 
 from tacit import losses, plugin
 from tacit.experiment import Experiment
-from tacit.experiment.section import OpenSection, Section
+from tacit.experiment.schema import OpenSection, Section
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = Path(__file__).with_name("keys.md")
@@ -43,7 +43,7 @@ ROOMS = {  # the rooms whose parts a table names: the key that does, and what a 
     "run": [("tacit.report.writers", "writers", ("folder", "facts"))],
     "attack": [("tacit.malicious", "kind", ())],
 }
-ATTACKS = "tacit.attacks"
+ATTACKS = "tacit.lab.attacks"
 CHECKS = ("tacit/experiment/*.py", "tacit/privacy/*/__init__.py")  # where combinations are refused
 TABLE = "| key | takes | default | meaning |\n|---|---|---|---|"
 KEY = re.compile(r"(?<![\w.])[a-z]+\.[a-z_]+")

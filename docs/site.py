@@ -1,7 +1,7 @@
 """A hook of mkdocs: the notebooks in docs/tutorials become pages, with the outputs that they keep; examples/ lies beside them.
 
 A link to `first-run.ipynb` is right on a web page of the repository and on the site, where the notebook's page has its place; one
-to `../examples/own_model.py` too, because the site has a copy.
+to `../examples/own_model.py` or `../experiments/results.md` too, because the site has a copy.
 """
 
 import json
@@ -12,7 +12,8 @@ from typing import Any
 from mkdocs.structure.files import File, Files, InclusionLevel
 
 ROOT = Path(__file__).resolve().parent.parent
-OUTSIDE = re.compile(r"\]\(\.\./(examples/[\w./-]+)\)")
+OUTSIDE = re.compile(r"\]\(\.\./(examples/[\w./-]+|experiments/results\.md(?:#[\w-]+)?)\)")
+TABLES = "experiments/results.md"  # a page that no list names: results.md leads there
 
 MARK = "~~~~~~"  # longer than any fence in a cell
 
@@ -34,6 +35,8 @@ def on_files(files: Files, *, config: Any) -> Files:
         if path.suffix in (".py", ".toml"):
             name = path.relative_to(ROOT).as_posix()
             files.append(File.generated(config, name, abs_src_path=str(path), inclusion=InclusionLevel.INCLUDED))
+    path = str(ROOT / TABLES)
+    files.append(File.generated(config, TABLES, abs_src_path=path, inclusion=InclusionLevel.NOT_IN_NAV))
     return files
 
 

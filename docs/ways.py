@@ -14,11 +14,10 @@ from types import FrameType
 from typing import Any
 
 import tacit
-from tacit.build.clients import clients
-from tacit.federation.flower.client import client_app
-from tacit.federation.flower.local import LocalGrid
-from tacit.federation.flower.server import Call, serve
-from tacit.federation.site.make import make_site
+from tacit.deploy.server.client import LocalGrid, client_app
+from tacit.deploy.server.server import Call, serve
+from tacit.deploy.site.make import make_site
+from tacit.engine.clients import clients
 
 HOME = Path(tacit.__file__).parent
 PAGE = HOME.parent / "docs" / "architecture.md"

@@ -12,10 +12,9 @@ from flwr.app import Array, ArrayRecord
 from flwr.serverapp.strategy import FedAvg
 
 import tacit
-from tacit.build.parts import build
-from tacit.federation.flower.client import client_app
-from tacit.federation.flower.local import LocalGrid
-from tacit.federation.site.make import make_site
+from tacit.deploy.server.client import LocalGrid, client_app
+from tacit.deploy.site.make import make_site
+from tacit.engine.assemble import build
 from tacit.privacy.guarantee import shown
 from tacit.privacy.ledger import reader as books
 

@@ -5,6 +5,7 @@ property inference is not prevented.
     python experiments/defences.py --out runs/defences                  # digits, 20 clients, on CPU; finished runs are kept
     python experiments/defences.py --out runs/defences --minutes 9      # stops then; the same command goes on
     python experiments/defences.py --full --device cuda --out runs/defences-mnist   # MNIST, 1,000 clients x 60 rows
+    python experiments/defences.py --out runs/small --seeds 1 --jobs 1 --defences none --attacks replacement  # small
 
 Backdoor columns are the share of triggered public rows that are taken for the attackers' class, in the last 10 rounds; membership
 is the AUC of LiRA on the final model and of FedMIA on updates, property that of Melis et al. on updates. No ε covers any of it.
@@ -19,15 +20,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tacit import attacks
-from tacit.attacks.backdoor import untouched
-from tacit.compare.cells import Cell
-from tacit.compare.comparison_folder import Task, tasks_of
-from tacit.compare.pool import run_all
-from tacit.compare.results import Estimate, Row, estimate, rows_of
-from tacit.compare.table import with_interval
 from tacit.errors import TacitError
 from tacit.experiment import Experiment
+from tacit.lab import attacks
+from tacit.lab.attacks.backdoor import untouched
+from tacit.lab.compare.grid import Cell, Task, tasks_of
+from tacit.lab.compare.pool import run_all
+from tacit.lab.compare.results import Estimate, Row, estimate, rows_of
+from tacit.lab.compare.table import with_interval
 from tacit.report.page import write_matrix
 
 BACKDOORS = ("replacement", "dba", "edge-case")

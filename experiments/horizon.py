@@ -2,6 +2,8 @@
 
     python experiments/horizon.py --model logr --rounds 20,60 --seeds 100,101,102
     python experiments/horizon.py --model cnn --partition shards --rounds 20,60 --device cuda --jobs 2
+    python experiments/horizon.py --rounds 1 --horizons 20,mean --seeds 100 --jobs 1 \
+        --data 'name="digits"' --data examples_per_client=40 --data min_size=2  # small
 
 Thirty clients hold MNIST under Dirichlet(.3) or the paper's shards; their epsilons are spread evenly by ratio from .5 to 16.
 """
@@ -37,13 +39,12 @@ def work(case: tuple[str, int, int], given: argparse.Namespace) -> float:
         aggregate = {"rule": "mean"} if horizon == "mean" else {"rule": "random-effects"}
         if horizon not in ("mean", "default"):
             aggregate["horizon"] = float(horizon)
-        path = {"path": given.data} if given.data else {}
         partition = {"partition": given.partition, **({"min_size": 100} if given.partition == "dirichlet" else {})}
         experiment = tacit.Experiment(
             data={
                 **{k: v for k, v in DATA.items() if k != "alpha" or given.partition == "dirichlet"},
                 **partition,
-                **path,
+                **{key: json.loads(value) for key, _, value in (text.partition("=") for text in given.data)},
             },
             model={"name": given.model},
             train={"rounds": rounds, **TRAIN[given.model]},
@@ -71,7 +72,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--horizons", default="default,20,60,200,600,2000,6000,20000,mean")
     parser.add_argument("--seeds", default="100,101,102")
     parser.add_argument("--out", default="runs/horizon")
-    parser.add_argument("--data", default="", help="where the data lie, if not in their usual place")
+    parser.add_argument("--data", action="append", default=[], help="key=value of [data] for every run, as JSON")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     return parser.parse_args()

@@ -2,6 +2,8 @@
 
     python experiments/local_row.py --out runs/local-row                              # finished runs are kept
     python experiments/local_row.py --out runs/local-row --device cuda --jobs 3
+    python experiments/local_row.py --out runs/small --rates 1 --epochs 1 --rounds 1 \
+        --set data.name=digits --set data.clients=5 --set data.examples_per_client=40 --set train.clients_per_round=5  # small
 
 `mnist-central` with record-level local DP at the same epsilon: learning rate, clip and local steps are searched on one seed, by the
 mean accuracy of the last ten rounds on the public test rows, and the best is run on others. The search is no part of the printed
@@ -20,7 +22,7 @@ from statistics import mean, stdev
 LAST = 10
 
 
-def accuracy(setting: tuple[float, float, int, int], *, out: str, rounds: int, data: str, device: str) -> float:
+def accuracy(setting: tuple[float, float, int, int], *, out: str, rounds: int, more: list[str], device: str) -> float:
     """The accuracy of one run (learning rate, clip, local epochs, seed), or of a finished one."""
     import tacit
 
@@ -35,7 +37,7 @@ def accuracy(setting: tuple[float, float, int, int], *, out: str, rounds: int, d
             f"train.rounds={rounds}",
             f"run.seed={seed}",
             f'run.device="{device}"',
-            *([f'data.path="{data}"'] if data else []),
+            *more,
         ]
         tacit.run(tacit.Experiment.load("mnist-central", tuple(changes)), out=place, force=True)
     records = [json.loads(line) for line in (place / "rounds.jsonl").read_text().splitlines()]
@@ -52,11 +54,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--seed", type=int, default=100)
     parser.add_argument("--then", default="0")
-    parser.add_argument("--data", default="")
+    parser.add_argument("--set", action="append", default=[], help="section.key=value for every run, as in `tacit run`")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--jobs", type=int, default=1)
     given = parser.parse_args()
-    measured = partial(accuracy, out=given.out, rounds=given.rounds, data=given.data, device=given.device)
+    measured = partial(accuracy, out=given.out, rounds=given.rounds, more=given.set, device=given.device)
     rates, clips, epochs = (given.rates.split(","), given.clips.split(","), given.epochs.split(","))
     grid = list(itertools.product(map(float, rates), map(float, clips), map(int, epochs), [given.seed]))
     with ProcessPoolExecutor(given.jobs, mp_context=multiprocessing.get_context("spawn")) as pool:

@@ -1,6 +1,7 @@
 """Own models during training against one model for all and against none: the order of the MR-MTL paper (arXiv:2206.07902).
 
     python experiments/mean_regularised.py --out runs/mr-mtl [--epsilon 6] [--apart 0.12] [--choose 100,101,102] [--seeds 3,4,5,6,7]
+    python experiments/mean_regularised.py --out runs/small --rounds 2 --choose 100 --seeds 3  # small
 
 Silos of a linear regression, each with an optimum of its own around a common one. By `personal.when = "during"`: strength 0 is
 training alone with noise, "one model" the run without own models, and between them is MR-MTL, with the strength that is best on the
@@ -21,15 +22,15 @@ import torch
 from safetensors.torch import load_file
 
 import tacit
-from tacit.build.parts import build
 from tacit.data.given import Dataset
-from tacit.experiment.personal import PersonalSection
+from tacit.engine.assemble import build
+from tacit.experiment.extras import PersonalSection
 from tacit.personal import everybody
-from tacit.simulation.passed import with_passed
-from tacit.train.flat import blocks
+from tacit.simulation import with_passed
+from tacit.training.flat import blocks
 
 SILOS, ROWS, FEATURES, COMMON = 20, 110, 28, 0.3  # about as many rows and features as a school of the paper has
-APART = 0.12
+APART, ROUNDS = 0.12, 30
 DURING = (0.0, 0.1, 0.3, 1.0, 3.0)
 AFTER = (10.0, 3.0, 1.0, 0.5, 0.3, 0.2, 0.1, 0.05, 0.02, 0.01)
 
@@ -46,12 +47,12 @@ def silos(seed: int, apart: float = APART) -> Dataset:
     )
 
 
-def experiment(epsilon: float, seed: int, personal: dict) -> tacit.Experiment:
-    """A run of 30 rounds of 5 steps."""
+def experiment(epsilon: float, seed: int, personal: dict, rounds: int = ROUNDS) -> tacit.Experiment:
+    """A run of so many rounds of 5 steps."""
     return tacit.Experiment(
         data={"own_share": 0.3},
         task={"kind": "regression"},
-        train={"rounds": 30, "local_steps": 5, "sampling_rate": 0.2, "learning_rate": 0.1},
+        train={"rounds": rounds, "local_steps": 5, "sampling_rate": 0.2, "learning_rate": 0.1},
         privacy={"kind": "local", "epsilon": epsilon, "delta": 1e-4, "clip": 2.0},
         personal=personal,
         run={"seed": seed, "workers": 1},
@@ -71,19 +72,19 @@ def trained(made: tacit.Experiment, data: Dataset, out: Path) -> dict:
     return json.loads((out / "personal.json").read_text("utf-8"))
 
 
-def during(epsilon: float, apart: float, seed: int, out: Path) -> dict[str, float]:
+def during(epsilon: float, apart: float, rounds: int, seed: int, out: Path) -> dict[str, float]:
     """The squared errors of own models kept during training, by every strength."""
     found = {}
     for strength in DURING:
         own = {"kind": "mean-regularised", "strength": strength, "when": "during"}
-        whole = trained(experiment(epsilon, seed, own), silos(seed, apart), out / f"{strength:g}")
+        whole = trained(experiment(epsilon, seed, own, rounds), silos(seed, apart), out / f"{strength:g}")
         found[f"during, {strength:g}"] = told(whole, "own")
     return found
 
 
-def after(epsilon: float, apart: float, seed: int, out: Path) -> dict[str, float]:
+def after(epsilon: float, apart: float, rounds: int, seed: int, out: Path) -> dict[str, float]:
     """The squared errors of one model, and of what silos make of it: by shrinkage, and by every strength."""
-    plain = experiment(epsilon, seed, {"kind": "shrinkage"})
+    plain = experiment(epsilon, seed, {"kind": "shrinkage"}, rounds)
     whole = trained(plain, silos(seed, apart), out / "one")
     parts, kept = build(with_passed(plain, data=silos(seed, apart))), load_file(out / "one" / "model.safetensors")
     params = torch.cat([kept[block.name].reshape(-1) for block in blocks(parts.model)])
@@ -110,6 +111,7 @@ def main() -> None:
     words.add_argument("--out", type=Path, required=True)
     words.add_argument("--epsilon", type=float, default=6.0)
     words.add_argument("--apart", type=float, default=APART)
+    words.add_argument("--rounds", type=int, default=ROUNDS)
     words.add_argument("--choose", default="100,101,102")
     words.add_argument("--seeds", default="3,4,5,6,7")
     said = words.parse_args()
@@ -118,7 +120,7 @@ def main() -> None:
         name = f"{said.epsilon:g}" if said.apart == APART else f"{said.epsilon:g}-apart{said.apart:g}"
         return [(int(seed), said.out / f"{name}-{seed}") for seed in seeds.split(",")]
 
-    setting = (said.epsilon, said.apart)
+    setting = (said.epsilon, said.apart, said.rounds)
     chosen = best([during(*setting, *place) for place in places(said.choose)], "during")
     each = [during(*setting, *place) | after(*setting, *place) for place in places(said.seeds)]
     for key in each[0]:

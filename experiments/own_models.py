@@ -4,6 +4,7 @@
     python experiments/own_models.py --out runs/own --cells hospitals --noiseless
     python experiments/own_models.py --out runs/cost --cells digits-0.3 mlp-iid --seeds 0 --cost
     python experiments/own_models.py --out runs/own --cells mnist-random-effects mnist-weighted --seeds 0
+    python experiments/own_models.py --out runs/small --cells digits-0.3 --kinds shrinkage --seeds 0  # small
 
 Every cell is trained once a seed; each way of adapting then begins with the same common model, because no release depends on
 `[personal]`. With --noiseless it begins with the one that all training rows together give without noise: what is left of a gain
@@ -24,10 +25,10 @@ import torch
 from safetensors.torch import load_file
 
 import tacit
-from tacit.build.parts import Parts, build
+from tacit.engine.assemble import Parts, build
 from tacit.personal import everybody
 from tacit.personal.home import Home
-from tacit.train.flat import blocks
+from tacit.training.flat import blocks
 
 HERE = Path(__file__).resolve()
 KINDS = ("mean-regularised", "shrinkage", "finetune", "head")

@@ -13,10 +13,9 @@ if TYPE_CHECKING:
     from tacit.engine.history import History
     from tacit.errors import TacitError
     from tacit.experiment import Experiment
-    from tacit.predict.load import load
-    from tacit.predict.predictor import Predictor
+    from tacit.predict import Predictor, load
     from tacit.rules import Rule
-    from tacit.simulation.run import run
+    from tacit.simulation import run
     from tacit.types import Budget, Guarantee
 
 __version__ = "0.2.0"
@@ -28,11 +27,11 @@ _HOMES = {
     "Experiment": "tacit.experiment",
     "Guarantee": "tacit.types",
     "History": "tacit.engine.history",
-    "Predictor": "tacit.predict.predictor",
+    "Predictor": "tacit.predict",
     "Rule": "tacit.rules",
     "TacitError": "tacit.errors",
-    "load": "tacit.predict.load",
-    "run": "tacit.simulation.run",
+    "load": "tacit.predict",
+    "run": "tacit.simulation",
 }
 
 

@@ -22,7 +22,8 @@ from typing import Any, get_type_hints
 
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
 
-from tacit import check, wording
+from tacit import check
+from tacit import check as wording
 from tacit.errors import BadInput, PartFailed, TacitError
 
 Factory = Callable[..., Any]

@@ -1,7 +1,7 @@
 """Randomness derived from a seed or a digest and the place it is used, or taken from the operating system.
 
 A `Stream` is AES-256 in counter mode (NIST SP 800-38A) under a key. The key is either a hash of the run's seed and the
-place it is used (partition, initial weights), or of a digest of the whole release (tacit/build/release.py: a resumed run equals
+place it is used (partition, initial weights), or of a digest of the whole release (tacit/engine/release.py: a resumed run equals
 an uninterrupted one, bit for bit, and no other release has the same noise), or 32 bytes of the operating system's entropy
 (deployments: nobody can draw the noise again). The same code follows, so what is tested seeded is what
 is deployed.

@@ -1,7 +1,7 @@
 """The words of Tacit: what a client allows, how far an update has come, what a run guarantees.
 
 The type of an update says how far it has come on its one way: `Bounded` (clipped) -> `Private` (noised), or `Quantised` (on
-the integer grid, tacit/protect/quantise.py) -> `Shared` (with a share of the noise; private only in a sum). A mechanism
+the integer grid, tacit/crypto/grid.py) -> `Shared` (with a share of the noise; private only in a sum). A mechanism
 adds noise only to a `Bounded` whose sensitivity is its own, so noise before clipping, or noise for another clip, does
 not run.
 """

@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 
 import tacit
-from tacit.federation.operate.init import init
-from tacit.federation.operate.processes import Processes, free_port
-from tacit.federation.operate.serve import register, start_server
-from tacit.federation.operate.up import start_site, submit
+from tacit.deploy.operate.init import init
+from tacit.deploy.operate.processes import Processes, free_port
+from tacit.deploy.operate.serve import register, start_server, start_site, submit
 
 EXPERIMENT = {
     "name": "faults",
@@ -26,7 +25,7 @@ EXPERIMENT = {
 }
 IMPATIENT = """
 import sys
-import tacit.federation.operate.site_process as site
+import tacit.deploy.operate.site_process as site
 from tacit.cli import main
 site.FORGET_SECONDS = 5.0
 sys.argv = ["tacit", "deploy", "site", sys.argv[1]]

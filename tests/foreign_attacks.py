@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from tacit.attacks import Attack, Estimate, Finding, Line, Place, Plot
 from tacit.experiment import Experiment
+from tacit.lab.attacks import Attack, Estimate, Finding, Line, Place, Plot
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 import gmpy2
 
-from tacit.protect.paillier import PublicKey
-from tacit.protect.secret_key import SecretKey
+from tacit.crypto.paillier import PublicKey
+from tacit.crypto.secret_key import SecretKey
 
 PRIMES = (
     (

@@ -17,7 +17,7 @@ from unittest import mock
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
-    ["tacit.cli.app", "tacit.simulation.run", "tacit.simulation.compare", "tacit.simulation.worker", "sklearn.metrics"]
+    ["tacit.cli.app", "tacit.simulation", "tacit.lab.grid", "tacit.lab.worker", "sklearn.metrics"]
 )
 
 
@@ -69,7 +69,7 @@ def script(path, *, cwd, env=None):
 
 
 class Worker:
-    """A worker of a comparison, as `tacit.compare.pool` starts it: pipes for tasks and events, a log for the rest."""
+    """A worker of a comparison, as `tacit.lab.compare.pool` starts it: pipes for tasks and events, a log for the rest."""
 
     def __init__(self, errors, environment):
         (theirs_in, mine_in), (mine_out, theirs_out) = (CONTEXT.Pipe(duplex=False) for _ in range(2))
@@ -92,7 +92,7 @@ class Worker:
 @contextlib.contextmanager
 def workers():
     """Comparisons of this process start such workers; those of `tests/compare` that are killed and stopped are fresh ones."""
-    from tacit.compare import pool
+    from tacit.lab.compare import pool
 
     with mock.patch.object(pool, "_start", Worker):
         yield
@@ -104,7 +104,7 @@ def _work(cwd, env, tasks, events, log):
         os.dup2(end.fileno(), number)
         end.close()
     _own(cwd, env, ((2, log),))
-    from tacit.simulation.worker import main
+    from tacit.lab.worker import main
 
     main()
 

@@ -5,11 +5,11 @@ import pytest
 import torch
 
 import tacit
-from tacit.build.parts import build, model_of
+from tacit.engine.assemble import build, model_of
 from tacit.errors import BadInput
 from tacit.models import build as build_model
-from tacit.train.clipping import Clipper, clipped_sum_slow
-from tacit.train.flat import trainable
+from tacit.training.clipping import Clipper, clipped_sum_slow
+from tacit.training.flat import trainable
 
 LENGTH, VOCABULARY = 8, 40
 FACTS = {"input_shape": (LENGTH,), "classes": 3}

@@ -16,8 +16,7 @@ from tacit.algorithms import finished
 from tacit.algorithms.central_dp import CentralDP
 from tacit.algorithms.encrypted import Encrypted
 from tacit.algorithms.local_dp import LocalDP
-from tacit.build.parts import build
-from tacit.engine.wire import pack, unpack
+from tacit.engine.assemble import build
 from tacit.errors import BadInput, NeedsRows
 from tacit.privacy.accounting import price
 from tacit.privacy.distributed.kind import summing_rule
@@ -25,8 +24,9 @@ from tacit.random import seeded
 from tacit.rules import combined
 from tacit.rules.pfa import pfa
 from tacit.rules.random_projection import random_projection
-from tacit.train.workspace import Trained, workspace
+from tacit.training.clipping import Trained, workspace
 from tacit.types import Message, Raw
+from tacit.wire import pack, unpack
 
 LAYOUT = ((0, 30), (30, 45), (45, 50))
 EPSILONS = np.array([0.1, 0.2, 0.5, 9.0, 10.0])

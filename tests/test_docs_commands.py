@@ -11,17 +11,17 @@ import pytest
 import ready
 from docs_pages import PAGES, ROOT, commands, known
 
-from tacit.federation.site import asked
-from tacit.privacy.accounting import events, selected, sides  # noqa: F401 (their events register themselves)
+from tacit.crypto import envelope
+from tacit.deploy.site import asked
+from tacit.privacy.accounting import (
+    events,
+    price,  # noqa: F401 (their events register themselves)
+)
 from tacit.privacy.accounting.calibrate import noise_multiplier
-from tacit.privacy.ledger import tables
-from tacit.protect import envelope
+from tacit.privacy.ledger import sql
 
 WALKS = (
-    "how-to-read-a-ledger",
-    "how-to-restore-a-backup",
-    "how-to-move-a-site",
-    "how-to-upgrade",
+    "how-to-operate-a-site",
     "how-to-tune",
 )
 BLOCK = re.compile(r"^( *)```sh\n(.*?)^ *```", flags=re.S | re.M)
@@ -93,9 +93,8 @@ def test_a_run_is_read_without_tacit_as_the_page_on_formats_says(tmp_path):
 
 
 def test_the_python_of_reading_a_ledger_runs_as_printed(tmp_path):
-    (code,) = re.findall(
-        r"```python\n(.*?)```", (ROOT / "docs" / "how-to-read-a-ledger.md").read_text("utf-8"), flags=re.S
-    )
+    page = ROOT / "docs" / "how-to-operate-a-site.md"
+    (code,) = re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), flags=re.S)
     (tmp_path / "page.py").write_text(code)
     done = ready.script(tmp_path / "page.py", cwd=tmp_path).wait()
     assert done.returncode == 0, done.stderr
@@ -105,11 +104,11 @@ def test_the_python_of_reading_a_ledger_runs_as_printed(tmp_path):
 def test_the_page_on_formats_names_every_table_column_event_and_question():
     page = (ROOT / "docs" / "formats.md").read_text("utf-8")
     ours = (kind for kind in events._KINDS.values() if kind.types[0].__module__.startswith(("tacit.", "dp_accounting")))
-    said = {f"`{word}`" for word in (*asked.KINDS, *tables.COLUMNS, *(kind.name for kind in ours))}
-    said |= {f"`{name}`" for name in re.findall(r"CREATE TABLE IF NOT EXISTS (\w+)", tables.SCHEMA)}
+    said = {f"`{word}`" for word in (*asked.KINDS, *sql.COLUMNS, *(kind.name for kind in ours))}
+    said |= {f"`{name}`" for name in re.findall(r"CREATE TABLE IF NOT EXISTS (\w+)", sql.SCHEMA)}
     said |= {f"`{field.name}`" for field in dataclasses.fields(envelope.Header)}
     assert sorted(word for word in said if word not in page) == []
-    assert f"Format {tables.FORMAT}:" in page
+    assert f"Format {sql.FORMAT}:" in page
     assert repr(envelope.PREFIX.decode())[1:-1] in page
 
 

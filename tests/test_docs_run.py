@@ -15,7 +15,7 @@ import ready
 from docs_pages import PAGES, ROOT, WRITTEN, Command, commands, known, named_only
 from test_docs_commands import WALKS
 
-from tacit.federation.operate.processes import free_port
+from tacit.deploy.operate.processes import free_port
 
 SMALL = {  # what makes a command small; a later word of a command wins over an earlier one
     "run": ["--set", "train.rounds=2"],
@@ -64,7 +64,6 @@ ELSEWHERE = {  # what another test runs: its file and name
     "tests/federation/operate/test_hospitals.py::"
     "test_hospitals_without_any_public_row_train_and_know_what_they_say_themselves": ("tacit stats federation",),
     "tests/report/test_site_page.py::test_it_is_for_its_owner_alone_and_stays_in_its_folder": (
-        "tacit report trial/sites/client-0",
         "tacit report federation/sites/north",
         "tacit report sites/north",
     ),
@@ -85,8 +84,8 @@ ELSEWHERE = {  # what another test runs: its file and name
 }
 BY_HAND = {  # what no test runs, by how it begins: why
     "make ": "a target of the Makefile: `.ci/run`, or whoever releases, makes it",
-    "python bench/": "a measurement: hours, or other people's packages; its figures are in bench/README.md",
-    "python experiments/": "a study of hours or on a GPU; tests/test_studies.py builds what it runs",
+    "python bench/": "a measurement: hours, or other people's packages; tests/test_programs.py runs it small",
+    "python experiments/": "a study of hours or on a GPU; tests/test_programs.py runs it small",
     "python -m pip": "asks a package index; `make package` installs what it builds without one",
     "python docs/": "writes a page, which a test holds against the code",
     "tacit deploy server federation": "serves until it is stopped; the fault tests start servers with this command",
@@ -168,9 +167,9 @@ def small(command):
     return [*command.words[1:], *more]
 
 
-def hospitals_of_concepts(place):
-    """The experiment file of "Your own CSV", with rows as it declares them, and new ones."""
-    text = (ROOT / "docs" / "concepts.md").read_text("utf-8").partition("## Your own CSV")[2]
+def hospitals_of_start(place):
+    """The experiment file of "Start with your own csv", with rows as it declares them, and new ones."""
+    text = (ROOT / "docs" / "how-to-start.md").read_text("utf-8")
     (place / "hospitals.toml").write_text(re.search(r"```toml\n(.*?)```", text, re.S)[1], "utf-8")
     head = "hospital,age,chol,smoker,ward,ill"
     rows = [
@@ -197,7 +196,7 @@ def several_audited(place):
 
 
 def one_ledger(place):
-    hospitals_of_concepts(place)
+    hospitals_of_start(place)
     words = "--set privacy.ledger=hospital.db --set privacy.delta_share=0.1 --set privacy.noise_multiplier=3"
     finished(place, Command(f"tacit run digits {words}"))
 
@@ -209,9 +208,10 @@ def second_run(place):
 TAKEN_FOR_GRANTED = {  # by page: what it speaks of before, or shows in a block that is no command
     "README": second_run,
     "concepts": one_ledger,
-    "attacks": hospitals_of_concepts,
+    "attacks": hospitals_of_start,
     "how-to-audit": several_audited,
     "how-to-join": examples,
+    "how-to-start": hospitals_of_start,
     "results": examples,
 }
 

@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 import tacit
 from tacit.cli.app import app
+from tacit.deploy.site.consent import digest, refuse_beyond
+from tacit.deploy.site.limits import Limits
 from tacit.errors import BadInput, Refused
-from tacit.federation.site.consent import digest, refuse_beyond
-from tacit.federation.site.limits import Limits
 from tacit.privacy.accounting import price
 from tacit.privacy.guarantee import EMPTIED, FOREIGN, Words, promise
 from tacit.privacy.kinds import kind_of

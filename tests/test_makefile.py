@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import typer.main
 
-from tacit.build.parts import build
 from tacit.cli.app import app
+from tacit.engine.assemble import build
 from tacit.experiment import Experiment
 
 MAKEFILE = Path(__file__).resolve().parents[1] / "Makefile"

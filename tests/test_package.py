@@ -113,7 +113,7 @@ def test_every_room_but_flowers_is_imported_where_there_is_no_fcntl(tmp_path):
     names = [
         ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
         for path in sorted((ROOT / "tacit").rglob("*.py"))
-        if "_triton" not in path.name and path.name != "__main__.py" and "flower" not in path.parts
+        if "_triton" not in path.name and path.name != "__main__.py" and "server" not in path.parts
         and "writers" not in path.parts
     ]  # fmt: skip
     python(HIDDEN + "import importlib\nfor name in " + repr(names) + ": importlib.import_module(name)", cwd=tmp_path)
@@ -152,7 +152,7 @@ def test_secrets_are_refused_in_one_sentence_where_no_file_mode_keeps_them(tmp_p
         "assert tacit('keys', 'new', 'keys', '--bits', '2048') == 2\n"
         "words = ('--set', 'train.rounds=1', '--set', 'run.randomness=os', '--out', 'run')\n"
         "assert tacit('run', 'digits', *words) == 2\n"
-        "from pathlib import Path; from tacit.errors import KeyRefused; from tacit.protect import owner_files\n"
+        "from pathlib import Path; from tacit.errors import KeyRefused; from tacit.crypto import keys as owner_files\n"
         "Path('key').write_text('{}'); os.chmod('key', 0o600)\n"
         "try: owner_files.read(Path('key'), secret=True)\n"
         "except KeyRefused as error: print(error)\n"

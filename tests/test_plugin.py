@@ -12,14 +12,14 @@ import torch
 
 import tacit
 from tacit import plugin
-from tacit.build.clients import population_id
-from tacit.build.release import experiment_text
 from tacit.cli.app import main
+from tacit.deploy.operate.site_process import run_site
+from tacit.deploy.site.consent import departures, digest
+from tacit.engine.clients import population_id
+from tacit.engine.release import experiment_text
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
-from tacit.federation.operate.site_process import run_site
-from tacit.federation.site.consent import departures, digest
-from tacit.simulation.compare import compare
+from tacit.lab.grid import compare
 
 TRIMMED = {"rule": "somebody:trimmed_mean", "beta": 0.25}
 SMALL = {
@@ -80,7 +80,7 @@ def test_an_option_that_says_the_default_leaves_the_population_as_it_is():
     ids = []
     for options in ({}, {"height": 1}, {"height": 2}):
         experiment = Experiment(**SMALL | {"data": {"clients": 3, "name": "somebody:stripes"} | options})
-        ids.append(population_id(experiment, tacit.build.parts.build(experiment).population))
+        ids.append(population_id(experiment, tacit.engine.assemble.build(experiment).population))
     assert ids[0] == ids[1] != ids[2]
 
 
@@ -120,9 +120,9 @@ WRONG = {
     "aggregate.rule=pfa aggregate.split=kmean": (
         "Expected aggregate.split to be one of 'gmm', 'kmeans' or 'top'; got 'kmean'. Did you mean 'kmeans'?"
     ),
-    "model.width=3": "Unknown key 'model.width'. Valid keys: name, lora, seed.",
+    "model.width=3": "Unknown key 'model.width'. Valid keys: name, lora, seed, start.",
     "model.name=somebody:wide model.width=3.5": "Expected model.width to be a whole number, got 3.5.",
-    "model.name=somebody:wide model.classes=3": "Unknown key 'model.classes'. Valid keys: name, lora, seed, width.",
+    "model.name=somebody:wide model.classes=3": "Unknown key 'model.classes'. Valid keys: name, lora, seed, start, width.",
     "data.name=somebody:stripes data.hight=3": "Unknown key 'data.hight'. Did you mean 'data.height'?",
     "data.client=3": "Unknown key 'data.client'. Did you mean 'data.clients'?",
     "run.writers=['somebody:chat']": "run.channel is missing: chat cannot be made without it.",

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import tacit
-from tacit.build.parts import build
-from tacit.compare.results import Estimate, Row
+from tacit.engine.assemble import build
+from tacit.lab.compare.results import Estimate, Row
 
 EXPERIMENTS = Path(__file__).resolve().parents[1] / "experiments"
 STUDY = runpy.run_path(str(EXPERIMENTS / "defences.py"))

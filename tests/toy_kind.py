@@ -15,7 +15,7 @@ from tacit.errors import Refused
 from tacit.privacy.guarantee import EMPTIED, Words
 from tacit.privacy.local.mechanism import SampledGaussian
 from tacit.privacy.plan import Plan
-from tacit.train.noised_update import noised_update
+from tacit.training.dp_sgd import noised_update
 
 
 @dataclass(frozen=True, eq=False)

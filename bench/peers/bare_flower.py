@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tacit.federation.operate.certificates import make_node_key
-from tacit.federation.operate.layout import CONNECTION, Federation
-from tacit.federation.operate.processes import Processes, free_port, program
+from tacit.deploy.operate.certificates import make_node_key
+from tacit.deploy.operate.layout import CONNECTION, Federation
+from tacit.deploy.operate.processes import Processes, free_port, program
 
 APP = """
 import os, time
@@ -139,7 +139,7 @@ def seconds_per_round(bare: Bare, start: Start, *, poll: float | None, model: st
         (bare.place / name).mkdir()
         make_node_key(bare.place / name)
     keys = [f"bare-{name}={bare.place / name / 'node.pub'}" for name in bare.names]
-    bare.processes.call([sys.executable, "-m", "tacit.federation.flower.register", CONNECTION, *keys], seconds=300)
+    bare.processes.call([sys.executable, "-m", "tacit.deploy.server.register", CONNECTION, *keys], seconds=300)
     for name in bare.names:
         start(bare, name)
     bare.processes.call([program("flwr"), "run", bare.app, CONNECTION], seconds=300)

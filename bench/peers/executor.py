@@ -21,7 +21,7 @@ from flwr.supercore.runtime.tracing import RuntimeTracingInterceptor
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
 LOOK_SECONDS = 0.1
-LOG = logging.getLogger("tacit.federation.site")
+LOG = logging.getLogger("tacit.deploy.site")
 
 Reply = Callable[[Message, Context], Message]
 

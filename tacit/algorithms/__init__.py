@@ -19,9 +19,9 @@ from tacit.algorithms.scaffold import Scaffold, correction_of
 from tacit.plugin import failing
 from tacit.random import Derive
 from tacit.rules import Crowd, Layout, Rule
-from tacit.server_optimizer import ServerOptimizer, Sgd
-from tacit.train.schedule import CONSTANT, Schedule
-from tacit.train.workspace import Trained, Workspace
+from tacit.training.clipping import Trained, Workspace
+from tacit.training.optimizer import CONSTANT, Schedule
+from tacit.training.server_optimizer import ServerOptimizer, Sgd
 from tacit.types import Client, Message, State
 
 MOST_TEXT = 500  # characters of a refusal
@@ -124,7 +124,9 @@ class Server:
     def broadcast(self, state: State, cohort: Sequence[Client]) -> Message:
         """The model, and what the rule tells the round's clients beside it."""
         with failing(self.rule, "The rule {name} failed at what it tells the clients of a round", then=PAID):
-            added = self.rule.tell(state.memory, np.array([client.budget.epsilon for client in cohort]))
+            added = self.rule.tell(
+                state.memory, np.minimum([client.budget.epsilon for client in cohort], self.crowd.most_epsilon)
+            )
         message = Message("server", {"params": state.params, **added.tensors}, added.facts)
         return self.control.tell(message, state.control, cohort) if self.control else message
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
+from tacit.crypto.grid import Grid
+from tacit.crypto.seal import Collected, Seal
 from tacit.errors import BadCiphertext, BadOpening, GridOverflow, SumOverflow, TooFewReports
 from tacit.privacy.mechanism import ShareMechanism
-from tacit.protect.quantise import Grid
-from tacit.protect.seal import Collected, Seal
 from tacit.rules import stand_in
 from tacit.types import Message
 

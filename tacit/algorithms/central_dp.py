@@ -18,13 +18,12 @@ from dp_accounting import DpEvent
 from tacit.algorithms import printable, told
 from tacit.digest import mark, tensor_bytes
 from tacit.errors import BadInput
-from tacit.privacy.clip import LEAST_CLIP, MOST_CLIP
-from tacit.privacy.mechanism import AdaptiveClip, CohortMechanism, TurnMechanism
+from tacit.privacy.mechanism import LEAST_CLIP, MOST_CLIP, AdaptiveClip, CohortMechanism, ExactSum, TurnMechanism
 from tacit.random import Derive
-from tacit.server_optimizer import ServerOptimizer
-from tacit.train.attempt import Local, attempt
-from tacit.train.transfer import later, sent
-from tacit.train.workspace import Trained, Workspace
+from tacit.training.batches import later, sent
+from tacit.training.clipping import Trained, Workspace
+from tacit.training.server_optimizer import ServerOptimizer
+from tacit.training.sgd import Local, attempt
 from tacit.types import Bounded, Client, Message, Raw, State
 
 TOGETHER = 64  # updates on a device that are clipped and added at once
@@ -127,11 +126,12 @@ class CentralDP:
         no round has left.
         """
         mechanism = self.mechanism.at(self._clip_of(state))  # S_t: noise and clip of one round cannot differ
+        total = ExactSum(state.params, clip=mechanism.clip, most=len(self.weights))
         if not self.groups:
-            return Summing(self, state, mechanism, torch.zeros_like(state.params), self.weights)
+            return Summing(self, state, mechanism, total, self.weights)
         if (turn := cast(TurnMechanism, mechanism).round_of(state.memory)) != round:
             raise BadInput(f"The noise is that of round {turn + 1}, and this is round {round + 1}.")
-        return Summing(self, state, mechanism, torch.zeros_like(state.params), self.groups[round % len(self.groups)])
+        return Summing(self, state, mechanism, total, self.groups[round % len(self.groups)])
 
     def _clip_of(self, state: State) -> float:
         """The clip of the round that starts from a state. Raises BadInput for one that was not left by a round.
@@ -151,12 +151,12 @@ class CentralDP:
 
 @dataclass(frozen=True)
 class Summing:
-    """A round on the trusted server: the sum of clipped updates so far, who is in it, and who was refused, with the reason."""
+    """A round on the trusted server: the exact sum of clipped updates so far, who is in it, and who was refused and why."""
 
     algorithm: CentralDP
     state: State
     mechanism: CohortMechanism
-    total: torch.Tensor
+    total: ExactSum
     known: Collection[str]  # who may be in it
     within: dict[str, bool] = field(default_factory=dict)  # by sender: whether its update was shorter than the clip
     refused: dict[str, str] = field(default_factory=dict)
@@ -175,8 +175,8 @@ class Summing:
         try:
             if message.sender in weights and message.sender not in self.known:
                 raise BadInput(f"it is not its turn: it takes part every {len(self.algorithm.groups)} rounds")
-            update = update_of(message, like=self.total, known=self.known, seen=self.seen)
-            if self.total.is_cuda and _in_rows(self.mechanism):
+            update = update_of(message, like=self.state.params, known=self.known, seen=self.seen)
+            if update.is_cuda and _in_rows(self.mechanism):
                 self.waiting[message.sender] = update
                 self.within[message.sender] = bool(message.facts.get("unclipped"))
                 if len(self.waiting) == TOGETHER:
@@ -187,7 +187,7 @@ class Summing:
         except BadInput as error:
             self.refused[printable(message.sender)] = printable(str(error))
         else:
-            self.total.add_(update.vector, alpha=weights[message.sender])
+            self.total.add(update.vector, weight=weights[message.sender])
             self.within[message.sender] = bool(message.facts.get("unclipped"))
         self.seen.add(message.sender)
 
@@ -198,7 +198,7 @@ class Summing:
         rows, mechanism = torch.stack(list(self.waiting.values())), self.mechanism
         scales = mechanism.bound_rows(rows)  # pyright: ignore[reportAttributeAccessIssue] - by `_in_rows`
         own = torch.tensor([self.algorithm.weights[name] for name in self.waiting], dtype=rows.dtype)
-        self.total.addmv_(rows.nan_to_num_().t(), sent(own, rows.device) * scales)
+        self.total.add_rows(rows, sent(own, rows.device) * scales)
         self.added.append((list(self.waiting), later(scales)))
         self.waiting.clear()
 
@@ -218,15 +218,14 @@ class Summing:
         it.
         """
         self._add_waiting()
-        state, mechanism, total, algorithm = self.state, self.mechanism, self.total, self.algorithm
+        state, mechanism, total, algorithm = self.state, self.mechanism, self.total.value(), self.algorithm
         # keyed by the sum itself: another sum, of other answers or other rows, never meets the same noise. A sum on a device is
         # of a start that has a nonce of its own in every key, and in which this round happens once
         stream = derive("noise") if total.is_cuda else derive("noise", mark(tensor_bytes(total)))
         rest = {name: tensor for name, tensor in state.memory.items() if name != "clip"}
         rest, noised = mechanism.noise(rest, stream, Bounded(total, mechanism.sensitivity))
-        params, memory = algorithm.optimizer.step(
-            state.params, state.optimizer, noised.vector / algorithm.expected_weight
-        )
+        mean = noised.vector.to(state.params.dtype) / algorithm.expected_weight  # rounded once, after the noise
+        params, memory = algorithm.optimizer.step(state.params, state.optimizer, mean)
         self._refuse_unfit()
         within = list(self.within.values())
         count = derive("count", sum(within), len(within))
@@ -236,7 +235,7 @@ class Summing:
             "noise_std": noised.noise_std / algorithm.expected_weight,
             "refused": self.refused,
         }
-        norm = noised.vector.norm() / algorithm.expected_weight
+        norm = mean.norm()
         info["noised_norm"] = norm if norm.is_cuda else float(norm)  # a device is looked at when a record is made of it
         return State(params, {**rest, "clip": torch.tensor(clip, dtype=torch.float64)}, memory), info
 

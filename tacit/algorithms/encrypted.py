@@ -18,12 +18,12 @@ from dp_accounting import DpEvent
 
 from tacit.algorithms import Server, finished, printable, told
 from tacit.algorithms._groups import Group, means
+from tacit.crypto.grid import Grid, Quantised
+from tacit.crypto.seal import Collected
 from tacit.errors import TacitError
-from tacit.protect.quantise import Grid, Quantised
-from tacit.protect.seal import Collected
 from tacit.random import Derive
-from tacit.train.attempt import Local
-from tacit.train.workspace import Trained, Workspace
+from tacit.training.clipping import Trained, Workspace
+from tacit.training.sgd import Local
 from tacit.types import Client, Message, Shared, State
 
 

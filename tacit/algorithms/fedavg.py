@@ -1,15 +1,16 @@
 """FedAvg: McMahan et al. 2017 (arXiv:1602.05629), Algorithm 1. No privacy: the server sees every update as it is."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 
 from tacit.algorithms import Combining, Server, start_of, told
 from tacit.random import Derive
-from tacit.train.attempt import Local
-from tacit.train.workspace import Trained, Workspace
+from tacit.training.clipping import Trained, Workspace
+from tacit.training.sgd import Local
 from tacit.types import Client, Message, State
 
 
@@ -45,7 +46,7 @@ class FedAvg:
 
     def release(self, trained: Trained, client: Client, received: Message) -> Message:
         """The difference as it is, and the number of examples it weighs by."""
-        return Message(client.id, {"update": trained.update.vector}, {"examples": client.size})
+        return Message(client.id, {"update": trained.update.vector}, self._facts(client))
 
     def released_rows(
         self,
@@ -55,10 +56,13 @@ class FedAvg:
         received: Message,
     ) -> list[tuple[Message, dict[str, float]]]:
         """`train` and `release` of several clients at once, whose updates (client, parameter) are known."""
-        messages = [Message(c.id, {"update": u}, {"examples": c.size}) for c, u in zip(clients, updates, strict=True)]
+        messages = [Message(c.id, {"update": u}, self._facts(c)) for c, u in zip(clients, updates, strict=True)]
         return list(zip(messages, told, strict=True))
 
     def collect(self, state: State, *, round: int) -> Combining:
         """A round of the rule, which is `mean` in the paper."""
         # w <- w + sum of n_k/n (w_k - w)
         return self.server.collect(state, round=round)
+
+    def _facts(self, client: Client) -> dict[str, Any]:
+        return {"examples": self.server.crowd.facts(client.size, math.inf)["examples"]}

@@ -15,7 +15,7 @@ from dp_accounting import DpEvent
 from tacit.algorithms import Combining, Server, start_of, told
 from tacit.privacy.mechanism import TrainingMechanism
 from tacit.random import Derive
-from tacit.train.workspace import Trained, Workspace
+from tacit.training.clipping import Trained, Workspace
 from tacit.types import Client, Message, Private, State
 
 
@@ -59,7 +59,7 @@ class LocalDP:
         """
         if not isinstance(trained.update, Private):
             raise TypeError("local DP releases only updates that carry their noise")
-        facts = {"examples": client.size, "noise_std": trained.update.noise_std, "epsilon": client.budget.epsilon}
+        facts = self.server.crowd.facts(client.size, client.budget.epsilon) | {"noise_std": trained.update.noise_std}
         update = trained.update.vector.to(received.tensors["params"].device)
         tensors, more = self.server.rule.send(update, facts, received)  # post-processing
         return Message(client.id, tensors, facts | more)

@@ -17,13 +17,10 @@ from tacit.cli.comparing import compare_command
 from tacit.cli.deploy import app as deploy_app
 from tacit.cli.keys import keys
 from tacit.cli.ledger import app as ledger_app
-from tacit.cli.options import EXPERIMENT, AsJson, Settings
-from tacit.cli.planning import plan_command
-from tacit.cli.program import Program
-from tacit.cli.run import run_command
+from tacit.cli.running import EXPERIMENT, AsJson, Program, Settings, plan_command, run_command
 from tacit.errors import BadInput, TacitError
 from tacit.experiment.file import shipped
-from tacit.stopping import exit_code, stop_on_term
+from tacit.machine import exit_code, stop_on_term
 
 app = Program(
     name="tacit", add_completion=False, no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False
@@ -91,9 +88,9 @@ def predict_command(
     ] = None,
 ) -> None:
     """Predict new rows with a run's model: a label and the probability of each class for every row."""
-    from tacit.cli.predict import command
+    from tacit.cli.report import command_predict
 
-    command(run, rows, out=out, trust=trust, model=model)
+    command_predict(run, rows, out=out, trust=trust, model=model)
 
 
 app.command("plan")(plan_command)
@@ -121,11 +118,13 @@ def stats_command(
     as_json: AsJson = False,
 ) -> None:
     """Describe a federation's columns at a price: counts, means and quantiles from noised histograms, charged to the ledger."""
-    from tacit.cli.stats import command
+    from tacit.cli.report import command_stats
 
     plugin.search_here()
     where: Any = {"out": out, "resume": resume, "force": force}
-    command(experiment, tuple(settings or ()), columns=tuple(columns or ()), share=share, as_json=as_json, **where)
+    command_stats(
+        experiment, tuple(settings or ()), columns=tuple(columns or ()), share=share, as_json=as_json, **where
+    )
 
 
 @app.command("data")

@@ -1,14 +1,24 @@
 """The commands of `tacit deploy`."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
 
-from tacit.cli.program import Program
+from tacit.cli.running import Program
+from tacit.deploy.operate.site_page import write_site_page
+from tacit.deploy.site import models
+from tacit.deploy.site.at_home import compared, due, newest, wanted
+from tacit.deploy.site.join import read_settings
+from tacit.deploy.site.publish import publish as publish_model
+from tacit.errors import BadInput
 from tacit.plugin import only_installed
+from tacit.privacy.guarantee import shown
 
 app = Program(help="Run an experiment across machines, on Flower.", no_args_is_help=True)
 
@@ -34,10 +44,10 @@ def init_command(
     ] = False,
 ) -> None:
     """Write everything a federation needs: certificates, keys, a folder per site, the Flower app and a README."""
+    from tacit.deploy.operate.init import init
+    from tacit.deploy.operate.inspect import who_opens
+    from tacit.deploy.site.rows import OWN_FILES
     from tacit.experiment import Experiment
-    from tacit.federation.operate.init import init
-    from tacit.federation.operate.inspect_keys import who_opens
-    from tacit.federation.site.own_rows import OWN_FILES
 
     chosen = Experiment.load(experiment, tuple(settings or ()))
     console = Console()
@@ -68,7 +78,7 @@ def up_command(
     ] = False,
 ) -> None:
     """Start the server and all sites on this machine, run the experiment, and stop everything."""
-    from tacit.federation.operate.show import trial
+    from tacit.deploy.operate.serve import trial
 
     only_installed()  # what sites will find, and not what lies here
     trial(folder, resume=resume, force=force, console=Console())
@@ -77,7 +87,7 @@ def up_command(
 @app.command("check")
 def check_command(folder: Folder) -> None:
     """Say what is wrong with a federation, or with one site's folder; the exit code is 2 if anything is."""
-    from tacit.federation.operate.inspect import findings
+    from tacit.deploy.operate.inspect import findings
 
     only_installed()
     console, wrong = Console(), 0
@@ -99,7 +109,7 @@ def metrics_command(
     ] = None,
 ) -> None:
     """Say in Prometheus's text how a server's run or a site's ledger stands. Nothing is asked, started or read from rows."""
-    from tacit.federation.operate import metrics
+    from tacit.deploy.operate import metrics
 
     if out is None:
         typer.echo(metrics.text_of(folder), nl=False)
@@ -116,7 +126,7 @@ def server_command(
     ] = None,
 ) -> None:
     """Start the server that sites reach, and serve until stopped. Only sites' requests pass; runs are started from here."""
-    from tacit.federation.operate.serve import run_server
+    from tacit.deploy.operate.serve import run_server
 
     run_server(folder, listen=listen, tell=lambda text: Console().print(text, highlight=False, soft_wrap=True))
 
@@ -141,13 +151,54 @@ def site_command(
 ) -> None:
     """Join the server as one site, and answer until stopped; or, with an option, work on the site's own models at home."""
     if adapt or evaluate is not None or publish_personal or epsilon is not None or run is not None:
-        from tacit.cli.at_home import command
-
         command(folder, adapt=adapt, evaluate=evaluate, publish=publish_personal, epsilon=epsilon, run=run)
         return
-    from tacit.federation.operate.lean import be_lean
-
-    be_lean()  # before the imports that it spares
-    from tacit.federation.operate.site_process import run_site
+    from tacit.deploy.operate.site_process import run_site
 
     run_site(folder)
+
+
+# `tacit deploy site SITE --adapt | --evaluate FILE | --publish-personal`: a site's own models, for its own people.
+
+
+def command(
+    folder: Path, *, adapt: bool, evaluate: Path | None, publish: bool, epsilon: float | None, run: str | None
+) -> None:
+    """Does the one thing that was asked for, and prints what came of it. Raises BadInput in one sentence."""
+    only_installed()
+    if adapt + (evaluate is not None) + publish != 1:
+        raise BadInput("Say one of --adapt, --evaluate FILE and --publish-personal; --run and --epsilon go with them.")
+    if epsilon is not None and not publish:
+        raise BadInput("--epsilon is what a published model costs: say --publish-personal too, or leave it out.")
+    console = Console()
+    if evaluate is not None:
+        _show(models.in_words_new_rows(models.evaluate(folder, evaluate, run=run)), console)
+    elif publish:
+        made = publish_model(folder, run=run, epsilon=epsilon)
+        console.print(
+            Text(f"Published: {made.folder}, for epsilon {shown(made.epsilon)}. {made.promise}"), soft_wrap=True
+        )
+    else:
+        _adapt(folder, run, console)
+    console.print(Text(f"Report: {write_site_page(folder)} (for this site alone)"), soft_wrap=True)
+
+
+def _adapt(folder: Path, run: str | None, console: Console) -> None:
+    """Makes what is due, and prints the comparison of the newest run, or of the one that is named."""
+    if wanted(read_settings(folder)).kind is None:
+        raise BadInput(
+            'site.toml asks for no own models: add held_out = 0.2 and, below it, [personal] with kind = "mean-regularised".'
+        )
+    meant = newest(folder, run)
+    for one in [meant] if run else due(folder):
+        models.adapt(folder, one)
+    told = compared(folder, meant)
+    if told is not None:
+        _show(models.in_words(told), console)
+
+
+def _show(lines: Iterable[tuple[str, str]], console: Console) -> None:
+    table = Table(show_header=False, box=None, padding=(0, 2))
+    for name, text in lines:
+        table.add_row(Text(name, style="dim"), Text(text))
+    console.print(table)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from tacit.cli.program import Program
+from tacit.cli.running import Program
 
 keys = Program(name="keys", help="Make, show and split the keys of encrypted sums.", no_args_is_help=True)
 Force = Annotated[bool, typer.Option("--force", help="Overwrite key files that exist. What they sealed stays sealed.")]
@@ -25,9 +25,9 @@ def new_command(
     as_json: AsJson = False,
 ) -> None:
     """Make a Paillier key pair: secret.json for the clients, public.json for everybody."""
+    from tacit.crypto import keys as on_disk
+    from tacit.crypto.secret_key import generate
     from tacit.errors import BadInput
-    from tacit.protect import keys as on_disk
-    from tacit.protect.secret_key import generate
 
     if folder.is_file():
         raise BadInput(f"{folder} is a file: name the folder that the key files go into.")
@@ -48,7 +48,7 @@ def client_command(
     as_json: AsJson = False,
 ) -> None:
     """Make a client's signing key: NAME.signing.json stays with it, NAME.member.json goes to everybody."""
-    from tacit.protect import signing
+    from tacit.crypto import signing
 
     signer = signing.new_signer(name)
     paths = signing.save(folder, signer, force=force)
@@ -59,12 +59,12 @@ def client_command(
 @keys.command("show")
 def show_command(file: Annotated[Path, typer.Argument(help="A key file.")], as_json: AsJson = False) -> None:
     """Say what a key file holds: its kind, size, shape and fingerprint."""
-    from tacit.protect import keys as on_disk
-    from tacit.protect import owner_files as files
-    from tacit.protect import signing
-    from tacit.protect.paillier import PublicKey
-    from tacit.protect.secret_key import SecretKey
-    from tacit.protect.threshold import Share
+    from tacit.crypto import keys as files
+    from tacit.crypto import keys as on_disk
+    from tacit.crypto import signing
+    from tacit.crypto.paillier import PublicKey
+    from tacit.crypto.secret_key import SecretKey
+    from tacit.crypto.threshold import Share
 
     record = files.read(file, secret=False)
     if record.get("kty") == "OKP":
@@ -92,8 +92,8 @@ def split_command(
     as_json: AsJson = False,
 ) -> None:
     """Split a secret key, so that no single client opens anything."""
-    from tacit.protect import keys as on_disk
-    from tacit.protect.threshold import deal
+    from tacit.crypto import keys as on_disk
+    from tacit.crypto.threshold import deal
 
     shares = deal(on_disk.load_secret(file), threshold=threshold, of=of)
     paths = on_disk.save_shares(out, shares, force=force)

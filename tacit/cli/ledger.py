@@ -1,13 +1,28 @@
 """The commands of `tacit ledger`."""
 
+import csv
+import io
+import json
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
-from tacit.cli.program import Program
+from tacit.cli.running import Program
+from tacit.deploy.site.layout import BUDGET
+from tacit.deploy.site.ledger import in_words, unpaid
+from tacit.deploy.site.limits import Limits, read_limits
+from tacit.errors import TacitError
+from tacit.privacy.guarantee import shown, shown_delta
+from tacit.privacy.ledger import reader
+from tacit.privacy.ledger import reader as witness
+from tacit.privacy.ledger.filter import ROUNDING
+from tacit.privacy.ledger.sql import COLUMNS, QUERY
 
 app = Program(help="Who was charged what, when and for what.", no_args_is_help=True)
 
@@ -21,14 +36,14 @@ Delta = Annotated[float | None, typer.Option(help="The delta at which epsilon is
 @app.command("show")
 def show_command(path: Place, delta: Delta = None) -> None:
     """Print what every client was charged, and the last charges one by one."""
-    from tacit.cli import ledgers
-    from tacit.federation.site.layout import promises
+
+    from tacit.deploy.site.layout import promises
 
     console = Console()
     console.width = max(console.width, WIDE)  # rather a wrapped line than half a number
-    console.print(ledgers.by_client(path, delta=delta))
-    console.print(ledgers.by_run(path))
-    console.print(ledgers.by_charge(path))
+    console.print(by_client(path, delta=delta))
+    console.print(by_run(path))
+    console.print(by_charge(path))
     for run, promise in promises(path):
         console.print(Text(f"Promised in run {run[:8]}: {promise}"))
 
@@ -39,32 +54,175 @@ def export_command(
     to: Annotated[Path | None, typer.Option("--to", help="A .csv or .json file; otherwise CSV is printed.")] = None,
 ) -> None:
     """Write every charge as CSV or JSON."""
-    from tacit.cli import ledgers
+
     from tacit.errors import BadInput
 
     if to is None:
-        typer.echo(ledgers.as_csv(path), nl=False)
+        typer.echo(as_csv(path), nl=False)
     elif to.suffix not in (".csv", ".json"):
         raise BadInput(f"Expected --to to end in .csv or .json, got {to}.")
     elif to.exists():
         raise BadInput(f"{to} exists already: choose another name.")
     else:
-        to.write_text(ledgers.as_json(path) if to.suffix == ".json" else ledgers.as_csv(path), "utf-8")
-        typer.echo(f"Written: {to} ({_charges(ledgers.summary(path))}).")
+        to.write_text(as_json(path) if to.suffix == ".json" else as_csv(path), "utf-8")
+        typer.echo(f"Written: {to} ({_charges(summary(path))}).")
 
 
 @app.command("verify")
 def verify_command(path: Place, delta: Delta = None) -> None:
     """Look for damage, overspending, and answers that nobody was charged for; the exit code is 2 if there is any."""
-    from tacit.cli import ledgers
 
-    wrong = list(ledgers.verify(path, delta=delta))
+    wrong = list(verify(path, delta=delta))
     for text in wrong:
         typer.echo(f"wrong: {text}", err=True)
     if wrong:
         raise typer.Exit(2)
-    typer.echo(f"ok: {_charges(ledgers.summary(path))}, each with a price and a time.")
+    typer.echo(f"ok: {_charges(summary(path))}, each with a price and a time.")
 
 
 def _charges(looked: dict[str, Any]) -> str:
     return f"{looked['charges']} charges of {looked['clients']} client{'s' * (looked['clients'] != 1)}"
+
+
+# `tacit ledger`: a ledger for people. Every epsilon is printed with its delta and its unit.
+
+MOST_ROWS = 40
+CAPTION = (
+    "Quote sealed, at its delta: it holds whatever runs were chosen after seeing others (basic composition, arXiv:1605.08294)."
+    " joint PLD is one price of all charges, at delta {delta:g}: valid only where all runs were settled before the first of them"
+    " was seen. Each epsilon is for adding or removing one unit; where cohorts had a fixed size, for replacing one."
+)
+
+
+def by_client(path: Path, *, delta: float | None) -> Table:
+    """A row per client: how often it was charged, in how many runs, and what that adds up to."""
+    file = reader.find(path)
+    charges = reader.entries(file)
+    delta, limits = _delta(file, delta), _limits(file)
+    accounts = reader.accounts(file)
+    sealed, used = reader.totals(accounts), reader.totals([replace(a, sealed=a.used) for a in accounts])
+    names = ("client", "per", "charges", "runs", "last (UTC)", "epsilon spent", "sealed", "at delta", "joint PLD")
+    table = Table(*names, title=Text(str(file)), caption=CAPTION.format(delta=delta))
+    table.columns[names.index("epsilon spent")].no_wrap = True
+    for (client, unit), joint in sorted(reader.spent(charges, delta=delta).items()):
+        mine = [entry for entry in charges if (entry["client"], entry["unit"]) == (client, unit)]
+        limit = f" of {limits.epsilon:g}" if limits and limits.unit == unit else ""
+        last = mine[-1]["time"][:16].replace("T", " ")
+        counts = [str(len(mine)), str(len({entry["run"] for entry in mine})), last]
+        if (client, unit) not in sealed:  # a ledger of an earlier format
+            table.add_row(Text(client), Text(unit), *counts, f"{shown(joint)}{limit}", "", shown_delta(delta), "")
+            continue
+        epsilon, at = sealed[client, unit]
+        spent = shown(used[client, unit][0])
+        table.add_row(
+            Text(client), Text(unit), *counts, spent, f"{shown(epsilon)}{limit}", shown_delta(at), shown(joint)
+        )
+    return table
+
+
+def by_run(path: Path) -> Table:
+    """A row per run: what it sealed when it began, what it has used of that, and at which delta; the largest over clients."""
+    table = Table("run", "per", "clients", "releases", "sealed", "used", "at delta", box=None)
+    runs: dict[tuple[str, str], list[reader.Account]] = {}
+    for account in reader.accounts(reader.find(path)):
+        runs.setdefault((account.run, account.unit), []).append(account)
+    for (run, unit), members in runs.items():
+        who = "all" if members[0].client == reader.EVERYBODY else str(len(members))
+        releases = f"{max(m.releases for m in members)} of {max(m.most for m in members)}"
+        prices = shown(max(m.sealed for m in members)), shown(max(m.used for m in members))
+        table.add_row(Text(run[:8]), Text(unit), who, releases, *prices, shown_delta(max(m.delta for m in members)))
+    return table
+
+
+def by_charge(path: Path) -> Table:
+    """A row per charge, the newest ones."""
+    charges = reader.entries(reader.find(path))
+    table = Table("time (UTC)", "client", "run", "round", "per", "for", box=None)
+    if len(charges) > MOST_ROWS:
+        table.caption = f"the last {MOST_ROWS} of {len(charges)}; `tacit ledger export` has all"
+    for entry in charges[-MOST_ROWS:]:
+        when = entry["time"][:19].replace("T", " ")
+        round = reader.release(entry).removeprefix("round ")
+        table.add_row(
+            *map(Text, (when, entry["client"], entry["run"][:8], round, entry["unit"], _what(entry["event"])))
+        )
+    return table
+
+
+def _what(event: str) -> str:
+    """An event in a few letters: noise multiplier z, sampling rate q, steps, and the side of a split that it is about."""
+    record = json.loads(event)
+    short = {"noise_multiplier": "z", "sampling_rate": "q"}
+    words = {key: f"{value:.4g}" if isinstance(value, int | float) else str(value) for key, value in record.items()}
+    return ", ".join(
+        f"{short.get(key, key)} {word}" for key, word in words.items() if key not in ("event", "of", "split")
+    )
+
+
+def as_csv(path: Path) -> str:
+    """Every charge as CSV."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(reader.entries(reader.find(path)))
+    return out.getvalue()
+
+
+def as_json(path: Path) -> str:
+    """Every charge as JSON."""
+    return json.dumps(reader.entries(reader.find(path)), indent=1)
+
+
+def verify(path: Path, *, delta: float | None) -> Iterator[str]:
+    """Whatever is wrong: with the file, with the budget, or with an answer that nobody was charged for."""
+    file = reader.find(path)
+    marks = (file.parent / witness.NAME, file.with_name(f"{file.name}.mark"))
+    found = [*reader.faults(file), *(text for mark in marks for text in reader.marked(file, mark))]
+    yield from found
+    if found:
+        return
+    charges, limits = reader.entries(file), _limits(file)
+    if limits is not None:
+        sealed = reader.accounts(file)
+        sums = {key: epsilon for key, (epsilon, _) in reader.totals(sealed).items()}
+        sums = sums or reader.spent(charges, delta=_delta(file, delta))
+        over = {key for key in sums if key[1] == limits.unit and sums[key] > limits.epsilon * (1 + ROUNDING)}
+        if not over and sealed:  # the rows of one site, whatever it was called
+            sums = {("this site", unit): epsilon for unit, (epsilon, _) in reader.at_one_site(sealed).items()}
+        for (client, unit), epsilon in sums.items():
+            if unit == limits.unit and epsilon > limits.epsilon * (1 + ROUNDING):
+                text = f"the runs of {client} have sealed epsilon {shown(epsilon)} per {unit}, more than the {limits.epsilon:g} of"
+                yield f"{text} {BUDGET}: nothing more will be charged"
+    paid = {
+        (entry["run"], entry["attempt"].partition(":")[0] if entry["round"] == QUERY else entry["round"])
+        for entry in charges
+    }
+    for run, what in unpaid(file.parent, lambda run, what: (run, what) in paid):
+        yield f"{in_words(what)} of run {run} was answered and never charged"
+
+
+def _limits(file: Path) -> Limits | None:
+    return read_limits(file.parent) if (file.parent / BUDGET).exists() else None
+
+
+def _delta(file: Path, delta: float | None) -> float:
+    if delta is not None:
+        return delta
+    limits = _limits(file)
+    if limits is not None:
+        return limits.delta
+    known = file.parent / "experiment.toml"
+    if known.exists():
+        from tacit.experiment import Experiment
+
+        return Experiment.load(known).privacy.delta
+    sealed = [at for _, at in reader.totals(reader.accounts(file)).values()]
+    if sealed:  # what its runs have taken of their clients' delta, each its own share
+        return max(sealed)
+    raise TacitError("An epsilon needs a delta: give --delta, for this ledger stands alone.")
+
+
+def summary(path: Path) -> dict[str, Any]:
+    """What `verify` looked at."""
+    charges = reader.entries(reader.find(path))
+    return {"charges": len(charges), "clients": len({entry["client"] for entry in charges})}

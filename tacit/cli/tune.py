@@ -10,12 +10,12 @@ from rich.table import Table
 from rich.text import Text
 
 from tacit import plugin
-from tacit.cli.options import EXPERIMENT, AsJson, Settings
+from tacit.cli.running import EXPERIMENT, AsJson, Settings
 from tacit.errors import BadInput
 
 if TYPE_CHECKING:
-    from tacit.federation.operate.several import SitePrice
-    from tacit.tuning.price import Priced
+    from tacit.deploy.operate.left import SitePrice
+    from tacit.lab.tuning.price import Priced
 
 RUNS = 10
 FEDERATION = "federation.toml"
@@ -104,8 +104,8 @@ def tune_command(
 
 def _federation(folder: Path, runs: int, said: list[str], price_only: bool, as_json: bool) -> None:
     """What so many runs of a federation cost its sites. Raises BadInput for anything else that is asked of one."""
-    from tacit.federation.operate.layout import open_federation
-    from tacit.federation.operate.several import price_of_runs
+    from tacit.deploy.operate.layout import open_federation
+    from tacit.deploy.operate.left import price_of_runs
     from tacit.privacy.guarantee import shown, shown_delta
 
     if not price_only:
@@ -159,13 +159,13 @@ def command(
     as_json: bool,
 ) -> None:
     """Asks for a search, or goes on with one; prints the price before it begins and the best at its end."""
-    from tacit.compare.values import parse_vary
     from tacit.experiment import Experiment
-    from tacit.simulation.compare import plain
-    from tacit.simulation.run import new_folder
-    from tacit.stopping import exit_code
-    from tacit.tuning import folder as folders
-    from tacit.tuning.search import price_of, tune
+    from tacit.lab.compare.grid import parse_vary
+    from tacit.lab.grid import plain
+    from tacit.lab.tuning import folder as folders
+    from tacit.lab.tuning.search import price_of, tune
+    from tacit.machine import exit_code
+    from tacit.simulation import new_folder
 
     console = Console(stderr=as_json, quiet=as_json)
     if resume and out is not None:
@@ -200,14 +200,14 @@ def command(
 
 
 def _announce(console: Console, priced: "Priced", unit: str) -> None:
-    from tacit.tuning.words import prices
+    from tacit.lab.tuning.words import prices
 
     for line in prices(priced, unit):
         console.print(Text(line), soft_wrap=True)
 
 
 def _show(console: Console, found: dict[str, Any], best: Path) -> None:
-    from tacit.engine.at_clients import in_words
+    from tacit.engine.queries import in_words
     from tacit.metrics import words
 
     table = Table(title="the best", show_header=False)

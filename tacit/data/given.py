@@ -1,23 +1,23 @@
 """`tacit.Dataset`: rows that a program hands over, where an experiment file would name a source.
 
 Whatever turned raw values into these features must be public: a constant, or declared, never learned from clients' rows. The
-labels are declared too (`classes`), or made public in so many words ("from-data").
-"""
+labels are declared too (`classes`), or made public in so many words ("from-data")."""
 
 import hashlib
+import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
-from tacit.data.from_tables import Classes, dataset, declared, refuse_test
-from tacit.data.handed import table, test_table
+from tacit import plugin
+from tacit.data.frames import Classes, dataset, declared, refuse_test
+from tacit.data.handed import Table, distinct, rows_and_labels, table, test_table
 from tacit.data.names import NUMBERS
-from tacit.data.row_hashes import HASH_BYTES, row_hashes
-
-MOST_IN_ANY_ORDER = 500_000  # rows
+from tacit.data.population import HASH_BYTES
+from tacit.errors import BadInput
 
 
 class Dataset:
@@ -79,7 +79,7 @@ class Dataset:
         The rest is as for `Dataset`, with `test` another torch dataset. Without `classes`, those that the dataset lists
         (`dataset.classes`, as torchvision's do) are taken.
         """
-        from tacit.data.torch_items import item_arrays, listed
+        from tacit.data.frames import item_arrays, listed
 
         classes = listed(dataset) if how.get("classes") is None else None
         how["classes"] = classes or how.get("classes")
@@ -109,7 +109,7 @@ class Dataset:
         `split` has the clients' rows and `test_split` public ones; without it and without `test_share`, the split "test" is
         taken. Without `classes`, the names of the label's ClassLabel are. The rest is as for `Dataset`. Needs `datasets`.
         """
-        from tacit.data.hugging_face import saved_arrays
+        from tacit.data.frames import saved_arrays
 
         splits = {"split": split, "test_split": test_split, "share": how.get("test_share")}
         x, y, clients, found = saved_arrays(path, label=label, client=client, columns=columns, **splits)
@@ -129,7 +129,6 @@ class Dataset:
         The rows are kept in a nameless file in `folder` (the system's place for temporary files if left out) that goes with the
         process; memory holds those of clients that train. The rest is as for `Dataset`, without `test_share`.
         """
-        from tacit.data.stored import stored
 
         declared(how.get("classes"))  # before hours of loading
         refuse_test(how.get("test"), how.get("test_share"))
@@ -145,34 +144,59 @@ class Dataset:
         """What is said of the rows beside the rows: part of what a run's noise is keyed by."""
         return {"classes": self.rows.class_names, "shape": list(self.rows.x.shape[1:]), **self._held_out}
 
-    @cached_property
+    @property
     def passed(self) -> str:
-        """What a run's file says of the rows: how many, and a hash of every one of them in its order, test rows included."""
-        rows = self.rows
-        made = hashlib.blake2b(repr((self.settings(), rows.client_names)).encode(), digest_size=HASH_BYTES)
-        for part in (rows.x.numpy(), rows.y.numpy(), rows.test_x.numpy(), rows.test_y.numpy(), rows.client):
-            if part is not None:
-                made.update(repr((part.shape, part.dtype.str)).encode())
-                made.update(np.ascontiguousarray(part).data)
-        return f"{len(rows.y)} rows, {len(rows.test_y)} test rows, {made.hexdigest()}"
+        """What a run's file says of the rows: how many there are."""
+        return f"{len(self.rows.y)} rows, {len(self.rows.test_y)} test rows"
 
-    @cached_property
-    def hands(self) -> str:
-        """A hash of which client holds which rows, and of the test rows, in whatever order: what a ledger belongs to.
 
-        Of very many rows it is in their order, which takes seconds instead of minutes.
-        """
-        rows, called = self.rows, self.rows.client_names or ("",)
-        owners = np.zeros(len(rows.y), np.int32) if rows.client is None else rows.client
-        made = hashlib.blake2b(repr(self.settings()).encode(), digest_size=HASH_BYTES)
-        if len(rows.y) > MOST_IN_ANY_ORDER:
-            made.update(repr(called).encode())
-            for part in (rows.x.numpy(), rows.y.numpy(), owners, rows.test_x.numpy(), rows.test_y.numpy()):
-                made.update(repr((part.shape, part.dtype.str)).encode() + b"\n")
-                made.update(np.ascontiguousarray(part).data)
-            return made.hexdigest()
-        held = ((called[code], row) for code, row in zip(owners.tolist(), row_hashes(rows.x, rows.y), strict=True))
-        for client, row in sorted(held):
-            made.update(repr(client).encode() + row)
-        made.update(b"".join(sorted(row_hashes(rows.test_x, rows.test_y))))
-        return made.hexdigest()
+def digest_of(data: Dataset) -> bytes:
+    """A hash of every row in its order, test rows included; made anew at every call, for nothing keeps rows from being edited.
+
+    It tells a guessed row from a wrong one: it is written nowhere but under a ledger's key.
+    """
+    rows = data.rows
+    made = hashlib.blake2b(repr((data.settings(), rows.client_names)).encode(), digest_size=HASH_BYTES)
+    for part in (rows.x.numpy(), rows.y.numpy(), rows.test_x.numpy(), rows.test_y.numpy(), rows.client):
+        if part is not None:
+            made.update(repr((part.shape, part.dtype.str)).encode())
+            made.update(np.ascontiguousarray(part).data)
+    return made.digest()
+
+
+# Rows that do not fit into memory: loaded client by client once, and kept in a file of which memory holds what is being
+# used.
+
+Load = Callable[[Any], tuple[Any, Any]]
+
+
+def stored(load: Load, clients: Iterable[Any], *, folder: Path | str | None = None, numeric: bool = False) -> Table:
+    """The rows of all clients, one client after the other, as a map of a file. Raises BadInput, BadData by client."""
+    if not callable(load) or isinstance(clients, str):
+        raise BadInput("Expected a function that gives the (x, y) of a client, and the clients' names.")
+    asked = list(clients)
+    called, labels = distinct(asked, count=len(asked)), list[np.ndarray]()
+    first: tuple[torch.Tensor, np.ndarray] | None = None
+    with _file(folder) as file:
+        for name, client in zip(called, asked, strict=True):
+            with plugin.guarded(f"The rows of client {name!r} cannot be loaded"):
+                pair = load(client)
+            now = rows_and_labels(pair, name, first, called[0], numeric=numeric)
+            first = first or (now[0][:1].clone(), now[1][:1])
+            file.write(now[0].numpy().data)
+            labels.append(now[1])
+        if first is None:
+            raise BadInput("There are no clients: name at least one.")
+        file.flush()
+        shape = (sum(map(len, labels)), *first[0].shape[1:])
+        # copy on write: nobody writes, and torch wants no array that it could not write to
+        x = torch.from_numpy(np.memmap(file, dtype=np.float32, mode="c", shape=shape))
+    owner = np.repeat(np.arange(len(called), dtype=np.int32), [len(part) for part in labels])
+    return Table(x, np.concatenate(labels), (called, owner), mapped=True)
+
+
+def _file(folder: Path | str | None) -> Any:
+    try:
+        return tempfile.TemporaryFile(dir=folder)
+    except OSError as error:
+        raise BadInput(f"{folder} cannot hold the rows ({error.strerror}): choose another folder.") from None

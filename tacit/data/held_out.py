@@ -10,7 +10,7 @@ import torch
 from tacit.data.dataset import Dataset
 from tacit.data.encoder import Encoder
 from tacit.data.names import Coded
-from tacit.data.row_hashes import coins, coins_of
+from tacit.data.population import coins, coins_of
 from tacit.errors import BadData
 
 if TYPE_CHECKING:

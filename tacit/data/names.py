@@ -11,7 +11,7 @@ from tacit.errors import BadData, BadInput
 
 FROM_DATA = "from-data"
 NUMBERS = "numbers"  # targets are no classes at all
-FROM_DATA_NOTE = "the set of labels was taken from the data and is treated as public"
+FROM_DATA_NOTE = "the set of labels, which was taken from the data, is public"
 
 NO_DIGIT = re.compile(r"\D*")
 DECIMAL = re.compile(r"([+-]?)(0|[1-9]\d*)(?:\.(\d*))?", re.ASCII)

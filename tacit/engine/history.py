@@ -1,39 +1,175 @@
 """What a run begins with and leaves: its ledger, who its clients are, its model, its summary and its history."""
 
 import json
+import math
 import os
-from collections.abc import Callable, Iterable, Mapping
+import platform
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from dp_accounting import DpEvent
 from safetensors.torch import save
 from torch import nn
 
 import tacit
-from tacit.build.clients import population_id
-from tacit.build.parts import Parts
-from tacit.data import encoder_file
-from tacit.engine import neighbours, per_client
-from tacit.engine.asking import told
-from tacit.engine.evaluate import answers, backdoor, classes_measured, confusion, measurements
-from tacit.engine.exports import clients_record, csv_text, flat_records
-from tacit.engine.folder import Folder
-from tacit.engine.provenance import provenance
+from tacit import metrics
+from tacit.data import encoder as encoder_file
+from tacit.engine import run_folder
+from tacit.engine.assemble import Parts
+from tacit.engine.clients import population_id, who_holds
+from tacit.engine.evaluate import (
+    answers,
+    answers_to,
+    backdoor,
+    classes_measured,
+    clients_record,
+    confusion,
+    csv_text,
+    flat_records,
+    measurements,
+)
+from tacit.engine.queries import told
+from tacit.engine.release import package, processor
+from tacit.engine.run_folder import Folder, ledger_of
+from tacit.engine.start import digests, note_unprotected, trained
 from tacit.errors import LedgerError
+from tacit.machine import cores
 from tacit.malicious import BADGE
 from tacit.privacy.guarantee import sentence, spent_by
-from tacit.privacy.ledger.conditions import Condition, Draws
-from tacit.privacy.ledger.holdings import holdings
 from tacit.privacy.ledger.ledger import Ledger
-from tacit.privacy.ledger.witness import NAME as MARK
-from tacit.tasks import headline
-from tacit.train.flat import named
-from tacit.train.frozen import frozen
+from tacit.privacy.ledger.reader import NAME as MARK
+from tacit.privacy.ledger.secret import keyed
+from tacit.privacy.ledger.sql import Condition, Draws
+from tacit.tasks import chosen, headline
+from tacit.training.flat import frozen, named
 from tacit.types import Guarantee
+
+# Where a run's numbers came from: code, packages and machine, for its summary. No path, host or person is in it.
+
+PACKAGES = ("torch", "numpy", "scipy", "dp-accounting", "scikit-learn")
+PATIENCE = 10.0  # seconds that git may take to look at the package's files
+
+
+def provenance(parts: Parts) -> dict[str, Any]:
+    """The version, the commit where the package lies in a git checkout, Python and packages, processor, GPUs and platform.
+
+    Guarantee: no file is named, nor the machine or whoever uses it. `dirty` says that files of the package differ from the commit;
+    `code` is a hash of what releases are a function of, which stands in the key of every noise too. What cannot be found is None.
+    """
+    run, kinds = parts.experiment.run, {device.partition(":")[0] for device in parts.experiment.run.devices}
+    return {
+        "tacit": tacit.__version__,
+        **_checkout(Path(tacit.__file__).parent),
+        "code": package(),
+        "python": platform.python_version(),
+        **{name: _version(name) for name in PACKAGES},
+        "platform": f"{platform.system()} {platform.machine()} {' '.join(platform.libc_ver())}".strip(),
+        "processor": processor(),
+        "cores": cores(),
+        "workers": run.workers or cores(),
+        "threads": parts.threads,
+        "device": run.device,
+        "gpus": [torch.cuda.get_device_name(name) for name in run.devices] if kinds == {"cuda"} else [],
+        "cuda": torch.version.cuda if kinds == {"cuda"} else None,
+    }
+
+
+@lru_cache(maxsize=1)
+def _checkout(home: Path) -> dict[str, Any]:
+    """The commit of the checkout that the package's folder lies in, and whether the package is as it was committed."""
+    nothing = {"commit": None, "dirty": None}
+    if not (
+        home.parent / ".git"
+    ).exists():  # installed, perhaps into an environment that lies in somebody else's checkout
+        return nothing
+    try:
+        commit = _git(home, "rev-parse", "HEAD").strip()
+        return {"commit": commit, "dirty": bool(_git(home, "status", "--porcelain", "--", "."))}
+    except (OSError, subprocess.SubprocessError):
+        return nothing
+
+
+def _git(home: Path, *words: str) -> str:
+    """What git says. Raises OSError or SubprocessError where it cannot, or takes too long."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}  # another checkout's
+    quiet = {"stderr": subprocess.DEVNULL, "stdin": subprocess.DEVNULL, "timeout": PATIENCE}
+    command = ["git", "--no-optional-locks", "-C", str(home), *words]
+    return subprocess.run(
+        command, env=own, text=True, errors="replace", check=True, stdout=subprocess.PIPE, **quiet
+    ).stdout
+
+
+def _version(name: str) -> str | None:
+    module = sys.modules.get(name)
+    try:
+        return str(getattr(module, "__version__", None) or version(name))
+    except PackageNotFoundError:
+        return None
+
+
+# How good a simulation's final model is for every client, on its own rows: for the researcher, covered by no epsilon.
+
+NAME = "per_client.json"
+RAW = "From raw data: not covered by epsilon."
+TRAINED_ON = "These are the rows that the clients trained on."
+KEPT = "These are rows that each client kept for this (data.own_share) and trained on never."
+
+
+def record(parts: Parts, params: torch.Tensor) -> dict[str, Any]:
+    """The headline of each client with its 95 % interval over its rows, and how clients differ in it; None where rows cannot tell.
+
+    Where clients keep rows to judge models by (`data.own_share`), it is measured on those, else on the rows they trained on.
+    """
+    name, found = chosen(parts.experiment), []
+    kept = parts.population.held if parts.experiment.data.own_share is not None else None
+    everybody = parts.population if kept is None else kept
+    for index in range(len(parts.population)):
+        client = everybody[index]
+        measured = metrics.table([name], answers_to(parts, params, client.x, client.y)[0]) if len(client.y) else {}
+        found.append(measured.get(name))
+    values = [one and one["value"] for one in found]
+    return {
+        "note": f"{RAW} {TRAINED_ON if kept is None else KEPT}",
+        "metric": metrics.key(name),
+        "clients": list(parts.population.names),
+        "values": values,
+        "intervals": [one and one["interval"] for one in found],
+        "spread": spread(values, better=metrics.load(name).better),
+    }
+
+
+def spread(values: Sequence[float | None], *, better: str) -> dict[str, float] | None:
+    """How a metric differs between clients, each of which counts once; None where no client's rows can tell.
+
+    `worst_tenth` is the mean over the tenth of the clients, rounded up, that the model serves worst.
+
+    >>> spread([0.5, 0.7, 0.9, None], better="higher")["worst_tenth"], spread([0.5, 0.7], better="lower")["worst"]
+    (0.5, 0.7)
+    """
+    known = np.sort([value for value in values if value is not None])
+    if not len(known):
+        return None
+    ordered = known if better == "higher" else known[::-1]  # the worst first
+    tenth = ordered[: math.ceil(len(ordered) / 10)]
+    return {
+        "clients": len(ordered),
+        "mean": float(ordered.mean()),
+        "std": float(ordered.std()),
+        "worst": float(ordered[0]),
+        "worst_tenth": float(tenth.mean()),
+        "median": float(np.median(ordered)),
+        "best": float(ordered[-1]),
+    }
+
 
 Asking = Callable[[str], Mapping[str, DpEvent]]  # by a client's name, its queries with their price
 FROZEN = "frozen"  # the key, in a model's file, of the hash of what does not train
@@ -70,13 +206,16 @@ def open_ledger(parts: Parts, folder: Folder, *, once: bool = False, asked: Aski
         return None
     experiment, releases = parts.experiment, parts.releases
     shared = experiment.privacy.ledger
-    path = Path(shared) if shared else folder.path / "ledger.db"
+    path = ledger_of(experiment, folder.path)
     draws = parts.plan.together and experiment.run.randomness == "seeded" and not parts.elsewhere
-    conditions: list[Condition] = [Draws(releases.server_key, releases.digest)] if draws else []
-    if experiment.data.partition == "natural" and not parts.elsewhere:
-        conditions.append(holdings(parts.population, parts.dataset))
+    drawn = releases.server_key, releases.digest
+    conditions: list[Callable[[bytes], Condition]] = []
+    if draws:
+        conditions.append(lambda key: Draws(*(keyed(key, part) for part in drawn)))
+    if not parts.elsewhere:  # sites' own ledgers know what their records were in
+        conditions += [parts.start.under, *who_holds(experiment, parts.population, parts.dataset)]
     if shared:
-        neighbours.refuse_lost(path, folder.path)
+        run_folder.refuse_lost(path, folder.path)
     ledger = Ledger(
         path,
         population=population_id(experiment, parts.population, elsewhere=parts.elsewhere),
@@ -91,8 +230,34 @@ def open_ledger(parts: Parts, folder: Folder, *, once: bool = False, asked: Aski
     )
     refuse_unknown(folder, ledger)
     if shared:
-        neighbours.refuse_older(ledger, folder.path)
+        run_folder.refuse_older(ledger, folder.path)
     return ledger
+
+
+def open_unpaid(parts: Parts, folder: Folder) -> Ledger | None:
+    """The shared ledger of a run that promises nothing: it charges nothing, and is told what such a run trained on its records.
+
+    Raises: LedgerError where the ledger belongs to others.
+    """
+    shared = parts.experiment.privacy.ledger
+    if parts.plan.priced or not shared:
+        return None
+    path = Path(shared)
+    return Ledger(
+        path,
+        population=population_id(parts.experiment, parts.population),
+        run=folder.run,
+        marks=[path.with_name(f"{path.name}.mark")],
+        conditions=who_holds(parts.experiment, parts.population, parts.dataset),
+    )
+
+
+def note_unpaid(ledger: Ledger | None, parts: Parts, params: torch.Tensor) -> None:
+    """Has the ledger know every tensor that the run has changed, before any file has it. Raises: LedgerError."""
+    if ledger is not None:
+        before, after = named(parts.model, parts.params), named(parts.model, params)
+        note_unprotected(ledger, digests(after[name] for name in after if not torch.equal(before[name], after[name])))
+        ledger.close()
 
 
 def asked_by(parts: Parts) -> Asking:
@@ -185,8 +350,8 @@ def finish(
     }
     folder.write("model.safetensors", save(named(parts.model, params), {FROZEN: parts.frozen}))
     if experiment.metric.per_client and not parts.elsewhere:
-        folder.write(per_client.NAME, json.dumps(per_client.record(parts, params)).encode())
-    history = History(rounds, summary, parts.model.eval(), guarantee, ledger, folder.path)
+        folder.write(NAME, json.dumps(record(parts, params)).encode())
+    history = History(rounds, summary, trained(parts.model.eval(), folder.run), guarantee, ledger, folder.path)
     folder.write("rounds.csv", csv_text(history.records()).encode())
     folder.write("summary.json", json.dumps(summary, indent=2).encode())
     return history

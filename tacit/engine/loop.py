@@ -2,8 +2,7 @@
 
 The ledger is paid, on disk, before anybody trains. A device alone is set to work while it is paid, and nothing of what it trains is
 read before. Whoever has trained is heard before the next one's message is looked at: the loop takes a message from the trainer and
-gives it to the server's part, which never asks for one.
-"""
+gives it to the server's part, which never asks for one."""
 
 import math
 from collections.abc import Callable
@@ -14,24 +13,65 @@ from typing import Any
 import torch
 
 from tacit.algorithms.scaffold import others_bytes
-from tacit.build.parts import Parts
-from tacit.digest import state_mark
-from tacit.engine.admit import charged, draw
+from tacit.digest import mark, state_mark
+from tacit.engine.assemble import Parts
+from tacit.engine.budget import Meter, charged, draw
 from tacit.engine.canaries import keep_sight
-from tacit.engine.checkpoints import Checkpoints
 from tacit.engine.evaluate import backdoor, evaluate, evaluating
-from tacit.engine.folder import CHECKPOINT, Folder
-from tacit.engine.meter import Meter
-from tacit.engine.opening import open_round, released
-from tacit.engine.passing import absent_of, asked, away_of, begun, read_off
-from tacit.engine.trainers.processes import Trainer
+from tacit.engine.pool import Trainer, absent_of, asked, away_of, begun, read_off
+from tacit.engine.run_folder import CHECKPOINT, Checkpoints, Folder
 from tacit.engine.watch import STAGES, Traffic, Watch, record_of
-from tacit.engine.wire import size_of
-from tacit.errors import BadInput, TrainingDiverged
+from tacit.errors import BadInput, LedgerError, TrainingDiverged
 from tacit.experiment import Experiment
 from tacit.privacy.ledger.ledger import Ledger
-from tacit.train.averaging import kept
+from tacit.random import Derive
+from tacit.training.optimizer import kept
 from tacit.types import State
+from tacit.wire import size_of
+
+# The opening of a round: the ledger is told which release is to be paid for, and the server gets its randomness.
+
+
+def released(round: int) -> str:
+    """Under which name the ledger knows that a round was released."""
+    return f"round {round}"
+
+
+def _refuse_older(parts: Parts, ledger: Ledger, round: int) -> None:
+    """Refuses to release a round again that was released, or after which others were paid for, unless it is the very same bits.
+
+    Two releases of a round have the noise of the rounds before it in common, whose clients pay once.
+
+    Raises: LedgerError where the round was released before, and not in a way that can be repeated.
+    """
+    if (ledger.ahead or ledger.released(released(round))) and (parts.elsewhere or parts.nonce or not ledger.again):
+        known = (
+            f"The ledger {ledger.path} was charged for rounds after round {round + 1}"
+            if ledger.ahead
+            else f"Round {round + 1} was released"
+        )
+        raise LedgerError(
+            f"{known}, from which the checkpoint would go on: its noise has been used since, and used twice it would show what it"
+            " hides. Put the newest checkpoint back, or start anew with --force; nothing was released."
+        )
+
+
+def open_round(parts: Parts, ledger: Ledger | None, state: State, round: int) -> Derive:
+    """Tells the ledger which release is to be paid for; the server's randomness in the state that the round starts from.
+
+    Raises: LedgerError as `_refuse_older`.
+    """
+    numbered = parts.algorithm.numbered or parts.experiment.train.schedule is not None
+    if parts.nonce and not parts.elsewhere:  # no other start has these keys, and in this one a round happens once
+        begins = mark("round", str(round))
+    else:
+        begins = state_mark(state, turn=round if numbered else None)
+    if ledger is not None:
+        ledger.open_round(round, parts.releases.attempt(begins))
+        if parts.plan.once:
+            _refuse_older(parts, ledger, round)
+    return parts.releases.server(begins)
+
 
 Observer = Callable[[dict[str, Any]], None]
 
@@ -183,7 +223,7 @@ def _refuse_diverged(measured: dict[str, float], state: State, round: int) -> No
 def averaged(state: State, before: State, *, rate: float, round: int) -> State:
     """The state with the running mean of its parameters: the noise of single rounds averages out of the result.
 
-    Training itself goes on from `params`. It is post-processing, so it costs no privacy (tacit/train/averaging.py).
+    Training itself goes on from `params`. It is post-processing, so it costs no privacy (tacit/training/optimizer.py).
     """
     if not rate:
         return state

@@ -4,15 +4,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from tacit.build.parts import Parts, build
 from tacit.data.dataset import Dataset
 from tacit.data.population import Population
-from tacit.engine.asking import Replies, ask
-from tacit.engine.folder import Folder
+from tacit.engine.assemble import Parts, build
 from tacit.engine.history import open_ledger
+from tacit.engine.queries import Replies, ask
+from tacit.engine.run_folder import Folder
 from tacit.errors import BadData
 from tacit.experiment import Experiment
-from tacit.experiment.asking import RANGES
+from tacit.experiment.extras import RANGES
 from tacit.privacy.plan import Plan
 from tacit.privacy.queries.ranges import Range, Ranges, asked_ranges
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from tacit.engine import per_client
+from tacit.engine import history
 from tacit.engine.run_shapes import ACCURACY, Audited, Known, OwnModels, PerClient, Standing, Summary
 from tacit.errors import BadInput, TacitError
 from tacit.experiment import Experiment
@@ -18,7 +18,7 @@ from tacit.experiment import Experiment
 AUDIT = "audit.json"  # what the audit of a run found, and how often it was looked at
 PERSONAL = "personal.json"  # what own models gave every client of a simulation
 STATUS = "status.json"  # of a deployment: how far the server has come, and who has answered it
-SEARCHED = "search"  # a key that only the best of a search (tacit/tuning) has in its summary
+SEARCHED = "search"  # a key that only the best of a search (tacit/lab/tuning) has in its summary
 NUMBERS = ("uplink_bytes", "downlink_bytes", "seconds")  # what every record has
 MOST = 1 << 63  # a whole number beyond is none that a round counts, and perhaps no float
 CLIENTS = {"names": list, "records": list, "limits": list, "classes": list, "labels": list, "together": int}
@@ -44,7 +44,7 @@ class RunFiles:
     @cached_property
     def per_client(self) -> dict[str, Any] | None:
         """The metric on each client's own rows, where a simulation was asked for it. Raises BadInput where it is damaged."""
-        path = self.folder / per_client.NAME
+        path = self.folder / history.NAME
         found = _table(path, {})
         try:
             known = None if found is None else PerClient(**found)

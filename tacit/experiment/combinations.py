@@ -4,10 +4,7 @@ from typing import TYPE_CHECKING
 
 from tacit import check, plugin
 from tacit.errors import BadInput
-from tacit.experiment.asking import refuse_unpriced
-from tacit.experiment.attack import refuse_attack
-from tacit.experiment.canaries import refuse_unauditable
-from tacit.experiment.personal import refuse_unjudged, refuse_unkept
+from tacit.experiment.extras import refuse_attack, refuse_unauditable, refuse_unjudged, refuse_unkept, refuse_unpriced
 from tacit.experiment.privacy import KINDS
 
 if TYPE_CHECKING:
@@ -98,6 +95,7 @@ def _central(experiment: "Experiment") -> None:
             " a client weighs no more."
         )
     extra = [key for key, value in options.items() if (key, value) != ("weights", "examples")]
+    extra += ["most_share"] * (aggregate.most_share is not None)
     if extra:
         raise BadInput(f'aggregate.{extra[0]} has no effect with privacy.kind = "central": leave it out.')
 

@@ -1,28 +1,89 @@
 """One experiment as one frozen, validated object; the TOML file is its text. Every key has a default.
 
 Unknown keys and impossible combinations are refused in one sentence that names the key and the nearest valid one. Options of
-the rule, the model and the data source are theirs to refuse, once they are made: reading an experiment imports none of them.
-"""
+the rule, the model and the data source are theirs to refuse, once they are made: reading an experiment imports none of them."""
 
+import json
+import math
+import re
 import tomllib
+from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from tacit import check, plugin, wording
+from tacit import check, plugin
+from tacit import check as wording
 from tacit.errors import BadInput
-from tacit.experiment.attack import AttackSection
-from tacit.experiment.canaries import AuditSection
 from tacit.experiment.combinations import refuse_impossible
-from tacit.experiment.data import DataSection
-from tacit.experiment.personal import PersonalSection
+from tacit.experiment.extras import AttackSection, AuditSection, PersonalSection
 from tacit.experiment.privacy import PrivacySection
-from tacit.experiment.seeds import Seeds
-from tacit.experiment.task import MetricSection, TaskSection
-from tacit.experiment.toml import dumps, parse_value
+from tacit.experiment.schema import DataSection, MetricSection, Seeds, TaskSection
 from tacit.experiment.training import AggregateSection, ModelSection, ProtectSection, RunSection, TrainSection
+
+# Plain values as TOML text: the standard library reads TOML but does not write it.
+
+
+def dumps(values: Mapping[str, Any]) -> str:
+    """Tables one level deep, as an experiment has them.
+
+    >>> print(dumps({"name": "a", "run": {"seed": 1, "limits": [1.0, float("inf")]}}))
+    name = "a"
+    <BLANKLINE>
+    [run]
+    seed = 1
+    limits = [1.0, inf]
+    <BLANKLINE>
+    """
+    lines = [f"{key} = {_value(value)}" for key, value in values.items() if not isinstance(value, Mapping)]
+    for name, table in values.items():
+        if isinstance(table, Mapping):
+            lines += ["", f"[{name}]", *(f"{_key(key)} = {_value(value)}" for key, value in table.items())]
+    return "\n".join(lines) + "\n"
+
+
+FLAT = re.compile(r"\[([^][{}'\"#\n]*)\]")  # a list without quotes, tables or other lists in it
+
+
+def parse_value(text: str) -> Any:
+    """A value typed on the command line: TOML where it is TOML, otherwise the text itself; so are the items of a list.
+
+    >>> parse_value("3"), parse_value("pfa"), parse_value("[1, 2.5]")
+    (3, 'pfa', [1, 2.5])
+    >>> parse_value("[1, x]")
+    [1, 'x']
+    """
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except ValueError:  # no TOML, or a number of thousands of digits
+        items = FLAT.fullmatch(text.strip())
+        return [parse_value(item.strip()) for item in items[1].split(",")] if items else text
+
+
+def _key(key: str) -> str:
+    return key if key.replace("_", "").replace("-", "").isalnum() and key.isascii() else _text(key)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return "nan" if math.isnan(value) else ("inf" if value > 0 else "-inf")
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_key(key)} = {_value(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_value(item) for item in value) + "]"
+    return repr(value)
+
+
+def _text(text: str) -> str:
+    """A basic string: JSON's escapes are TOML's, but for DEL."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
 
 OPTIONAL = ("audit", "personal")  # sections that a run knows nothing of unless they are said
 
@@ -109,7 +170,7 @@ def _read(source: str | Path) -> dict[str, Any]:
     if str(source) in shipped():
         text = (resources.files("tacit.experiments") / f"{source}.toml").read_text("utf-8")
     elif path.is_file():
-        text = _text(path)
+        text = _text_file(path)
     elif (path / "experiment.toml").is_file():
         raise BadInput(
             f"{source} is the folder of a run: go on with it by `tacit run --resume --out {source}`, or name its file"
@@ -126,7 +187,7 @@ def _read(source: str | Path) -> dict[str, Any]:
         raise BadInput(f"{source} is not valid TOML: {error}.") from None
 
 
-def _text(path: Path) -> str:
+def _text_file(path: Path) -> str:
     try:
         return path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:

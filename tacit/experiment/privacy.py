@@ -7,11 +7,11 @@ from pydantic import Field, model_validator
 
 from tacit import check
 from tacit.errors import BadInput
-from tacit.experiment.section import Section
+from tacit.experiment.schema import Section
 
 KINDS = ("none", "local", "central", "distributed")
 ADAPTIVE_START = 0.1  # the first clip of arXiv:1905.03871, from which it grows
-SMALLEST_CLIP = 1e-12  # below, norms and noise leave float32, and a clip means nothing (tacit/train/clipping.py)
+SMALLEST_CLIP = 1e-12  # below, norms and noise leave float32, and a clip means nothing (tacit/training/clipping.py)
 Epsilon = float | tuple[float, ...] | str | dict[str, float] | dict[str, str]
 
 

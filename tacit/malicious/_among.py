@@ -11,9 +11,9 @@ import torch
 from tacit.algorithms import Told
 from tacit.algorithms.local_dp import LocalDP
 from tacit.malicious import Malice, Scene, with_rows
-from tacit.train.attempt import Local
-from tacit.train.dp_sgd import DpSgd
-from tacit.train.workspace import Trained, Workspace
+from tacit.training.clipping import Trained, Workspace
+from tacit.training.dp_sgd import DpSgd
+from tacit.training.sgd import Local
 from tacit.types import Client, Private, Raw
 
 

@@ -49,6 +49,15 @@ def build(
     return model
 
 
+def drawn(name: str, *, options: Mapping[str, Any], factory: plugin.Factory | None = None) -> bool:
+    """Whether a model begins with nothing but what is drawn from the run's seed: one of Tacit's own, that reads no file.
+
+    >>> drawn("mlp", options={}), drawn("hugging-face", options={"path": "bert"}), drawn("somebodys:model", options={})
+    (True, False, False)
+    """
+    return factory is None and ":" not in name and "path" not in options
+
+
 def size(name: str, *, input_shape: Shape, classes: int, options: Mapping[str, Any] | None = None) -> int | None:
     """How many parameters a built-in model would have, found without making it; None for somebody's own factory, or for one
     that reads its weights from a `path`.
@@ -56,7 +65,7 @@ def size(name: str, *, input_shape: Shape, classes: int, options: Mapping[str, A
     >>> size("mlp", input_shape=(1, 28, 28), classes=10)
     159010
     """
-    if ":" in name or "path" in (options or {}):
+    if not drawn(name, options=options or {}):
         return None
     factory = plugin.find(ROOM, name, key="model.name")
     with torch.device("meta"):  # shapes without memory
@@ -104,4 +113,4 @@ def features_of(features: nn.Module, shape: Shape) -> int:
 
 def _made(factory: plugin.Factory, input_shape: Shape, classes: int, options: Mapping[str, Any]) -> Any:
     given = {"input_shape": tuple(input_shape), "classes": classes}
-    return plugin.make(factory, options, table="model", given=given, keys=("name", "lora", "seed"))
+    return plugin.make(factory, options, table="model", given=given, keys=("name", "lora", "seed", "start"))

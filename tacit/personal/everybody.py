@@ -3,20 +3,20 @@
 A client takes for its own whichever of the two beginnings its training rows speak for, where a way can compare them (`score`): one
 that the common model does not serve stays alone. (The common model has seen those rows too, so they speak for it a little too
 well.) Every client adapts, whether it was drawn in a round or not: what stays at home tells nobody who took part. For the
-researcher of a simulation: computed from raw rows, covered by no epsilon.
-"""
+researcher of a simulation: computed from raw rows, covered by no epsilon."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
 from tacit import metrics
-from tacit.build.parts import Parts
+from tacit.engine.assemble import Parts
 from tacit.engine.run_files import PERSONAL as NAME
 from tacit.personal import one
-from tacit.personal.paired import Judged, together
+from tacit.personal.one import Judged, together
 
 NOT_COVERED = "From raw data: not covered by epsilon. On rows that each client kept for this and trained on never."
 DRAWN = "every client adapts, whether it was drawn or not"  # else who adapted would tell who took part
@@ -26,8 +26,7 @@ SEEDS = 1_000_003  # a client's own draws are its own for every run.seed
 
 def refuse_unfit(parts: Parts) -> None:
     """Refuses an own model that this experiment's model or loss cannot have, before anybody pays. Raises BadInput."""
-    few = parts.population.x[:2].to(parts.theta.device)
-    one.refuse_unfit(parts.experiment, parts.experiment.personal.kind, parts.model, few)
+    one.refuse_unfit(parts.experiment, parts.experiment.personal.kind, parts.model, parts.population.x)
 
 
 def measured(
@@ -109,3 +108,68 @@ def _told(
 
 
 __all__ = ["NAME", "in_words", "measured", "refuse_unfit"]
+
+
+# What a site may expect of joining before anybody has trained: the random-effects model, solved.
+
+
+@dataclass(frozen=True, eq=False)
+class Sites:
+    """Everybody's number of rows, the variance of the noise on what each sends (inf: it sends nothing), and tau^2."""
+
+    rows: np.ndarray
+    noise: np.ndarray
+    between: float
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Of one site: without joining, by the common model, and by its own model after joining.
+
+    >>> Errors(alone=0.1, common=0.2, own=0.05).gains
+    (-1.0, 0.5)
+    """
+
+    alone: float
+    common: float
+    own: float
+
+    @property
+    def gains(self) -> tuple[float, float]:
+        """How much less than alone a site errs with the common model, and with its own made of it; below 0 it errs more."""
+        return 1 - self.common / self.alone, 1 - self.own / self.alone
+
+
+def expected(sites: Sites, index: int) -> Errors:
+    """The expected errors of one site, in closed form.
+
+    >>> found = expected(Sites(np.array([20, 20]), np.zeros(2), between=0.0), 0)
+    >>> round(found.alone, 3), round(found.common, 3), round(found.own, 3)
+    (0.05, 0.025, 0.025)
+    """
+    seen = 1 / sites.rows + sites.noise
+    information = 1 / (sites.between + seen)
+    others = float(information.sum() - information[index])
+    weights = information / information.sum()
+    own, kept = float(weights[index]), np.isfinite(seen)
+    common = sites.between * (float((weights**2).sum()) - own**2 + (1 - own) ** 2)
+    common += float((weights[kept] ** 2 * seen[kept]).sum())
+    prior = sites.between + 1 / others if others > 0 else np.inf  # of the optimum, from what the others sent
+    return Errors(1 / float(sites.rows[index]), common, float(1 / (sites.rows[index] + 1 / prior)))
+
+
+def simulated(sites: Sites, index: int, *, coordinates: int, rng: np.random.Generator) -> Errors:
+    """The slow twin of `expected`: optima, rows and noise are drawn, and errors measured over so many coordinates."""
+    common = rng.standard_normal(coordinates)
+    optima = common + np.sqrt(sites.between) * rng.standard_normal((len(sites.rows), coordinates))
+    means = np.stack(
+        [(w + rng.standard_normal((int(n), coordinates))).mean(0) for w, n in zip(optima, sites.rows, strict=True)]
+    )
+    sent = means + np.sqrt(sites.noise)[:, None] * rng.standard_normal(means.shape)
+    trust = 1 / (sites.between + 1 / sites.rows + sites.noise)
+    apart = np.where(np.arange(len(trust)) == index, 0.0, trust)
+    others, spread = apart @ sent / apart.sum(), sites.between + 1 / apart.sum()
+    n = sites.rows[index]
+    own = (n * means[index] + others / spread) / (n + 1 / spread)
+    found = (means[index], trust @ sent / trust.sum(), own)
+    return Errors(*(float(((model - optima[index]) ** 2).mean()) for model in found))

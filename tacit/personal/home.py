@@ -1,10 +1,11 @@
 """What a client has at home when a run has ended: the model's code, its training rows, a loss, and so much work.
 
 Fits are by L-BFGS on all rows at once, with the model as in use (no dropout): they draw nothing and are repeated bit for bit. What
-has no closed form is given work by a count of rows, never by a clock, so that a busy machine makes the same model.
-"""
+has no closed form is given work by a count of rows, never by a clock, so that a busy machine makes the same model."""
 
+import copy
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -13,10 +14,86 @@ import torch
 from scipy.optimize import minimize
 from torch import nn
 
+from tacit.errors import BadInput
 from tacit.losses import Losses
 from tacit.personal import linear
-from tacit.personal.descent import descend
-from tacit.train.flat import trainable
+from tacit.training.flat import blocks, flatten, trainable
+
+# L-BFGS for any model at home, within a number of gradients: what a network is fitted by.
+
+Slope = Callable[[torch.Tensor], tuple[float, torch.Tensor]]
+
+KEPT = 6  # pairs that are remembered
+ENOUGH = 1e-4  # of the gain that a slope promises
+SHORTEST = 1e-6  # a step below this goes nowhere
+FIRST = 0.5  # how far the first step goes: nothing is known yet of the curvature
+
+
+def descend(slope: Slope, start: torch.Tensor, *, most: int, flat: float, level: float) -> torch.Tensor:
+    """The lowest that at most so many gradients find, from `start`: the start itself where nothing is lower.
+
+    It ends where a step gains less than `flat` of the value (or of 1), or no slope is above `level`.
+
+    >>> descend(lambda w: (float((w - 3).square().sum()), 2 * (w - 3)), torch.zeros(2), most=9, flat=0, level=1e-4).round()
+    tensor([3., 3.])
+    """
+    at, (value, gradient) = start, slope(start)
+    pairs, used = Pairs(start), 1
+    while used < most and float(gradient.abs().max()) > level:
+        along = pairs.direction(gradient)
+        promised, step = float(along @ gradient), 1.0 if pairs.order else min(1.0, FIRST / float(gradient.norm()))
+        while True:
+            new, (found, lower) = at + step * along, slope(at + step * along)
+            used += 1
+            if found <= value + ENOUGH * step * promised or used >= most or step < SHORTEST:
+                break
+            step /= 2
+        if not found < value:
+            break
+        pairs.add(new - at, lower - gradient)
+        gained = value - found
+        at, value, gradient = new, found, lower
+        if gained <= flat * max(1.0, abs(value)):
+            break
+    return at
+
+
+class Pairs:
+    """The last pairs of a step (row 2i) and how the gradient bent along it (row 2i + 1), with all their products."""
+
+    def __init__(self, start: torch.Tensor):
+        self.rows = torch.zeros(2 * KEPT, start.numel(), dtype=start.dtype, device=start.device)
+        self.products = np.zeros((2 * KEPT, 2 * KEPT))
+        self.order: list[int] = []  # of pairs, the oldest first
+
+    def add(self, moved: torch.Tensor, bent: torch.Tensor) -> None:
+        """Remembers a pair that has curvature, in the place of the oldest one where there is no room."""
+        if not float(moved @ bent) > 0:
+            return
+        free = len(self.order) if len(self.order) < KEPT else self.order.pop(0)
+        self.order.append(free)
+        mine = [2 * free, 2 * free + 1]
+        self.rows[mine[0]], self.rows[mine[1]] = moved, bent
+        found = (self.rows @ self.rows[mine].T).double().cpu().numpy()
+        self.products[:, mine], self.products[mine] = found, found.T
+
+    def direction(self, gradient: torch.Tensor) -> torch.Tensor:
+        """The two loops of L-BFGS, in coordinates: `share` of every row, and -1 (later -guess) of the gradient."""
+        if not self.order:
+            return -gradient
+        by, products = (self.rows @ gradient).double().cpu().numpy(), self.products
+        share, left, known = np.zeros(len(by)), -1.0, dict[int, float]()
+        for i in reversed(self.order):
+            known[i] = (products[2 * i] @ share + left * by[2 * i]) / products[2 * i, 2 * i + 1]
+            share[2 * i + 1] -= known[i]
+        last = 2 * self.order[-1]
+        guess = products[last, last + 1] / products[last + 1, last + 1]
+        share, left = share * guess, left * guess
+        for i in self.order:
+            bent = products[2 * i + 1] @ share + left * by[2 * i + 1]
+            share[2 * i] += known[i] - bent / products[2 * i, 2 * i + 1]
+        return torch.from_numpy(share).to(gradient) @ self.rows + left * gradient
+
 
 CHUNK = 1000  # rows at a time
 MOST_STEPS = 200  # of L-BFGS, where the loss has a closed form
@@ -155,3 +232,106 @@ class Home:
         self.model.eval()
         chunks = zip(self.x.split(CHUNK), self.y.split(CHUNK), strict=True)
         return sum(float(self.losses(self.model(rows), targets).sum()) for rows, targets in chunks)
+
+
+# The last layer of a network by itself: what the body makes of the rows, computed once, is a small convex problem.
+
+CLOSE = 1e-4
+
+
+@dataclass(frozen=True, eq=False)
+class Last:
+    """A client's rows as they come to the last layer of a model, beside that layer."""
+
+    home: Home
+    name: str
+    whole: nn.Module = field(repr=False)
+    centre: torch.Tensor = field(repr=False)
+    vector: torch.Tensor = field(repr=False)  # the layer's parameters in that model
+
+    def within(self, own: torch.Tensor) -> torch.Tensor:
+        """The model with another last layer."""
+        self.home.theta.copy_(own)
+        w, mine = self.centre.clone(), {_key(self.name, k): v for k, v in self.home.model.named_parameters()}
+        for block in blocks(self.whole):
+            if block.name in mine:
+                block.of(w).copy_(mine[block.name].detach())
+        return w
+
+
+def last_of(home: Home, centre: torch.Tensor) -> Last:
+    """The last layer of a model. Raises BadInput where it does not end in a linear layer that trains."""
+    home.theta.copy_(centre)
+    name, layer = last_layer(home.model)
+    x = torch.cat([entering(home.model.eval(), layer, rows) for rows in home.x.split(CHUNK)])
+    own = copy.deepcopy(layer).cpu()
+    theta = flatten(own)
+    rows = {"model": own, "theta": theta, "x": x.cpu(), "y": home.y.cpu()}
+    return Last(replace(home, **rows), name, home.model, centre, theta.clone())
+
+
+def known_last(home: Home, centre: torch.Tensor) -> Last | None:
+    """The same where its problem has a closed form, and its answers are the model's; None where not."""
+    try:
+        last = last_of(home, centre)
+    except BadInput:
+        return None
+    with torch.no_grad():
+        given, told = home.model(home.x[:2]).cpu(), last.home.model(last.home.x[:2])
+    return last if last.home.layer is not None and _same(given, told) else None
+
+
+def refuse(model: nn.Module, x: torch.Tensor) -> None:
+    """Raises BadInput where the model's answer to two rows is not what its last linear layer gives."""
+    _, layer = last_layer(model)
+    with torch.no_grad():
+        told, given = layer(entering(model.eval(), layer, x)), model(x)
+    if not _same(given, told):
+        raise BadInput(
+            'personal.kind = "head" needs a model that ends in a linear layer, and this one does more after it: choose'
+            ' "finetune" or "mean-regularised".'
+        )
+
+
+def last_layer(model: nn.Module) -> tuple[str, nn.Linear]:
+    """The last linear layer that trains, by its name."""
+    training = {name for name, _ in trainable(model)}
+    found = [
+        (name, layer)
+        for name, layer in model.named_modules()
+        if isinstance(layer, nn.Linear) and {_key(name, key) for key, _ in layer.named_parameters()} <= training
+    ]
+    if not found:
+        raise BadInput('personal.kind = "head" needs a model with a linear layer that trains: choose "finetune".')
+    return found[-1]
+
+
+def entering(model: nn.Module, layer: nn.Module, rows: torch.Tensor) -> torch.Tensor:
+    """What comes to a layer when the model reads rows."""
+    seen: list[torch.Tensor] = []
+    hook = layer.register_forward_pre_hook(lambda _, came: seen.append(came[0].detach()))
+    try:
+        with torch.no_grad():
+            model(rows)
+    finally:
+        hook.remove()
+    if len(seen) != 1:
+        raise BadInput('personal.kind = "head" needs a last layer that is used once: choose "finetune".')
+    return seen[0]
+
+
+def then_whole(home: Home, last: Last, found: Adapted) -> Adapted:
+    """The whole network, held to the model that it began with as its last layer is; where that stays, so does the network."""
+    strength = found.chosen.get("strength")
+    if strength is None:
+        return Adapted(last.centre.clone(), found.chosen, found.score)
+    start = last.within(found.vector)
+    return Adapted(home.fit(start, centre=last.centre, strength=strength), found.chosen, found.score)
+
+
+def _same(given: torch.Tensor, told: torch.Tensor) -> bool:
+    return given.shape == told.shape and torch.allclose(told, given, rtol=CLOSE, atol=CLOSE)
+
+
+def _key(layer: str, key: str) -> str:
+    return f"{layer}.{key}" if layer else key

@@ -1,7 +1,6 @@
 """A model that is one linear layer, in closed form: its loss, slope and curvature without autograd.
 
-Autograd is most of what a fit of a small linear model costs. `Home.slope` is the slow twin, which any model and any loss has.
-"""
+Autograd is most of what a fit of a small linear model costs. `Home.slope` is the slow twin, which any model and any loss has."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -1,31 +1,179 @@
 """One client at home: what it makes of a common model, and what rows that it kept say of alone, common and own.
 
-The same for a client of a simulation and for a deployed site: `everybody` calls it for each client, a site for itself.
-"""
+The same for a client of a simulation and for a deployed site: `everybody` calls it for each client, a site for itself."""
 
 import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from dataclasses import replace as dataclasses_replace
+from pathlib import Path
+from typing import Any, NoReturn, Protocol, TypeVar
 
+import numpy as np
 import torch
+from safetensors.torch import save
 from torch import nn
 
 from tacit import metrics
 from tacit.engine.evaluate import Judging, answers_to
-from tacit.errors import BadInput
+from tacit.engine.run_folder import replace
+from tacit.errors import BadInput, Refused
 from tacit.experiment import Experiment
-from tacit.experiment.personal import PersonalSection
+from tacit.experiment.extras import PersonalSection
 from tacit.experiment.training import TrainSection
 from tacit.metrics import Answers
-from tacit.personal import alone as control
-from tacit.personal import finetune, head, last, mean_regularised, shrinkage
+from tacit.metrics._resample import RESAMPLES, middle
+from tacit.personal import home as last
+from tacit.personal import kinds, mean_regularised, shrinkage
+from tacit.personal import kinds as control
 from tacit.personal.home import FEW, Adapted, Home
-from tacit.personal.own import Personal
-from tacit.personal.paired import Judged, judged
 from tacit.tasks import chosen
-from tacit.train.frozen import training
+from tacit.training.flat import named, training
+from tacit.training.per_example import candidates
+
+# The type of a client's own model: it can be judged, and kept in a file for its owner alone, and nothing else.
+
+Said = TypeVar("Said", float, Answers)  # what a judge may say
+
+STAYS = (
+    "A client's own model stays where it was made: it carries no noise, so no epsilon covers it, and it is neither sent nor"
+    " published."
+)
+OWNER = 0o600  # who may read the file
+
+
+class Personal:
+    """A model made of one client's rows without noise, and how it was chosen.
+
+    Guarantee: it is no tensor and has none to hand out. A message that holds it cannot be packed, and it is not pickled. A judge
+    says a number or answers, or is refused, and what it was lent is no number any more when it has spoken; the one file that it is
+    kept in is its owner's. (Code at home that copies what it is lent can do what it likes: no type stops that.)
+
+    >>> own = Personal("north", torch.ones(2), {"strength": 0.1})
+    >>> own, own.judged(lambda vector: float(vector.sum()))
+    (Personal('north', {'strength': 0.1}), 2.0)
+    """
+
+    __slots__ = ("__vector", "chosen", "client")
+
+    def __init__(self, client: str, vector: torch.Tensor, chosen: Mapping[str, float | None]):
+        self.client, self.chosen = client, dict(chosen)
+        self.__vector = vector.detach().clone()
+
+    def __repr__(self) -> str:
+        return f"Personal({self.client!r}, {self.chosen!r})"
+
+    def judged(self, judge: Callable[[torch.Tensor], Said]) -> Said:
+        """What a judge at home says of the model. Raises Refused for anything but a number or answers."""
+        lent = self.__vector.clone()
+        try:
+            said = judge(lent)
+        finally:
+            lent.fill_(torch.nan)
+        if type(said) not in (float, Answers):
+            raise Refused(STAYS)
+        return said
+
+    def keep(self, path: Path, model: nn.Module, mark: dict[str, str]) -> None:
+        """Writes the model into a file for its owner alone, whole or not at all: the only way to a disk. Raises: OSError."""
+        replace(path, save(named(model, self.__vector), mark), mode=OWNER)
+
+    def __reduce__(self) -> NoReturn:
+        raise Refused(STAYS)
+
+    def cpu(self) -> NoReturn:
+        """What packing a message asks of its tensors. Raises Refused."""
+        raise Refused(STAYS)
+
+    def to(self, *_: Any) -> NoReturn:
+        """What moving a message asks of its tensors. Raises Refused."""
+        raise Refused(STAYS)
+
+    @property
+    def device(self) -> NoReturn:
+        """What moving a message asks first. Raises Refused."""
+        raise Refused(STAYS)
+
+    @property
+    def dtype(self) -> NoReturn:
+        """What the size of a message is made of. Raises Refused."""
+        raise Refused(STAYS)
+
+
+# Several models on the same rows of the same clients: each one's mean, and their differences, row by row of a draw.
+
+PAIRS = (("own", "alone"), ("own", "common"))
+
+
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """One metric of one client's models: the values, and the values in every draw of its rows; None where they cannot tell."""
+
+    rows: int
+    values: dict[str, float] | None
+    drawn: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
+
+    def told(self) -> dict[str, Any] | None:
+        """Value and 95 % interval of each model."""
+        return self.values and {
+            name: {"value": value, "interval": _around(value, self.drawn.get(name))}
+            for name, value in self.values.items()
+        }
+
+
+def judged(metric: str, answers: Mapping[str, Answers], *, seed: int) -> Judged:
+    """One client's models by one metric, on draws of its rows that all of them share."""
+    made, some = metrics.load(metric), next(iter(answers.values()))
+    values = {name: metrics.told(made, found) for name, found in answers.items()}
+    known = {name: value for name, value in values.items() if value is not None}
+    if len(known) < len(values):
+        return Judged(some.test_rows, None)
+    drawn: dict[str, np.ndarray] = {}
+    if hasattr(made, "resampled") and some.test_rows > 1:
+        even = np.full(some.test_rows, 1 / some.test_rows)
+        counts = np.random.default_rng(seed).multinomial(some.test_rows, even, size=RESAMPLES).astype(np.float32)
+        counts = counts if some.row is None else counts[:, some.row]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            drawn = {name: made.resampled(found, counts) for name, found in answers.items()}  # pyright: ignore[reportAttributeAccessIssue]
+    return Judged(some.test_rows, known, drawn)
+
+
+def together(clients: Sequence[Judged]) -> dict[str, Any]:
+    """The mean of every model over the clients whose rows can tell, by their rows, and the paired differences."""
+    known = [one for one in clients if one.values is not None]
+    if not known:
+        return {"rows": 0, "clients": 0}
+    weights = np.array([one.rows for one in known], dtype=float)
+    weights /= weights.sum()
+    names = list(known[0].values or ())
+    values = {name: float(weights @ [(one.values or {})[name] for one in known]) for name in names}
+    draws = {name: _over(known, weights, name) for name in names}
+    told: dict[str, Any] = {"rows": int(sum(one.rows for one in known)), "clients": len(known)}
+    told |= {name: {"value": values[name], "interval": _around(values[name], draws[name])} for name in names}
+    for one, other in PAIRS:
+        gap, both = values[one] - values[other], (draws[one], draws[other])
+        drawn = None if both[0] is None or both[1] is None else both[0] - both[1]
+        told[f"{one}_less_{other}"] = {"value": gap, "interval": _around(gap, drawn)}
+    return told
+
+
+def _over(known: Sequence[Judged], weights: np.ndarray, name: str) -> np.ndarray | None:
+    """The weighted mean in every draw; a client that a draw cannot tell of (one class) counts there with its value."""
+    total = np.zeros(RESAMPLES)
+    for one, weight in zip(known, weights, strict=True):
+        value = (one.values or {})[name]
+        if name not in one.drawn and one.rows > 1:
+            return None
+        drawn = one.drawn.get(name, np.full(RESAMPLES, value))
+        total += weight * np.where(np.isfinite(drawn), drawn, value)
+    return total
+
+
+def _around(value: float, drawn: np.ndarray | None) -> list[float] | None:
+    ends = middle(drawn) if drawn is not None else None
+    return ends and [min(ends[0], value), max(ends[1], value)]
+
 
 LIKELY = {"classification": "cross-entropy", "binary": "binary-cross-entropy", "regression": "squared"}
 SPARED = 8  # times the work of adapting: what a client that does not join can spend on its own model
@@ -77,7 +225,8 @@ class Told:
 def refuse_unfit(experiment: Experiment, kind: str | None, model: nn.Module, x: torch.Tensor) -> None:
     """Refuses an own model that this model or loss cannot have, before anybody pays. Raises BadInput."""
     if kind == "head":
-        last.refuse(model, x)
+        shaped = torch.zeros(2, *x.shape[1:], dtype=x.dtype, device=next(model.parameters()).device)
+        last.refuse(model, next(candidates(model, shaped, 2)))  # a refusal tells of no row
         training(model)
     task = experiment.task
     if kind == "shrinkage" and (
@@ -146,7 +295,7 @@ def _both(
         return *at_once(home, before, common), 0.0
     adapt, by_itself = ways(by)
     began = time.process_time()
-    alone = by_itself(replace(home, work=SPARED * home.work), before)
+    alone = by_itself(dataclasses_replace(home, work=SPARED * home.work), before)
     spent = time.process_time() - began
     return alone, Adapted(own, {"strength": by.strength}) if own is not None else adapt(home, common), spent
 
@@ -195,10 +344,10 @@ def ways(personal: PersonalSection) -> tuple[Adapt, Adapt]:
 
     known: dict[str, Adapt] = {
         "alone": control.adapt,
-        "finetune": finetune.adapt,
+        "finetune": kinds.adapt_finetune,
         "mean-regularised": held_to,
         "shrinkage": shrinkage.adapt,
-        "head": head.adapt,
+        "head": kinds.adapt_head,
     }
     kind = personal.kind or "finetune"
     return known[kind], known[kind] if kind in ("finetune", "shrinkage") else mean_regularised.adapt

@@ -22,10 +22,9 @@ import torch
 from torch.func import functional_call, grad, vmap
 
 from tacit.personal import linear, mean_regularised
-from tacit.personal.home import Adapted, Home
-from tacit.personal.last import Last, known_last, then_whole
-from tacit.personal.ridges import FLAT, ROUGH, Ridges
-from tacit.train.flat import blocks, trainable, views
+from tacit.personal.home import Adapted, Home, Last, known_last, then_whole
+from tacit.personal.mean_regularised import FLAT, ROUGH, Ridges
+from tacit.training.flat import blocks, trainable, views
 
 STRENGTHS = tuple(
     10.0 ** (1 - 5 * k / 7) for k in range(8)

@@ -14,7 +14,7 @@ from tacit.experiment import Experiment
 from tacit.privacy.accounting import price
 from tacit.privacy.ledger.filter import RULE
 from tacit.privacy.ledger.ledger import Ledger
-from tacit.privacy.ledger.tables import ALL
+from tacit.privacy.ledger.sql import ALL
 from tacit.types import Guarantee, Others, Unit
 
 SEEDED = "a seed (an experiment: whoever knows the seed can remove the noise)"

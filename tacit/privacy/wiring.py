@@ -1,6 +1,6 @@
 """What a plan's algorithm is wired from: the experiment, its clients, the model, and what a deployment brings of its own."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any, Protocol
@@ -15,15 +15,13 @@ from tacit.algorithms.scaffold import Scaffold
 from tacit.data.population import Population
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
-from tacit.experiment.descending import STEP_FACTOR
-from tacit.server_optimizer import Adam, Momentum, ServerOptimizer, Sgd
-from tacit.train.attempt import Local
-from tacit.train.averaging import rounds_in_it
-from tacit.train.descent import Descent
-from tacit.train.flat import blocks
-from tacit.train.schedule import CONSTANT, Cosine, Schedule, Step
-from tacit.train.sgd import LocalSgd
-from tacit.train.views import Shifts
+from tacit.experiment.training import STEP_FACTOR
+from tacit.rules._ceiling import ceiling
+from tacit.training.batches import Shifts
+from tacit.training.flat import blocks
+from tacit.training.optimizer import CONSTANT, Cosine, Descent, Schedule, Step, rounds_in_it
+from tacit.training.server_optimizer import Adam, Momentum, ServerOptimizer, Sgd
+from tacit.training.sgd import Local, LocalSgd
 from tacit.types import Client
 
 IMAGE_DIMENSIONS = 3  # channels, height, width
@@ -44,10 +42,9 @@ def descent_of(experiment: Experiment) -> Descent:
     return Descent(train.momentum or 0.0, train.weight_decay or 0.0, pull or 0.0, schedule)
 
 
-def _weight(rule: rules.Rule, examples: int, epsilon: float, noise_std: float) -> float:
+def _weight(rule: rules.Rule, facts: dict[str, Any]) -> float:
     """What a client counts for in a rule's sums; in one that has none, its examples."""
-    facts = {"examples": int(examples), "epsilon": float(epsilon), "noise_std": float(noise_std)}
-    return rule.weight(facts) if rule.sees == "sums" else float(examples)
+    return rule.weight(facts) if rule.sees == "sums" else float(facts["examples"])
 
 
 class Seals(Protocol):
@@ -123,6 +120,19 @@ class Wiring:
         """
         return rules.of(self.experiment.aggregate, name)
 
+    def crowd(self, noise_stds: np.ndarray, rounds: float = 1.0) -> rules.Crowd:
+        """What is public of the clients, each counting for at most its share of what all declare (`aggregate.most_share`)."""
+        population, most = self.population, self.experiment.aggregate.most_share
+        epsilon, examples = ceiling(population.epsilons, most), ceiling(population.sizes, most)
+        whole = examples if examples == np.inf else max(1, int(examples))
+        return rules.Crowd(np.minimum(population.epsilons, epsilon), noise_stds, rounds, epsilon, whole)
+
+    def facts(self, crowd: rules.Crowd) -> Iterator[dict[str, Any]]:
+        """What each client is weighed by, in their order."""
+        known = zip(self.population.sizes, self.population.epsilons, crowd.noise_stds, strict=True)
+        for size, epsilon, noise in known:
+            yield crowd.facts(int(size), float(epsilon)) | {"noise_std": float(noise)}
+
     def server(
         self,
         rule: rules.Rule,
@@ -165,9 +175,7 @@ class Wiring:
         def reach(round: int) -> np.ndarray:
             return self.descent.told(round).reach(steps, learning_rate=train.learning_rate)
 
-        weights = np.array(
-            [_weight(rule, *facts) for facts in zip(population.sizes, crowd.epsilons, crowd.noise_stds, strict=True)]
-        )
+        weights = np.array([_weight(rule, facts) for facts in self.facts(crowd)])
         return Scaffold(places, weights / weights.sum(), reach)
 
     @cached_property

@@ -1,6 +1,7 @@
 """What a person sees when a run has ended: its table, its promise and where its files lie."""
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +11,41 @@ from rich.table import Table
 from rich.text import Text
 
 from tacit import metrics
-from tacit.compare.values import size
-from tacit.engine.at_clients import in_words
-from tacit.engine.describing import FILE as STATS_FILE
+from tacit.engine.history import NAME as PER_CLIENT
 from tacit.engine.history import History
-from tacit.engine.per_client import NAME as PER_CLIENT
+from tacit.engine.queries import FILE as STATS_FILE
+from tacit.engine.queries import in_words
 from tacit.engine.run_files import read
+from tacit.lab.compare.grid import size
 from tacit.personal import everybody
 from tacit.privacy.guarantee import seen_by_more, shown, shown_delta, with_others
-from tacit.report.constant import not_better
 from tacit.types import Others
+
+# Whether the final model says more than one answer for everybody would: on the public test rows, by the run's own
+# metric.
+
+
+def not_better(summary: Mapping[str, Any]) -> str:
+    """One line where the 95 % interval over test rows reaches what a constant answer has; else, or without test rows, nothing.
+
+    >>> told = {"value": 0.52, "interval": [0.4, 0.6], "better": "higher", "baseline": 0.5}
+    >>> not_better({"rounds": 3, "metric": "accuracy", "metrics": {"accuracy": told}, "guarantee": None}).partition(":")[0]
+    'Not better than a constant answer'
+    """
+    metric = str(summary.get("metric", "accuracy"))
+    known = (summary.get("metrics") or {}).get(metric) or {}
+    interval, baseline = known.get("interval"), known.get("baseline")
+    if not interval or baseline is None or not summary["rounds"]:
+        return ""
+    low, high = interval
+    reached = high >= baseline if known.get("better") == "lower" else low <= baseline
+    if not reached:
+        return ""
+    needed = "more rounds, a larger ε or more rows" if summary.get("guarantee") else "more rounds or more rows"
+    return (
+        f"Not better than a constant answer: the 95 % interval of {metrics.words(metric)} over test rows, {low:.4f} to {high:.4f},"
+        f" reaches the {baseline:.4f} of always answering the same; {needed} are needed."
+    )
 
 
 def closing(history: History, console: Console) -> None:

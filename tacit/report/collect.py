@@ -12,15 +12,14 @@ from itertools import accumulate
 from typing import Any
 
 from tacit import metrics
-from tacit.engine.folder import replace as replace_file
 from tacit.engine.run_files import RunFiles
+from tacit.engine.run_folder import replace as replace_file
 from tacit.engine.watch import STAGES
 from tacit.experiment import Experiment
-from tacit.experiment.toml import dumps
+from tacit.experiment.file import dumps
 from tacit.privacy.guarantee import sentence, shown
 from tacit.report import spending
-from tacit.report.closing import facts
-from tacit.report.constant import not_better
+from tacit.report.closing import facts, not_better
 from tacit.types import Guarantee
 
 MOST_POINTS = 1000  # of a curve: more are thinned, the last is kept

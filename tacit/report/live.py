@@ -1,13 +1,17 @@
 """`tacit report --live`: the page on localhost, and what is new in the folder since the page last asked.
 
-Listens on 127.0.0.1 only. A request must name this address as its host, so that a web page which points its own name at
-127.0.0.1 (DNS rebinding) gets nothing; there is nothing to write to, and no other path than the page and its data.
-"""
+Listens on 127.0.0.1 only, which every user of the machine reaches: so its address holds a secret, which is printed once and
+stands in two files of the folder that are for their owner alone. A cookie would not do: browsers send one of 127.0.0.1 to every
+port, whoever listens there. A request must also name this address as its host, so that a web page which points its own name at
+127.0.0.1 (DNS rebinding) gets nothing; there is nothing to write to, and no other path than the page and its data."""
 
+import contextlib
 import json
 import os
+import secrets
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -15,16 +19,23 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from tacit.engine.loop import Observer
 from tacit.engine.run_files import STATUS
+from tacit.engine.run_folder import OWNERS, replace
 from tacit.errors import BadInput, TacitError
-from tacit.report.page import collect, render, results_of
+from tacit.report.page import collect, render, results_of, write_page
 
 HEADERS = (
     ("Cache-Control", "no-store"),
     ("X-Content-Type-Options", "nosniff"),
     ("Cross-Origin-Resource-Policy", "same-origin"),
     ("Content-Security-Policy", "frame-ancestors 'none'"),
+    ("Referrer-Policy", "no-referrer"),
 )
+TOKEN_BYTES = 16
+LINK, PAGE = "live.url", "live.html"  # the address, for scripts and for a browser: a command line is for all to read
+HERE = '<!doctype html><meta http-equiv="refresh" content="0; url={url}">\n'
+SILENT_SECONDS = 10  # until a connection that asks nothing is closed
 MOST_DIGITS = 9  # of a round's number
 WATCHED = ("rounds.jsonl", "summary.json", "clients.json", "ledger.db", STATUS)
 
@@ -35,7 +46,7 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, folders: Sequence[Path], *, port: int = 0):
-        self.folders, self.busy = list(folders), threading.Lock()
+        self.folders, self.busy, self.token = list(folders), threading.Lock(), secrets.token_urlsafe(TOKEN_BYTES)
         try:
             super().__init__(("127.0.0.1", port), Handler)
         except (OSError, OverflowError) as error:
@@ -45,7 +56,7 @@ class Server(ThreadingHTTPServer):
     @property
     def url(self) -> str:
         """Where a browser finds the page."""
-        return f"http://127.0.0.1:{self.server_port}/"
+        return f"http://127.0.0.1:{self.server_port}/{self.token}/"
 
     def data(self, since: int) -> dict[str, Any]:
         """The page's data, one request at a time: pricing is not for many threads."""
@@ -59,13 +70,14 @@ class Server(ThreadingHTTPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """GET / and GET /data, for this host."""
+    """GET the page and its data, for this host and whoever has the server's secret."""
 
     server: Any
+    timeout = SILENT_SECONDS
     server_version, sys_version = "tacit", ""
 
     def do_GET(self) -> None:
-        """Answers with the page or its data, and refuses every other host and path."""
+        """Answers with the page or its data, and refuses every other host, secret and path."""
         if self.headers.get("Host") not in self.server.hosts:
             self._answer(HTTPStatus.FORBIDDEN, b"This page is served to 127.0.0.1 alone.\n", "text/plain")
             return
@@ -74,12 +86,18 @@ class Handler(BaseHTTPRequestHandler):
         except ValueError:
             self._answer(HTTPStatus.BAD_REQUEST, b"This is no address.\n", "text/plain")
             return
-        known: dict[str, Callable[[dict[str, list[str]]], None]] = {"/": self._page, "/data": self._data}
-        if url.path not in known:
-            self._answer(HTTPStatus.NOT_FOUND, b"There is only / and /data here.\n", "text/plain")
+        token, _, rest = url.path.removeprefix("/").partition("/")
+        if not secrets.compare_digest(token.encode(), self.server.token.encode()):
+            self._answer(
+                HTTPStatus.FORBIDDEN, b"Open the address that `tacit report --live` has printed.\n", "text/plain"
+            )
+            return
+        known: dict[str, Callable[[dict[str, list[str]]], None]] = {"": self._page, "data": self._data}
+        if rest not in known:
+            self._answer(HTTPStatus.NOT_FOUND, b"There is only the page and its data here.\n", "text/plain")
             return
         try:
-            known[url.path](parse_qs(url.query))
+            known[rest](parse_qs(url.query))
         except TacitError as error:
             self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, f"{error}\n".encode(), "text/plain")
 
@@ -112,15 +130,25 @@ class Handler(BaseHTTPRequestHandler):
         """Says nothing: the terminal is for the person."""
 
 
-def serve(folders: Sequence[Path], *, port: int, ready: Callable[[str], None]) -> None:
-    """Serves until Ctrl-C. Raises BadInput first if the folders cannot be shown."""
+def serve(folders: Sequence[Path], *, port: int, ready: Callable[[str, Path], None]) -> None:
+    """Serves until Ctrl-C. `ready` is called with the address, and a file (0600) that leads a browser to it.
+
+    Raises: BadInput first if the folders cannot be shown, or the first of them cannot be written to.
+    """
     collect(folders, live=True)
-    with Server(folders, port=port) as server:
+    with Server(folders, port=port) as server, suppress(KeyboardInterrupt):
+        link, page = folders[0] / LINK, folders[0] / PAGE
         try:
-            ready(server.url)
+            replace(link, f"{server.url}\n".encode(), mode=OWNERS)
+            replace(page, HERE.format(url=server.url).encode(), mode=OWNERS)
+        except OSError as error:
+            raise BadInput(f"{folders[0]} cannot be written to ({error}): --live leaves its address there.") from None
+        try:
+            ready(server.url, page)
             server.serve_forever(poll_interval=0.2)
-        except KeyboardInterrupt:
-            return
+        finally:
+            link.unlink(missing_ok=True)
+            page.unlink(missing_ok=True)
 
 
 def _watched(folder: Path) -> list[Path]:
@@ -134,3 +162,62 @@ def _stat(path: Path) -> os.stat_result | None:
         return path.stat()
     except OSError:
         return None
+
+
+# `report.html` while a run goes on, so that one that is killed has a page: before its first round, after two seconds,
+# then every now and then.
+
+FIRST_SECONDS = 2.0  # a shorter run pays for two pages: before its first round, and at its end
+EVERY_SECONDS = 20.0  # between two pages, at least
+SHARE = 20  # and this many times what the last one took
+
+
+@contextlib.contextmanager
+def page_meanwhile(
+    folder: Path, observe: Observer | None, *, on: bool = True, opened: bool = True
+) -> Iterator[Observer]:
+    """An observer that also keeps the folder's page; what raises within leaves a last one.
+
+    Where the folder is not `opened` yet, it may hold another run, and whoever opens it makes the first page (`Pages.begin`).
+    """
+    pages = Pages(folder)
+    if on and opened:
+        pages.begin()
+
+    def both(record: dict[str, Any]) -> None:
+        if observe:
+            observe(record)
+        if on:
+            pages.keep()
+
+    try:
+        yield both
+    except BaseException:
+        if on:
+            pages.keep(now=True)
+        raise
+
+
+class Pages:
+    """The page of one folder, made again when it is due."""
+
+    def __init__(self, folder: Path):
+        self._folder, self._due = folder, 0.0
+
+    def begin(self) -> None:
+        """Makes the page of a run that is about to go on; the next is due when there is something to see."""
+        self._make(FIRST_SECONDS)
+
+    def keep(self, *, now: bool = False) -> None:
+        """Makes the page where it is due, or now. One that cannot be made is left out."""
+        if now or time.monotonic() >= self._due:
+            self._make(EVERY_SECONDS)
+
+    def _make(self, least: float) -> None:
+        """Makes it; the next is due after `least` seconds, or later where this one took long."""
+        began = time.monotonic()
+        with contextlib.suppress(Exception):  # whatever lies in the folder: it is the run that must not be lost
+            if (self._folder / "experiment.toml").exists():
+                write_page([self._folder], self._folder / "report.html", quick=True)
+        ends = time.monotonic()
+        self._due = ends + max(least, SHARE * (ends - began))

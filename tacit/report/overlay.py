@@ -2,12 +2,11 @@
 
 An epsilon never loses its promise: entries are sorted by what they promise (unit, adversary, relation, delta, and whether whoever
 knows a seed can take the noise away), and the page draws a picture of its own for each. Record-level and client-level epsilons
-never share an axis.
-"""
+never share an axis."""
 
 import math
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,13 @@ from typing import Any
 import numpy as np
 
 from tacit import metrics
-from tacit.compare.cells import expand
-from tacit.compare.comparison_folder import ASKED, BASE, asked, tasks_of
-from tacit.compare.findings import columns
-from tacit.compare.results import (
+from tacit.engine.run_files import RunFiles, read
+from tacit.errors import BadInput
+from tacit.lab.compare import results
+from tacit.lab.compare.differences import Difference, Scored, differences
+from tacit.lab.compare.findings import Found, columns, findings
+from tacit.lab.compare.grid import ASKED, BASE, asked, expand, tasks_of
+from tacit.lab.compare.results import (
     BACKDOORED,
     CONFIDENCE,
     LAST_ROUNDS,
@@ -30,16 +32,190 @@ from tacit.compare.results import (
     statement,
     widest,
 )
-from tacit.engine.run_files import RunFiles, read
-from tacit.errors import BadInput
-from tacit.report.attacked import MatrixRow, matrix
-from tacit.report.collect import settings, short, shown_places, stages
-from tacit.report.settings_apart import Setting, by_client, homes, paired
+from tacit.lab.compare.table import AUC
+from tacit.report.collect import personal, settings, short, shown_places, stages
+
+# What a comparison's page says of settings held against each other: paired differences, and own models setting by
+# setting.
+
+MOST_PAIRS = 12  # drawn; differences.csv of a comparison has all
+SIGNIFICANT = 0.05
+MOST_BELLS = 60  # clients of a run that are drawn (html/personal.js)
+MOST_ROWS = 1200  # over all runs of a comparison: about a tenth of a megabyte
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting: its label, what it varies, and its runs that ended with their scores."""
+
+    label: str
+    varied: Mapping[str, Any]
+    runs: Sequence[tuple[RunFiles, float]]
+
+    @property
+    def scores(self) -> dict[int, float]:
+        """By seed."""
+        return {run.experiment.run.seed: score for run, score in self.runs}
+
+
+def paired(settings: Sequence[Setting]) -> dict[str, Any] | None:
+    """Differences of settings over the seeds they share; None where no two share two seeds."""
+    known = [one for one in settings if len(one.scores) == len(one.runs)]  # else a seed stands for several runs
+    by_label = {one.label: one.scores for one in known}
+    found = differences([Scored(one.label, one.varied, one.scores) for one in known])
+    if not any(len(one.seeds) > 1 for one in found):
+        return None
+    return {"count": len(found), "some": [_difference(one, by_label) for one in found[:MOST_PAIRS]]}
+
+
+def _difference(one: Difference, scores: Mapping[str, Mapping[int, float]]) -> dict[str, Any]:
+    ends = [] if one.interval is None else [short(one.mean - one.interval), short(one.mean + one.interval)]
+    return {
+        "name": f"{one.cell} − {one.than}",
+        "seeds": len(one.seeds),
+        "value": short(one.mean),
+        "interval": ends,
+        "p": short(one.p),
+        "p_holm": short(one.p_holm),
+        "shown": one.p_holm is not None and one.p_holm < SIGNIFICANT,
+        "each": [short(scores[one.cell][seed] - scores[one.than][seed]) for seed in one.seeds],
+    }
+
+
+def homes(settings: Sequence[Setting], *, metric: str) -> dict[str, Any] | None:
+    """What clients have alone, from the common model and from their own, setting by setting; None where no run was asked for it.
+
+    From raw rows: no epsilon covers it.
+    """
+    told = [(one.label, [found for run, _ in one.runs if (found := results.told(run))]) for one in settings]
+    rows = [(label, found) for label, found in told if found]
+    if not rows:
+        return None
+    models = ("alone", "common", "own")
+    return {
+        "metric": metrics.words(metric),
+        "names": [label for label, _ in rows],
+        "seeds": max(len(found) for _, found in rows),
+        "models": [[_over(found, key, metric) for key in models] for _, found in rows],
+        "gaps": [[_over(found, key, metric) for key in ("own_less_alone", "own_less_common")] for _, found in rows],
+    }
+
+
+def by_client(settings: Sequence[Setting]) -> list[dict[str, Any]]:
+    """What every client has alone, from the common model and from its own, run by run, beside its epsilon, by the headline metric.
+
+    From raw rows: no epsilon covers it. Seeds are apart, because another seed may deal rows out to other clients; as many runs as
+    keep the page small.
+    """
+    found, left = list[dict[str, Any]](), MOST_ROWS
+    for one in settings:
+        for run, _ in one.runs:
+            told = personal(run)
+            first = (
+                {key: part[:MOST_BELLS] if isinstance(part, list) else part for key, part in told["told"][0].items()}
+                if told
+                else {}
+            )
+            left -= len(first.get("models", ()))
+            if first.get("models") and left >= 0:
+                seed = f", seed {run.experiment.run.seed}" if len(one.runs) > 1 else ""
+                found.append({"label": f"{one.label}{seed}", "told": first})
+    return found
+
+
+def _over(found: Sequence[dict[str, Any]], key: str, metric: str) -> list[Any]:
+    """A mean over seeds with its interval; of one seed, the interval over kept rows."""
+    bounds = (-math.inf, math.inf) if "_less_" in key else metrics.bounds(metric)
+    mean = estimate([one[key]["value"] for one in found], bounds)
+    if mean is None:
+        return [None, []]
+    ends = _ends(mean) or ([short(end) for end in found[0][key]["interval"] or ()] if len(found) == 1 else [])
+    return [short(mean.mean), ends]
+
+
+def _ends(found: Estimate) -> list[float]:
+    """The ends of an interval as a picture draws it; empty where there is none."""
+    below, above = found.span
+    return [] if found.interval is None else [short(found.mean - below), short(found.mean + above)]
+
+
+# What attacks reached, for the page: a matrix of defences by attacks, and the findings of one experiment. No epsilon
+# covers it.
+
+MOST_POINTS = 300  # of a line
+MOST_NUMBERS = 200  # of a finding: a page is no archive, and the file beside it has all
+GUESSING = 0.5  # an AUC that says nothing
+
+MatrixRow = tuple[str, Estimate | None, Mapping[str, Estimate]]  # a defence, what the model reaches, what attacks reach
+
+
+def matrix(rows: Sequence[MatrixRow], *, metric: str) -> dict[str, Any] | None:
+    """Defences by attacks; None where nothing was attacked. Every cell is [value, low, high] or null."""
+    titles = list(dict.fromkeys(title for *_, found in rows for title in found))
+    if not titles:
+        return None
+    return {
+        "metric": metric,
+        "columns": [{"name": title, "chance": GUESSING if title.endswith(AUC) else 0.0} for title in titles],
+        "rows": [
+            {
+                "label": label,
+                "score": _ends_attacked(score),
+                "attacked": [_ends_attacked(found.get(title)) for title in titles],
+            }
+            for label, score, found in rows
+        ],
+    }
+
+
+def matrix_page(
+    name: str, rows: Sequence[MatrixRow], *, metric: str, words: str, notes: Sequence[str]
+) -> dict[str, Any]:
+    """A page with nothing but a matrix."""
+    return {"kind": "matrix", "name": name, "words": words, "matrix": matrix(rows, metric=metric), "notes": list(notes)}
+
+
+def attack_page(folder: Path) -> dict[str, Any]:
+    """The page of what attacks have left in a folder."""
+    found = findings(folder)
+    names = dict.fromkeys(one.experiment for one in found)
+    return {"kind": "attack", "name": ", ".join(names), "folder": folder.resolve().name, "findings": shown(found)}
+
+
+def shown(found: Sequence[Found]) -> list[dict[str, Any]]:
+    """Findings as plain values, with no more points than a line can show."""
+    return [_one(one) for one in found]
+
+
+def _one(found: Found) -> dict[str, Any]:
+    kept = found.model_dump(mode="json")
+    kept["more"] = max(0, len(kept["estimates"]) - MOST_NUMBERS)
+    kept["estimates"] = kept["estimates"][:MOST_NUMBERS]
+    for plot in kept["plots"]:
+        for line in plot["lines"]:
+            count = len(line["x"])
+            at = sorted(
+                {round(k * (count - 1) / max(1, min(MOST_POINTS, count) - 1)) for k in range(min(MOST_POINTS, count))}
+            )
+            line |= {
+                key: None if line[key] is None else [short(line[key][i]) for i in at]
+                for key in ("x", "y", "low", "high")
+            }
+    return kept
+
+
+def _ends_attacked(found: Estimate | None) -> list[float | None] | None:
+    if found is None:
+        return None
+    below, above = found.span
+    limits = (None, None) if found.interval is None else (short(found.mean - below), short(found.mean + above))
+    return [short(found.mean), *limits]
+
 
 SERIES = ("score", "loss", "clipped", "signal_to_noise")
 SPARSE = ("score", "loss")  # of rounds that were tested: others have none
 CUMULATED = ("uplink_bytes", "downlink_bytes")
-FEDERATION, RESULTS = "federation.toml", "results"  # as tacit/federation/operate/layout.py has them
+FEDERATION, RESULTS = "federation.toml", "results"  # as tacit/deploy/operate/layout.py has them
 Promised = tuple[str, bool]  # a statement, and whether its noise follows from a seed: two promises where either differs
 
 

@@ -1,31 +1,259 @@
 """`report.html`: one self-contained file. Style, script and data are inline; it asks nobody for anything.
 
 The data is a JSON block that the script puts into the page as text, never as markup, so a name cannot become an element;
-the content policy allows the one style and the one script by their hashes and nothing else.
-"""
+the content policy allows the one style and the one script by their hashes and nothing else."""
 
 import base64
+import datetime
 import hashlib
 import html
 import json
 import math
+import tomllib
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 import tacit
-from tacit.compare.comparison_folder import ASKED
-from tacit.compare.findings import findings
-from tacit.engine.folder import refuse_foreign, replace
-from tacit.engine.run_files import read
-from tacit.errors import BadInput
-from tacit.report.at_sites import sites_view
-from tacit.report.attacked import attack_page, matrix_page, shown
-from tacit.report.collect import run_page
-from tacit.report.cost_together import cost
-from tacit.report.overlay import FEDERATION, RESULTS, called, entries, several_page
-from tacit.report.searched import is_search, search_page
+from tacit.engine.run_files import SEARCHED, RunFiles, read
+from tacit.engine.run_folder import refuse_foreign, replace
+from tacit.engine.run_shapes import Searched
+from tacit.errors import BadInput, TacitError
+from tacit.experiment import Experiment
+from tacit.lab.compare import ledger
+from tacit.lab.compare.findings import findings
+from tacit.lab.compare.grid import ASKED, BASE, asked, expand, tasks_of, text
+from tacit.lab.compare.results import rows_of
+from tacit.privacy.guarantee import SEEDED, shown
+from tacit.report.collect import metric_facts, run_page, settings, short
+from tacit.report.overlay import FEDERATION, RESULTS, attack_page, called, entries, matrix_page, several_page
+from tacit.report.overlay import shown as attacked_shown
+
+# A deployment's sites for the page, as the server sees them: who answered, who refused, who is out, and why.
+
+MOST_ROUNDS = 60  # of a site's strip: the last ones
+MOST_ABSENCES = 200  # named with their reasons: the last ones
+
+
+def sites_view(files: RunFiles) -> dict[str, Any] | None:
+    """What the page shows of a deployment; None for a simulation."""
+    status = files.status
+    if status is None:
+        return None
+    known = files.clients or {}
+    names = [str(name) for name in known.get("names") or status.get("sites") or []]
+    limits = dict(zip(names, known.get("limits") or [], strict=False))  # None: none
+    spent = status.get("spent") or (files.summary or {}).get("sites", {}).get("epsilon", {})
+    away = [_absent(record) for record in files.rounds]
+    asked = status.get("asked")
+    absences = [[number + 1, name, why] for number, round in enumerate(away) for name, why in round.items()]
+    return {
+        "state": status["state"],
+        "text": status["text"],
+        "time": _clock(status["time"]),
+        "round": asked["round"] + 1 if asked else len(files.rounds),
+        "first": max(0, len(away) - MOST_ROUNDS) + 1,
+        "last": len(away),
+        "drawn": bool(known.get("all_pay")),  # chance decides who is asked
+        "sites": [
+            {
+                "name": name,
+                **(_joining(name, status) if status["state"] == "waiting" else _state(name, files, asked)),
+                "limit": limits.get(name),
+                "declared": name in limits,
+                "spent": short(spent.get(name), up=True),
+                "missed": sum(name in round for round in away),
+                "rounds": [int(name not in round) for round in away[-MOST_ROUNDS:]],
+            }
+            for name in names
+        ],
+        "absences": {"count": len(absences), "some": absences[-MOST_ABSENCES:]},
+    }
+
+
+def _joining(name: str, status: dict[str, Any]) -> dict[str, str]:
+    return {"state": "awaited" if name in status.get("missing", []) else "here", "why": ""}
+
+
+def _state(name: str, files: RunFiles, asked: dict[str, Any] | None) -> dict[str, str]:
+    """A word for a site's state, and why: by the round that goes on, else by the last that ended."""
+    last = _absent(files.rounds[-1]) if files.rounds else {}
+    for state in ("answered", "refused", "silent") if asked else ():
+        if asked and name in asked[state]:
+            why = asked[state][name] if state != "answered" else ""
+            return {"state": state if state != "silent" else "out" if asked["over"] else "awaited", "why": why}
+    ran_out = any(name in (record.get("dropped") or []) for record in files.rounds)
+    if ran_out and len(files.rounds) < files.experiment.train.rounds:
+        return {"state": "out of budget", "why": last.get(name, "it can pay for no further round")}
+    if name in last:
+        return {"state": "absent", "why": last[name]}
+    taken = "no absence" if (files.clients or {}).get("all_pay") else "has taken part"  # who was drawn stays a secret
+    return {"state": "not asked" if asked else taken if files.rounds else "not asked yet", "why": ""}
+
+
+def _absent(record: dict[str, Any]) -> dict[str, str]:
+    found = record.get("absent")
+    return {str(name): str(why) for name, why in found.items()} if isinstance(found, dict) else {}
+
+
+def _clock(seconds: float) -> str:
+    """A moment in words that no clock of the reader changes."""
+    try:
+        return f"{datetime.datetime.fromtimestamp(seconds, datetime.UTC):%Y-%m-%d %H:%M:%S} UTC"
+    except (OverflowError, ValueError, OSError):
+        return "an unknown time"
+
+
+# What the runs of a comparison cost together, on its page: the sums of tacit/lab/compare/ledger.py, with whom they are
+# for.
+
+
+def cost(folder: Path) -> dict[str, Any]:
+    """A sum for every promise that the runs of a comparison's folder make, and what is in no sum, in words.
+
+    Raises: BadInput where a file of the comparison is damaged.
+    """
+    vary, seeds = asked(folder)
+    try:
+        cells = expand(tomllib.loads((folder / BASE).read_text("utf-8")), vary, seeds=seeds)
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadInput(f"{folder / BASE} is damaged ({' '.join(str(error).split())}).") from None
+    rows = rows_of(tasks_of(folder, cells), {})
+    sums = ledger.together(rows)
+    told = [one.record() | {"epsilon": _epsilon(one), "sentence": one.sentence} for one in sums]
+    said = {one.sentence for one in sums}
+    return {"sums": told, "notes": [note for note in ledger.notes(rows) if note not in said]}
+
+
+def _epsilon(one: ledger.Together) -> str:
+    """The sum for a table, which has no sentence beside it: where nothing adds all runs up, that it is of some."""
+    return shown(one.epsilon) + (f", of one of {one.ways} ways" if one.ways > 1 else "")
+
+
+# The page of a search (`tacit tune`): its best, from what is published of it, with the search's price; and all runs
+# where all are paid for.
+
+ASKED_SEARCHED, BEST, RUNS = "tune.toml", "best", "runs"  # as tacit/lab/tuning/folder.py has them
+COMPOSED = "composed"  # what is charged where all runs may be seen
+MOST_RUNS = 500  # that are shown
+PRICES = ("epsilon_of_one_run", "epsilon_of_the_best", "epsilon_composed")
+
+
+def is_search(folder: Path) -> bool:
+    """Whether a folder is a search's, or that of its best."""
+    if (folder / ASKED_SEARCHED).is_file():
+        return True
+    try:
+        return SEARCHED in json.loads((folder / "summary.json").read_text("utf-8"))
+    except (OSError, ValueError, TypeError, RecursionError):
+        return False
+
+
+def search_page(folder: Path) -> dict[str, Any]:
+    """Everything on the page of a search. Raises BadInput for one that has not ended, or whose files are damaged."""
+    best = folder / BEST if (folder / ASKED_SEARCHED).is_file() else folder
+    path = best / "summary.json"
+    if not path.is_file():
+        raise BadInput(f"The search in {folder} has not ended: nothing of it is shown before its best is released.")
+    try:
+        summary = json.loads(path.read_text("utf-8"))
+        known = Searched(**summary)
+        experiment = Experiment(**tomllib.loads((best / "experiment.toml").read_text("utf-8")))
+    except (OSError, ValueError, TypeError, ValidationError, TacitError) as error:
+        raise BadInput(f"{best} is damaged ({' '.join(str(error).split())[:200]}).") from None
+    classes = [one["class"] for one in summary.get("per_class", [])]
+    files = RunFiles(best, experiment, "", [], summary, {"classes": classes}, known.metric)
+    return {
+        "kind": "search",
+        "name": known.name,
+        "folder": folder.resolve().name,
+        "finished": True,
+        "seeded": (summary["guarantee"] or {}).get("randomness") == SEEDED,  # a hidden search's comes from a key
+        "metric": metric_facts(files) | _answered(summary, known.metric),
+        "by": "rows that clients held out, which they answer about with noise"
+        if "at_clients" in summary
+        else "public rows",
+        "guarantee": summary["guarantee"],
+        "sentence": known.sentence,
+        "chosen": [[key, text(value)] for key, value in known.settings.items()],
+        "asked": _asked(folder / ASKED_SEARCHED),
+        "prices": {key: short(summary[SEARCHED][key], up=True) for key in PRICES},
+        "charged": known.search.charged,
+        "candidates": known.search.candidates,
+        "runs": str(known.search.runs),
+        "tried": _tried(folder, best, known) if known.search.charged == COMPOSED else [],
+        "settings": settings(experiment),
+    }
+
+
+def _tried(folder: Path, best: Path, known: Searched) -> list[dict[str, Any]]:
+    """Every run of a search whose runs are all seen: number, settings and score, None where it has none; nothing beside `best`."""
+    released = _mark(best)
+    return [
+        _run(place, known) | {"best": _mark(place) == released}
+        for place in sorted((folder / RUNS).glob("[0-9]*"))[:MOST_RUNS]
+    ]
+
+
+def _run(place: Path, known: Searched) -> dict[str, Any]:
+    """One run. Raises BadInput where its files are not what a run leaves."""
+    try:
+        experiment = Experiment(**tomllib.loads((place / "experiment.toml").read_text("utf-8")))
+        values = [_said(experiment, key) for key in known.settings]
+        path = place / "summary.json"  # a run that diverged left none
+        found = _score(json.loads(path.read_text("utf-8")), known.metric) if path.is_file() else None
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, ValidationError, TacitError) as error:
+        raise BadInput(f"{place} is damaged ({' '.join(str(error).split())[:200]}).") from None
+    return {"number": int(place.name), "settings": values, "score": found}
+
+
+def _said(experiment: Experiment, key: str) -> str:
+    section, _, name = key.partition(".")
+    value = getattr(getattr(experiment, section), name, None)
+    return "–" if value is None else text(value)
+
+
+def _score(summary: dict[str, Any], metric: str) -> Any:
+    """What the run was ranked by: what clients answered where they were asked, or else the public rows."""
+    if "at_clients" in summary:
+        value = summary["at_clients"].get("metrics", {}).get(metric, {}).get("value")
+    else:
+        value = summary.get(f"test_{metric}")
+    return None if value is None else short(float(value))
+
+
+def _mark(place: Path) -> bytes | None:
+    """What a run released, by a hash; None where it ended without a model."""
+    try:
+        said = [(place / name).read_bytes() for name in ("model.safetensors", "experiment.toml")]
+    except OSError:
+        return None
+    return hashlib.blake2b(b"".join(hashlib.blake2b(each).digest() for each in said)).digest()
+
+
+def _answered(summary: dict[str, Any], metric: str) -> dict[str, Any]:
+    """What clients answered about rows that they held out, where that chose the best: in the place of what test rows say."""
+    if "at_clients" not in summary:
+        return {}
+    try:
+        found = summary["at_clients"]["metrics"][metric]
+        ends = found["interval"]
+        return {"value": short(float(found["value"])), "interval": ends and [short(float(end)) for end in ends]}
+    except (KeyError, TypeError, ValueError):
+        raise BadInput("The summary of the search's best is damaged: what clients answered is not there.") from None
+
+
+def _asked(path: Path) -> list[list[str]]:
+    """The values that were searched among; nothing where only the best is here."""
+    try:
+        vary = tomllib.loads(path.read_text("utf-8"))["vary"] if path.is_file() else {}
+        return [[str(key), ", ".join(text(value) for value in values)] for key, values in vary.items()]
+    except (OSError, ValueError, KeyError, AttributeError, TypeError):
+        raise BadInput(f"{path} is damaged.") from None
+
 
 BEGINS = b"<!doctype html>"  # of every page
 SCRIPTS = (
@@ -68,7 +296,7 @@ def collect(folders: Sequence[Path], *, since: int = 0, live: bool = False, quic
     elif len(folders) == 1 and only_attacks(folders[0]):
         data = attack_page(folders[0])
     elif len(folders) == 1 and not (folders[0] / ASKED).exists():
-        attacked = {} if live else {"findings": shown(findings(folders[0]))}
+        attacked = {} if live else {"findings": attacked_shown(findings(folders[0]))}
         files = read(folders[0])
         data = run_page(files, since=since, live=live, quick=quick or live) | attacked | {"sites": sites_view(files)}
         data["folder"] = called(folders[0])
@@ -98,7 +326,7 @@ def only_attacks(folder: Path) -> bool:
 
 
 def write_matrix(path: Path, **said: Any) -> None:
-    """Writes a page with nothing but a matrix of defences by attacks: what `tacit.report.attacked.matrix_page` takes."""
+    """Writes a page with nothing but a matrix of defences by attacks: what `tacit.report.overlay.matrix_page` takes."""
     data = matrix_page(**said)
     replace(path, render(printable(data | {"live": False, "tacit": tacit.__version__})).encode())
 

@@ -12,11 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 from tacit import metrics
-from tacit.build.parts import Parts
+from tacit.engine.assemble import Parts
 from tacit.experiment import Experiment
 from tacit.privacy.guarantee import shown
 from tacit.tasks import headline
-from tacit.train.frozen import frozen
+from tacit.training.flat import frozen
 
 LINES = 10  # how many lines a run prints where there is no terminal
 EVERY_SECONDS = 30.0  # ... and at least one in so much time

@@ -7,6 +7,7 @@ Messages arrive one by one while clients train, and each is given to `add` once;
 what `add` has kept. So nobody trains inside a rule, and a round of sums holds one sum and one message.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -29,12 +30,19 @@ Layout = Sequence[tuple[int, int]]  # (start, stop) of every parameter in the fl
 class Crowd:
     """What the server knows of all clients beforehand: budgets, and the noise per coordinate that follows from them.
 
-    Public by assumption: sizes, budgets and settings are declared, and nothing here depends on rows.
+    Public by assumption: sizes, budgets and settings are declared, and nothing here depends on rows. One client's epsilon counts up
+    to `most_epsilon`, its examples up to `most_examples` (`aggregate.most_share`); the epsilons here are cut already.
     """
 
     epsilons: np.ndarray = field(repr=False)
     noise_stds: np.ndarray = field(repr=False)
     rounds: float = 1.0  # in how many a client is expected to take part
+    most_epsilon: float = math.inf
+    most_examples: float = math.inf
+
+    def facts(self, examples: int, epsilon: float) -> dict[str, Any]:
+        """What a client is weighed by: what it declares, up to what one may count for."""
+        return {"examples": min(examples, self.most_examples), "epsilon": min(epsilon, self.most_epsilon)}
 
 
 @dataclass(frozen=True)

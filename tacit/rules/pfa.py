@@ -21,6 +21,7 @@ import torch
 from tacit import check
 from tacit.errors import BadInput
 from tacit.rules import Applied, Crowd, Layout, Memory, Rule, Sum, weighted_sum
+from tacit.rules._ceiling import refuse_unlimited
 from tacit.rules._split import threshold
 from tacit.rules._subspace import Subspace, subspace
 from tacit.types import Message
@@ -35,7 +36,8 @@ class pfa(Rule):
     `rank` is k, the directions of a block; `share` is how many clients `top` makes public; `weights` says by what clients are
     averaged. `sees` is "sums" in the paper's reading and "rows" in the code's.
 
-    Assumes: epsilons are stated truthfully. A client that states a large one is public and shapes the subspace.
+    Assumes: epsilons are stated truthfully. A client that states a large one is public and shapes the subspace, and counts for at
+    most `aggregate.most_share` of the weight.
 
     Raises: BadInput for an unknown reading, a rank below 1, or a share outside (0, 1).
     """
@@ -57,7 +59,12 @@ class pfa(Rule):
             object.__setattr__(self, "sees", "sums")
 
     def init(self, layout: Layout, crowd: Crowd) -> Memory:
-        """The blocks of the model; in the code's reading also the threshold, once, over all clients."""
+        """The blocks of the model; in the code's reading also the threshold, once, over all clients.
+
+        Raises: BadInput for an infinite epsilon, where clients are weighed by it.
+        """
+        if self.weights == "epsilon":
+            refuse_unlimited(crowd)
         memory = {"layout": torch.tensor([layout[0][0], *(stop for _, stop in layout)])}
         if self.reading == "code":  # split once, over all clients
             memory["threshold"] = torch.tensor(

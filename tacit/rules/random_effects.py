@@ -9,7 +9,7 @@ round: after H rounds the squared error is H^2 tau^2 sum (w_m - p_m)^2 + H sum w
 
 If clients want the same, tau^2 is 0 and this is `inverse-variance`; if they differ much, it is `mean`. H (`horizon`) is how
 often a client is expected to take part: T rounds, times the cohort's share of all. Where the result is a running mean of
-models, a round counts as far as it is in it (tacit/train/averaging.py). A model that forgets its early rounds has a
+models, a round counts as far as it is in it (tacit/training/optimizer.py). A model that forgets its early rounds has a
 shorter one, and where clients differ in the few directions that matter most, a longer one is better; accuracy is flat in
 it over a factor of ten (docs/results.md, "The horizon").
 

@@ -7,20 +7,26 @@ drown a few loose ones; `inverse-variance` weighs by epsilon squared there.
 from dataclasses import dataclass
 from typing import Any
 
-from tacit.rules import Applied, Memory, Rule, Sum
+from tacit.rules import Applied, Crowd, Layout, Memory, Rule, Sum
+from tacit.rules._ceiling import refuse_unlimited
 
 
 @dataclass(frozen=True)
 class weighted(Rule):
     """The sum of epsilon_m update_m over the sum of epsilon_m.
 
-    Assumes: epsilons are stated truthfully; a client that states more weighs more.
+    Assumes: epsilons are stated truthfully; a client that states more weighs more, up to `aggregate.most_share`.
     """
 
     sees = "sums"
 
+    def init(self, layout: Layout, crowd: Crowd) -> Memory:
+        """Nothing to remember. Raises: BadInput for an infinite epsilon."""
+        refuse_unlimited(crowd)
+        return {}
+
     def weight(self, facts: dict[str, Any]) -> float:
-        """Epsilon itself. An infinite one is refused by the sum: nobody without noise can be weighed by epsilon."""
+        """Epsilon itself."""
         return float(facts["epsilon"])
 
     def apply(self, memory: Memory, gathered: Sum) -> Applied:

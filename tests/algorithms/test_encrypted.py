@@ -12,19 +12,17 @@ from statistical import has_std
 from tacit.algorithms import Server, finished
 from tacit.algorithms._groups import Group
 from tacit.algorithms.encrypted import Encrypted
+from tacit.crypto.grid import Grid, Lanes
+from tacit.crypto.holder import Alone, Opener
+from tacit.crypto.randomisers import Randomisers
+from tacit.crypto.seal import Plain, Sealed
+from tacit.crypto.secret_key import generate
+from tacit.crypto.signing import new_signer
 from tacit.errors import TrainingDiverged
 from tacit.privacy.distributed.mechanism import even
-from tacit.protect.holder import Opener
-from tacit.protect.lanes import Lanes
-from tacit.protect.opening import Alone
-from tacit.protect.quantise import Grid
-from tacit.protect.randomisers import Randomisers
-from tacit.protect.seal import Plain, Sealed
-from tacit.protect.secret_key import generate
-from tacit.protect.signing import new_signer
 from tacit.random import seeded
 from tacit.rules import Crowd, load
-from tacit.train.workspace import Trained
+from tacit.training.clipping import Trained
 from tacit.types import Budget, Client, Message, Raw
 
 SIZE, COUNT, FEWEST, CLIP = 300, 8, 6, 0.5

@@ -12,15 +12,15 @@ from torch.nn.functional import cross_entropy
 
 import tacit
 from tacit.algorithms import in_round
-from tacit.build.parts import build
-from tacit.engine.folder import CHECKPOINT
+from tacit.deploy.operate.init import deployable
+from tacit.deploy.site.at_home import wanted
+from tacit.engine.assemble import build
+from tacit.engine.run_folder import CHECKPOINT
 from tacit.errors import BadInput
-from tacit.federation.operate.init import deployable
-from tacit.federation.site.at_home import wanted
 from tacit.personal.everybody import in_words
 from tacit.random import seeded
 from tacit.report.page import collect
-from tacit.train.workspace import workspace
+from tacit.training.clipping import workspace
 
 LAMBDA = 0.3
 

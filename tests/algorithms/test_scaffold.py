@@ -11,14 +11,14 @@ from torch.nn.functional import cross_entropy
 
 import tacit
 from tacit.algorithms import finished, in_round
-from tacit.build.parts import build
 from tacit.digest import state_mark
-from tacit.engine.folder import CHECKPOINT
-from tacit.engine.wire import pack, unpack
+from tacit.engine.assemble import build
+from tacit.engine.run_folder import CHECKPOINT
 from tacit.errors import BadInput, Refused
 from tacit.random import seeded
-from tacit.train.workspace import workspace
+from tacit.training.clipping import workspace
 from tacit.types import Message
+from tacit.wire import pack, unpack
 
 COHORTS = [[0, 2, 4], [1, 2, 3], [4, 0, 1], [2, 3, 0]]
 LOCAL_RATE, STEPS, CLIENTS = 0.4, 5, 5
@@ -236,7 +236,7 @@ def test_more_control_variates_than_can_be_kept_are_refused(monkeypatch):
 def test_a_site_takes_no_part_in_it():
     from redteam.lying_server import experiment
 
-    from tacit.federation.site.join import read_experiment
+    from tacit.deploy.site.join import read_experiment
 
     with pytest.raises(Refused, match=r"leave out train\.control"):
         read_experiment(experiment(train={"control": "scaffold"}).toml())

@@ -9,16 +9,16 @@ import re
 import pytest
 import ready
 
-from tacit import attacks
-from tacit.attacks._columns import chosen, with_columns
-from tacit.attacks.backdoor import ATTACKED, CLIP_ONLY, NOBODY, untouched, variants
-from tacit.build.parts import build
-from tacit.cli.compare import command, options_of
-from tacit.compare import export, table
-from tacit.compare.cells import expand
-from tacit.compare.results import Row, Run
+from tacit.cli.comparing import command, options_of
+from tacit.engine.assemble import build
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
+from tacit.lab import attacks
+from tacit.lab.attacks._columns import chosen, with_columns
+from tacit.lab.attacks.backdoor import ATTACKED, CLIP_ONLY, NOBODY, untouched, variants
+from tacit.lab.compare import export, table
+from tacit.lab.compare.grid import expand
+from tacit.lab.compare.results import Row, Run
 from tacit.report.page import write_page
 
 SMALL = {
@@ -100,7 +100,7 @@ def test_a_backdoor_is_a_column_with_its_interval_over_seeds_and_a_note_that_no_
     assert rows[0].backdoor.mean == pytest.approx(0.5)
     assert rows[0].backdoor.interval == pytest.approx(4.3027 * 0.1 / math.sqrt(3), rel=1e-3)
     assert rows[1].backdoor is None
-    column = dict(table.columns(rows))["backdoor accuracy*"]
+    column = dict(table.table_columns(rows))["backdoor accuracy*"]
     assert column[0].startswith("0.5000 ± 0.248")
     assert column[1] == "–"
     assert any("not covered by ε" in note and "norm-bound" in note for note in table.notes(rows))
@@ -111,7 +111,7 @@ def test_a_backdoor_is_a_column_with_its_interval_over_seeds_and_a_note_that_no_
 
 
 def test_where_nobody_is_malicious_a_comparison_says_nothing_of_attacks(rows):
-    assert not [name for name, _ in table.columns(rows[1:]) if name.endswith("*")]
+    assert not [name for name, _ in table.table_columns(rows[1:]) if name.endswith("*")]
     assert not [note for note in table.notes(rows[1:]) if "attack" in note]
     assert "backdoor_accuracy_last_10" not in export.row_record(rows[1])
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tacit.attacks import _roc as roc
-from tacit.attacks._likelihood import fedmia, lira, rmia
 from tacit.errors import BadInput
+from tacit.lab.attacks import _finding as roc
+from tacit.lab.attacks._membership import fedmia, lira, rmia
 
 
 def gaussian(rng, d, n, groups=None):

@@ -8,11 +8,11 @@ import pytest
 import ready
 import torch
 
-from tacit import attacks
-from tacit.cli.attack import simulated, wanted
+from tacit.cli.trying import simulated, wanted
 from tacit.errors import BadInput, RunExists
 from tacit.experiment import Experiment
-from tacit.simulation.run import run
+from tacit.lab import attacks
+from tacit.simulation import run
 
 COUNTING = "foreign_attacks:counting"
 SMALL = {
@@ -42,7 +42,7 @@ def test_an_unknown_attack_an_unknown_option_and_what_is_no_attack_are_refused()
         attacks.load("membresia")
     with pytest.raises(BadInput, match=r"Did you mean 'with.models'"):
         attacks.load(COUNTING, modles=3)
-    with pytest.raises(BadInput, match=r"tacit.attacks.Attack, got a object"):
+    with pytest.raises(BadInput, match=r"tacit.lab.attacks.Attack, got a object"):
         attacks.load("foreign_attacks:no_attack")
 
 

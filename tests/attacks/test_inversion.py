@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from tacit import attacks, models
-from tacit.attacks._imprint import Imprint, Imprints, edges_of, imprinted, measurement
-from tacit.attacks._posterior import Prior, posterior_means
-from tacit.attacks.inversion import best
+from tacit import models
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
+from tacit.lab import attacks
+from tacit.lab.attacks._inversion import Imprint, Imprints, Prior, edges_of, imprinted, measurement, posterior_means
+from tacit.lab.attacks.inversion import best
 
 SMALL = Experiment(name="small", data={"clients": 4, "examples_per_client": 30}, model={"name": "mlp"})
 

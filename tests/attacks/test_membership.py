@@ -5,11 +5,11 @@ import json
 import numpy as np
 import pytest
 
-from tacit import attacks
-from tacit.attacks._pool import halves, members, pooled, whole
-from tacit.build.parts import build
+from tacit.engine.assemble import build
 from tacit.errors import BadData, BadInput
 from tacit.experiment import Experiment
+from tacit.lab import attacks
+from tacit.lab.attacks._records import halves, members, pooled, whole
 
 SMALL = Experiment(
     name="small",

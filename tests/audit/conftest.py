@@ -5,9 +5,9 @@ from functools import cache
 import pytest
 
 import tacit
-from tacit.audit.mechanism import prepared
-from tacit.federation.site import key_files
-from tacit.protect.secret_key import generate
+from tacit.crypto.secret_key import generate
+from tacit.deploy.site import keys
+from tacit.lab.audit.mechanism import prepared
 
 DATA = {"clients": 5, "partition": "dirichlet", "alpha": 1.0}
 TRAIN = {"rounds": 40, "local_steps": 2, "sampling_rate": 0.2}
@@ -49,4 +49,4 @@ def one_key():
 @pytest.fixture
 def quick_keys(monkeypatch):
     """Primes take a second to find, and audits are not of them: one key serves all sites here."""
-    monkeypatch.setattr(key_files, "new_key", lambda experiment: one_key())
+    monkeypatch.setattr(keys, "new_key", lambda experiment: one_key())

@@ -13,17 +13,16 @@ from audit.conftest import experiment, parts_of
 from rich.console import Console
 
 import tacit
-from tacit.audit import show, trainers, words
-from tacit.audit.evidence import Exact, Noise, Spread
-from tacit.audit.mechanism import audit, prepared
-from tacit.audit.plants import PLANTS, plant_of, refuse
-from tacit.audit.repeat import repeated
-from tacit.audit.trainers import TRAINERS
-from tacit.audit.verdict import Audit, Check, judge
-from tacit.build.parts import build
-from tacit.cli.audit import command
-from tacit.engine.trainers import make
+from tacit.cli.trying import command_audit
+from tacit.engine import trainers as make
+from tacit.engine.assemble import build
 from tacit.errors import BadInput
+from tacit.lab.audit import plants, show, trainers
+from tacit.lab.audit.evidence import Audit, Check, Exact, Noise, Spread, judge
+from tacit.lab.audit.mechanism import audit, prepared
+from tacit.lab.audit.plants import PLANTS_PLANTS, plant_of, refuse
+from tacit.lab.audit.show import repeated
+from tacit.lab.audit.trainers import TRAINERS
 from tacit.types import Bounded
 
 SEEN = {"one by one"}
@@ -37,7 +36,7 @@ def asked(tmp_path, capsys):
     def ask(kind="client", **words):
         path = tmp_path / "small.toml"
         path.write_text(experiment(kind).toml())
-        code = command([str(path)], [], **WORDS | words)
+        code = command_audit([str(path)], [], **WORDS | words)
         return code, capsys.readouterr().out
 
     return ask
@@ -233,7 +232,7 @@ def test_repeated_audits_count_their_reasons():
 def test_what_can_be_told_by_its_words_is_refused_before_torch_is_loaded(tmp_path):
     script = """
 import sys
-from tacit.cli import early
+from tacit.cli import trying as early
 from tacit.errors import BadInput
 
 usual = {"mechanism": True, "plant": None, "repeat": None, "trainers": [], "seed": 0}
@@ -244,14 +243,14 @@ for refused, sentence in [
     (lambda: early.attack("property", "nosuch", [], chosen=[], jobs=None), "neither a file nor a shipped experiment"),
     (lambda: early.attack("backdoor", None, ["attack.share=2"], chosen=[], jobs=None), "attack.share"),
     (lambda: early.attack("backdoor", None, [], chosen=[], jobs=0), "--jobs"),
-    (lambda: early.audit([], [], **usual | {"mechanism": False}), "Say what to audit"),
-    (lambda: early.audit(["nosuch"], [], **usual | {"mechanism": False}), "There is no folder"),
-    (lambda: early.audit(["digits"], [], **usual | {"mechanism": False}), "add --mechanism"),
-    (lambda: early.audit(["digits"], [], **usual | {"plant": "nose=0.9"}), "--plant"),
-    (lambda: early.audit(["digits"], [], **usual | {"plant": "noise=2"}), "below 1"),
-    (lambda: early.audit(["digits"], [], **usual | {"trainers": ["stack"]}), "stacked"),
-    (lambda: early.audit(["digits"], [], **usual | {"repeat": 0}), "--repeat"),
-    (lambda: early.audit(["digits"], ["train.rounds=x"], **usual), "train.rounds"),
+    (lambda: early.audit_early([], [], **usual | {"mechanism": False}), "Say what to audit"),
+    (lambda: early.audit_early(["nosuch"], [], **usual | {"mechanism": False}), "There is no folder"),
+    (lambda: early.audit_early(["digits"], [], **usual | {"mechanism": False}), "add --mechanism"),
+    (lambda: early.audit_early(["digits"], [], **usual | {"plant": "nose=0.9"}), "--plant"),
+    (lambda: early.audit_early(["digits"], [], **usual | {"plant": "noise=2"}), "below 1"),
+    (lambda: early.audit_early(["digits"], [], **usual | {"trainers": ["stack"]}), "stacked"),
+    (lambda: early.audit_early(["digits"], [], **usual | {"repeat": 0}), "--repeat"),
+    (lambda: early.audit_early(["digits"], ["train.rounds=x"], **usual), "train.rounds"),
 ]:
     try:
         refused()
@@ -260,7 +259,7 @@ for refused, sentence in [
     else:
         raise AssertionError(sentence)
 early.attack("membership", "digits", [], chosen=["models=8"], jobs=2)
-early.audit(["digits"], [], **usual | {"plant": "noise=0.9", "trainers": ["site"]})
+early.audit_early(["digits"], [], **usual | {"plant": "noise=0.9", "trainers": ["site"]})
 assert "torch" not in sys.modules
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, cwd=tmp_path)
@@ -268,8 +267,8 @@ assert "torch" not in sys.modules
 
 
 def test_the_words_of_trainers_and_bugs_are_those_that_there_are():
-    assert tuple(TRAINERS) == words.TRAINERS
-    assert tuple(PLANTS) == words.PLANTS
+    assert tuple(TRAINERS) == plants.TRAINERS
+    assert tuple(PLANTS_PLANTS) == plants.PLANTS
 
 
 def found_by(places, *, std):
@@ -323,12 +322,12 @@ def test_the_least_spread_that_stands_is_where_rejection_ends():
 
 
 def test_verdicts_are_words_that_fit_a_narrow_terminal():
-    found = found_by(words.TRAINERS, std=0.5)
+    found = found_by(plants.TRAINERS, std=0.5)
     narrow, wide = printed(found, 80), printed(found, 200)
     assert max(map(len, narrow.splitlines())) <= 80
     assert narrow.count("rejected") - narrow.count("is rejected") == 4 * 4  # without any colour
     assert narrow.count("stands") == 4
-    for place in words.TRAINERS:
+    for place in plants.TRAINERS:
         assert narrow.count(f": {place}") == 1
     assert "…" not in narrow
     assert wide.count("rejected") - wide.count("is rejected") == 4 * 4

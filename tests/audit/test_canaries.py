@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -10,26 +11,27 @@ import torch
 from typer.testing import CliRunner
 
 import tacit
-from tacit.audit import looks, of_run, power
-from tacit.audit.as_run import Measured
-from tacit.audit.found import Group, above
-from tacit.audit.levels import share
-from tacit.audit.of_run import audit_run
-from tacit.audit.show import of_run as of_run_table
-from tacit.canaries.mechanism import PlantedTraining
-from tacit.canaries.plan import Canaries
-from tacit.canaries.records import rows
-from tacit.canaries.sight import file_of
 from tacit.cli.app import app
+from tacit.engine.canaries import rows
+from tacit.engine.canary_algorithms import PlantedCohort, PlantedTraining
+from tacit.engine.canary_plan import Canaries, file_of
 from tacit.engine.run_files import read
 from tacit.errors import BadData, BadInput, TacitError
+from tacit.lab.audit import estimate as power
+from tacit.lab.audit import run as looks
+from tacit.lab.audit import run as of_run
+from tacit.lab.audit.estimate import Measured, share
+from tacit.lab.audit.found import Group, above
+from tacit.lab.audit.run import audit_run
+from tacit.lab.audit.show import of_run as of_run_table
 from tacit.privacy.central.mechanism import CohortGaussian
 from tacit.privacy.distributed.mechanism import SharedNoise
 from tacit.privacy.ledger.reader import accounts
 from tacit.privacy.local.mechanism import SampledGaussian
+from tacit.privacy.mechanism import ExactSum
 from tacit.random import seeded
 from tacit.report.collect import run_page
-from tacit.train.clipping import Clipper
+from tacit.training.clipping import Clipper
 from tacit.types import Bounded, Budget, Client, Private, Shared
 
 DOUBT = 1e-6  # of a false alarm: noise is another with every change of the code
@@ -170,6 +172,38 @@ def test_the_coins_are_fair_and_follow_from_the_key():
     assert abs(coins.mean() - 0.5) < 0.05
     assert one.commitment != other.commitment
     assert abs((coins == np.concatenate([other.coins(k) for k in range(4)])).mean() - 0.5) < 0.05
+
+
+@dataclass(frozen=True)
+class Shown(CohortGaussian):
+    """Keeps the sum that it is given to noise."""
+
+    kept: list = field(default_factory=list, compare=False)
+
+    def noise(self, state, stream, bounded):
+        self.kept.append(bounded.vector)
+        return super().noise(state, stream, bounded)
+
+
+def test_a_canary_in_an_exact_sum_leaves_it_exact():
+    own = Shown(1.0, clip=0.7, population=3, cohort=3)
+    planted = PlantedCohort(own, np.array([1, 4]), np.array([True, True]), lambda seen: None)
+    others = ExactSum(torch.zeros(6), clip=0.7, most=3)
+    others.add(torch.full((6,), 0.123456789), weight=1.0)
+    for total in (torch.zeros(6, dtype=torch.float64), others.value()):
+        planted.noise({}, seeded(3)("b"), Bounded(total, 0.7))
+    alone, together = own.kept
+    assert int((alone != 0).sum()) == 2
+    assert torch.equal(together - others.value(), alone)
+    assert torch.equal(alone / others.step, (alone / others.step).round())
+
+
+def test_every_client_has_coins_of_its_own():
+    """Coins that clients share say of one client's canaries what another's were, and count as many times as there are clients."""
+    canaries = Canaries(b"a", count=8000, clients=4, size=2000)
+    for k in range(4):
+        for other in range(k):
+            assert abs((canaries.coins(k) == canaries.coins(other)).mean() - 0.5) < 0.05
 
 
 def test_a_run_that_was_stopped_goes_on_with_its_coins_and_sees_the_same_bit_for_bit(runs, tmp_path):

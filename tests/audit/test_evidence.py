@@ -4,9 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tacit.audit.evidence import Exact, LeastNoise, Likeness, Noise, Rate, Spread
-from tacit.audit.noise import alike
-from tacit.audit.verdict import Check, judge
+from tacit.lab.audit.evidence import Check, Exact, LeastNoise, Likeness, Noise, Rate, Spread, alike, judge
 
 DRAWS = 4000
 

@@ -7,11 +7,21 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tacit.audit.as_run import Traces, measured
-from tacit.audit.guessing import gaussian_mu, guess_counts, right_guesses, scores, shown
-from tacit.audit.one_run import curve_inverse, gaussian_inverse, no_assumption, refutes
-from tacit.audit.priced import charged_for
 from tacit.errors import BadInput
+from tacit.lab.audit.estimate import (
+    Traces,
+    charged_for,
+    curve_inverse,
+    gaussian_inverse,
+    gaussian_mu,
+    guess_counts,
+    measured,
+    no_assumption,
+    refutes,
+    right_guesses,
+    scores,
+    shown,
+)
 from tacit.privacy.accounting import price
 from tacit.privacy.local.mechanism import SampledGaussian
 

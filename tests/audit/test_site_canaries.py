@@ -6,10 +6,10 @@ import pytest
 from redteam.lying_server import RUN, Server, experiment
 from typer.testing import CliRunner
 
-from tacit.audit import power
-from tacit.audit.of_site import audit_site
 from tacit.cli.app import app
 from tacit.errors import BadInput, Refused
+from tacit.lab.audit import estimate
+from tacit.lab.audit.run import audit_site
 from tacit.privacy.local.mechanism import SampledGaussian
 from tacit.types import Private
 
@@ -116,4 +116,6 @@ def test_a_site_is_advised_no_more_canaries_than_its_model_holds_and_none_where_
     trained(server)
     with pytest.raises(BadInput, match=r"too small to be audited by canaries: even the 650 that fit"):
         audit_site(server.folder)
-    assert power.first(54, {}, usual=500, how="Set canaries = {}", level=0.05).startswith("Set canaries = 54, or audit")
+    assert estimate.first(54, {}, usual=500, how="Set canaries = {}", level=0.05).startswith(
+        "Set canaries = 54, or audit"
+    )

@@ -5,10 +5,9 @@ import pytest
 from audit.conftest import parts_of
 from scipy import stats
 
-from tacit.audit import mechanism
-from tacit.audit.evidence import Exact, Noise
-from tacit.audit.mechanism import audit
-from tacit.audit.verdict import AGAIN, LEVEL, Audit, Check, confirmed, judge, unsure
+from tacit.lab.audit import mechanism
+from tacit.lab.audit.evidence import AGAIN, LEVEL, Audit, Check, Exact, Noise, confirmed, judge, unsure
+from tacit.lab.audit.mechanism import audit
 
 PARTS, COUNT, AUDITS = 8, 2000, 2000
 

@@ -1,17 +1,18 @@
 import csv
 import io
 import json
+import shutil
 import sqlite3
 from dataclasses import replace
 
 import pytest
 
 import tacit
-from tacit.cli import ledgers
+from tacit.cli import ledger
 from tacit.errors import LedgerError, TacitError
 from tacit.privacy.guarantee import ACCOUNTANTS, agreed, sentence
 from tacit.privacy.ledger import reader as books
-from tacit.privacy.ledger.tables import COLUMNS
+from tacit.privacy.ledger.sql import COLUMNS
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +29,8 @@ def run(tmp_path_factory):
 @pytest.fixture
 def copy(run, tmp_path):
     (tmp_path / "experiment.toml").write_bytes((run.out / "experiment.toml").read_bytes())
-    (tmp_path / "ledger.db").write_bytes((run.out / "ledger.db").read_bytes())
+    for name in ("ledger.db", "ledger.db.secret"):
+        shutil.copy(run.out / name, tmp_path)
     return tmp_path
 
 
@@ -38,18 +40,18 @@ def edit(folder, statement):
 
 
 def test_the_table_states_what_the_run_stated(run):
-    table = ledgers.by_client(run.out, delta=None)
+    table = ledger.by_client(run.out, delta=None)
     cells = {column.header: list(column.cells) for column in table.columns}
     assert cells["charges"] == ["2", "2", "2"]
     assert float(cells["epsilon spent"][2]) == pytest.approx(run.guarantee.epsilon_max, abs=1e-3)
     assert "delta 1e-05" in str(table.caption)
-    assert ledgers.by_charge(run.out).row_count == 6
+    assert ledger.by_charge(run.out).row_count == 6
 
 
 def test_a_ledger_of_the_first_format_is_read_without_being_changed(copy, run):
     edit(copy, "DROP TABLE everybody")
     edit(copy, "UPDATE facts SET value = '1' WHERE name = 'format'")
-    assert list(ledgers.verify(copy, delta=None)) == []
+    assert list(ledger.verify(copy, delta=None)) == []
     assert len(books.entries(copy / "ledger.db")) == 6
 
 
@@ -69,23 +71,23 @@ def test_a_ledger_of_integer_noise_is_shown_too(tmp_path):
         privacy={"kind": "distributed", "epsilon": 8.0, "fewest_reports": 2, "clip": 0.5},
     )
     done = tacit.run(experiment, out=tmp_path / "run", page=False)
-    assert ledgers.by_client(done.out, delta=None).row_count == 3
-    assert ledgers.by_charge(done.out).row_count == 6
-    assert list(ledgers.verify(done.out, delta=None)) == []
+    assert ledger.by_client(done.out, delta=None).row_count == 3
+    assert ledger.by_charge(done.out).row_count == 6
+    assert list(ledger.verify(done.out, delta=None)) == []
 
 
 def test_an_export_holds_every_charge(run):
-    rows = list(csv.DictReader(io.StringIO(ledgers.as_csv(run.out))))
+    rows = list(csv.DictReader(io.StringIO(ledger.as_csv(run.out))))
     kept = [dict(entry, round=str(entry["round"])) for entry in run.ledger.entries()]
     assert rows == [{name: row[name] for name in COLUMNS} for row in kept]
-    assert len(json.loads(ledgers.as_json(run.out))) == 6
+    assert len(json.loads(ledger.as_json(run.out))) == 6
 
 
 def test_a_sound_ledger_is_verified_and_nothing_is_written(run):
     before = (run.out / "ledger.db").read_bytes()
-    assert list(ledgers.verify(run.out, delta=None)) == []
+    assert list(ledger.verify(run.out, delta=None)) == []
     assert (run.out / "ledger.db").read_bytes() == before
-    assert ledgers.summary(run.out) == {"charges": 6, "clients": 3}
+    assert ledger.summary(run.out) == {"charges": 6, "clients": 3}
 
 
 @pytest.mark.parametrize(
@@ -99,12 +101,12 @@ def test_a_sound_ledger_is_verified_and_nothing_is_written(run):
 )
 def test_a_ledger_that_was_tampered_with_is_told(copy, statement, words):
     edit(copy, statement)
-    assert any(words in text for text in ledgers.verify(copy, delta=None))
+    assert any(words in text for text in ledger.verify(copy, delta=None))
 
 
 def test_spending_beyond_the_budget_file_is_told(copy):
     (copy / "budget.toml").write_text("epsilon = 1.5\ndelta = 1e-5\n")
-    assert sum("more than the 1.5 of budget.toml" in text for text in ledgers.verify(copy, delta=None)) == 2
+    assert sum("more than the 1.5 of budget.toml" in text for text in ledger.verify(copy, delta=None)) == 2
 
 
 def test_an_answer_without_a_charge_is_told(copy):
@@ -114,26 +116,26 @@ def test_an_answer_without_a_charge_is_told(copy):
     terms = {"event": "something", "epsilon": 1.0, "rounds": 5, "parameters": 3}
     record = {"run": "0" * 32, "experiment": "", "roster": {}, "terms": terms}
     (place / "agreement.json").write_text(json.dumps(record))
-    assert any("round 5 of run 000" in text for text in ledgers.verify(copy, delta=None))
+    assert any("round 5 of run 000" in text for text in ledger.verify(copy, delta=None))
 
 
 def test_an_answer_whose_agreement_is_gone_counts_as_one_to_be_paid_for(copy):
     place = copy / "runs" / ("0" * 32)
     place.mkdir(parents=True)
     (place / "round-0000004.answer").write_bytes(b"x")
-    assert any("round 5 of run 000" in text for text in ledgers.verify(copy, delta=None))
+    assert any("round 5 of run 000" in text for text in ledger.verify(copy, delta=None))
 
 
 def test_what_is_no_ledger_is_refused(tmp_path):
     with pytest.raises(LedgerError, match="no ledger"):
-        ledgers.by_client(tmp_path, delta=1e-5)
+        ledger.by_client(tmp_path, delta=1e-5)
     (tmp_path / "ledger.db").write_bytes(b"not a database, whatever its name says" * 10)
     with pytest.raises(LedgerError, match="cannot be read as a ledger"):
-        ledgers.by_client(tmp_path, delta=1e-5)
+        ledger.by_client(tmp_path, delta=1e-5)
     (tmp_path / "ledger.db").write_bytes(b"")
-    assert ledgers.by_client(tmp_path, delta=1e-5).row_count == 0
+    assert ledger.by_client(tmp_path, delta=1e-5).row_count == 0
     with pytest.raises(TacitError, match="give --delta"):
-        ledgers.by_client(tmp_path, delta=None)
+        ledger.by_client(tmp_path, delta=None)
 
 
 def test_the_commands_print_and_exit_by_what_they_find(copy, monkeypatch, capsys):
@@ -154,7 +156,7 @@ def test_the_commands_print_and_exit_by_what_they_find(copy, monkeypatch, capsys
 
 
 def test_the_line_under_the_table_says_which_number_to_quote_and_when_the_other_is_valid(run):
-    said = str(ledgers.by_client(run.out, delta=None).caption)
+    said = str(ledger.by_client(run.out, delta=None).caption)
     assert said.startswith("Quote sealed, at its delta")
     assert "valid only where all runs were settled before the first of them was seen" in said
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from tacit.compare.cells import expand
-from tacit.compare.results import Row, Run
+from tacit.lab.compare.grid import expand
+from tacit.lab.compare.results import Row, Run
 
 SMALL = {
     "name": "small",

@@ -2,10 +2,9 @@
 
 import pytest
 
-from tacit.compare.cells import expand, for_some_alone, taken_by, try_out
-from tacit.compare.values import headings, label, parse_vary, split, text
 from tacit.errors import BadInput
-from tacit.experiment.toml import parse_value
+from tacit.experiment.file import parse_value
+from tacit.lab.compare.grid import expand, for_some_alone, headings, label, parse_vary, split, taken_by, text, try_out
 
 LOCAL = {"privacy": {"kind": "local", "epsilon": 3}}
 

@@ -19,10 +19,10 @@ from rich.console import Console
 from scipy import stats
 
 import tacit
-from tacit.cli.compare import command
-from tacit.compare.display import Display
+from tacit.cli.comparing import command
 from tacit.errors import BadInput, RunExists
-from tacit.simulation.compare import compare
+from tacit.lab.compare.pool import Display
+from tacit.lab.grid import compare
 
 VARY = {"aggregate.rule": ["mean", "pfa"], "train.learning_rate": [0.5, 3e38]}
 FREE = {"settings": ["privacy.kind=none"]}  # no noise to calibrate
@@ -209,7 +209,7 @@ def test_force_sets_a_comparison_aside_and_ctrl_c_stops_its_workers_and_says_how
 
 def test_a_worker_ends_when_the_comparison_is_gone(small, tmp_path):
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    worker = subprocess.Popen([sys.executable, "-m", "tacit.simulation.worker"], text=True, **pipes)
+    worker = subprocess.Popen([sys.executable, "-m", "tacit.lab.worker"], text=True, **pipes)
     experiment = tacit.Experiment(**small | {"train": {"rounds": 2000}, "run": {"workers": 1}})
     worker.stdin.write(json.dumps({"experiment": experiment.toml(), "folder": str(tmp_path / "here")}) + "\n")
     worker.stdin.flush()

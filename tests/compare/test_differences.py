@@ -8,8 +8,10 @@ import pytest
 from rich.console import Console
 from scipy import stats
 
-from tacit.compare import difference_table, export, latex, table
-from tacit.compare.differences import Scored, differences, holm
+from tacit.lab.compare import differences as difference_table
+from tacit.lab.compare import export, table
+from tacit.lab.compare import export as latex
+from tacit.lab.compare.differences import Scored, differences, holm
 
 RULES = {"aggregate.rule": ["mean", "pfa", "weighted"]}
 

@@ -3,12 +3,12 @@
 import pytest
 import ready
 
-from tacit.compare.cells import expand
-from tacit.compare.one_ledger import refuse_unpaid, sentences
 from tacit.errors import BadInput, BudgetExhausted
+from tacit.lab.compare.grid import expand
+from tacit.lab.compare.ledger import refuse_unpaid, sentences
+from tacit.lab.grid import compare, with_ledger
 from tacit.privacy.ledger.before import read
-from tacit.privacy.ledger.tables import ALL
-from tacit.simulation.compare import compare, with_ledger
+from tacit.privacy.ledger.sql import ALL
 
 NOISED = {
     "name": "small",

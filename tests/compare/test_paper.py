@@ -6,7 +6,9 @@ import subprocess
 
 import pytest
 
-from tacit.compare import export, figures, latex, plot
+from tacit.lab.compare import export, figures
+from tacit.lab.compare import export as latex
+from tacit.lab.compare import figures as plot
 
 GRID = {"aggregate.rule": ["mean", "pfa"], "privacy.epsilon": [3, 8]}
 DOCUMENT = r"\documentclass{article}\usepackage{booktabs}\begin{document}\input{table.tex}\end{document}"

@@ -14,11 +14,12 @@ from matplotlib.text import Text
 from scipy import stats
 
 from tacit import metrics
-from tacit.compare import difference_table, figures, plot, table
-from tacit.compare import export as files
-from tacit.compare.results import estimate, over_rounds
-from tacit.compare.together import together
 from tacit.errors import BadInput
+from tacit.lab.compare import differences, figures, table
+from tacit.lab.compare import export as files
+from tacit.lab.compare import figures as plot
+from tacit.lab.compare.ledger import together
+from tacit.lab.compare.results import estimate, over_rounds
 
 RULES = {"aggregate.rule": ["mean", "pfa"]}
 TWELVE = {"aggregate.rule": ["mean", "weighted", "pfa", "pfa-plus"], "privacy.epsilon": [1, 3, 10]}
@@ -48,11 +49,11 @@ def test_fewer_than_three_seeds_have_no_interval_and_none_no_mean(made):
     two = made(RULES, seeds=2)
     assert "±" not in table.score(two[0])
     assert "mean over 2 seeds, which are too few for an interval" in table.notes(two)[0]
-    assert difference_table.notes(two)[:2] == [
+    assert differences.notes(two)[:2] == [
         "Differences are paired by seed.",
         "–: fewer than 3 seeds, or the very same difference in all, tell nothing about chance.",
     ]
-    assert not any("±" in cell for _, cells in difference_table.columns(two) for cell in cells)
+    assert not any("±" in cell for _, cells in differences.columns(two) for cell in cells)
     assert "too few for an interval" in figures.by_cell(two).axes[0].get_title("left")
     rows = made(RULES, seeds=1)
     assert "±" not in table.score(rows[0])
@@ -85,7 +86,7 @@ def test_a_run_that_stopped_early_keeps_its_last_value(made):
 
 def test_one_promise_is_named_once_below_the_table_and_its_epsilon_is_rounded_up(made):
     rows = made({**RULES, "privacy.epsilon": [1, 3]})
-    found = dict(table.columns(rows))
+    found = dict(table.table_columns(rows))
     assert found["epsilon spent per record"] == ["0.500 to 1.000", "1.500 to 3.000"] * 2  # from 0.9999 and 2.9999
     assert "guarantee" not in found
     assert sum(note.startswith("Epsilon:") and "against the server" in note for note in table.notes(rows)) == 1
@@ -93,7 +94,7 @@ def test_one_promise_is_named_once_below_the_table_and_its_epsilon_is_rounded_up
 
 def test_record_and_client_epsilons_share_neither_a_column_nor_an_axis(made, tmp_path):
     rows = made({"privacy.epsilon": [1, 3]}, **UNITS)
-    found = dict(table.columns(rows))
+    found = dict(table.table_columns(rows))
     assert found["epsilon spent per record"] == ["0.500 to 1.000", "–"]
     assert found["epsilon spent per client"] == ["–", "1.500 to 3.000"]
     assert found["epsilon"] == ["1 per record", "3 per client"]
@@ -128,7 +129,7 @@ def test_no_promise_is_said(made):
     rows = made(RULES, unit=lambda number: None)
     assert "No privacy is promised." in table.notes(rows)
     mixed = made(RULES, unit=lambda number: (None, "record")[number])
-    assert dict(table.columns(mixed))["epsilon spent per record"] == ["no promise", "1.500 to 3.000"]
+    assert dict(table.table_columns(mixed))["epsilon spent per record"] == ["no promise", "1.500 to 3.000"]
     assert not figures.can_compare_epsilons(mixed)
 
 
@@ -229,7 +230,7 @@ def test_an_interval_of_an_error_is_cut_at_zero_alone():
 @pytest.mark.parametrize(("rounds", "words"), [(12, "last 10 rounds"), (4, "last 4 rounds"), (1, "last round")])
 def test_short_runs_say_over_which_rounds_the_mean_goes(made, rounds, words):
     rows = made({"privacy.epsilon": [3, 5]}, rounds=rounds)
-    assert f"accuracy ({words})" in dict(table.columns(rows))
+    assert f"accuracy ({words})" in dict(table.table_columns(rows))
     assert figures.by_cell(rows).axes[0].get_xlabel() == f"test accuracy, mean of the {words}"
 
 
@@ -256,7 +257,7 @@ def with_own_models(rows, *values):
 
 def test_own_models_have_columns_with_their_paired_differences_and_say_whose_numbers_they_are(made):
     rows = with_own_models(made({"aggregate.rule": ["mean", "pfa"]}), 0.9, 0.92, 0.94)
-    found = dict(table.columns(rows))
+    found = dict(table.table_columns(rows))
     wide = estimate([0.9, 0.92, 0.94]).interval
     assert found["own†"] == [f"0.9200 ± {wide:.4f}", "–"]
     assert found["own − alone†"] == ["+0.0200 ± 0.0000", "–"]
@@ -271,10 +272,10 @@ def test_own_models_have_columns_with_their_paired_differences_and_say_whose_num
 
 def test_one_seed_has_the_interval_over_its_kept_rows_and_without_own_models_there_are_no_columns(made):
     rows = with_own_models(made({"aggregate.rule": ["mean"]}, seeds=1), 0.9)
-    assert dict(table.columns(rows))["own − common†"] == ["+0.1000 (+0.0900 to +0.1100)"]
+    assert dict(table.table_columns(rows))["own − common†"] == ["+0.1000 (+0.0900 to +0.1100)"]
     assert any("interval over kept rows" in note for note in table.notes(rows))
     plain = made({"aggregate.rule": ["mean"]})
-    assert not [name for name, _ in table.columns(plain) if "†" in name]
+    assert not [name for name, _ in table.table_columns(plain) if "†" in name]
     assert not [note for note in table.notes(plain) if "†" in note]
 
 

@@ -3,21 +3,21 @@
 import numpy as np
 import pytest
 
-from tacit.compare import sensitivity
+from tacit.lab.compare import figures
 
 RATES = {"train.learning_rate": [0.5, 0.05, 5.0], "aggregate.rule": ["mean", "pfa"]}
 
 
 def test_a_number_that_is_varied_has_a_figure_and_texts_budgets_and_seeds_have_none(made):
-    assert sensitivity.keys(made(RATES | {"privacy.epsilon": [3, 8]})) == ["train.learning_rate"]
-    assert sensitivity.keys(made({"data.seed": [1, 2], "aggregate.rule": ["mean", "pfa"]})) == []
-    assert sensitivity.keys(made({"train.rounds": [4]})) == []
-    assert sensitivity.keys(made({})) == []
+    assert figures.keys(made(RATES | {"privacy.epsilon": [3, 8]})) == ["train.learning_rate"]
+    assert figures.keys(made({"data.seed": [1, 2], "aggregate.rule": ["mean", "pfa"]})) == []
+    assert figures.keys(made({"train.rounds": [4]})) == []
+    assert figures.keys(made({})) == []
 
 
 def test_lines_join_cells_that_differ_in_nothing_else_in_the_order_of_their_values(made):
     rows = made(RATES)
-    axes = sensitivity.by_value(rows, "train.learning_rate").axes[0]
+    axes = figures.by_value(rows, "train.learning_rate").axes[0]
     lines = [container.lines[0] for container in axes.containers]
     assert [container.get_label() for container in axes.containers] == ["mean", "pfa"]
     for line, rule in zip(lines, ("mean", "pfa"), strict=True):
@@ -34,14 +34,14 @@ def test_lines_join_cells_that_differ_in_nothing_else_in_the_order_of_their_valu
 
 def test_an_option_that_some_rules_do_not_take_is_drawn_for_those_that_do(made):
     rows = made({"aggregate.rule": ["mean", "pfa"], "aggregate.rank": [1, 2, 3]})
-    (key,) = sensitivity.keys(rows)
-    axes = sensitivity.by_value(rows, key).axes[0]
+    (key,) = figures.keys(rows)
+    axes = figures.by_value(rows, key).axes[0]
     assert [container.get_label() for container in axes.containers] == ["pfa"]
     assert axes.get_xscale() == "linear"
 
 
 def test_figures_are_written_under_the_name_of_the_key(made, tmp_path):
-    assert sensitivity.draw(tmp_path, made(RATES)) == ["accuracy-by-train-learning-rate"]
+    assert figures.draw_sensitivity(tmp_path, made(RATES)) == ["accuracy-by-train-learning-rate"]
     assert {path.suffix for path in tmp_path.glob("accuracy-by-train-learning-rate.*")} == {".png", ".svg", ".pdf"}
 
 
@@ -49,5 +49,5 @@ def test_a_cell_that_never_ended_is_left_out(made):
     rows = made({"train.rounds": [2, 3, 4]})
     for run in rows[1].runs:
         object.__setattr__(run, "summary", None)
-    line = sensitivity.by_value(rows, "train.rounds").axes[0].containers[0].lines[0]
+    line = figures.by_value(rows, "train.rounds").axes[0].containers[0].lines[0]
     assert np.array_equal(line.get_xdata(), [2, 4])

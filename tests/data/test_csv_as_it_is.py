@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from tacit.data import csv_text
+from tacit.data import features
 from tacit.data.load import load, settings
 from tacit.errors import BadData, BadInput
-from tacit.experiment.data import DataSection
+from tacit.experiment.schema import DataSection
 
 WITHOUT_NAMES = "63,1,233,0\n41,0,,1\n57,1,0,1\n"
 RECORDS = f"age,sex,chol,num\n{WITHOUT_NAMES}"
@@ -172,7 +172,7 @@ def test_what_reading_changed_is_counted_for_every_client(read, tmp_path):
 
 def test_counts_are_the_same_in_blocks_of_any_size(read, monkeypatch):
     whole = read({"a.csv": RECORDS.replace("63,", "163,")})
-    monkeypatch.setattr(csv_text, "BLOCK_ROWS", 1)
+    monkeypatch.setattr(features, "BLOCK_ROWS", 1)
     assert read({"a.csv": RECORDS.replace("63,", "163,")}).notes == whole.notes
 
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from tacit.data import csv_text
+from tacit.data import features
 from tacit.data.load import load
 from tacit.errors import BadData
-from tacit.experiment.data import DataSection
+from tacit.experiment.schema import DataSection
 
 RECORDS = """age,sex,weight,label,who
 40,f,1.5,no,ann
@@ -68,7 +68,7 @@ def test_a_folder_holds_one_file_per_client(tmp_path):
 
 def test_blocks_join_to_the_same_data(read, monkeypatch):
     whole = read()
-    monkeypatch.setattr(csv_text, "BLOCK_ROWS", 3)
+    monkeypatch.setattr(features, "BLOCK_ROWS", 3)
     parts = read()
     assert torch.equal(whole.x, parts.x)
     assert torch.equal(whole.y, parts.y)
@@ -89,7 +89,7 @@ def test_a_single_file_without_clients_names_none(read):
 def test_labels_from_the_data_are_noted_as_public(read):
     data = read(RECORDS.replace("no", "9").replace("yes", "10"), TEST.replace("yes", "9"), classes="from-data")
     assert data.class_names == ("9", "10")
-    assert data.notes == ("the set of labels was taken from the data and is treated as public", CLAMPED)
+    assert data.notes == ("the set of labels, which was taken from the data, is public", CLAMPED)
 
 
 @pytest.mark.parametrize("mark", ["", "NA", "?", "nan"])
@@ -160,7 +160,7 @@ def test_bad_records_are_refused_with_file_line_and_column(read, old, new, sente
 
 
 def test_the_line_is_named_beyond_the_first_block(read, monkeypatch):
-    monkeypatch.setattr(csv_text, "BLOCK_ROWS", 1)
+    monkeypatch.setattr(features, "BLOCK_ROWS", 1)
     with pytest.raises(BadData, match="line 5, column 'age' is 'x'"):
         read(RECORDS.replace("20,m", "x,m"))
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tacit.data import encoder_file
+from tacit.data import encoder
 from tacit.data.encoder import Column, Encoder
 from tacit.errors import BadInput
 
@@ -20,23 +20,23 @@ WHOLE = Encoder(("no", "yes"), (7,), COLUMNS, label="ill", header=("age", "chol"
 
 
 def changed(**parts):
-    return json.dumps(json.loads(encoder_file.text(WHOLE)) | parts)
+    return json.dumps(json.loads(encoder.text(WHOLE)) | parts)
 
 
 def column(**parts):
-    first = json.loads(encoder_file.text(WHOLE))["columns"][0] | parts
+    first = json.loads(encoder.text(WHOLE))["columns"][0] | parts
     return changed(columns=[first], shape=[1])
 
 
 def test_an_encoder_comes_back_from_its_file_as_it_was():
-    assert encoder_file.read(encoder_file.text(WHOLE)) == WHOLE
+    assert encoder.read(encoder.text(WHOLE)) == WHOLE
 
 
 @given(st.floats(-1e300, 1e300), st.floats(-1e300, 1e300))
 def test_every_range_comes_back_to_the_last_bit(low, high):
     if low < high:
         ranged = Encoder(("a", "b"), (1,), (Column("x", limits=(low, high)),))
-        assert encoder_file.read(encoder_file.text(ranged)) == ranged
+        assert encoder.read(encoder.text(ranged)) == ranged
 
 
 @pytest.mark.parametrize(
@@ -63,8 +63,8 @@ def test_every_range_comes_back_to_the_last_bit(low, high):
         (changed(label="age"), "each of a name of its own"),
         (changed(divide_by=0), "above zero"),
         (changed(divide_by=10**400), "not a finite number"),
-        (encoder_file.text(WHOLE).replace("600.0", "1e999"), "not a finite number"),
-        (encoder_file.text(WHOLE).replace("600.0", "NaN"), "not valid JSON"),
+        (encoder.text(WHOLE).replace("600.0", "1e999"), "not a finite number"),
+        (encoder.text(WHOLE).replace("600.0", "NaN"), "not valid JSON"),
         (column(range=[5, 5]), r"range \[low, high\]"),
         (column(range=[5]), "two ends"),
         (column(range=["0", 1]), "not a finite number"),
@@ -80,7 +80,7 @@ def test_every_range_comes_back_to_the_last_bit(low, high):
 )
 def test_a_crafted_encoder_is_refused_in_one_sentence(text, sentence):
     with pytest.raises(BadInput, match=sentence) as refusal:
-        encoder_file.read(text)
+        encoder.read(text)
     assert "\n" not in str(refusal.value)
     assert len(str(refusal.value)) < 300
 
@@ -88,7 +88,7 @@ def test_a_crafted_encoder_is_refused_in_one_sentence(text, sentence):
 @given(st.text(max_size=200) | st.recursive(st.none() | st.floats() | st.text(), st.lists).map(json.dumps))
 def test_whatever_is_sent_is_refused_and_nothing_else_happens(text):
     with pytest.raises(BadInput):
-        encoder_file.read(text)
+        encoder.read(text)
 
 
 def test_one_encoder_cannot_list_a_column_twice():

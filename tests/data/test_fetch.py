@@ -9,11 +9,11 @@ import pytest
 from rich.console import Console
 from rich.progress import Progress
 
-from tacit.data import fetch
+from tacit.data import load as fetch
 from tacit.data.load import load
 from tacit.data.sources.mnist import PARTS
 from tacit.errors import BadData
-from tacit.experiment.data import DataSection
+from tacit.experiment.schema import DataSection
 
 CONTENT = b"ten bytes " * 100_000
 CHECKSUM = f"sha256:{hashlib.sha256(CONTENT).hexdigest()}"

@@ -12,8 +12,11 @@ from torch.utils.data import IterableDataset, Subset, TensorDataset
 
 import tacit
 from tacit import Dataset
-from tacit.data.row_hashes import coins
+from tacit.data.given import digest_of
+from tacit.data.population import coins
+from tacit.engine.clients import clients, population_id, who_holds
 from tacit.errors import BadData, BadInput
+from tacit.simulation import with_passed
 
 X = np.arange(24, dtype=np.float64).reshape(12, 2)
 Y = np.array([0, 1] * 6)
@@ -22,7 +25,7 @@ HOW = {"classes": 2, "test": (X, Y)}
 
 @pytest.mark.parametrize("kind", [np.asarray, torch.from_numpy, np.ndarray.tolist, lambda x: x.astype(np.int64)])
 def test_arrays_tensors_and_lists_are_the_same_rows(kind):
-    assert Dataset(kind(X), kind(Y), **HOW).passed == Dataset(X, Y, **HOW).passed
+    assert digest_of(Dataset(kind(X), kind(Y), **HOW)) == digest_of(Dataset(X, Y, **HOW))
 
 
 def test_what_the_program_does_with_its_arrays_afterwards_changes_nothing():
@@ -50,7 +53,7 @@ def test_pairs_keep_the_order_of_their_clients_because_budgets_may_be_a_list_in_
     assert data.rows.client_names == ("north", "coast")
     assert data.rows.client.tolist() == [0] * 3 + [1] * 9
     by_name = Dataset({"north": (X[:3], Y[:3]), "coast": (X[3:], Y[3:])}, **HOW)
-    assert by_name.passed == data.passed
+    assert digest_of(by_name) == digest_of(data)
     assert Dataset([(X, Y)], **HOW).rows.client_names == ("client-0",)
 
 
@@ -77,7 +80,7 @@ def test_labels_are_what_classes_declares(y, classes, expected):
 
 
 def test_labels_taken_from_the_data_are_said_to_be_public():
-    assert "treated as public" in Dataset(X, Y, classes="from-data", test=(X, Y)).rows.notes[0]
+    assert "is public" in Dataset(X, Y, classes="from-data", test=(X, Y)).rows.notes[0]
 
 
 @pytest.mark.parametrize(
@@ -200,12 +203,20 @@ def test_no_held_out_row_is_refused():
         Dataset(ROWS[row : row + 1], LABELS[row : row + 1], classes=2, test_share=0.1)
 
 
+def hands(data):
+    """What a ledger knows such rows by: their condition under one key, and what it calls the population."""
+    chosen = with_passed(tacit.Experiment(privacy={"kind": "none"}), data=data)
+    dataset, _, population = clients(chosen)
+    held = [condition(b"key").digest for condition in who_holds(chosen, population, dataset)]
+    return held, population_id(chosen, population)
+
+
 def test_the_identity_of_hands_does_not_ask_for_an_order_and_that_of_rows_does():
     order = np.random.default_rng(0).permutation(12)
     whose = np.array(["a", "b", "c"] * 4)
     one = Dataset(X, Y, clients=whose, **HOW)
     other = Dataset(X[order], Y[order], clients=whose[order], **HOW)
-    assert (one.hands == other.hands, one.passed == other.passed) == (True, False)
+    assert (hands(one) == hands(other), digest_of(one) == digest_of(other)) == (True, False)
 
 
 @pytest.mark.parametrize("change", ["hands", "value", "label", "test", "classes", "share"])
@@ -227,8 +238,8 @@ def test_whatever_changes_of_the_rows_changes_their_identities(change):
     else:
         how["test_seed"] = 1
     second = Dataset(x, y, clients=whose, **how)
-    assert first.hands != second.hands
-    assert first.passed != second.passed
+    assert hands(first) != hands(second)
+    assert digest_of(first) != digest_of(second)
 
 
 class Items(TorchDataset):
@@ -247,18 +258,18 @@ class Items(TorchDataset):
 
 
 def test_a_torch_dataset_is_its_items():
-    expected = Dataset(X, Y, **HOW).passed
+    expected = digest_of(Dataset(X, Y, **HOW))
     tensors = TensorDataset(torch.from_numpy(X), torch.from_numpy(Y))
     for dataset in (tensors, Items(X, Y), Subset(Items(X, Y), range(12))):
-        assert Dataset.from_torch(dataset, classes=2, test=tensors).passed == expected
+        assert digest_of(Dataset.from_torch(dataset, classes=2, test=tensors)) == expected
 
 
 def test_torch_datasets_of_clients_are_taken_by_name():
     north, coast = Items(X[:4], Y[:4]), Items(X[4:], Y[4:])
     test = Items(X, Y)
-    expected = Dataset({"north": (X[:4], Y[:4]), "coast": (X[4:], Y[4:])}, **HOW).passed
-    assert Dataset.from_torch({"north": north, "coast": coast}, classes=2, test=test).passed == expected
-    assert Dataset.from_torch([north, coast], clients=["north", "coast"], classes=2, test=test).passed == expected
+    expected = digest_of(Dataset({"north": (X[:4], Y[:4]), "coast": (X[4:], Y[4:])}, **HOW))
+    assert digest_of(Dataset.from_torch({"north": north, "coast": coast}, classes=2, test=test)) == expected
+    assert digest_of(Dataset.from_torch([north, coast], clients=["north", "coast"], classes=2, test=test)) == expected
 
 
 def test_classes_that_a_torch_dataset_lists_are_counted_by_position_whatever_their_names():
@@ -293,7 +304,7 @@ def test_a_torch_dataset_that_cannot_be_used_is_refused_by_item(dataset, sentenc
 
 def test_a_row_is_known_by_the_hash_that_ledgers_already_hold():
     """The hash of a row must not change: ledgers on disk have it."""
-    from tacit.data.row_hashes import row_hashes
+    from tacit.data.population import row_hashes
 
     value = np.float32(1.5).tobytes() + b"1"
     expected = hashlib.blake2b(value, digest_size=16).digest()
@@ -310,7 +321,7 @@ def loader(name):
 def test_rows_that_stay_in_a_file_are_the_rows_that_were_loaded(tmp_path):
     stored = Dataset.from_loader(loader, SHARES, folder=tmp_path, **HOW)
     held = Dataset({name: loader(name) for name in SHARES}, **HOW)
-    assert (stored.passed, stored.hands) == (held.passed, held.hands)
+    assert (digest_of(stored), hands(stored)) == (digest_of(held), hands(held))
     assert list(tmp_path.iterdir()) == []  # no copy of anybody's rows has a name
 
 

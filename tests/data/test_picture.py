@@ -7,8 +7,8 @@ import matplotlib.image
 import numpy as np
 import pytest
 
-from tacit.data.picture import picture, table
 from tacit.errors import BadInput
+from tacit.report.data_view import picture, table
 
 
 def counts(clients, classes=10):

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tacit.data.shares import first, grouped, label_counts
+from tacit.data.partition import first, grouped, label_counts
 
 
 @given(owner=st.lists(st.integers(0, 5), min_size=1, max_size=60), seed=st.integers(0, 9))

@@ -7,16 +7,16 @@ import pytest
 import torch
 
 import tacit
-from tacit.build.parts import build
 from tacit.engine import loop as engine
-from tacit.engine.folder import open_folder
+from tacit.engine import trainers
+from tacit.engine.assemble import build
 from tacit.engine.history import open_ledger
-from tacit.engine.passing import Beginning, begun
-from tacit.engine.trainers import make
-from tacit.engine.trainers.stacked_private import noised_there
+from tacit.engine.pool import Beginning, begun
+from tacit.engine.run_folder import open_folder
+from tacit.engine.stacked_private import noised_there
 from tacit.errors import BadInput, LedgerError
 from tacit.privacy.local.mechanism import SampledGaussian
-from tacit.train.device_noise import DeviceStream
+from tacit.training.fused import DeviceStream
 
 SETTINGS = {
     "data": {"name": "digits", "clients": 12},
@@ -33,7 +33,7 @@ class AtWork:
     """As a device: it begins when it is told, and says when it was first read."""
 
     def __init__(self, parts, seen):
-        self.trainer, self.seen = make.stacked(parts), seen
+        self.trainer, self.seen = trainers.stacked(parts), seen
 
     def __call__(self, received, round, cohort):
         raise AssertionError("a device passes tensors on")
@@ -89,7 +89,7 @@ def test_a_round_is_on_disk_before_the_first_answer_of_a_device_is_read(tmp_path
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_a_device_was_set_to_work_for_gives_the_same_as_what_it_was_asked_for(tmp_path, kind):
     found = []
-    for number, trainer in enumerate((make.stacked, lambda parts: AtWork(parts, lambda *_: None))):
+    for number, trainer in enumerate((trainers.stacked, lambda parts: AtWork(parts, lambda *_: None))):
         parts, folder, ledger = started(tmp_path / str(number), kind)
         found.append(engine.loop(parts, ledger, folder, trainer(parts), lambda record: None)[0].params)
     assert torch.equal(*found)
@@ -135,16 +135,16 @@ def test_what_goes_wrong_ahead_is_told_when_all_have_paid(tmp_path):
 
 def test_on_a_cpu_nobody_trains_before_all_have_paid(tmp_path):
     parts, _, _ = started(tmp_path, "central")
-    trainer = make.stacked(parts)
+    trainer = trainers.stacked(parts)
     message = parts.algorithm.broadcast(parts.algorithm.init(parts.params), [], round=0)
     assert isinstance(trainer, Beginning)
     assert trainer.begin(message, 0, [0, 1]) is None
-    assert not isinstance(make.alone(parts), Beginning)
+    assert not isinstance(trainers.alone(parts), Beginning)
 
 
 def test_no_device_begins_with_noise_that_somebody_else_adds_before_all_have_paid(tmp_path):
     parts, _, _ = started(tmp_path, "local")
-    trainer = make.stacked(parts)
+    trainer = trainers.stacked(parts)
     assert not trainer._noised_there([0, 1])  # the streams of a CPU, and of the operating system, are not the device's
     trainer.derive = lambda question, round, client, purpose: DeviceStream(bytes(32))
     assert trainer._noised_there([0, 1])

@@ -12,20 +12,20 @@ import torch
 from rich.console import Console
 
 import tacit
-from tacit.build.parts import build
-from tacit.data.row_hashes import coins
-from tacit.engine import at_clients
+from tacit.data.population import coins
+from tacit.engine import queries
+from tacit.engine.assemble import build
 from tacit.engine.run_files import read
 from tacit.errors import BadData, BadInput, LedgerError
+from tacit.lab.grid import compare
 from tacit.privacy.accounting import price
 from tacit.privacy.guarantee import sentence
 from tacit.privacy.queries.mechanism import NoisyCounts
-from tacit.report import plans
+from tacit.report import plan
 from tacit.report.closing import facts
 from tacit.report.collect import run_page
-from tacit.report.planned import of_experiment
-from tacit.simulation.compare import compare
-from tacit.train.flat import flatten
+from tacit.report.plan import of_experiment
+from tacit.training.flat import flatten
 
 HELD = {"clients": 6, "examples_per_client": 40, "held_out": 0.25}
 
@@ -139,13 +139,13 @@ def test_the_charge_is_on_disk_when_the_noise_is_drawn_and_is_that_of_the_noise(
 def test_a_run_killed_before_or_after_its_evaluation_answers_once(small, tmp_path, monkeypatch, randomness):
     settings = {"run": {"workers": 1, "randomness": randomness}}
     with monkeypatch.context() as patched:
-        patched.setattr("tacit.simulation.run.evaluate_at_clients", killed)
+        patched.setattr("tacit.simulation.evaluate_at_clients", killed)
         with pytest.raises(KeyboardInterrupt):
             run(small, tmp_path, **settings)
     assert not (tmp_path / "queries.json").exists()
     experiment = small(data=HELD, train={"rounds": 2}, **settings)
     with monkeypatch.context() as patched:
-        patched.setattr("tacit.simulation.run.finish", killed)
+        patched.setattr("tacit.simulation.finish", killed)
         with pytest.raises(KeyboardInterrupt):
             tacit.run(experiment, out=tmp_path, resume=True, page=False)
     first = (tmp_path / "queries.json").read_bytes()
@@ -161,7 +161,7 @@ def test_an_answer_that_is_lost_after_it_was_paid_for_is_not_given_again_and_the
 ):
     settings = {"run": {"workers": 1, "randomness": "os"}}
     with monkeypatch.context() as patched:
-        patched.setattr("tacit.engine.asking.keep", killed)
+        patched.setattr("tacit.engine.queries.keep", killed)
         with pytest.raises(KeyboardInterrupt):
             run(small, tmp_path, **settings)
     experiment = small(data=HELD, train={"rounds": 2}, **settings)
@@ -178,11 +178,11 @@ def test_answers_about_another_model_are_not_taken_for_this_one(small, tmp_path)
     experiment = small(data=HELD, train={"rounds": 2}, run={"workers": 1})
     told = tacit.run(experiment, out=tmp_path, resume=True, page=False).summary["at_clients"]
     assert "earlier model" in told["unknown"]
-    assert at_clients.in_words(told).startswith("not known: ")
+    assert queries.in_words(told).startswith("not known: ")
 
 
 def test_a_run_that_nobody_could_pay_for_ends_and_says_that_nothing_is_known(small, tmp_path, monkeypatch):
-    monkeypatch.setattr("tacit.simulation.run.refuse_spent", lambda parts: None)  # which says so before anything runs
+    monkeypatch.setattr("tacit.simulation.refuse_spent", lambda parts: None)  # which says so before anything runs
     history = run(small, tmp_path, privacy={"noise_multiplier": 0.05})
     assert history.summary["stopped"] == "budget"
     assert "No client can pay for the query 'evaluation'" in history.summary["at_clients"]["unknown"]
@@ -216,7 +216,7 @@ def test_a_model_that_mixes_examples_cannot_make_one_record_count_for_many(small
     theta = flatten(model)
     parts = replace(parts, model=model, theta=theta)
     held = parts.population.held
-    query = at_clients.Evaluation(at_clients.judged_by(parts.experiment, parts.dataset), parts, theta.clone())
+    query = queries.Evaluation(queries.judged_by(parts.experiment, parts.dataset), parts, theta.clone())
     whole = replace(held[0], x=held.x, y=held.y)
     for gone in range(0, len(held.y), 9):
         rest = [row for row in range(len(held.y)) if row != gone]
@@ -233,7 +233,7 @@ def test_the_plan_shows_the_price_of_the_evaluation(small):
 def test_a_plan_warns_of_an_evaluation_that_tells_no_more_than_a_coin(small):
     (row,) = of_experiment(small(data=HELD, privacy={"evaluation_share": 0.01, "epsilon": 0.5, "accountant": "rdp"}))
     assert re.search(r"accuracy on about \d+ held-out rows would tell no more than a coin", row["note"])
-    assert row["note"] not in render(plans.table([row]))
+    assert row["note"] not in render(plan.table([row]))
 
 
 def test_a_plan_refuses_a_metric_that_is_none(small):
@@ -253,7 +253,7 @@ def test_a_plan_with_all_its_columns_fits_a_terminal_of_80(small):
     names = ("noise_multiplier", "sampling_rate", "steps", "ranges_epsilon", "evaluation_epsilon", "stats_epsilon")
     row = {"clients": 10, "epsilon": [1.234, 5.678], "epsilon_sealed": [0.1234, 4.321], **numbers}
     row |= {name: [0.1234, 0.5678] for name in names} | {"planned_rounds": 100, "affordable_rounds": [100, 100]}
-    text = render(plans.table([row, row | {"epsilon": [9.0, 9.0]}]))
+    text = render(plan.table([row, row | {"epsilon": [9.0, 9.0]}]))
     assert "…" not in text
     assert max(map(len, text.splitlines())) <= 80
     assert "100" in text
@@ -365,7 +365,7 @@ def test_a_ledger_of_rows_held_out_otherwise_says_that_it_may_be_the_seed_or_the
     for changes, out in (({"run": {"seed": 5}}, "seed"), ({"data": {"held_out": 0.2}}, "share")):
         with pytest.raises(
             LedgerError,
-            match=r"or rows are dealt out or held out by another seed \(data\.seed, run\.seed\) or share \(",
+            match=r"or rows are dealt out or held out by another seed \(data\.seed, run\.seed\) or share:",
         ):
             tacit.run(sites(privacy=shared, **changes), out=tmp_path / out, page=False)
 

@@ -12,11 +12,9 @@ from torch import nn
 from trained import same_model, weights
 
 import tacit
-from tacit.engine import passing
-from tacit.engine.admit import gather
-from tacit.engine.folder import CHECKPOINT
-from tacit.engine.meter import Meter
-from tacit.engine.trainers import make
+from tacit.engine import pool, trainers
+from tacit.engine.budget import Meter, gather
+from tacit.engine.run_folder import CHECKPOINT
 from tacit.errors import BadInput, LedgerError
 from tacit.privacy.accounting import price
 from tacit.types import Message
@@ -74,7 +72,7 @@ def test_the_price_is_that_of_the_rounds_that_were_run(tmp_path):
 
 
 def test_the_cohorts_of_a_run_are_the_poisson_samples_that_were_priced():
-    parts = tacit.build.parts.build(central(train={"rounds": 2000}))
+    parts = tacit.engine.assemble.build(central(train={"rounds": 2000}))
 
     class Paid:
         def admit_everybody(self, *_, **__):
@@ -99,7 +97,7 @@ def test_a_round_without_clients_is_a_round(tmp_path):
 
 
 def test_every_client_is_charged_before_anybody_is_drawn_and_in_one_row(tmp_path, monkeypatch):
-    seen, real = [], make.one_by_one
+    seen, real = [], trainers.one_by_one
 
     def watched(train):
         def trainer(received, round, cohort):
@@ -110,14 +108,14 @@ def test_every_client_is_charged_before_anybody_is_drawn_and_in_one_row(tmp_path
 
         return trainer
 
-    monkeypatch.setattr(make, "one_by_one", watched)
+    monkeypatch.setattr(trainers, "one_by_one", watched)
     tacit.run(central(run={"workers": 1}), out=tmp_path)
     assert seen == [1] * 5
 
 
 def test_a_charge_that_cannot_be_written_releases_nothing(tmp_path, monkeypatch):
     trained = []
-    monkeypatch.setattr(passing, "receive_any", lambda raw: trained.append(raw))
+    monkeypatch.setattr(pool, "receive_any", lambda raw: trained.append(raw))
 
     def full(self, budget, event):
         raise sqlite3.OperationalError("database or disk is full")
@@ -176,7 +174,7 @@ def test_the_noise_that_reaches_the_model_is_the_noise_that_was_priced(tmp_path)
     """Clients that learn next to nothing: what moves the model is the server's noise, z C / (q N) a round."""
     quiet = {"learning_rate": 1e-12, "rounds": 30}
     experiment = central(train=quiet, model={"name": "mlp"}, privacy={"epsilon": math.inf, "noise_multiplier": 2.0})
-    parts = tacit.build.parts.build(experiment)
+    parts = tacit.engine.assemble.build(experiment)
     history = tacit.run(experiment, out=tmp_path)
     moved = torch.cat([p.detach().reshape(-1) for p in history.model.parameters()]) - parts.params
     expected = 2.0 * 0.5 / 6 * math.sqrt(30)
@@ -187,7 +185,7 @@ def test_the_noise_that_reaches_the_model_is_the_noise_that_was_priced(tmp_path)
 
 def test_without_noise_or_clipping_central_dp_is_fedavg(tmp_path):
     everybody = {"clients_per_round": None, "batch_size": 30}  # whole batches, so that their order does not matter
-    quiet = {"clip": 1e4, "noise_multiplier": 1e-12, "epsilon": math.inf}
+    quiet = {"clip": 1e2, "noise_multiplier": 1e-12, "epsilon": math.inf}
     tacit.run(central(train=everybody, privacy=quiet), out=tmp_path / "central")
     tacit.run(central(train=everybody, privacy={"kind": "none"}), out=tmp_path / "plain")
     a, b = weights(tmp_path / "central"), weights(tmp_path / "plain")
@@ -195,7 +193,7 @@ def test_without_noise_or_clipping_central_dp_is_fedavg(tmp_path):
 
 
 def test_broken_and_missing_answers_leave_the_guarantee_and_the_divisor_as_they_are(tmp_path, monkeypatch):
-    real = passing.receive_any
+    real = pool.receive_any
 
     def poisoned(raw):
         message = real(raw)
@@ -204,7 +202,7 @@ def test_broken_and_missing_answers_leave_the_guarantee_and_the_divisor_as_they_
         return message
 
     whole = tacit.run(central(), out=tmp_path / "whole")
-    monkeypatch.setattr(passing, "receive_any", poisoned)
+    monkeypatch.setattr(pool, "receive_any", poisoned)
     history = tacit.run(central(), out=tmp_path / "poisoned")
     refused = [name for record in history.rounds for name in record["refused"]]
     assert refused
@@ -215,8 +213,8 @@ def test_broken_and_missing_answers_leave_the_guarantee_and_the_divisor_as_they_
 
 
 def test_bytes_that_are_no_message_are_refused_and_the_run_goes_on(tmp_path, monkeypatch):
-    real = passing.receive_any
-    monkeypatch.setattr(passing, "receive_any", lambda raw: real(raw[: len(raw) // 2]))
+    real = pool.receive_any
+    monkeypatch.setattr(pool, "receive_any", lambda raw: real(raw[: len(raw) // 2]))
     history = tacit.run(central(), out=tmp_path)
     assert all(set(record["refused"]) <= {"unreadable"} for record in history.rounds)
     assert history.summary["rounds"] == 5
@@ -232,12 +230,12 @@ def test_a_learning_rate_that_diverges_ends_no_run(tmp_path):
 def test_capped_weights_are_divided_by_their_expectation_and_priced_alike(tmp_path):
     sizes = {"data": {"partition": "dirichlet", "alpha": 0.5, "examples_per_client": None, "min_size": 2}}
     capped = central(**sizes, privacy={"weight_cap": 40}, aggregate={"weights": "examples"})
-    parts = tacit.build.parts.build(capped)
+    parts = tacit.engine.assemble.build(capped)
     expected = np.minimum(parts.population.sizes, 40) / 40
     assert parts.plan.weights == pytest.approx(expected)
     assert parts.plan.weights.max() == 1.0
     assert parts.plan.expected_weight == pytest.approx(expected.sum() * 6 / 30)
-    assert parts.plan.mechanism == tacit.build.parts.build(central(**sizes)).plan.mechanism
+    assert parts.plan.mechanism == tacit.engine.assemble.build(central(**sizes)).plan.mechanism
     assert tacit.run(capped, out=tmp_path).guarantee.epsilon_max <= 6.0
 
 
@@ -331,7 +329,8 @@ def test_what_would_break_the_guarantee_is_refused_in_one_sentence(tmp_path, cha
 def test_the_smallest_of_different_budgets_is_kept_where_that_is_said(tmp_path):
     history = tacit.run(central(privacy={"epsilon": "uniform", "level": "minimum"}), out=tmp_path)
     assert (
-        history.guarantee.epsilon_max <= tacit.build.parts.build(history_experiment(tmp_path)).population.epsilons.min()
+        history.guarantee.epsilon_max
+        <= tacit.engine.assemble.build(history_experiment(tmp_path)).population.epsilons.min()
     )
 
 

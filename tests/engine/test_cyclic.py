@@ -11,13 +11,13 @@ from trained import same_model
 
 import tacit
 from tacit.algorithms.central_dp import Summing
-from tacit.build.parts import build
 from tacit.engine import loop as loop_module
-from tacit.engine.folder import CHECKPOINT, Folder
+from tacit.engine.assemble import build
+from tacit.engine.run_folder import CHECKPOINT, Folder
 from tacit.errors import BadInput, LedgerError
 from tacit.privacy.accounting import price
-from tacit.privacy.banded.factorisation import banded
-from tacit.privacy.banded.plan import BandedPlan, dealt
+from tacit.privacy.banded.kind import BandedPlan, dealt
+from tacit.privacy.banded.mechanism import banded
 
 CYCLIC = {
     "name": "cyclic",
@@ -214,7 +214,7 @@ def test_a_checkpoint_that_went_back_repeats_the_very_same_bits_for_nothing_or_i
     same = tacit.run(cyclic(), out=tmp_path / "same", resume=True, page=False)
     assert same_model(tacit.run(cyclic(), out=tmp_path / "whole", page=False).out, same.out)
     assert charges(tmp_path / "same") == charges(tmp_path / "whole")
-    monkeypatch.setattr("tacit.build.release.package", lambda: "edited code")
+    monkeypatch.setattr("tacit.engine.release.package", lambda: "edited code")
     with pytest.raises(LedgerError, match="its noise has been used since"):
         tacit.run(cyclic(), out=tmp_path / "other", resume=True, page=False)
 
@@ -223,7 +223,7 @@ def test_noise_that_began_with_another_factorisation_is_refused_before_anybody_p
     with pytest.raises(Stop):
         tacit.run(cyclic(), out=tmp_path, observe=stop_after(2), page=False)
     before = charges(tmp_path)
-    monkeypatch.setattr("tacit.privacy.banded.plan.banded", lambda rounds, bands, momentum: banded(rounds, bands, 0.5))
+    monkeypatch.setattr("tacit.privacy.banded.kind.banded", lambda rounds, bands, momentum: banded(rounds, bands, 0.5))
     with pytest.raises(BadInput, match="began with another factorisation"):
         tacit.run(cyclic(), out=tmp_path, resume=True, page=False)
     assert charges(tmp_path) == before

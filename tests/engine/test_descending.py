@@ -5,14 +5,14 @@ import torch
 from redteam.lying_server import Server, experiment
 
 import tacit
-from tacit.build.parts import build
-from tacit.engine.wire import pack, unpack
+from tacit.deploy.server.server import oddity
+from tacit.deploy.site.consent import digest
+from tacit.engine.assemble import build
 from tacit.errors import BadInput
-from tacit.federation.flower.frame import oddity
-from tacit.federation.site.consent import digest
 from tacit.random import seeded
-from tacit.train.workspace import workspace
+from tacit.training.clipping import workspace
 from tacit.types import Message
+from tacit.wire import pack, unpack
 
 KNOBS = {
     "momentum": 0.5,

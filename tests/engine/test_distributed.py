@@ -10,14 +10,14 @@ from known_keys import safe_prime_key
 from trained import same_model, weights
 
 import tacit
-from tacit.engine import passing
+from tacit.crypto import keys
+from tacit.crypto.proofs import proof_bytes
+from tacit.crypto.secret_key import generate
+from tacit.engine import pool
 from tacit.errors import BadInput, KeyRefused, NeedsRows
 from tacit.privacy.accounting import price
 from tacit.privacy.kinds import kind_of
-from tacit.protect import keys
-from tacit.protect.proofs import proof_bytes
-from tacit.protect.secret_key import generate
-from tacit.report import planned
+from tacit.report import plan as planned
 
 PAILLIER = {"kind": "paillier", "key_bits": 2048}
 
@@ -59,7 +59,7 @@ def test_side_by_side_gives_the_same_bits_as_one_by_one_and_every_start_has_its_
     tacit.run(first, out=tmp_path / "one")
     tacit.run(summed(protect=PAILLIER, run={"workers": 3}), out=tmp_path / "three")
     assert same_model(tmp_path / "one", tmp_path / "three")
-    keys = {tacit.build.parts.build(first).algorithm.groups["client-0"].seal.public.id for _ in range(2)}
+    keys = {tacit.engine.assemble.build(first).algorithm.groups["client-0"].seal.public.id for _ in range(2)}
     assert len(keys) == 2
 
 
@@ -103,7 +103,7 @@ def test_everybody_spends_almost_all_of_the_budget_and_no_more(summed, tmp_path)
 
 
 def test_the_run_stops_before_the_round_that_would_overspend(summed, tmp_path):
-    z = tacit.build.parts.build(summed(train={"rounds": 3})).plan.noises[0].multiplier
+    z = tacit.engine.assemble.build(summed(train={"rounds": 3})).plan.noises[0].multiplier
     history = tacit.run(summed(train={"rounds": 9}, privacy={"noise_multiplier": z}), out=tmp_path)
     assert history.summary["stopped"] == "budget"
     assert len(history.rounds) == 3
@@ -133,20 +133,20 @@ def test_the_notes_sigma_is_refused_before_the_first_round_and_the_named_one_wor
     once, always = (float(found) for found in re.findall(r"\d+\.\d{3}(?=[ ,])", str(refused.value))[-2:])
     assert once < always
     for z, rounds in ((once, 1), (always, 4)):
-        plan = tacit.build.parts.build(summed(privacy=said | {"noise_multiplier": z})).plan
+        plan = tacit.engine.assemble.build(summed(privacy=said | {"noise_multiplier": z})).plan
         assert price.epsilon(((plan.noises[0].event(), rounds),), delta=1e-5) <= 10.0
     with pytest.raises(BadInput, match="cannot pay"):
-        tacit.build.parts.build(summed(privacy=said | {"noise_multiplier": once * 0.99}))
+        tacit.engine.assemble.build(summed(privacy=said | {"noise_multiplier": once * 0.99}))
 
 
 def test_the_notes_share_needs_a_sigma_larger_by_the_root_of_the_cohort(summed):
     ours, theirs = (
-        tacit.build.parts.build(summed(privacy={"share": share})).plan.noises[0] for share in ("even", "note-2020")
+        tacit.engine.assemble.build(summed(privacy={"share": share})).plan.noises[0] for share in ("even", "note-2020")
     )
     assert theirs.share_variance == pytest.approx(
         ours.share_variance, rel=0.01
     )  # the same promise needs the same noise
-    given = tacit.build.parts.build(summed(privacy={"share": "note-2020", "noise_multiplier": 5.0})).plan.noises[0]
+    given = tacit.engine.assemble.build(summed(privacy={"share": "note-2020", "noise_multiplier": 5.0})).plan.noises[0]
     assert given.multiplier == pytest.approx(5.0 / np.sqrt(6))
 
 
@@ -207,7 +207,7 @@ def test_one_group_is_called_all_and_public_where_the_rule_moves_the_model_for_p
     summed, tmp_path, rule, name
 ):
     experiment = summed(aggregate=rule, train={"rounds": 1})
-    assert {group.name for group in tacit.build.parts.build(experiment).algorithm.groups.values()} == {name}
+    assert {group.name for group in tacit.engine.assemble.build(experiment).algorithm.groups.values()} == {name}
     assert tacit.run(experiment, out=tmp_path, page=False).rounds[0]["update_norm"] > 0
 
 
@@ -223,13 +223,13 @@ def test_rules_that_need_rows_are_refused_with_the_names_of_those_that_work(summ
 
 
 def test_too_few_reports_leave_the_model_as_it_is_and_the_charge_stands(summed, tmp_path, monkeypatch):
-    real = passing.receive_any
+    real = pool.receive_any
 
     def lost(raw):
         message = real(raw)
         return message if message.sender != "client-1" else type(message)("client-1", {}, {"failed": "no answer"})
 
-    monkeypatch.setattr(passing, "receive_any", lost)
+    monkeypatch.setattr(pool, "receive_any", lost)
     history = tacit.run(summed(), out=tmp_path / "all")
     assert [record["opened"] for record in history.rounds] == [0] * 4
     assert "no answer" in history.rounds[0]["refused"]["client-1"]
@@ -295,7 +295,7 @@ def test_the_traffic_of_a_split_key_is_all_reports_to_every_holder_and_an_answer
         return record["uplink_bytes"], record["downlink_bytes"]
 
     (up_1, down_1), (up_4, down_4), (up_6, down_6) = traffic(1, "one"), traffic(4, "four"), traffic(6, "six")
-    seal = tacit.build.parts.build(summed(protect=PAILLIER)).algorithm.groups["client-0"].seal
+    seal = tacit.engine.assemble.build(summed(protect=PAILLIER)).algorithm.groups["client-0"].seal
     numbers, proof = seal.lanes.numbers, proof_bytes(seal.public)
     report = (down_6 - down_4) / 2 / 6
     assert 512 * numbers + proof < report < 512 * numbers + proof + 500  # a header and a signature
@@ -316,7 +316,7 @@ def test_colluders_who_could_open_single_reports_or_two_sums_are_refused(summed)
         experiment = summed(privacy={"colluding": colluding}, protect=PAILLIER | {"threshold": threshold})
         return kind_of(experiment).plan(experiment, six, size=10)
 
-    six = tacit.build.clients.clients(summed())[2]
+    six = tacit.engine.clients.clients(summed())[2]
     for threshold in range(2, 7):
         for colluding in range(6):
             honest = 2 * threshold - 6 - colluding  # in any two groups of t holders
@@ -329,7 +329,7 @@ def test_colluders_who_could_open_single_reports_or_two_sums_are_refused(summed)
 
 def test_shares_for_fewer_reports_or_with_colluders_are_larger(summed):
     def share(**privacy):
-        return tacit.build.parts.build(summed(privacy=privacy)).plan.noises[0].share_variance
+        return tacit.engine.assemble.build(summed(privacy=privacy)).plan.noises[0].share_variance
 
     assert share(fewest_reports=3) == pytest.approx(2 * share(), rel=1e-2)
     assert share(colluding=3) == pytest.approx(2 * share(), rel=1e-2)
@@ -338,7 +338,7 @@ def test_shares_for_fewer_reports_or_with_colluders_are_larger(summed):
 def test_the_traffic_is_that_of_the_ciphertexts(summed, tmp_path):
     experiment = summed(train={"rounds": 1}, protect=PAILLIER)
     history = tacit.run(experiment, out=tmp_path)
-    seal = tacit.build.parts.build(experiment).algorithm.groups["client-0"].seal
+    seal = tacit.engine.assemble.build(experiment).algorithm.groups["client-0"].seal
     ciphertexts = 6 * seal.lanes.numbers * 512
     around = 6 * (1000 + proof_bytes(seal.public))  # headers, signatures and proofs
     assert ciphertexts < history.rounds[0]["uplink_bytes"] < ciphertexts + around

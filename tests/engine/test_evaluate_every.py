@@ -10,12 +10,12 @@ from rich.console import Console
 from trained import same_model
 
 import tacit
-from tacit.compare import figures, table
-from tacit.compare.cells import Cell
-from tacit.compare.results import Row, Run
 from tacit.engine import loop
 from tacit.engine.run_files import read
 from tacit.errors import BadInput, TrainingDiverged
+from tacit.lab.compare import figures, table
+from tacit.lab.compare.grid import Cell
+from tacit.lab.compare.results import Row, Run
 from tacit.report.collect import run_page
 from tacit.report.overlay import Entry, several_page
 from tacit.report.progress import Display

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import tacit
-from tacit.engine.folder import CHECKPOINT, open_folder
+from tacit.engine.run_folder import CHECKPOINT, open_folder
 from tacit.errors import BadInput
 from tacit.types import State
 

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 import tacit
-from tacit.build.parts import build
 from tacit.engine import loop
+from tacit.engine.assemble import build
 from tacit.engine.evaluate import evaluate
 from tacit.errors import TacitError
 

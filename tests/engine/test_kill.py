@@ -108,7 +108,7 @@ def paid_rounds(out):
 def test_a_central_run_killed_again_and_again_has_charged_everybody_before_any_answer(tmp_path):
     experiment = tacit.Experiment(
         data={"clients": 12, "examples_per_client": 60},
-        train={"rounds": 40, "clients_per_round": 4, "local_steps": 2},
+        train={"rounds": 80, "clients_per_round": 4, "local_steps": 2},
         privacy={"kind": "central", "epsilon": 8.0, "clip_quantile": 0.5, "count_noise": 20.0},
         run={"workers": 1},
     )
@@ -117,7 +117,7 @@ def test_a_central_run_killed_again_and_again_has_charged_everybody_before_any_a
     paid = lambda: {round for round, _ in released(log)} <= paid_rounds(out)  # noqa: E731
     assert killed_until_done(experiment, out, log, random.Random(3), paid) >= 5
     assert same_model(tmp_path / "whole", out)
-    assert paid_rounds(out) == set(range(40))
+    assert paid_rounds(out) == set(range(80))
 
 
 def until(true):

@@ -10,9 +10,8 @@ import torch
 from trained import weights
 
 import tacit
-from tacit.engine import passing
-from tacit.engine.folder import CHECKPOINT
-from tacit.engine.trainers import make
+from tacit.engine import pool, trainers
+from tacit.engine.run_folder import CHECKPOINT
 from tacit.errors import BadInput, PartFailed
 
 
@@ -76,7 +75,7 @@ def test_a_mistake_that_shows_in_a_library_names_the_line_of_the_rule(small, tmp
 
 def test_the_loop_trains_one_client_adds_its_message_and_applies_the_rule_after_the_last(small, tmp_path, monkeypatch):
     monkeypatch.setattr(foreign_rules, "NOTES", notes := [])
-    real = make.one_by_one
+    real = trainers.one_by_one
 
     def noted(train):
         def task(received, question, round, index):
@@ -85,7 +84,7 @@ def test_the_loop_trains_one_client_adds_its_message_and_applies_the_rule_after_
 
         return real(task)
 
-    monkeypatch.setattr(make, "one_by_one", noted)
+    monkeypatch.setattr(trainers, "one_by_one", noted)
     tacit.run(small(**by("noting"), train={"rounds": 1}), out=tmp_path, page=False)
     pairs = [(f"trained client-{i}", f"added client-{i}") for i in range(6)]
     assert notes == [note for pair in pairs for note in pair] + ["applied"]
@@ -112,7 +111,7 @@ def test_a_round_of_many_clients_holds_a_few_updates_at_a_time(small, tmp_path, 
         return receive
 
     for name in ("receive", "receive_any"):
-        monkeypatch.setattr(passing, name, counted(getattr(passing, name)))
+        monkeypatch.setattr(pool, name, counted(getattr(pool, name)))
     many = {"data": {"clients": 40, "examples_per_client": 5}, "train": {"rounds": 1, "clients_per_round": 40}}
     tacit.run(small(**many, privacy=privacy, run={"workers": 1}), out=tmp_path, page=False)
     assert len(most) > 10

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 import tacit
-from tacit.build.parts import build
 from tacit.engine import loop as engine
-from tacit.engine.folder import Folder, open_folder
+from tacit.engine import trainers
+from tacit.engine.assemble import build
 from tacit.engine.history import open_ledger
-from tacit.engine.trainers import make
+from tacit.engine.run_folder import Folder, open_folder
 
 SETTINGS = {
     "data": {"name": "digits", "clients": 6},
@@ -34,7 +34,7 @@ def test_a_server_that_is_killed_when_a_sum_was_told_asks_nobody_for_that_round_
 
     def start(*, resume):
         folder = open_folder(tmp_path / "run", experiment, resume=resume, force=False)
-        train = make.alone(parts)
+        train = trainers.alone(parts)
 
         def trainer(received, round, cohort):
             asked.append(round)

@@ -16,16 +16,18 @@ from torch import nn
 from typer.testing import CliRunner
 
 import tacit
-from tacit.build.clients import population_id
-from tacit.build.parts import build, written
 from tacit.cli.app import app
+from tacit.data.given import digest_of
 from tacit.digest import state_mark
+from tacit.engine.assemble import build, written
+from tacit.engine.clients import population_id
 from tacit.errors import BadInput, LedgerError, NeedsRows, TacitError
+from tacit.lab.grid import compare
+from tacit.privacy.ledger.secret import key_of, keyed
 from tacit.rules import Applied, Rule
 from tacit.rules.inverse_variance import inverse_variance
 from tacit.rules.mean import mean
-from tacit.simulation.compare import compare
-from tacit.simulation.passed import with_passed
+from tacit.simulation import with_passed
 
 NAMES = ("north", "coast", "valley")
 RNG = np.random.default_rng(7)
@@ -228,8 +230,8 @@ def test_noise_is_keyed_by_what_was_passed(other):
 
 def test_a_digest_is_the_same_in_every_process_that_runs_the_same_code():
     text = (
-        "import tacit, somebody, torch; from torch import nn; from tacit.build.parts import build, written;"
-        "from tacit.simulation.passed import with_passed; torch.manual_seed(0);"
+        "import tacit, somebody, torch; from torch import nn; from tacit.engine.assemble import build, written;"
+        "from tacit.simulation import with_passed; torch.manual_seed(0);"
         "parts = {'model': nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), 'rule': somebody.trimmed_mean(0.1)};"
         "print(written(build(with_passed(tacit.Experiment(privacy={'kind': 'none'}), **parts))).toml())"
     )
@@ -283,7 +285,7 @@ def test_rows_that_stay_in_a_file_are_trained_on_from_there(tmp_path):
 
 
 def test_rows_that_stay_in_a_file_are_not_cut_to_a_number(tmp_path):
-    with pytest.raises(BadInput, match=r"stay with their clients: .* leave out data\.examples_per_client"):
+    with pytest.raises(BadInput, match=r"data\.examples_per_client is for rows that Tacit deals out"):
         tacit.run(experiment(data={"examples_per_client": 5}), data=stored(), out=tmp_path)
 
 
@@ -394,11 +396,12 @@ def test_the_report_of_such_a_run_is_made_again_from_its_folder(begun, tmp_path)
 
 
 def test_a_file_of_another_run_says_nothing_about_the_rows_of_a_new_one(begun, tmp_path):
-    """Copied settings carry the digest of the first run's rows; a new run writes down its own."""
+    """Copied settings say how many rows the first run had; a new run writes down its own."""
     asked = tacit.Experiment.load(begun / "experiment.toml")
     other = OTHERS["another row"]
     tacit.run(asked, **PARTS | other, out=tmp_path, page=False)
-    assert tomllib.loads((tmp_path / "experiment.toml").read_text("utf-8"))["data"]["passed"] == other["data"].passed
+    key = key_of(tmp_path / "ledger.db")
+    assert json.loads((tmp_path / "run.json").read_text("utf-8"))["rows"] == keyed(key, digest_of(other["data"]))
 
 
 def test_the_weights_of_a_model_are_written_down_by_their_digest():

@@ -11,16 +11,15 @@ from report_runs import changed
 from rich.console import Console
 
 import tacit
-from tacit.build.parts import assemble, build
-from tacit.compare import export
-from tacit.compare.cells import expand
-from tacit.compare.comparison_folder import tasks_of
-from tacit.compare.results import rows_of
-from tacit.engine.per_client import spread
+from tacit.engine.assemble import assemble, build
+from tacit.engine.history import spread
 from tacit.errors import BadInput
+from tacit.lab.compare import export
+from tacit.lab.compare.grid import expand, tasks_of
+from tacit.lab.compare.results import rows_of
+from tacit.lab.grid import plain
 from tacit.report.closing import closing
 from tacit.report.page import collect
-from tacit.simulation.compare import plain
 
 
 def test_a_simulation_measures_its_model_on_every_clients_own_rows_when_asked(tmp_path):

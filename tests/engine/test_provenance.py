@@ -12,9 +12,9 @@ import pytest
 import torch
 
 import tacit
-from tacit.build.parts import build
-from tacit.engine import provenance as module
-from tacit.engine.provenance import provenance
+from tacit.engine import history as module
+from tacit.engine.assemble import build
+from tacit.engine.history import provenance
 
 
 @pytest.fixture

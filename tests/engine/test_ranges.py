@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tacit
-from tacit.build.parts import build
-from tacit.engine import asking
+from tacit.engine import queries
 from tacit.engine import ranges as asked_for
+from tacit.engine.assemble import build
 from tacit.errors import BadInput, BudgetExhausted, LedgerError
 from tacit.privacy.accounting import price
 from tacit.privacy.queries.mechanism import NoisyCounts
 from tacit.privacy.queries.ranges import Ranges
-from tacit.report.planned import of_experiment
+from tacit.report.plan import of_experiment
 from tacit.types import Budget, Client
 
 EPSILONS = {"north": 1.0, "coast": 3.0, "valley": 8.0}
@@ -133,7 +133,7 @@ def test_a_resumed_run_draws_no_second_noise_and_charges_nothing_twice(hospitals
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("tacit.simulation.run.loop", killed)
+        patched.setattr("tacit.simulation.loop", killed)
         with pytest.raises(KeyboardInterrupt):
             tacit.run(experiment, out=out, page=False)
     first = (out / "queries.json").read_bytes()
@@ -316,4 +316,4 @@ def test_rounded_noise_that_is_small_makes_no_empty_bin_count():
 
 
 def test_a_folder_without_queries_has_no_answers(tmp_path):
-    assert asking.kept(tmp_path) == {}
+    assert queries.kept(tmp_path) == {}

@@ -1,7 +1,6 @@
 import json
 import re
 import sqlite3
-import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +11,10 @@ from trained import same_model, weights
 
 import tacit
 from tacit.engine import loop as loop_module
-from tacit.engine import passing
-from tacit.engine.admit import sample
-from tacit.engine.folder import CHECKPOINT, open_folder
+from tacit.engine import pool, trainers
+from tacit.engine.budget import sample
 from tacit.engine.history import open_ledger
-from tacit.engine.trainers import make
+from tacit.engine.run_folder import CHECKPOINT, open_folder
 from tacit.errors import BadInput, BudgetExhausted, LedgerError, RunExists, TrainingDiverged
 from tacit.privacy.accounting import price
 from tacit.random import seeded
@@ -107,7 +105,7 @@ def test_the_epsilon_of_every_round_is_what_the_ledger_holds_after_it(small, tmp
 def test_the_epsilon_of_a_long_run_is_rounded_up_to_the_next_mark(small, tmp_path):
     """While 130 rounds go on, epsilon is that of the next ninth round: never less than was spent."""
     found = []
-    parts = tacit.build.parts.build(small(train={"rounds": 130}))
+    parts = tacit.engine.assemble.build(small(train={"rounds": 130}))
     folder = open_folder(tmp_path, parts.experiment, resume=False, force=False)
     ledger = open_ledger(parts, folder)
     meter, client = loop_module.Meter(parts, ledger), parts.population[0]
@@ -190,15 +188,15 @@ def test_the_charge_is_on_disk_before_anybody_trains(small, tmp_path, monkeypatc
 
         return trainer
 
-    simulate_one_by_one = make.one_by_one
-    monkeypatch.setattr(make, "one_by_one", watched)
+    simulate_one_by_one = trainers.one_by_one
+    monkeypatch.setattr(trainers, "one_by_one", watched)
     tacit.run(small(run={"workers": 1}), out=tmp_path)
     assert seen == [True] * 4
 
 
 def test_a_charge_that_cannot_be_written_releases_nothing(small, tmp_path, monkeypatch):
     released = []
-    monkeypatch.setattr(passing, "receive", lambda raw, round: released.append(round))
+    monkeypatch.setattr(pool, "receive", lambda raw, round: released.append(round))
 
     def full(self, paying):
         raise sqlite3.OperationalError("database or disk is full")
@@ -291,15 +289,15 @@ def test_a_loss_that_is_not_finite_stops_the_run_by_client_and_round_and_keeps_t
 
 
 def test_divergence_in_a_later_round_keeps_the_last_good_checkpoint(small, tmp_path, monkeypatch):
-    real = passing.receive
+    real = pool.receive
 
     def poisoned(raw, *, round):
         message = real(raw, round=round)
         if round == 2:
             message.tensors["update"][0] = float("nan")
-        return real(passing.pack(message), round=round)
+        return real(pool.pack(message), round=round)
 
-    monkeypatch.setattr(passing, "receive", poisoned)
+    monkeypatch.setattr(pool, "receive", poisoned)
     with pytest.raises(TrainingDiverged, match=r"Client client-0 sent a update that is not finite in round 3"):
         tacit.run(small(), out=tmp_path)
     kept = load_file(tmp_path / CHECKPOINT)
@@ -367,7 +365,7 @@ def test_what_cannot_be_built_is_refused_in_a_sentence(small, tmp_path, change, 
 
 def test_cohorts_are_uniform_over_the_clients_that_can_pay(small, tmp_path):
     experiment = small(train={"rounds": 300, "clients_per_round": 2, "local_steps": 1}, privacy={"kind": "none"})
-    parts = tacit.build.parts.build(experiment)
+    parts = tacit.engine.assemble.build(experiment)
     meter = loop_module.Meter(parts, None)
     counts = np.zeros(6)
     for r in range(3000):
@@ -452,23 +450,12 @@ def test_the_file_of_a_run_names_the_rule_that_ran_and_a_run_without_it_goes_on(
     assert len(tacit.run(small(), out=tmp_path, resume=True, page=False).rounds) == 4
 
 
-def test_every_file_of_a_run_is_named_where_the_concepts_list_them(small, tmp_path):
+def test_every_file_of_a_run_is_named_where_the_formats_list_them(small, tmp_path):
     tacit.run(small(), out=tmp_path / "run")
-    page = (Path(__file__).parents[2] / "docs" / "concepts.md").read_text("utf-8")
-    listed = page.partition("## Files of a run")[2].partition("\n## ")[0]
+    page = (Path(__file__).parents[2] / "docs" / "formats.md").read_text("utf-8")
+    listed = page.partition("## A run's folder")[2].partition("\n## ")[0]
     for path in (tmp_path / "run").iterdir():
         assert path.name.startswith(".") or f"`{path.name}`" in listed
-
-
-def test_the_defaults_that_the_concepts_list_are_the_defaults():
-    """The page said rule = "mean", where no rule is named and budgets decide."""
-    page = (Path(__file__).parents[2] / "docs" / "concepts.md").read_text("utf-8")
-    listed = tomllib.loads(
-        page.partition("All keys with their defaults")[2].partition("```toml\n")[2].partition("```")[0]
-    )
-    usual = tacit.Experiment().model_dump()
-    for section, keys in listed.items():
-        assert keys == (usual[section] if isinstance(keys, str) else {key: usual[section][key] for key in keys})
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,13 @@ from typer.testing import CliRunner
 
 import tacit
 from tacit.cli.app import app
-from tacit.engine.describing import read_stats
+from tacit.engine.queries import read_stats
 from tacit.errors import BadInput, BudgetExhausted, LedgerError
+from tacit.lab.stats import stats
 from tacit.privacy.accounting import price
-from tacit.privacy.queries.described import BINS, CategoricalColumn, Described, NumericColumn, numbers
 from tacit.privacy.queries.mechanism import NoisyCounts
-from tacit.report.planned import of_experiment
-from tacit.simulation.stats import stats
+from tacit.privacy.queries.ranges import BINS, CategoricalColumn, Described, NumericColumn, numbers
+from tacit.report.plan import of_experiment
 
 EPSILONS = {"north": 4.0, "south": 8.0}
 TOML = """

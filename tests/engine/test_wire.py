@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tacit.engine.wire import all_finite
+from tacit.wire import all_finite
 
 ANY = st.floats(width=32, allow_nan=True, allow_infinity=True)
 

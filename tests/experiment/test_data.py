@@ -5,7 +5,7 @@ from pydantic import ValidationError
 
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
-from tacit.experiment.data import DataSection
+from tacit.experiment.schema import DataSection
 
 
 def test_every_key_has_a_default():

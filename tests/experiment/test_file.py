@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
-from tacit.experiment.file import shipped
-from tacit.experiment.toml import dumps, parse_value
+from tacit.experiment.file import dumps, parse_value, shipped
 
 
 @pytest.mark.parametrize("name", shipped())

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from tacit.build.clients import population_id
-from tacit.build.parts import build
-from tacit.build.release import experiment_text
+from tacit.engine.assemble import build
+from tacit.engine.clients import population_id
+from tacit.engine.release import experiment_text
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
-from tacit.experiment.asking import split
+from tacit.experiment.extras import split
 
 SMALL = {
     "data": {"clients": 4, "examples_per_client": 20},

@@ -12,7 +12,7 @@ from tacit import plugin
 from tacit.data.load import source
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
-from tacit.experiment.data import DataSection
+from tacit.experiment.schema import DataSection
 
 BESIDE = {"privacy": {"kind": "local", "epsilon": 1.0}}  # what keys that are asked for by others need
 

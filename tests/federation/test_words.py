@@ -3,17 +3,17 @@
 import pytest
 from wrong_values import WRONG, foreign_words
 
+from tacit.deploy.operate.layout import open_federation
+from tacit.deploy.site import join
+from tacit.deploy.site.at_home import wanted
+from tacit.deploy.site.join import read_rows
+from tacit.deploy.site.limits import Accept, Limits, read_limits
+from tacit.deploy.site.make import make_site
+from tacit.deploy.site.rows import parted
 from tacit.errors import BadInput, TacitError
 from tacit.experiment import Experiment
-from tacit.experiment.personal import PersonalSection
-from tacit.experiment.toml import dumps
-from tacit.federation.operate.layout import open_federation
-from tacit.federation.site import join
-from tacit.federation.site.at_home import wanted
-from tacit.federation.site.limits import Accept, Limits, read_limits
-from tacit.federation.site.make import make_site
-from tacit.federation.site.own_evaluation import parted
-from tacit.federation.site.reading import read_rows
+from tacit.experiment.extras import PersonalSection
+from tacit.experiment.file import dumps
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-5}
 DECLARED = Experiment(data={"name": "csv", "path": "records.csv", "classes": 2, "label": "ill"})

@@ -9,23 +9,23 @@ import torch
 
 import tacit
 from tacit import malicious
-from tacit.audit.mechanism import prepared
-from tacit.build.parts import assemble, build
-from tacit.engine.trainers import make
-from tacit.engine.wire import pack, unpack
+from tacit.deploy.operate.init import deployable
+from tacit.deploy.site.consent import departures, digest, refuse_beyond
+from tacit.deploy.site.limits import Accept, Limits
+from tacit.engine import trainers
+from tacit.engine.assemble import assemble, build
 from tacit.errors import BadInput, Refused
-from tacit.federation.operate.init import deployable
-from tacit.federation.site.consent import departures, digest, refuse_beyond
-from tacit.federation.site.limits import Accept, Limits
+from tacit.lab.audit.mechanism import prepared
 from tacit.malicious import Malice, load
 from tacit.malicious._among import Among
 from tacit.malicious._trigger import trigger_of
 from tacit.malicious.adaptive import adaptive
 from tacit.malicious.edge_case import turned
 from tacit.random import seeded
-from tacit.train.dp_sgd import DpSgd
-from tacit.train.sgd import LocalSgd
-from tacit.train.workspace import workspace
+from tacit.training.clipping import workspace
+from tacit.training.dp_sgd import DpSgd
+from tacit.training.sgd import LocalSgd
+from tacit.wire import pack, unpack
 
 KINDS = ["replacement", "dba", "edge-case", "neurotoxin", "adaptive"]
 PRIVACY = {
@@ -82,7 +82,7 @@ def test_without_an_attack_an_experiment_says_and_wires_nothing_of_it():
 def test_a_run_in_which_nobody_is_malicious_leaves_the_same_model_bit_for_bit(tmp_path, monkeypatch):
     chosen = experiment(privacy="local")
     first = tacit.run(chosen, out=tmp_path / "absent", page=False)
-    parts = import_module("tacit.build.parts")
+    parts = import_module("tacit.engine.assemble")
     there = build(experiment(privacy="local", attack={}))
     scene = dataclasses.replace(there.attack[0], malicious=())
     plain = parts.assemble
@@ -127,7 +127,7 @@ def test_a_malicious_client_goes_through_the_clip_of_central_dp_whatever_it_send
     raw = dataclasses.replace(messages[bad], tensors={"update": messages[bad].tensors["update"] * 1e9})
     summing = parts.algorithm.collect(parts.algorithm.init(parts.params), round=0)
     summing.add(raw)
-    assert float(summing.total.norm()) <= 0.5 * (1 + 1e-5)
+    assert float(summing.total.value().norm()) <= 0.5 * (1 + 1e-5)
 
 
 def test_under_local_dp_a_malicious_client_may_skip_its_noise_and_states_it_all_the_same():
@@ -291,7 +291,9 @@ def test_beside_a_stack_malicious_clients_answer_in_their_turn(privacy):
     cohort = list(dict.fromkeys(cohort))
     clients = [parts.population[index] for index in cohort]
     message = pack(parts.algorithm.broadcast(parts.algorithm.init(parts.params), clients, round=0))
-    for one, other in zip(make.stacked(parts)(message, 0, cohort), make.alone(parts)(message, 0, cohort), strict=True):
+    for one, other in zip(
+        trainers.stacked(parts)(message, 0, cohort), trainers.alone(parts)(message, 0, cohort), strict=True
+    ):
         a, b = unpack(one[0]), unpack(other[0])
         assert a.sender == b.sender
         assert float((a.tensors["update"] - b.tensors["update"]).norm()) <= 2e-3 * float(b.tensors["update"].norm())

@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 import tacit
 from tacit.cli.app import app
 from tacit.errors import BadInput
-from tacit.personal.gain import Sites, expected, simulated
+from tacit.personal.everybody import Sites, expected, simulated
 from tacit.report import gain
-from tacit.report.differ import tau_of
+from tacit.report.gain import tau_of
 
 SMALL = {
     "data": {"clients": 4, "partition": "dirichlet", "alpha": 1.0},
@@ -70,7 +70,7 @@ def test_more_epsilon_and_less_difference_gain_more_and_it_pays_from_somewhere_o
 
 def test_the_noise_is_that_of_the_experiments_own_plan():
     experiment = tacit.Experiment(**SMALL)
-    parts = tacit.build.parts.build(experiment)
+    parts = tacit.engine.assemble.build(experiment)
     plan, sizes = parts.plan, parts.population.sizes
     found = gain.noises(experiment, parts.population, sizes, parameters=650)
     by_hand = [650 * (z / (0.5 * n)) ** 2 / (2 * 5) for z, n in zip(plan.multipliers, sizes, strict=True)]
@@ -191,7 +191,7 @@ def test_a_tau_is_printed_to_three_digits():
 def test_how_much_sites_differ_is_taken_from_a_finished_run_in_the_units_of_a_gain(tmp_path):
     experiment = tacit.Experiment(**{**SMALL, "data": SMALL["data"] | {"partition": "shards"}})
     history = tacit.run(experiment, out=tmp_path / "run")
-    plan = tacit.build.parts.build(experiment).plan
+    plan = tacit.engine.assemble.build(experiment).plan
     last = history.rounds[-1]["tau"]
     # a step's noise on the mean gradient, of a clip 1: the same number in both units, but for the learning rate and the steps
     in_clips = last / (experiment.train.learning_rate * plan.steps[0])

@@ -18,28 +18,27 @@ from safetensors.torch import load_file
 from torch import nn
 
 import tacit
-from tacit.build.clients import PERSONAL, population_id
-from tacit.build.parts import assemble, build
 from tacit.data.given import Dataset
-from tacit.data.row_hashes import coins
-from tacit.engine.wire import pack, size_of
+from tacit.data.population import coins
+from tacit.deploy.operate.init import deployable
+from tacit.engine.assemble import assemble, build
+from tacit.engine.clients import PERSONAL, population_id
 from tacit.errors import BadData, BadInput, Refused
-from tacit.federation.operate.init import deployable
 from tacit.losses.binary_cross_entropy import binary_cross_entropy
 from tacit.losses.cross_entropy import cross_entropy
 from tacit.losses.squared import squared
 from tacit.metrics import Answers
-from tacit.personal import finetune, head, last, linear, mean_regularised, shrinkage
+from tacit.personal import home as last
+from tacit.personal import kinds, linear, mean_regularised, shrinkage
 from tacit.personal.everybody import in_words
 from tacit.personal.home import Home
-from tacit.personal.one import trained_on
-from tacit.personal.own import Personal
-from tacit.personal.paired import judged, together
-from tacit.personal.ridges import Ridges
+from tacit.personal.mean_regularised import Ridges
+from tacit.personal.one import Personal, judged, together, trained_on
 from tacit.report.page import collect
-from tacit.simulation.passed import with_passed
-from tacit.train.flat import flatten
+from tacit.simulation import with_passed
+from tacit.training.flat import flatten
 from tacit.types import Message
+from tacit.wire import pack, size_of
 
 KEPT = {"clients": 5, "examples_per_client": 60, "own_share": 0.3}
 QUICK = {"rounds": 2, "local_steps": 2, "sampling_rate": 0.3}
@@ -97,7 +96,8 @@ def test_a_ledger_of_rows_passed_from_python_is_of_one_share_too():
     rows = np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32)
     passed = Dataset(rows, (rows[:, 0] > 0).astype(int), clients=np.repeat(["a", "b"], 30), classes=2, test_share=0)
     shares = [{}, {"own_share": 0.2}, {"own_share": 0.3}, {"held_out": 0.3}]
-    made = [with_passed(changed(data=share, privacy={"epsilon": 5.0}), data=passed) for share in shares]
+    whole = {"examples_per_client": None}
+    made = [with_passed(changed(data=whole | share, privacy={"epsilon": 5.0}), data=passed) for share in shares]
     names = [population_id(experiment, build(experiment).population) for experiment in made]
     assert len(set(names)) == 4
     assert names[0].count(":") == 2  # as ledgers of earlier versions have it
@@ -430,7 +430,7 @@ def test_columns_beyond_a_square_that_is_too_large_are_taken_as_they_are(monkeyp
     shares, centre = np.full((1, 90), 1 / 90), np.zeros((1, 6))
     found = []
     for most in (1000, 3):
-        monkeypatch.setattr("tacit.personal.ridges.MOST_SIDE", most)
+        monkeypatch.setattr("tacit.personal.mean_regularised.MOST_SIDE", most)
         path = Ridges(site.layer, centre, shares)
         path.move(0.01)
         found.append(path.vectors([0]))
@@ -491,9 +491,10 @@ def test_two_beginnings_at_once_give_what_each_gives_by_itself(way):
 
 
 def test_what_has_no_closed_form_is_adapted_fit_by_fit(monkeypatch):
-    fast = [way.adapt(home(rows=50), torch.zeros(6)) for way in (mean_regularised, shrinkage, finetune)]
+    ways = (mean_regularised.adapt, shrinkage.adapt, kinds.adapt_finetune)
+    fast = [adapt(home(rows=50), torch.zeros(6)) for adapt in ways]
     monkeypatch.setattr(linear, "layer_of", lambda *_: None)
-    slow = [way.adapt(home(rows=50), torch.zeros(6)) for way in (mean_regularised, shrinkage, finetune)]
+    slow = [adapt(home(rows=50), torch.zeros(6)) for adapt in ways]
     for one, other in zip(fast, slow, strict=True):
         assert (
             pytest.approx(one.chosen["strength" if "strength" in one.chosen else "epochs"], rel=1e-3)
@@ -510,7 +511,7 @@ def test_without_a_pull_it_is_the_own_optimum_and_with_a_boundless_one_the_commo
 
 
 @pytest.mark.parametrize(
-    "adapt", [finetune.adapt, mean_regularised.adapt, shrinkage.adapt], ids=lambda way: way.__module__
+    "adapt", [kinds.adapt_finetune, mean_regularised.adapt, shrinkage.adapt], ids=lambda way: way.__module__
 )
 def test_a_client_of_one_row_keeps_something_finite(adapt):
     site = home(rows=1)
@@ -519,14 +520,14 @@ def test_a_client_of_one_row_keeps_something_finite(adapt):
 
 
 @pytest.mark.parametrize(
-    "adapt", [finetune.adapt, mean_regularised.adapt, shrinkage.adapt], ids=lambda way: way.__module__
+    "adapt", [kinds.adapt_finetune, mean_regularised.adapt, shrinkage.adapt], ids=lambda way: way.__module__
 )
 def test_adapting_twice_gives_the_same_bits(adapt):
     assert torch.equal(adapt(home(), torch.zeros(6)).vector, adapt(home(), torch.zeros(6)).vector)
 
 
 @pytest.mark.parametrize(
-    "adapt", [finetune.adapt, mean_regularised.adapt, shrinkage.adapt], ids=lambda way: way.__module__
+    "adapt", [kinds.adapt_finetune, mean_regularised.adapt, shrinkage.adapt], ids=lambda way: way.__module__
 )
 def test_few_rows_lean_on_a_good_common_model_and_many_rows_on_themselves(adapt):
     truth = torch.tensor([1.0, -1.0, 0.5, 0.0, 2.0])
@@ -538,7 +539,7 @@ def test_few_rows_lean_on_a_good_common_model_and_many_rows_on_themselves(adapt)
 
 
 @pytest.mark.parametrize(
-    "adapt", [finetune.adapt, mean_regularised.adapt, shrinkage.adapt], ids=lambda way: way.__module__
+    "adapt", [kinds.adapt_finetune, mean_regularised.adapt, shrinkage.adapt], ids=lambda way: way.__module__
 )
 def test_own_rows_speak_for_the_better_of_two_beginnings(adapt):
     truth = torch.tensor([1.0, -1.0, 0.5, 0.0, 2.0])
@@ -574,7 +575,7 @@ def test_an_own_head_leaves_the_body_as_it_was():
     site = home(task="classification", model=model, losses=cross_entropy)
     centre = site.theta.clone()
     last.refuse(model, site.x[:2])
-    found = head.adapt(site, centre).vector
+    found = kinds.adapt_head(site, centre).vector
     body = 5 * 8 + 8
     assert torch.equal(found[:body], centre[:body])
     assert site.loss(found) < site.loss(centre)

@@ -214,7 +214,7 @@ def test_a_model_of_another_size_shape_or_kind_is_refused_before_it_is_built(cop
     path = copied / "model.safetensors"
     kept = load_file(path)
     save_file({name: tensor[:1] for name, tensor in kept.items()}, path)
-    monkeypatch.setattr("tacit.predict.load.model_of", lambda *_, **__: pytest.fail("it was built"))
+    monkeypatch.setattr("tacit.predict.model_of", lambda *_, **__: pytest.fail("it was built"))
     with pytest.raises(BadInput, match="another number of parameters"):
         tacit.load(copied)
     save_file({name: tensor.double() for name, tensor in kept.items()}, path)

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import tacit
 from tacit.cli.app import app
-from tacit.data import csv_text
+from tacit.data import features
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def test_the_test_file_gives_the_runs_own_figures(predict, finished):
 
 
 def test_the_figures_are_exact(finished, tmp_path):
-    from tacit.predict.csv_predictions import predict_file
+    from tacit.report.predictions import predict_file
 
     with (tmp_path / "out.csv").open("w") as file:
         told = predict_file(tacit.load(finished), finished.parent / "test.csv", file)
@@ -64,7 +64,7 @@ def test_what_reading_changed_is_said(predict):
 def test_blocks_of_any_size_give_the_same_file(predict, finished, monkeypatch):
     text = (finished.parent / "test.csv").read_text()
     whole = predict(text).stdout
-    monkeypatch.setattr(csv_text, "BLOCK_ROWS", 1000)
+    monkeypatch.setattr(features, "BLOCK_ROWS", 1000)
     assert predict(text).stdout == whole
 
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import tacit
 from tacit.cli.app import app
-from tacit.data import encoder_file
+from tacit.data import encoder
 from tacit.data.encoder import Encoder
 from tacit.errors import BadData, BadInput
 
@@ -147,10 +147,10 @@ def test_an_encoder_that_answers_something_else_than_the_task_is_refused(tmp_pat
 
 def test_an_encoder_of_the_first_format_is_still_read():
     plain = Encoder(("no", "yes"), (2,))
-    record = json.loads(encoder_file.text(plain))
+    record = json.loads(encoder.text(plain))
     del record["outputs"]
-    assert encoder_file.read(json.dumps(record | {"format": "tacit encoder 1"})) == plain
+    assert encoder.read(json.dumps(record | {"format": "tacit encoder 1"})) == plain
     with pytest.raises(BadInput, match="exactly the parts"):
-        encoder_file.read(json.dumps(record))
+        encoder.read(json.dumps(record))
     with pytest.raises(BadInput, match="classes or 1 to"):
         Encoder(("no", "yes"), (2,), outputs=1)

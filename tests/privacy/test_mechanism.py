@@ -12,14 +12,14 @@ import torch
 import tacit
 from tacit.algorithms import finished
 from tacit.algorithms.central_dp import CentralDP
+from tacit.crypto.grid import Quantised
 from tacit.errors import BadInput
 from tacit.privacy.accounting import price
 from tacit.privacy.central.mechanism import CohortGaussian
 from tacit.privacy.distributed.mechanism import even
 from tacit.privacy.local.mechanism import SampledGaussian
-from tacit.protect.quantise import Quantised
 from tacit.random import seeded
-from tacit.server_optimizer import Sgd
+from tacit.training.server_optimizer import Sgd
 from tacit.types import Bounded, Message, Private
 
 SIZE, D = 50, 2000
@@ -105,7 +105,7 @@ def test_a_server_hands_the_noise_of_one_round_to_the_next_and_a_checkpoint_can_
     assert float(state.memory["clip"]) == 0.5
 
 
-@pytest.mark.parametrize("room", ["algorithms", "train"])
+@pytest.mark.parametrize("room", ["algorithms", "training"])
 def test_algorithms_and_training_know_mechanisms_and_no_kind_of_privacy(room):
     kinds = ("tacit.privacy.local", "tacit.privacy.central", "tacit.privacy.distributed")
     files = sorted((Path(tacit.__file__).parent / room).rglob("*.py"))

@@ -18,20 +18,20 @@ from statistical import has_std, is_normal
 from torch import nn
 
 import tacit
-from tacit.build.parts import build
-from tacit.engine.folder import open_folder
+from tacit.engine.assemble import build
 from tacit.engine.loop import loop
-from tacit.engine.trainers.processes import one_by_one, task
-from tacit.engine.trainers.stacked import Stacked
-from tacit.engine.wire import pack, unpack
+from tacit.engine.pool import one_by_one, task
+from tacit.engine.run_folder import open_folder
+from tacit.engine.stacked import Stacked
 from tacit.errors import BadInput
 from tacit.privacy.accounting import events, price
 from tacit.privacy.ledger import reader
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.random import seeded
-from tacit.train.dp_sgd import dp_sgd
-from tacit.train.workspace import workspace
+from tacit.training.clipping import workspace
+from tacit.training.dp_sgd import dp_sgd
 from tacit.types import Bounded, Budget, Client, Private
+from tacit.wire import pack, unpack
 
 SIZE, CLIP, Z = 40, 1e-3, 1.5
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tacit.protect.randomisers import Randomisers
-from tacit.protect.secret_key import generate
+from tacit.crypto.randomisers import Randomisers
+from tacit.crypto.secret_key import generate
 
 SMALL = 512
 

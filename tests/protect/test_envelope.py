@@ -5,6 +5,12 @@ from dataclasses import replace
 
 import pytest
 
+from tacit.crypto.envelope import LENGTH_BYTES, PREFIX, RoundContext, check_header, chunk_sizes, parse, write
+from tacit.crypto.holder import Inbox
+from tacit.crypto.paillier import PublicKey
+from tacit.crypto.proofs import prove
+from tacit.crypto.randomisers import Randomisers
+from tacit.crypto.signing import new_signer
 from tacit.errors import (
     BadCiphertext,
     BadSignature,
@@ -16,12 +22,6 @@ from tacit.errors import (
     Truncated,
     UnknownSender,
 )
-from tacit.protect.envelope import LENGTH_BYTES, PREFIX, RoundContext, check_header, chunk_sizes, parse, write
-from tacit.protect.inbox import Inbox
-from tacit.protect.paillier import PublicKey
-from tacit.protect.proofs import prove
-from tacit.protect.randomisers import Randomisers
-from tacit.protect.signing import new_signer
 
 NAMES, MESSAGES = ("coast", "north", "valley"), (5, 6, 7, 8, 9)
 

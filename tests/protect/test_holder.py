@@ -6,13 +6,12 @@ import os
 
 import pytest
 
+from tacit.crypto.envelope import RoundContext, chunk_sizes, write
+from tacit.crypto.holder import Opener, inbox_of, whose_turn
+from tacit.crypto.proofs import prove
+from tacit.crypto.signing import new_signer
+from tacit.crypto.threshold import combine, deal
 from tacit.errors import BadInput, BadSignature, Duplicate, MessageRefused, OpeningRefused, Replayed, TooFewReports
-from tacit.protect.envelope import RoundContext, chunk_sizes, write
-from tacit.protect.holder import Opener, whose_turn
-from tacit.protect.inbox import inbox_of
-from tacit.protect.proofs import prove
-from tacit.protect.signing import new_signer
-from tacit.protect.threshold import combine, deal
 
 NAMES, MESSAGES = ("coast", "hill", "north", "valley"), (5, 6, 7)
 

@@ -11,13 +11,13 @@ import pytest
 from gmpy2 import mpz
 from phe.util import base64_to_int, int_to_base64
 
+from tacit.crypto import keys, signing
+from tacit.crypto import keys as files
+from tacit.crypto.paillier import PublicKey
+from tacit.crypto.randomisers import Randomisers
+from tacit.crypto.secret_key import SecretKey, generate
+from tacit.crypto.threshold import deal
 from tacit.errors import BadCiphertext, BadInput, KeyRefused
-from tacit.protect import keys, signing
-from tacit.protect import owner_files as files
-from tacit.protect.paillier import PublicKey
-from tacit.protect.randomisers import Randomisers
-from tacit.protect.secret_key import SecretKey, generate
-from tacit.protect.threshold import deal
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tacit.crypto.grid import Lanes, pack_slowly
 from tacit.errors import BadInput, GridOverflow
-from tacit.protect.lanes import Lanes, pack_slowly
 
 
 @st.composite

@@ -12,11 +12,11 @@ from gmpy2 import mpz
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tacit.crypto import textbook
+from tacit.crypto.paillier import PublicKey, short_bits
+from tacit.crypto.randomisers import Randomisers
+from tacit.crypto.secret_key import SecretKey, generate
 from tacit.errors import BadCiphertext, BadInput, KeyRefused, SumOverflow
-from tacit.protect import textbook
-from tacit.protect.paillier import PublicKey, short_bits
-from tacit.protect.randomisers import Randomisers
-from tacit.protect.secret_key import SecretKey, generate
 
 MESSAGES, EXAMPLES = 100_000, 100
 

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from tacit.crypto import grid as grid_module
+from tacit.crypto.grid import Grid
 from tacit.errors import BadInput
-from tacit.protect import quantise as grid_module
-from tacit.protect.quantise import Grid
 from tacit.random import seeded
 
 ROTATIONS = ("none", "hadamard")

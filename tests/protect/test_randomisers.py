@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tacit.crypto import powers
+from tacit.crypto.paillier import PublicKey
+from tacit.crypto.randomisers import TABLE_BYTES, FixedBase, Randomisers, best_window
+from tacit.crypto.secret_key import generate
 from tacit.errors import BadInput, KeyRefused
-from tacit.protect import cores
-from tacit.protect.paillier import PublicKey
-from tacit.protect.randomisers import TABLE_BYTES, FixedBase, Randomisers, best_window
-from tacit.protect.secret_key import generate
 
 
 @settings(max_examples=60, deadline=None)
@@ -57,7 +57,7 @@ def test_exponents_have_all_their_bits_and_come_from_the_operating_system(key, s
         asked.append(bits)
         return (1 << bits) - 1
 
-    monkeypatch.setattr("tacit.protect.randomisers.secrets.randbits", randbits)
+    monkeypatch.setattr("tacit.crypto.randomisers.secrets.randbits", randbits)
     (rho,) = stock(key).take(1)
     assert asked == [key.public.exponent_bits] == [128 if key.short else 256]
     assert rho == gmpy2.powmod(key.public.h_s, (1 << asked[0]) - 1, key.public.n_squared)
@@ -70,7 +70,7 @@ def test_who_has_the_secret_key_makes_the_same_randomisers(key, stock, monkeypat
     drawn = [0, 1, 2, 12345, (1 << key.public.exponent_bits) - 1]
     for source in (stock(key), stock(key, secret=key)):
         draws = iter(drawn)
-        monkeypatch.setattr("tacit.protect.randomisers.secrets.randbits", lambda bits, draws=draws: next(draws))
+        monkeypatch.setattr("tacit.crypto.randomisers.secrets.randbits", lambda bits, draws=draws: next(draws))
         expected = [gmpy2.powmod(key.public.h_s, r, key.public.n_squared) for r in drawn]
         assert source.take(len(drawn)) == expected
 
@@ -159,7 +159,7 @@ def test_numbers_that_make_no_sense_are_refused(ordinary):
 
 
 def test_work_on_many_cores_is_in_order():
-    found = cores.compute(lambda start, stop: map(gmpy2.mpz, range(start, stop)), 101, width=2, workers=4)
+    found = powers.compute(lambda start, stop: map(gmpy2.mpz, range(start, stop)), 101, width=2, workers=4)
     assert found == list(range(101))
 
 
@@ -167,15 +167,15 @@ def test_work_is_done_where_no_process_can_be_had(monkeypatch):
     def refuse():
         raise BlockingIOError
 
-    monkeypatch.setattr(cores.os, "fork", refuse)
-    found = cores.compute(lambda start, stop: map(gmpy2.mpz, range(start, stop)), 20, width=2, workers=4)
+    monkeypatch.setattr(powers.os, "fork", refuse)
+    found = powers.compute(lambda start, stop: map(gmpy2.mpz, range(start, stop)), 20, width=2, workers=4)
     assert found == list(range(20))
 
 
 def test_work_is_done_in_a_program_that_ignores_its_children():
     before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     try:
-        found = cores.compute(lambda start, stop: map(gmpy2.mpz, range(start, stop)), 20, width=2, workers=2)
+        found = powers.compute(lambda start, stop: map(gmpy2.mpz, range(start, stop)), 20, width=2, workers=2)
     finally:
         signal.signal(signal.SIGCHLD, before)
     assert found == list(range(20))

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from gmpy2 import mpz
 
+from tacit.crypto.threshold import combine, deal, refuse_wrong
 from tacit.errors import BadCiphertext, BadInput, KeyRefused, WrongShare
-from tacit.protect.threshold import combine, deal, refuse_wrong
 
 THRESHOLD, OF = 3, 5
 
@@ -56,8 +56,8 @@ def test_fewer_than_t_do_not_open_even_by_force(shares, whole, sums, messages, m
     partials = [share.open(sums) for share in shares[: THRESHOLD - 1]]
     lower = replace(whole)
     object.__setattr__(lower, "threshold", THRESHOLD - 1)
-    monkeypatch.setattr("tacit.protect.threshold.refuse_wrong", lambda *_: None)
-    monkeypatch.setattr("tacit.protect.threshold.refuse_overflow", lambda *_: None)
+    monkeypatch.setattr("tacit.crypto.threshold.refuse_wrong", lambda *_: None)
+    monkeypatch.setattr("tacit.crypto.threshold.refuse_overflow", lambda *_: None)
     opened = combine(lower, sums, partials)
     assert not set(opened) & {m + 1 for m in messages}
     assert combine(whole, sums, [*partials, shares[-1].open(sums)]) == [m + 1 for m in messages]

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 import tacit
-from tacit.engine import passing
+from tacit.engine import pool
 
 EXPERIMENT = {
     "data": {"clients": 3, "examples_per_client": 40},
@@ -27,14 +27,14 @@ class Researcher:
 
     def __init__(self, place: Path, monkeypatch):
         self.place, self.seen, self._now = place, {}, ""
-        real = passing.receive
+        real = pool.receive
 
         def receive(raw, *, round):
             message = real(raw, round=round)
             self.seen.setdefault((self._now, round, message.sender), []).append(message.tensors["update"].clone())
             return message
 
-        monkeypatch.setattr(passing, "receive", receive)
+        monkeypatch.setattr(pool, "receive", receive)
 
     def experiment(self, **changes):
         values = {key: dict(value) for key, value in EXPERIMENT.items()}

@@ -8,11 +8,11 @@ import gmpy2
 import torch
 from gmpy2 import mpz
 
-from tacit.protect.envelope import LENGTH_BYTES, PREFIX, RoundContext, parse, write
-from tacit.protect.powers import product_of_powers
-from tacit.protect.proofs import coefficients, comb, proof_bytes, proof_to_bytes, prove
-from tacit.protect.randomisers import Randomisers
-from tacit.protect.signing import Signer
+from tacit.crypto.envelope import LENGTH_BYTES, PREFIX, RoundContext, parse, write
+from tacit.crypto.powers import product_of_powers
+from tacit.crypto.proofs import coefficients, comb, proof_bytes, proof_to_bytes, prove
+from tacit.crypto.randomisers import Randomisers
+from tacit.crypto.signing import Signer
 from tacit.types import Message
 
 

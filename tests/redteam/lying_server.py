@@ -5,17 +5,17 @@ import sqlite3
 from dataclasses import asdict
 
 import tacit
-from tacit.build.clients import clients
-from tacit.build.parts import assemble
-from tacit.engine.wire import pack
-from tacit.experiment.toml import dumps
-from tacit.federation.site.agreement import terms_of
-from tacit.federation.site.consent import data_digest, departures
-from tacit.federation.site.join import asked_of
-from tacit.federation.site.make import make_site
-from tacit.federation.site.roster import Roster
-from tacit.federation.site.site import Site
+from tacit.deploy.site.agreement import terms_of
+from tacit.deploy.site.consent import data_digest, departures
+from tacit.deploy.site.join import asked_of
+from tacit.deploy.site.limits import Roster
+from tacit.deploy.site.make import make_site
+from tacit.deploy.site.site import Site
+from tacit.engine.assemble import assemble
+from tacit.engine.clients import clients
+from tacit.experiment.file import dumps
 from tacit.types import Message
+from tacit.wire import pack
 
 RUN = "0" * 32
 EPSILONS = (1.0, 2.0)

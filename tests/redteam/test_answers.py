@@ -14,14 +14,15 @@ from redteam.test_deployed_sums import Line
 from rich.console import Console
 
 import tacit
-from tacit.cli import ledgers, stats
-from tacit.engine.wire import pack, unpack
+from tacit.cli import ledger as ledgers
+from tacit.cli import report
+from tacit.deploy.operate.serve import closing
+from tacit.deploy.server.gather import Heard
+from tacit.deploy.server.incoming import _content, new_nonce, read
 from tacit.errors import TacitError
-from tacit.federation.flower.gather import Heard
-from tacit.federation.flower.messages import _content, read
-from tacit.federation.operate.show import closing
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.types import Budget, Client, Message
+from tacit.wire import pack, unpack
 
 
 @pytest.fixture
@@ -120,7 +121,9 @@ class Greeted(Line):
         for sent in messages:
             names += super().push_messages([sent])
             if read(sent)[0]["kind"] == "hello" and sent.metadata.dst_node_id == 1:
-                self._replies[names[-1]].content = _content(self.lie(read(self._replies[names[-1]])[0]), b"")
+                self._replies[names[-1]].content = _content(
+                    self.lie(read(self._replies[names[-1]])[0]), b"", new_nonce()
+                )
         return names
 
 
@@ -162,7 +165,7 @@ def test_a_site_whose_refusal_is_markup_ends_neither_the_table_of_a_run_nor_that
     shown = said(lambda console: closing(summary, tmp_path, console))
     assert f"north: {MARKUP}" in shown
     assert "ledger of north" not in shown
-    stats._show({"columns": [], "answered": 0, "clients": 2, "missing": {"north": MARKUP}}, as_json=False)
+    report._show({"columns": [], "answered": 0, "clients": 2, "missing": {"north": MARKUP}}, as_json=False)
     assert MARKUP in " ".join(capsys.readouterr().out.split())
 
 

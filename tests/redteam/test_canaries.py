@@ -18,24 +18,19 @@ from redteam.lying_server import RUN
 from typer.testing import CliRunner
 
 import tacit
-from tacit.audit import of_run
-from tacit.audit.as_run import Traces, measured
-from tacit.audit.guessing import guess_counts, scores
-from tacit.audit.looks import LOOKS
-from tacit.audit.of_run import audit_run
-from tacit.audit.of_site import audit_site
-from tacit.audit.priced import Charged
-from tacit.build.parts import build
-from tacit.canaries.algorithms import with_canaries
-from tacit.canaries.plan import Canaries, sizes_of
-from tacit.canaries.sight import KINDS, file_of
 from tacit.cli.app import app
+from tacit.engine.assemble import build
+from tacit.engine.canary_algorithms import with_canaries
+from tacit.engine.canary_plan import KINDS, Canaries, file_of, sizes_of
 from tacit.engine.run_files import read
 from tacit.errors import BadData, BadInput, TacitError
+from tacit.lab.audit import run
+from tacit.lab.audit.estimate import Charged, Traces, guess_counts, measured, scores
+from tacit.lab.audit.run import LOOKS, audit_run, audit_site
 from tacit.privacy.local.mechanism import SampledGaussian
 from tacit.random import seeded
 from tacit.report.collect import run_page
-from tacit.train.workspace import Trained
+from tacit.training.clipping import Trained
 from tacit.types import Private, Raw
 
 DELTA = 1e-5
@@ -72,7 +67,7 @@ def test_two_canaries_of_one_round_do_not_accuse_honest_noise_more_often_than_th
 
 
 def test_rare_draws_are_called_repeated_no_more_often_than_they_may():
-    from tacit.audit.as_run import _repeated
+    from tacit.lab.audit.estimate import _repeated
 
     rng, priced = np.random.default_rng(11), gaussian(rounds=110, rate=0.01)
     found = np.array([_repeated(rng.binomial(110, 0.01, (1, 500)).repeat(110, 0) / 110, priced) for _ in range(2000)])
@@ -199,7 +194,7 @@ def done(tmp_path_factory):
 @pytest.fixture
 def copy(done, tmp_path):
     made = Path(shutil.copytree(done, tmp_path / "copy"))
-    for file in (of_run.AUDIT, LOOKS, of_run.POOLED):
+    for file in (run.AUDIT, LOOKS, run.POOLED):
         (made / file).unlink(missing_ok=True)
     return made
 
@@ -264,7 +259,7 @@ def test_a_trace_that_somebody_made_is_one_sentence(copy, kind):
     file_of(copy, 1).write_bytes(CRAFTED[kind]())
     with pytest.raises(BadData, match="round-00001"):
         audit_run(copy)
-    assert not (copy / of_run.AUDIT).exists()
+    assert not (copy / run.AUDIT).exists()
 
 
 def test_a_canary_that_was_drawn_more_often_than_there_are_steps_is_one_sentence(copy):
@@ -280,7 +275,7 @@ def test_layers_that_somebody_made_end_no_audit(copy, layers):
     file = copy / "canaries.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"layers": layers}))
     audit_run(copy)
-    assert json.loads((copy / of_run.AUDIT).read_text())["pictures"][0]["layers"] == []
+    assert json.loads((copy / run.AUDIT).read_text())["pictures"][0]["layers"] == []
 
 
 @pytest.mark.parametrize("looks", ["1e999", "Infinity", "-5", '"a"', "[" * 100_000, "null", "true"])
@@ -330,19 +325,19 @@ def test_a_client_in_the_ledger_that_is_no_client_of_the_run_is_named(copy):
 )
 def test_an_audit_file_that_somebody_made_never_reaches_the_page(copy, where, value):
     audit_run(copy)
-    found = json.loads((copy / of_run.AUDIT).read_text())
+    found = json.loads((copy / run.AUDIT).read_text())
     *path, last = where
     inner = found
     for key in path:
         inner = inner[key]
     inner[last] = value
-    (copy / of_run.AUDIT).write_text(json.dumps(found))
+    (copy / run.AUDIT).write_text(json.dumps(found))
     with pytest.raises(BadInput, match="audit the run again"):
         run_page(read(copy))
 
 
 def test_an_audit_file_of_a_hundred_thousand_brackets_is_one_sentence(copy):
-    (copy / of_run.AUDIT).write_text("[" * 100_000)
+    (copy / run.AUDIT).write_text("[" * 100_000)
     with pytest.raises(BadInput):
         read(copy).audit  # noqa: B018
 

@@ -11,7 +11,7 @@ from redteam.careless_researcher import Killed, Researcher
 from safetensors.torch import load_file, save_file
 
 import tacit
-from tacit.engine.folder import CHECKPOINT
+from tacit.engine.run_folder import CHECKPOINT
 from tacit.errors import BadInput, LedgerError
 from tacit.privacy.ledger.ledger import Ledger
 

@@ -6,12 +6,12 @@ from itertools import combinations
 import pytest
 from redteam.cheating_site import CheatingSite, ciphertexts_of
 
+from tacit.crypto.envelope import RoundContext, chunk_sizes
+from tacit.crypto.holder import Opener, whose_turn
+from tacit.crypto.secret_key import generate
+from tacit.crypto.signing import new_signer
+from tacit.crypto.threshold import combine, deal, fewest_shares
 from tacit.errors import BadInput, OpeningRefused
-from tacit.protect.envelope import RoundContext, chunk_sizes
-from tacit.protect.holder import Opener, whose_turn
-from tacit.protect.secret_key import generate
-from tacit.protect.signing import new_signer
-from tacit.protect.threshold import combine, deal, fewest_shares
 
 NAMES = ("coast", "hill", "lake", "north", "valley")
 SIGNERS = {name: new_signer(name) for name in NAMES}
@@ -69,8 +69,8 @@ def test_as_many_holders_as_the_threshold_open_any_single_report_and_one_fewer_o
         combine(whole, one, parts[: threshold - 1])
     lower = replace(whole)
     object.__setattr__(lower, "threshold", threshold - 1)
-    monkeypatch.setattr("tacit.protect.threshold.refuse_wrong", lambda *_: None)
-    monkeypatch.setattr("tacit.protect.threshold.refuse_overflow", lambda *_: None)
+    monkeypatch.setattr("tacit.crypto.threshold.refuse_wrong", lambda *_: None)
+    monkeypatch.setattr("tacit.crypto.threshold.refuse_overflow", lambda *_: None)
     for few in combinations(parts, threshold - 1):
         assert not set(combine(lower, one, few)) & set(NUMBERS["coast"])
 

@@ -13,15 +13,15 @@ from redteam.lying_server import EPSILONS, RUN, Server, experiment
 from redteam.test_server import crafted_bodies
 from statistical import has_std
 
-from tacit.build.parts import build
-from tacit.engine.at_clients import Evaluation, judged_by
-from tacit.engine.wire import unpack
+from tacit.deploy.site import queries, replies
+from tacit.deploy.site.agreement import smallest_noise
+from tacit.deploy.site.site import UNSAID
+from tacit.engine.assemble import build
+from tacit.engine.queries import Evaluation, judged_by
 from tacit.errors import BudgetExhausted, Refused
-from tacit.federation.site import counted, outbox
-from tacit.federation.site.agreement import smallest_noise
-from tacit.federation.site.site import UNSAID
-from tacit.privacy.ledger.tables import QUERY
+from tacit.privacy.ledger.sql import QUERY
 from tacit.privacy.queries.mechanism import NoisyCounts
+from tacit.wire import unpack
 
 HELD = {"held_out": 0.3}
 OTHER = "1" * 32
@@ -180,7 +180,7 @@ def test_whoever_asks_for_counts_before_the_last_round_gets_no_further_round(agr
 def test_a_question_that_was_only_bound_ends_the_run_as_well(agreed, monkeypatch):
     asking = agreed()
     with monkeypatch.context() as patch:
-        patch.setattr(counted, "pay_query", killed)
+        patch.setattr(queries, "pay_query", killed)
         with pytest.raises(Refused, match=UNSAID):
             count(asking)
     assert asking.charges() == []
@@ -192,11 +192,11 @@ def test_a_question_that_was_only_bound_ends_the_run_as_well(agreed, monkeypatch
     assert asking.charges() == [QUERY]
 
 
-@pytest.mark.parametrize("where", ["released", "outbox.keep"])
+@pytest.mark.parametrize("where", ["released", "replies.keep"])
 def test_a_site_killed_after_it_paid_gives_no_second_noise(agreed, monkeypatch, where):
     asking = agreed()
     with monkeypatch.context() as patch:
-        patch.setattr(f"tacit.federation.site.counted.{where}", killed)
+        patch.setattr(f"tacit.deploy.site.queries.{where}", killed)
         with pytest.raises(Refused, match=UNSAID):
             count(asking)
     assert asking.charges() == [QUERY]
@@ -214,7 +214,7 @@ def test_a_seeded_site_killed_after_it_paid_gives_the_very_same_bits(tmp_path, m
     for each in (asking, twin):
         each.agree()
     with monkeypatch.context() as patch:
-        patch.setattr(outbox, "keep", killed)
+        patch.setattr(replies, "keep", killed)
         with pytest.raises(Refused, match=UNSAID):
             count(asking)
     asking.restart()
@@ -400,7 +400,7 @@ def test_a_question_for_statistics_has_no_body(agreed):
 def test_statistics_that_were_paid_for_and_lost_are_not_drawn_again(agreed, monkeypatch):
     asking = agreed(privacy={"stats": ["label"]})
     with monkeypatch.context() as patch:
-        patch.setattr(counted, "released", killed)
+        patch.setattr(queries, "released", killed)
         with pytest.raises(Refused, match=UNSAID):
             describe(asking)
     asking.restart()

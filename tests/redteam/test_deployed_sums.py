@@ -1,6 +1,7 @@
 """Encrypted sums at sites: a server that tells every site another story, and sites that send what they should not."""
 
 import json
+import shutil
 import sqlite3
 from dataclasses import asdict, replace
 from functools import cache, partial
@@ -13,24 +14,24 @@ from redteam.cheating_site import CheatingSite, ciphertexts_of, message
 from trained import same_model
 
 import tacit
-from tacit.build.parts import assemble
-from tacit.engine.wire import pack, unpack
+from tacit.crypto import keys, signing
+from tacit.crypto.envelope import RoundContext, parse
+from tacit.crypto.holder import whose_turn
+from tacit.crypto.secret_key import generate
+from tacit.deploy.server.client import LocalGrid, client_app
+from tacit.deploy.server.incoming import _content, new_nonce, read
+from tacit.deploy.server.server import _terms
+from tacit.deploy.site import agreement
+from tacit.deploy.site import keys as key_files
+from tacit.deploy.site.keys import seals_of
+from tacit.deploy.site.limits import Roster
+from tacit.deploy.site.rows import public_rows, shape
+from tacit.deploy.site.site import Site
+from tacit.engine.assemble import assemble
 from tacit.errors import Refused, TacitError
 from tacit.experiment.training import ProtectSection
-from tacit.federation.flower.client import client_app
-from tacit.federation.flower.local import LocalGrid
-from tacit.federation.flower.messages import _content, read
-from tacit.federation.flower.server import _terms
-from tacit.federation.site import agreement, key_files
-from tacit.federation.site.own_rows import public_rows, shape
-from tacit.federation.site.roster import Roster
-from tacit.federation.site.sealed import seals_of
-from tacit.federation.site.site import Site
-from tacit.protect import keys, signing
-from tacit.protect.envelope import RoundContext, parse
-from tacit.protect.holder import whose_turn
-from tacit.protect.secret_key import generate
 from tacit.types import Message
+from tacit.wire import pack, unpack
 
 PRIVACY = {"kind": "distributed", "epsilon": 8.0, "clip": 0.5, "fewest_reports": 2}
 PROTECT = {"kind": "paillier", "key_bits": 2048, "bits": 12}
@@ -67,7 +68,7 @@ class Line(LocalGrid):
             head, body = read(sent)
             node = sent.metadata.dst_node_id
             if self.ask and (other := self.ask(head, body, node)):
-                sent.content = _content(*other)
+                sent.content = _content(*other, new_nonce())
             if head["kind"] == "open":
                 self.asked[head["round"]] = body
             names += super().push_messages([sent])
@@ -75,7 +76,7 @@ class Line(LocalGrid):
             if head["kind"] == "train" and not reply.has_error():
                 self.reports[head["round"], node] = read(reply)[1]
             if self.answer and not reply.has_error() and (other := self.answer(head, *read(reply), node)) is not None:
-                reply.content = _content({}, other)
+                reply.content = _content({}, other, new_nonce())
         return names
 
 
@@ -208,6 +209,25 @@ def test_consent_that_is_withdrawn_after_a_report_opens_no_sum_not_even_one_that
         path.write_text(path.read_text().replace(old, new))
         with pytest.raises(Refused, match=words):
             site.answer(head, body)
+
+
+def test_a_copy_of_a_site_opens_no_second_sum_of_a_round_that_the_site_has_opened(federation):
+    """Two sums that differ by one report give that report away; each folder has a list of openings of its own."""
+    deployed, asked = federation(), []
+
+    def ask(head, body, node):
+        if head["kind"] == "open":  # reported and paid for, not yet opened: the copy's ledger is as far as the site's
+            site = deployed.site(node - 1)
+            (site / "node.pub").write_text("ssh-ed25519 the-key-of-one-site\n")
+            asked.append((head, body, shutil.copytree(site, site.with_name("copied"))))
+
+    deployed.run(Line(deployed, ask=ask))
+    ((head, body, copied),) = asked
+    heard = unpack(body)
+    fewer = dict(list(heard.tensors.items())[:-1])
+    with pytest.raises(Refused):
+        Site(copied).answer(head, pack(replace(heard, tensors=fewer)))
+    assert "one budget twice" in (copied / "log.jsonl").read_text().splitlines()[-1]
 
 
 def cheating(deployed, answer, name="client-0"):

@@ -4,12 +4,12 @@ import pytest
 from redteam.lying_server import RUN, accept, experiment
 from redteam.test_server import csv_site
 
-from tacit.build.parts import assemble
+from tacit.deploy.site.consent import code_digest
+from tacit.deploy.site.limits import Roster
+from tacit.deploy.site.rows import public_rows
+from tacit.deploy.site.site import Site
+from tacit.engine.assemble import assemble
 from tacit.errors import Refused
-from tacit.federation.site.code import code_digest
-from tacit.federation.site.own_rows import public_rows
-from tacit.federation.site.roster import Roster
-from tacit.federation.site.site import Site
 from tacit.privacy.accounting import price
 
 MODEL = """

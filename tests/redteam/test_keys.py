@@ -11,14 +11,14 @@ from federation.flower.conftest import THREE, Federation
 from gmpy2 import mpz
 
 import tacit
+from tacit.crypto import keys, secret_key, signing
+from tacit.crypto import keys as files
+from tacit.crypto.paillier import PublicKey
+from tacit.crypto.secret_key import SecretKey, generate
+from tacit.crypto.threshold import deal
+from tacit.deploy.operate.inspect import own_keys
+from tacit.deploy.site.keys import FOLDER, load_keys
 from tacit.errors import KeyRefused
-from tacit.federation.operate.inspect_keys import own_keys
-from tacit.federation.site.key_files import FOLDER, load_keys
-from tacit.protect import keys, primes, signing
-from tacit.protect import owner_files as files
-from tacit.protect.paillier import PublicKey
-from tacit.protect.secret_key import SecretKey, generate
-from tacit.protect.threshold import deal
 
 HALF = 256
 KEY = generate(bits=2 * HALF, least_bits=2 * HALF)
@@ -65,11 +65,11 @@ def test_primes_that_only_their_holder_can_see_to_be_close_are_refused_there():
 def test_a_small_factor_is_found_in_a_public_key():
     for small in (3, 65521, 1048573):
         with pytest.raises(KeyRefused, match="factor below"):
-            public(small * primes.random_prime(2 * HALF))
+            public(small * secret_key.random_prime(2 * HALF))
 
 
 def test_a_third_factor_is_found_where_p_and_q_are_held():
-    third = primes.random_prime(HALF // 2)
+    third = secret_key.random_prime(HALF // 2)
     p = third * after(P // third)
     assert p.bit_length() == HALF
     with pytest.raises(KeyRefused, match="does not belong"):
@@ -78,8 +78,8 @@ def test_a_third_factor_is_found_where_p_and_q_are_held():
 
 def test_primes_of_unequal_sizes_are_refused():
     for p, q in (
-        (primes.random_prime(200), primes.random_prime(320)),
-        (primes.random_prime(257), primes.random_prime(255)),
+        (secret_key.random_prime(200), secret_key.random_prime(320)),
+        (secret_key.random_prime(257), secret_key.random_prime(255)),
     ):
         with pytest.raises(KeyRefused, match=f"{p.bit_length()} and {q.bit_length()} bits"):
             SecretKey(public(p * q), p, q)

@@ -6,11 +6,11 @@ import tomllib
 import pytest
 
 import tacit
+from tacit.deploy.operate import init as made
+from tacit.deploy.operate.init import init
+from tacit.deploy.operate.texts import SERVICES
+from tacit.deploy.site.limits import read_limits
 from tacit.errors import BadInput
-from tacit.federation.operate import init as made
-from tacit.federation.operate.init import init
-from tacit.federation.operate.services import SERVICES
-from tacit.federation.site.limits import read_limits
 
 NAMES = [
     'x"""\nraise SystemExit("the name of an experiment was run")\n"""',

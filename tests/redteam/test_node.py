@@ -11,10 +11,10 @@ from federation.flower.test_executor import Line, answered
 from flwr.proto.fleet_pb2 import PullMessagesResponse
 from flwr.proto.message_pb2 import Message, ObjectTree, PullObjectResponse
 
-from tacit.federation.flower import executor, node
-from tacit.federation.flower.node import MOST_NAME, FleetNode, named
-from tacit.federation.operate.certificates import make_authority, make_node_key
-from tacit.federation.site.log import Plain
+from tacit.deploy.operate.certificates import make_authority, make_node_key
+from tacit.deploy.server import executor, node
+from tacit.deploy.server.node import MOST_NAME, FleetNode, named
+from tacit.deploy.site.log import Plain
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +28,6 @@ def line(tmp_path):
     """A node whose server answers what a test wants."""
     made = FleetNode.__new__(FleetNode)
     made._folder, made.node = tmp_path, node.Node(node_id=1)
-    (tmp_path / "budget.toml").write_text("epsilon = 1.0\ndelta = 1e-5\nmost_bytes = 1000\n")
     return made
 
 
@@ -55,18 +54,46 @@ def test_an_answer_that_is_none_of_flowers_does_not_end_a_site(line, pull):
     assert answered(Line(caught.value, "later"), 1) == ["answer to later"]
 
 
-def test_a_message_of_many_pieces_is_dropped_when_it_has_more_bytes_than_the_site_allows(line):
-    pulled = []
+def test_a_message_of_many_pieces_is_dropped_when_it_has_more_bytes_than_the_site_holds(joined):
+    pulled, piece = [], b"ArrayChunk  %d\x00" % (1 << 18) + bytes(1 << 18)
 
-    def pull(ask):
-        pulled.append(ask.object_id)
-        return PullObjectResponse(object_found=True, object_available=True, object_content=bytes(1 << 19))
+    def answers(request):
+        pulled.append(request)
+        found = PullObjectResponse(object_found=True, object_available=True, object_content=piece)
+        return httpx.Response(200, content=found.SerializeToString())
 
-    line._client = SimpleNamespace(PullObject=pull, ConfirmMessageReceived=lambda ask: None)
+    line = joined(answers)
     tree = ObjectTree(object_id="0", children=[ObjectTree(object_id=str(i)) for i in range(1, 1000)])
-    with pytest.raises(ValueError, match="more than 1049576 bytes"):
-        line.fetch(1, tree)
-    assert len(pulled) < 100
+    for _ in range(2):  # what was given up holds nothing
+        pulled.clear()
+        with pytest.raises(ValueError, match="more than 1048576 bytes"):
+            line.fetch(1, tree)
+        assert 3 < len(pulled) < 100
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [],
+        [("content-length", "3"), ("content-length", "3")],
+        [("transfer-encoding", "chunked")],
+        [("content-length", "²")],
+    ],
+    ids=["none", "two", "in pieces", "no number"],
+)
+def test_an_answer_without_exactly_one_length_is_not_read(joined, headers):
+    read = []
+
+    def body():
+        read.append(True)
+        yield b"abc"
+
+    def answers(request):
+        return httpx.Response(200, headers=[(name, value.encode("utf-8")) for name, value in headers], content=body())
+
+    with pytest.raises(httpx.RemoteProtocolError, match="does not say its one length"):
+        joined(answers).look()
+    assert not read
 
 
 def test_a_server_that_announces_what_never_comes_does_not_fill_a_site_with_threads():
@@ -96,6 +123,7 @@ def test_what_a_server_sends_cannot_write_lines_into_a_sites_log():
 @pytest.fixture
 def joined(tmp_path):
     """A node with its key, and a server that answers as `answers` says; everything in between is the real line."""
+    (tmp_path / "budget.toml").write_text("epsilon = 1.0\ndelta = 1e-5\n")
     make_authority(tmp_path, name="them")
     make_node_key(tmp_path)
 
@@ -131,4 +159,4 @@ def test_an_answer_that_grows_when_it_is_unpacked_is_not_unpacked(joined):
 
 
 def test_an_honest_answer_passes(joined):
-    assert joined(lambda request: httpx.Response(200, content=b"")).look() is None
+    assert joined(lambda request: httpx.Response(200, headers={"content-length": "0"})).look() is None

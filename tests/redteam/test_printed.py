@@ -11,7 +11,7 @@ from rich.console import Console
 
 from tacit.privacy.accounting import price
 from tacit.privacy.guarantee import shown, shown_delta
-from tacit.report.plans import of_numbers, table
+from tacit.report.plan import of_numbers, table
 
 
 @pytest.fixture

@@ -8,20 +8,17 @@ import numpy as np
 import pytest
 from redteam.cheating_site import CheatingSite, ciphertexts_of, message
 
+from tacit.crypto import textbook
+from tacit.crypto.envelope import RoundContext, chunk_sizes, parse
+from tacit.crypto.grid import Lanes
+from tacit.crypto.holder import Alone, Inbox, Opener, inbox_of
+from tacit.crypto.paillier import PublicKey
+from tacit.crypto.proofs import balanced, equation, hold_together, holds, proof_bytes, unproved
+from tacit.crypto.seal import Sealed, SealedSum
+from tacit.crypto.secret_key import generate
+from tacit.crypto.signing import new_signer
+from tacit.crypto.threshold import combine, deal
 from tacit.errors import BadProof, MessageRefused, TooFewReports
-from tacit.protect import textbook
-from tacit.protect.envelope import RoundContext, chunk_sizes, parse
-from tacit.protect.holder import Opener
-from tacit.protect.inbox import Inbox, inbox_of
-from tacit.protect.lanes import Lanes
-from tacit.protect.opening import Alone
-from tacit.protect.paillier import PublicKey
-from tacit.protect.proofs import equation, proof_bytes
-from tacit.protect.proved import balanced, hold_together, holds, unproved
-from tacit.protect.seal import Sealed, SealedSum
-from tacit.protect.secret_key import generate
-from tacit.protect.signing import new_signer
-from tacit.protect.threshold import combine, deal
 
 NAMES = ("coast", "hill", "north", "south", "valley")
 SIGNERS = {name: new_signer(name) for name in NAMES}

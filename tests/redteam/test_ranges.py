@@ -11,16 +11,16 @@ from redteam.lying_server import RUN, Server, experiment
 from redteam.test_counts import counts, killed
 
 import tacit
-from tacit.build.parts import assemble
+from tacit.deploy.site import queries
+from tacit.deploy.site.agreement import terms_of
+from tacit.deploy.site.join import asked_of, join
+from tacit.deploy.site.limits import Roster
+from tacit.deploy.site.make import make_site
+from tacit.deploy.site.rows import public_rows
+from tacit.deploy.site.site import UNSAID
+from tacit.engine.assemble import assemble
 from tacit.errors import Refused
-from tacit.federation.site import counted
-from tacit.federation.site.agreement import terms_of
-from tacit.federation.site.join import asked_of, join
-from tacit.federation.site.make import make_site
-from tacit.federation.site.own_rows import public_rows
-from tacit.federation.site.roster import Roster
-from tacit.federation.site.site import UNSAID
-from tacit.privacy.ledger.tables import QUERY
+from tacit.privacy.ledger.sql import QUERY
 
 EPSILONS = (30.0, 30.0)
 FOUND = {"chol": [128.0, 512.0]}
@@ -186,7 +186,7 @@ def test_who_has_ranges_is_not_asked_for_them_any_more(ranging):
 def test_an_answer_that_was_paid_for_and_lost_is_not_drawn_again_and_the_site_trains_on(ranging, monkeypatch):
     asking = ranging()
     with monkeypatch.context() as patch:
-        patch.setattr(counted, "released", killed)
+        patch.setattr(queries, "released", killed)
         with pytest.raises(Refused, match=UNSAID):
             asking.count()
     asking.restart()

@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 from redteam.cheating_site import CheatingSite, message
 
 from tacit.algorithms import printable
-from tacit.engine.wire import pack, receive_any
+from tacit.crypto.envelope import RoundContext, chunk_sizes, parse
+from tacit.crypto.grid import Lanes
+from tacit.crypto.holder import Inbox
+from tacit.crypto.seal import Plain, Sealed, SealedSum
+from tacit.crypto.secret_key import generate
+from tacit.crypto.signing import new_signer
+from tacit.deploy.server.trainer import attributed, spent_of
 from tacit.errors import BadSignature, MessageRefused
-from tacit.federation.flower.trainer import attributed, spent_of
-from tacit.protect.envelope import RoundContext, chunk_sizes, parse
-from tacit.protect.inbox import Inbox
-from tacit.protect.lanes import Lanes
-from tacit.protect.seal import Plain, Sealed, SealedSum
-from tacit.protect.secret_key import generate
-from tacit.protect.signing import new_signer
 from tacit.types import Message
+from tacit.wire import pack, receive_any
 
 NAMES, NUMBERS = ("coast", "north", "valley"), (11, 22, 33)
 KEY = generate(bits=512, least_bits=512)

@@ -11,8 +11,8 @@ from safetensors.torch import load_file, save_file
 
 import tacit
 from tacit.algorithms import finished
-from tacit.build.parts import build
-from tacit.engine.folder import CHECKPOINT
+from tacit.engine.assemble import build
+from tacit.engine.run_folder import CHECKPOINT
 from tacit.errors import BadInput, LedgerError
 from tacit.privacy.accounting import price
 from tacit.privacy.ledger import holdings
@@ -281,7 +281,7 @@ def test_a_run_chosen_after_seeing_another_cannot_use_what_only_a_joint_price_wo
     Such a run is refused before it begins; this one passes over that, and meets the ledger itself.
     """
     privacy = researcher.shared(0.4) | {"epsilon": 6.0}
-    monkeypatch.setattr("tacit.simulation.run.refuse_spent", lambda parts: None)
+    monkeypatch.setattr("tacit.simulation.refuse_spent", lambda parts: None)
     first = researcher.run("one", privacy=privacy | {"noise_multiplier": 3.0})
     assert first.guarantee.delta == pytest.approx(4e-6)
     sealed = first.ledger._db.execute("SELECT most, epsilon FROM seals").fetchall()
@@ -356,6 +356,7 @@ def test_a_shared_ledger_that_was_deleted_with_its_mark_is_missed_by_the_runs_it
     assert researcher.seen.keys() & {("another", 0, "client-0")} == set()
     for name, content in kept.items():
         (researcher.place / name).write_bytes(content)
+        (researcher.place / name).chmod(0o600)
     assert ledger.exists()
     assert len(researcher.run("third", privacy=privacy).rounds) == 3
 

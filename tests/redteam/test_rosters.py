@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 from redteam.lying_server import RUN
 
-from tacit.build.clients import clients
-from tacit.build.parts import assemble
+from tacit.deploy.site.limits import Roster
+from tacit.engine.assemble import assemble
+from tacit.engine.clients import clients
 from tacit.errors import BudgetExhausted, Refused
-from tacit.federation.site.roster import Roster
 from tacit.privacy.accounting import price
 from tacit.privacy.ledger import reader as books
 from tacit.privacy.local import strategies

@@ -4,9 +4,9 @@ import pytest
 import torch
 from redteam.lying_server import Server, experiment
 
-from tacit.engine.wire import pack
 from tacit.errors import Refused
 from tacit.types import Message
+from tacit.wire import pack
 
 SIZE = 650
 

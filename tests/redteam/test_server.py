@@ -9,18 +9,17 @@ import torch
 from flwr.app import ConfigRecord, RecordDict
 from flwr.app import Message as FlowerMessage
 from flwr.supercore.task_identity import TaskIdentity
-from redteam.lying_server import RUN, Server, accept, experiment
+from redteam.lying_server import EPSILONS, RUN, Server, accept, experiment
 
-from tacit.engine.wire import pack, unpack
+from tacit.deploy.server.client import respond
+from tacit.deploy.site import replies
+from tacit.deploy.site.consent import code_digest
+from tacit.deploy.site.join import Loaded
+from tacit.deploy.site.make import make_site
+from tacit.deploy.site.site import UNSAID, Site
 from tacit.errors import BudgetExhausted, Refused
-from tacit.federation.flower.client import respond
-from tacit.federation.site import store
-from tacit.federation.site.code import code_digest
-from tacit.federation.site.loaded import Loaded
-from tacit.federation.site.make import make_site
-from tacit.federation.site.site import UNSAID, Site
-from tacit.parse import shown
 from tacit.types import Message
+from tacit.wire import pack, shown, unpack
 
 MARK = "patient-4711"
 
@@ -54,7 +53,7 @@ def test_a_round_binds_one_question_although_its_answer_was_never_kept(server, m
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr("tacit.federation.site.outbox.keep", dies)
+        patch.setattr("tacit.deploy.site.replies.keep", dies)
         with pytest.raises(Refused, match=UNSAID):
             asking.train(0)
     spent = asking.charges()
@@ -125,7 +124,7 @@ def test_every_word_on_a_round_leaves_a_fixed_time_after_its_question(server, mo
     asking.budget("[accept]", "[accept]")
     asking.budget("most_rounds", "answer_seconds = 1000.0\nmost_rounds")
     waited = []
-    monkeypatch.setattr("tacit.federation.site.site.time.sleep", waited.append)
+    monkeypatch.setattr("tacit.deploy.site.site.time.sleep", waited.append)
     asking.agree()
     assert waited == [], "an agreement says nothing about the rows"
     asking.train(0)
@@ -148,7 +147,8 @@ def csv_site(folder, records, *, model=None, **data):
     (folder / "test.csv").write_text("\n".join(lines[:1] + lines[1::3]) + "\n")
     data = {"name": "csv", "path": "unused.csv", "partition": "natural", "label": "kind", "classes": 3} | data
     data = {"columns": ["a", "b", "c", "d"], "numeric": "unscaled", "clients": 20, "examples_per_client": None} | data
-    chosen = experiment(data=data | {"test_path": str(folder / "test.csv")}, model=model or {})
+    epsilons = {"privacy": {"epsilon": {"north": EPSILONS[0]}}}
+    chosen = experiment(data=data | {"test_path": str(folder / "test.csv")}, model=model or {}, **epsilons)
     if not (folder / "north").exists():
         make_site(folder / "north", chosen, name="north", epsilon=1.0)
         (folder / "north" / "records.csv").write_text("\n".join([*lines, *records]) + "\n")
@@ -402,7 +402,7 @@ def test_what_costs_memory_opens_paths_or_uses_devices_is_refused_before_anythin
     def built(*args, **options):
         raise AssertionError("built")
 
-    monkeypatch.setattr("tacit.federation.site.join.assemble", built)
+    monkeypatch.setattr("tacit.deploy.site.join.assemble", built)
     with pytest.raises(Refused, match=f"{words}|is not among those"):
         asking.agree(experiment=chosen.toml())
 
@@ -425,7 +425,7 @@ def test_whatever_goes_wrong_the_site_goes_on_and_says_nothing(server, monkeypat
         raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr("tacit.federation.site.loaded.Loaded.build", fails)
+        patch.setattr("tacit.deploy.site.join.Loaded.build", fails)
         with pytest.raises(Refused, match=UNSAID):
             asking.agree()
     assert asking.log()[-1]["verdict"] == "failed"
@@ -559,7 +559,7 @@ def test_whatever_the_umask_nobody_else_can_read_a_sites_files(tmp_path):
     places = [asking.folder, *asking.folder.rglob("*")]
     assert any(place.suffix == ".answer" for place in places)
     for place in places:
-        assert stat.S_IMODE(place.stat().st_mode) & store.OTHERS == 0, place
+        assert stat.S_IMODE(place.stat().st_mode) & replies.OTHERS == 0, place
 
 
 def test_a_server_cannot_fill_a_sites_disk_with_runs(server):

@@ -16,8 +16,8 @@ from trained import same_model
 import tacit
 from tacit.cli.app import main
 from tacit.errors import BadData, BudgetExhausted, LedgerError
-from tacit.privacy.ledger import witness
-from tacit.report import planned
+from tacit.privacy.ledger import reader
+from tacit.report import plan
 from tacit.report.progress import Display
 
 WRITERS, TIMES = 4, 150
@@ -31,8 +31,8 @@ def researcher(tmp_path, monkeypatch):
 def wrote_all(path, found):
     try:
         for number in range(TIMES):
-            witness.write(path, number, str(number))
-            known = witness.read(path)
+            reader.write(path, number, str(number))
+            known = reader.read(path)
             assert known is not None
             assert known[0] >= number
         found.put("all")
@@ -50,7 +50,7 @@ def test_runs_that_charge_one_ledger_at_once_do_not_break_or_set_back_its_mark(t
     assert [found.get() for _ in writers] == ["all"] * WRITERS
     for writer in writers:
         writer.join()
-    assert witness.read(tmp_path / "shared.mark") == (TIMES - 1, str(TIMES - 1))
+    assert reader.read(tmp_path / "shared.mark") == (TIMES - 1, str(TIMES - 1))
 
 
 @pytest.mark.parametrize("name", ["", "every client"])
@@ -78,7 +78,7 @@ FOLLOWING = {
 def test_a_plan_counts_what_other_runs_have_sealed_and_the_run_does_what_was_planned(researcher, following):
     """`tacit plan` said 50 rounds, and the run that followed did none: its ledger was not looked at."""
     researcher.run("one", privacy=researcher.shared() | FIRST)
-    (row,) = planned.of_experiment(researcher.experiment(privacy=researcher.shared() | following, train={"rounds": 6}))
+    (row,) = plan.of_experiment(researcher.experiment(privacy=researcher.shared() | following, train={"rounds": 6}))
     second = researcher.run("two", privacy=researcher.shared() | following, train={"rounds": 6})
     assert row["affordable_rounds"] == [len(second.rounds)] * 2
     assert len(second.rounds) > 0
@@ -98,7 +98,7 @@ def test_central_runs_are_planned_with_what_is_left_to_everybody(researcher):
     central = {"kind": "central", "epsilon": 4.0, "noise_multiplier": 5.0}
     researcher.run("one", privacy=researcher.shared() | central)
     following = researcher.shared() | central | {"noise_multiplier": None}
-    (row,) = planned.of_experiment(researcher.experiment(privacy=following))
+    (row,) = plan.of_experiment(researcher.experiment(privacy=following))
     second = researcher.run("two", privacy=following)
     assert row["affordable_rounds"] == [3, 3]
     assert len(second.rounds) == 3
@@ -125,7 +125,7 @@ def test_a_plan_that_a_run_could_not_begin_is_refused_in_a_sentence(researcher, 
     researcher.run("one", privacy=researcher.shared() | FIRST)
     privacy = researcher.shared(share) | following
     with pytest.raises(BudgetExhausted) as said:
-        planned.of_experiment(researcher.experiment(privacy=privacy))
+        plan.of_experiment(researcher.experiment(privacy=privacy))
     assert str(said.value).startswith(sentence)
     assert str(researcher.place / "shared.db") in str(said.value)
     kept = (researcher.place / "shared.db").read_bytes()
@@ -137,11 +137,11 @@ def test_a_plan_that_a_run_could_not_begin_is_refused_in_a_sentence(researcher, 
 
 
 def test_a_plan_writes_nothing_into_a_ledger_and_makes_none(researcher):
-    planned.of_experiment(researcher.experiment(privacy=researcher.shared() | FIRST))
+    plan.of_experiment(researcher.experiment(privacy=researcher.shared() | FIRST))
     assert list(researcher.place.iterdir()) == []
     researcher.run("one", privacy=researcher.shared() | FIRST)
     kept = {path: path.read_bytes() for path in researcher.place.iterdir() if path.is_file()}
-    planned.of_experiment(researcher.experiment(privacy=researcher.shared() | FIRST))
+    plan.of_experiment(researcher.experiment(privacy=researcher.shared() | FIRST))
     assert {path: path.read_bytes() for path in researcher.place.iterdir() if path.is_file()} == kept
 
 
@@ -150,23 +150,23 @@ def test_a_plan_is_refused_for_a_ledger_that_would_refuse_its_run(researcher):
     privacy = researcher.shared() | FIRST
     researcher.run("one", privacy=privacy)
     with pytest.raises(LedgerError, match="other data"):
-        planned.of_experiment(researcher.experiment(privacy=privacy, run={"seed": 3}))
+        plan.of_experiment(researcher.experiment(privacy=privacy, run={"seed": 3}))
     ledger = researcher.place / "shared.db"
     older = ledger.read_bytes()
     researcher.run("two", privacy=privacy)
     ledger.write_bytes(older)
     with pytest.raises(LedgerError, match="older copy"):
-        planned.of_experiment(researcher.experiment(privacy=privacy))
+        plan.of_experiment(researcher.experiment(privacy=privacy))
     ledger.unlink()
     with pytest.raises(LedgerError, match="restore the ledger"):
-        planned.of_experiment(researcher.experiment(privacy=privacy))
+        plan.of_experiment(researcher.experiment(privacy=privacy))
 
 
 def test_a_resumed_run_keeps_the_noise_it_began_with_although_others_have_sealed_meanwhile(researcher):
     """The noise of a spread budget is sized for what was left when the run began: other noise would be another price."""
     researcher.run("one", privacy=researcher.shared() | FIRST)
     spread = researcher.shared() | {"epsilon": 6.0, "noise_multiplier": None}
-    (row,) = planned.of_experiment(researcher.experiment(privacy=spread))
+    (row,) = plan.of_experiment(researcher.experiment(privacy=spread))
     researcher.run("two", privacy=spread, killed_after=0)
     researcher.run("three", privacy=researcher.shared() | {"epsilon": 60.0, "noise_multiplier": 3.0})
     resumed = researcher.run("two", privacy=spread, resume=True)
@@ -205,7 +205,7 @@ def test_a_run_after_a_spread_one_is_not_given_noise_for_the_crumb_that_rounding
     first = researcher.run("one", privacy=spread)
     assert 0 < 6.0 - first.guarantee.epsilon_max < 0.06
     with pytest.raises(BudgetExhausted, match="Nothing is left"):
-        planned.of_experiment(researcher.experiment(privacy=spread))
+        plan.of_experiment(researcher.experiment(privacy=spread))
     with pytest.raises(BudgetExhausted, match="Nothing is left"):
         researcher.run("two", privacy=spread)
 
@@ -236,7 +236,7 @@ def test_a_ledger_that_a_kill_left_in_the_middle_of_a_charge_is_planned_with_and
     privacy = researcher.shared() | FIRST
     researcher.run("one", privacy=privacy)
     ledger, journal = researcher.place / "shared.db", researcher.place / "shared.db-journal"
-    (before,) = planned.of_experiment(researcher.experiment(privacy=privacy))
+    (before,) = plan.of_experiment(researcher.experiment(privacy=privacy))
     with closing(sqlite3.connect(ledger, isolation_level=None)) as book:
         book.execute("PRAGMA cache_size=1")
         book.execute("BEGIN IMMEDIATE")
@@ -245,6 +245,6 @@ def test_a_ledger_that_a_kill_left_in_the_middle_of_a_charge_is_planned_with_and
         book.execute("ROLLBACK")
     ledger.write_bytes(torn)
     journal.write_bytes(waiting)
-    assert planned.of_experiment(researcher.experiment(privacy=privacy)) == [before]
+    assert plan.of_experiment(researcher.experiment(privacy=privacy)) == [before]
     assert (ledger.read_bytes(), journal.read_bytes()) == (torn, waiting)
     assert len(researcher.run("two", privacy=privacy).rounds) == 3

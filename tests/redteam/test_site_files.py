@@ -7,16 +7,16 @@ import sqlite3
 import pytest
 from federation.site.test_own_models import RUN, left, seals
 
-from tacit.cli.ledgers import verify
+from tacit.cli.ledger import verify
+from tacit.deploy.operate import metrics
+from tacit.deploy.operate.inspect_site import site_findings
+from tacit.deploy.operate.metrics import text_of
+from tacit.deploy.operate.site_page import short_up, site_data, write_site_page
+from tacit.deploy.site import agreement, publish, replies
+from tacit.deploy.site.join import join
+from tacit.deploy.site.limits import Roster
+from tacit.deploy.site.site import UNSAID, Site
 from tacit.errors import BadInput, BudgetExhausted, LedgerError, Refused
-from tacit.federation.operate import metrics
-from tacit.federation.operate.inspect_site import site_findings
-from tacit.federation.operate.metrics import text_of
-from tacit.federation.operate.site_page import short_up, site_data, write_site_page
-from tacit.federation.site import agreement, publish, store
-from tacit.federation.site.join import join
-from tacit.federation.site.roster import Roster
-from tacit.federation.site.site import UNSAID, Site
 from tacit.privacy.guarantee import shown
 
 
@@ -190,7 +190,7 @@ def test_a_ledger_that_knows_what_was_released_goes_on_without_its_mark(server):
 def test_the_name_of_a_new_folder_is_on_disk_before_anything_is_written_into_it(tmp_path, monkeypatch):
     """Else a power cut could take a bound question away together with its folder."""
     synced = []
-    monkeypatch.setattr(store, "_sync", synced.append)
-    store.make_folder(tmp_path / "runs" / "one")
-    store.make_folder(tmp_path / "runs" / "one")
+    monkeypatch.setattr(replies, "_sync", synced.append)
+    replies.make_folder(tmp_path / "runs" / "one")
+    replies.make_folder(tmp_path / "runs" / "one")
     assert synced == [tmp_path, tmp_path / "runs"]

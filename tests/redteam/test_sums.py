@@ -7,16 +7,14 @@ import gmpy2
 import pytest
 from redteam.cheating_site import CheatingSite, ciphertexts_of
 
+from tacit.crypto import proofs
+from tacit.crypto.envelope import RoundContext, chunk_sizes, common_hash, parse
+from tacit.crypto.holder import Inbox, Opener, inbox_of
+from tacit.crypto.paillier import PublicKey
+from tacit.crypto.proofs import holds, proof_bytes
+from tacit.crypto.secret_key import generate
+from tacit.crypto.signing import new_signer
 from tacit.errors import BadProof, MessageRefused, OtherRoster, TooFewReports
-from tacit.protect import proofs
-from tacit.protect.envelope import RoundContext, chunk_sizes, common_hash, parse
-from tacit.protect.holder import Opener
-from tacit.protect.inbox import Inbox, inbox_of
-from tacit.protect.paillier import PublicKey
-from tacit.protect.proofs import proof_bytes
-from tacit.protect.proved import holds
-from tacit.protect.secret_key import generate
-from tacit.protect.signing import new_signer
 
 NAMES, NUMBERS = ("coast", "north", "valley"), (11, 22, 33)
 ROSTER = {"names": list(NAMES), "sizes": [10, 20, 30], "epsilons": [1.0, 2.0, 3.0], "delta": 1e-5, "unit": "client"}

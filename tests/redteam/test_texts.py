@@ -4,7 +4,7 @@ import tracemalloc
 
 import pytest
 
-from tacit import parse
+from tacit import wire
 from tacit.errors import BadInput, Refused
 
 DEEP = 20_000  # 65,536 fit into an experiment's text: at this depth a chain takes half a minute and two gigabytes
@@ -32,7 +32,7 @@ HARD = {  # for whoever looks for texts and keys by going back
 def test_looking_for_long_keys_is_linear_itself(form):
     """Quadratic, each of these would take minutes."""
     with pytest.raises(BadInput):
-        parse.toml_table(HARD[form])
+        wire.toml_table(HARD[form])
 
 
 @pytest.mark.parametrize("form", CHAINS)
@@ -40,7 +40,7 @@ def test_a_key_of_many_parts_is_refused_before_it_fills_the_memory(form):
     tracemalloc.start()
     try:
         with pytest.raises(BadInput, match="parts"):
-            parse.toml_table(CHAINS[form])
+            wire.toml_table(CHAINS[form])
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -56,4 +56,4 @@ def test_a_greeting_with_a_key_of_many_parts_does_not_hold_up_a_site(server):
 def test_honest_texts_have_short_keys():
     numbers = ", ".join(["0.5"] * 10_000)
     text = f'[privacy]\nepsilon = [{numbers}]\nname = "{"a." * 100}"\n[accept.settings]\n"train.rounds" = 3\n'
-    assert len(parse.toml_table(text)["privacy"]["epsilon"]) == 10_000
+    assert len(wire.toml_table(text)["privacy"]["epsilon"]) == 10_000

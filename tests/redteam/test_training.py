@@ -12,23 +12,21 @@ from threads import one_thread  # noqa: F401 - a fixture
 from torch import nn
 
 import tacit
-from tacit.build.parts import build
-from tacit.engine.trainers.processes import one_by_one, task
-from tacit.engine.trainers.stacked import Stacked
-from tacit.engine.wire import pack, unpack
+from tacit.engine.assemble import build
+from tacit.engine.pool import one_by_one, task
+from tacit.engine.stacked import Stacked
 from tacit.errors import ModelRefused
 from tacit.losses.cross_entropy import cross_entropy
 from tacit.models import build as build_model
 from tacit.privacy.local.mechanism import SampledGaussian
 from tacit.random import seeded
-from tacit.train.clipping import Clipper, clipped_sum_slow
-from tacit.train.dp_sgd import dp_sgd
-from tacit.train.flat import flatten
-from tacit.train.noised_update import noised_update
-from tacit.train.sgd import LocalSgd
-from tacit.train.views import Viewed, over_views
-from tacit.train.workspace import workspace
+from tacit.training.batches import Viewed, over_views
+from tacit.training.clipping import Clipper, clipped_sum_slow, workspace
+from tacit.training.dp_sgd import dp_sgd, noised_update
+from tacit.training.flat import flatten
+from tacit.training.sgd import LocalSgd
 from tacit.types import Budget, Client
+from tacit.wire import pack, unpack
 
 CLASSES, CLIP = 4, 0.5
 PATHS = ("book-keeping", "vmap", "loop")
@@ -400,6 +398,80 @@ def test_a_memory_outside_the_model_is_found_by_synthetic_rows_in_another_order(
         Clipper(Mixes(in_a_global), clip=CLIP)(*rows(6))
 
 
+class Pictures(nn.Module):
+    """For pictures, with something of its own on the way."""
+
+    def __init__(self, between):
+        super().__init__()
+        torch.manual_seed(0)
+        self.last, self.between = nn.Linear(64, 10), between
+
+    def forward(self, x):
+        return self.last(self.between(self, x.flatten(1)))
+
+
+def in_a_closure():
+    before = [torch.zeros(64)]
+
+    def between(model, h):
+        h, before[0] = h - before[0], h.detach().mean(0)
+        return h
+
+    return between
+
+
+def in_a_gradient():
+    """What the model answers does not show it."""
+    scale = [1.0]
+
+    def hook(gradient):
+        found, scale[0] = gradient * scale[0], 1 + float(gradient.norm())
+        return found
+
+    def between(model, h):
+        h = h * model.last.weight.sum() / model.last.weight.sum().detach()
+        if h.requires_grad:
+            h.register_hook(hook)
+        return h
+
+    return between
+
+
+KINDS = {
+    "local": {},
+    "local, client by client": {"privacy": {"kind": "local", "unit": "client"}},
+    "central": {"privacy": {"kind": "central"}},
+    "cyclic": {"privacy": {"kind": "central"}, "train": {"sampler": "cyclic", "clients_per_round": 4, "rounds": 2}},
+    "distributed": {"privacy": {"kind": "distributed"}},
+}
+
+
+def of_kind(kind):
+    private = {"kind": "local", "epsilon": 8.0, "delta": 1e-5, "clip": CLIP}
+    asked = {
+        "data": {"clients": 8, "examples_per_client": 20},
+        "train": {"rounds": 1, "local_steps": 1},
+        "privacy": private,
+        "run": {"workers": 1},
+    }
+    return tacit.Experiment(**{key: value | KINDS[kind].get(key, {}) for key, value in asked.items()})
+
+
+@pytest.mark.parametrize("memory", [in_a_closure, in_a_gradient])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_memory_outside_the_model_is_refused_by_every_kind_of_privacy_before_anybody_pays(kind, memory, tmp_path):
+    """What one client trained would depend on another's rows, and the sum move by more than one clip."""
+    with pytest.raises(ModelRefused, match="remembers examples outside itself"):
+        tacit.run(of_kind(kind), model=Pictures(memory()), out=tmp_path / "run", page=False)
+    assert not (tmp_path / "run" / "ledger.db").exists()
+
+
+@pytest.mark.parametrize("kind", ["central", "distributed"])
+def test_a_model_with_code_of_its_own_and_no_memory_is_trained_by_every_kind(kind, tmp_path):
+    model = Pictures(lambda model, h: torch.tanh(h) if float(h.detach().sum()) else h)
+    assert tacit.run(of_kind(kind), model=model, out=tmp_path / "run", page=False).records
+
+
 def test_what_a_client_left_in_a_models_attributes_does_not_reach_the_next_client():
     x, y = rows(6)
     sent = []
@@ -462,7 +534,7 @@ def test_convolutions_are_never_rounded_while_gradients_are_clipped():
 
 
 def test_tf32_is_off_for_convolutions_on_a_gpu_and_back_afterwards():
-    from tacit.train.precision import full_precision
+    from tacit.training.optimizer import full_precision
 
     cudnn = torch.backends.cudnn
     assert cudnn.allow_tf32  # torch's default

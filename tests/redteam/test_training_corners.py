@@ -13,9 +13,8 @@ from tacit.errors import BadInput
 from tacit.privacy.central.mechanism import CohortGaussian, QuantileClip
 from tacit.privacy.local.mechanism import SampledGaussian
 from tacit.random import Stream, seeded
-from tacit.train.clipping import Clipper
-from tacit.train.dp_sgd import dp_sgd
-from tacit.train.workspace import workspace
+from tacit.training.clipping import Clipper, workspace
+from tacit.training.dp_sgd import dp_sgd
 
 
 class TurnsAround(nn.Module):

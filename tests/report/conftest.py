@@ -9,12 +9,11 @@ from browser import CHROMIUM, WHY_NOT, Browser
 from report_runs import EVIL, Stop, changed
 
 import tacit
-from tacit.attacks import Estimate, Finding, Line, Plot
-from tacit.attacks._strip import strip_of
-from tacit.compare.cells import expand
-from tacit.compare.comparison_folder import note, tasks_of
+from tacit.lab.attacks import Estimate, Finding, Line, Plot
+from tacit.lab.attacks._finding import strip_of
+from tacit.lab.compare.grid import expand, note, tasks_of
+from tacit.lab.grid import plain
 from tacit.report.page import write_page
-from tacit.simulation.compare import plain
 
 
 @pytest.fixture(scope="session")

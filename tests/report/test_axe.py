@@ -10,8 +10,8 @@ import pytest
 from redteam.lying_server import RUN
 from report.test_site_page import ASKS, asked
 
-from tacit.federation.operate.site_page import write_site_page
-from tacit.federation.site import own_models
+from tacit.deploy.operate.site_page import write_site_page
+from tacit.deploy.site import models
 
 PLACE = Path(__file__).parents[2] / ".venv" / "axe" / "node_modules" / "axe-core" / "axe.min.js"
 AXE = Path(os.environ.get("TACIT_AXE") or PLACE)
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(not AXE.is_file(), reason="axe-core is not insta
 def pages(ended, compared, attacked, deployed, evil, tmp_path_factory):
     """The files of the pages, by what they are of."""
     site = asked(tmp_path_factory.mktemp("site") / "north", ASKS)
-    own_models.adapt(site, RUN)
+    models.adapt(site, RUN)
     write_site_page(site)
     folders = {"run": ended, "comparison": compared, "deployment": deployed, "names": evil, "site": site}
     return {name: folder / "report.html" for name, folder in folders.items()} | {"attack": attacked}

@@ -7,7 +7,7 @@ import pytest
 from report_runs import EVIL, changed
 
 import tacit
-from tacit.compare.results import Estimate as Estimated
+from tacit.lab.compare.results import Estimate as Estimated
 from tacit.privacy.guarantee import shown, shown_delta
 from tacit.report.collect import short
 from tacit.report.page import write_matrix, write_page

@@ -29,9 +29,13 @@ def served():
         thread.start()
         servers.append((server, thread))
 
-        def ask(path="/", host=None, method="GET"):
+        def ask(path="", host=None, method="GET", token=None):
             line = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
-            line.putrequest(method, path, skip_host=True)
+            line.putrequest(
+                method,
+                (server.url.partition(str(server.server_port))[2] if token is None else token) + path,
+                skip_host=True,
+            )
             if host != "":
                 line.putheader("Host", host or f"127.0.0.1:{server.server_port}")
             line.endheaders()
@@ -40,7 +44,7 @@ def served():
             line.close()
             return found
 
-        ask.port = server.server_port
+        ask.port, ask.url = server.server_port, server.url
         return ask
 
     yield start
@@ -50,13 +54,34 @@ def served():
         server.server_close()
 
 
+def test_whoever_has_no_secret_is_shown_nothing(served, ended):
+    ask = served(ended)
+    secret = ask.url.split("/")[3]
+    for token in (
+        "/",
+        "",
+        f"/{secret[:-1]}/",
+        f"/{secret}x/",
+        "/%00/",
+        "/%C3%A9/",
+        f"/?token={secret}",
+    ):
+        for path in ("", "data"):
+            status, headers, body = ask(path, token=token)
+            assert (status, body) == (403, b"Open the address that `tacit report --live` has printed.\n")
+            assert "Set-Cookie" not in headers  # a browser would show it to every port of this machine
+    assert ask("data")[0] == 200
+    with Server([ended]) as other:
+        assert other.token != secret
+
+
 def test_it_listens_on_this_machine_alone(ended):
     with Server([ended]) as server:
         assert server.server_address[0] == "127.0.0.1"
 
 
 def test_the_page_may_ask_its_own_server_and_nobody_else(served, ended):
-    status, headers, body = served(ended)("/")
+    status, headers, body = served(ended)()
     assert status == 200
     assert b"connect-src &#x27;self&#x27;" in body
     assert headers["Cache-Control"] == "no-store"
@@ -66,7 +91,7 @@ def test_the_page_may_ask_its_own_server_and_nobody_else(served, ended):
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "127.0.0.1:1", ""])
 def test_another_host_name_gets_nothing(served, ended, host):
     ask = served(ended)
-    for path in ("/", "/data"):
+    for path in ("", "data"):
         status, _, body = ask(path, host=host)
         assert status == 403
         assert b"epsilon" not in body
@@ -74,26 +99,26 @@ def test_another_host_name_gets_nothing(served, ended, host):
 
 def test_localhost_is_a_name_of_this_machine(served, ended):
     ask = served(ended)
-    assert ask("/data", host=f"localhost:{ask.port}")[0] == 200
+    assert ask("data", host=f"localhost:{ask.port}")[0] == 200
 
 
-@pytest.mark.parametrize("path", ["/ledger.db", "/../experiment.toml", "/data/..", "//etc/passwd", "/report.html"])
+@pytest.mark.parametrize("path", ["ledger.db", "../experiment.toml", "data/..", "/etc/passwd", "report.html"])
 def test_no_file_of_the_folder_is_served(served, ended, path):
     assert served(ended)(path)[0] == 404
 
 
 def test_only_get_is_answered(served, ended):
-    assert served(ended)("/", method="POST")[0] == 501
+    assert served(ended)(method="POST")[0] == 501
 
 
 def test_data_is_told_once_and_then_only_what_is_new(served, stopped):
     ask = served(stopped)
-    _, headers, body = ask("/data?since=0")
+    _, headers, body = ask("data?since=0")
     first = json.loads(body)
     assert first["rounds"]["round"] == [1, 2, 3]
-    assert ask(f"/data?since=3&mark={headers['X-Tacit-Mark']}")[0] == 204
+    assert ask(f"data?since=3&mark={headers['X-Tacit-Mark']}")[0] == 204
     tacit.run(changed(), out=stopped, resume=True)
-    status, _, body = ask(f"/data?since=3&mark={headers['X-Tacit-Mark']}")
+    status, _, body = ask(f"data?since=3&mark={headers['X-Tacit-Mark']}")
     more = json.loads(body)
     assert (status, more["since"], more["rounds"]["round"], more["finished"]) == (200, 3, [4, 5, 6], True)
 
@@ -102,12 +127,16 @@ def test_data_is_told_once_and_then_only_what_is_new(served, stopped):
 def test_a_strange_question_is_answered_all_the_same(served, ended, since):
     from urllib.parse import quote
 
-    assert served(ended)(f"/data?since={quote(since)}")[0] == 200
+    assert served(ended)(f"data?since={quote(since)}")[0] == 200
 
 
-@pytest.mark.parametrize("path", ["/data?since=" + "9" * 5000, "http://[bad/"], ids=["digits", "address"])
-def test_a_question_that_cannot_be_read_is_answered_and_leaves_nothing_on_the_terminal(served, ended, capfd, path):
-    assert served(ended)(path)[0] in (200, 400)
+@pytest.mark.parametrize(
+    ("path", "token"), [("data?since=" + "9" * 5000, None), ("http://[bad/", "")], ids=["digits", "address"]
+)
+def test_a_question_that_cannot_be_read_is_answered_and_leaves_nothing_on_the_terminal(
+    served, ended, capfd, path, token
+):
+    assert served(ended)(path, token=token)[0] in (200, 400)
     assert "Traceback" not in capfd.readouterr().err
 
 
@@ -115,7 +144,7 @@ def test_a_folder_that_breaks_while_served_is_said_in_one_sentence(served, ended
     shutil.copytree(ended, tmp_path / "run")
     ask = served(tmp_path / "run")
     (tmp_path / "run" / "summary.json").write_text("{")
-    status, _, body = ask("/data")
+    status, _, body = ask("data")
     assert status == 500
     assert body.decode().strip().count("\n") == 0
     assert b"summary.json is damaged" in body
@@ -123,7 +152,7 @@ def test_a_folder_that_breaks_while_served_is_said_in_one_sentence(served, ended
 
 def test_what_cannot_be_shown_is_refused_before_anything_is_served(tmp_path):
     with pytest.raises(BadInput, match="There is no folder"):
-        serve([tmp_path / "nowhere"], port=0, ready=lambda url: pytest.fail("served"))
+        serve([tmp_path / "nowhere"], port=0, ready=lambda url, page: pytest.fail("served"))
 
 
 def test_a_port_in_use_is_refused_in_one_sentence(ended):
@@ -156,11 +185,11 @@ def federation(deployed, tmp_path):
 
 
 def test_a_federation_is_served_by_its_results_and_one_that_has_not_run_is_refused(served, federation):
-    _, _, body = served(federation)("/data")
+    _, _, body = served(federation)("data")
     assert [site["state"] for site in json.loads(body)["sites"]["sites"]][-2:] == ["refused", "out"]
     shutil.rmtree(federation / "results")
     with pytest.raises(BadInput, match="has not run yet"):
-        serve([federation], port=0, ready=lambda url: pytest.fail("served"))
+        serve([federation], port=0, ready=lambda url, page: pytest.fail("served"))
 
 
 def test_whatever_a_page_writes_into_a_federation_is_for_its_owner_whatever_the_umask(

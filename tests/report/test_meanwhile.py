@@ -5,13 +5,13 @@ from report.test_page import data_of
 from report_runs import Stop, changed
 
 import tacit
-from tacit.report import meanwhile
+from tacit.report import live
 
 
 def test_a_run_has_a_page_while_it_goes_on_so_one_that_is_killed_has_one_too(tmp_path, monkeypatch):
-    monkeypatch.setattr(meanwhile, "FIRST_SECONDS", 0.0)
-    monkeypatch.setattr(meanwhile, "EVERY_SECONDS", 0.0)
-    monkeypatch.setattr(meanwhile, "SHARE", 0)
+    monkeypatch.setattr(live, "FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(live, "EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(live, "SHARE", 0)
     page, seen = tmp_path / "run" / "report.html", []
 
     def observe(record):
@@ -39,16 +39,16 @@ def test_a_run_that_is_stopped_leaves_a_page_however_short_it_was(tmp_path, erro
 
 @pytest.mark.parametrize("error", [OSError("no space left"), KeyError("damaged"), RecursionError("deep")])
 def test_a_page_that_cannot_be_made_costs_no_run(tmp_path, monkeypatch, error):
-    monkeypatch.setattr(meanwhile, "FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(live, "FIRST_SECONDS", 0.0)
 
     def broken(*args, **options):
         raise error
 
-    monkeypatch.setattr(meanwhile, "write_page", broken)
+    monkeypatch.setattr(live, "write_page", broken)
     assert tacit.run(changed(), out=tmp_path / "run").summary["rounds"] == 6
 
 
 def test_a_run_without_a_page_has_none_in_between_either(tmp_path, monkeypatch):
-    monkeypatch.setattr(meanwhile, "FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(live, "FIRST_SECONDS", 0.0)
     tacit.run(changed(), out=tmp_path / "run", page=False)
     assert not (tmp_path / "run" / "report.html").exists()

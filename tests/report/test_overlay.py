@@ -8,10 +8,10 @@ import ready
 from report_runs import SMALL, changed
 
 import tacit
-from tacit.attacks import Estimate, Finding
 from tacit.errors import BadInput
+from tacit.lab.attacks import Estimate, Finding
+from tacit.lab.grid import compare
 from tacit.report.page import collect, write_page
-from tacit.simulation.compare import compare
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ import pytest
 
 import tacit
 from tacit.errors import BadInput
-from tacit.report import planned, plans
+from tacit.report import plan
 
 
 @pytest.fixture
@@ -34,59 +34,59 @@ def many(tmp_path):
 
 
 def test_2400_clients_30_a_round_300_rounds_at_z_1_cost_epsilon_1_35(many):
-    (row,) = planned.of_experiment(many())
+    (row,) = plan.of_experiment(many())
     assert row["epsilon_spent"] == pytest.approx(1.35, abs=0.02)
     assert (row["clients"], row["sampling_rate"][0], row["affordable_rounds"][0]) == (2400, 30 / 2400, 300)
     assert row["guarantee"].startswith("client level, add or remove one client")
 
 
 def test_the_same_with_rdp_and_with_cohorts_of_a_fixed_size(many):
-    assert planned.of_experiment(many(accountant="rdp"))[0]["epsilon_spent"] == pytest.approx(1.71, abs=0.02)
-    fixed = planned.of_experiment(many(accountant="rdp", train={"sampler": "fixed"}))[0]
+    assert plan.of_experiment(many(accountant="rdp"))[0]["epsilon_spent"] == pytest.approx(1.71, abs=0.02)
+    fixed = plan.of_experiment(many(accountant="rdp", train={"sampler": "fixed"}))[0]
     assert fixed["epsilon_spent"] == pytest.approx(2.52, abs=0.02)
     assert fixed["guarantee"].startswith("client level, replace one client")
 
 
 def test_an_epsilon_becomes_the_smallest_noise_that_keeps_it(many):
-    (row,) = planned.of_experiment(many(epsilon=1.35, noise_multiplier=None))
+    (row,) = plan.of_experiment(many(epsilon=1.35, noise_multiplier=None))
     assert row["noise_multiplier"][0] == pytest.approx(1.0, abs=0.01)
     assert row["epsilon_spent"] <= 1.35
     assert row["affordable_rounds"] == [300, 300]
 
 
 def test_a_given_noise_says_how_many_rounds_it_affords(many):
-    (row,) = planned.of_experiment(many(epsilon=1.0))
+    (row,) = plan.of_experiment(many(epsilon=1.0))
     assert 0 < row["affordable_rounds"][0] < 300
     assert row["epsilon_spent"] <= 1.0
-    assert plans.table([row]).row_count == 1
+    assert plan.table([row]).row_count == 1
 
 
 def test_client_level_local_dp_is_planned_per_client(many):
     local = {"kind": "local", "unit": "client", "epsilon": 3.0, "noise_multiplier": None}
-    (row,) = planned.of_experiment(many(**local, train={"rounds": 10}))
+    (row,) = plan.of_experiment(many(**local, train={"rounds": 10}))
     assert row["guarantee"].startswith("client level, empty one client")
     assert row["sampling_rate"] == [1.0, 1.0]
 
 
 def test_an_experiment_without_a_promise_has_no_plan(many):
     with pytest.raises(BadInput, match="promises nothing"):
-        planned.of_experiment(many(kind="none", noise_multiplier=None))
+        plan.of_experiment(many(kind="none", noise_multiplier=None))
 
 
 def test_clients_that_take_turns_are_planned_in_turns_and_not_in_rounds(many):
-    (row,) = planned.of_experiment(many(train={"sampler": "cyclic", "rounds": 160}, noise_multiplier=4.0))
+    (row,) = plan.of_experiment(many(train={"sampler": "cyclic", "rounds": 160}, noise_multiplier=4.0))
     assert (row["planned_turns"], row["affordable_turns"]) == (2, [2, 2])  # 2,400 clients, 30 at a time: a cycle of 80
     assert not {"planned_rounds", "affordable_rounds"} & set(row)
-    heads = [str(column.header) for column in plans.table([row]).columns]
+    heads = [str(column.header) for column in plan.table([row]).columns]
     assert any("turns" in head for head in heads)
     assert not any("rounds" in head for head in heads)
 
 
 def test_the_clients_of_a_group_are_named_and_of_many_the_first_ones():
     experiment = tacit.Experiment.load("digits", ("data.clients=8", "privacy.epsilon=[1, 2, 2, 2, 2, 2, 2, 1]"))
-    rows = planned.of_experiment(experiment)
+    rows = plan.of_experiment(experiment)
     assert rows[0]["names"] == ["client-0", "client-7"]
-    (who,) = [column for column in plans.table(rows).columns if column.header == "who"]
+    (who,) = [column for column in plan.table(rows).columns if column.header == "who"]
     assert list(who.cells) == ["client-0, client-7", "client-1, client-2, client-3 and 3 more"]
 
 
@@ -111,7 +111,7 @@ def test_a_plan_refuses_the_parts_and_options_that_a_run_refuses_in_the_same_wor
         **{"data": {"name": "digits", "clients": 3}, "privacy": {"kind": "local", "epsilon": 1.0}} | changed
     )
     with pytest.raises(BadInput) as planned_:
-        planned.of_experiment(wrong)
+        plan.of_experiment(wrong)
     with pytest.raises(BadInput) as run:
         tacit.run(wrong, out=tmp_path / "run")
     assert sentence in str(planned_.value)
@@ -119,8 +119,8 @@ def test_a_plan_refuses_the_parts_and_options_that_a_run_refuses_in_the_same_wor
 
 
 def test_a_plan_of_encrypted_sums_checks_the_rule_and_makes_no_keys(monkeypatch):
-    monkeypatch.setattr("tacit.protect.secret_key.generate", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("tacit.crypto.secret_key.generate", lambda *_, **__: 1 / 0)
     settings = ("train.rounds=2",)
-    assert planned.of_experiment(tacit.Experiment.load("digits-encrypted", settings))
+    assert plan.of_experiment(tacit.Experiment.load("digits-encrypted", settings))
     with pytest.raises(BadInput, match=r"Unknown key 'aggregate\.beta'"):
-        planned.of_experiment(tacit.Experiment.load("digits-encrypted", (*settings, "aggregate.beta=1")))
+        plan.of_experiment(tacit.Experiment.load("digits-encrypted", (*settings, "aggregate.beta=1")))

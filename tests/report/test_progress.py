@@ -7,12 +7,11 @@ from report_runs import changed
 from rich.console import Console
 
 import tacit
+from tacit.deploy.operate.serve import closing as shown_deployed
 from tacit.engine.run_files import read
-from tacit.federation.operate.show import closing as shown_deployed
 from tacit.privacy.guarantee import sentence, shown
-from tacit.report.closing import closing, promise_lines
+from tacit.report.closing import closing, not_better, promise_lines
 from tacit.report.collect import run_page
-from tacit.report.constant import not_better
 from tacit.report.progress import Display, round_line
 from tacit.types import Others
 

@@ -12,7 +12,10 @@ ROOT = Path(__file__).resolve().parents[2]
 FROM_ZERO = re.compile(
     r"""[Rr]ounds? \{(?:\w+\.)*(?:round|_round|r|turn|newest|own|header\.round|\w+\[['"]round['"]\])\}"""
 )
-NO_SENTENCE = {"tacit/engine/opening.py": 'return f"round {round}"', "tacit/audit/as_run.py": "enumerate(squares, 1)"}
+NO_SENTENCE = {
+    "tacit/engine/loop.py": 'return f"round {round}"',
+    "tacit/lab/audit/estimate.py": "enumerate(squares, 1)",
+}
 
 
 def sources():

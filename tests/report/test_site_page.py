@@ -11,10 +11,10 @@ from report_runs import EVIL
 from typer.testing import CliRunner
 
 from tacit.cli.app import app
+from tacit.deploy.operate.site_page import site_data, write_site_page
+from tacit.deploy.site import models
+from tacit.deploy.site.final_model import sent
 from tacit.errors import BadInput
-from tacit.federation.operate.site_page import site_data, write_site_page
-from tacit.federation.site import own_models
-from tacit.federation.site.final_model import sent
 from tacit.privacy.ledger import reader
 
 ASKS = '0.3\n[personal]\nkind = "mean-regularised"'
@@ -33,7 +33,7 @@ def asked(folder, held_out):
 def adapted(tmp_path_factory):
     """A site with own models, and new rows that judged them. Do not change it."""
     folder = asked(tmp_path_factory.mktemp("adapted") / "north", ASKS)
-    own_models.adapt(folder, RUN)
+    models.adapt(folder, RUN)
     run = folder / "runs" / RUN
     line = json.loads((run / "comparison.json").read_text()) | {"file": EVIL[0], "seen": 2}
     (run / "evaluated.jsonl").write_text(json.dumps(line) + "\n")
@@ -90,7 +90,7 @@ def test_it_is_for_its_owner_alone_and_stays_in_its_folder(site, tmp_path):
 
 def test_adapting_ends_with_the_page_and_its_log_names_the_command(site):
     (site / "runs" / RUN / "comparison.json").unlink()
-    own_models.adapt_due(site)
+    models.adapt_due(site)
     assert "`tacit report`" in json.loads((site / "log.jsonl").read_text().splitlines()[-1])["text"]
     done = CliRunner().invoke(app, ["deploy", "site", str(site), "--adapt"])
     assert f"Report: {(site / 'report.html').resolve()} (for this site alone)" in done.stdout

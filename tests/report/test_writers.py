@@ -11,8 +11,8 @@ import pytest
 from report_runs import Stop, changed
 
 import tacit
-from tacit.engine.exports import csv_text, flat_records
-from tacit.engine.folder import says_same
+from tacit.engine.evaluate import csv_text, flat_records
+from tacit.engine.run_folder import says_same
 from tacit.errors import BadInput
 from tacit.report import writers
 from tacit.report.writers.prometheus import prometheus

@@ -5,9 +5,9 @@ from test_contracts import EPSILONS, LAYOUT, crowd, draws, sent
 
 import tacit
 from tacit import rules
-from tacit.engine.wire import pack
 from tacit.errors import BadInput
 from tacit.rules import combined
+from tacit.wire import pack
 
 
 def twin(updates, epsilons, *, public, rank, reading, blocks):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import tacit
 from tacit import rules
-from tacit.build.parts import build
+from tacit.engine.assemble import build
 from tacit.errors import BadInput
 from tacit.rules import Sum, combined
 from tacit.rules._rows import part

@@ -5,7 +5,7 @@ from test_contracts import EPSILONS, LAYOUT, crowd, draws, noise_std, sent
 
 import tacit
 from tacit import rules
-from tacit.build.parts import build
+from tacit.engine.assemble import build
 from tacit.errors import BadInput
 from tacit.rules import combined
 from tacit.rules.random_effects import between, between_dl, gram, nearest

@@ -10,9 +10,9 @@ from torch import nn
 
 import tacit
 from tacit import losses, tasks
-from tacit.build.parts import build
+from tacit.engine.assemble import build
 from tacit.errors import BadData, BadInput, TrainingDiverged
-from tacit.train.clipping import Clipper, clipped_sum_slow
+from tacit.training.clipping import Clipper, clipped_sum_slow
 
 ROWS, WIDTH, VOCABULARY, TIME = 240, 6, 5, 4
 PATHS = ("book-keeping", "vmap", "loop")

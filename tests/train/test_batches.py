@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from tacit.random import seeded
-from tacit.train import batches
-from tacit.train.batches import equal, filled, shuffled, shuffled_alike
+from tacit.training import batches
+from tacit.training.batches import equal, filled, shuffled, shuffled_alike
 
 
 def drawn(clients, *, size=20, batch_size=5, steps=6):

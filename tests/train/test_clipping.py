@@ -13,10 +13,10 @@ from torch import nn
 
 from tacit.errors import BadInput, ModelRefused
 from tacit.models import build
-from tacit.train.clipping import Clipper, clipped_sum_slow
-from tacit.train.flat import flatten
-from tacit.train.per_example_paths import Tape
-from tacit.train.rowwise import Unsupported
+from tacit.training.clipping import Clipper, clipped_sum_slow
+from tacit.training.flat import flatten
+from tacit.training.independence import Unsupported
+from tacit.training.per_example import Tape
 
 CLASSES = 4
 
@@ -80,7 +80,7 @@ def agrees(model, x, y, path):
         torch.testing.assert_close(not_private.norms, norms, rtol=2e-4, atol=1e-6)
         assert bounded.sensitivity == clip
         expected = clipped_sum_slow(model, x, y, clip=clip)
-        torch.testing.assert_close(bounded.vector, expected, rtol=1e-3, atol=2e-5 * clip * len(y))
+        torch.testing.assert_close(bounded.vector.float(), expected, rtol=1e-3, atol=2e-5 * clip * len(y))
 
 
 IMAGE = (1, 8, 8)
@@ -318,7 +318,7 @@ def test_dropout_stays_on_the_fast_path_and_the_check_draws_nothing(drop):
         vectors.append(clipper(x, y)[0].vector)
     assert clipper.path == "book-keeping", clipper.reason
     assert torch.equal(vectors[0], vectors[1])
-    assert not torch.allclose(vectors[0], clipped_sum_slow(model.eval(), x, y, clip=1.0), atol=1e-3)
+    assert not torch.allclose(vectors[0].float(), clipped_sum_slow(model.eval(), x, y, clip=1.0), atol=1e-3)
 
 
 def test_an_output_overwritten_in_place_keeps_its_gradient():
@@ -414,7 +414,9 @@ def test_parameters_stepped_in_place_are_followed():
     theta, clipper = flatten(model), Clipper(model, clip=0.5)
     for _ in range(3):
         bounded, _ = clipper(x, y)
-        torch.testing.assert_close(bounded.vector, clipped_sum_slow(model, x, y, clip=0.5), rtol=1e-3, atol=1e-5)
+        torch.testing.assert_close(
+            bounded.vector.float(), clipped_sum_slow(model, x, y, clip=0.5), rtol=1e-3, atol=1e-5
+        )
         theta.sub_(bounded.vector, alpha=0.5)
 
 
@@ -423,7 +425,7 @@ def test_physical_batches_give_the_same_sum(physical):
     x, y = batch(*IMAGE, examples=7)
     model = MODELS["small cnn"][0]()
     whole, parts = Clipper(model, clip=0.5)(x, y), Clipper(model, clip=0.5, physical_batch=physical)(x, y)
-    torch.testing.assert_close(whole[0].vector, parts[0].vector.float(), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(whole[0].vector, parts[0].vector, rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(whole[1].norms, parts[1].norms)
     torch.testing.assert_close(whole[1].losses, parts[1].losses)
 
@@ -462,7 +464,9 @@ def test_an_example_without_a_finite_norm_counts_as_zero(path, value):
         bounded, not_private = clipper(bad, y)
         torch.testing.assert_close(bounded.vector, clipper(x[good], y[good])[0].vector, rtol=1e-4, atol=1e-6)
         assert not_private.norms.isfinite().tolist() == good.tolist()
-    torch.testing.assert_close(clipped_sum_slow(clipper.model, bad, y, clip=0.5), bounded.vector, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(
+        clipped_sum_slow(clipper.model, bad, y, clip=0.5), bounded.vector.float(), rtol=1e-4, atol=1e-6
+    )
 
 
 def test_bad_arguments_are_refused():
@@ -504,8 +508,8 @@ def test_one_example_changes_the_sum_by_at_most_the_clip(name, power, place, lab
     without, _ = clipper(x, y)
     alone, _ = clipper(*odd)
     together, _ = clipper(torch.cat([x, odd[0]]), torch.cat([y, odd[1]]))
-    assert float(alone.vector.norm()) <= clip * (1 + 1e-5)
-    assert float((together.vector - without.vector).norm()) <= clip * (1 + 1e-5) + 1e-6 * float(without.vector.norm())
+    assert float(alone.vector.norm()) <= clip
+    assert float((together.vector - without.vector).norm()) <= clip
 
 
 @pytest.mark.parametrize("path", ["book-keeping", "vmap", "loop"])
@@ -515,7 +519,7 @@ def test_a_long_gradient_is_cut_to_the_clip_exactly(path):
     clipper = Clipper(model, clip=1e-3, path=path)
     assert norms_of(model, x, y).min() > 0.1  # without clipping every vector below would be this long
     for i in range(len(y)):
-        assert float(clipper(x[i : i + 1], y[i : i + 1])[0].vector.norm()) == pytest.approx(1e-3, rel=1e-5)
+        assert 1e-3 * (1 - 2.0**-9) < float(clipper(x[i : i + 1], y[i : i + 1])[0].vector.norm()) <= 1e-3
 
 
 def test_a_short_gradient_is_left_alone():
@@ -523,7 +527,9 @@ def test_a_short_gradient_is_left_alone():
     model = MODELS["mlp"][0]()
     bounded, _ = Clipper(model, clip=1e6)(x, y)
     gradient = torch.autograd.grad(F.cross_entropy(model(x), y, reduction="sum"), list(model.parameters()))
-    torch.testing.assert_close(bounded.vector, torch.cat([part.reshape(-1) for part in gradient]), rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(
+        bounded.vector.float(), torch.cat([part.reshape(-1) for part in gradient]), rtol=1e-3, atol=1e-5
+    )
 
 
 def test_a_wholly_frozen_model_gives_zeros():
@@ -540,4 +546,4 @@ def test_gradients_are_found_under_no_grad():
     with torch.no_grad():
         for path in ("book-keeping", "vmap", "loop"):
             bounded, _ = Clipper(model, clip=0.5, path=path)(x, y)
-            torch.testing.assert_close(bounded.vector, expected, rtol=1e-3, atol=1e-5)
+            torch.testing.assert_close(bounded.vector.float(), expected, rtol=1e-3, atol=1e-5)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from threads import one_thread  # noqa: F401 - a fixture
 from torch import nn
 
-from tacit.train.clipping import SMALLEST, Clipper, clipped_sum_slow
-from tacit.train.per_example import Product, gram_norms, multiplied, multiplied_norms, weighted
+from tacit.training.clipping import SMALLEST, Clipper, clipped_sum_slow
+from tacit.training.layers import Product, gram_norms, multiplied, multiplied_norms, weighted
 
 CLASSES, BATCH = 3, 5
 
@@ -46,7 +46,7 @@ def agrees(model: nn.Module, x: torch.Tensor, path: str = "book-keeping") -> Non
         assert (clipper.path, clipper.reason) == (path, clipper.reason if path != "book-keeping" else "")
         torch.testing.assert_close(not_private.norms, norms, rtol=2e-4, atol=1e-6)
         expected = clipped_sum_slow(model, x, y, clip=clip)
-        torch.testing.assert_close(bounded.vector, expected, rtol=1e-3, atol=2e-5 * clip * len(y))
+        torch.testing.assert_close(bounded.vector.float(), expected, rtol=1e-3, atol=2e-5 * clip * len(y))
 
 
 def images(*shape: int) -> torch.Tensor:
@@ -226,11 +226,11 @@ def test_a_gram_norm_that_cancels_is_rounded_up():
 def test_examples_taken_in_parts_give_the_same(monkeypatch, p, q):
     a, d = torch.randn(7, 4, 1, p), torch.randn(7, 4, 1, q)
     weights, out = torch.rand(7), torch.zeros(2, q, p)
-    monkeypatch.setattr("tacit.train.per_example.KEEP_FLOATS", 0)
-    monkeypatch.setattr("tacit.train.per_example.KEEP_RATIO", 0)
+    monkeypatch.setattr("tacit.training.layers.KEEP_FLOATS", 0)
+    monkeypatch.setattr("tacit.training.layers.KEEP_RATIO", 0)
     found = []
     for limit, place in ((1 << 23, out[0]), (1, out[1])):
-        monkeypatch.setattr("tacit.train.per_example.PART_FLOATS", limit)
+        monkeypatch.setattr("tacit.training.layers.PART_FLOATS", limit)
         product = Product(lambda part: (a[part], d[part]), lambda g: g, batch=7, time=4, groups=1, p=p, q=q)
         found.append(product.squared_norms())
         product.add_weighted(weights, place)

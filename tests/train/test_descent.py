@@ -12,12 +12,11 @@ from torch import nn
 from tacit.errors import BadInput
 from tacit.privacy.local.mechanism import SampledGaussian
 from tacit.random import seeded
-from tacit.train.batches import shuffled
-from tacit.train.descent import PLAIN, Descent
-from tacit.train.dp_sgd import DpSgd, dp_sgd
-from tacit.train.schedule import Cosine, Step
-from tacit.train.sgd import sgd
-from tacit.train.workspace import workspace
+from tacit.training.batches import shuffled
+from tacit.training.clipping import workspace
+from tacit.training.dp_sgd import DpSgd, dp_sgd
+from tacit.training.optimizer import PLAIN, Cosine, Descent, Step
+from tacit.training.sgd import sgd
 from tacit.types import Budget, Client
 
 SIZE, RATE = 40, 0.3

@@ -9,11 +9,11 @@ from scipy import stats
 from statistical import has_std
 
 import tacit
-from tacit.build.parts import assemble, build
-from tacit.build.release import Releases
+from tacit.engine.assemble import assemble, build
+from tacit.engine.release import Releases
 from tacit.random import Stream, seeded
-from tacit.train import device_noise
-from tacit.train.device_noise import DeviceStream, add_normals_, keys_of, normals, philox
+from tacit.training import fused
+from tacit.training.fused import DeviceStream, add_normals_, keys_of, normals, philox
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 ONES = 0xFFFFFFFF
@@ -53,7 +53,7 @@ def test_the_noise_is_normal_with_the_stated_deviation_and_not_two_thirds_or_thr
 
 def test_its_tail_goes_as_far_out_as_the_cpus(monkeypatch):
     low = [torch.zeros(1, 1, dtype=torch.int64) for _ in range(4)]
-    monkeypatch.setattr(device_noise, "philox", lambda *_: low)
+    monkeypatch.setattr(fused, "philox", lambda *_: low)
     found = float(normals(torch.zeros(1, 4, dtype=torch.int64), 0, 1))
     assert found == pytest.approx(math.sqrt(2 * 85 * math.log(2)), rel=1e-5)
     assert found > 10.8

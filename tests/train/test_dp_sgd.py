@@ -6,8 +6,8 @@ from torch import nn
 
 from tacit.privacy.local.mechanism import SampledGaussian
 from tacit.random import seeded
-from tacit.train.dp_sgd import dp_sgd
-from tacit.train.workspace import workspace
+from tacit.training.clipping import workspace
+from tacit.training.dp_sgd import dp_sgd
 from tacit.types import Budget, Client
 
 SIZE = 40
@@ -81,7 +81,7 @@ def test_the_divisor_is_the_expected_batch_not_the_drawn_one():
     assert len(batch) != SIZE // 2
     work.theta.copy_(theta)
     total, _ = work.clipped_sum(client.x[batch], client.y[batch])
-    assert torch.allclose(one, -0.5 / (0.5 * SIZE) * total.vector, atol=1e-6)
+    assert torch.allclose(one, -0.5 / (0.5 * SIZE) * total.vector.float(), atol=1e-6)
 
 
 def test_a_step_without_noise_or_clipping_is_a_gradient_step():

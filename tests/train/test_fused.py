@@ -2,7 +2,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tacit.train import fused
+from tacit.training import fused
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")  # where there is one, its kernels are tried
 TYPES = (torch.float32, torch.bfloat16)

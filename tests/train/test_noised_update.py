@@ -8,13 +8,13 @@ import torch
 from statistical import has_std, is_normal
 
 import tacit
-from tacit.build.parts import build
+from tacit.engine.assemble import build
 from tacit.errors import BadInput
 from tacit.privacy.accounting import price
 from tacit.privacy.local.mechanism import SampledGaussian
 from tacit.random import seeded
-from tacit.train.noised_update import noised_update
-from tacit.train.workspace import Trained, workspace
+from tacit.training.clipping import Trained, workspace
+from tacit.training.dp_sgd import noised_update
 from tacit.types import Budget, Client, Raw
 
 MECHANISM = SampledGaussian(noise_multiplier=1.5, clip=0.2, sampling_rate=1.0)

@@ -5,12 +5,12 @@ import torch
 from torch import nn
 
 from tacit.losses.cross_entropy import cross_entropy
-from tacit.train.clipping import clipped_sum_slow
-from tacit.train.flat import assign, flatten
-from tacit.train.per_example_paths import example_gradient
-from tacit.train.precision import full_precision
-from tacit.train.rowwise import LARGE, SMALL, Unsupported
-from tacit.train.stacked_model import StackedModel
+from tacit.training.clipping import clipped_sum_slow
+from tacit.training.flat import assign, flatten
+from tacit.training.independence import LARGE, SMALL, Unsupported
+from tacit.training.optimizer import full_precision
+from tacit.training.per_example import example_gradient
+from tacit.training.stacked import StackedModel
 
 CLIENTS, EXAMPLES, CLASSES = 3, 4, 3
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")  # where there is one, its kernels are tried
@@ -133,7 +133,7 @@ def test_the_clipped_sums_of_stacked_clients_are_those_of_each_alone_whatever_fi
         assign(theta, thetas[k])
         there = mask[k].bool()
         alone = clipped_sum_slow(model, x[k][there], y[k][there], clip=clip)
-        torch.testing.assert_close(sums[k], alone, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(sums[k].float(), alone, rtol=1e-4, atol=1e-6)
         each = torch.stack(
             [example_gradient(model, a[None], b[None])[0].norm() for a, b in zip(x[k], y[k], strict=True)]
         )

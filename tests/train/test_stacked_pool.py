@@ -4,11 +4,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from tacit.losses.cross_entropy import cross_entropy
-from tacit.train.precision import ONEDNN
-from tacit.train.stack import stack_of
-from tacit.train.stacked_layers import Multiplied
-from tacit.train.stacked_pool import Pool, Pooled
-from tacit.train.transfer import sent
+from tacit.training.batches import sent
+from tacit.training.optimizer import ONEDNN
+from tacit.training.stacked import stack_of
+from tacit.training.stacked_layers import Multiplied, Pool, Pooled
 
 
 @pytest.mark.parametrize(("shape", "size"), [((3, 2, 8, 8), (2, 2)), ((2, 1, 7, 9), (2, 3)), ((1, 4, 5, 5), (5, 1))])

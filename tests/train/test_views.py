@@ -8,17 +8,17 @@ from torch import nn
 
 import tacit
 from tacit import models
-from tacit.build.parts import build
-from tacit.engine.trainers.processes import one_by_one, task
-from tacit.engine.trainers.stacked import Stacked
-from tacit.engine.wire import pack, unpack
+from tacit.engine.assemble import build
+from tacit.engine.pool import one_by_one, task
+from tacit.engine.stacked import Stacked
 from tacit.errors import BadInput
 from tacit.losses.cross_entropy import cross_entropy
 from tacit.privacy.wiring import Wiring
 from tacit.random import seeded
-from tacit.train.clipping import Clipper
-from tacit.train.views import Shifts, Viewed, over_views
-from tacit.train.workspace import workspace
+from tacit.training.batches import Shifts, Viewed, over_views
+from tacit.training.clipping import Clipper, workspace
+from tacit.training.per_example import MARGIN
+from tacit.wire import pack, unpack
 
 VIEWS = Shifts(4, 2)
 
@@ -63,7 +63,7 @@ def mean_gradient_clipped(model, views, y, clip):
     for record, label in zip(views, y, strict=True):
         loss = nn.functional.cross_entropy(model(record), label.expand(len(record)))
         gradient = torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, list(model.parameters()))])
-        total = total + gradient * min(1.0, clip / float(gradient.norm()))
+        total = total + gradient * min(1.0, clip * (1 - MARGIN) / float(gradient.norm()))
     return total
 
 
@@ -87,7 +87,7 @@ def test_one_arbitrary_record_with_all_its_views_moves_the_sum_by_at_most_the_cl
     model = models.build("logr", input_shape=(1, 8, 8), classes=10, seed=3)
     clipper = Clipper(Viewed(model), clip=0.5, path=path, losses=over_views(cross_entropy))
     with_it, without = clipper(views, y)[0].vector, clipper(views[1:], y[1:])[0].vector
-    assert 0.5 * 0.99 < (with_it - without).norm() <= 0.5 * (1 + 1e-4)  # views clipped one by one could move it by more
+    assert 0.5 * 0.99 < (with_it - without).norm() <= 0.5  # views clipped one by one could move it by more
 
 
 def parts_of(model="cnn", **train):

@@ -4,7 +4,7 @@ import sys
 FAILING = """
 import sys, time
 import torch
-from tacit.train import warm
+from tacit.training import stacked_steps as warm
 
 def slowly(devices):  # as a device wakes up: within torch, beside Python
     rows, until = torch.ones(300, 300), time.monotonic() + 1.5

@@ -9,8 +9,8 @@ from report.test_page import data_of
 from tuning.test_tune import RATES, drawn, local, settings
 
 from tacit.errors import BadInput
+from tacit.lab.tuning.search import tune
 from tacit.report.page import collect, write_page
-from tacit.tuning.search import tune
 
 __all__ = ["browser", "drawn"]
 

@@ -14,17 +14,18 @@ from typer.testing import CliRunner
 import tacit
 from tacit.cli.app import app
 from tacit.errors import BadInput, BudgetExhausted, LedgerError, RunExists, TrainingDiverged
+from tacit.lab.tuning import folder as folders
+from tacit.lab.tuning import folder as secret
+from tacit.lab.tuning import search
+from tacit.lab.tuning.folder import asked
+from tacit.lab.tuning.price import Releases, hidden
+from tacit.lab.tuning.search import price_of, tune
+from tacit.lab.tuning.words import prices
 from tacit.privacy.accounting import price
 from tacit.privacy.accounting.selected import BestOfDpEvent, Repetitions
 from tacit.privacy.ledger import before as ledgers
 from tacit.privacy.ledger.ledger import Ledger
-from tacit.simulation.run import run as really_run
-from tacit.tuning import folder as folders
-from tacit.tuning import search, secret
-from tacit.tuning.folder import asked
-from tacit.tuning.price import Releases, hidden
-from tacit.tuning.search import price_of, tune
-from tacit.tuning.words import prices
+from tacit.simulation import run as really_run
 
 CENTRAL = {
     "name": "small",
@@ -35,7 +36,17 @@ CENTRAL = {
 }
 SIZED = {"noise_multiplier": None}  # noise that follows from epsilon
 RATES = {"train.learning_rate": [0.1, 0.5]}
-LEFT = {".lock", ".ledger.mark.lock", "base.toml", "best", "ledger.db", "ledger.mark", "search.json", "tune.toml"}
+LEFT = {
+    ".lock",
+    ".ledger.mark.lock",
+    "base.toml",
+    "best",
+    "ledger.db",
+    "ledger.db.secret",
+    "ledger.mark",
+    "search.json",
+    "tune.toml",
+}
 
 
 def settings(**changes):
@@ -118,7 +129,7 @@ def test_a_search_is_drawn_and_paid_for_before_anything_is_run(tmp_path, monkeyp
     def run(experiment, *, out, **_):
         (text,) = charges(tmp_path)[0]
         assert isinstance(price.from_text(text).event, BestOfDpEvent)
-        assert len(secret.read(tmp_path).picks) == 3
+        assert len(secret.read_secret(tmp_path).picks) == 3
         raise KeyboardInterrupt
 
     monkeypatch.setattr(search, "run", run)
@@ -132,7 +143,7 @@ def test_a_search_that_was_killed_goes_on_with_what_it_drew_and_pays_once(tmp_pa
     watched.stop_at = 2
     with pytest.raises(KeyboardInterrupt):
         tune(settings(), RATES, runs=3, out=tmp_path / "s")
-    kept = secret.read(tmp_path / "s")
+    kept = secret.read_secret(tmp_path / "s")
     assert kept.done == 2
     shutil.copytree(tmp_path / "s", tmp_path / "again")
     watched.stop_at = None
@@ -210,8 +221,10 @@ def test_the_noise_keeps_the_budget_of_the_clients_over_the_whole_search():
     assert unit == "client"
     assert 0.98 * 8 < priced.epsilon <= 8
     (one,) = {run.experiment.privacy.noise_multiplier for run in priced.runs}
-    assert one > tacit.build.parts.build(tacit.Experiment(**settings(privacy=SIZED))).plan.mechanism.noise_multiplier
-    event = tacit.build.parts.build(priced.runs[0].experiment).plan.mechanism.event()
+    assert (
+        one > tacit.engine.assemble.build(tacit.Experiment(**settings(privacy=SIZED))).plan.mechanism.noise_multiplier
+    )
+    event = tacit.engine.assemble.build(priced.runs[0].experiment).plan.mechanism.event()
     assert priced.events[""].runs == ((event, 2),)  # what is paid for is what is run
 
 

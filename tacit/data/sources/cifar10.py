@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from rich.progress import Progress
 
-from tacit.data import fetch
+from tacit.data import load as fetch
 from tacit.data.dataset import Dataset
 from tacit.errors import BadData
 

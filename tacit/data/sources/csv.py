@@ -13,8 +13,8 @@ from pydantic import Strict
 from rich.progress import Progress
 
 from tacit import check
-from tacit.data import csv_files
-from tacit.data.csv_columns import column_of, declared_classes
+from tacit.data import csv as csv_files
+from tacit.data.csv import column_of, declared_classes
 from tacit.data.dataset import Dataset
 from tacit.data.names import Classes, Word, plain, refuse_undeclared
 from tacit.errors import BadInput

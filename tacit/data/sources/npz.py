@@ -16,8 +16,8 @@ from rich.progress import Progress
 
 from tacit import check
 from tacit.data import names
-from tacit.data.arrays import class_indices, client_codes, features, numbers, one_label_each
 from tacit.data.dataset import Dataset, reading
+from tacit.data.handed import class_indices, client_codes, features, numbers, one_label_each
 from tacit.data.held_out import Rows, dataset
 from tacit.errors import BadData, BadInput
 

@@ -2,8 +2,7 @@
 
 A `DpEvent` (dp-accounting) describes a release; its `Kind` says the rest. Prices and ledgers ask the kind and know no event by
 its type. Reading a ledger looks a name up in the list and imports nothing; a name that is not there is refused. Code adds a
-kind by `register`; nothing that stands in a file can.
-"""
+kind by `register`; nothing that stands in a file can."""
 
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
@@ -17,7 +16,33 @@ from dp_accounting import DpEvent
 
 from tacit import check
 from tacit.errors import BadInput
-from tacit.privacy.accounting import renyi, rounded, sampled_rdp
+from tacit.privacy.accounting import rdp
+
+# The event of a query: integers that carry a rounded Gaussian. It costs what the Gaussian costs.
+
+SLACK = 2.0**-190  # total variation of a whole query; its mechanism refuses to be further from its law
+
+
+@dataclass(frozen=True)
+class RoundedGaussianDpEvent(DpEvent):
+    """One release of a vector of integers under a rounded Gaussian of `noise_multiplier` times the vector's sensitivity.
+
+    Raises: BadInput for a multiplier that is no finite number above 0.
+
+    >>> RoundedGaussianDpEvent(2.0).gaussian
+    (1.0, 2.0)
+    """
+
+    noise_multiplier: float
+
+    def __post_init__(self) -> None:
+        check.positive(noise_multiplier=self.noise_multiplier)
+
+    @property
+    def gaussian(self) -> tuple[float, float]:
+        """(q, z): every record is in it, and the noise is z times what one can change."""
+        return 1.0, self.noise_multiplier
+
 
 Relation = Literal["add or remove one", "replace one"]
 OURS = frozenset({"event", "steps"})  # what a ledger's line says beside a kind's own words
@@ -58,7 +83,7 @@ class Kind:
 
     def divergences(self, event: DpEvent) -> np.ndarray:
         """Upper bounds of its Rényi divergences at `sampled_rdp.ORDERS`."""
-        return self.curve(event) if self.curve else sampled_rdp.poisson(*self.gaussian(event))  # type: ignore[misc]
+        return self.curve(event) if self.curve else rdp.poisson(*self.gaussian(event))  # type: ignore[misc]
 
 
 _KINDS: dict[str | type[DpEvent], Kind] = {}
@@ -159,7 +184,7 @@ def alone(event: DpEvent) -> DpEvent:
 
 
 def _sampled_record(event: DpEvent) -> dict[str, Any]:
-    rate, z = sampled_rdp.rate_and_multiplier(event)
+    rate, z = rdp.rate_and_multiplier(event)
     return {"noise_multiplier": z, "sampling_rate": rate}
 
 
@@ -167,19 +192,19 @@ def _sampled(record: dict[str, Any]) -> DpEvent:
     one, rate = dp_accounting.GaussianDpEvent(record["noise_multiplier"]), record["sampling_rate"]
     check.rate(sampling_rate=rate)
     event = dp_accounting.PoissonSampledDpEvent(rate, one) if rate < 1 else one
-    sampled_rdp.rate_and_multiplier(event)  # refuses numbers that have no price
+    rdp.rate_and_multiplier(event)  # refuses numbers that have no price
     return event
 
 
 def _fixed_record(event: dp_accounting.SampledWithoutReplacementDpEvent) -> dict[str, Any]:
-    _, z = sampled_rdp.share_and_multiplier(event)
+    _, z = rdp.share_and_multiplier(event)
     return {"noise_multiplier": z, "population": event.source_dataset_size, "cohort": event.sample_size}
 
 
 def _fixed(record: dict[str, Any]) -> DpEvent:
     one = dp_accounting.GaussianDpEvent(record["noise_multiplier"])
     event = dp_accounting.SampledWithoutReplacementDpEvent(record["population"], record["cohort"], one)
-    sampled_rdp.share_and_multiplier(event)  # refuses numbers that have no price
+    rdp.share_and_multiplier(event)  # refuses numbers that have no price
     return event
 
 
@@ -189,7 +214,7 @@ register(
         (dp_accounting.GaussianDpEvent, dp_accounting.PoissonSampledDpEvent),
         _sampled_record,
         _sampled,
-        gaussian=sampled_rdp.rate_and_multiplier,
+        gaussian=rdp.rate_and_multiplier,
     )
 )
 register(
@@ -198,29 +223,29 @@ register(
         (dp_accounting.SampledWithoutReplacementDpEvent,),
         _fixed_record,
         _fixed,
-        curve=lambda event: sampled_rdp.without_replacement(*sampled_rdp.share_and_multiplier(event)),
+        curve=lambda event: rdp.without_replacement(*rdp.share_and_multiplier(event)),
         relation="replace one",
     )
 )
 register(
     Kind(
         "integer-sum",
-        (renyi.IntegerSumDpEvent,),
+        (rdp.IntegerSumDpEvent,),
         asdict,
-        lambda record: renyi.IntegerSumDpEvent(**record),
-        curve=renyi.default_curve,
+        lambda record: rdp.IntegerSumDpEvent(**record),
+        curve=rdp.default_curve,
         slack=lambda event: event.slack + event.cut,
         bound="RDP (arXiv:2110.04995, arXiv:2102.06387)",
-        alone=renyi.IntegerSumDpEvent.alone,
+        alone=rdp.IntegerSumDpEvent.alone,
     )
 )
 register(
     Kind(
         "rounded-gaussian",
-        (rounded.RoundedGaussianDpEvent,),
+        (RoundedGaussianDpEvent,),
         asdict,
-        lambda record: rounded.RoundedGaussianDpEvent(**record),
+        lambda record: RoundedGaussianDpEvent(**record),
         gaussian=lambda event: event.gaussian,
-        slack=lambda event: rounded.SLACK,
+        slack=lambda event: SLACK,
     )
 )

@@ -8,14 +8,16 @@ What is printed is never below the truth, for every input that is accepted: ever
   A coarser grid makes a distribution faster and its epsilon larger, never smaller; the grid costs about 0.1 %.
 - Releases about one side of a split are composed with those about all records, side by side: the largest price counts (sides.py).
 - Fixed-size cohorts, integer sums, the best of many runs (selected.py), and everything on request (`accountant="rdp"`): Rényi
-  curves alone.
-"""
+  curves alone."""
 
 import json
 import math
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
+from typing import Any
 
 import dp_accounting
 import numpy as np
@@ -23,8 +25,102 @@ from dp_accounting import DpEvent
 
 from tacit import check
 from tacit.errors import BadInput
-from tacit.privacy.accounting import composed, events, gdp, renyi, sampled_rdp, sides
-from tacit.privacy.accounting import selected as selected  # a kind of its own, which every ledger that is read may hold
+from tacit.privacy.accounting import events, pld, rdp
+from tacit.privacy.accounting import selected as selected
+
+# Releases about some of a client's records only: parallel composition, where a coin of each record's own decides which.
+
+MOST_SPLITS = 3  # in one composition; with more, all are taken as if every record were on every side
+LONGEST = 100  # characters of a name
+
+
+@dataclass(frozen=True)
+class SideDpEvent(DpEvent):
+    """A release about the records on one `side` of a `split`, which names the coin that every record has tossed.
+
+    Raises: BadInput for a release that is itself about a side, has counts around it, or is priced by Rényi curves alone.
+    """
+
+    split: str
+    side: str
+    event: DpEvent
+
+    def __post_init__(self) -> None:
+        for word in (self.split, self.side):
+            if not isinstance(word, str) or not 0 < len(word) <= LONGEST:
+                raise BadInput("Expected a split and a side to have a name.")
+        if isinstance(self.event, SideDpEvent | dp_accounting.SelfComposedDpEvent):
+            raise BadInput("A release about one side is a single release, and about that side alone.")
+        check.one_of(("add or remove one",), relation=events.kind_of(self.event).relation)
+        if events.kind_of(self.event).gaussian is None:
+            raise BadInput("No price is known here for such a release about some of the records.")
+
+
+def on_side(event: DpEvent, *, split: str, side: str) -> DpEvent:
+    """An event, counts around it or not, as one about the records on a side.
+
+    >>> on_side(dp_accounting.GaussianDpEvent(2.0), split="a", side="held out").event.side
+    'held out'
+    """
+    inner, times = events.counted(event)
+    return dp_accounting.SelfComposedDpEvent(SideDpEvent(split, side, inner), times)
+
+
+def apart(composition: tuple[tuple[DpEvent, int], ...]) -> list[tuple[tuple[DpEvent, int], ...]]:
+    """What a record can have paid for, for every way in which its coins may have fallen; one composition where nothing is apart.
+
+    Guarantee: whatever sides a record is on, one of these holds every release that is about it.
+    """
+    splits: dict[str, set[str]] = {}
+    for event, _ in composition:
+        if isinstance(event, SideDpEvent):
+            splits.setdefault(event.split, set()).add(event.side)
+    if not splits or len(splits) > MOST_SPLITS:
+        return [composition]
+    found = []
+    for sides in product(*(sorted(splits[split]) for split in sorted(splits))):
+        mine = set(zip(sorted(splits), sides, strict=True))
+        found.append(
+            tuple(
+                (event, count)
+                for event, count in composition
+                if not isinstance(event, SideDpEvent) or (event.split, event.side) in mine
+            )
+        )
+    return found
+
+
+def whose(composition: tuple[tuple[DpEvent, int], ...]) -> str:
+    """The sides that the releases of one of these (`apart`) are about; empty where all are about every record.
+
+    >>> whose(((SideDpEvent("a", "held out", dp_accounting.GaussianDpEvent(2.0)), 1),))
+    'held out'
+    """
+    return " and ".join(sorted({event.side for event, _ in composition if isinstance(event, SideDpEvent)}))
+
+
+def _record(event: SideDpEvent) -> dict[str, Any]:
+    kind = events.kind_of(event.event)
+    return {"split": event.split, "side": event.side, "of": kind.name, **kind.to_record(event.event)}
+
+
+def _read(record: dict[str, Any]) -> SideDpEvent:
+    split, side, name = (record.pop(key) for key in ("split", "side", "of"))
+    return SideDpEvent(split, side, events.kind_named(name).from_record(record))
+
+
+def _gaussian(event: SideDpEvent) -> tuple[float, float]:
+    return events.kind_of(event.event).gaussian(event.event)  # type: ignore[misc]
+
+
+def _slack(event: SideDpEvent) -> float:
+    slack = events.kind_of(event.event).slack
+    return slack(event.event) if slack else 0.0
+
+
+events.register(events.Kind("one-side", (SideDpEvent,), _record, _read, gaussian=_gaussian, slack=_slack))
+
+# a kind of its own, which every ledger that is read may hold
 
 ACCOUNTANTS = ("pld", "rdp")
 
@@ -77,7 +173,7 @@ def method(composition: Composition, *, delta: float, accountant: str = "pld") -
 def methods(composition: Composition, *, delta: float, accountant: str = "pld") -> dict[str, str]:
     """The bound that was taken for the records of every side; under "" where all records are on one. Raises as `epsilon`.
 
-    >>> asked = sides.on_side(dp_accounting.GaussianDpEvent(2.0), split="a", side="held out")
+    >>> asked = on_side(dp_accounting.GaussianDpEvent(2.0), split="a", side="held out")
     >>> methods(((asked, 1),), delta=1e-5)
     {'held out': 'GDP (closed form)'}
     """
@@ -112,9 +208,7 @@ def _priced(composition: Composition, *, delta: float, accountant: str) -> tuple
     if "replace one" in relations and accountant != "rdp":
         raise BadInput('Cohorts of a fixed size are priced by RDP alone: set privacy.accountant = "rdp".')
     events.refuse_mixed(relations)
-    bounds = [
-        (sides.whose(one), *_together(one, delta=delta, accountant=accountant)) for one in sides.apart(composition)
-    ]
+    bounds = [(whose(one), *_together(one, delta=delta, accountant=accountant)) for one in apart(composition)]
     return max(spent for _, spent, _ in bounds), tuple((side, name) for side, _, name in bounds)
 
 
@@ -122,11 +216,11 @@ def _together(composition: Composition, *, delta: float, accountant: str) -> tup
     """The price of releases that may all be about one record."""
     if accountant == "rdp" or any(events.kind_of(event).gaussian is None for event, _ in composition):
         return _rdp(composition, delta)
-    slack = _slack(composition)
+    slack = _slack_price(composition)
     return _sampled(composition, delta) if slack == 0 else _with_slack(composition, delta, slack)
 
 
-def _slack(composition: Composition) -> float:
+def _slack_price(composition: Composition) -> float:
     """How far, in total variation, all releases together may be from what they are priced as."""
     kinds = [(events.kind_of(event), event, count) for event, count in composition]
     return sum(count * kind.slack(event) for kind, event, count in kinds if kind.slack)
@@ -134,7 +228,7 @@ def _slack(composition: Composition) -> float:
 
 def _with_slack(composition: Composition, delta: float, slack: float) -> tuple[float, str]:
     """As `_sampled`, with (1 + e^epsilon) slack paid for out of a part of delta that is set aside; inf where it eats delta."""
-    for reserve in renyi.RESERVES:
+    for reserve in rdp.RESERVES:
         spent, name = _sampled(composition, delta * (1 - reserve))
         if spent + math.log1p(math.exp(-spent)) + math.log(slack) <= math.log(delta * reserve):
             return spent, name
@@ -148,31 +242,31 @@ def accountant_for(composition: Composition) -> str:
 
 def _sampled(composition: Composition, delta: float) -> tuple[float, str]:
     parts = [(*events.kind_of(event).gaussian(event), count) for event, count in composition]  # type: ignore[misc]
-    unsampled = gdp.epsilon(gdp.mu_of((z, count) for _, z, count in parts), delta), "GDP (closed form)"
+    unsampled = pld.epsilon(pld.mu_of((z, count) for _, z, count in parts), delta), "GDP (closed form)"
     unsampled_parts, drawn = ([part for part in parts if (part[0] == 1) == full] for full in (True, False))
     if not drawn or unsampled[0] == 0:
         return unsampled
     if unsampled_parts:  # they are one Gaussian release
-        drawn.append((1.0, (1 - 1e-15) / gdp.mu_of((z, count) for _, z, count in unsampled_parts), 1))
+        drawn.append((1.0, (1 - 1e-15) / pld.mu_of((z, count) for _, z, count in unsampled_parts), 1))
     drawn = tuple(drawn)
-    by_losses = composed.epsilon(drawn, delta), "PLD (connect the dots, numerical error bounded)"
+    by_losses = pld.epsilon_composed(drawn, delta), "PLD (connect the dots, numerical error bounded)"
     if math.isinf(by_losses[0]):
         return min(_rdp(composition, delta), _whole_orders(drawn, delta), unsampled)
     return min(by_losses, _whole_orders(drawn, delta), unsampled)
 
 
-def _whole_orders(drawn: composed.Parts, delta: float) -> tuple[float, str]:
-    curve = np.sum([count * sampled_rdp.poisson_whole(rate, z) for rate, z, count in drawn], axis=0)
-    return sampled_rdp.epsilon(sampled_rdp.WHOLE, curve, delta), "RDP (rounded up)"
+def _whole_orders(drawn: pld.Parts, delta: float) -> tuple[float, str]:
+    curve = np.sum([count * rdp.poisson_whole(rate, z) for rate, z, count in drawn], axis=0)
+    return rdp.epsilon(rdp.WHOLE, curve, delta), "RDP (rounded up)"
 
 
 def _rdp(composition: Composition, delta: float) -> tuple[float, str]:
     parts = [(events.kind_of(event), event, count) for event, count in composition]
     curve = np.sum([count * kind.divergences(event) for kind, event, count in parts], axis=0)
     name = " and ".join(sorted({kind.bound for kind, _, _ in parts}))
-    if slack := _slack(composition):
-        return renyi.epsilon(curve, slack=slack, delta=delta), name
-    return sampled_rdp.epsilon(sampled_rdp.ORDERS, curve, delta), name
+    if slack := _slack_price(composition):
+        return rdp.epsilon_renyi(curve, slack=slack, delta=delta), name
+    return rdp.epsilon(rdp.ORDERS, curve, delta), name
 
 
 def to_text(event: DpEvent) -> str:

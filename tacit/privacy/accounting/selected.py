@@ -23,7 +23,7 @@ from dp_accounting import DpEvent
 
 from tacit import check
 from tacit.errors import BadInput
-from tacit.privacy.accounting import events, sampled_rdp
+from tacit.privacy.accounting import events, rdp
 
 DRAWN_BITS, PRECISION, SMALLEST = (
     512,
@@ -146,7 +146,7 @@ def best_of(repetitions: Repetitions, runs: list[tuple[DpEvent, int]]) -> BestOf
 @lru_cache(maxsize=1024)
 def curve(event: BestOfDpEvent) -> np.ndarray:
     """Upper bounds of its Rényi divergences at `sampled_rdp.ORDERS`: Theorem 2, with the best b; orders below by monotonicity."""
-    a, law = sampled_rdp.ORDERS, event.repetitions
+    a, law = rdp.ORDERS, event.repetitions
     one = np.max([count * events.kind_of(inner).divergences(inner) for inner, count in event.runs], axis=0)
     shared = (1 + law.shape) * float(np.min((1 - 1 / a) * one - math.log(law.gamma) / a))
     bound = one + shared + math.log(law.mean) / (a - 1)

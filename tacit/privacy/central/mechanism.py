@@ -19,8 +19,7 @@ from dp_accounting import DpEvent
 
 from tacit import check
 from tacit.errors import BadInput
-from tacit.privacy.clip import LEAST_CLIP, MOST_CLIP, bound, row_scales
-from tacit.privacy.mechanism import CohortMechanism, NoiseState
+from tacit.privacy.mechanism import LEAST_CLIP, MOST_CLIP, CohortMechanism, NoiseState, bound, row_scales
 from tacit.random import Stream
 from tacit.types import Bounded, Private
 
@@ -138,7 +137,7 @@ class CohortGaussian:
         return row_scales(updates, clip=self.clip)
 
     def noise(self, state: NoiseState, stream: Stream, bounded: Bounded) -> tuple[NoiseState, Private]:
-        """Noises the sum of a round, once.
+        """Noises the sum of a round, once, in the precision that the sum has.
 
         Guarantee: at the price of `event`, if the sum's sensitivity is what it says.
 

@@ -1,15 +1,389 @@
 """Distributed DP: each client adds an integer share of the noise, and nobody but the sum's readers sees a sum."""
 
+import math
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
 from tacit import rules
+from tacit.algorithms import Algorithm
+from tacit.algorithms._groups import Group
+from tacit.algorithms.encrypted import Encrypted
+from tacit.crypto import keys, proofs
+from tacit.crypto.grid import WIDEST, Grid, Lanes
+from tacit.crypto.holder import Alone, Opener, Opens, Together
+from tacit.crypto.paillier import PublicKey
+from tacit.crypto.randomisers import Randomisers
+from tacit.crypto.seal import Plain, Seal, Sealed
+from tacit.crypto.secret_key import SecretKey, generate
+from tacit.crypto.signing import Signer
+from tacit.crypto.threshold import MOST_SHARES, Share, deal, fewest_shares
 from tacit.data.population import Population
+from tacit.digest import mark
 from tacit.errors import BadInput, NeedsRows, Refused
 from tacit.experiment import Experiment
-from tacit.privacy.distributed.plan import DistributedPlan, distributed_plan
-from tacit.privacy.plan import Plan, planned_participations
-from tacit.protect.quantise import Grid
-from tacit.protect.threshold import MOST_SHARES, fewest_shares
-from tacit.rules import Rule
+from tacit.privacy.accounting import events, price
+from tacit.privacy.distributed.mechanism import SHARES, SharedNoise, calibrate
+from tacit.privacy.guarantee import EMPTIED, PUBLIC, WHO, Words, spent_by
+from tacit.privacy.ledger.ledger import Ledger
+from tacit.privacy.plan import Plan, Purse, planned_participations
+from tacit.privacy.wiring import Wiring
+from tacit.rules import Crowd, Rule
 from tacit.rules._split import threshold
+from tacit.types import Client, Guarantee
+
+# Distributed DP in words: what the sums promise, and what is left against who can read single reports.
+
+
+ACCOUNTANT = "RDP (arXiv:2110.04995, arXiv:2102.06387)"
+
+
+def promised(noises: Sequence[SharedNoise], experiment: Experiment, *, clients: int) -> Words:
+    """What every client is promised, by sums of shares, sealed or not, and who must not give away what."""
+    known, sealed = noises[0].colluding, experiment.protect.kind == "paillier"
+    what = "noise and the shares of the key" if experiment.protect.split else "shares"
+    helped = f", even with the {what} of {known} other client{'s' if known > 1 else ''}," if known else ""
+    keyless = "the server, which holds no key, and everybody who sees the sums or the models"
+    trusted = "everybody who sees the sums or the models (the server is trusted to add reports and not to look at one)"
+    sums = " or ".join(str(noise.fewest) for noise in noises)
+    shares = f"sums of at least {sums} reports with {noises[0].law} shares"
+    sampler = f"{shares} (nothing is claimed for choosing clients at random)"
+    who = f"of the reports in a sum at most {known} come from clients that give away or leave out their noise"
+    own = () if known else ("a client does not use that it knows its own share",)
+    paillier = ("Paillier keeps its assumption", keys_kept(experiment, clients=clients)) if sealed else ()
+    return Words((keyless if sealed else trusted) + helped, EMPTIED, sampler, ACCOUNTANT, (who, *own, *paillier))
+
+
+def keys_kept(experiment: Experiment, *, clients: int) -> str:
+    """How many clients may give their key away.
+
+    Two sums of one round need 2t answers, so of n honest holders 2t - n refuse.
+    """
+    t = experiment.protect.threshold or 1
+    if t == 1:
+        return "the server gets no client's key"
+    few = f"fewer than {t} of the {clients} clients give the server their share of the key"
+    spare = 2 * t - clients - 1
+    if spare == t - 1:  # every client is needed
+        return few
+    return f"{few} ({f'at most {spare}' if spare else 'none'}, if it asks for more than one sum of a round)"
+
+
+def seen_alone(guarantee: Guarantee, experiment: Experiment, ledger: Ledger, population: Population) -> Guarantee:
+    """What is left against somebody who can read single reports: each is protected by its own share of the noise alone.
+
+    Every charge of the ledger is priced again as one report (`events.alone`): the same unit, change and delta, a larger
+    epsilon.
+    """
+    protect = experiment.protect
+    reader = f"{protect.threshold} clients' shares of the key" if protect.split else "a client's key"
+    sealed = f"the server once it has {reader}"
+    other = replace(
+        guarantee,
+        adversary=sealed if protect.kind == "paillier" else "a server that looks at single reports",
+        sampler="single reports, each with its own share of the noise",
+        assumes=(*WHO["client"], *PUBLIC),
+    )
+    return spent_by(other, ledger, population, seen=events.alone)
+
+
+def rows(plan: "DistributedPlan", purse: Purse) -> list[dict[str, Any]]:
+    """One row for each group that is summed apart, with both prices: of the sums, and of single reports."""
+    table, delta = [], purse.population.delta
+    for number, noise in enumerate(plan.noises):
+        mine = np.flatnonzero(plan.groups == number)
+        rounds = [purse.rounds(k, noise.event(), hint=plan.participations) for k in purse.ends(mine)]
+        used = max(1, min(*rounds, plan.participations))
+        spent, alone = (price.epsilon(((event, used),), delta=delta) for event in (noise.event(), noise.alone()))
+        table.append(
+            {
+                **purse.whose(mine),
+                "noise_multiplier": [noise.multiplier, noise.multiplier],
+                "fewest_reports": noise.fewest,
+                "planned_rounds": plan.participations,
+                "affordable_rounds": [min(rounds), max(rounds)],
+                "epsilon_spent": spent,
+                "epsilon_single_reports": alone,
+                "accountant": "rdp",
+                "guarantee": f"client level, {EMPTIED}, {noise.law} shares on the sum of the reports",
+            }
+        )
+    return table
+
+
+# Who is summed with whom, and under which seal: the wiring of encrypted sums.
+
+
+ALL = "all"  # the group of everybody, where nobody is told apart
+APART = ("private", "public")  # the words of PFA: tight budgets, and loose ones
+NOWHERE = ":memory:"  # one process is all parties of a simulation: that a sum was opened need not outlive it
+COMMON_HASH = "one process"  # instead of `envelope.common_hash`: nobody is told anything by anybody
+
+
+def groups(plan: "DistributedPlan", rule: Rule, wiring: Wiring, crowd: Crowd) -> Mapping[str, Group]:
+    """Every client's group, by the client's name.
+
+    Guarantee: every client is in exactly one group; its weight in the sum is at most 1, so that the grid bounds a weighted
+    report. What is public of a client (records, epsilon, noise) is stated beside the sum, never beside a report. Tables and
+    keys are made here, before client processes fork.
+
+    Raises: BadInput or KeyRefused for seals that cannot be had, BadInput for lanes that do not fit the key.
+    """
+    population, known = wiring.population, list(wiring.facts(crowd))
+    seals = wiring.seals or OneProcess(wiring.experiment, len(population))
+    members: dict[str, Group] = {}
+    for number, word in enumerate(names_of(plan, rule)):
+        facts: dict[str, dict[str, Any]] = {
+            population.names[k]: known[k] for k in np.flatnonzero(plan.groups == number)
+        }
+        raw = {name: rule.weight(fact) for name, fact in facts.items()}
+        weights = {name: weight / max(raw.values()) for name, weight in raw.items()}
+        plan.noises[number].prepare()  # before the client processes fork
+        seal = seals.seal(plan, number, word, list(facts), population.names)
+        members |= dict.fromkeys(facts, Group(word, plan.noises[number], seal, facts, weights))
+    return members
+
+
+def names_of(plan: "DistributedPlan", rule: Rule) -> tuple[str, ...]:
+    """What the groups of a plan are called, in the order of their numbers.
+
+    A rule that tells clients apart by their budgets (`split`) treats a "public" sum otherwise than any other one, and calls
+    everybody public where all budgets are equal (tacit/rules/_split.py): so does the lone group here.
+    """
+    if len(plan.noises) > 1:
+        return APART
+    return APART[1:] if getattr(rule, "split", None) else (ALL,)
+
+
+def lanes_of(plan: "DistributedPlan", number: int, public: PublicKey | None) -> Lanes:
+    """How a group's integers are packed under a key, or without one.
+
+    Guarantee: a lane has room for the sum of the most reports a round can have, each with its noise.
+
+    Raises: BadInput where such lanes do not fit.
+    """
+    noise, grid = plan.noises[number], plan.grid
+    room = public.plaintext_bits if public else WIDEST
+    return Lanes(grid.dimension, grid.largest + noise.tail, noise.most, room)
+
+
+def new_key(experiment: Experiment) -> SecretKey:
+    """A new key as the experiment wants it, of 3072 bits unless said. Raises BadInput for a size that is too weak or not known."""
+    return generate(bits=experiment.protect.key_bits or 3072, shape=experiment.protect.shape)
+
+
+@dataclass(frozen=True, eq=False)
+class OneProcess:
+    """The seals of a simulation: one process makes the key, and is all parties.
+
+    Guarantee: none against anybody, since one process holds the key and sees every report. What it shows is that the sums, and
+    so the model, are those of a deployment.
+    """
+
+    experiment: Experiment
+    clients: int
+
+    @cached_property
+    def keys(self) -> tuple[SecretKey, list[Share]]:
+        """The run's key, and a share for every client where it is split.
+
+        Raises: KeyRefused for a key file that cannot be used.
+        """
+        protect = self.experiment.protect
+        key = keys.load_secret(Path(protect.key)) if protect.key is not None else new_key(self.experiment)
+        return key, deal(key, threshold=protect.threshold or 1, of=self.clients) if protect.split else []
+
+    def seal(
+        self, plan: "DistributedPlan", number: int, word: str, clients: Sequence[str], everybody: Sequence[str]
+    ) -> Seal:
+        """Reports that can be read where nothing is sealed, else under the run's key.
+
+        Guarantee: in either case a sum of fewer than the group's `fewest` reports is not opened.
+        """
+        noise = plan.noises[number]
+        if self.experiment.protect.kind != "paillier":
+            return Plain(lanes_of(plan, number, None), noise.fewest)
+        key, shares = self.keys
+        lanes = lanes_of(plan, number, key.public)
+        signers = {client: Signer(client, Ed25519PrivateKey.generate()) for client in clients}
+        expected = self.experiment.train.rounds * noise.most * lanes.numbers
+        secret = None if shares else key  # where the key is split no client could use it to seal faster
+        randomisers = Randomisers(key.public, secret=secret, expected=expected, workers=1)
+        randomisers.warm()  # before the client processes fork, so that they share the tables
+        proofs.warm(key.public)
+        members = {client: signer.public for client, signer in signers.items()}
+        run = f"{secrets.token_hex(8)}-{number}"
+        opener = _opener(key, shares, at_least=noise.fewest)
+        return Sealed(lanes, key.public, run, COMMON_HASH, members, signers, randomisers, opener=opener)
+
+
+def _opener(key: SecretKey, shares: list[Share], *, at_least: int) -> Opens:
+    if not shares:
+        return Alone(Opener(NOWHERE, key.open, at_least=at_least))
+    verification = shares[0].verification
+    holders = [Opener(NOWHERE, share.open, at_least=at_least) for share in shares[: verification.threshold]]
+    return Together(verification, holders)
+
+
+# The plan of distributed DP: which clients are summed together, and the share of noise that each of them adds.
+
+
+@dataclass(frozen=True, eq=False)
+class DistributedPlan(Plan):
+    """`noises[g]` is the share of the clients k with `groups[k] == g`; `participations` the rounds it is made to last.
+
+    Guarantee: client level, empty one client, for whoever sees opened sums (or the models) and no single report.
+    Nothing is claimed for choosing clients at random: the server knows who reports.
+    """
+
+    summed: ClassVar[bool] = True
+    own_training: ClassVar[bool] = False
+
+    grid: Grid
+    noises: tuple[SharedNoise, ...]
+    groups: np.ndarray = field(repr=False)
+    participations: int
+    priced: bool = True
+
+    @property
+    def training_clip(self) -> float:
+        """The norm that the grid clips whole updates to."""
+        return self.grid.clip
+
+    @property
+    def noise_multipliers(self) -> np.ndarray:
+        """Noise over sensitivity on the smallest sum that is opened, for every client."""
+        return np.array([noise.multiplier for noise in self.noises])[self.groups]
+
+    @property
+    def fewest(self) -> int:
+        """With fewer reports than this no sum can be opened."""
+        return min(noise.fewest for noise in self.noises)
+
+    @property
+    def report_noise(self) -> np.ndarray:
+        """The noise per coordinate of every client's own report, in the update's units: what a rule may weigh by, and public."""
+        return np.array([self.grid.step * math.sqrt(noise.share_variance) for noise in self.noises])[self.groups]
+
+    def mechanism(self, client: Client) -> SharedNoise:
+        """The share that the client adds in one round, and what the sum costs it."""
+        return self.noises[self.groups[client.index]]
+
+    def key(self, client: Client) -> str:
+        """The client's share, how many rounds it is made to last, and that it is charged."""
+        return repr((self.mechanism(client), self.participations, self.priced))
+
+    def digest(self) -> str:
+        """The grid, every group's share, and who is in which group."""
+        return mark(repr((self.grid, self.noises)), self.groups.tobytes())
+
+    def algorithm(self, wiring: Wiring) -> Algorithm:
+        """Encrypted: each group with its noise and its seal. Raises BadInput or KeyRefused for seals that cannot be had."""
+        population = wiring.population
+        rule = wiring.rule(self.rule(wiring.experiment, population) or "mean")
+        crowd = wiring.crowd(self.report_noise, wiring.takes_part)
+        members = groups(self, rule, wiring, crowd)
+        return Encrypted(members, self.grid, wiring.server(rule, crowd), wiring.training)
+
+    def words(self, experiment: Experiment) -> Words:
+        """What the sums promise, sealed or not."""
+        return promised(self.noises, experiment, clients=len(self.groups))
+
+    def also(
+        self, guarantee: Guarantee, experiment: Experiment, ledger: Ledger, population: Population
+    ) -> tuple[Guarantee, ...]:
+        """What is left against somebody who can read single reports."""
+        return (seen_alone(guarantee, experiment, ledger, population),)
+
+    def title(self, experiment: Experiment) -> str:
+        """Names the strategy."""
+        return f"distributed DP ({experiment.privacy.rule})"
+
+    def rows(self, purse: Purse) -> list[dict[str, Any]]:
+        """A row for each group that is summed apart."""
+        return rows(self, purse)
+
+
+def distributed_plan(
+    population: Population,
+    *,
+    grid: Grid,
+    cohort: int,
+    participations: int,
+    law: str,
+    share: str,
+    multiplier: float | None,
+    fewest: int | None,
+    colluding: int,
+    split: Callable[[np.ndarray], float] | None,
+) -> DistributedPlan:
+    """The given multiplier, or the smallest that makes each group's tightest budget last. `split` gives the epsilon of the cut.
+
+    Guarantee: where the multiplier is derived, every client's planned rounds cost at most what other runs have left of its
+    epsilon (but for who has a crumb left, whom the ledger keeps out); a given one pays for one round of a whole budget at
+    least, and the ledger stops whoever has no more. A group's `fewest` is its part of all clients times that of the round,
+    rounded down, and at least 1.
+
+    Raises: BadInput for noise that cannot pay for a round, naming the smallest that can; where an infinite epsilon leaves
+    nothing to derive noise from; and as `SharedNoise`.
+    """
+    cut = split(population.epsilons) if split else -math.inf
+    groups = (population.epsilons >= cut).astype(int)
+    groups = groups - groups.min()
+    noises = []
+    for group in range(int(groups.max()) + 1):
+        mine = groups == group
+        part = float(mine.mean())
+        settings = {
+            "law": law,
+            "l2_squared": grid.l2_squared,
+            "dimension": grid.dimension,
+            "fewest": max(1, math.floor(part * (fewest or cohort) + 1e-9)),
+            "colluding": colluding,
+            "most": min(cohort, int(mine.sum())),
+        }
+        tightest = float(population.epsilons[mine].min())
+        z = multiplier or _derived(
+            share, float(population.to_spread[mine].min()), population.delta, participations, settings
+        )
+        noise = SHARES[share](multiplier=z, **settings)
+        _refuse_unaffordable(noise, share, z, tightest, population.delta, participations, settings)
+        noises.append(noise)
+    return DistributedPlan(grid, tuple(noises), groups, participations)
+
+
+def _derived(share: str, epsilon: float, delta: float, rounds: int, settings: dict) -> float:
+    if epsilon == math.inf:
+        raise BadInput("epsilon = inf sets no limit, so there is no noise to derive: set privacy.noise_multiplier.")
+    return calibrate(share, epsilon=epsilon, delta=delta, rounds=rounds, **settings)
+
+
+def _refuse_unaffordable(
+    noise: SharedNoise, share: str, z: float, epsilon: float, delta: float, rounds: int, settings: dict
+) -> None:
+    """A run whose first round would already overspend is refused before it starts."""
+    if epsilon == math.inf or price.epsilon(((noise.event(), 1),), delta=delta) <= epsilon:
+        return
+    once, always = (calibrate(share, epsilon=epsilon, delta=delta, rounds=r, **settings) for r in (1, rounds))
+    raise BadInput(
+        f"privacy.noise_multiplier = {z:g} cannot pay for one round at epsilon = {epsilon:g}: the smallest that can is"
+        f" {_up(once)}, and {_up(always)} lasts the {rounds} planned rounds; or leave it out."
+    )
+
+
+def _up(value: float) -> str:
+    """A multiplier for print, rounded up so that what is read works.
+
+    >>> _up(2.07041)
+    '2.071'
+    """
+    return f"{math.ceil(value * 1000) / 1000:.3f}"
 
 
 class Distributed:

@@ -13,13 +13,13 @@ import numpy as np
 import torch
 
 from tacit import check
+from tacit.crypto.grid import Quantised
 from tacit.errors import BadInput
 from tacit.privacy.accounting import price
 from tacit.privacy.accounting.calibrate import smallest
-from tacit.privacy.accounting.renyi import IntegerSumDpEvent
+from tacit.privacy.accounting.rdp import IntegerSumDpEvent
 from tacit.privacy.integers.discrete import LAWS, Law, distance, draw, prepare, reach
 from tacit.privacy.mechanism import NoiseState
-from tacit.protect.quantise import Quantised
 from tacit.random import Stream
 from tacit.types import Shared
 

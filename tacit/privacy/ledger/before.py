@@ -4,7 +4,7 @@ A run keeps in its own folder (`run.json`) what it found here when it began, so 
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from tacit.errors import LedgerError
-from tacit.privacy.ledger import reader, witness
-from tacit.privacy.ledger.conditions import Condition
+from tacit.privacy.ledger import reader, secret
+from tacit.privacy.ledger import reader as witness
 from tacit.privacy.ledger.filter import Spent
-from tacit.privacy.ledger.tables import ALL, refuse_older_format, refuse_other_population, tables_of
+from tacit.privacy.ledger.sql import ALL, Condition, refuse_older_format, refuse_other_population, tables_of
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def read(path: Path, *, unit: str) -> Before:
     Raises: LedgerError for a path where there can be no ledger, a file that is none, and one of a format that seals no prices.
     """
     _refuse_path(path)
-    if not path.exists() or not path.stat().st_size:
+    if not secret.begun_at(path):
         return NOTHING
     with reader.reading(path) as db:
         refuse_older_format(db, path)
@@ -84,7 +84,7 @@ def read(path: Path, *, unit: str) -> Before:
     return Before(runs, sealed)
 
 
-def refuse(path: Path, *, population: str, conditions: Iterable[Condition] = ()) -> None:
+def refuse(path: Path, *, population: str, conditions: Iterable[Callable[[bytes], Condition]] = ()) -> None:
     """Refuses what a run on this ledger would be refused for: a lost or older copy, other data, rows that changed hands.
 
     It is for plans, which write nothing: the run itself asks again, within the transaction of its first charge.
@@ -93,14 +93,15 @@ def refuse(path: Path, *, population: str, conditions: Iterable[Condition] = ())
     """
     mark = path.with_name(f"{path.name}.mark")
     witness.refuse_lost(path, mark)
-    if not path.exists() or not path.stat().st_size:
+    if not secret.begun_at(path):
         return
+    key = secret.key_of(path)
     for fault in reader.marked(path, mark):
         raise LedgerError(f"{path}: {fault}.")
     with reader.reading(path) as db:
-        refuse_other_population(db, path, population)
+        refuse_other_population(db, path, population, key)
         for condition in conditions:
-            condition.refuse(db, path)
+            condition(key).refuse(db, path)
 
 
 def recorded(record: Mapping[str, Any]) -> Before:

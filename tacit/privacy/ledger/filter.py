@@ -111,7 +111,7 @@ def most_releases(
 def seal(budget: Budget, event: DpEvent, *, most: int, accountant: str, asked: Asked = NOTHING_ASKED) -> Seal:
     """The price of `most` releases and of the queries, before the first of them.
 
-    Assumes: `most` is what `most_releases` allowed. Nothing is written: tacit/privacy/ledger/sealing.py does that.
+    Assumes: `most` is what `most_releases` allowed. Nothing is written: tacit/privacy/ledger/view.py does that.
 
     Raises: BadInput for an event without a price.
     """

@@ -2,8 +2,9 @@
 
 Rows may come and go, and their client's charges carry over. A row that changes hands would have the charges of two clients,
 and one that leaves the protected rows for the test set would be public: both are refused. A row is known by a hash of its
-encoded values and its label, so two equal rows are told apart by nothing. They are counted: rows that were at two clients from
-the first are no move; a move is a row that is new with one client and missing with another, whether at once or in two steps.
+encoded values and its label under the ledger's key (secret.py), so two equal rows are told apart by nothing. They are counted:
+rows that were at two clients from the first are no move; a move is a row that is new with one client and missing with another,
+whether at once or in two steps.
 """
 
 import hashlib
@@ -17,11 +18,11 @@ from pathlib import Path
 import numpy as np
 
 from tacit.data.dataset import Dataset
-from tacit.data.population import Population, rows_mark
-from tacit.data.row_hashes import HASH_BYTES, row_hashes
+from tacit.data.population import HASH_BYTES, Population, row_hashes, rows_mark
 from tacit.digest import mark
 from tacit.errors import LedgerError
-from tacit.privacy.ledger.tables import now
+from tacit.privacy.ledger.secret import keyed
+from tacit.privacy.ledger.sql import now
 
 TEST = ""  # whose rows the held-out ones are
 MOST_AT_ONCE = 500  # placeholders of one statement
@@ -95,7 +96,8 @@ class Holdings:
 
 @dataclass(frozen=True, eq=False)
 class WholeHoldings:
-    """The same for more rows than a ledger can know one by one: all of them as they are, or none.
+    """The same for more rows than a ledger can know one by one, and for rows that were passed from Python: all of them as they are,
+    or none. Of the latter nobody knows how they were encoded, so that a row that moved could look like a new one.
 
     Guarantee: as `Holdings`, because a ledger that was charged for these rows is used with no others, and the other way round.
     """
@@ -107,8 +109,8 @@ class WholeHoldings:
         known = {digest for (digest,) in db.execute("SELECT digest FROM holdings")}
         if known and self.digest not in known:
             raise LedgerError(
-                f"The ledger {path} belongs to other data or another partition of it: of more than {MOST_ROWS:,} rows it knows all"
-                " together, and they are not the same; put them back; nothing was released."
+                f"The ledger {path} belongs to other data or another partition of it: its rows (passed from Python, or more than"
+                f" {MOST_ROWS:,}) it knows all together, and they are not the same; put them back; nothing was released."
             )
 
     def note(self, db: sqlite3.Connection) -> None:
@@ -130,18 +132,22 @@ def _moved(here: dict[str, int], known: dict[str, tuple[int, int]]) -> tuple[str
     return None
 
 
-def holdings(population: Population, dataset: Dataset) -> Holdings | WholeHoldings:
-    """What every client holds, for training or not, and what is public: one hash per row, of its encoded values and its label.
+def holdings(population: Population, dataset: Dataset, key: bytes, *, whole: bool = False) -> Holdings | WholeHoldings:
+    """What every client holds, for training or not, and what is public: one hash per row, of its encoded values and its label,
+    under the ledger's key.
 
-    Of very many rows it is one hash of them all, client by client and in their order.
+    `whole` asks for one hash of them all, in whatever order. Of very many rows it is that, client by client and in their order.
 
     Assumes: rows are encoded alike in every run of the ledger; the population's identity sees to that.
     """
     if len(population.y) + (len(population.held.y) if population.held else 0) > MOST_ROWS:
-        return WholeHoldings(_all_of(population, dataset))
+        return WholeHoldings(keyed(key, _all_of(population, dataset)))
     counts: Counts = {}
-    protected = chain(_held(population), _held(population.held) if population.held else ())
-    for row, client in chain(protected, ((row, TEST) for row in row_hashes(dataset.test_x, dataset.test_y))):
+    protected = chain(_held(population, key), _held(population.held, key) if population.held else ())
+    everything = chain(protected, ((row, TEST) for row in row_hashes(dataset.test_x, dataset.test_y, key=key)))
+    if whole:
+        return WholeHoldings(keyed(key, b"".join(row + repr(client).encode() for row, client in sorted(everything))))
+    for row, client in everything:
         by_client = counts.setdefault(row, {})
         by_client[client] = by_client.get(client, 0) + 1
     return Holdings(counts)
@@ -154,11 +160,11 @@ def _all_of(population: Population, dataset: Dataset) -> str:
     return mark("whole holdings", *held, rows_mark(dataset.test_x, dataset.test_y))
 
 
-def _held(population: Population) -> Iterator[tuple[bytes, str]]:
+def _held(population: Population, key: bytes) -> Iterator[tuple[bytes, str]]:
     """Every row and whose it is."""
     owners = np.repeat(np.arange(len(population)), population.sizes)
     names = (population.names[k] for k in owners.tolist())
-    return zip(row_hashes(population.x, population.y), names, strict=True)
+    return zip(row_hashes(population.x, population.y, key=key), names, strict=True)
 
 
 def _sentence(path: Path, before: str, after: str) -> str:

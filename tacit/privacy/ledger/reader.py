@@ -1,8 +1,10 @@
 """Reading a ledger without writing to it: who was charged what, when and for what, and whether the file is sound.
 
-It reads all formats there were. A ledger that is being charged can be read; so can a copy on a disk that nobody may write to.
-"""
+It reads all formats there were. A ledger that is being charged can be read; so can a copy on a disk that nobody may write to."""
 
+import hashlib
+import json
+import os
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -10,12 +12,91 @@ from dataclasses import dataclass
 from pathlib import Path
 from shutil import copyfile
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tacit.errors import LedgerError
+from tacit.machine import locked
 from tacit.privacy.accounting import price
-from tacit.privacy.ledger import witness
-from tacit.privacy.ledger.tables import EVERYBODY, FORMAT, QUERY, charges, tables_of
+from tacit.privacy.ledger.secret import begun_at, key_of
+from tacit.privacy.ledger.sql import EVERYBODY, FORMAT, QUERY, charges, refuse_other_secret, tables_of
+
+# A mark beside a run or a site that says how far its ledger had come: a lost or older ledger is then noticed.
+
+if TYPE_CHECKING:
+    from tacit.privacy.ledger.view import RunView
+
+NAME = "ledger.mark"
+CHAIN_BYTES = 16
+UNRELEASED = "nothing was released."
+
+
+def chain(before: str, *parts: object) -> str:
+    """The hash of a batch of charges (its run, round, attempt and clients) and of all before it, whose link is `before`.
+
+    >>> chain("", "run", 0, "attempt", "north") == chain("", "run", 0, "attempt", "south")
+    False
+    """
+    text = json.dumps([before, *map(str, parts)])
+    return hashlib.blake2b(text.encode(), digest_size=CHAIN_BYTES).hexdigest()
+
+
+def write(path: Path, number: int, link: str) -> None:
+    """Notes how far a ledger has come; a mark that is further stays.
+
+    Guarantee: a kill or a power cut leaves the old mark or the new one. Runs that share a ledger take turns by a lock beside
+    the mark: one that overtook another would set the mark back, or write into the other's file.
+
+    Raises: OSError where it cannot be written, LedgerError where the mark that is there cannot be read.
+    """
+    lock = os.open(path.with_name(f".{path.name}.lock"), os.O_WRONLY | os.O_CREAT, 0o600)
+    with os.fdopen(lock, "w") as turn, locked(turn.fileno()):
+        known = read(path)
+        if known is not None and known[0] > number:
+            return
+        temporary = path.with_name(f".{path.name}.new")
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump({"batch": number, "chain": link}, file)
+            file.flush()
+            os.fsync(file.fileno())  # a power cut after the renaming must not leave an empty mark
+        temporary.replace(path)
+
+
+def read(path: Path) -> tuple[int, str] | None:
+    """The mark as (number of the last batch, its hash), or None where there is none.
+
+    Raises: LedgerError for one that cannot be read.
+    """
+    try:
+        record = json.loads(path.read_text("utf-8"))
+        return int(record["batch"]), str(record["chain"])
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError):
+        raise LedgerError(f"{path} says how far the ledger had come, and cannot be read: put it back.") from None
+
+
+def refuse_lost(ledger: Path, mark: Path) -> None:
+    """Refuses to begin an empty ledger where one was charged before. Raises LedgerError."""
+    if read(mark) is not None and not begun_at(ledger):
+        raise LedgerError(f"{ledger} is gone, but {mark} says that it was charged: restore the ledger; {UNRELEASED}")
+
+
+def refuse_older(ledger: "RunView", mark: Path) -> None:
+    """Refuses a ledger that lacks charges which the mark knows, or has others under their number. Raises LedgerError."""
+    batch = lacking(ledger, mark)
+    if batch is not None:
+        raise LedgerError(
+            f"{ledger.path} is an older copy, or another ledger, than the one charged here (it lacks batch {batch} of"
+            f" {mark}): restore the newest copy of the ledger; {UNRELEASED}"
+        )
+
+
+def lacking(ledger: "RunView", mark: Path) -> int | None:
+    """The batch that a mark knows and a ledger lacks, or has otherwise; None where it lacks none. Raises LedgerError, as `read`."""
+    known = read(mark)
+    return None if known is None or ledger.link(known[0]) == known[1] else known[0]
+
 
 UNITS = ("record", "client")
 READ = ("1", "2", FORMAT)
@@ -40,17 +121,6 @@ def entries(path: Path) -> list[dict[str, Any]]:
     """
     with reading(path) as db:
         return list(charges(db, _charged(db)))
-
-
-def population(path: Path) -> str | None:
-    """Whose charges a ledger has, by the name of their population; None where there is no ledger, or none that can be read."""
-    if not path.exists():
-        return None
-    try:
-        with reading(path) as db:
-            return db.execute("SELECT value FROM facts WHERE name = 'population'").fetchone()[0]
-    except (LedgerError, TypeError):
-        return None
 
 
 @dataclass(frozen=True)
@@ -175,7 +245,7 @@ def marked(path: Path, mark: Path) -> Iterator[str]:
 
     Raises: LedgerError for a mark or a file that cannot be read.
     """
-    known = witness.read(mark)
+    known = read(mark)
     if known is None:
         return
     with reading(path) as db:
@@ -186,7 +256,7 @@ def marked(path: Path, mark: Path) -> Iterator[str]:
 
 
 def faults(path: Path) -> Iterator[str]:
-    """Whatever is wrong with a ledger, a sentence each: damage, another format, charges without a price or a time.
+    """Whatever is wrong with a ledger, a sentence each: damage, another format, no secret, charges without a price or a time.
 
     Raises: LedgerError for a file that cannot be read at all.
     """
@@ -200,6 +270,8 @@ def faults(path: Path) -> Iterator[str]:
         (format,) = db.execute("SELECT value FROM facts WHERE name = 'format'").fetchone() or ("none",)
         if format not in READ:
             yield f"it has format {format}, and this version reads {' and '.join(READ)}"
+        if format == FORMAT:
+            yield from _secret_faults(db, path)
         lost = "event NOT IN (SELECT id FROM events)"
         counts = [db.execute(f"SELECT COUNT(*) FROM {t} WHERE {lost}").fetchone()[0] for t in charged]
         orphans = sum(counts)
@@ -207,6 +279,13 @@ def faults(path: Path) -> Iterator[str]:
             yield f"{orphans} charges name an event that is not there"
     for entry in entries(path):
         yield from _entry_faults(entry)
+
+
+def _secret_faults(db: sqlite3.Connection, path: Path) -> Iterator[str]:
+    try:
+        refuse_other_secret(db, path, key_of(path))
+    except LedgerError as error:
+        yield str(error)
 
 
 def release(entry: dict[str, Any]) -> str:

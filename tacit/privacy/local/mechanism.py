@@ -17,8 +17,8 @@ from dp_accounting import DpEvent
 
 from tacit import check
 from tacit.errors import BadInput
-from tacit.experiment.asking import TRAINED_ON
-from tacit.privacy.accounting.sides import on_side
+from tacit.experiment.extras import TRAINED_ON
+from tacit.privacy.accounting.price import on_side
 from tacit.privacy.mechanism import NoiseState
 from tacit.random import Stream
 from tacit.types import Bounded, Private

@@ -13,7 +13,7 @@ from tacit.data.population import Population
 from tacit.errors import BadInput
 from tacit.privacy.accounting.calibrate import noise_multiplier, noise_multipliers
 from tacit.privacy.local.mechanism import multiplier_from_noise_on_mean
-from tacit.privacy.queries.plan import NOTHING, Asked, budgets
+from tacit.privacy.queries.mechanism import NOTHING, Asked, budgets
 
 RATE_DIGITS = 3  # rates of clients with nearly equal sizes are made equal, so that they share one price
 

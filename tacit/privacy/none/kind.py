@@ -11,8 +11,7 @@ from tacit.data.population import Population
 from tacit.errors import BadInput, Refused
 from tacit.experiment import Experiment
 from tacit.privacy.guarantee import Words
-from tacit.privacy.plan import Plan
-from tacit.privacy.purse import Purse
+from tacit.privacy.plan import Plan, Purse
 from tacit.privacy.wiring import Wiring
 from tacit.types import Client
 
@@ -38,7 +37,7 @@ class NoPlan(Plan):
             text = f'The rule {name} weighs clients by their privacy: with privacy.kind = "none"'
             able = ", ".join(name for name in rules.names() if not rules.load(name).needs)
             raise BadInput(f"{text} use one of {able}.")
-        crowd = rules.Crowd(population.epsilons, np.zeros(len(population)))
+        crowd = wiring.crowd(np.zeros(len(population)))
         return FedAvg(wiring.server(rule, crowd, control=wiring.control(rule, crowd)), wiring.training)
 
     def words(self, experiment: Experiment) -> Words:

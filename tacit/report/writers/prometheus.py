@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tacit.engine.folder import replace
+from tacit.engine.run_folder import replace
 from tacit.report.writers import Facts, numbers
 
 FILE = "metrics.prom"

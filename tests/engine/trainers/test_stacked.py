@@ -9,17 +9,17 @@ from statistical import has_std
 from torch import nn
 
 import tacit
-from tacit.build.parts import build
-from tacit.engine.trainers import make
-from tacit.engine.trainers.processes import one_by_one, task
-from tacit.engine.trainers.split import Split
-from tacit.engine.trainers.stacked import Stacked
-from tacit.engine.wire import pack, size_of, unpack
+from tacit.engine import trainers as make
+from tacit.engine.assemble import build
+from tacit.engine.pool import one_by_one, task
+from tacit.engine.stacked import Stacked
+from tacit.engine.trainers import Split
 from tacit.errors import BadInput, TrainingDiverged
 from tacit.privacy.kinds import kind_of
-from tacit.train import stacked_vmap
-from tacit.train.rowwise import Unsupported
-from tacit.train.workspace import workspace
+from tacit.training import stacked
+from tacit.training.clipping import workspace
+from tacit.training.independence import Unsupported
+from tacit.wire import pack, size_of, unpack
 
 MODELS = ["logr", "cnn", "mlp"]
 
@@ -77,7 +77,7 @@ def test_a_cohort_in_chunks_sends_what_the_whole_sends(chunk):
 def test_memory_of_a_model_that_is_no_graph_is_bounded_by_parts_of_the_batch(monkeypatch):
     parts = parts_of("stacks:untraced")
     whole, single = replies(parts, fast), replies(parts, slow)
-    monkeypatch.setattr(stacked_vmap, "MOST_FLOATS", 5 * parts.params.numel() * 4)
+    monkeypatch.setattr(stacked, "MOST_FLOATS", 5 * parts.params.numel() * 4)
     for (a, _), (b, _), (c, _) in zip(whole, replies(parts, fast), single, strict=True):
         assert torch.allclose(a.tensors["update"], b.tensors["update"], atol=1e-6)
         assert torch.allclose(a.tensors["update"], c.tensors["update"], atol=2e-5)

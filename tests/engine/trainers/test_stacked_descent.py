@@ -7,12 +7,12 @@ import pytest
 import torch
 
 import tacit
-from tacit.build.parts import build
-from tacit.engine.trainers.processes import one_by_one, task
-from tacit.engine.trainers.stacked import Stacked
-from tacit.engine.wire import pack, unpack
+from tacit.engine.assemble import build
+from tacit.engine.pool import one_by_one, task
+from tacit.engine.stacked import Stacked
 from tacit.random import seeded
-from tacit.train.workspace import workspace
+from tacit.training.clipping import workspace
+from tacit.wire import pack, unpack
 
 
 def parts_of(**train):

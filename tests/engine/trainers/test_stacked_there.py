@@ -7,16 +7,16 @@ import torch
 from statistical import has_std
 
 import tacit
-from tacit.build.parts import build
-from tacit.engine.trainers import stacked_private
-from tacit.engine.trainers.stacked import Stacked
-from tacit.engine.trainers.stacked_private import InStep
-from tacit.engine.wire import pack, unpack
+from tacit.engine import stacked_private
+from tacit.engine.assemble import build
+from tacit.engine.stacked import Stacked
+from tacit.engine.stacked_private import InStep
 from tacit.errors import BadInput
 from tacit.random import Stream, keyed
-from tacit.train.device_noise import DeviceStream
-from tacit.train.views import Shifts
-from tacit.train.workspace import workspace
+from tacit.training.batches import Shifts
+from tacit.training.clipping import workspace
+from tacit.training.fused import DeviceStream
+from tacit.wire import pack, unpack
 
 CLIP = 0.7
 

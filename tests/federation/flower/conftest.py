@@ -2,12 +2,11 @@
 
 import pytest
 
-from tacit.build.clients import clients
-from tacit.federation.flower.client import client_app
-from tacit.federation.flower.local import LocalGrid
-from tacit.federation.flower.server import Call, serve
-from tacit.federation.site.key_files import make_keys
-from tacit.federation.site.make import make_site
+from tacit.deploy.server.client import LocalGrid, client_app
+from tacit.deploy.server.server import Call, serve
+from tacit.deploy.site.keys import make_keys
+from tacit.deploy.site.make import make_site
+from tacit.engine.clients import clients
 
 THREE = {
     "data": {"clients": 3, "examples_per_client": 60},

@@ -9,19 +9,18 @@ import torch
 from trained import same_model
 
 import tacit
-from tacit.build.parts import build
-from tacit.engine.asking import kept
+from tacit.deploy.server import queries
+from tacit.deploy.server.client import LocalGrid, client_app
+from tacit.deploy.server.incoming import UNPAID, refusal
+from tacit.engine.assemble import build
+from tacit.engine.queries import kept
 from tacit.engine.run_files import read
-from tacit.engine.wire import pack, unpack
 from tacit.errors import BadInput, TacitError
-from tacit.federation.flower import at_sites
-from tacit.federation.flower.client import client_app
-from tacit.federation.flower.local import LocalGrid
-from tacit.federation.flower.messages import UNPAID, refusal
-from tacit.privacy.ledger.tables import QUERY
+from tacit.privacy.ledger.sql import QUERY
 from tacit.report.closing import facts
 from tacit.report.collect import run_page
 from tacit.types import Message
+from tacit.wire import pack, unpack
 
 HELD = {"held_out": 0.25}
 
@@ -167,7 +166,7 @@ def test_a_server_that_dies_among_the_answers_asks_the_same_again_and_nobody_ans
     federation, monkeypatch, randomness
 ):
     deployed, seen = federation(data=HELD, run={"randomness": randomness}), []
-    real = at_sites.counts_of
+    real = queries.counts_of
 
     def dying(raw, *given):
         seen.append(raw)
@@ -175,13 +174,13 @@ def test_a_server_that_dies_among_the_answers_asks_the_same_again_and_nobody_ans
             raise Stop
         return real(raw, *given)
 
-    monkeypatch.setattr(at_sites, "counts_of", dying)
+    monkeypatch.setattr(queries, "counts_of", dying)
     with pytest.raises(Stop):
         deployed.run()
     assert not kept(deployed.folder / "out")
     trained = []
     grid = Watching(deployed, lambda message: trained.append(1) if message.metadata.message_type == "train" else None)
-    monkeypatch.setattr(at_sites, "counts_of", lambda raw, *given: (seen.append(raw), real(raw, *given))[1])
+    monkeypatch.setattr(queries, "counts_of", lambda raw, *given: (seen.append(raw), real(raw, *given))[1])
     history = deployed.run(grid, resume=True)
     assert seen[2:4] == seen[:2]
     assert history.summary["at_clients"]["missing"] == {}

@@ -7,9 +7,8 @@ import pytest
 from trained import same_model
 
 import tacit
+from tacit.deploy.server.client import LocalGrid, client_app
 from tacit.errors import TacitError
-from tacit.federation.flower.client import client_app
-from tacit.federation.flower.local import LocalGrid
 
 ENCRYPTED = {
     "privacy": {"kind": "distributed", "epsilon": 8.0, "clip": 0.5, "fewest_reports": 2},
@@ -75,7 +74,7 @@ def test_a_second_opening_is_refused_by_the_site_and_a_repeated_question_gets_th
     deployed.run(line)
     (asked,) = (deployed.folder / "sites").rglob("opened-*/round-*.answer")
     opener = next(index for index in range(3) if deployed.site(index) in asked.parents)
-    from tacit.federation.site.site import Site
+    from tacit.deploy.site.site import Site
 
     site = Site(deployed.site(opener))
     run = json.loads((deployed.folder / "out" / "run.json").read_text())["run"]
@@ -91,17 +90,17 @@ def test_a_second_opening_is_refused_by_the_site_and_a_repeated_question_gets_th
 
 
 def test_a_server_cannot_have_one_report_opened(federation):
-    from tacit.engine.wire import pack, unpack
     from tacit.types import Message
+    from tacit.wire import pack, unpack
 
     def alone(ask, message):
         if ask["kind"] == "open":
-            from tacit.federation.flower.messages import _content, read
+            from tacit.deploy.server.incoming import _content, new_nonce, read
 
             sent = unpack(read(message)[1])
             first = sorted(sent.tensors)[0]
             body = pack(Message("server", {first: sent.tensors[first]}))
-            message.content = _content(ask, body)
+            message.content = _content(ask, body, new_nonce())
 
     deployed = federation(**ENCRYPTED)
     with pytest.raises(TacitError, match=r"could not be opened by .*1 whole reports arrived and 2 are needed"):

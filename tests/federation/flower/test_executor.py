@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import httpx
 import pytest
 
-from tacit.federation.flower import executor, node
-from tacit.federation.flower.executor import answer
-from tacit.federation.flower.node import NotLetIn, Task
+from tacit.deploy.server import executor, node
+from tacit.deploy.server.executor import answer
+from tacit.deploy.server.node import NotLetIn, Task
 
 
 def failed(status):

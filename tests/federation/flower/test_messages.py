@@ -5,8 +5,8 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.task_identity import TaskIdentity
 
+from tacit.deploy.server.incoming import BODY, BYTES, HEAD, WHOLE_BYTES, answer, new_nonce, question, read
 from tacit.errors import BadInput
-from tacit.federation.flower.messages import BODY, BYTES, HEAD, WHOLE_BYTES, answer, question, read
 
 ASK = {"kind": "train", "round": 3}
 
@@ -16,8 +16,8 @@ def _somebody():
     TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1  # a Message asks who makes it
 
 
-def ask(body, **changes):
-    return question(ASK | changes, body, node=1, seconds=1)
+def ask(body, nonce=b"1", **changes):
+    return question(ASK | changes, body, node=1, seconds=1, nonce=nonce)
 
 
 def parts(message):
@@ -41,13 +41,23 @@ def test_an_answer_is_sent_in_three_parts_and_a_question_in_four():
 def test_a_long_body_is_cut_into_pieces():
     body = os.urandom(3 * WHOLE_BYTES)
     for message in (ask(body), answer({}, body, to=ask(b""))):
-        assert parts(message).count("ArrayChunk") == 3
+        assert parts(message).count("ConfigRecord") == 4
 
 
 def test_the_body_of_a_round_is_stored_once_for_all_sites():
     first, second = ask(b"abc", terms=1), ask(b"abc", terms=2)
     assert first.content[HEAD].object_id != second.content[HEAD].object_id
     assert first.content[BODY].object_id == second.content[BODY].object_id
+
+
+def test_no_record_of_a_question_or_an_answer_has_the_name_that_it_had_before():
+    """Flower names a record by the hash of what it holds, and a site that knows a name can spoil it."""
+    body, names = os.urandom(2 * WHOLE_BYTES), set()
+    for _ in range(2):
+        for message in (ask(body, new_nonce()), answer({}, body, to=ask(b"")), answer({}, b"", to=ask(b""))):
+            mine = {record.object_id for record in message.content.values()}
+            assert not mine & names
+            names |= mine
 
 
 @pytest.mark.parametrize(

@@ -11,14 +11,13 @@ from federation.flower.test_at_sites import Stop, Watching, charges, is_count
 from trained import same_model
 
 import tacit
-from tacit.build.clients import clients
-from tacit.engine.asking import kept
+from tacit.deploy.server.client import LocalGrid, client_app
+from tacit.deploy.server.incoming import read, refusal
+from tacit.deploy.site.make import make_site
+from tacit.engine.clients import clients
+from tacit.engine.queries import kept
 from tacit.errors import BadInput, TacitError
-from tacit.federation.flower.client import client_app
-from tacit.federation.flower.local import LocalGrid
-from tacit.federation.flower.messages import read, refusal
-from tacit.federation.site.make import make_site
-from tacit.privacy.ledger.tables import QUERY
+from tacit.privacy.ledger.sql import QUERY
 
 EPSILONS = {"coast": 30.0, "north": 30.0, "valley": 80.0}
 

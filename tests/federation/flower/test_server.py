@@ -12,12 +12,11 @@ import pytest
 from trained import same_model
 
 import tacit
-from tacit.engine.folder import CHECKPOINT
+from tacit.deploy.server import trainer
+from tacit.deploy.server.client import LocalGrid, client_app
+from tacit.deploy.server.incoming import UNPAID, refusal
+from tacit.engine.run_folder import CHECKPOINT
 from tacit.errors import BadInput, RunExists, TacitError
-from tacit.federation.flower import open_question
-from tacit.federation.flower.client import client_app
-from tacit.federation.flower.local import LocalGrid
-from tacit.federation.flower.messages import UNPAID, refusal
 
 
 def charges(site):
@@ -121,10 +120,10 @@ def test_a_resumed_deployment_goes_on_and_charges_no_round_twice(federation, tmp
 def test_a_server_that_dies_before_aggregating_gets_the_same_answers_again_for_nothing(
     federation, monkeypatch, randomness
 ):
-    from tacit.engine import passing
+    from tacit.engine import pool
 
     deployed = federation(run={"randomness": randomness})
-    real, seen = passing.receive, []
+    real, seen = pool.receive, []
 
     def dying(raw, *, round):
         seen.append((round, raw))
@@ -132,14 +131,12 @@ def test_a_server_that_dies_before_aggregating_gets_the_same_answers_again_for_n
             raise Stop
         return real(raw, round=round)
 
-    monkeypatch.setattr(passing, "receive", dying)
+    monkeypatch.setattr(pool, "receive", dying)
     with pytest.raises(Stop):
         deployed.run()
     first = [raw for round, raw in seen if round == 1]
     seen.clear()
-    monkeypatch.setattr(
-        passing, "receive", lambda raw, *, round: (seen.append((round, raw)), real(raw, round=round))[1]
-    )
+    monkeypatch.setattr(pool, "receive", lambda raw, *, round: (seen.append((round, raw)), real(raw, round=round))[1])
     deployed.run(resume=True)
     assert [raw for round, raw in seen if round == 1][: len(first)] == first
     assert [round for round, _ in charges(deployed.site(2))] == [0, 1, 2]
@@ -292,7 +289,7 @@ def test_a_run_is_resumed_while_the_server_before_it_is_on_its_way_out(federatio
 
 
 def test_a_question_that_was_lost_is_asked_again_before_half_the_time_is_over(federation, monkeypatch):
-    from tacit.federation.flower import door, muster
+    from tacit.deploy.server import registration
 
     deployed = federation(train={"rounds": 1})
     line, asked = deployed.grid(), []
@@ -306,7 +303,7 @@ def test_a_question_that_was_lost_is_asked_again_before_half_the_time_is_over(fe
         return names
 
     line.push_messages = loses_the_first_hello
-    for module in (muster, door):
+    for module in (registration, registration):
         monkeypatch.setattr(module, "AGAIN_SECONDS", 0.3)
     deployed.run(line, join_seconds=3600)  # half of that would outlast any test run
     assert asked[:2] == [3, 3]
@@ -381,7 +378,7 @@ class Restarted(Away):
 
 
 def test_a_question_that_was_lost_with_its_site_is_asked_again_as_soon_as_the_site_is_back(federation, monkeypatch):
-    from tacit.federation.flower import gather
+    from tacit.deploy.server import gather
 
     monkeypatch.setattr(gather, "LOOK_SECONDS", 0.05)
     deployed = federation(train={"rounds": 1})
@@ -392,7 +389,7 @@ def test_a_question_that_was_lost_with_its_site_is_asked_again_as_soon_as_the_si
 
 
 def test_the_silent_are_asked_again_ever_more_seldom(monkeypatch):
-    from tacit.federation.flower import gather
+    from tacit.deploy.server import gather
 
     now = [0.0]
     monkeypatch.setattr(gather.time, "monotonic", lambda: now[0])
@@ -530,23 +527,6 @@ def test_a_server_that_flower_ends_leaves_no_word_that_is_taken_for_its_successo
     assert json.loads((tmp_path / "out" / "status.json").read_text())["state"] == "running"
 
 
-def test_a_site_that_announces_an_answer_and_never_sends_it_does_not_hold_the_server_beyond_its_round(monkeypatch):
-    from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, ObjectUnavailableError
-    from flwr.superlink.grid import http_grid
-
-    from tacit.federation.flower import pulls
-
-    def never(name):
-        raise ObjectUnavailableError(name)
-
-    monkeypatch.setattr(http_grid, "pull_objects", http_grid.pull_objects)  # put back at the end
-    assert pulls.bound_pulls(400.0) == 100.0
-    monkeypatch.setattr(pulls, "LEAST", 0.1)
-    assert pulls.bound_pulls(0.4) == 0.1
-    with pytest.raises(ObjectPullError, match="timeout or retry limit"):
-        http_grid.pull_objects(["a"], never)
-
-
 def flwr_run(deployed, monkeypatch, **config):
     """What Flower's ServerApp process does with Tacit's: run it, and log what it raises with its traceback."""
     import logging
@@ -554,7 +534,7 @@ def flwr_run(deployed, monkeypatch, **config):
     from flwr.app import Context, RecordDict
     from flwr.supercore.logger import log
 
-    from tacit.federation.flower import server
+    from tacit.deploy.server import server
 
     monkeypatch.setattr(server, "end_with_parent", lambda: None)
     config = {"sites": ",".join(deployed.names), "out": str(deployed.folder / "out"), "keys": "keys"} | config
@@ -592,7 +572,7 @@ def test_a_run_that_flwr_run_starts_and_tacit_refuses_ends_as_one_sentence(
 
 
 def test_an_error_that_is_no_refusal_keeps_its_traceback(federation, monkeypatch, caplog):
-    from tacit.federation.flower import server
+    from tacit.deploy.server import server
 
     def broken(*arguments):
         raise ZeroDivisionError("no such thing")
@@ -607,4 +587,4 @@ def test_an_error_that_is_no_refusal_keeps_its_traceback(federation, monkeypatch
 def test_a_kept_question_that_was_damaged_between_two_starts_stops_the_server_in_one_sentence(tmp_path, content):
     (tmp_path / "asked.bin").write_bytes(content)
     with pytest.raises(BadInput, match=r"asked\.bin is damaged, and sites .* put it back"):
-        open_question.find(SimpleNamespace(path=tmp_path), "asked.bin", 0)
+        trainer.find(SimpleNamespace(path=tmp_path), "asked.bin", 0)

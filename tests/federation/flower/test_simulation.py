@@ -6,9 +6,9 @@ import pytest
 from trained import same_model
 
 import tacit
-from tacit.build.parts import build
+from tacit.deploy.server import simulation
+from tacit.engine.assemble import build
 from tacit.errors import BadInput
-from tacit.federation.flower import simulation
 from tacit.privacy.ledger.before import NOTHING, read
 
 

@@ -4,11 +4,10 @@ import json
 
 from federation.flower.test_server import Silent
 
+from tacit.deploy.server import trainer
+from tacit.deploy.server.client import client_app
 from tacit.engine.run_files import read
-from tacit.federation.flower import standing
-from tacit.federation.flower.client import client_app
-from tacit.report.at_sites import sites_view
-from tacit.report.page import collect
+from tacit.report.page import collect, sites_view
 
 
 def withdrawing(deployed):
@@ -51,7 +50,7 @@ def test_the_page_says_who_answered_who_refused_who_is_out_and_why(federation):
 
 
 def test_who_is_awaited_is_named_while_a_round_goes_on(federation, monkeypatch):
-    monkeypatch.setattr(standing, "EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(trainer, "EVERY_SECONDS", 0.0)
     deployed = federation(train={"min_clients": 2})
     grid = Watched(client_app(), [deployed.site(index) for index in range(3)], lost={(2, 1)})
     grid.out, grid.seen = deployed.folder / "out", []
@@ -78,12 +77,12 @@ def test_under_central_dp_nobody_is_named_who_was_asked(federation):
 
 def test_a_status_that_cannot_be_written_while_a_round_goes_on_stops_nothing(federation, monkeypatch):
     deployed = federation()
-    kept = standing.Status.write
+    kept = trainer.Status.write
 
     def full(self, folder, state, text):
         if text.startswith("round "):
             raise OSError("no space left")
         kept(self, folder, state, text)
 
-    monkeypatch.setattr(standing.Status, "write", full)
+    monkeypatch.setattr(trainer.Status, "write", full)
     assert deployed.run().summary["rounds"] == 3

@@ -4,14 +4,13 @@ import numpy as np
 import pytest
 
 import tacit
+from tacit.deploy.server.client import LocalGrid, client_app
+from tacit.deploy.server.server import Call, serve
+from tacit.deploy.site.consent import digest, refuse_beyond
+from tacit.deploy.site.limits import Limits
+from tacit.deploy.site.make import make_site
+from tacit.deploy.site.rows import public_rows, refuse_undeployable
 from tacit.errors import BadInput, Refused, TacitError
-from tacit.federation.flower.client import client_app
-from tacit.federation.flower.local import LocalGrid
-from tacit.federation.flower.server import Call, serve
-from tacit.federation.site.consent import digest, refuse_beyond
-from tacit.federation.site.limits import Limits
-from tacit.federation.site.make import make_site
-from tacit.federation.site.own_rows import public_rows, refuse_undeployable
 
 SITES, ROWS, WIDTH = ("coast", "north", "valley"), 60, 5
 TARGETS = {

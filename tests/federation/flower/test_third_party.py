@@ -10,12 +10,10 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
 import tacit
-from tacit.engine.wire import unpack
+from tacit.deploy.server.client import LocalGrid, client_app, greet, tacit_mod
+from tacit.deploy.site.site import Site
 from tacit.errors import TacitError
-from tacit.federation.flower.client import client_app
-from tacit.federation.flower.local import LocalGrid
-from tacit.federation.flower.mod import greet, tacit_mod
-from tacit.federation.site.site import Site
+from tacit.wire import unpack
 
 CENTRAL = {"privacy": {"kind": "central", "epsilon": 30.0, "clip": 0.5}}
 
@@ -100,7 +98,7 @@ def test_rows_that_are_only_declared_are_not_trained_by_tacit(federation):
 
 
 def arrays_of(experiment):
-    from tacit.build.parts import build
+    from tacit.engine.assemble import build
 
     parameters = build(experiment).model.named_parameters()
     return ArrayRecord({name: Array(tensor.detach().numpy().copy()) for name, tensor in parameters})

@@ -13,18 +13,17 @@ from redteam.lying_server import accept
 from trained import same_model
 
 import tacit
-from tacit.engine.wire import pack, unpack
+from tacit.crypto import keys
+from tacit.crypto.keys import from_text
+from tacit.deploy.server.client import LocalGrid, client_app
+from tacit.deploy.server.incoming import _content, new_nonce, read
+from tacit.deploy.site import keys as key_files
+from tacit.deploy.site.site import Site
 from tacit.errors import TacitError
 from tacit.experiment.training import ProtectSection
-from tacit.federation.flower.client import client_app
-from tacit.federation.flower.local import LocalGrid
-from tacit.federation.flower.messages import _content, read
-from tacit.federation.site import key_files
-from tacit.federation.site.site import Site
-from tacit.privacy.distributed import groups
-from tacit.protect import keys
-from tacit.protect.owner_files import from_text
+from tacit.privacy.distributed import kind
 from tacit.types import Message
+from tacit.wire import pack, unpack
 
 SPLIT = {
     "privacy": {"kind": "distributed", "epsilon": 8.0, "clip": 0.5, "fewest_reports": 2},
@@ -39,7 +38,7 @@ def one_key_for_all_federations(monkeypatch):
     """Safe primes take seconds to find; every federation still deals shares of its own."""
     key = safe_prime_key()
     monkeypatch.setattr(key_files, "new_key", lambda experiment: key)
-    monkeypatch.setattr(groups, "new_key", lambda experiment: key)
+    monkeypatch.setattr(kind, "new_key", lambda experiment: key)
 
 
 class Wire(LocalGrid):
@@ -172,7 +171,9 @@ def lying(deployed, nodes):
             said, raw = read(message)
             partial = whole.from_bytes(raw)
             shifted = partial.values[0] * (1 + whole.public.n) % whole.public.n_squared
-            message.content = _content(said, whole.to_bytes(replace(partial, values=(shifted, *partial.values[1:]))))
+            message.content = _content(
+                said, whole.to_bytes(replace(partial, values=(shifted, *partial.values[1:]))), new_nonce()
+            )
         return message
 
     return change
@@ -196,7 +197,7 @@ def test_another_sites_share_is_no_answer(federation):
         if ask["kind"] == "open":
             said[node] = read(message)
             if node == 2:
-                message.content = _content(*said[1])
+                message.content = _content(*said[1], new_nonce())
         return message
 
     history = deployed.run(Wire(deployed, change=copied))
@@ -268,9 +269,9 @@ def test_a_server_that_shows_sites_different_reports_opens_nothing(federation):
         for message in messages:
             ask, body = read(message)
             if ask["kind"] == "open" and message.metadata.dst_node_id == 1:
-                message.content = _content(ask, other_sum(body))
+                message.content = _content(ask, other_sum(body), new_nonce())
             if ask["kind"] == "open" and message.metadata.dst_node_id == 2:
-                message.content = _content(ask, alone(body))
+                message.content = _content(ask, alone(body), new_nonce())
         return real(messages)
 
     line.push_messages = two_sums

@@ -5,11 +5,11 @@ import torch
 import tuned
 from safetensors.torch import save_file
 
+from tacit.deploy.operate.inspect_site import site_findings
+from tacit.deploy.site import agreement
+from tacit.deploy.site.consent import code_digest
+from tacit.deploy.site.join import Loaded
 from tacit.errors import Refused, TacitError
-from tacit.federation.operate.inspect_site import site_findings
-from tacit.federation.site import agreement
-from tacit.federation.site.code import code_digest
-from tacit.federation.site.loaded import Loaded
 
 PRIVACY = {
     "local": {"kind": "local"},

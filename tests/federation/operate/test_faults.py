@@ -14,9 +14,9 @@ import time
 import pytest
 from conftest_deploy import until
 
+from tacit.deploy.operate.certificates import make_authority, make_node_key
+from tacit.deploy.server.gather import ASK_SECONDS
 from tacit.errors import TacitError
-from tacit.federation.flower.gather import ASK_SECONDS
-from tacit.federation.operate.certificates import make_authority, make_node_key
 
 pytestmark = pytest.mark.faults
 
@@ -138,7 +138,7 @@ def test_a_node_that_is_not_registered_cannot_join(running, tmp_path):
 
 
 def test_a_server_that_fails_before_it_says_anything_is_told_with_its_reason(running):
-    from tacit.federation.operate.up import follow, submit
+    from tacit.deploy.operate.serve import follow, submit
 
     app = running.federation.app / "tacit_app" / "server_app.py"
     app.write_text(

@@ -7,7 +7,7 @@ import pytest
 from conftest_deploy import until
 from faults_openings import ENCRYPTED, never_opened_twice
 
-from tacit.federation.operate.serve import start_superlink
+from tacit.deploy.operate.serve import start_superlink
 
 pytestmark = pytest.mark.faults
 

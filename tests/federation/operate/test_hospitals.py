@@ -15,22 +15,20 @@ from trained import same_model
 from typer.testing import CliRunner
 
 import tacit
-from tacit.build.parts import build
 from tacit.cli.app import app
-from tacit.engine.describing import read_stats
+from tacit.deploy.operate import inspect as check
+from tacit.deploy.operate.layout import open_federation
+from tacit.deploy.operate.left import short_sites
+from tacit.deploy.operate.processes import free_port
+from tacit.deploy.operate.serve import closing, finished
+from tacit.deploy.server.client import LocalGrid, client_app
+from tacit.deploy.server.server import Call, ending, in_flowers_words, observer, serve
+from tacit.deploy.site.join import read_settings
+from tacit.engine.assemble import build
+from tacit.engine.queries import read_stats
 from tacit.engine.run_files import read
 from tacit.errors import BadInput, BudgetExhausted, RunExists, TacitError
 from tacit.experiment import Experiment
-from tacit.federation.flower.client import client_app
-from tacit.federation.flower.local import LocalGrid
-from tacit.federation.flower.narrate import ending, in_flowers_words, observer
-from tacit.federation.flower.server import Call, serve
-from tacit.federation.operate import inspect as check
-from tacit.federation.operate.layout import open_federation
-from tacit.federation.operate.left import short_sites
-from tacit.federation.operate.processes import free_port
-from tacit.federation.operate.show import closing, finished
-from tacit.federation.site.join import read_settings
 from tacit.privacy.ledger.reader import find
 from tacit.report.collect import run_page
 
@@ -498,7 +496,7 @@ def test_the_server_says_every_round_and_where_the_page_is(hospitals, capsys):
 def test_a_site_says_what_it_answers_to_whoever_listens(hospitals, caplog):
     federation = make("--set", "train.rounds=1")
     put_rows(federation)
-    with caplog.at_level("INFO", logger="tacit.federation.site"):
+    with caplog.at_level("INFO", logger="tacit.deploy.site"):
         deployed(federation)
     assert "answered: Takes part in hospitals with 220 rows." in caplog.messages
     assert any(

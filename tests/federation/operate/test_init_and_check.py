@@ -13,18 +13,17 @@ import pytest
 from known_keys import safe_prime_key
 
 import tacit
-from tacit.build.parts import build
+from tacit.crypto import keys
+from tacit.deploy.operate import inspect as check
+from tacit.deploy.operate.certificates import days_left, make_authority, make_node_key, make_server, signed_by
+from tacit.deploy.operate.init import init
+from tacit.deploy.operate.layout import app_digest, open_federation
+from tacit.deploy.operate.processes import Processes, free_port
+from tacit.deploy.site import keys as key_files
+from tacit.deploy.site.consent import digest, lines_to_list
+from tacit.deploy.site.limits import read_limits
+from tacit.engine.assemble import build
 from tacit.errors import BadInput, BudgetExhausted
-from tacit.federation.operate import inspect as check
-from tacit.federation.operate.certificates import days_left, make_authority, make_node_key, make_server, signed_by
-from tacit.federation.operate.init import init
-from tacit.federation.operate.layout import app_digest, open_federation
-from tacit.federation.operate.processes import Processes, free_port
-from tacit.federation.site import key_files
-from tacit.federation.site.code import lines_to_list
-from tacit.federation.site.consent import digest
-from tacit.federation.site.limits import read_limits
-from tacit.protect import keys
 
 
 def make(folder, *, sites="3", trial=False, host="127.0.0.1", **changes):
@@ -121,7 +120,7 @@ def test_the_readme_names_no_place_of_the_machine_that_made_it(federation):
 
 
 def test_the_command_that_the_server_prints_switches_flowers_telemetry_off(federation):
-    from tacit.federation.operate.serve import run_command
+    from tacit.deploy.operate.serve import run_command
 
     words = run_command(federation).split()
     assert {"FLWR_TELEMETRY_ENABLED=0", "FLWR_DISABLE_UPDATE_CHECK=1", f"FLWR_HOME={federation.home}"} <= set(words)
@@ -297,7 +296,7 @@ def test_a_site_is_told_that_its_server_cannot_be_reached(federation):
 def test_another_version_of_flower_is_found_and_none_too(federation, monkeypatch):
     from importlib.metadata import PackageNotFoundError
 
-    import tacit.federation.flower as flower
+    import tacit.deploy.server as flower
 
     monkeypatch.setattr(flower, "version", lambda name: "1.17.0")
     assert wrong(federation) == [
@@ -482,7 +481,7 @@ def test_where_every_site_is_in_every_round_nothing_is_secret_and_the_promise_sa
 
 def test_a_federation_of_an_older_version_with_secret_cohorts_is_found_by_check(tmp_path, monkeypatch):
     with monkeypatch.context() as older:
-        older.setattr("tacit.federation.operate.init.refuse_undeployable", lambda experiment: None)
+        older.setattr("tacit.deploy.operate.init.refuse_undeployable", lambda experiment: None)
         made = make(tmp_path / "federation", sites="2", **SECRET)
     assert any("whoever watches the network" in text for text in wrong(made))
     assert any("whoever watches" in finding.text for finding in check.findings(made.site("client-0")) if finding.wrong)

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 import tacit
 from tacit.cli.app import app
-from tacit.federation.operate.processes import free_port
+from tacit.deploy.operate.processes import free_port
 from tacit.privacy.ledger import reader as books
 
 SETTINGS = (
@@ -34,7 +34,8 @@ def test_from_an_empty_folder_to_the_report_and_to_the_simulators_model(tmp_path
     assert "round 2/2" in done.output
     assert "ledger of client-1" in done.output
     assert (place / "results" / "report.html").is_file()
-    simulated = tacit.run(tacit.Experiment.load("digits", SETTINGS), out=tmp_path / "simulated", page=False)
+    asked = tacit.Experiment.load(place / "app" / "tacit_app" / "experiment.toml")  # which names every site's epsilon
+    simulated = tacit.run(asked, out=tmp_path / "simulated", page=False)
     assert same_model(tmp_path / "simulated", place / "results")
     summary = json.loads((place / "results" / "summary.json").read_text())
     assert summary["guarantee"] == simulated.summary["guarantee"]

@@ -9,10 +9,10 @@ from typer.testing import CliRunner
 
 import tacit
 from tacit.cli.app import app
+from tacit.deploy.operate import metrics
+from tacit.deploy.operate.init import init
+from tacit.deploy.site.layout import LEDGER, LOG
 from tacit.errors import BadInput
-from tacit.federation.operate import metrics
-from tacit.federation.operate.init import init
-from tacit.federation.site.layout import LEDGER, LOG
 
 LINE = re.compile(r'[a-z_]+\{(?:[a-z]+="(?:[^"\\\n]|\\["\\n])*",?)*\} (?:-?[0-9.e+-]+|[+-]Inf|NaN)')
 

@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 
 import tacit
 from tacit.cli.app import app
-from tacit.federation.operate.layout import open_federation
-from tacit.federation.operate.processes import free_port
+from tacit.deploy.operate.layout import open_federation
+from tacit.deploy.operate.processes import free_port
 
 pytestmark = pytest.mark.faults
 ROOT = Path(__file__).resolve().parents[3]
@@ -29,7 +29,7 @@ HEARD = """
 import json, sys
 import httpx
 from tacit.cli import main
-from tacit.federation.operate import quiet
+from tacit.deploy.operate import idle as quiet
 folder, file, quiet.QUIET_SECONDS = sys.argv[1], open(sys.argv[2], "a"), float(sys.argv[3])
 send = httpx.Client.send
 def heard(self, request, **options):  # what goes into the TLS line, before it is encrypted

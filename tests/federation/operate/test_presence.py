@@ -6,11 +6,11 @@ import sys
 
 import pytest
 
+from tacit.deploy.operate import processes
+from tacit.deploy.operate.processes import LOCK, lock_folder
 from tacit.errors import BadInput
-from tacit.federation.operate import presence
-from tacit.federation.operate.presence import LOCK, lock_folder
 
-STAY = "import sys, time; from pathlib import Path; from tacit.federation.operate.presence import lock_folder; " \
+STAY = "import sys, time; from pathlib import Path; from tacit.deploy.operate.processes import lock_folder; " \
        "print(lock_folder(Path(sys.argv[1])), flush=True); time.sleep(600)"  # fmt: skip
 
 
@@ -45,5 +45,5 @@ def test_a_folder_from_another_machine_or_boot_does_not_either(tmp_path, earlier
     earlier.kill()
     earlier.wait()
     (tmp_path / "boot").write_text("another\n")
-    monkeypatch.setattr(presence, "BOOT", tmp_path / "boot")
+    monkeypatch.setattr(processes, "BOOT", tmp_path / "boot")
     assert not lock_folder(tmp_path)

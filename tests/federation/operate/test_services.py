@@ -11,8 +11,8 @@ import typer.main
 
 import tacit
 from tacit.cli.app import app
-from tacit.federation.operate.init import init
-from tacit.federation.operate.services import PROGRAM, SERVICES, STATE, VOLUME
+from tacit.deploy.operate.init import init
+from tacit.deploy.operate.texts import PROGRAM, SERVICES, STATE, VOLUME
 
 KNOWN = {"ARG", "ENTRYPOINT", "ENV", "EXPOSE", "FROM", "RUN", "USER", "VOLUME", "WORKDIR"}
 
@@ -87,7 +87,7 @@ def test_a_unit_may_write_its_folder_alone_gain_nothing_and_dump_nothing(federat
     for _, path in units(federation):
         service = parsed(path)["Service"]
         wanted = {"NoNewPrivileges": "yes", "ProtectSystem": "strict", "CapabilityBoundingSet": "", "LimitCORE": "0"}
-        wanted |= {"UMask": "0077", "PrivateTmp": "yes", "ProtectHome": "yes", "User": "tacit"}
+        wanted |= {"LimitNOFILE": "65536", "UMask": "0077", "PrivateTmp": "yes", "ProtectHome": "yes", "User": "tacit"}
         assert {key: service[key] for key in wanted} == wanted
 
 

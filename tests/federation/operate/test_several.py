@@ -9,16 +9,15 @@ from federation.operate.test_init_and_check import make
 from typer.testing import CliRunner
 
 import tacit
-from tacit.build.parts import assemble
 from tacit.cli.app import app
-from tacit.engine.wire import pack
+from tacit.deploy.operate.left import _declared, _population, price_of_runs
+from tacit.deploy.site.agreement import terms_of
+from tacit.deploy.site.limits import Roster, read_limits
+from tacit.deploy.site.rows import public_rows, shape
+from tacit.deploy.site.site import Site
+from tacit.engine.assemble import assemble
 from tacit.errors import BadInput
-from tacit.federation.operate.several import _declared, _population, price_of_runs
-from tacit.federation.site.agreement import terms_of
-from tacit.federation.site.limits import read_limits
-from tacit.federation.site.own_rows import public_rows, shape
-from tacit.federation.site.roster import Roster
-from tacit.federation.site.site import Site
+from tacit.wire import pack
 
 LOCAL = {"privacy": {"kind": "local", "epsilon": [1.0, 2.0, 4.0], "delta_share": 0.25}}
 

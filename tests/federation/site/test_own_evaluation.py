@@ -10,14 +10,14 @@ from redteam.lying_server import RUN, Server, experiment
 from tasks.test_tasks import experiment as of_task
 
 from tacit import metrics, tasks
-from tacit.build.clients import clients
-from tacit.build.parts import assemble, build
 from tacit.data.dataset import IGNORED
+from tacit.deploy.site import rows as own_evaluation
+from tacit.engine.assemble import assemble, build
+from tacit.engine.clients import clients
 from tacit.engine.evaluate import answers_to
-from tacit.engine.wire import unpack
 from tacit.errors import Refused
-from tacit.federation.site import own_evaluation
 from tacit.privacy.accounting import price
+from tacit.wire import unpack
 
 
 def holding_out(folder, share="0.3", **changes):
@@ -57,7 +57,7 @@ def test_nothing_of_it_leaves_the_site_and_the_answer_is_the_same_without_it(tmp
     seeded = {"run": {"randomness": "seeded"}}
     raw = holding_out(tmp_path / "one", **seeded).train(0)
     with monkeypatch.context() as patched:
-        patched.setattr("tacit.federation.site.site.judge", lambda *_: None)
+        patched.setattr("tacit.deploy.site.site.judge", lambda *_: None)
         assert holding_out(tmp_path / "two", **seeded).train(0) == raw
     assert set(unpack(raw).facts) == {"examples", "noise_std", "epsilon"}
     for line in (tmp_path / "one" / "log.jsonl").read_text().splitlines():

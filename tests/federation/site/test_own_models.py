@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -21,27 +22,27 @@ from typer.testing import CliRunner
 
 import tacit
 from tacit.cli.app import app
-from tacit.engine.wire import pack, unpack
+from tacit.deploy.operate import idle
+from tacit.deploy.operate.idle import Quiet
+from tacit.deploy.operate.inspect_site import site_findings
+from tacit.deploy.operate.site_process import run_site
+from tacit.deploy.server.executor import answer
+from tacit.deploy.site import agreement, models, publish
+from tacit.deploy.site.at_home import at_home, due, newest, wanted
+from tacit.deploy.site.final_model import sent
+from tacit.deploy.site.join import join, read_settings
+from tacit.deploy.site.limits import Roster
+from tacit.deploy.site.make import make_site
+from tacit.deploy.site.models import evaluate, taken
+from tacit.deploy.site.site import Site
 from tacit.errors import BadInput, BudgetExhausted, LedgerError, Refused
-from tacit.federation.flower.executor import answer
-from tacit.federation.operate import quiet
-from tacit.federation.operate.inspect_site import site_findings
-from tacit.federation.operate.quiet import Quiet
-from tacit.federation.operate.site_process import run_site
-from tacit.federation.site import agreement, own_models, publish
-from tacit.federation.site.at_home import at_home, due, newest, wanted
-from tacit.federation.site.final_model import sent
-from tacit.federation.site.join import join, read_settings
-from tacit.federation.site.make import make_site
-from tacit.federation.site.new_rows import evaluate
-from tacit.federation.site.roster import Roster
-from tacit.federation.site.site import Site
-from tacit.federation.site.taken import taken
 from tacit.personal import one
 from tacit.privacy.accounting import price
 from tacit.privacy.guarantee import shown
+from tacit.privacy.ledger.ledger import Charging
 from tacit.privacy.local.mechanism import SampledGaussian
 from tacit.types import Message
+from tacit.wire import pack, unpack
 
 ASKS = 'held_out = 0.3\n[personal]\nkind = "mean-regularised"\nstrength = 0.0001\n'
 CSV = {
@@ -120,7 +121,7 @@ def hospital(tmp_path, sites):
 
 def test_a_site_ends_with_three_models_and_what_its_held_out_rows_say_of_them(hospital):
     folder = hospital()
-    told = own_models.adapt(folder, RUN)
+    told = models.adapt(folder, RUN)
     run, home = folder / "runs" / RUN, at_home(folder, RUN)
     assert told == json.loads((run / "comparison.json").read_text())
     assert (told["rows"], told["trained_on"]) == (len(home.held.y), len(home.dataset.y))
@@ -139,7 +140,7 @@ def test_a_site_ends_with_three_models_and_what_its_held_out_rows_say_of_them(ho
 
 def test_a_site_makes_what_a_client_of_a_simulation_would_make_of_the_same_rows(hospital):
     folder = hospital()
-    own_models.adapt(folder, RUN)
+    models.adapt(folder, RUN)
     home = at_home(folder, RUN)
     rows = {"x": home.dataset.x, "y": home.dataset.y, "by": wanted(home.settings), "name": "north", "seed": 0}
     made = one.make(home, home.vector(), **rows)
@@ -150,7 +151,7 @@ def test_a_site_makes_what_a_client_of_a_simulation_would_make_of_the_same_rows(
 
 def test_a_model_that_came_again_makes_own_models_due_again(hospital):
     folder = hospital()
-    own_models.adapt(folder, RUN)
+    models.adapt(folder, RUN)
     home = at_home(folder, RUN)
     Site(folder).answer({"kind": "keep", "run": RUN}, sent(home.params + 1))
     assert due(folder) == [RUN]
@@ -176,16 +177,16 @@ def test_with_and_without_own_models_every_answer_is_the_same_to_the_bit(tmp_pat
 def test_adapting_opens_no_ledger_and_waits_for_no_answer(hospital, monkeypatch):
     folder = hospital()
     monkeypatch.setattr("tacit.privacy.ledger.ledger.Ledger.__init__", lambda *_, **__: 1 / 0)
-    monkeypatch.setattr("tacit.federation.site.store.alone", lambda *_: 1 / 0)
+    monkeypatch.setattr("tacit.deploy.site.replies.alone", lambda *_: 1 / 0)
     before = (folder / "ledger.db").read_bytes()
-    assert own_models.adapt(folder, RUN)["better"] == "own"
+    assert models.adapt(folder, RUN)["better"] == "own"
     assert (folder / "ledger.db").read_bytes() == before
 
 
 def test_whatever_goes_wrong_in_it_is_a_line_in_the_log_without_anything_of_the_rows(hospital, monkeypatch):
     folder = hospital()
-    monkeypatch.setattr(own_models.one, "make", lambda *_, **__: float("secret cell"))
-    own_models.adapt_due(folder)
+    monkeypatch.setattr(models.one, "make", lambda *_, **__: float("secret cell"))
+    models.adapt_due(folder)
     last = json.loads((folder / "log.jsonl").read_text().splitlines()[-1])
     assert last["verdict"] == "failed"
     assert last["text"].startswith("Own models: ValueError")
@@ -194,8 +195,8 @@ def test_whatever_goes_wrong_in_it_is_a_line_in_the_log_without_anything_of_the_
 
 def test_what_is_being_made_has_ended_before_a_question_is_looked_at(hospital, monkeypatch):
     folder = hospital()
-    monkeypatch.setattr(quiet, "QUIET_SECONDS", 0.0)
-    monkeypatch.setattr(quiet, "COMMAND", "import time; time.sleep(600)")
+    monkeypatch.setattr(idle, "QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(idle, "COMMAND", "import time; time.sleep(600)")
     with Quiet(folder) as waiting:
         waiting.look()
         child = waiting._child.pid
@@ -218,7 +219,7 @@ def test_nothing_is_started_before_it_is_quiet_or_where_no_own_models_are_wanted
     with Quiet(folder) as waiting:
         waiting.look()
         assert waiting._child is None
-        monkeypatch.setattr(quiet, "QUIET_SECONDS", 0.0)
+        monkeypatch.setattr(idle, "QUIET_SECONDS", 0.0)
         text = (folder / "site.toml").read_text()
         (folder / "site.toml").write_text(text.split("[personal]")[0])
         waiting.look()
@@ -227,8 +228,8 @@ def test_nothing_is_started_before_it_is_quiet_or_where_no_own_models_are_wanted
 
 def test_a_process_of_its_own_makes_them_in_the_quiet(hospital, monkeypatch):
     folder, ends = hospital(), time.monotonic() + 120
-    monkeypatch.setattr(quiet, "QUIET_SECONDS", 0.0)
-    monkeypatch.setattr("tacit.federation.flower.executor.LOOK_SECONDS", (0.05, 0.05))
+    monkeypatch.setattr(idle, "QUIET_SECONDS", 0.0)
+    monkeypatch.setattr("tacit.deploy.server.executor.LOOK_SECONDS", (0.05, 0.05))
     there = folder / "runs" / RUN / "comparison.json"
 
     class Line:
@@ -283,14 +284,14 @@ def test_a_site_whose_coins_hold_out_no_row_is_told_to_raise_its_share(hospital)
     with pytest.raises(
         BadInput, match=r"held_out = 1e-05 leaves this site no row to judge its own models by: raise it"
     ):
-        own_models.adapt(folder, RUN)
+        models.adapt(folder, RUN)
 
 
 def test_rows_of_one_class_are_said_and_the_loss_decides(hospital):
-    told = own_models.adapt(hospital(ill="no"), RUN)
+    told = models.adapt(hospital(ill="no"), RUN)
     assert told["metrics"]["auroc"] == {"rows": 0, "clients": 0}
     assert told["better"] == "own"  # of the mean loss, which one class tells too
-    words = dict(own_models.in_words(told))
+    words = dict(models.in_words(told))
     assert words["AUROC at home"].startswith("not known: the")
     assert "of one class" in words["note"]
 
@@ -298,9 +299,9 @@ def test_rows_of_one_class_are_said_and_the_loss_decides(hospital):
 def test_shrinkage_is_refused_at_home_where_there_is_no_likelihood(hospital, monkeypatch):
     folder = hospital(asks='held_out = 0.3\n[personal]\nkind = "shrinkage"\n')
     monkeypatch.setitem(one.LIKELY, "binary", "another")
-    monkeypatch.setattr("tacit.federation.site.own_models.one.LIKELY", {})
+    monkeypatch.setattr("tacit.deploy.site.models.one.LIKELY", {})
     with pytest.raises(BadInput, match="derives its strength from a likelihood"):
-        own_models.adapt(folder, RUN)
+        models.adapt(folder, RUN)
 
 
 # which model is used
@@ -315,7 +316,7 @@ def test_predict_takes_the_better_by_held_out_rows_unless_told_otherwise(hospita
 
     assert "With the site's common model" in predicted()
     assert "nothing was compared yet" in predicted()
-    own_models.adapt(folder, RUN)
+    models.adapt(folder, RUN)
     said = predicted()
     assert re.search(r"With the site's own model of run 0{32} \(the better on \d+ held-out rows\)", said)
     assert "neither sent nor" in said
@@ -339,16 +340,16 @@ def test_better_is_by_the_headline_metric_whichever_way_it_points():
             "losses": {"own": 0.1, "common": 0.2}
         }
 
-    assert own_models.better(of(1.0, 2.0), higher=False) == "own"
-    assert own_models.better(of(1.0, 2.0), higher=True) == "common"
-    assert own_models.better(of(1.0, 1.0), higher=True) == "own"  # equal: the loss decides
+    assert models.better(of(1.0, 2.0), higher=False) == "own"
+    assert models.better(of(1.0, 2.0), higher=True) == "common"
+    assert models.better(of(1.0, 1.0), higher=True) == "own"  # equal: the loss decides
 
 
 def test_new_rows_repeat_the_comparison_and_decide_nothing(hospital, tmp_path):
     folder, new = hospital(), table(tmp_path / "new.csv", rows=60, seed=7)
     with pytest.raises(BadInput, match="has no own models of run"):
         evaluate(folder, new)
-    own_models.adapt(folder, RUN)
+    models.adapt(folder, RUN)
     before = (folder / "runs" / RUN / "comparison.json").read_bytes()
     told = evaluate(folder, new)
     assert (told["rows"], told["seen"]) == (60, 0)
@@ -431,6 +432,36 @@ def test_of_two_copies_of_a_site_that_lie_side_by_side_one_alone_publishes(hospi
     with pytest.raises(LedgerError, match="one budget twice"):
         publish.publish(twin, epsilon=0.5)
     assert not (twin / "runs" / RUN / "model-published").exists()
+
+
+def test_of_two_copies_that_publish_in_the_same_second_at_most_one_publishes(hospital, monkeypatch):
+    folder = hospital()
+    (folder / "node.pub").write_text("ssh-ed25519 the-key-of-north\n")
+    both, write = threading.Barrier(2, timeout=60), Charging._write
+
+    def waiting(self, paying):
+        both.wait()  # each has passed whatever is looked at before a charge
+        return write(self, paying)
+
+    monkeypatch.setattr(Charging, "_write", waiting)
+    made, refused = [], []
+
+    def one(site):
+        try:
+            made.append(publish.publish(site, epsilon=0.5))
+        except LedgerError as error:
+            refused.append(str(error))
+
+    sites = [folder, Path(shutil.copytree(folder, folder.parent / "twin"))]
+    threads = [threading.Thread(target=one, args=(site,)) for site in sites]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(made) + len(refused) == 2
+    assert len(made) <= 1
+    assert "one budget twice" in refused[0]
+    assert len(list(folder.parent.glob("*/runs/*/model-published"))) == len(made)
 
 
 def test_what_is_promised_of_a_published_model_counts_the_run_that_it_begins_with(hospital):

@@ -1,6 +1,7 @@
 """A site's own limits: what it is asked for is held against its budget file and its agreement, whoever asks."""
 
 import json
+import math
 import os
 import re
 import shutil
@@ -11,13 +12,15 @@ import torch
 from redteam.lying_server import RUN, Server, accept, experiment
 
 import tacit
-from tacit.engine.wire import pack, unpack
+from tacit.deploy.site import consent
+from tacit.deploy.site.consent import digest, refuse_beyond
+from tacit.deploy.site.limits import Limits
+from tacit.deploy.site.make import make_site
+from tacit.deploy.site.site import UNSAID, Site
 from tacit.errors import BudgetExhausted, Refused
-from tacit.federation.site.consent import digest
-from tacit.federation.site.make import make_site
-from tacit.federation.site.site import UNSAID, Site
-from tacit.train.flat import flatten
+from tacit.training.flat import flatten
 from tacit.types import Message
+from tacit.wire import pack, unpack
 
 
 @pytest.fixture
@@ -115,7 +118,7 @@ def test_a_crash_after_the_charge_costs_one_round_and_is_said(server, monkeypatc
     asking = server()
     asking.agree()
     monkeypatch.setattr(
-        "tacit.federation.site.outbox.keep", lambda *args: (_ for _ in ()).throw(OSError(28, "No space left"))
+        "tacit.deploy.site.replies.keep", lambda *args: (_ for _ in ()).throw(OSError(28, "No space left"))
     )
     with pytest.raises(Refused):
         asking.train(0)
@@ -160,6 +163,7 @@ def test_an_experiment_that_was_not_accepted_is_refused(server, changes, words):
     [
         ({"model.name": ["mlp"]}, "asks for model.name = 'logr'; the site allows 'mlp'"),
         ({"train.rounds": {"max": 2}}, "asks for train.rounds = 3; the site allows at most 2"),
+        ({"train.rounds": {"min": 4}}, "asks for train.rounds = 3; the site allows at least 4"),
         ({"privacy.kind": "central"}, "asks for privacy.kind = 'local'; the site allows 'central'"),
         ({"train.local_steps": None}, "sets train.local_steps = 2, which the site's budget.toml does not name"),
     ],
@@ -168,6 +172,14 @@ def test_settings_that_the_site_does_not_allow_are_refused(server, changes, word
     asking = server()
     accept(asking, **changes)
     refused(asking, words, asking.hello)
+
+
+def test_a_site_that_accepts_settings_and_lists_no_way_to_read_rows_lets_none_be_read(server):
+    asking = server()
+    accept(asking)
+    path = asking.folder / "budget.toml"
+    path.write_text(re.sub(r"(?m)^data = .*$", "data = []", path.read_text()))
+    refused(asking, "reads rows in a way", asking.hello)
 
 
 def test_allowed_settings_let_a_new_experiment_in_but_never_beyond_the_frame(server):
@@ -180,6 +192,36 @@ def test_allowed_settings_let_a_new_experiment_in_but_never_beyond_the_frame(ser
     refused(asking, "noise from a seed that the server knows", asking.hello, experiment(run={"randomness": "seeded"}))
     refused(asking, "promises no privacy", asking.hello, experiment(privacy={"kind": "none"}))
     refused(asking, "would read the site's single report", asking.hello, experiment(privacy={"kind": "distributed"}))
+
+
+def test_what_a_site_allows_is_allowed_to_the_last_and_nothing_beyond():
+    """A limit that is ten times what its file says would let most of what a server asks through unseen."""
+    asked = experiment(train={"rounds": 7, "local_steps": 5})
+    delta = asked.privacy.run_delta
+    most = {"most_rounds": 7, "most_steps": 5, "most_batch": 256, "most_clients": asked.data.clients}
+    accept = {"experiments": [digest(asked)]}
+
+    def allowed(**change):
+        return Limits(**{"epsilon": 1.0, "delta": delta, "accept": accept, **most, **change})
+
+    refuse_beyond(allowed(), asked)
+    larger = {"batch_size": 40, "physical_batch": 30, "local_epochs": 9, "local_steps": None}
+    work = tacit.Experiment(data={"clients": 2}, train=larger, privacy={"kind": "none"})
+    for limit, value, words in (
+        ("most_batch", 39, "asks for 40 examples in a batch; the site allows 39"),
+        ("most_steps", 8, "asks for 9 local epochs; the site allows 8"),
+    ):
+        with pytest.raises(Refused, match=words):
+            consent._refuse_large(Limits(epsilon=1.0, delta=delta, **{limit: value}), work)
+    for change, words in (
+        ({"delta": math.nextafter(delta, 0)}, "asks for delta"),
+        ({"most_rounds": 6}, "asks for 7 rounds; the site allows 6"),
+        ({"most_steps": 4}, "asks for 5 local steps; the site allows 4"),
+        ({"most_batch": 255}, "asks for 256 examples at a time; the site allows 255"),
+        ({"most_clients": asked.data.clients - 1}, "clients; the site allows"),
+    ):
+        with pytest.raises(Refused, match=words):
+            refuse_beyond(allowed(**change), asked)
 
 
 def test_a_roster_that_lies_about_the_site_is_refused(server):
@@ -251,8 +293,8 @@ def test_a_budget_file_that_cannot_be_read_or_understood_stops_everything(server
     ],
 )
 def test_a_budget_file_with_a_text_for_a_number_or_a_misspelt_key_is_refused_in_one_sentence(tmp_path, line, words):
+    from tacit.deploy.site.limits import read_limits
     from tacit.errors import BadInput
-    from tacit.federation.site.limits import read_limits
 
     good = {"epsilon": "epsilon = 3.0", "delta": "delta = 1e-5"}
     text = "\n".join({**good, line.split(" ")[0]: line}.values())
@@ -266,8 +308,8 @@ def test_a_budget_file_with_a_text_for_a_number_or_a_misspelt_key_is_refused_in_
 
 
 def test_a_site_file_with_a_misspelt_key_or_a_number_for_a_text_is_refused(tmp_path):
+    from tacit.deploy.site.join import read_settings
     from tacit.errors import BadInput
-    from tacit.federation.site.join import read_settings
 
     (tmp_path / "site.toml").write_text('name = "north"\ndat = "records.csv"\n')
     with pytest.raises(BadInput, match=r"unknown key 'dat'\. Did you mean 'data'\?"):
@@ -286,8 +328,8 @@ def let_through(folder):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become a user who may not read the file")
 def test_a_budget_file_of_somebody_else_is_named_with_the_user(server):
+    from tacit.deploy.site.limits import read_limits
     from tacit.errors import BadInput
-    from tacit.federation.site.limits import read_limits
 
     asking = server()
     (asking.folder / "budget.toml").chmod(0o600)
@@ -336,7 +378,8 @@ def test_a_site_reads_its_own_file(tmp_path):
     data = {"name": "csv", "path": "unused.csv", "partition": "natural", "label": "kind", "classes": 3}
     data |= {"columns": ["a", "b", "c", "d"], "numeric": "unscaled"}
     chosen = experiment(
-        data=data | {"test_path": str(tmp_path / "test.csv"), "clients": 20, "examples_per_client": None}
+        data=data | {"test_path": str(tmp_path / "test.csv"), "clients": 20, "examples_per_client": None},
+        privacy={"epsilon": 1.0},
     )
     make_site(tmp_path / "north", chosen, name="north", epsilon=1.0)
     hello = {"kind": "hello", "experiment": chosen.toml()}

@@ -60,7 +60,7 @@ def test_a_schedule_that_the_sites_budget_does_not_pay_for_is_no_agreement(tmp_p
 
 
 def seed_with_two_turns():
-    from tacit.privacy.banded.plan import dealt
+    from tacit.privacy.banded.kind import dealt
 
     return next(seed for seed in range(20) if dealt(2, cycle=2, seed=seed)[0] == 0)
 

@@ -1,14 +1,18 @@
 """Discretised losses held against the exact curve, and their composition against exact integers."""
 
+import itertools
 import math
+from dataclasses import replace
 
 import gmpy2
 import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution as pld
 
-from tacit.privacy.accounting import composed, gdp
-from tacit.privacy.accounting.discretised import LONG, sampled_gaussian
+from tacit.privacy.accounting import pld as composed
+from tacit.privacy.accounting import pld as discretised
+from tacit.privacy.accounting import pld as gdp
+from tacit.privacy.accounting.pld import LONG, sampled_gaussian
 
 
 def curve(losses, interval, epsilon):
@@ -54,6 +58,62 @@ def test_the_masses_are_those_of_dp_accounting():
         np.testing.assert_allclose(ours.masses[start : start + other.size].astype(float), other._probs, atol=1e-12)
 
 
+def whole(number):
+    """A long double, exactly."""
+    high = float(number)
+    return gmpy2.mpfr(high) + gmpy2.mpfr(float(number - LONG(high)))
+
+
+@pytest.mark.parametrize(("rate", "z", "interval"), [(0.3, 1.5, 0.1), (0.01, 1.0, 0.05), (1.0, 2.0, 0.02)])
+def test_no_mass_of_a_step_is_below_what_its_curve_gives_in_exact_arithmetic(rate, z, interval):
+    """Rounded to the nearest, half of them would be: their sum, and so the price, could lie below the truth."""
+    remove, add = sampled_gaussian(rate, z, interval)
+    losses = np.arange(remove.first, remove.first + len(remove.masses)) * interval
+    excess = discretised._excess(losses, rate=rate, mu=gdp.mu_of([(z, 1)]))
+    with gmpy2.context(precision=300):
+        curve = [gmpy2.mpfr(float(value)) for value in excess]
+        steps = [b - a for a, b in itertools.pairwise(curve)]
+        growth = gmpy2.expm1(gmpy2.mpfr(interval))
+        for k, mass in enumerate(remove.masses):
+            after = steps[k] if k < len(steps) else 0
+            before = steps[k - 1] if k else 0
+            exact = (after - (growth + 1) * before) / growth - (curve[0] if k == 0 else 0) + (k == -remove.first)
+            assert whole(mass) >= exact
+            turned = whole(mass) * gmpy2.exp(-gmpy2.mpfr(interval) * (k + remove.first))
+            assert whole(add.masses[len(remove.masses) - 1 - k]) >= turned
+
+
+@pytest.mark.parametrize("tilt", [0.1, 1.5, 4.0])
+def test_no_tilted_mass_is_below_its_exact_one(tilt):
+    losses, _ = sampled_gaussian(0.3, 1.5, 0.1)
+    way = composed._tilted([(losses, 1)], tilt)
+    with gmpy2.context(precision=300):
+        scale = sum(
+            whole(mass) * gmpy2.exp(gmpy2.mpfr(tilt) * (losses.first + k)) for k, mass in enumerate(losses.masses)
+        )
+        for k, (mass, tilted) in enumerate(zip(losses.masses, way.steps[0][0].masses, strict=True)):
+            assert whole(tilted) >= whole(mass) * gmpy2.exp(gmpy2.mpfr(tilt) * (losses.first + k)) / scale
+
+
+@pytest.mark.parametrize("tail", [2.0, 4.0])
+def test_what_lies_beyond_a_short_grid_is_an_infinite_loss_in_both_directions(tail):
+    z, interval = 2.0, 0.02
+    for losses in sampled_gaussian(1.0, z, interval, tail):
+        last = (losses.first + len(losses.masses) - 1) * interval
+        assert losses.infinite >= float(np.exp(gdp.log_delta(np.array([last]), 1 / z))[0]) * (1 - 1e-9) > 1e-7
+
+
+def test_what_is_lost_beyond_the_grid_is_paid_out_of_delta():
+    losses, _ = sampled_gaussian(0.3, 1.5, 0.1)
+
+    def priced(infinite):
+        way = composed._tilted([(replace(losses, infinite=infinite), 1)], 0.5)
+        return composed._one_way(way, composed._window(way.steps), 0.1, 1e-3)[0]
+
+    assert math.isinf(priced(1.1e-3))
+    assert priced(0.0) < priced(9e-4) * 0.9 < math.inf
+
+
 def exact_power(masses, count):
     """Coefficients of a polynomial's power in exact integers, by one big product (Kronecker substitution)."""
     bits = 240
@@ -79,7 +139,7 @@ def test_every_composed_mass_is_at_least_the_exact_one_and_at_most_a_bound_above
     window = np.array(exact)[first : first + len(found)]
     assert (found.astype(float) >= window * (1 - 1e-15)).all()
     assert float((found - window).max()) < count * 1e-15
-    assert math.fsum(exact) - math.fsum(window) <= 2.1 * composed.TAIL + 1e-18
+    assert math.fsum(exact) - math.fsum(window) <= 2.1 * composed.TAIL_COMPOSED + 1e-18
 
 
 def test_two_kinds_of_steps_convolve_to_the_exact_masses():
@@ -105,11 +165,11 @@ def test_two_kinds_of_steps_convolve_to_the_exact_masses():
 )
 def test_gaussians_sent_through_the_transform_cost_a_little_more_than_their_closed_form(z, steps, delta):
     exact = gdp.epsilon(gdp.mu_of([(z, steps)]), delta)
-    assert exact <= composed.epsilon(((1.0, z, steps),), delta) <= exact * 1.01
+    assert exact <= composed.epsilon_composed(((1.0, z, steps),), delta) <= exact * 1.01
 
 
 def test_where_losses_are_too_large_for_a_grid_nothing_is_said():
-    assert composed.epsilon(((0.5, 1e-3, 1),), 1e-5) == math.inf
+    assert composed.epsilon_composed(((0.5, 1e-3, 1),), 1e-5) == math.inf
 
 
 @pytest.mark.parametrize("delta", [0.3, 1e-5, 1e-14, 1e-25])
@@ -130,12 +190,12 @@ def test_tilted_masses_multiplied_back_are_at_least_the_exact_ones_and_close_whe
     assert (found.astype(float) >= exact * (1 - 1e-15)).all()
     near = np.cumsum(exact[::-1])[::-1] <= 100 * delta
     assert float((found - exact)[near].sum()) <= 1e-6 * delta
-    assert math.fsum(known[first + len(found) :]) <= composed.TAIL * float(back[-1]) * 1.01
+    assert math.fsum(known[first + len(found) :]) <= composed.TAIL_COMPOSED * float(back[-1]) * 1.01
 
 
 def test_one_release_is_priced_as_its_own_curve_at_any_delta():
     for delta in (1e-3, 1e-5, 1e-14, 1e-25):
-        found = composed.epsilon(((0.01, 1.0, 1),), delta)
+        found = composed.epsilon_composed(((0.01, 1.0, 1),), delta)
         assert float(removing(found, 0.01, 1.0)) <= delta
         assert float(removing(found * 0.998, 0.01, 1.0)) > delta
 

@@ -11,8 +11,8 @@ import torch
 from dp_accounting import DpEvent
 
 from tacit.errors import BadInput
-from tacit.privacy.accounting import events, price, sampled_rdp
-from tacit.privacy.accounting.renyi import IntegerSumDpEvent
+from tacit.privacy.accounting import events, price, rdp
+from tacit.privacy.accounting.rdp import IntegerSumDpEvent
 from tacit.privacy.ledger import reader
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.types import Budget, Client
@@ -36,7 +36,7 @@ TOY = events.Kind(
     (Toy,),
     to_record=lambda event: {"level": event.level},
     from_record=lambda record: Toy(**record),
-    curve=lambda event: event.level * sampled_rdp.ORDERS / 2,
+    curve=lambda event: event.level * rdp.ORDERS / 2,
     bound="RDP (toy)",
 )
 
@@ -79,7 +79,7 @@ def test_the_price_of_integer_sums_names_the_papers_it_is_from():
 
 def test_slack_of_a_kind_is_taken_out_of_delta():
     events.register(replace(TOY, slack=lambda event: 1e-10))
-    plain = sampled_rdp.epsilon(sampled_rdp.ORDERS, 3 * 0.25 * sampled_rdp.ORDERS / 2, 1e-5)
+    plain = rdp.epsilon(rdp.ORDERS, 3 * 0.25 * rdp.ORDERS / 2, 1e-5)
     assert plain < price.epsilon(((Toy(0.25), 3),), delta=1e-5) < np.inf
     assert price.epsilon(((Toy(0.25), 3),), delta=1e-9) == np.inf
 

@@ -10,8 +10,8 @@ import pytest
 from dp_accounting.rdp import RdpAccountant
 
 from tacit.errors import BadInput
-from tacit.privacy.accounting import price, renyi
-from tacit.privacy.accounting.renyi import IntegerSumDpEvent, curve, divergence
+from tacit.privacy.accounting import price, rdp
+from tacit.privacy.accounting.rdp import IntegerSumDpEvent, curve, divergence
 from tacit.privacy.integers.discrete import DiscreteGaussian, Skellam, reach
 
 ORDERS = (2, 3, 5, 16, 64)
@@ -169,4 +169,4 @@ def test_an_event_that_means_nothing_is_refused(change):
 
 def test_the_curve_is_cached_under_the_whole_event():
     one, other = event(share_variance=9.0), event(share_variance=90.0)
-    assert (renyi.default_curve(one) > renyi.default_curve(other)).all()
+    assert (rdp.default_curve(one) > rdp.default_curve(other)).all()

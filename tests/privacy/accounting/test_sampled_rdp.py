@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from dp_accounting.rdp import RdpAccountant, compute_epsilon
 
-from tacit.privacy.accounting import events, sampled_rdp
-from tacit.privacy.accounting.sampled_rdp import ORDERS, WHOLE
+from tacit.privacy.accounting import events, rdp
+from tacit.privacy.accounting.rdp import ORDERS, WHOLE
 
 
 def exact(rate, z, order):
@@ -27,7 +27,7 @@ def exact(rate, z, order):
 @pytest.mark.parametrize("rate", [1e-9, 1e-4, 0.01, 0.3, 1 - 1e-9])
 @pytest.mark.parametrize("z", [0.05, 0.7, 20.0, 1e3, 1e6])
 def test_the_curve_at_whole_orders_is_the_exact_one_rounded_up(rate, z):
-    for orders, found in ((WHOLE, sampled_rdp.poisson_whole(rate, z)), (ORDERS, sampled_rdp.poisson(rate, z))):
+    for orders, found in ((WHOLE, rdp.poisson_whole(rate, z)), (ORDERS, rdp.poisson(rate, z))):
         for order in (2, 11, 63, 256):
             (index,) = np.flatnonzero(orders == order)
             truth = exact(rate, z, order) / (order - 1)
@@ -43,16 +43,14 @@ def test_between_whole_orders_the_curve_is_above_the_integral(rate, z):
         density = np.exp(-x * x / (2 * z * z)) / (z * math.sqrt(2 * math.pi))
         truth = math.log1p(float((lifted * density).sum() * (x[1] - x[0]))) / (order - 1)
         index = int(np.argmin(np.abs(ORDERS - order)))
-        assert (
-            truth * (1 - 1e-10) <= sampled_rdp.poisson(rate, z)[index] <= truth * 1.4
-        )  # a chord, where the series fails
+        assert truth * (1 - 1e-10) <= rdp.poisson(rate, z)[index] <= truth * 1.4  # a chord, where the series fails
 
 
 def test_more_noise_never_has_a_higher_curve_across_the_edges_of_the_series():
     for rate in (1e-10, 0.05, 1 - 1e-10):
-        curves = [sampled_rdp.poisson(rate, z) for z in (0.29, 0.2999, 0.3, 0.31, 9.9e3, 1.01e4, 2e4)]
+        curves = [rdp.poisson(rate, z) for z in (0.29, 0.2999, 0.3, 0.31, 9.9e3, 1.01e4, 2e4)]
         for less, more in itertools.pairwise(curves):
-            assert (more <= less * (1 + 1e-9) + sampled_rdp.SERIES).all()
+            assert (more <= less * (1 + 1e-9) + rdp.SERIES).all()
 
 
 @pytest.mark.parametrize(("rate", "z"), [(0.05, 1.0), (0.01, 5.0), (0.5, 0.4)])
@@ -65,14 +63,14 @@ def test_without_replacement_the_curve_is_that_of_dp_accounting_where_that_does_
 
 def test_without_replacement_the_differences_keep_their_digits_at_wide_noise():
     z = 1e4  # E (p/q - 1)^4 is 3 / z^4 to first order: 3e-16, below what doubles leave of numbers near 1
-    found = sampled_rdp._log_moments(z)
+    found = rdp._log_moments(z)
     assert math.exp(found[1]) == pytest.approx(math.expm1(z**-2), rel=1e-12)
     assert math.exp(found[2]) == pytest.approx(3 * z**-4, rel=1e-6)
 
 
 def test_the_conversion_is_that_of_dp_accounting():
-    curve = 150 * sampled_rdp.poisson(0.05, 1.0)
+    curve = 150 * rdp.poisson(0.05, 1.0)
     for delta in (1e-3, 1e-5, 1e-12):
         theirs = compute_epsilon(ORDERS.tolist(), curve.tolist(), delta)[0]
-        assert theirs <= sampled_rdp.epsilon(ORDERS, curve, delta) <= theirs * (1 + 1e-9)
-    assert sampled_rdp.epsilon(ORDERS, curve * 1e-20, 1e-5) == 0
+        assert theirs <= rdp.epsilon(ORDERS, curve, delta) <= theirs * (1 + 1e-9)
+    assert rdp.epsilon(ORDERS, curve * 1e-20, 1e-5) == 0

@@ -14,7 +14,7 @@ from dp_accounting.rdp import RdpAccountant
 from statistical import has_masses
 
 from tacit.errors import BadInput
-from tacit.privacy.accounting import price, sampled_rdp
+from tacit.privacy.accounting import price, rdp
 from tacit.privacy.accounting.selected import BestOfDpEvent, Repetitions, about, best_of, curve
 
 logging.getLogger("absl").setLevel(logging.ERROR)
@@ -48,8 +48,8 @@ def test_the_price_is_dp_accountings_own_and_never_below_it(shape):
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_curve_is_theorem_2_written_out(shape):
     law = about(7, shape=shape)
-    run = [200 * e for e in sampled_rdp.poisson(0.1, 2.18)]
-    orders = sampled_rdp.ORDERS
+    run = [200 * e for e in rdp.poisson(0.1, 2.18)]
+    orders = rdp.ORDERS
     least = min((1 - 1 / b) * f + math.log(1 / law.gamma) / b for b, f in zip(orders, run, strict=True))
     bounds = [e + (1 + shape) * least + math.log(law.mean) / (a - 1) for a, e in zip(orders, run, strict=True)]
     found = curve(best_of(law, [(ROUND, 200)]))

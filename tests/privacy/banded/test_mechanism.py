@@ -12,11 +12,10 @@ from statistical import has_std, is_normal
 from tacit.algorithms import finished
 from tacit.algorithms.central_dp import CentralDP
 from tacit.errors import BadInput
-from tacit.privacy.accounting import gdp, price
-from tacit.privacy.banded.factorisation import banded
-from tacit.privacy.banded.mechanism import BandedGaussian
+from tacit.privacy.accounting import pld, price
+from tacit.privacy.banded.mechanism import BandedGaussian, banded
 from tacit.random import seeded
-from tacit.server_optimizer import Sgd
+from tacit.training.server_optimizer import Sgd
 from tacit.types import Bounded, Message
 
 Z, CLIP, CYCLE, ROUNDS = 1.5, 0.5, 4, 11
@@ -83,7 +82,7 @@ def test_k_turns_cost_one_gaussian_of_the_root_of_k_over_z():
     event = MECHANISM.event()
     assert event == dp_accounting.GaussianDpEvent(Z)
     spent = price.epsilon(((event, MECHANISM.turns(0)),), delta=1e-5)
-    assert spent == pytest.approx(gdp.epsilon(math.sqrt(3) / Z, 1e-5))
+    assert spent == pytest.approx(pld.epsilon(math.sqrt(3) / Z, 1e-5))
     assert [MECHANISM.turns(group) for group in range(CYCLE)] == [3, 3, 3, 2]
 
 

@@ -7,10 +7,10 @@ import pytest
 from scipy import special
 from statistical import has_masses
 
+from tacit.crypto.grid import Quantised
 from tacit.errors import BadInput
 from tacit.privacy.accounting import price
 from tacit.privacy.distributed.mechanism import LOG2_CUT, SHARES, calibrate, even, note_2020
-from tacit.protect.quantise import Quantised
 from tacit.random import seeded
 from tacit.types import Shared
 

@@ -12,7 +12,8 @@ from scipy import special
 from statistical import has_masses, has_std, is_normal
 
 from tacit.errors import BadInput
-from tacit.privacy.integers import discrete, exact, wide
+from tacit.privacy.integers import discrete, exact
+from tacit.privacy.integers import discrete as wide
 from tacit.privacy.integers.discrete import BITS, DiscreteGaussian, Skellam, distance, draw, reach, table
 from tacit.random import seeded
 

@@ -64,6 +64,16 @@ def test_who_cannot_pay_stays_out_and_the_others_go_on(tmp_path):
     assert [c.id for c in pay(book, 1, poor, rich)] == ["rich"]
 
 
+def test_a_round_that_is_opened_again_is_still_to_come_once_and_not_twice(tmp_path):
+    book, c = ledger(tmp_path), client(epsilon=epsilon(7))
+    for r in range(3):
+        pay(book, r, c)
+    again = ledger(tmp_path)
+    again.open_round(2, "1")
+    assert again.rounds_left(c, EVENT) == 5
+    assert [len(pay(again, r, c)) for r in range(2, 8)] == [1] * 5 + [0]
+
+
 def test_rounds_left_counts_down_by_one_and_agrees_with_a_fresh_ledger(tmp_path):
     book, c = ledger(tmp_path), client(epsilon=epsilon(7))
     for r in range(8):
@@ -215,6 +225,7 @@ def test_a_ledger_of_other_data_is_refused(tmp_path):
 
 
 def test_a_file_that_is_no_ledger_is_refused_in_one_sentence(tmp_path):
+    ledger(tmp_path).close()
     (tmp_path / "ledger.db").write_text("this is not a database, whatever its name says" * 100)
     with pytest.raises(LedgerError, match="cannot be opened"):
         ledger(tmp_path)

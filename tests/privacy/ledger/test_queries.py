@@ -8,7 +8,7 @@ import torch
 
 from tacit.errors import LedgerError
 from tacit.privacy.accounting import price
-from tacit.privacy.accounting.rounded import RoundedGaussianDpEvent
+from tacit.privacy.accounting.events import RoundedGaussianDpEvent
 from tacit.privacy.ledger import reader
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.local.mechanism import SampledGaussian
@@ -46,12 +46,12 @@ def test_the_charge_for_a_query_is_on_disk_when_answer_returns_and_spent_counts_
     assert [c.id for c in answer(book, client(), client("b"))] == ["a", "b"]
     with sqlite3.connect(tmp_path / "ledger.db") as other:
         assert other.execute("SELECT client, round, attempt FROM charges").fetchall() == [
-            ("a", -1, "ranges:1"),
-            ("b", -1, "ranges:1"),
+            ("a", -1, f"ranges:{book.keyed('1')}"),
+            ("b", -1, f"ranges:{book.keyed('1')}"),
         ]
     assert book.spent(client()) == epsilon(0, QUERY)
-    assert book.answered("ranges", "1") == {"a", "b"}
-    assert book.answered("ranges", "2") == set()
+    assert book.answered("ranges", book.keyed("1")) == {"a", "b"}
+    assert book.answered("ranges", book.keyed("2")) == set()
 
 
 def test_queries_and_rounds_are_priced_together_and_never_beyond_the_budget(tmp_path):

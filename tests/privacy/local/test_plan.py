@@ -3,12 +3,12 @@ import pytest
 import torch
 
 import tacit
-from tacit.build.parts import build
+from tacit.engine.assemble import build
 from tacit.errors import BadInput
 from tacit.privacy.local.strategies import sampling_rates
 from tacit.privacy.plan import planned_participations
 from tacit.random import seeded
-from tacit.train.workspace import workspace
+from tacit.training.clipping import workspace
 
 
 def parts(**privacy):

@@ -12,9 +12,8 @@ from tacit import metrics
 from tacit.errors import BadInput
 from tacit.metrics import Answers
 from tacit.privacy.queries import evaluation
-from tacit.privacy.queries.bounded import VALUES, Means
-from tacit.privacy.queries.described import numbers
-from tacit.privacy.queries.evaluation import GRID, Confusion, Errors, Hits, Scores, combine, judgement
+from tacit.privacy.queries.evaluation import GRID, VALUES, Confusion, Errors, Hits, Means, Scores, combine, judgement
+from tacit.privacy.queries.ranges import numbers
 
 CLASSED = [Hits(), Confusion(3), Confusion(2), Scores()]
 COLUMN = numbers("age", 0, limits=(0.0, 100.0), wide=None)

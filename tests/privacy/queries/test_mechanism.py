@@ -8,7 +8,7 @@ from statistical import has_masses, has_std
 
 from tacit.errors import BadInput
 from tacit.privacy.accounting import price
-from tacit.privacy.accounting.rounded import RoundedGaussianDpEvent
+from tacit.privacy.accounting.events import RoundedGaussianDpEvent
 from tacit.privacy.integers import rounded
 from tacit.privacy.queries.mechanism import Counts, NoisyCounts
 from tacit.random import seeded

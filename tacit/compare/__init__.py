@@ -1,1 +1,0 @@
-"""Comparisons: a grid of settings times seeds, run side by side, as one table, CSV files and figures."""

@@ -1,0 +1,269 @@
+"""From a real vector to integers whose sum is private and exact, and back.
+
+Sources: stochastic and conditional rounding, and the random rotation, from Kairouz, Liu, Steinke 2021 (arXiv:2102.06387),
+Algorithm 1 and Proposition 22. Guarantee: every vector that `quantise` returns has a sum of squares of at most
+`l2_squared`, checked on the integers themselves: a rounding that came out longer is drawn again, so the sensitivity is a
+fact and not an event of high probability. The vector of a client that stays out is zero, on the grid too."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+
+from tacit import check
+from tacit.errors import BadInput, GridOverflow
+from tacit.random import Stream, seeded
+
+LENGTH_MARGIN = 2.0  # sqrt(2 ln(1/beta)) for beta = e^-2: a rounding is drawn again with probability at most 0.14
+MOST_TRIES = 100  # beta^100 = 2^-288
+FLATNESS = (
+    6.0  # a rotated coordinate exceeds 6 of its standard deviations with probability at most 2 e^-18; it is cut then
+)
+SHORTEN = 1 - 1e-12  # a clip a little tighter than asked, so that float64 rounding cannot make it looser
+Rotation = Literal["none", "hadamard"]
+
+
+@dataclass(frozen=True)
+class Quantised:
+    """Integers that noise may be added to: none beyond `largest`, their sum of squares at most `l2_squared`.
+
+    A mechanism compares both with what it was priced for, so noise for another grid does not run.
+    """
+
+    values: np.ndarray = field(repr=False)
+    l2_squared: int
+    largest: int
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The grid of one federation: `size` real coordinates, clipped to norm `clip`, as integers of `bits` bits.
+
+    Everything here is public: the grid is the same at every client and does not depend on data.
+
+    Raises: BadInput for a size below 1, a clip that is not positive, an unknown rotation, or bits other than 8, 12 and 16.
+
+    >>> grid = Grid(size=3, clip=1.0, bits=8)
+    >>> quantised = grid.quantise(np.array([0.6, 0.0, 0.0]), stream=seeded(0)("rounding"))
+    >>> quantised.values[1:].tolist(), grid.dequantise(quantised.values).round(2)[0]
+    ([0, 0], np.float64(0.6))
+    """
+
+    size: int
+    clip: float
+    bits: int = 16
+    rotation: Rotation = "none"
+
+    def __post_init__(self) -> None:
+        check.at_least(1, size=self.size)
+        check.positive(clip=self.clip)
+        check.one_of(("none", "hadamard"), rotation=self.rotation)
+        if self.bits not in (8, 12, 16):
+            raise BadInput(f"Expected protect.bits to be 8, 12 or 16, got {self.bits!r}.")
+
+    @property
+    def dimension(self) -> int:
+        """The coordinates on the grid: a rotation needs a power of two."""
+        return self.size if self.rotation == "none" else 1 << (self.size - 1).bit_length()
+
+    @property
+    def largest(self) -> int:
+        """The largest integer a coordinate takes before noise."""
+        return (1 << (self.bits - 1)) - 1
+
+    @property
+    def step(self) -> float:
+        """The distance between two grid points in the vector's own units.
+
+        Rotated coordinates are flat: the grid then ends at FLATNESS of their standard deviations, C/sqrt(d), instead of at C,
+        which makes the step finer, and a coordinate beyond is cut.
+        """
+        flat = 1.0 if self.rotation == "none" else min(1.0, FLATNESS / math.sqrt(self.dimension))
+        return self.clip * flat / self.largest
+
+    @cached_property
+    def l2_squared(self) -> int:
+        """The greatest sum of squares of a quantised vector: the squared sensitivity, when a client comes or goes.
+
+        It is the smaller of the bound of Proposition 22 (arXiv:2102.06387), which a rounding meets with probability at least
+        1 - e^-2, and of (C/step + sqrt(d))^2, which every rounding meets.
+        """
+        length, d = self.clip / self.step, self.dimension
+        usual = length**2 + d / 4 + LENGTH_MARGIN * (length + math.sqrt(d) / 2)  # Proposition 22
+        return math.ceil(min(usual, (length + math.sqrt(d)) ** 2))
+
+    @property
+    def sensitivity(self) -> float:
+        """The square root of `l2_squared` in the vector's own units: the clip with its allowance for rounding."""
+        return math.sqrt(self.l2_squared) * self.step
+
+    def quantise(self, vector: np.ndarray, *, stream: Stream, round: int = 0, weight: float = 1.0) -> Quantised:
+        """Clips to norm C, weighs, rotates, and rounds each coordinate up or down at random.
+
+        The rotation is public: its signs follow from the number of the round.
+
+        Guarantee: whatever the vector, the integers' sum of squares is at most `l2_squared` and none is beyond `largest`.
+        Zero stays zero. Rounding is on average exact, but for what it costs to draw again a rounding that came out too long,
+        and to cut a rotated coordinate that is beyond the grid. How often it draws depends on the vector, and so does the
+        time it takes.
+
+        Raises: BadInput for a vector that is not finite or has another size, for a weight that is not in (0, 1], and if
+        MOST_TRIES roundings in a row came out too long, which has probability of at most 2^-288.
+        """
+        check.rate(weight=weight)
+        x = np.asarray(vector, dtype=np.float64)
+        if x.shape != (self.size,):
+            raise BadInput(f"Expected a vector of {self.size} numbers, got shape {x.shape}.")
+        if not np.isfinite(x).all():
+            raise BadInput("Expected an update of finite numbers: it holds NaN or infinity.")
+        norm = math.sqrt(float(x @ x)) if np.abs(x).max() < 1e150 else math.inf
+        if norm == math.inf:  # squares overflow: the direction is all that is left after clipping
+            x = x / np.abs(x).max()
+            norm = max(math.sqrt(float(x @ x)), self.clip)
+        x = x * (SHORTEN * weight * min(1.0, self.clip / norm) / self.step) if norm else x
+        y = x if self.rotation == "none" else _hadamard(self._padded(x) * self._signs(round))
+        return Quantised(self._round(np.clip(y, -self.largest, self.largest), stream), self.l2_squared, self.largest)
+
+    def dequantise(self, values: np.ndarray, *, round: int = 0) -> np.ndarray:
+        """The real vector that integers, or a sum of them, stand for: `quantise` backwards, but for rounding and clipping.
+
+        Assumes: the `round` of `quantise`; with another one the rotation is not undone.
+        """
+        x = np.asarray(values, dtype=np.float64) * self.step
+        if self.rotation == "none":
+            return x
+        return (_hadamard(x) * self._signs(round))[: self.size]
+
+    def _round(self, y: np.ndarray, stream: Stream) -> np.ndarray:
+        low = np.floor(y)
+        part, low = y - low, low.astype(np.int64)
+        for _ in range(MOST_TRIES):
+            values = low + (stream.uniform(len(y)) < part)
+            if int(values @ values) <= self.l2_squared:
+                return values
+        raise BadInput("An update could not be rounded within its length: it was not clipped.")
+
+    def _padded(self, x: np.ndarray) -> np.ndarray:
+        return np.concatenate([x, np.zeros(self.dimension - self.size)])
+
+    def _signs(self, round: int) -> np.ndarray:
+        words = seeded(round)("rotation").words(-(-self.dimension // 32))  # public: it only spreads a vector evenly
+        bits = np.unpackbits(words.view(np.uint8))[: self.dimension]
+        return 1.0 - 2.0 * bits
+
+
+def _hadamard(x: np.ndarray) -> np.ndarray:
+    """The orthonormal Walsh-Hadamard transform: its own inverse, in n log n."""
+    y, n, half = x.copy(), len(x), 1
+    while half < n:
+        pairs = y.reshape(-1, 2, half)
+        y = np.concatenate([pairs[:, :1] + pairs[:, 1:], pairs[:, :1] - pairs[:, 1:]], axis=1).ravel()
+        half *= 2
+    return y / math.sqrt(n)
+
+
+# Many small integers in one large one, so that adding the large ones adds them all.
+
+WIDEST = 62  # bits of a lane: sums are int64
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """`count` integers of at most `reach` in size, in numbers below 2^plaintext_bits, of which up to `reports` are added.
+
+    Guarantee: the sum of up to `reports` packed vectors unpacks to the sum of the vectors, exactly. An integer that is not in
+    -reach ... reach cannot be packed; a sum that no packed vectors have, as a lane or what lies beyond the last one shows, is
+    refused. A false sum within all ranges is not seen here.
+
+    Raises: BadInput for a count, reach or number of reports below 1, and for lanes wider than 62 bits or than the plaintext.
+
+    >>> lanes = Lanes(count=3, reach=100, reports=2, plaintext_bits=30)
+    >>> total = [a + b for a, b in zip(lanes.pack([1, -2, 3]), lanes.pack([10, 20, -100]))]
+    >>> lanes.width, len(total), lanes.unpack(total, reports=2).tolist()
+    (9, 1, [11, 18, -97])
+    """
+
+    count: int
+    reach: int
+    reports: int
+    plaintext_bits: int
+
+    def __post_init__(self) -> None:
+        check.at_least(1, count=self.count, reach=self.reach, reports=self.reports)
+        if self.width > min(WIDEST, self.plaintext_bits):
+            text = f"{self.reports} reports of {2 * self.reach} need lanes of {self.width} bits"
+            raise BadInput(f"{text}, which do not fit: use fewer protect.bits or a larger protect.key_bits.")
+
+    @property
+    def width(self) -> int:
+        """The bits of a lane: the largest sum, 2 reach reports, fits."""
+        return (2 * self.reach * self.reports).bit_length()
+
+    @property
+    def per_number(self) -> int:
+        """How many lanes one number has."""
+        return self.plaintext_bits // self.width
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers, and so how many ciphertexts, a vector takes."""
+        return -(-self.count // self.per_number)
+
+    def pack(self, values: Sequence[int] | np.ndarray) -> list[int]:
+        """The integers as numbers, the first in the lowest lane.
+
+        Assumes: integers; an array of floats would be cut to whole numbers.
+
+        Raises: BadInput for another number of them, GridOverflow for one beyond its lane's reach.
+        """
+        shifted = np.asarray(values, dtype=np.int64) + self.reach
+        if shifted.shape != (self.count,):
+            raise BadInput(f"Expected {self.count} integers, got shape {shifted.shape}.")
+        if shifted.min() < 0 or shifted.max() > 2 * self.reach:
+            raise GridOverflow(f"A value is beyond the {self.reach} that its lane was made for.")
+        lanes = np.zeros(self.numbers * self.per_number, dtype="<u8")
+        lanes[: self.count] = shifted
+        bits = np.unpackbits(lanes.view(np.uint8).reshape(len(lanes), 8), axis=1, bitorder="little", count=self.width)
+        rows = np.packbits(bits.reshape(self.numbers, -1), axis=1, bitorder="little")
+        return [int.from_bytes(row.tobytes(), "little") for row in rows]
+
+    def unpack(self, numbers: Sequence[int], *, reports: int) -> np.ndarray:
+        """The sums of the integers in a sum of `reports` packed vectors.
+
+        Assumes: `reports` is the true number of vectors in the sum, since each has added `reach` to every lane.
+
+        Raises: GridOverflow where a lane, or what lies beyond the last one, is out of range, and for more reports than there
+        is room for; BadInput for another number of numbers.
+        """
+        if not 1 <= reports <= self.reports:
+            raise GridOverflow(f"A sum of {reports} reports does not fit lanes made for at most {self.reports}.")
+        if len(numbers) != self.numbers:
+            raise BadInput(f"Expected {self.numbers} numbers, got {len(numbers)}.")
+        used = self.width * self.per_number
+        if any(not 0 <= number < (1 << used) for number in numbers):
+            raise GridOverflow("An opened sum is larger than its lanes: a report did not keep to the grid.")
+        size = -(-used // 8)
+        raw = b"".join(int(number).to_bytes(size, "little") for number in numbers)
+        rows = np.frombuffer(raw, dtype=np.uint8).reshape(self.numbers, size)
+        bits = np.unpackbits(rows, axis=1, bitorder="little", count=used).reshape(-1, self.width)
+        parts = np.packbits(bits, axis=1, bitorder="little")
+        lanes = np.zeros((len(parts), 8), dtype=np.uint8)
+        lanes[:, : parts.shape[1]] = parts
+        sums = lanes.view("<u8").ravel().astype(np.int64)
+        if sums[: self.count].max() > 2 * self.reach * reports or sums[self.count :].any():
+            raise GridOverflow("A lane of the opened sum is out of its range: a report did not keep to the grid.")
+        return sums[: self.count] - self.reach * reports
+
+
+def pack_slowly(lanes: Lanes, values: Sequence[int]) -> list[int]:
+    """The slow twin of `Lanes.pack`, by shifts. It checks nothing."""
+    numbers = []
+    for start in range(0, lanes.count, lanes.per_number):
+        number = 0
+        for i, value in enumerate(values[start : start + lanes.per_number]):
+            number |= (int(value) + lanes.reach) << (i * lanes.width)
+        numbers.append(number)
+    return numbers

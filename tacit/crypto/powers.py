@@ -1,0 +1,256 @@
+"""The product of many powers, and many powers of one base, faster than power by power.
+
+Many bases share Pippenger's buckets (SIAM J. Comput. 9(2), 1980), few of them Straus's squarings (Amer. Math. Monthly 71, 1964)
+with sliding windows. One base for many exponents has a comb (Lim and Lee, CRYPTO 1994)."""
+
+import contextlib
+import hashlib
+import mmap
+import os
+import signal
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
+
+from gmpy2 import mpz, powmod
+
+from tacit import machine
+from tacit.crypto.paillier import from_octets
+
+WIDEST_DIGIT = 12
+FEW_DIGIT = 4  # bits of a digit where every base has a table of its own, of its odd powers
+
+
+def product_of_powers(bases: Sequence[mpz], exponents: Sequence[int], modulus: mpz, *, bits: int) -> mpz:
+    """prod_i bases[i]^exponents[i] modulo `modulus`, by whichever of two ways needs fewer multiplications.
+
+    Assumes: 0 <= exponent < 2^bits for every exponent; the bits of a longer one are lost, or it raises an IndexError. How
+    long it takes depends on the exponents, which are public here: challenges and weights.
+
+    Raises: ValueError for another number of exponents than bases.
+
+    >>> product_of_powers([mpz(2), mpz(3)], [5, 2], mpz(1000), bits=3)
+    mpz(288)
+    """
+    few = bits + len(bases) * ((1 << FEW_DIGIT - 1) + bits // (FEW_DIGIT + 1))  # multiplications, about
+    width = min(range(1, WIDEST_DIGIT), key=lambda w: _cost(len(bases), bits, w))
+    if few < _cost(len(bases), bits, width):
+        return by_squarings(bases, exponents, modulus, bits=bits)
+    return by_buckets(bases, exponents, modulus, bits=bits, width=width)
+
+
+def by_buckets(bases: Sequence[mpz], exponents: Sequence[int], modulus: mpz, *, bits: int, width: int) -> mpz:
+    """Pippenger's way, for many bases: digit by digit of `width` bits, from the top.
+
+    Bases with the same digit are multiplied into one bucket, and the buckets are weighed by running products: about
+    bits/width (bases + 2^(width + 1)) multiplications.
+    """
+    total, mask = mpz(1), (1 << width) - 1
+    for shift in range((bits - 1) // width * width, -1, -width):
+        buckets: dict[int, mpz] = {}
+        for base, exponent in zip(bases, exponents, strict=True):
+            digit = exponent >> shift & mask
+            if digit:
+                buckets[digit] = buckets[digit] * base % modulus if digit in buckets else base
+        running = weighed = mpz(1)
+        for digit in range(max(buckets, default=0), 0, -1):
+            running = running * buckets.get(digit, 1) % modulus
+            weighed = weighed * running % modulus
+        for _ in range(width):
+            total = total * total % modulus
+        total = total * weighed % modulus
+    return total
+
+
+def by_squarings(bases: Sequence[mpz], exponents: Sequence[int], modulus: mpz, *, bits: int) -> mpz:
+    """Straus's way, for few bases: bit by bit from the top, all sharing the squarings.
+
+    Every base has a table of its odd powers, of FEW_DIGIT bits.
+    """
+    due: list[list[mpz]] = [[] for _ in range(bits)]  # by position: what is multiplied in there
+    for base, exponent in zip(bases, exponents, strict=True):
+        digits = list(_odd_digits(exponent))
+        square, odd = base * base % modulus, [base % modulus]
+        for _ in range(max((digit for _, digit in digits), default=0) >> 1):
+            odd.append(odd[-1] * square % modulus)
+        for position, digit in digits:
+            due[position].append(odd[digit >> 1])
+    total = mpz(1)
+    for factors in reversed(due):
+        total = total * total % modulus
+        for factor in factors:
+            total = total * factor % modulus
+    return total
+
+
+def small_exponents(seed: bytes, count: int, *, bits: int) -> list[int]:
+    """The challenge of a batch: `count` numbers of `bits` bits, from SHAKE-256 of a seed.
+
+    Guarantee: the same numbers for everybody who has the seed; as a random oracle has it, uniform and independent, zero
+    included. With them a batch stands for its members (the small exponents test of Bellare, Garay and Rabin, EUROCRYPT 1998).
+
+    Assumes: the seed is a hash of all that is batched. Whoever could choose a part of it afterwards could make errors cancel.
+
+    >>> all(0 <= e < 2**16 for e in small_exponents(b"a hash of the statement", 100, bits=16))
+    True
+    """
+    width = bits // 8
+    return [int(e) for e in from_octets(hashlib.shake_256(b"batch" + seed).digest(width * count), width=width)]
+
+
+def _odd_digits(exponent: int) -> Iterator[tuple[int, int]]:
+    """Places and odd digits of FEW_DIGIT bits: the exponent is the sum of digit 2^position."""
+    position, mask = 0, (1 << FEW_DIGIT) - 1
+    while exponent:
+        zeros = (exponent & -exponent).bit_length() - 1
+        exponent >>= zeros
+        yield position + zeros, exponent & mask
+        exponent >>= FEW_DIGIT
+        position += zeros + FEW_DIGIT
+
+
+def _cost(bases: int, bits: int, width: int) -> int:
+    """Multiplications of `by_buckets`, about."""
+    return -(-bits // width) * (bases + 2 ** (width + 1))
+
+
+class Comb:
+    """Powers of one base by tables: Lim and Lee's comb.
+
+    The exponent's bits stand in `teeth` rows, which are read column by column, the columns in `blocks` with a table each. A
+    power takes bits / teeth multiplications and bits / (teeth blocks) squarings; every table has 2^teeth numbers. It pays
+    where one base is raised to many long exponents, which is what a proof and its check do with h_s.
+
+    >>> Comb(mpz(3), mpz(1000), bits=20, teeth=3, blocks=2).power(12345) == powmod(3, 12345, 1000)
+    True
+    """
+
+    def __init__(self, base: mpz, modulus: mpz, *, bits: int, teeth: int, blocks: int):
+        self.modulus, self.squarings = modulus, -(-bits // (teeth * blocks))
+        self.columns = self.squarings * blocks
+        self.bits = self.columns * teeth
+        powers = [base]  # base^(2^(k squarings))
+        for _ in range(teeth * blocks - 1):
+            powers.append(powmod(powers[-1], 1 << self.squarings, modulus))
+        self.tables: list[list[mpz]] = []
+        for block in range(blocks):
+            table = [mpz(1)]
+            for tooth in range(teeth):
+                table += [entry * powers[tooth * blocks + block] % modulus for entry in table]
+            self.tables.append(table)
+
+    def power(self, exponent: int | mpz) -> mpz:
+        """base^exponent, for an exponent of at most `bits` bits.
+
+        Raises: ValueError for one that is negative or longer: never a wrong power.
+        """
+        if exponent < 0 or exponent.bit_length() > self.bits:
+            raise ValueError("an exponent is longer than its comb")
+        digits, total = format(int(exponent), f"0{self.bits}b"), mpz(1)
+        for row in range(self.squarings):  # from the top
+            total = total * total % self.modulus
+            for block, table in enumerate(reversed(self.tables)):
+                total = total * table[int(digits[block * self.squarings + row :: self.columns], 2)] % self.modulus
+        return total
+
+
+# Big integers computed on all cores, now or in the background.
+
+Compute = Callable[[int, int], Iterable[mpz]]  # the integers number start to stop - 1
+NO_PROCESS = -1
+WORTH_A_FORK = 8  # fewer integers than this are computed in place: a fork costs about as much
+
+
+class Batch:
+    """`count` integers below 256^width that forked processes compute while the caller goes on.
+
+    Guarantee: `result` gives what `compute(0, count)` would, in order. A process that failed, was killed or could not be
+    started is no loss: its part is computed again in the caller, where an error can be seen. No process outlives the batch:
+    `close`, which is also called when the batch is no longer used, kills and awaits what still runs.
+
+    Assumes: `compute(start, stop)` yields stop - start integers, none negative and none of more than `width` bytes; if it
+    draws anything, it draws from the operating system, because a generator's state would be copied by the fork; `workers` is
+    at least 1.
+    """
+
+    def __init__(self, compute: Compute, count: int, *, width: int, workers: int):
+        self._compute, self._width, self._owner = compute, width, os.getpid()
+        self._parts: list[tuple[int, int, int]] = []  # process, start, stop
+        self._memory = mmap.mmap(-1, max(1, count * width))
+        for start, stop in pairwise(count * k // workers for k in range(workers + 1)):
+            if stop > start:
+                self._parts.append((self._fork(start, stop), start, stop))
+
+    def result(self) -> list[mpz]:
+        """The integers, in order, once every process has ended.
+
+        Each part is handed over once, so a second call returns an empty list.
+
+        Raises: what `compute` raises, for a part that had to be computed here.
+        """
+        values: list[mpz] = []
+        while self._parts:
+            pid, start, stop = self._parts[0]
+            done = _succeeded(pid)
+            del self._parts[0]
+            values += self._read(start, stop) if done else list(self._compute(start, stop))
+        return values
+
+    def close(self) -> None:
+        """Ends what still runs. Does nothing in a process that inherited the batch by a fork."""
+        if os.getpid() != self._owner:
+            return
+        while self._parts:
+            pid, _, _ = self._parts.pop()
+            if pid != NO_PROCESS:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+                _succeeded(pid)
+
+    __del__ = close
+
+    def _fork(self, start: int, stop: int) -> int:
+        try:
+            pid = os.fork()
+        except OSError:  # no process or memory to be had: the caller computes this part itself
+            return NO_PROCESS
+        if pid:
+            return pid
+        try:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            width = self._width
+            for position, value in zip(range(start, stop), self._compute(start, stop), strict=True):
+                self._memory[position * width : (position + 1) * width] = int(value).to_bytes(width, "big")
+            os._exit(0)
+        finally:
+            os._exit(1)  # whatever happened: nothing of the parent's may run here
+
+    def _read(self, start: int, stop: int) -> list[mpz]:
+        return from_octets(self._memory[start * self._width : stop * self._width], width=self._width)
+
+
+def _succeeded(pid: int) -> bool:
+    """Waits for a process; whether it did its part."""
+    try:
+        return pid != NO_PROCESS and os.waitpid(pid, 0)[1] == 0
+    except ChildProcessError:  # a program that ignores SIGCHLD never hears how its processes ended
+        return False
+
+
+def compute(work: Compute, count: int, *, width: int, workers: int | None = None) -> list[mpz]:
+    """`count` integers below 256^width, on `workers` cores (all of them if None).
+
+    Guarantee: the integers of `work(0, count)` in their order, however many cores there are. Few integers, one core, or a
+    system without `fork` compute them in this process.
+
+    Assumes: of `work` what `Batch` does of its `compute`.
+
+    Raises: what `work` raises.
+
+    >>> compute(lambda start, stop: (mpz(i * i) for i in range(start, stop)), 4, width=1)
+    [mpz(0), mpz(1), mpz(4), mpz(9)]
+    """
+    workers = min(workers or machine.cores(), count)
+    if workers < 2 or count < WORTH_A_FORK or not hasattr(os, "fork"):
+        return list(work(0, count))
+    return Batch(work, count, width=width, workers=workers).result()

@@ -1,0 +1,316 @@
+"""A proof that the sender of a report knows what it sealed, one for all its ciphertexts. `proved` checks those of a round.
+
+Without it a ciphertext can be borrowed: c_A^k Enc(offset), signed by B, puts A's report into a later sum as often as B likes.
+
+    c_j = (1 + n)^(m_j) rho_j, rho_j = h_s^(r_j)            seed = H(run, round, client, roster, key, all c_j)
+    A = (1 + n)^x h_s^s, x random mod n, s random           e_j = 128 bits each, from XOF(seed, A)
+    sent: A, z1 = x + sum e_j m_j mod n, z2 = s + sum e_j r_j; s is 128 bits longer than the sum
+    checked: (1 + n)^(z1) h_s^(z2) = +-A prod c_j^(e_j)
+
+It is Schnorr's protocol (J. Cryptology 4, 1991) for the opening of a Paillier ciphertext (Damgård and Jurik, PKC 2001, section
+4.2), of many at once: the challenge is a vector of small exponents (Bellare, Garay and Rabin, EUROCRYPT 1998). A hash of the
+whole statement makes it non-interactive (Fiat and Shamir 1986; the statement must be in it: Bernhard, Pereira and Warinschi,
+ASIACRYPT 2012).
+
+Guarantee: a sender that convinces can be made to tell all m_j mod n (in the random oracle model, by rewinding). Decryption D is
+a homomorphism of the units modulo n^2 onto Z_n that sends 1 + n to 1 and h_s, an n-th residue, to 0; -1, and whatever else has
+an order prime to n, goes to 0 too. So an equation that holds, up to a factor in the kernel of D, says
+
+    z1 = D(A) + sum e_j D(c_j) mod n,
+
+which is linear in N + 1 unknowns. N + 1 answers to one A solve it, unless their challenges lie in an affine hyperplane modulo p
+or q; given the ones before, a new challenge does with probability 2^-128 for each of p and q, because e_j < 2^128 < p, q takes
+each residue at most once. That is the special soundness of Attema, Fehr and Resch (TCC 2023): a forger with Q hashes succeeds
+with probability about Q 2^-127. No assumption on the order of anything is used, and for the same reason two numbers that
+differ by their sign are one here: a report with -c for c is the same report, and is taken by every check (refusing it would need
+odd e_j). The c_j and A must be units; they are if the equation holds, as its left side is one, and e_j is not 0.
+
+A proof says nothing about the m_j: z1 is uniform, z2 within 2^-128 of a number that does not depend on the r_j, and A follows
+from them. It does not bound the m_j either: a sum out of range is seen when it is opened.
+
+A key without h_s has rho_j = r_j^n: then s is a random unit, A = (1 + n)^x s^n, z2 = s prod r_j^(e_j) mod n,
+and z2^n stands for h_s^(z2) in the check."""
+
+import hashlib
+import json
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import gmpy2
+from gmpy2 import mpz
+
+from tacit.crypto.paillier import PublicKey
+from tacit.crypto.powers import Comb, product_of_powers, small_exponents
+from tacit.errors import BadInput, BadProof
+
+DOMAIN = b"tacit proof 2\n"
+COEFFICIENT_BITS = 128  # of an e_j, and of a checker's weight
+HIDING_BITS = 128
+COUNT_BITS = 24  # a report has fewer than 2^24 ciphertexts
+REPORT_BITS = 12  # 2^12 reports may be checked by one equation
+TEETH, BLOCKS = 11, 4  # of the comb for h_s: 6 MB, as dear as five exponentiations, then each costs a tenth of one
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Who says to know what: the proof is for this and nothing else.
+
+    Assumes, where it is checked: every field but the ciphertexts is the checker's own knowledge, and the ciphertexts are in
+    the order in which they were sent.
+    """
+
+    public: PublicKey
+    run: str
+    round: int
+    client: str
+    roster: str
+    ciphertexts: Sequence[mpz] = field(repr=False)
+
+    def seed(self) -> bytes:
+        """A hash of all of it, from which the challenge is made.
+
+        Guarantee: claims that differ in anything have different seeds (SHA-256; the numbers have fixed widths and their count
+        is hashed before them), so a proof cannot be carried to another run, round, client, roster, key or list of
+        ciphertexts.
+        """
+        words = json.dumps([self.run, self.round, self.client, self.roster, self.public.shape, len(self.ciphertexts)])
+        hashed = hashlib.sha256(DOMAIN + words.encode() + b"\n")
+        hashed.update(self.public.to_bytes([self.public.n, self.public.h_s or mpz(0)]))
+        hashed.update(self.public.to_bytes(self.ciphertexts))
+        return hashed.digest()
+
+
+@dataclass(frozen=True, eq=False)
+class Equation:
+    """What holds where a claim is proved: (1 + n)^z1 h_s^z2 = +-A prod c_j^(e_j) modulo n^2.
+
+    `commitment` is A, `coefficients` are the e_j; under a key without h_s, z2^n stands for h_s^z2. `proved` checks equations,
+    one by one or many at once.
+    """
+
+    commitment: mpz
+    ciphertexts: Sequence[mpz]
+    coefficients: Sequence[int]
+    z1: mpz
+    z2: mpz
+
+
+def proof_bytes(public: PublicKey) -> int:
+    """The length of a proof, which depends on the key alone, not on how much is proved."""
+    return sum(_widths(public))
+
+
+def prove(claim: Claim, messages: Sequence[int], exponents: Sequence[mpz]) -> bytes:
+    """The proof of who sealed `messages` with randomisers made from `exponents`, which `Source.take_known` gave with them.
+
+    Guarantee: it says nothing about messages or exponents (statistically, within 2^-128). x and s are drawn anew each time,
+    so two proofs of one claim are as safe as one.
+
+    Assumes: the claim's ciphertexts are those of these messages and exponents. Nothing is checked: of others it makes a proof
+    that does not hold.
+
+    Raises: BadInput for another number of messages or exponents than ciphertexts, for none, and for 2^24 or more.
+    """
+    public, count = claim.public, len(claim.ciphertexts)
+    if not 0 < count == len(messages) == len(exponents) < 1 << COUNT_BITS:
+        raise BadInput(f"Expected a message and a secret number for each of {count} ciphertexts.")
+    n, x = public.n, mpz(secrets.randbelow(int(public.n)))
+    if public.h_s is None:
+        s = mpz(secrets.randbelow(int(n) - 1) + 1)
+        hidden = gmpy2.powmod(s, n, public.n_squared)
+    else:
+        s = mpz(secrets.randbits(response_bits(public) - 1))
+        hidden = comb(public).power(s)
+    commitment = (1 + x * n) * hidden % public.n_squared  # A
+    e = coefficients(public, claim.seed(), commitment, count)
+    z1 = (x + sum(a * b for a, b in zip(e, messages, strict=True))) % n
+    if public.h_s is None:
+        z2 = s * product_of_powers(exponents, e, n, bits=COEFFICIENT_BITS) % n
+    else:
+        z2 = s + sum(a * b for a, b in zip(e, exponents, strict=True))
+    return proof_to_bytes(public, commitment, z1, z2)
+
+
+def proof_to_bytes(public: PublicKey, commitment: mpz, z1: mpz, z2: mpz) -> bytes:
+    """A proof for the wire: A, z1 and z2, each of a width that follows from the key.
+
+    Raises: OverflowError for a number beyond its width.
+    """
+    numbers = zip((commitment, z1, z2), _widths(public), strict=True)
+    return b"".join(int(number).to_bytes(width, "big") for number, width in numbers)
+
+
+def equation(claim: Claim, proof: bytes, *, seed: bytes) -> Equation:
+    """What has to hold for this claim, `seed` being its hash (`Claim.seed`). That it does hold is `proved`'s to find out.
+
+    Assumes: the ciphertexts are below n^2.
+
+    Raises: BadProof for bytes that are no proof of anything: another length, a number out of its range, no ciphertexts or too
+    many.
+    """
+    public, count, (a, b, _) = claim.public, len(claim.ciphertexts), _widths(claim.public)
+    parts = proof[:a], proof[a : a + b], proof[a + b :]
+    commitment, z1, z2 = (mpz(int.from_bytes(part, "big")) for part in parts)
+    sized = len(proof) == proof_bytes(public) and 0 < count < 1 << COUNT_BITS
+    if not sized or not 0 < commitment < public.n_squared or z1 >= public.n or not _in_range(public, z2):
+        raise refusal(claim)
+    return Equation(commitment, claim.ciphertexts, coefficients(public, seed, commitment, count), z1, z2)
+
+
+def refusal(claim: Claim) -> BadProof:
+    """Why a report without a proof that holds is not taken; to be raised or recorded by the caller."""
+    return BadProof(
+        f"The report of {claim.client!r} is refused: nothing shows that it knows what it sealed, so the ciphertexts may"
+        " be another's."
+    )
+
+
+def warm(public: PublicKey) -> None:
+    """Makes the comb of h_s now, for instance before a fork, so that all processes share it."""
+    if public.h_s is not None:
+        comb(public)
+
+
+@lru_cache(maxsize=2)
+def comb(public: PublicKey) -> Comb:
+    """Powers of h_s, with room for the weighted sum of the z2 of 2^REPORT_BITS reports.
+
+    The tables of the last two keys stay in memory.
+
+    Raises: TypeError for a key without h_s.
+    """
+    if public.h_s is None:
+        raise TypeError("a key without h_s has no powers of it")
+    bits = response_bits(public) + COEFFICIENT_BITS + REPORT_BITS
+    return Comb(public.h_s, public.n_squared, bits=bits, teeth=TEETH, blocks=BLOCKS)
+
+
+def coefficients(public: PublicKey, seed: bytes, commitment: mpz, count: int) -> list[int]:
+    """The challenge: e_1 ... e_count, 128 bits each, from the claim's seed and the commitment that was made before it."""
+    return small_exponents(seed + public.to_bytes([commitment]), count, bits=COEFFICIENT_BITS)
+
+
+def response_bits(public: PublicKey) -> int:
+    """The bits of z2 = s + sum e_j r_j, which s hides.
+
+    The sum is below 2^(128 + 24) times a randomiser's exponent, and s has HIDING_BITS more.
+    """
+    return COEFFICIENT_BITS + COUNT_BITS + public.exponent_bits + HIDING_BITS + 1
+
+
+def _in_range(public: PublicKey, z2: mpz) -> bool:
+    if public.h_s is None:
+        return 0 < z2 < public.n and gmpy2.gcd(z2, public.n) == 1
+    return z2.bit_length() <= response_bits(public)
+
+
+def _widths(public: PublicKey) -> tuple[int, int, int]:
+    last = public.bits if public.h_s is None else response_bits(public)
+    return public.ciphertext_bytes, (public.bits + 7) // 8, (last + 7) // 8
+
+
+# Checks the proofs of a round's reports, all by one equation, and one by one only to find out whose does not hold.
+
+TOGETHER = 1 << REPORT_BITS  # reports in one equation
+FEW = 4  # ciphertexts of a report up to which one product with exponents of 256 bits is cheaper than two steps of 128
+REMEMBERED = 4096  # proofs that held in this process; the same bytes hold again
+
+
+def unproved(reports: Mapping[str, tuple[Claim, bytes]]) -> dict[str, BadProof]:
+    """Whose proof does not hold, with the refusal. Nothing is raised.
+
+    Guarantee: whoever is not named has a proof that held, by its own equation or by one together with others (false with
+    probability at most 2^-127), in this call or in an earlier one of this process. Whoever is named fails by itself, so
+    nobody is refused for what another sent. One cheat costs a check of each report in its batch.
+
+    Assumes: all claims are under one key, and their ciphertexts are units below n^2.
+    """
+    refused: dict[str, BadProof] = {}
+    pending: dict[str, tuple[bytes, Equation]] = {}
+    for name, (claim, proof) in reports.items():
+        seed = claim.seed()
+        mark = hashlib.sha256(seed + proof).digest()
+        if mark not in _HELD:
+            try:
+                pending[name] = mark, equation(claim, proof, seed=seed)
+            except BadProof as error:
+                refused[name] = error
+    names = list(pending)
+    for start in range(0, len(names), TOGETHER):
+        some = names[start : start + TOGETHER]
+        public = reports[some[0]][0].public
+        for name in _failing(public, {name: pending[name][1] for name in some}):
+            refused[name] = refusal(reports[name][0])
+        _remember([pending[name][0] for name in some if name not in refused])
+    return refused
+
+
+def holds(claim: Claim, proof: bytes) -> bool:
+    """Whether a proof is one of this claim: the work itself, nothing remembered, one equation and no batch."""
+    try:
+        return balanced(claim.public, [equation(claim, proof, seed=claim.seed())], [1])
+    except BadProof:
+        return False
+
+
+def hold_together(public: PublicKey, equations: Sequence[Equation]) -> bool:
+    """Whether all of them hold, but for probability 2^-127.
+
+    The weights are drawn here, from the operating system, after all equations are fixed: that is what the guarantee rests on.
+
+    Assumes: at least one equation, and no more than TOGETHER, for which the comb has room.
+    """
+    drawn = [secrets.randbelow((1 << COEFFICIENT_BITS) - 1) + 1 for _ in equations[1:]]
+    return balanced(public, equations, [1, *drawn])
+
+
+def balanced(public: PublicKey, equations: Sequence[Equation], weights: Sequence[int]) -> bool:
+    """Whether the product of the equations, each to its weight, holds up to the sign.
+
+    Assumes: weights of at most 128 bits. Weights that a sender could foresee prove nothing; use `hold_together`.
+    """
+    z1 = sum(w * one.z1 for w, one in zip(weights, equations, strict=True)) % public.n
+    left = (1 + z1 * public.n) * _hidden(public, [one.z2 for one in equations], weights) % public.n_squared
+    right = _committed(public, equations, weights)
+    return left in (right, public.n_squared - right)
+
+
+def _hidden(public: PublicKey, z2: Sequence[mpz], weights: Sequence[int]) -> mpz:
+    """h_s^(sum w_i z2_i), or (prod z2_i^(w_i))^n."""
+    if public.h_s is None:
+        return gmpy2.powmod(product_of_powers(z2, weights, public.n, bits=COEFFICIENT_BITS), public.n, public.n_squared)
+    return comb(public).power(mpz(sum(w * z for w, z in zip(weights, z2, strict=True))))
+
+
+def _committed(public: PublicKey, equations: Sequence[Equation], weights: Sequence[int]) -> mpz:
+    """prod_i (A_i prod_j c_ij^(e_ij))^(w_i): in one step, or report by report first."""
+    modulus, bits = public.n_squared, COEFFICIENT_BITS
+    if max(len(one.ciphertexts) for one in equations) <= FEW:
+        bases = [base for one in equations for base in (one.commitment, *one.ciphertexts)]
+        pairs = zip(weights, equations, strict=True)
+        return product_of_powers(
+            bases, [w * e for w, one in pairs for e in (1, *one.coefficients)], modulus, bits=2 * bits
+        )
+    inner = (product_of_powers(one.ciphertexts, one.coefficients, modulus, bits=bits) for one in equations)
+    bases = [one.commitment * product % modulus for one, product in zip(equations, inner, strict=True)]
+    return product_of_powers(bases, weights, modulus, bits=bits)
+
+
+def _failing(public: PublicKey, equations: Mapping[str, Equation]) -> list[str]:
+    """Whose equation does not hold."""
+    if hold_together(public, list(equations.values())):
+        return []
+    return [name for name, one in equations.items() if not balanced(public, [one], [1])]
+
+
+# hashes of seed and proof, the oldest first: a party checks the same report several times
+_HELD: dict[bytes, None] = {}
+
+
+def _remember(marks: Sequence[bytes]) -> None:
+    for mark in marks:
+        while len(_HELD) >= REMEMBERED:
+            del _HELD[next(iter(_HELD))]
+        _HELD[mark] = None

@@ -1,0 +1,252 @@
+"""The secret key of Paillier's encryption: what opens, modulo p^2 and q^2 apart (see `paillier`), and how it is made."""
+
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from math import gcd
+
+import gmpy2
+import numpy as np
+from gmpy2 import mpz
+
+from tacit import check
+from tacit.crypto import paillier, powers
+from tacit.crypto.paillier import LEAST_BITS, SHAPES, SIZES, PublicKey, Shape, short_bits
+from tacit.errors import BadCiphertext, BadInput, SumOverflow
+
+# Primes for Paillier keys, from the operating system's entropy and nothing else.
+
+ROUNDS = 64  # GMP 6.2 and later count Baillie-PSW as 24 of them: 40 rounds of Miller-Rabin are left
+SIEVE_BELOW = 1 << 20  # a Miller-Rabin round costs as much as sieving by many thousand small primes
+SIEVE_SPAN = 1 << 17  # candidates per random start; a hit is chosen at random among them
+
+
+def is_prime(candidate: mpz) -> bool:
+    """Whether a candidate is prime, but for an error of at most 4^-40.
+
+    Assumes: it was drawn at random. GMP's test is not made for numbers that somebody chose so that they pass it.
+    """
+    return gmpy2.is_prime(candidate, ROUNDS)
+
+
+def draw(bits: int, *, top: int = 2) -> mpz:
+    """A random number of exactly `bits` bits that is 3 modulo 4 and has its `top` highest bits set.
+
+    >>> number = draw(64)
+    >>> number.bit_length(), number >> 62, number % 4
+    (64, mpz(3), mpz(3))
+    """
+    return mpz(secrets.randbits(bits)) | ((mpz(1) << top) - 1 << (bits - top)) | 3
+
+
+def random_prime(bits: int, *, top: int = 2) -> mpz:
+    """A random prime of `bits` bits that is 3 modulo 4 and has its `top` highest bits set.
+
+    >>> prime = random_prime(64)
+    >>> is_prime(prime), prime.bit_length(), prime % 4
+    (True, 64, mpz(3))
+    """
+    while True:
+        candidate = draw(bits, top=top)
+        if is_prime(candidate):
+            return candidate
+
+
+def safe_prime(bits: int) -> mpz:
+    """A random prime p of `bits` bits with (p - 1) / 2 prime, its two top bits set.
+
+    Both are sieved together by the primes below SIEVE_BELOW, among SIEVE_SPAN candidates behind a random start, and tried in
+    random order. Of the three kinds it takes by far the longest: two numbers have to be prime at once.
+    """
+    while True:
+        start = draw(bits - 1)  # p' is odd, so p = 2p' + 1 is 3 modulo 4
+        hits = _sieve(start)
+        secrets.SystemRandom().shuffle(hits)
+        for hit in hits:
+            half = start + 2 * hit
+            safe = 2 * half + 1
+            if gmpy2.is_strong_prp(half, 2) and is_prime(safe) and is_prime(half) and safe >> (bits - 2) == 3:
+                return safe
+
+
+def structured_prime(bits: int, short: int) -> tuple[mpz, mpz]:
+    """A prime P = 2pp' + 1 of `bits` bits and its short prime p of `short` bits; p' is prime as well.
+
+    P has its two top bits set, so that a product of two has exactly the bits asked for.
+    """
+    rest = random_prime(bits - 1 - short, top=3)  # so that every second p or so gives P its two top bits
+    while True:
+        p = draw(short)
+        structured = 2 * p * rest + 1
+        if structured >> (bits - 2) != 3 or not gmpy2.is_prime(p, 1) or not gmpy2.is_strong_prp(structured, 2):
+            continue
+        if is_prime(p) and is_prime(structured):
+            return structured, p
+
+
+def _sieve(start: mpz) -> list[int]:
+    """The i below SIEVE_SPAN for which no small prime divides start + 2i or 2(start + 2i) + 1."""
+    alive = np.ones(SIEVE_SPAN, dtype=bool)
+    for small in _small_primes():
+        residue, half = int(start % small), (small + 1) // 2  # half = 1/2 modulo small
+        alive[-residue * half % small :: small] = False
+        alive[(-half - residue) * half % small :: small] = False
+    return [int(hit) for hit in np.flatnonzero(alive)]
+
+
+@cache
+def _small_primes() -> list[int]:
+    """The odd primes below SIEVE_BELOW (Eratosthenes)."""
+    sieve = np.ones(SIEVE_BELOW, dtype=bool)
+    for number in range(3, int(SIEVE_BELOW**0.5) + 1, 2):
+        sieve[number * number :: number] = False
+    return [int(prime) for prime in np.flatnonzero(sieve) if prime > 2 and prime % 2]
+
+
+@dataclass(frozen=True)
+class SecretKey:
+    """The primes of a public key, and for short-exponent keys the short primes behind them. Never printed.
+
+    Guarantee: both are primes of n, of one size and far apart, with the shape that the public key claims
+    (`weak.refuse_secret`).
+
+    Assumes: whoever holds it opens single reports as well as sums. What keeps it from that is `holder`.
+
+    Raises: KeyRefused for primes that do not belong to the public key or are weak.
+
+    >>> from tacit.crypto.randomisers import Randomisers
+    >>> key = generate(bits=320, least_bits=320)  # so short for this example alone
+    >>> stock = Randomisers(key.public, expected=2, workers=1)
+    >>> key.open(key.public.add([key.public.seal([20], stock), key.public.seal([22], stock)]))
+    [mpz(42)]
+    """
+
+    public: PublicKey
+    p: mpz = field(repr=False)
+    q: mpz = field(repr=False)
+    short: tuple[mpz, mpz] | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        public = self.public
+        paillier.refuse_secret(public.n, self.p, self.q, shape=public.shape, h_s=public.h_s, short=self.short)
+
+    @cached_property
+    def _halves(self) -> tuple[tuple[mpz, mpz, mpz, mpz], ...]:
+        """For each prime: the prime, its square, an exponent that removes every rho, and 1 / L((1 + n)^exponent)."""
+        exponents = [2 * s for s in self.short] if self.short else [self.p - 1, self.q - 1]
+        pairs = ((self.p, self.q), (self.q, self.p))
+        return tuple(
+            (p, p * p, e, gmpy2.invert(e * q, p)) for (p, q), e in zip(pairs, exponents, strict=True)
+        )  # (1 + n)^e = 1 + epq modulo p^2, so L is eq
+
+    @cached_property
+    def _p_inverse(self) -> mpz:
+        return gmpy2.invert(self.p, self.q)
+
+    def decrypt(self, c: mpz) -> mpz:
+        """The message modulo n of one ciphertext, which may come from any Paillier with g = n + 1.
+
+        Assumes: c is a unit modulo n^2 (`PublicKey.validate`).
+
+        Raises: BadCiphertext under a short-exponent key, for what was not sealed with that key's own h_s.
+        """
+        parts = []
+        for p, p_squared, exponent, inverse in self._halves:
+            u, rest = divmod(gmpy2.powmod(c, exponent, p_squared) - 1, p)
+            if rest:  # only a short exponent can fail to remove what it was not made for
+                raise BadCiphertext(
+                    "A ciphertext was not sealed with this key's h_s: use the public key file as it is."
+                )
+            parts.append(u * inverse % p)
+        m_p, m_q = parts
+        return m_p + self.p * ((m_q - m_p) * self._p_inverse % self.q)
+
+    def open(self, ciphertexts: Sequence[mpz], *, workers: int | None = None) -> list[mpz]:
+        """The messages, in order, on all cores unless `workers` says how many.
+
+        Raises: BadCiphertext for what is no ciphertext of this key, SumOverflow if a message is not below 2^plaintext_bits.
+        Then no message at all is returned.
+        """
+        messages = self._messages(self.decrypt, ciphertexts, workers)
+        refuse_overflow(self.public, messages)
+        return messages
+
+    def open_any(self, ciphertexts: Sequence[mpz], *, workers: int | None = None) -> list[mpz]:
+        """The messages modulo n, out of range or not, and n itself, which is no message, where there is none.
+
+        For a holder that answers whoever asks: it answers alike whatever the sum is, and what a sum out of range means is
+        decided by who asked, with `refuse_overflow`.
+
+        Raises: BadCiphertext for what `PublicKey.validate` refuses.
+        """
+        return self._messages(self._decrypt_any, ciphertexts, workers)
+
+    def _messages(self, decrypt: Callable[[mpz], mpz], ciphertexts: Sequence[mpz], workers: int | None) -> list[mpz]:
+        self.public.validate(ciphertexts)
+        return powers.compute(
+            lambda start, stop: (decrypt(c) for c in ciphertexts[start:stop]),
+            len(ciphertexts),
+            width=(self.public.bits + 7) // 8,
+            workers=workers,
+        )
+
+    def _decrypt_any(self, c: mpz) -> mpz:
+        try:
+            return self.decrypt(c)
+        except BadCiphertext:
+            return self.public.n
+
+
+def refuse_overflow(public: PublicKey, opened: Sequence[mpz]) -> None:
+    """Refuses opened sums beyond the plaintext's band.
+
+    Guarantee: a sum from 2^plaintext_bits up to n is refused. One of n or more wraps around and can fall back into the band,
+    so the messages must be small enough together; `Lanes` sees to that for honest reports and looks at what was opened again.
+
+    Raises: SumOverflow.
+    """
+    if any(m.bit_length() > public.plaintext_bits for m in opened):
+        raise SumOverflow(f"A sum is not below 2^{public.plaintext_bits}: fewer reports or more headroom are needed.")
+
+
+def generate(*, bits: int = 3072, shape: Shape = "ordinary", least_bits: int = LEAST_BITS) -> SecretKey:
+    """A new key from the operating system's entropy.
+
+    Guarantee: n has exactly `bits` bits; p and q are random primes of half of them, both 3 modulo 4, at least 2^(bits/2 -
+    100) apart (FIPS 186-5, A.1.1), with gcd(p - 1, q - 1) = 2 and n prime to (p - 1)(q - 1).
+
+    `least_bits` is for tests alone.
+
+    Raises: BadInput for a size that is not one of SIZES, or an unknown shape.
+    """
+    check.one_of(SHAPES, shape=shape)
+    if bits % 2 or bits < least_bits or (least_bits == LEAST_BITS and bits not in SIZES):
+        raise BadInput(f"Expected bits to be one of {', '.join(map(str, SIZES))}; got {bits!r}.")
+    while True:
+        (p, short_p), (q, short_q) = (_new_prime(bits // 2, shape, bits) for _ in range(2))
+        n = p * q
+        if (
+            abs(p - q).bit_length() > bits // 2 - paillier.CLOSENESS_BITS
+            and gcd(p - 1, q - 1) == 2
+            and gcd(n, (p - 1) * (q - 1)) == 1
+        ):
+            break
+    short = (short_p, short_q) if short_p and short_q else None
+    cofactor = (p - 1) // (2 * short_p) * ((q - 1) // (2 * short_q)) if short_p and short_q else 1  # p'q'
+    h = -gmpy2.powmod(_unit(n), 2 * cofactor, n) % n  # -x^2, or -y^(2p'q') in the secret subgroup
+    return SecretKey(PublicKey(n, shape, gmpy2.powmod(h, n, n * n), least_bits), p, q, short)
+
+
+def _new_prime(bits: int, shape: Shape, key_bits: int) -> tuple[mpz, mpz | None]:
+    if shape == "short-exponent":
+        return structured_prime(bits, short_bits(key_bits) // 2)
+    return (safe_prime(bits) if shape == "safe-prime" else random_prime(bits)), None
+
+
+def _unit(n: mpz) -> mpz:
+    """A random number that is prime to n."""
+    while True:
+        x = mpz(secrets.randbelow(int(n)))
+        if gcd(x, n) == 1:
+            return x

@@ -1,0 +1,38 @@
+"""Paillier's scheme as printed (Paillier, EUROCRYPT 1999, section 4, with g = n + 1): the slow twin of `paillier`.
+
+For tests and readers. It takes its randomness as an argument and checks nothing."""
+
+from collections.abc import Sequence
+from math import lcm
+
+
+def seal(n: int, m: int, r: int) -> int:
+    """c = g^m r^n mod n^2.
+
+    Assumes: r is prime to n, drawn at random and used once.
+
+    >>> opened(11, 13, add(143, seal(143, 20, 5), seal(143, 22, 7)))
+    42
+    """
+    return pow(n + 1, m, n * n) * pow(r, n, n * n) % (n * n)
+
+
+def add(n: int, a: int, b: int) -> int:
+    """A ciphertext of the sum, modulo n."""
+    return a * b % (n * n)
+
+
+def opened(p: int, q: int, c: int) -> int:
+    """m = L(c^lambda mod n^2) / L(g^lambda mod n^2) mod n, where L(u) = (u - 1) / n and lambda = lcm(p - 1, q - 1)."""
+    n, power = p * q, lcm(p - 1, q - 1)
+    top, bottom = ((pow(x, power, n * n) - 1) // n for x in (c, n + 1))
+    return top * pow(bottom, -1, n) % n
+
+
+def proved(n: int, h_s: int | None, commitment: int, c: Sequence[int], e: Sequence[int], z1: int, z2: int) -> bool:
+    """(1 + n)^z1 h_s^z2 = +-A prod c_j^(e_j) mod n^2: the slow twin of the module `proved`, one power at a time."""
+    hidden = pow(z2, n, n * n) if h_s is None else pow(h_s, z2, n * n)
+    left, right = pow(n + 1, z1, n * n) * hidden % (n * n), commitment
+    for base, exponent in zip(c, e, strict=True):
+        right = right * pow(base, exponent, n * n) % (n * n)
+    return left in (right, n * n - right)

@@ -1,0 +1,279 @@
+"""Opening by t of n: no single holder of a share opens anything (the threshold variant of Damgård and Jurik, PKC 2001, s =
+1).
+
+A dealer, who is trusted and must forget the secret key, shares d (d = 0 mod p'q', d = 1 mod n) by a polynomial of degree t -
+1 over the integers modulo n p'q'. Share i answers c with c_i = c^(2 Delta s_i), where Delta is the factorial of the number of
+shares; t answers are joined by Lagrange's coefficients in the exponent. A proof that the exponent is the share's own (Chaum
+and Pedersen, made non-interactive by a hash) comes with every answer, so a wrong one is refused by name. One proof covers all
+ciphertexts of an answer: it is for their product with random 128-bit exponents (Bellare, Garay and Rabin 1998), which is
+sound because the squares modulo n^2 have an order n p'q' without small factors: hence safe primes.
+
+Guarantee: t - 1 shares say nothing about d; t honest holders can open whatever the others send, because a wrong answer is
+named and left out. More than half of the shares are required (2t > n), because two groups without a common member could open
+two different sums of one round, whose difference may be one update."""
+
+import hashlib
+import secrets
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
+from math import factorial, prod
+
+import gmpy2
+from gmpy2 import mpz
+
+from tacit.crypto import powers as cores
+from tacit.crypto.paillier import PublicKey
+from tacit.crypto.powers import product_of_powers, small_exponents
+from tacit.crypto.secret_key import SecretKey, refuse_overflow
+from tacit.errors import BadInput, KeyRefused, WrongShare
+
+MOST_SHARES = 100
+BATCH_BYTES = 16  # a wrong answer passes the batch with probability 2^-128
+CHALLENGE_BITS = 256
+HIDING_BITS = 128  # the proof's response is within 2^-128 of saying nothing about the share
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What everybody may know of a split key: v, and v_i = v^(Delta s_i) for every share.
+
+    Guarantee: the numbers can be those of a split key: units, v with Jacobi symbol 1, more than half of the shares needed.
+    That they belong to shares of this key is the dealer's word; a holder checks its own share (`Share.genuine`).
+
+    Raises: KeyRefused for numbers that cannot; BadInput for fewer than 2 shares, more than MOST_SHARES, or a threshold that
+    is not more than half of them or is more than all.
+    """
+
+    public: PublicKey
+    threshold: int
+    v: mpz = field(repr=False)
+    keys: tuple[mpz, ...] = field(repr=False)
+
+    def __post_init__(self) -> None:
+        _check_numbers(self.threshold, self.of)
+        n = self.public.n
+        known = (self.v, *self.keys)
+        if (
+            any(not 1 < x < self.public.n_squared or gmpy2.gcd(x, n) != 1 for x in known)
+            or gmpy2.jacobi(self.v, n) != 1
+        ):
+            raise KeyRefused(
+                "The verification key is not one of a split key: take the file that was made with the shares."
+            )
+
+    @property
+    def of(self) -> int:
+        """How many shares there are."""
+        return len(self.keys)
+
+    @property
+    def delta(self) -> int:
+        """The factorial of the number of shares: it makes all denominators of Lagrange's coefficients whole."""
+        return factorial(self.of)
+
+    @property
+    def response_bits(self) -> int:
+        """The bits of a proof's z: it hides e Delta s_i, which is below 2^CHALLENGE_BITS Delta n^2, by HIDING_BITS more."""
+        return 2 * self.public.bits + int(self.delta).bit_length() + CHALLENGE_BITS + HIDING_BITS + 1
+
+    def to_bytes(self, partial: "Partial") -> bytes:
+        """An answer for the wire, of a length that says only how many ciphertexts it is for."""
+        numbers = zip((partial.index, partial.e, partial.z), self._head, strict=True)
+        return b"".join(int(x).to_bytes(width, "big") for x, width in numbers) + self.public.to_bytes(partial.values)
+
+    def from_bytes(self, raw: bytes) -> "Partial":
+        """What `to_bytes` wrote. Whether it is right, `refuse_wrong` says.
+
+        Raises: BadCiphertext if it is cut short, or holds a number that is no ciphertext.
+        """
+        marks = list(accumulate(self._head, initial=0))
+        index, e, z = (mpz(int.from_bytes(raw[start:stop], "big")) for start, stop in pairwise(marks))
+        return Partial(int(index), tuple(self.public.from_bytes(raw[marks[-1] :])), e, z)
+
+    @property
+    def _head(self) -> tuple[int, int, int]:
+        return 2, CHALLENGE_BITS // 8, (self.response_bits + 7) // 8
+
+
+@dataclass(frozen=True)
+class Partial:
+    """One share's answer to a list of ciphertexts, and the proof (e, z) that it is the right one. `refuse_wrong` checks it."""
+
+    index: int
+    values: tuple[mpz, ...] = field(repr=False)
+    e: mpz = field(repr=False)
+    z: mpz = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Share:
+    """A share of a secret key: s_i = f(i). Never printed.
+
+    Guarantee: by itself it opens nothing, and with t - 2 others neither.
+    """
+
+    verification: Verification
+    index: int
+    value: mpz = field(repr=False)
+
+    def genuine(self) -> bool:
+        """Whether it is what its verification key was made from: v^(Delta s_i) = v_i."""
+        verification = self.verification
+        if not 0 <= self.value < verification.public.n_squared:  # it is below n p'q'
+            return False
+        raised = gmpy2.powmod(verification.v, verification.delta * self.value, verification.public.n_squared)
+        return 1 <= self.index <= verification.of and raised == verification.keys[self.index - 1]
+
+    def open(self, ciphertexts: Sequence[mpz], *, workers: int | None = None) -> Partial:
+        """This share's part of opening, c^(2 Delta s_i) for every ciphertext, with one proof for all.
+
+        Guarantee: the proof says nothing about the share beyond its verification key (statistically, within 2^-128).
+
+        Assumes: whoever calls has decided that this sum may be opened (`holder`): t such answers open whatever was asked.
+
+        Raises: BadCiphertext.
+        """
+        public, delta = self.verification.public, self.verification.delta
+        public.validate(ciphertexts)
+        values = cores.compute(
+            lambda start, stop: (
+                gmpy2.powmod(c, 2 * delta * self.value, public.n_squared) for c in ciphertexts[start:stop]
+            ),
+            len(ciphertexts),
+            width=public.ciphertext_bytes,
+            workers=workers,
+        )
+        base, image, seed = _batch(self.verification, self.index, ciphertexts, values)
+        hidden = delta * self.value
+        r = mpz(secrets.randbits(self.verification.response_bits - 1))
+        e = _challenge(
+            public, seed, base, image, *(gmpy2.powmod(x, r, public.n_squared) for x in (base, self.verification.v))
+        )
+        return Partial(self.index, tuple(values), e, r + e * hidden)
+
+
+def deal(secret: SecretKey, *, threshold: int, of: int) -> list[Share]:
+    """Splits a safe-prime key into `of` shares of which `threshold` open.
+
+    Guarantee: any `threshold` shares open what the key opens; fewer say nothing about it.
+
+    Assumes: the caller hands every share to its owner and forgets them and the key.
+
+    Raises: KeyRefused for a key of another shape, BadInput for numbers that `Verification` refuses.
+    """
+    _check_numbers(threshold, of)
+    public = secret.public
+    if public.shape != "safe-prime":
+        text = f"Only a key of shape safe-prime can be split, this one is {public.shape}"
+        raise KeyRefused(f"{text}: make one with `tacit keys new DIR --shape safe-prime`.")
+    m = (secret.p - 1) // 2 * ((secret.q - 1) // 2)
+    order = public.n * m
+    d = m * gmpy2.invert(m, public.n)
+    coefficients = [d, *(mpz(secrets.randbelow(int(order))) for _ in range(threshold - 1))]
+    values = [sum(a * mpz(i) ** k for k, a in enumerate(coefficients)) % order for i in range(1, of + 1)]
+    v = gmpy2.powmod(secrets.randbelow(int(public.n_squared) - 2) + 2, 2, public.n_squared)
+    keys = tuple(gmpy2.powmod(v, factorial(of) * value, public.n_squared) for value in values)
+    verification = Verification(public, threshold, v, keys)
+    return [Share(verification, i + 1, value) for i, value in enumerate(values)]
+
+
+def refuse_wrong(verification: Verification, ciphertexts: Sequence[mpz], partial: Partial) -> None:
+    """Refuses an answer that is not its share's for these ciphertexts.
+
+    Guarantee: a wrong answer passes with probability about 2^-128 for each hash that its maker tries (in the random oracle
+    model). Wrong is meant up to a factor of order two, such as -1, which changes no message: `join` takes even powers.
+
+    Raises: WrongShare, naming the share; BadCiphertext for a value that is no unit modulo n^2.
+    """
+    public, i = verification.public, partial.index
+    wrong = WrongShare(f"Share {i} answered with something else than its part of this sum: leave it out.")
+    sized = 0 <= partial.e < 1 << CHALLENGE_BITS and 0 <= partial.z < 1 << verification.response_bits
+    if not sized or not 1 <= i <= verification.of or len(partial.values) != len(ciphertexts):
+        raise wrong
+    public.validate(partial.values)
+    base, image, seed = _batch(verification, i, ciphertexts, partial.values)
+    pairs = ((base, image), (verification.v, verification.keys[i - 1]))
+    first = [
+        gmpy2.powmod(x, partial.z, public.n_squared) * gmpy2.powmod(y, -partial.e, public.n_squared) % public.n_squared
+        for x, y in pairs
+    ]
+    if _challenge(public, seed, base, image, *first) != partial.e:
+        raise wrong
+
+
+def combine(verification: Verification, ciphertexts: Sequence[mpz], partials: Iterable[Partial]) -> list[mpz]:
+    """The messages, from the answers of at least `threshold` shares, each of which is checked.
+
+    Of two answers with one index the later counts.
+
+    Raises: BadInput for too few answers, WrongShare or BadCiphertext for a wrong one (leave that share out and combine
+    again), SumOverflow for a sum out of range.
+    """
+    answers = {partial.index: partial for partial in partials}
+    if len(answers) < verification.threshold:
+        raise BadInput(f"{len(answers)} shares answered, {verification.threshold} are needed to open.")
+    for partial in answers.values():
+        refuse_wrong(verification, ciphertexts, partial)
+    return join(verification, answers.values())
+
+
+def join(verification: Verification, partials: Iterable[Partial]) -> list[mpz]:
+    """The messages, from the answers of at least `threshold` shares: the first so many by index, any others would give the
+    same.
+
+    Assumes: `refuse_wrong` let every answer pass. Unchecked, one wrong answer makes every message wrong, and nothing shows
+    it.
+
+    Raises: SumOverflow for a sum out of range.
+    """
+    answers = {partial.index: partial for partial in partials}
+    public, delta = verification.public, verification.delta
+    chosen = sorted(answers)[: verification.threshold]
+    powers = {i: 2 * delta * prod(j for j in chosen if j != i) // prod(j - i for j in chosen if j != i) for i in chosen}
+    inverse = gmpy2.invert(mpz(4 * delta**2), public.n)
+    opened = []
+    for position in range(len(answers[chosen[0]].values)):
+        joined = mpz(1)
+        for i in chosen:
+            joined = joined * gmpy2.powmod(answers[i].values[position], powers[i], public.n_squared) % public.n_squared
+        opened.append((joined - 1) // public.n * inverse % public.n)  # c^(4 Delta^2 d) = 1 + 4 Delta^2 m n
+    refuse_overflow(public, opened)
+    return opened
+
+
+def _batch(
+    verification: Verification, index: int, ciphertexts: Sequence[mpz], values: Sequence[mpz]
+) -> tuple[mpz, mpz, bytes]:
+    """The products of c^(4 rho) and of c_i^(2 rho): the second is the first to the power Delta s_i; and a hash of it all."""
+    public = verification.public
+    n_squared, sizes = public.n_squared, f"{verification.threshold} {verification.of} {index} {len(ciphertexts)}"
+    hashed = hashlib.sha256(f"tacit threshold {public.id} {sizes}\n".encode())
+    hashed.update(public.to_bytes([verification.v, verification.keys[index - 1], *ciphertexts, *values]))
+    seed = hashed.digest()
+    rho = small_exponents(seed, len(ciphertexts), bits=8 * BATCH_BYTES)
+    base, image = (product_of_powers(one, rho, n_squared, bits=8 * BATCH_BYTES) for one in (ciphertexts, values))
+    return gmpy2.powmod(base, 4, n_squared), gmpy2.powmod(image, 2, n_squared), seed
+
+
+def _challenge(public: PublicKey, seed: bytes, *numbers: mpz) -> mpz:
+    return mpz(int.from_bytes(hashlib.sha256(b"proof" + seed + public.to_bytes(numbers)).digest(), "big"))
+
+
+def fewest_shares(*, of: int, colluding: int) -> int:
+    """The smallest threshold t with 2t > n + c: two sums of one round then need a common holder who is not among c colluders.
+
+    It exceeds `of` where there are too many colluders for any threshold.
+
+    >>> fewest_shares(of=3, colluding=0), fewest_shares(of=3, colluding=1), fewest_shares(of=20, colluding=1)
+    (2, 3, 11)
+    """
+    return (of + colluding) // 2 + 1  # 2t > n + c
+
+
+def _check_numbers(threshold: int, of: int) -> None:
+    if not 2 <= of <= MOST_SHARES or not of < 2 * threshold <= 2 * of:
+        raise BadInput(
+            f"Expected 2 to {MOST_SHARES} shares and a threshold of more than half of them (two groups without a common "
+            f"member could open two sums of one round), got {threshold} of {of}."
+        )

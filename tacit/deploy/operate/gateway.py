@@ -1,0 +1,386 @@
+"""The gateway of a federation's server: TLS ends here, and nothing passes but what its sites ask of Flower's Fleet API.
+
+Flower 1.41 serves its Fleet API (sites) and its Control API (whoever reaches the port may list runs, register nodes and start
+programs on the server) on one port, and reads and parses a whole body before it looks whose it is. So the SuperLink listens on
+loopback, and this passes on the Fleet API's requests, by an exact list of paths with a size each, signed by a registered key,
+and written anew from what was understood. All else gets a refusal and a line in the log:
+`python -m tacit.deploy.operate.gateway LISTEN UPSTREAM FOLDER NAME=KEY.pub...`, each of the first two as host:port."""
+
+import asyncio
+import contextlib
+import ipaddress
+import os
+import signal
+import socket
+import ssl
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Awaitable
+from email.utils import formatdate
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tacit.deploy.operate.connections import (
+    END,
+    HEAD_BYTES,
+    TLS_SECONDS,
+    Account,
+    BadHead,
+    Connections,
+    Head,
+    Keys,
+    Task,
+    body_length,
+    dumps,
+    load_keys,
+    parse,
+    secure,
+    signer,
+)
+
+# The gateway's connections to the SuperLink on loopback, and what comes back on them.
+
+PIECE = 64 << 10
+FRESH_SECONDS = 3.0  # uvicorn ends a connection that was idle for five
+ANSWER_SECONDS = 120.0  # a SuperLink with many sites can be slow
+KEPT_BACK = frozenset((b"connection", b"keep-alive", b"transfer-encoding", b"trailer", b"upgrade", b"server"))
+
+Read = asyncio.StreamReader
+Write = asyncio.StreamWriter
+
+
+async def copy(reader: Read, writer: Write, length: int, *, seconds: float) -> None:
+    """Passes on so many bytes, piece by piece, and no more; the slower side sets the pace.
+
+    Raises: EOFError where fewer come; TimeoutError where a piece takes longer than `seconds`.
+    """
+    while length:
+        async with asyncio.timeout(seconds):
+            piece = await reader.read(min(PIECE, length))
+            if not piece:
+                raise EOFError
+            writer.write(piece)
+            await writer.drain()
+        length -= len(piece)
+    await writer.drain()
+
+
+class Line:
+    """One connection to the SuperLink, used for one request at a time; `since` is when it was used last.
+
+    `length` is that of the last answer's body.
+    """
+
+    def __init__(self, reader: Read, writer: Write):
+        self.reader, self.writer, self.since, self.length = reader, writer, time.monotonic(), 0
+
+    async def answer(self, to: Write) -> bool:
+        """Passes one answer on; whether the connection can be used again.
+
+        An error within the SuperLink (500) goes on as one that passes (503): Flower's nodes end at the first and wait at the
+        second.
+
+        Raises: BadHead (502) for what is no answer, or none in `ANSWER_SECONDS`; EOFError, TimeoutError or OSError where it
+        breaks off in the middle. The connection is then of no use.
+        """
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                head = parse(await self.reader.readuntil(END))
+        except (BadHead, EOFError, asyncio.LimitOverrunError, TimeoutError, OSError):
+            raise BadHead(502, "the SuperLink did not answer") from None
+        headers = [(name, value) for name, value in head.headers if name not in KEPT_BACK]
+        chunked, lengths = head.all(b"transfer-encoding") == [b"chunked"], head.all(b"content-length")
+        if chunked:
+            headers = [(name, value) for name, value in headers if name != b"content-length"]
+            headers.append((b"transfer-encoding", b"chunked"))
+        elif len(lengths) != 1 or not lengths[0].isdigit():
+            raise BadHead(502, "the SuperLink's answer has no length")
+        to.write(dumps(b" ".join(_as_passing(head.first)), headers))
+        self.length = 0
+        if chunked:
+            await self._chunks(to)
+        else:
+            self.length = int(lengths[0])
+            await copy(self.reader, to, self.length, seconds=ANSWER_SECONDS)
+        return not _closes(head)
+
+    async def _chunks(self, to: Write) -> None:
+        while True:
+            size = int((await self.reader.readuntil(b"\r\n")).split(b";")[0], 16)
+            self.length += size
+            to.write(b"%x\r\n" % size)
+            await copy(self.reader, to, size, seconds=ANSWER_SECONDS)
+            if await self.reader.readexactly(2) != b"\r\n":
+                raise EOFError
+            to.write(b"\r\n")
+            if not size:
+                await to.drain()
+                return
+
+    def close(self) -> None:
+        """Ends the connection; one that is broken already is no error."""
+        with contextlib.suppress(OSError, ssl.SSLError):
+            self.writer.close()
+
+
+class Upstream:
+    """The SuperLink, and the connections to it that are idle; the last used is used first."""
+
+    def __init__(self, address: str, port: int, *, authority: Path):
+        self._address = (address, port)
+        self._context = ssl.create_default_context(cafile=str(authority))
+        self._idle: list[Line] = []
+        self.host = f"{address}:{port}".encode()
+
+    async def take(self) -> Line | None:
+        """A connection, idle for less than `FRESH_SECONDS` or new; None where the SuperLink cannot be reached.
+
+        A new one is held to the authority's certificate.
+        """
+        while self._idle:
+            line = self._idle.pop()
+            if time.monotonic() - line.since < FRESH_SECONDS and not line.reader.at_eof():
+                return line
+            line.close()
+        try:
+            return Line(*await asyncio.open_connection(*self._address, ssl=self._context, limit=HEAD_BYTES))
+        except (OSError, ssl.SSLError):
+            return None
+
+    def give(self, line: Line, *, keep: bool) -> None:
+        """Takes a connection back after its answer; without `keep` it is closed."""
+        line.since = time.monotonic()
+        if keep:
+            self._idle.append(line)
+        else:
+            line.close()
+
+
+def _as_passing(first: tuple[bytes, bytes, bytes]) -> tuple[bytes, bytes, bytes]:
+    """An error within the SuperLink ("database is locked") as one that passes: Flower's nodes end at 500, and wait at 503."""
+    return (first[0], b"503", b"Service Unavailable") if first[1] == b"500" else first
+
+
+def _closes(head: Head) -> bool:
+    return any(value.lower() == b"close" for value in head.all(b"connection")) or head.first[0] != b"HTTP/1.1"
+
+
+NAMES_BYTES = 1 << 10  # of a request that names a node, a run and an object: 50 to 300
+TREE_BYTES = 24 << 10  # of an announced answer: 70 for each part (`superlink.MOST_PARTS`), and its metadata
+PIECE_BYTES = (5 << 20) + (64 << 10)  # Flower cuts arrays into pieces of 5 MiB, Tacit keeps other bodies below that
+LIMITS = dict.fromkeys(  # no (un)register-node: the server's people do that
+    (b"activate-node", b"deactivate-node", b"send-node-heartbeat", b"pull-messages", b"get-run", b"get-fab",
+     b"pull-object", b"confirm-message-received"), NAMES_BYTES,
+) | {b"push-messages": TREE_BYTES, b"push-object": PIECE_BYTES}  # fmt: skip
+PATHS = {b"/v1/fleet/" + name: most for name, most in LIMITS.items()}
+HEALTH = (b"GET", b"/health", b"HTTP/1.1")
+PASSED = frozenset(  # what the Fleet API reads; any other header stays here
+    b"content-type accept flwr-public-key flwr-signature flwr-timestamp "
+    b"flwr-package-name flwr-package-version flwr-component-name".split()
+)
+PIECES_OF_KEY = 4  # on their way to the SuperLink at once; Flower sends two, and the next waits unread
+FIRST_SECONDS = 5.0  # for a connection's first head,
+IDLE_SECONDS = 75.0  # and for a further one, from the end of the request before
+BODY_SECONDS = 30.0  # for the next piece of a body
+LINGER_SECONDS = 1.0
+FULL_SECONDS = 0.1  # before another connection is accepted where that failed
+WORDS = {400: "Bad Request", 401: "Unauthorized", 403: "Forbidden", 411: "Length Required", 413: "Content Too Large",
+         431: "Too Large", 501: "Not Implemented", 502: "Bad Gateway"}  # fmt: skip
+REFUSAL = "This server passes on what its sites ask, and nothing else.\n"
+UNKNOWN = "This server does not take this key: it is not registered here, or its machine's clock is more than 5 minutes off.\n"
+LOGGED_A_MINUTE = 60  # lines about others, and as many about itself; the rest are counted
+SELF = "gateway"
+
+Read_gateway = asyncio.StreamReader
+Write_gateway = asyncio.StreamWriter
+T = TypeVar("T")
+
+
+class Gateway:
+    """Passes the requests of many connections on to one server.
+
+    Guarantee: nothing reaches the server, and no body is read, but POSTs to `PATHS`, signed by a registered key, with a body of
+    known length up to the path's own limit, written anew with the headers of `PASSED` only. It holds one piece of a body at a
+    time, and at most `PIECES_OF_KEY` pieces of a key's answers are on their way. Connections are counted as `Connections` says; a
+    handshake, a head, and every piece of a body have to come in time.
+    """
+
+    def __init__(self, upstream: Upstream, keys: Keys, context: ssl.SSLContext, account: Account):
+        self.upstream, self._keys, self._context, self._account = upstream, keys, context, account
+        self._connections = Connections()
+        self._pieces = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(PIECES_OF_KEY))
+        self._logged, self._minute = Counter[bool](), 0
+
+    async def accept(self, listening: socket.socket) -> None:
+        """Accepts connections for ever, each served by a task of its own.
+
+        Where none can be accepted, as every file of the process is in use, a stranger's is ended for it.
+        """
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                sock, address = await loop.sock_accept(listening)
+            except ConnectionError:
+                continue  # it has gone again
+            except OSError as error:
+                self.log(SELF, f"no connection can be accepted ({error.strerror})")
+                self._connections.make_room()
+                await asyncio.sleep(FULL_SECONDS)
+                continue
+            peer = str(address[0])
+            self._connections.add(loop.create_task(self._serve(sock, peer)), peer)
+
+    async def _serve(self, sock: socket.socket, peer: str) -> None:
+        """One connection, request after request, until either side ends it.
+
+        Guarantee: nothing is raised, whatever comes, but CancelledError. A request that is refused gets its status, a line in the
+        log, and is the connection's last, since nobody can know where the next one would begin.
+        """
+        task: Any = asyncio.current_task()
+        try:
+            reader, writer = await secure(sock, self._context)
+            try:
+                await self._requests(reader, writer, peer, task)
+                writer.close()
+                await writer.wait_closed()
+            finally:
+                writer.transport.abort()
+        except (OSError, EOFError, TimeoutError):
+            pass  # the connection has gone, was too slow, or never spoke TLS
+        finally:
+            self._connections.drop(task)
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+
+    async def _requests(self, reader: Read_gateway, writer: Write_gateway, peer: str, task: Task) -> None:
+        seconds = FIRST_SECONDS
+        try:
+            while await self._request(reader, writer, peer, task, seconds):
+                seconds = IDLE_SECONDS
+        except BadHead as error:
+            self.log(peer, f"refused ({error.status}): {error}")
+            await _refuse(reader, writer, error.status)
+
+    async def _request(
+        self, reader: Read_gateway, writer: Write_gateway, peer: str, task: Task, seconds: float
+    ) -> bool:
+        """One request; whether another may follow on the connection."""
+        head = parse(await _in_time(_head(reader), seconds))
+        if head.first == HEALTH and not head.all(b"content-length") and not head.all(b"transfer-encoding"):
+            writer.write(_answer(200, b"ok\n"))
+            await writer.drain()
+            return False
+        length, name = _allowed(head), signer(head, self._keys)
+        self._connections.prove(task, name)
+        self._account.store(name, head.first[1], length)
+        headers = [(header, value) for header, value in head.headers if header in PASSED]
+        headers += [(b"host", self.upstream.host), (b"content-length", b"%d" % length)]
+        async with self._pieces[name] if length > TREE_BYTES else contextlib.nullcontext():
+            line = await self.upstream.take()
+            if line is None:
+                self.log(SELF, "the SuperLink cannot be reached")
+                writer.write(_answer(502, b"The SuperLink cannot be reached.\n"))
+                await writer.drain()
+                return False
+            try:
+                line.writer.write(dumps(b"POST " + head.first[1] + b" HTTP/1.1", headers))
+                await copy(reader, line.writer, length, seconds=BODY_SECONDS)
+                keep = await line.answer(writer)
+                self._account.handed(name, head.first[1], line.length)
+            except BaseException:
+                line.close()
+                raise
+            self.upstream.give(line, keep=keep)
+        return keep and [value.lower() for value in head.all(b"connection")] in ([], [b"keep-alive"])
+
+    def log(self, who: str, text: str) -> None:
+        """Prints a line with the time and who it is about: `SELF`, or an address.
+
+        After `LOGGED_A_MINUTE` lines about others in a minute the rest are only counted, and so are those about itself.
+        """
+        minute, kind = int(time.monotonic() // 60), who == SELF
+        if minute != self._minute:
+            more = sum(max(0, count - LOGGED_A_MINUTE) for count in self._logged.values())
+            if more:
+                print(f"... and {more} more lines", flush=True)
+            self._logged, self._minute = Counter(), minute
+        self._logged[kind] += 1
+        if self._logged[kind] <= LOGGED_A_MINUTE:
+            print(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {who}  {text}", flush=True)
+
+
+def _allowed(head: Head) -> int:
+    """The length of an allowed request's body. Raises BadHead for any other."""
+    method, target, version = head.first
+    if method != b"POST" or target not in PATHS or version != b"HTTP/1.1":
+        raise BadHead(403, f"{b' '.join(head.first)[:120]!r} is nothing that sites ask")
+    if any(head.all(name) for name in (b"upgrade", b"expect", b"te", b"trailer")):
+        raise BadHead(403, "it asks for another protocol")
+    return body_length(head, most=PATHS[target])
+
+
+async def _head(reader: Read_gateway) -> bytes:
+    try:
+        return await reader.readuntil(END)
+    except asyncio.LimitOverrunError:
+        raise BadHead(431, f"its head is longer than {HEAD_BYTES} bytes") from None
+
+
+async def _in_time(what: Awaitable[T], seconds: float) -> T:
+    async with asyncio.timeout(seconds):
+        return await what
+
+
+def _answer(status: int, text: bytes) -> bytes:
+    headers = [(b"date", formatdate(usegmt=True).encode()), (b"content-type", b"text/plain")]
+    headers += [(b"content-length", b"%d" % len(text)), (b"connection", b"close")]
+    return dumps(b"HTTP/1.1 %d %s" % (status, WORDS.get(status, "OK").encode()), headers) + text
+
+
+async def _refuse(reader: Read_gateway, writer: Write_gateway, status: int) -> None:
+    writer.write(_answer(status, (UNKNOWN if status == 401 else REFUSAL).encode()))
+    await _in_time(writer.drain(), TLS_SECONDS)
+    with contextlib.suppress(TimeoutError):
+        await _in_time(reader.read(HEAD_BYTES), LINGER_SECONDS)  # an unread body would cut the answer off
+
+
+async def run(listen: tuple[str, int], upstream: Upstream, certificates: Path, keys: Keys) -> None:
+    """Listens, over TLS 1.2 or newer with the certificate of the folder, until SIGTERM or SIGINT. Raises: OSError, ssl.SSLError."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    context.load_cert_chain(certificates / "server.pem", certificates / "server.key")
+    gateway, stop, loop = (
+        Gateway(upstream, keys, context, Account(certificates)),
+        asyncio.Event(),
+        asyncio.get_running_loop(),
+    )
+    loop.set_exception_handler(lambda _, what: gateway.log(SELF, str(what.get("exception") or what["message"])))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    family = socket.AF_INET6 if ":" in listen[0] else socket.AF_INET
+    with socket.create_server(listen, family=family, backlog=512) as listening:
+        listening.setblocking(False)
+        print(f"The gateway listens on {listen[0]}:{listen[1]}.", flush=True)
+        accepting = asyncio.create_task(gateway.accept(listening))
+        await asyncio.wait((accepting, asyncio.create_task(stop.wait())), return_when=asyncio.FIRST_COMPLETED)
+        if accepting.done():
+            accepting.result()
+
+
+def endpoint(text: str) -> tuple[str, int]:
+    """The address and port of "address:port"; IPv6 addresses stand in brackets. Raises: ValueError, also for a host's name.
+
+    >>> endpoint("127.0.0.1:8443"), endpoint("[::1]:8443")
+    (('127.0.0.1', 8443), ('::1', 8443))
+    """
+    host, _, port = text.rpartition(":")
+    return str(ipaddress.ip_address(host.strip("[]"))), int(port)
+
+
+if __name__ == "__main__":
+    os.umask(0o077)
+    own = Path(sys.argv[3])
+    known = load_keys({name: Path(key) for name, _, key in (word.partition("=") for word in sys.argv[4:])})
+    asyncio.run(run(endpoint(sys.argv[1]), Upstream(*endpoint(sys.argv[2]), authority=own / "ca.crt"), own, known))

@@ -1,0 +1,232 @@
+"""`tacit deploy init`: a folder with everything a federation needs, each part for the machine it belongs to."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import tacit
+from tacit.check import shown
+from tacit.crypto.threshold import fewest_shares
+from tacit.data.budgets import budgets
+from tacit.data.csv import pinned_columns
+from tacit.data.load import source
+from tacit.data.sources.csv import csv
+from tacit.deploy.operate.certificates import make_authority, make_node_key, make_server
+from tacit.deploy.operate.layout import Federation, app_digest, refuse_host
+from tacit.deploy.operate.processes import close, closed, free_port
+from tacit.deploy.operate.texts import readme, write_services
+from tacit.deploy.site.keys import make_keys
+from tacit.deploy.site.layout import SETTINGS, called
+from tacit.deploy.site.make import make_site
+from tacit.deploy.site.rows import OWN_FILES, public_rows, refuse_undeployable, refuse_unpinned
+from tacit.deploy.site.schedule import refuse_unpaid
+from tacit.engine.clients import clients
+from tacit.engine.queries import columns_asked, judged_by
+from tacit.errors import BadInput, BudgetExhausted
+from tacit.experiment import Experiment
+from tacit.experiment.combinations import refuse_passed
+from tacit.experiment.extras import shares
+from tacit.privacy.distributed.kind import refuse_threshold
+from tacit.random import seeded
+
+PYPROJECT = """\
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "tacit-app"
+version = "{version}"
+description = "{name}, by Tacit"
+license = "Apache-2.0"
+dependencies = ["tacit[flower]=={version}"]
+
+[tool.hatch.build.targets.wheel]
+packages = ["tacit_app"]
+
+[tool.flwr.app]
+publisher = "tacit"
+
+[tool.flwr.app.components]
+serverapp = "tacit_app.server_app:app"
+clientapp = "tacit_app.client_app:app"
+
+[tool.flwr.app.config]
+sites = "{sites}"
+resume = false
+force = false
+join-seconds = 120
+round-seconds = 600
+"""
+SERVER = """\
+from pathlib import Path
+
+from tacit.deploy.server.server import server_app
+
+app = server_app(Path(__file__).with_name("experiment.toml"))
+"""
+CLIENT = """\
+from tacit.deploy.server.client import client_app
+
+app = client_app()
+"""
+
+
+def init(folder: Path, *, sites: str, experiment: Experiment, host: str, port: int, trial: bool = False) -> Federation:
+    """Makes a federation's folder: certificates, a folder for every site, the Flower app, units and container files, and a README.
+
+    Guarantee: all of it is readable by its owner only, and no name in the experiment becomes code, consent or a path in it. The
+    experiment names every site's epsilon, which its budget file begins with, and which accepts this experiment alone. `host` and
+    `port` are where sites reach the server. With `trial` seeded noise is kept, which protects nothing.
+
+    Assumes: whoever runs it is trusted with all keys: it makes the authority's, the nodes' and, for encrypted sums, the clients'.
+
+    Raises: BadInput where the folder is not empty, where the sites cannot be named, and for an experiment that cannot be
+    deployed; BudgetExhausted for a schedule that a site's budget does not pay for; BadData for public test rows that cannot be
+    read. The experiment is judged before anything is written.
+    """
+    if folder.exists() and any(folder.iterdir()):
+        raise BadInput(f"{folder} is not empty: choose another folder, or remove it together with its ledgers.")
+    refuse_host(host)
+    experiment = deployable(experiment, sites, trial=trial)
+    limits = site_budgets(experiment, sites)
+    experiment = with_epsilons(experiment, limits)
+    _refuse_unpaid(experiment, limits)
+    server = folder / "server"
+    with closed():
+        server.mkdir(parents=True)
+    make_authority(server, name=called(experiment.name))
+    make_server(server, hosts=tuple(dict.fromkeys((host, "127.0.0.1", "localhost"))))
+    federation = Federation(folder.resolve(), experiment.name, host, port, free_port(), tuple(limits), "")
+    for site, epsilon in limits.items():
+        make_site(federation.site(site), experiment, name=site, epsilon=epsilon)
+        _connect(federation, site)
+    if experiment.protect.kind == "paillier":
+        make_keys(experiment, server, {site: federation.site(site) for site in limits})
+    _write_app(federation, experiment)
+    federation = replace(federation, digest=app_digest(federation.app))
+    federation.write()
+    federation.write_flower()
+    write_services(federation)
+    (folder / "README.md").write_text(readme(federation, experiment), "utf-8")
+    close(folder)
+    return federation
+
+
+def deployable(experiment: Experiment, sites: str, *, trial: bool) -> Experiment:
+    """The experiment as it is deployed: as many clients as sites, noise that nobody can draw again, and a key that is split.
+
+    The noise is the operating system's unless `trial`; a threshold that is left out becomes the smallest that holds against
+    `privacy.colluding` sites; columns are pinned as the public test rows have them.
+
+    Raises: BadInput for settings that cannot be deployed, a threshold that does not hold, a metric or a column that sites cannot be
+    asked for,    or names where rows are dealt out; BadData for public rows that cannot be read.
+    """
+    refuse_passed(experiment)
+    values = experiment.model_dump(exclude_none=True)
+    values["run"] = {key: value for key, value in values["run"].items() if key != "out"}
+    if not trial:
+        values["run"]["randomness"] = "os"
+    if experiment.data.name not in OWN_FILES:
+        if not sites.isdecimal():
+            count = len(sites.split(","))
+            raise BadInput(
+                f"The {experiment.data.name} data comes with Tacit and is dealt out to client-0, client-1, ...: give the number"
+                f" of sites, as in --sites {count}; names are for csv and npz, where every site has its own rows."
+            )
+        values["data"]["clients"] = int(sites)
+    count = int(sites) if sites.isdecimal() else len(sites.split(","))
+    if experiment.protect.kind == "paillier" and experiment.protect.threshold is None:
+        values["protect"]["threshold"] = fewest_shares(of=count, colluding=experiment.privacy.colluding or 0)
+    chosen = Experiment(**values)
+    refuse_undeployable(chosen)
+    refuse_threshold(chosen, clients=count)
+    chosen = with_public_rows(chosen) if chosen.data.name in OWN_FILES else chosen
+    if chosen.data.name in OWN_FILES or shares(chosen):
+        rows = public_rows(chosen)
+        judged_by(chosen, rows)
+        columns_asked(chosen, rows)
+    return chosen
+
+
+def with_public_rows(experiment: Experiment) -> Experiment:
+    """The experiment with its test rows at an absolute path, and its columns listed in the order in which they have them.
+
+    Assumes: the rows are csv or npz. Raises: BadData, before anything is made, where the test rows cannot be read; BadInput
+    where there are none and the columns are not listed.
+    """
+    data = experiment.data
+    files = source(data)
+    if "test_path" not in data.options():
+        refuse_unpinned(experiment)
+        return experiment
+    path = {"test_path": str(Path(str(data.options()["test_path"])).expanduser().resolve())}
+    columns = {"columns": list(pinned_columns(files))} if isinstance(files, csv) else {}
+    values = experiment.model_dump(exclude_none=True)
+    return Experiment(**values | {"data": values["data"] | path | columns})
+
+
+def site_budgets(experiment: Experiment, sites: str) -> dict[str, float]:
+    """Every site's name and the epsilon its budget file begins with; infinity where the experiment names none.
+
+    Raises: BadInput for names that are no plain ASCII words, or stand twice: they become folders, certificates and roster
+    entries.
+    """
+    if experiment.data.name not in OWN_FILES:
+        _, _, population = clients(experiment)
+        for name in population.names:
+            if not _plain(name):
+                raise BadInput(
+                    f"A client of this data is called {shown(name)}, which cannot be the name of a site's folder."
+                )
+        return dict(zip(population.names, population.epsilons.tolist(), strict=True))
+    names = tuple(name.strip() for name in sites.split(","))
+    if sites.isdecimal() or len(set(names)) < len(names) or not all(_plain(name) for name in names):
+        raise BadInput("Every site has its own rows here: name them, each once, as in --sites north,coast,valley.")
+    spec = experiment.privacy.epsilon if experiment.privacy.epsilon is not None else float("inf")
+    rng = seeded(experiment.seeds.epsilon)("budgets").generator()
+    return dict(zip(names, budgets(spec, clients=len(names), rng=rng, names=names).tolist(), strict=True))
+
+
+def with_epsilons(experiment: Experiment, limits: Mapping[str, float]) -> Experiment:
+    """The experiment with every site's epsilon as a number: all agree to it, and the server refuses who declares more."""
+    if experiment.privacy.epsilon is None:
+        return experiment
+    values = experiment.model_dump(exclude_none=True)
+    return Experiment(**values | {"privacy": values["privacy"] | {"epsilon": dict(limits)}})
+
+
+def _refuse_unpaid(experiment: Experiment, limits: dict[str, float]) -> None:
+    """Refuses what sites would refuse when they are asked to agree. Raises BudgetExhausted by a site's name."""
+    for name in limits:
+        try:
+            refuse_unpaid(experiment, limits, delta=experiment.privacy.delta, site=name)
+        except BudgetExhausted as error:
+            raise BudgetExhausted(f"{name}: {error}") from error
+
+
+def _plain(name: str) -> bool:
+    return bool(name) and name.replace("-", "").replace("_", "").isalnum() and name.isascii()
+
+
+def _connect(federation: Federation, name: str) -> None:
+    """What a site needs to reach the server: its key, the authority's certificate and the address."""
+    folder = federation.site(name)
+    make_node_key(folder)
+    federation.public_key(name).parent.mkdir(exist_ok=True)
+    federation.public_key(name).write_bytes((folder / "node.pub").read_bytes())
+    (folder / "ca.crt").write_bytes((federation.server / "ca.crt").read_bytes())
+    with (folder / SETTINGS).open("a", encoding="utf-8") as file:
+        file.write(f'server = "{federation.address}"\n')
+
+
+def _write_app(federation: Federation, experiment: Experiment) -> None:
+    package = federation.app / "tacit_app"
+    package.mkdir(parents=True)
+    words = {"version": tacit.__version__, "name": called(federation.name)}
+    text = PYPROJECT.format(sites=",".join(federation.sites), **words)
+    (federation.app / "pyproject.toml").write_text(text, "utf-8")
+    (package / "__init__.py").write_text(f'"""{words["name"]}, by Tacit."""\n', "utf-8")
+    (package / "server_app.py").write_text(SERVER, "utf-8")
+    (package / "client_app.py").write_text(CLIENT, "utf-8")
+    (package / "experiment.toml").write_text(experiment.toml(), "utf-8")

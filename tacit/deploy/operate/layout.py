@@ -1,0 +1,162 @@
+"""Where everything of a federation lies, and `federation.toml`, which names it."""
+
+import hashlib
+import re
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field, ValidationError
+
+from tacit.check import shown
+from tacit.deploy.site.layout import SETTINGS, wording
+from tacit.errors import BadInput
+from tacit.experiment.file import dumps
+
+APP_FILES = ("pyproject.toml", "tacit_app/__init__.py", "tacit_app/client_app.py", "tacit_app/server_app.py",
+             "tacit_app/experiment.toml")  # fmt: skip
+CONNECTION = "federation"  # the SuperLink's name in Flower's own configuration
+
+
+HOST = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(\.(?!-)[A-Za-z0-9-]{1,63})*", re.ASCII)  # a name, or an address of numbers
+LONGEST_HOST = 253  # characters of a name (RFC 1035)
+Port = Annotated[int, Field(strict=True, ge=1, le=65535)]
+
+
+class _Written(BaseModel):
+    """`federation.toml` as it is written."""
+
+    name: str
+    host: str
+    port: Port
+    inner_port: Port | None = None  # a folder of before there was a gateway has none
+    sites: tuple[str, ...]
+    app_sha256: str
+
+
+@dataclass(frozen=True)
+class Federation:
+    """A federation: where it lies, who its sites are, and the digest of its app.
+
+    `server/`, `app/`, `results/` and `flwr/` stay with the server; each folder of `sites/` goes to its site, and need not be
+    here.
+    """
+
+    folder: Path
+    name: str
+    host: str
+    port: int  # the gateway's, which sites reach
+    inner: int  # the SuperLink's own, on loopback
+    sites: tuple[str, ...]
+    digest: str
+
+    @property
+    def address(self) -> str:
+        """Where sites reach the server: its gateway."""
+        return f"{self.host}:{self.port}"
+
+    @property
+    def control(self) -> str:
+        """Where the server's own people reach the SuperLink, on the server's machine."""
+        return f"127.0.0.1:{self.inner}"
+
+    @property
+    def server(self) -> Path:
+        """Certificates, the SuperLink's database and log."""
+        return self.folder / "server"
+
+    @property
+    def app(self) -> Path:
+        """The Flower app."""
+        return self.folder / "app"
+
+    @property
+    def results(self) -> Path:
+        """The run's folder."""
+        return self.folder / "results"
+
+    @property
+    def home(self) -> Path:
+        """Flower's own configuration and caches ($FLWR_HOME)."""
+        return self.folder / "flwr"
+
+    def site(self, name: str) -> Path:
+        """The folder of a site."""
+        return self.folder / "sites" / name
+
+    def public_key(self, name: str) -> Path:
+        """The server's copy of a site's public key: the site's folder goes to the site."""
+        return self.server / "nodes" / f"{name}.pub"
+
+    def key(self, name: str) -> Path:
+        """A site's public key: the site's own where its folder is here, else the server's copy."""
+        mine = self.site(name) / "node.pub"
+        return mine if mine.is_file() else self.public_key(name)
+
+    def write_flower(self) -> None:
+        """Flower's own configuration for this machine, so that `flwr run` finds the SuperLink wherever the folder lies."""
+        self.home.mkdir(mode=0o700, exist_ok=True)
+        text = f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\naddress = "{self.control}"\n'
+        (self.home / "config.toml").write_text(f'{text}root-certificates = "{self.server / "ca.crt"}"\n', "utf-8")
+
+    def write(self) -> None:
+        """Writes `federation.toml`, which names no path: a folder can be moved."""
+        values: dict[str, Any] = {"name": self.name, "host": self.host, "port": self.port}
+        values |= {"inner_port": self.inner, "sites": list(self.sites), "app_sha256": self.digest}
+        (self.folder / "federation.toml").write_text(dumps(values), "utf-8")
+
+
+def refuse_host(host: str) -> None:
+    """Refuses what is no name and no address: it is written into certificates, addresses and units.
+
+    Raises: BadInput.
+    """
+    if len(host) > LONGEST_HOST or not HOST.fullmatch(host):
+        raise BadInput(
+            "Expected the server's host to be a name or an IPv4 address, such as server.example.org or 192.0.2.7, got"
+            f" {shown(host)}."
+        )
+
+
+def open_federation(folder: Path) -> Federation:
+    """Reads `federation.toml`. Raises: BadInput, with what may have been meant where there is none."""
+    path = folder / "federation.toml"
+    values: dict[str, Any] = {}
+    try:
+        values = tomllib.loads(path.read_text("utf-8"))
+        said = _Written.model_validate(values)
+    except FileNotFoundError:
+        raise BadInput(f"{folder} holds no federation{_instead(folder)}") from None
+    except ValidationError as error:
+        raise BadInput(f"{path}: {wording(error, _Written, values)}") from None
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path} cannot be used ({error}).") from None
+    refuse_host(said.host)
+    inner = said.port + 1 if said.inner_port is None else said.inner_port
+    return Federation(folder.resolve(), said.name, said.host, said.port, inner, said.sites, said.app_sha256)
+
+
+def _instead(folder: Path) -> str:
+    """What else may have been meant."""
+    if (folder / SETTINGS).exists():
+        return f": it is one site's; the federation may be {folder.resolve().parents[1]}."
+    beside = sorted(path.parent.name for path in folder.parent.glob(f"*/{SETTINGS}"))
+    if beside and not folder.exists():
+        return f": the sites here are {', '.join(beside)}."
+    return f": make one with `tacit deploy init {folder}`."
+
+
+def app_digest(app: Path) -> str:
+    """The SHA-256 over the names and contents of the app's files, which name no path: a copied folder has the same.
+
+    Raises: BadInput for a file that is missing, or that is no part of the app; compiled files are left out.
+    """
+    found = {str(path.relative_to(app)) for path in app.rglob("*") if path.is_file()}
+    found = {name for name in found if "__pycache__" not in name}
+    for name in sorted(found ^ set(APP_FILES)):
+        raise BadInput(f"{app / name} {'is no part of' if name in found else 'is missing from'} the app that was made.")
+    mark = hashlib.sha256()
+    for name in APP_FILES:
+        mark.update(name.encode() + b"\0" + hashlib.sha256((app / name).read_bytes()).digest())
+    return mark.hexdigest()

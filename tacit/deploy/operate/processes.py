@@ -1,0 +1,332 @@
+"""Flower's programs as child processes: started with a log each, and ended with everything they started.
+
+Every program leads a session of its own, so one signal to its group reaches its children too."""
+
+import contextlib
+import ctypes
+import os
+import resource
+import secrets
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from tacit.errors import BadInput, TacitError
+from tacit.machine import lock
+
+# A federation's files are for their owner: folders 0700, files 0600, whatever the umask. They hold keys, rows and
+# updates.
+
+MASK = 0o077
+FOLDER, FILE = 0o700, 0o600
+
+
+@contextlib.contextmanager
+def closed() -> Iterator[None]:
+    """Has what is made meanwhile, by the whole process, be for its owner only; then the umask is again what it was."""
+    before = os.umask(MASK)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def close(folder: Path) -> None:
+    """Takes a folder, and all that is in it, from everybody but its owner. Links are left alone, and not followed.
+
+    Guarantee: on return nothing in it that was there all the time can be read, written or entered by group or others. What is
+    closed already is not touched, nor is a folder that does not exist.
+
+    Raises: BadInput for what is open and belongs to another user.
+    """
+    for root, folders, files in os.walk(folder):
+        for path, mode in ((Path(root), FOLDER), *((Path(root, name), FILE) for name in files)):
+            if not path.is_symlink():
+                _chmod(path, mode)
+        folders[:] = [name for name in folders if not Path(root, name).is_symlink()]
+
+
+def _chmod(path: Path, mode: int) -> None:
+    try:
+        now = path.stat().st_mode & 0o777
+        if now & MASK:
+            path.chmod(now & mode)
+    except FileNotFoundError:
+        return  # gone in between, as SQLite's journals are
+    except PermissionError:
+        raise BadInput(
+            f"{path} is open to others and belongs to another user: give it to the one who runs this."
+        ) from None
+
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+LAST_WORDS = 3  # lines of a program's log that say why it ended
+PORTS = range(20_000, 32_768)  # below those that Linux gives to outgoing connections
+STOP_SECONDS = 5.0  # between asking a program to end and ending it
+QUIET = {  # nothing is looked up, counted or installed over the network
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "OMP_NUM_THREADS": "1",
+    "PYTHONUNBUFFERED": "1",
+}
+COLOURS = ("FORCE_COLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE")  # a notebook sets them; JSON in colours cannot be read
+
+
+def environment(home: Path) -> dict[str, str]:
+    """The environment of Flower's programs: this process's own with `QUIET` over it, and `home` in the place of Flower's own.
+
+    This Python's programs come first on the path, no proxy stands between processes of one machine, and nobody forces colours.
+    """
+    local = ",".join(
+        dict.fromkeys(filter(None, ["127.0.0.1", "localhost", *os.environ.get("NO_PROXY", "").split(",")]))
+    )
+    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
+    own = {name: value for name, value in os.environ.items() if name not in COLOURS}
+    return own | QUIET | {"FLWR_HOME": str(home), "NO_PROXY": local, "no_proxy": local, "PATH": path}
+
+
+def program(name: str) -> str:
+    """The path of one of Flower's programs, beside this Python or on the PATH. Raises: BadInput where it is not installed."""
+    found = shutil.which(name, path=os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", ""))))
+    if found is None:
+        raise BadInput(f'{name} is not installed: pip install "tacit[flower]"')
+    return found
+
+
+class Processes:
+    """Some programs that end together. Used as a context: whatever happens inside, none is left over.
+
+    Guarantee: every program leads a session of its own, writes to a log that is for its owner only, and is ended with all that it
+    started. Under Linux it is also told to end when this process is gone, even if that was killed.
+    """
+
+    def __init__(self, *, home: Path):
+        self._environment = environment(home)
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._logs: dict[str, Path] = {}
+
+    def __enter__(self) -> "Processes":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(
+        self, name: str, command: Sequence[str | Path], *, log: Path, cwd: Path | None = None,
+        environment: dict[str, str] | None = None,
+    ) -> int:  # fmt: skip
+        """Starts a program, appends what it says to `log`, and returns its process; `name` is how it is spoken of from now on.
+
+        `environment` is added to the common one. Raises: OSError where it cannot be started.
+        """
+        with closed():
+            log.parent.mkdir(parents=True, exist_ok=True)
+            file = log.open("ab")
+        with file:
+            self._running[name] = subprocess.Popen(
+                [str(part) for part in command], env=self._environment | (environment or {}), cwd=cwd, umask=MASK,
+                start_new_session=True, stdout=file, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+                preexec_fn=_prepare,
+            )  # fmt: skip
+        self._logs[name] = log
+        return self._running[name].pid
+
+    def call(self, command: Sequence[str | Path], *, seconds: float, cwd: Path | None = None) -> str:
+        """Runs a program to its end and returns what it printed.
+
+        Raises: TacitError with its last words where it fails, or where it has not ended after `seconds`, and then it is killed.
+        """
+        name = Path(str(command[0])).name
+        try:
+            done = subprocess.run(
+                [str(part) for part in command], env=self._environment, cwd=cwd, capture_output=True, text=True,
+                timeout=seconds, check=False, umask=MASK,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            raise TacitError(f"{name} did not end in {seconds:g} s: look at the server's log and try again.") from None
+        if done.returncode:
+            raise TacitError(f"{name} failed: {_last_words(done.stderr or done.stdout)}")
+        return done.stdout
+
+    def refuse_ended(self, *, lines: int = LAST_WORDS) -> None:
+        """Refuses to go on where one of the programs has ended, with whatever code. Raises: TacitError with its last words."""
+        for name, process in self._running.items():
+            if process.poll() is not None:
+                words = _last_words(self._logs[name].read_text("utf-8", "replace"), lines)
+                raise TacitError(f"{name} ended with code {process.returncode}: {words} (more in {self._logs[name]})")
+
+    def pid(self, name: str) -> int:
+        """A program's process."""
+        return self._running[name].pid
+
+    def ended(self, name: str) -> bool:
+        """Whether a program has ended."""
+        return self._running[name].poll() is not None
+
+    def signal(self, name: str, number: int) -> None:
+        """Sends a signal to a program and to what it started in its own group; one that is gone is no error."""
+        _send(self._running[name].pid, number)
+
+    def stop(self, name: str | None = None) -> None:
+        """Ends one program, or all, the last started first, with everything they started; they are forgotten then.
+
+        They are asked to end (SIGTERM) and killed after `STOP_SECONDS` in all; what they had started in sessions of its own, such
+        as Flower's own children, is killed too, where /proc tells.
+        """
+        names = [name] if name else list(reversed(self._running))
+        family = [pid for each in names for pid in descendants(self._running[each].pid)]
+        for each in names:
+            self.signal(each, signal.SIGTERM)
+        ends = time.monotonic() + STOP_SECONDS
+        for each in names:
+            process = self._running.pop(each)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.1, ends - time.monotonic()))
+            _send(process.pid, signal.SIGKILL)
+            process.wait()
+        for pid in family:  # Flower's own children lead sessions of theirs, and may be busy
+            _send(pid, signal.SIGKILL)
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs. One that has ended, and that nobody has asked how (a zombie), does not."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return not Path("/proc/self").exists()  # gone in between; or a machine that does not tell
+
+
+def descendants(pid: int) -> list[int]:
+    """The processes that a process started, and those that they started, where /proc tells."""
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(stat.parent.name))
+    found, open_ = [], [pid]
+    while open_:
+        below = children.get(open_.pop(), [])
+        found += below
+        open_ += below
+    return found
+
+
+def _send(pid: int, number: int) -> None:
+    """To the program's whole group where it leads one, else to itself."""
+    with contextlib.suppress(ProcessLookupError):
+        if os.getpgid(pid) == pid:
+            os.killpg(pid, number)
+        else:
+            os.kill(pid, number)
+
+
+def _prepare() -> None:
+    """Lets this program have all the files it may, and asks Linux to end it when its parent is gone, even if killed."""
+    _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def free_port() -> int:
+    """A port that is free now, and that no outgoing connection takes before a program listens on it; another program might."""
+    while taken(port := secrets.choice(PORTS)):
+        pass
+    return port
+
+
+def taken(port: int) -> bool:
+    """Whether something listens on a port of this machine, at 127.0.0.1 or at all addresses."""
+    with socket.socket() as line:
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            line.bind(("127.0.0.1", port))
+        except OSError:
+            return True
+        return False
+
+
+def reach(host: str, port: int, *, authority: Path, seconds: float = 5.0) -> str | None:
+    """Why a TLS server cannot be reached under an authority's certificate, in words, or None if it can; nothing is asked of it."""
+    try:
+        context = ssl.create_default_context(cafile=str(authority))
+        with (
+            socket.create_connection((host, port), timeout=seconds) as line,
+            context.wrap_socket(line, server_hostname=host),
+        ):
+            return None
+    except ssl.SSLCertVerificationError as error:
+        return f"its certificate is not accepted ({error.verify_message})"
+    except (OSError, ssl.SSLError) as error:
+        return f"{error}"
+
+
+def _last_words(text: str, count: int = LAST_WORDS) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return " ".join(lines[-count:]) if lines else "it said nothing"
+
+
+# One process answers for a site. It knows whether the one before it died without leaving.
+
+LOCK = ".site.lock"
+BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+
+def lock_folder(folder: Path) -> bool:
+    """Locks a site's folder until this process ends. Returns whether an earlier one ran here, in this very folder, and is dead.
+
+    Guarantee: one process at a time holds a folder; the lock ends with the process, however that ends. The lock's file holds
+    its own inode and the machine's boot, so a copied folder, or one on another machine, never takes a process that may be alive
+    for a dead one. Where the machine does not tell its boot, the answer is False.
+
+    Raises: BadInput while another process holds the lock.
+    """
+    file = os.open(folder / LOCK, os.O_CREAT | os.O_RDWR, 0o600)  # stays open: closing it would free the lock
+    try:
+        lock(file)
+    except OSError:
+        os.close(file)
+        raise BadInput(f"Another process answers for the site in {folder}: stop it first.") from None
+    boot = BOOT.read_bytes() if BOOT.exists() else os.urandom(16)
+    mark = boot + str(os.fstat(file).st_ino).encode()
+    known = os.pread(file, len(mark) + 1, 0) == mark
+    os.ftruncate(file, 0)
+    os.pwrite(file, mark, 0)
+    return known
+
+
+# A program that does not outlive the one that started it: Flower's own exit can wait for a server that is gone.
+
+LOOK_SECONDS = 1.0
+GRACE_SECONDS = 10.0  # for Flower's own way out
+
+
+def end_with_parent() -> None:
+    """Ends this process, within `GRACE_SECONDS` and a look, after the one that started it has ended; returns at once.
+
+    The end is `os._exit`: nothing is flushed or closed, as in a kill. What a run needs to go on is on disk before every question.
+    """
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(LOOK_SECONDS)
+        time.sleep(GRACE_SECONDS)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

@@ -1,0 +1,344 @@
+"""`tacit deploy server`: the SuperLink on loopback and the gateway before it, with the sites' keys told to it."""
+
+import ipaddress
+import json
+import shlex
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from tacit.deploy.operate.inspect import anew, finished, refuse_wrong
+from tacit.deploy.operate.layout import CONNECTION, Federation, open_federation
+from tacit.deploy.operate.left import short_sites
+from tacit.deploy.operate.processes import QUIET, Processes, alive, close, program, reach, taken
+from tacit.deploy.operate.site_process import JOINED
+from tacit.deploy.site.join import read_settings
+from tacit.errors import BadInput, TacitError
+from tacit.experiment import Experiment
+from tacit.machine import exit_code, stop_on_term
+from tacit.privacy.guarantee import shown
+from tacit.report.closing import facts, say_constant, say_stats, show_promise
+from tacit.report.progress import round_line
+
+START_SECONDS = 300.0  # for a program of Flower's on a busy machine; one that fails is noticed at once
+LOOK_SECONDS = 0.25
+HERE = "127.0.0.1"
+FEDERATION = "TACIT_FEDERATION"  # tells the ServerApp, which runs below the SuperLink, where this federation lies
+
+
+def run_server(folder: Path, *, listen: str | None, tell: Callable[[str], None]) -> None:
+    """Serves until SIGTERM or Ctrl-C, and has ended its programs when it returns or raises.
+
+    `listen` is the address of the gateway; left out, all of this machine's, or loopback where sites reach the server as this
+    machine. `tell` is called with what an operator should know.
+
+    Raises: BadInput for a folder that is no federation's or a port that is in use; TacitError with the reason where one of its
+    programs ends, or does not start in `START_SECONDS`; KeyboardInterrupt when it is stopped.
+    """
+    federation = open_federation(folder)
+    stop_on_term()
+    with Processes(home=federation.home) as processes:
+        start_server(federation, processes, listen=listen or _listen(federation))
+        register(federation, processes)
+        tell(f"The server is up at {federation.address}, for {', '.join(federation.sites)}. Ctrl-C stops it.")
+        tell(f"Run the experiment from here: {run_command(federation)}")
+        while True:
+            processes.refuse_ended()
+            time.sleep(LOOK_SECONDS)
+
+
+def run_command(federation: Federation) -> str:
+    """The command that starts a run from a terminal on the server, quoted for a shell, with Flower's calls to the network off."""
+    offline = {name: QUIET[name] for name in ("FLWR_TELEMETRY_ENABLED", "FLWR_DISABLE_UPDATE_CHECK")}
+    words = [f"{name}={value}" for name, value in {"FLWR_HOME": shlex.quote(str(federation.home)), **offline}.items()]
+    return " ".join([*words, "flwr", "run", shlex.quote(str(federation.app)), CONNECTION, "--stream"])
+
+
+def start_server(federation: Federation, processes: Processes, *, listen: str = HERE) -> None:
+    """Starts SuperLink and gateway, and waits until both listen.
+
+    Guarantee: the SuperLink listens on loopback only; what sites reach at `listen` is the gateway.
+
+    Raises: BadInput for a port that is in use, before anything is started; TacitError with the last words of a program that
+    ended.
+    """
+    for port in (federation.inner, federation.port):
+        if taken(port):
+            raise BadInput(
+                f"Port {port} is in use: stop what listens there, or change it in federation.toml (sites have `port`, not "
+                "`inner_port`, in their site.toml)."
+            )
+    start_superlink(federation, processes)
+    start_gateway(federation, processes, listen=listen)
+
+
+def start_superlink(federation: Federation, processes: Processes) -> None:
+    """Starts the SuperLink, which only this machine reaches, and waits until it listens over TLS.
+
+    Its folders are closed to other users first, and Flower's configuration is written anew, so that a federation may be moved.
+    """
+    server = federation.server
+    for folder in (server, federation.home, federation.results):
+        close(folder)
+    federation.write_flower()
+    command = [
+        sys.executable,
+        "-m",
+        "tacit.deploy.server.superlink",
+        "--host",
+        HERE,
+        "--port",
+        str(federation.inner),
+    ]
+    command += ["--ssl-ca-certfile", str(server / "ca.crt"), "--ssl-certfile", str(server / "server.pem")]
+    command += ["--ssl-keyfile", str(server / "server.key"), "--enable-supernode-auth"]
+    command += ["--disable-runtime-dependency-installation", "--database", str(server / "superlink.db")]
+    lies = {FEDERATION: str(federation.folder)}
+    processes.start("SuperLink", command, log=server / "superlink.log", cwd=server, environment=lies)
+    _wait(federation, processes, federation.inner)
+
+
+def start_gateway(federation: Federation, processes: Processes, *, listen: str = HERE) -> None:
+    """Starts the gateway that sites reach, and waits until it is open."""
+    command = [
+        sys.executable,
+        "-m",
+        "tacit.deploy.operate.gateway",
+        f"{listen}:{federation.port}",
+        federation.control,
+    ]
+    server = federation.server
+    processes.start("gateway", [*command, server, *_keys(federation)], log=server / "gateway.log", cwd=server)
+    _wait(federation, processes, federation.port)
+
+
+def register(federation: Federation, processes: Processes) -> None:
+    """Tells the SuperLink the sites' keys, each under its site's name; what it knows already stays. May be repeated."""
+    command = [sys.executable, "-m", "tacit.deploy.server.register", CONNECTION, *_keys(federation)]
+    processes.call(command, seconds=START_SECONDS, cwd=federation.folder)
+
+
+def _keys(federation: Federation) -> list[str]:
+    return [f"{name}={federation.key(name)}" for name in federation.sites]
+
+
+def _wait(federation: Federation, processes: Processes, port: int) -> None:
+    ends = time.monotonic() + START_SECONDS
+    while (why := reach(HERE, port, authority=federation.server / "ca.crt")) is not None:
+        processes.refuse_ended()
+        if time.monotonic() > ends or "certificate" in why:
+            raise TacitError(f"The server cannot be reached at {HERE}:{port}: {why}.")
+        time.sleep(LOOK_SECONDS)
+
+
+def _listen(federation: Federation) -> str:
+    """All addresses of this machine, unless sites reach it as this very machine."""
+    try:
+        here = ipaddress.ip_address(federation.host).is_loopback
+    except ValueError:
+        here = federation.host == "localhost"
+    return HERE if here else "0.0.0.0"
+
+
+# `tacit deploy up`: a whole federation on this machine, for a trial, over TLS and with node authentication.
+
+STARTING = 4  # sites that start at the same time
+JOIN_SECONDS = 120.0  # for so many of them to join
+ASK_SECONDS = 10.0  # between two questions to Flower about a run that has not said anything yet
+
+Tell = Callable[[str], None]
+Observed = Callable[[dict[str, Any]], None]
+
+
+def up(federation: Federation, *, resume: bool, force: bool, tell: Tell, observe: Observed) -> dict[str, Any]:
+    """Starts server and sites, runs the experiment and returns its summary.
+
+    Guarantee: every process has ended when it returns or raises. The way is that of a deployment: TLS, node keys, the gateway, a
+    process for each site; only the network is this machine's. What is charged to the sites' ledgers is charged in earnest.
+
+    Assumes: nothing is wrong with the federation (`inspect.refuse_wrong`).
+
+    Raises: TacitError with the reason where the run fails; `resume` goes on with it.
+    """
+    with Processes(home=federation.home) as processes:
+        started = time.monotonic()
+        start_server(federation, processes)
+        tell(f"server at {federation.address} (TLS, node authentication)")
+        register(federation, processes)
+        start_sites(federation, processes)
+        tell(f"{len(federation.sites)} sites start: {', '.join(federation.sites)}")
+        patience = JOIN_SECONDS * max(1.0, len(federation.sites) / STARTING)
+        submit(federation, processes, resume=resume, force=force, **{"join-seconds": patience})
+        tell("the run is submitted; waiting for the sites to join")
+        summary = follow(federation, processes, since=started, observe=observe)
+    _adapt(federation, tell)
+    return summary
+
+
+def _adapt(federation: Federation, tell: Tell) -> None:
+    """Has every site make its own models where its site.toml asks for some: here the quiet that they wait for does not come."""
+    from tacit.deploy.site.models import adapt_due  # only where a site wants it
+
+    for name in federation.sites:
+        folder = federation.site(name)
+        if "personal" in read_settings(folder):
+            adapt_due(folder)
+            tell(f"{name} has made its own models, for itself: tacit deploy site {folder} --adapt says what they give")
+
+
+def start_sites(federation: Federation, processes: Processes) -> None:
+    """Starts all sites, a few at a time: each needs seconds of a core to start, and forty at once would starve the server.
+
+    Raises: TacitError with the last words of one that has ended.
+    """
+    starting: list[tuple[str, int]] = []  # and the length of what its log held before
+    for name in federation.sites:
+        while len(starting) >= STARTING:
+            processes.refuse_ended()
+            starting = [(other, past) for other, past in starting if not _joined(federation.site(other), past)]
+            time.sleep(LOOK_SECONDS)
+        log = federation.site(name) / "site.log"
+        starting.append((name, log.stat().st_size if log.exists() else 0))
+        start_site(federation, name, processes)
+
+
+def _joined(folder: Path, past: int) -> bool:
+    """Whether a site has said so, after what its log held before."""
+    with (folder / "site.log").open("rb") as file:
+        file.seek(past)
+        return JOINED.encode() in file.read()
+
+
+def start_site(federation: Federation, name: str, processes: Processes) -> int:
+    """Starts one site as its own people would, and returns its process; what it says is in its `site.log`."""
+    folder = federation.site(name)
+    command = [sys.executable, "-m", "tacit", "deploy", "site", folder]
+    return processes.start(f"site {name}", command, log=folder / "site.log", cwd=folder)
+
+
+def submit(federation: Federation, processes: Processes, *, resume: bool, force: bool, **config: float) -> None:
+    """Hands the run to the SuperLink by `flwr run`; `config` is added to the run config. Raises: TacitError where that fails."""
+    flags = {"resume": str(resume).lower(), "force": str(force).lower()}
+    text = " ".join(f"{key}={value}" for key, value in (flags | config).items())
+    command = [program("flwr"), "run", federation.app, CONNECTION, "--run-config", text]
+    processes.call(command, seconds=START_SECONDS, cwd=federation.folder)
+
+
+def follow(federation: Federation, processes: Processes, *, since: float, observe: Observed) -> dict[str, Any]:
+    """Tells every finished round to `observe` and returns the summary.
+
+    `since` is when this server was started: what an earlier one has left in results/ is not its word.
+
+    Raises: TacitError with the reason where the run fails, the server's process is gone, or a program has ended.
+    """
+    shown, began, look = 0, time.time() - (time.monotonic() - since), time.monotonic() + ASK_SECONDS
+    while True:
+        status = _status(federation.results, began)
+        if status:
+            rounds = _rounds(federation.results)
+            for record in rounds[shown:]:
+                observe(record)
+            shown = max(shown, len(rounds))
+        if status.get("state") == "finished":
+            return json.loads((federation.results / "summary.json").read_text("utf-8"))
+        if status.get("state") == "failed":
+            raise TacitError(f"The run stopped: {status['text']} Once that is mended, go on with --resume.")
+        if status and not alive(int(status["pid"])):
+            raise TacitError("The server's process ended in the middle of the run: go on with --resume.")
+        processes.refuse_ended()
+        if not status and time.monotonic() > look:
+            _refuse_failed(processes, unless=lambda: bool(_status(federation.results, began)))
+            look = time.monotonic() + ASK_SECONDS
+        time.sleep(LOOK_SECONDS)
+
+
+def _refuse_failed(processes: Processes, *, unless: Callable[[], bool]) -> None:
+    """Raises TacitError where Flower says that the newest run is over, and it has left no word of its own."""
+    listing = json.loads(
+        processes.call([program("flwr"), "list", CONNECTION, "--format", "json"], seconds=START_SECONDS)
+    )
+    newest = max(listing["runs"], key=lambda run: run["pending-at"], default={"status": ""})
+    if newest["status"].startswith("finished") and not unless():
+        raise TacitError(f"The run ended before it began: {newest['status-details']} (more in server/superlink.log).")
+
+
+def _status(results: Path, began: float) -> dict[str, Any]:
+    path = results / "status.json"
+    status = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    return status if status.get("began", 0) >= began else {}
+
+
+def _rounds(results: Path) -> list[dict[str, Any]]:
+    path = results / "rounds.jsonl"
+    lines = path.read_text("utf-8").split("\n") if path.exists() else []
+    return [json.loads(line) for line in lines[:-1]]  # the last one may be half written
+
+
+# What the operator of a trial sees.
+
+
+def trial(folder: Path, *, resume: bool, force: bool, console: Console) -> None:
+    """`tacit deploy up`: checks the federation, runs it on this machine, and prints rounds and summary.
+
+    A run that has done all its rounds is not started again by `resume`: its summary is printed. After Ctrl-C or SIGTERM nothing
+    is left running, and the exit code says which it was.
+
+    Raises: BadInput for what is wrong before it starts, TacitError for a run that fails, typer.Exit where it is stopped.
+    """
+    if resume and force:
+        raise BadInput("--resume goes on with a run and --force starts a new one: use one of them.")
+    federation = open_federation(folder)
+    done = finished(federation.results) if resume else None
+    if done is not None:
+        experiment = Experiment.load(federation.app / "tacit_app" / "experiment.toml")
+        more = anew(federation, short_sites(federation, experiment))
+        console.print(Text(f"The run is finished, so nothing was started; {more}."), soft_wrap=True)
+        closing(done, federation.results, console)
+        return
+    refuse_wrong(federation, resume=resume, force=force)
+    experiment = Experiment.load(federation.app / "tacit_app" / "experiment.toml")
+    started = time.monotonic()
+
+    def tell(text: str) -> None:
+        console.print(Text(f"{time.monotonic() - started:5.1f} s", style="dim"), Text(text), sep="  ", highlight=False)
+
+    def observe(record: dict[str, Any]) -> None:
+        tell(round_line(record, experiment))
+
+    try:
+        summary = up(federation, resume=resume, force=force, tell=tell, observe=observe)
+    except KeyboardInterrupt as error:
+        typer.echo(f"Stopped. Nothing is lost: go on with `tacit deploy up {folder} --resume`.", err=True)
+        raise typer.Exit(exit_code(error)) from None
+    closing(summary, federation.results, console)
+
+
+def closing(summary: dict[str, Any], results: Path, console: Console) -> None:
+    """Prints the table, the guarantee, what every site's own ledger says, and where the files are.
+
+    Whatever a site said is text, never markup; where nothing was promised, what one says of its ledger is not believed.
+    """
+    table = Table(show_header=False, box=None, padding=(0, 2))
+    for name, value in facts(summary).items():
+        table.add_row(Text(name, style="dim"), Text(value))
+    promise = summary["guarantee"]
+    for name, epsilon in summary["sites"]["epsilon"].items() if promise else ():
+        text = f"epsilon per {promise['unit']} {shown(epsilon)} over all runs of this ledger"
+        table.add_row(Text(f"ledger of {name}", style="dim"), Text(text))
+    console.print(table)
+    show_promise(summary, console, results)
+    say_constant(summary, console)
+    console.print(Text(f"Files: {results}"))
+    say_stats(results, console)
+    page = results / "report.html"
+    if page.is_file():
+        console.print(Text(f"Report: {page}"))
+    sites = Text(f"A site's own page, which stays in its folder: tacit report {results.parent / 'sites' / 'NAME'}")
+    console.print(sites, soft_wrap=True)

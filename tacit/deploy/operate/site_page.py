@@ -1,0 +1,215 @@
+"""`tacit report SITE`: a site's own page, in the site's folder, for its own people.
+
+What it was promised run by run, what its own ledger has sealed against its own limit, and, where `site.toml` asks for own models,
+what held-out and new rows say of staying alone, of the common model and of its own. Guarantee: it is written into the site's folder
+and nowhere else, for its owner alone (0600); nothing is asked, charged or released, and no rows are opened. Every file is taken for
+crafted until it is checked: exact types, bounded sizes."""
+
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import tacit
+from tacit import metrics, wire
+from tacit.deploy.site import layout, replies
+from tacit.deploy.site.at_home import wanted
+from tacit.deploy.site.join import read_settings
+from tacit.deploy.site.limits import Limits, read_limits
+from tacit.engine.run_folder import refuse_foreign
+from tacit.errors import BadInput, TacitError
+from tacit.privacy.ledger import reader
+from tacit.report.collect import short
+from tacit.report.page import BEGINS, printable, render
+
+NAME = "report.html"
+MODELS, GAPS = ("alone", "common", "own"), ("own_less_alone", "own_less_common")
+MOST_BYTES = 1 << 20  # of one file that is shown
+MOST_RUNS = 200  # the newest are shown
+MOST_METRICS = 20
+MOST_NOTES = 20
+MOST_FILES = 50  # of new rows: the last lines of evaluated.jsonl
+MOST_ROWS = 10**9
+
+
+def is_site(folder: Path) -> bool:
+    """Whether a folder is a site's."""
+    return (folder / layout.SETTINGS).is_file()
+
+
+def write_site_page(folder: Path, out: Path | None = None) -> Path:
+    """Writes the page into the site's folder, for its owner only, and returns where it is.
+
+    Raises: BadInput for another place than the site's folder, for one where another file lies than a page, and for a file of the
+    site's that is not what it should be.
+    """
+    path = (out or folder / NAME).resolve()
+    path = path / NAME if path.is_dir() else path
+    if folder.resolve() not in path.parents:
+        raise BadInput("A site's page stays in the site's folder: leave out --out, or name a file in it.")
+    refuse_foreign(path, begins=BEGINS)
+    content = render(site_data(folder)).encode()
+    try:
+        replies.write(path, content)
+    except OSError as error:
+        raise BadInput(f"{path} cannot be written ({error.strerror}): make room, or name another file there.") from None
+    return path
+
+
+def site_data(folder: Path) -> dict[str, Any]:
+    """What the page shows. Raises: BadInput in one sentence, naming the file."""
+    limits, settings = read_limits(folder), read_settings(folder)
+    spent = _spent(folder, limits)
+    known = list(dict.fromkeys([*(one["run"] for one in spent["runs"]), *layout.runs(folder)]))
+    agreed, shown = set(layout.runs(folder)), known[::-1][:MOST_RUNS]  # the newest first
+    told = [_run(folder, run) for run in shown if run in agreed]
+    data = {
+        "kind": "site",
+        "name": settings["name"],
+        "folder": folder.resolve().name,
+        "trial": limits.trial,
+        "unit": limits.unit,
+        "limit": limits.epsilon,
+        "delta": limits.delta,
+        "wanted": _wanted(settings),
+        **spent,
+        "runs": [one | {"kept": one["run"] in agreed} for one in spent["runs"][::-1][:MOST_RUNS]],
+        "known": len(agreed),
+        "told": told,
+        "sentence": next((one["promise"] for one in told if one["promise"]), ""),
+    }
+    return printable(data | {"live": False, "tacit": tacit.__version__})
+
+
+def _spent(folder: Path, limits: Limits) -> dict[str, Any]:
+    """What the ledger has sealed and used, by run, and in all by unit."""
+    file = folder / layout.LEDGER
+    accounts = reader.accounts(file) if file.is_file() and file.stat().st_size else []
+    began: dict[str, str] = {}
+    for entry in reader.entries(file) if accounts else ():
+        began.setdefault(str(entry["run"]), str(entry["time"])[:16].replace("T", " "))
+    sums = dict(sorted(reader.at_one_site(accounts).items()))
+    own, delta = sums.pop(limits.unit, (0.0, 0.0))
+    rows = [
+        {
+            "run": wire.text(one.run, what="A run of the ledger"),
+            "unit": wire.text(one.unit, what="A unit of the ledger"),
+            "began": began.get(one.run, ""),
+            "sealed": short_up(one.sealed),
+            "used": short_up(one.used),
+            "releases": [one.releases, one.most],
+        }
+        for one in accounts
+    ]
+    other = [{"unit": unit, "sealed": short_up(epsilon), "delta": at} for unit, (epsilon, at) in sums.items()]
+    return {"runs": rows, "sealed": short_up(own), "sealed_delta": delta, "other_units": other}
+
+
+def short_up(value: float) -> float:
+    """An epsilon for the page: rounded up, and infinite where it is no bound. Raises: BadInput for what is none.
+
+    >>> short_up(1.00001), short_up(math.inf)
+    (1.0001, inf)
+    """
+    if type(value) not in (int, float) or not value >= 0:  # NaN compares with nothing
+        raise BadInput(f"The ledger says {wire.shown(value)} where an epsilon should stand: tacit ledger verify it.")
+    return value if math.isinf(value) else short(value, up=True)
+
+
+def _wanted(settings: dict[str, Any]) -> str | None:
+    """The kind of own models that the site asks for; a word of why where that cannot be understood."""
+    try:
+        return wanted(settings).kind
+    except BadInput as error:
+        return str(error)
+
+
+def _run(folder: Path, run: str) -> dict[str, Any]:
+    """A run that the site agreed to: its promise, and what rows say of its models."""
+    place = layout.run_folder(folder, run)
+    promise, said = place / layout.PROMISE, place / layout.COMPARISON
+    compared = _compared(said) if said.is_file() else None
+    return {
+        "run": run,
+        "promise": " ".join(_text(promise).split()) if promise.is_file() else "",
+        "compared": compared,
+        "evaluated": list(_evaluated(place / layout.EVALUATED)) if compared else [],
+        "published": layout.model_folder(folder, run, layout.PUBLISHED).is_dir(),
+    }
+
+
+def _text(path: Path) -> str:
+    """A small text file. Raises: BadInput for one that is large, not readable or no text."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(MOST_BYTES + 1)
+        if len(content) > MOST_BYTES:
+            raise BadInput(f"{path} has more than {MOST_BYTES} bytes: it is nothing that a site writes.")
+        return content.decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path} cannot be read ({type(error).__name__}): restore it, or remove it.") from None
+
+
+def _compared(path: Path) -> dict[str, Any]:
+    """`comparison.json`, checked. Raises: BadInput, naming the file."""
+    try:
+        found = wire.json_object(_text(path), what="It", finite=True)
+        notes = wire.several(found.get("notes", []), what="Its notes", most=MOST_NOTES)
+        return _judged(found) | {
+            "kind": wire.text(found.get("kind"), what="Its kind"),
+            "from": wire.text(found.get("from"), what="Its from"),
+            "better": wire.text(found.get("better"), what="Its better"),
+            "trained_on": wire.whole(found.get("trained_on"), what="Its trained_on", most=MOST_ROWS),
+            "notes": [wire.text(note, what="A note", most=1000) for note in notes],
+        }
+    except TacitError as error:
+        raise BadInput(
+            f"{path} is damaged ({error}): remove it, and `tacit deploy site --adapt` makes it anew."
+        ) from None
+
+
+def _evaluated(path: Path) -> Iterator[dict[str, Any]]:
+    """The last lines of `evaluated.jsonl`, the newest first, checked. Raises: BadInput, naming the file."""
+    if not path.is_file():
+        return
+    for line in _text(path).splitlines()[::-1][:MOST_FILES]:
+        try:
+            found = wire.json_object(line, what="It", finite=True)
+            yield _judged(found) | {
+                "file": wire.text(found.get("file"), what="Its file"),
+                "seen": wire.whole(found.get("seen"), what="Its seen", most=MOST_ROWS),
+            }
+        except TacitError as error:
+            raise BadInput(f"{path} has a damaged line ({error}): remove it.") from None
+
+
+def _judged(found: Mapping[str, Any]) -> dict[str, Any]:
+    """What rows say of the three models, metric by metric; of a metric that they cannot tell, nothing."""
+    by = found.get("metrics")
+    if not isinstance(by, dict) or not 0 < len(by) <= MOST_METRICS:
+        raise BadInput(f"Its metrics are not a table of at most {MOST_METRICS}.")
+    told = [[wire.text(key, what="A metric"), _values(one)] for key, one in by.items()]
+    return {
+        "rows": wire.whole(found.get("rows"), what="Its rows", most=MOST_ROWS),
+        "metrics": [[metrics.words(key), *(values or [None, None])] for key, values in told],
+    }
+
+
+def _values(one: object) -> list[list[Any]] | None:
+    """[the three models, the two differences], each a value with the ends of its interval; None where rows cannot tell."""
+    if not isinstance(one, dict):
+        raise BadInput("A metric is no table.")
+    if "own" not in one:
+        return None
+    return [[_measured(one.get(name), name) for name in names] for names in (MODELS, GAPS)]
+
+
+def _measured(one: object, name: str) -> list[Any]:
+    if not isinstance(one, dict):
+        raise BadInput(f"{name} is not there.")
+    value, ends = wire.real(one.get("value"), what=name), one.get("interval")
+    if ends is None:
+        return [short(value), []]
+    if not isinstance(ends, list) or len(ends) != len(("low", "high")):
+        raise BadInput(f"The interval of {name} does not have two ends.")
+    return [short(value), [short(wire.real(end, what=f"An end of {name}")) for end in ends]]

@@ -1,0 +1,167 @@
+"""What answers at a site: it takes the messages of the site's node and hands them to the site's own Tacit, in one process.
+
+Flower's own SuperNode would install and run the app that the server sent. Here that app is not even fetched: the code that
+decides is the one the site installed, so a tampered app cannot reach the rows or pass by the ledger."""
+
+import contextlib
+import ctypes
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from queue import Empty, SimpleQueue
+
+import httpx
+from flwr.app import Message
+from flwr.proto.message_pb2 import ObjectTree
+from flwr.supercore.task_identity import TaskIdentity
+
+from tacit.deploy.operate.idle import Quiet
+from tacit.deploy.server.client import respond
+from tacit.deploy.server.node import RETRY_SECONDS, FleetNode, NotLetIn, Task, passing
+from tacit.deploy.site.site import Site
+
+LOG = logging.getLogger("tacit.deploy.site")
+BEAT_SECONDS = 20.0  # Flower takes a node for gone when two of its intervals of 30 s have passed
+LOOK_SECONDS = (0.25, 3.0)  # between two looks for a message: while a run goes on, and when nothing has come for long
+AWAKE_SECONDS = 30.0
+MOST_FETCHES = 16  # messages whose content is awaited at once
+# a look is followed by a pause fifty times as long: where many sites keep a server busy, they look less often
+BUSY = 50.0
+
+Reply = Callable[[Message], Message]
+
+
+def answer_for(folder: Path, node: FleetNode) -> None:
+    """Answers for the site in `folder`, by the Tacit that is installed here, until the server does not know its node any more.
+
+    Assumes: the node has joined (`FleetNode.join`). Raises: as `answer`.
+    """
+    site = Site(folder)
+    with Quiet(folder) as quiet:
+        answer(node, lambda message: quiet.broken(lambda: respond(site, message)), idle=quiet.look)
+
+
+def answer(
+    node: FleetNode,
+    reply: Reply,
+    *,
+    stopped: Callable[[], bool] = lambda: False,
+    idle: Callable[[], None] = lambda: None,
+) -> None:
+    """Answers one message after the other until `stopped()`; between two looks it calls `idle`.
+
+    The content of each is fetched by a thread of its own: a server that was killed in the middle of a message announces what
+    never comes, and the wait for it must not keep the site from the next message.
+
+    Guarantee: no message ends it, whatever it holds, and at most `MOST_FETCHES` threads wait for content. One answer is
+    computed at a time. An answer that could not be sent is not lost: the site has kept it, and the server asks again.
+
+    Raises: NotLetIn where the server does not know the node any more; httpx.HTTPError for an error that will not pass by
+    itself, such as another certificate.
+    """
+    heart, ready = _Heart(node), SimpleQueue[Task]()
+    heart.start()
+    last, failures, fetching = time.monotonic(), 0, list[threading.Thread]()
+    try:
+        while not stopped() and not heart.unknown:
+            began, fetching = time.monotonic(), [thread for thread in fetching if thread.is_alive()]
+            try:
+                announced, failures = node.look() if len(fetching) < MOST_FETCHES else None, 0
+            except httpx.HTTPError as error:
+                failures = _endure(error, failures)
+                continue
+            if announced:
+                fetching.append(threading.Thread(target=_fetch, args=(node, *announced, ready), daemon=True))
+                fetching[-1].start()
+                last = time.monotonic()
+            pause = _pause(time.monotonic() - began, idle=time.monotonic() - last)
+            with contextlib.suppress(Empty):
+                _answer(node, reply, ready.get(timeout=pause))
+                last = time.monotonic()
+            idle()
+        if heart.unknown:
+            raise NotLetIn("the server does not know the node any more")
+    finally:
+        heart.stop()
+
+
+def _pause(took: float, *, idle: float) -> float:
+    """How long to wait after a look that took so long, when nothing has come for `idle` seconds."""
+    least, most = LOOK_SECONDS
+    return most if idle > AWAKE_SECONDS else min(max(least, BUSY * took), most)
+
+
+def _endure(error: httpx.HTTPError, failures: int) -> int:
+    """Waits after an error that may pass, longer every time; says the first of several. Raises the others."""
+    if isinstance(error, httpx.HTTPStatusError) and error.response.status_code == httpx.codes.UNAUTHORIZED:
+        raise NotLetIn(error.response.text) from None
+    if not passing(error) and not isinstance(error, httpx.HTTPStatusError):
+        raise error
+    if not failures:
+        LOG.info("the server does not answer (%s); asking again", error)
+    time.sleep(min(RETRY_SECONDS[0] * 2**failures, RETRY_SECONDS[1]) * random.uniform(0.5, 1.0))
+    return min(failures + 1, 10)
+
+
+def _fetch(node: FleetNode, run: int, tree: ObjectTree, ready: "SimpleQueue[Task]") -> None:
+    """Waits for the content of one message; one that cannot be had is dropped, and the server asks again."""
+    try:
+        ready.put(node.fetch(run, tree))
+    except Exception as error:  # noqa: BLE001 - whatever the server sent, the site goes on
+        LOG.info("a message could not be had: %s: %s", type(error).__name__, error)
+
+
+def _answer(node: FleetNode, reply: Reply, task: Task) -> None:
+    """One message: answer, send. What happens within the site is in its log."""
+    data = task.message.metadata
+    TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = data.run_id, 1, node.node.node_id
+    LOG.info("asked: %s", task.name)
+    try:
+        node.push(reply(task.message))
+    except Exception as error:  # noqa: BLE001 - the answer is kept: the server asks again and gets the same bytes
+        LOG.info("an answer could not be sent: %s: %s", type(error).__name__, error)
+    else:
+        LOG.info("sent: %s", task.name)
+    finally:
+        task.done()
+        _trim()
+
+
+class _Heart(threading.Thread):
+    """Says every now and then that the node is alive; nothing but the server's word that it is unknown ends it."""
+
+    def __init__(self, node: FleetNode):
+        super().__init__(daemon=True)
+        self._node, self._ended, self.unknown = node, threading.Event(), False
+
+    def run(self) -> None:
+        pause = BEAT_SECONDS
+        while not self._ended.wait(pause * random.uniform(0.8, 1.0)):
+            try:
+                self._node.beat()
+                pause = BEAT_SECONDS
+            except NotLetIn:
+                self.unknown = True
+                return
+            except httpx.HTTPStatusError as error:
+                self.unknown = error.response.status_code == httpx.codes.UNAUTHORIZED
+                pause = self._sooner(pause)
+            except Exception as error:  # noqa: BLE001 - a heart that stops would take the node offline
+                LOG.info("a heartbeat failed: %s: %s", type(error).__name__, error)
+                pause = self._sooner(pause)
+
+    def _sooner(self, pause: float) -> float:
+        """After an error: soon at first, then less and less, as an error may say that the server has too much to do."""
+        return RETRY_SECONDS[0] if pause == BEAT_SECONDS else min(2 * pause, RETRY_SECONDS[1] - 1)
+
+    def stop(self) -> None:
+        self._ended.set()
+
+
+def _trim() -> None:
+    """Gives memory that training has freed back to the machine, where its C library can."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)

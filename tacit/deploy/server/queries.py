@@ -1,0 +1,245 @@
+"""A query over Flower: every site that is here is asked once, and what came back is held against what was agreed.
+
+It stands in the place of a simulation's `ask` (tacit/engine/queries.py): what is made of the answers is the same."""
+
+import json
+import math
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from flwr.serverapp import Grid
+
+from tacit import wire
+from tacit.data.population import Population
+from tacit.deploy.server import trainer
+from tacit.deploy.server.gather import ANSWER_BYTES, Heard, gather
+from tacit.deploy.server.trainer import AWAY, spent_of
+from tacit.deploy.site.agreement import MOST_COLUMNS, ranges_from, record_of
+from tacit.deploy.site.rows import public_rows
+from tacit.digest import mark, tensor_bytes
+from tacit.engine.assemble import Parts, assemble
+from tacit.engine.queries import Query, Replies, cost_of, keep, kept, paid_for
+from tacit.engine.ranges import found, query_of
+from tacit.engine.run_folder import Folder
+from tacit.errors import BadInput, BudgetExhausted, TacitError, Unanswered
+from tacit.experiment.extras import HELD_OUT, SIDES, read_with
+from tacit.privacy.ledger.ledger import Ledger
+from tacit.privacy.queries.ranges import Range, Ranges
+from tacit.privacy.wiring import Seals
+from tacit.wire import unpack
+
+ONLY = 0  # a query has one question, where those of training are counted by rounds
+MORE_ROWS, SPARE_ROWS = 10, 1000  # than a site's size leads to expect: beyond, an answer is not believed
+COUNT_BYTES = 8  # of a whole number
+FAR = 40.0  # standard deviations, which no noise is
+
+
+def question_file(query: str) -> str:
+    """The file of the run's folder that holds the question of a query, once it was asked."""
+    return f"asked-{query}.bin"
+
+
+def was_asked(folder: Folder, query: str) -> bool:
+    """Whether sites may have been asked the query already, which ends their part in the run's rounds."""
+    return trainer.find(folder, question_file(query), ONLY) is not None
+
+
+@dataclass
+class AtSites:
+    """Asks sites a query, as `ask` asks clients: called with parts, ledger, folder and query, it returns what came back.
+
+    Guarantee: the server's own ledger is charged, and the question is on disk, before anybody is asked; a restarted server asks
+    the very same one, and sites answer it from their own disks. What no honest site could have sent is not taken. Who has no
+    answer is in `missing`, with the reason; `spent` has what the sites' own ledgers say, which nobody checks.
+    """
+
+    grid: Grid
+    nodes: dict[int, int]  # client index -> Flower node
+    seconds: float
+    about: bytes = field(
+        default=b"", repr=False
+    )  # the model that sites are asked about, where they are asked about one
+    missing: dict[str, str] = field(default_factory=dict)
+    spent: dict[str, float] = field(default_factory=dict)
+
+    def __call__(
+        self,
+        parts: Parts,
+        ledger: Ledger | None,
+        folder: Folder,
+        query: Query,
+        *,
+        question: str = "",
+        about: Population | None = None,
+    ) -> Replies:
+        """The sites' answers: those in the folder, and those of who is asked now. `about` are rows that nobody has here.
+
+        Raises: Unanswered where nobody answers, naming everybody; BudgetExhausted where nobody can pay; AnsweredOnce where the
+        ledger was charged for another question.
+        """
+        name = question_file(query.name)
+        before = trainer.find(folder, name, ONLY)
+        body = trainer.keep(folder, name, ONLY, self.about) if before is None else before
+        if body:  # what is asked about, whatever is trained by now
+            question = mark("model", tensor_bytes(unpack(body).tensors["params"]))
+        attempt = mark("deployed query", folder.run, repr(query), question)
+        called = ledger.keyed(attempt) if ledger else attempt
+        known = kept(folder.path).get(query.name, Replies(called, {}, {}, question))
+        if paid_for(known, ledger, folder, query).attempt != called:
+            return known
+        paying = self._paying(parts, ledger, query, attempt)
+        names = parts.population.names
+        asked = {
+            index: node for index, node in self._here().items() if index in paying and names[index] not in known.counts
+        }
+        ask = {"kind": "count", "run": folder.run, "query": query.name}
+        limits = {"seconds": self.seconds, "most": ANSWER_BYTES + COUNT_BYTES * query.cells}
+        heard = gather(self.grid, dict.fromkeys(asked.values(), ask), body, **limits) if asked else Heard()
+        counts, stds = dict(known.counts), dict(known.stds)
+        for index, node in asked.items():
+            found = self._read(parts, query, index, heard, node)
+            if found is not None:
+                counts[names[index]], stds[names[index]] = found
+        self.missing = {
+            name: self._why(index, asked, heard, paying) for index, name in enumerate(names) if name not in counts
+        }
+        if not counts:
+            raise Unanswered(f"No site answered ({_listed(self.missing)}).")
+        answers = Replies(called, counts, stds, question)
+        keep(folder, query.name, answers)
+        return answers
+
+    def _paying(self, parts: Parts, ledger: Ledger | None, query: Query, attempt: str) -> set[int]:
+        """Who can pay, by the server's own ledger, which is charged for them."""
+        clients = [parts.population[index] for index in range(len(parts.population))]
+        if ledger is None:
+            return {client.index for client in clients}
+        paid = ledger.answer(query.name, attempt, clients, cost_of(parts), hint=parts.plan.participations)
+        if not paid:
+            raise BudgetExhausted(f"No site can pay for the query {query.name!r}; nothing was released.")
+        return {client.index for client in paid}
+
+    def _here(self) -> dict[int, int]:
+        """The sites whose nodes are connected: nobody is waited for at the end of a run."""
+        here = set(self.grid.get_node_ids())
+        return {index: node for index, node in sorted(self.nodes.items()) if node in here}
+
+    def _read(self, parts: Parts, query: Query, index: int, heard: Heard, node: int) -> tuple[np.ndarray, float] | None:
+        if node not in heard.answers:
+            return None
+        facts, raw = heard.answers[node]
+        try:
+            found = counts_of(raw, parts, query, index)
+        except BadInput as error:
+            heard.refusals[node] = str(error)
+            return None
+        epsilon = spent_of(facts)
+        if epsilon is not None:
+            self.spent[parts.population.names[index]] = epsilon
+        return found, noise_std(parts, query, index)
+
+    def _why(self, index: int, asked: dict[int, int], heard: Heard, paying: set[int]) -> str:
+        if index not in paying:
+            return "cannot pay for it"
+        if index not in asked:
+            return AWAY
+        node = asked[index]
+        return heard.refusals.get(node) or heard.lost.get(node) or f"did not answer in {self.seconds:g} s"
+
+
+def noise_std(parts: Parts, query: Query, index: int) -> float:
+    """The noise on each of a site's counts, as the site computes it; 0 where nothing is promised."""
+    noise = parts.plan.query_noise(query.name, index, l2_squared=query.l2_squared, cells=query.cells)
+    return 0.0 if noise is None else noise.noise_std
+
+
+def counts_of(raw: bytes, parts: Parts, query: Query, index: int) -> np.ndarray:
+    """The noised counts of a site's answer.
+
+    Guarantee: as many whole numbers as the query has cells, in the site's own name, none of them larger than ten times the rows
+    that a site of its size is expected to count, and a thousand, and any noise. What passes may still be a lie.
+
+    Raises: BadInput for anything else, in words that quote no more than names and shapes.
+    """
+    message, client = unpack(raw), parts.population[index]
+    if message.sender != client.id:
+        raise BadInput("it answered in another's name")
+    counts = message.tensors.get("counts")
+    if set(message.tensors) != {"counts"} or counts is None or message.facts:
+        raise BadInput("it sent something else than counts")
+    if counts.dtype != torch.int64 or counts.shape != (query.cells,):
+        raise BadInput(f"it sent {list(counts.shape)[:4]} of {counts.dtype} where {query.cells} counts belong")
+    share = parts.experiment.data.held_out or 0.0
+    expected = client.size * share / (1 - share) if SIDES[query.name] == HELD_OUT else client.size
+    rows = MORE_ROWS * expected + SPARE_ROWS
+    most = math.sqrt(query.l2_squared) * rows + FAR * noise_std(parts, query, index)
+    if int(counts.max()) > most or int(counts.min()) < -most:
+        raise BadInput("it sent a count that is larger than any honest one")
+    return counts.numpy()
+
+
+def _listed(missing: dict[str, str]) -> str:
+    return "; ".join(f"{name}: {why}" for name, why in missing.items())
+
+
+# Private ranges in a deployment: asked of the sites before the first round, kept by the server, and sent back to every
+# site.
+
+FILE = "ranges.json"
+MOST_NOTE = 1 << 20  # characters
+
+
+@dataclass(frozen=True)
+class Known:
+    """The ranges of a run, and the note that its reader finds of them."""
+
+    ranges: dict[str, Range]
+    note: str
+
+
+def asked_of_sites(parts: Parts) -> Ranges | None:
+    """The query for the private ranges of a deployment; None where there are none. Raises BadInput where noise would hide them."""
+    return query_of(parts.experiment, parts.dataset, parts.plan, parts.population)
+
+
+def known(folder: Folder) -> Known | None:
+    """What the run's folder has of its ranges; None where they are not known yet. Raises BadInput where the file is damaged."""
+    path = folder.path / FILE
+    if not path.exists():
+        return None
+    try:
+        record = wire.json_object(path.read_text("utf-8"), what="It", brackets=MOST_COLUMNS + 2, finite=True)
+        ranges, note = wire.fields(record, "ranges", "note", what="It")
+        return Known(ranges_from(ranges), wire.text(note, what="Its note", most=MOST_NOTE))
+    except (OSError, UnicodeDecodeError, BadInput) as error:
+        raise BadInput(f"{path} is damaged ({error}): put it back, for sites take no other ranges.") from None
+
+
+def learn(parts: Parts, ledger: Ledger | None, folder: Folder, query: Ranges, asking: AtSites, *, least: int) -> Known:
+    """Asks the sites, and puts what their answers say into the run's folder before anybody is told.
+
+    Guarantee: what the sites are told is on disk, and a restarted server tells them the very same. From the same counts the ranges
+    are those of a simulation.
+
+    Raises: as `AtSites`; TacitError, by name and reason, where fewer than `least` have answered.
+    """
+    answers = asking(parts, ledger, folder, query)
+    if len(answers.counts) < least:
+        why = "; ".join(f"{name}: {text}" for name, text in asking.missing.items())
+        raise TacitError(
+            f"{len(answers.counts)} sites answered for the ranges of private columns, and {least} are needed ({why}): bring the"
+            " sites back, then go on with --resume."
+        )
+    ranges, note = found(parts, query, answers)
+    folder.write(FILE, json.dumps({"ranges": record_of(ranges), "note": note}).encode())
+    return Known(ranges, note)
+
+
+def with_ranges(parts: Parts, told: Known, seals: Seals | None) -> Parts:
+    """The parts as they are once the ranges are known: the public rows are read with them, and so is whatever is predicted."""
+    experiment = parts.experiment
+    read = experiment.model_copy(update={"data": read_with(experiment.data, told.ranges)})
+    rows = public_rows(read)
+    rows = replace(rows, notes=(*rows.notes, told.note))
+    return assemble(experiment, rows, parts.population, elsewhere=True, seals=seals)

@@ -1,0 +1,222 @@
+"""A site's own models: made at home of the model that a run left, judged on rows that the site holds out, told to nobody.
+
+`[personal]` in `site.toml` asks for them, `held_out` there says which rows judge them. Guarantee: nothing of it is a function of a
+question or goes into an answer. It happens after the server's last word has been answered, in a process of its own that is ended
+before any other question is (`tacit.deploy.operate.idle`); no server can ask for it, forbid it or see that it was done."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tacit import metrics
+from tacit.data import encoder
+from tacit.data.population import row_hashes
+from tacit.deploy.site import layout, replies
+from tacit.deploy.site.agreement import bound
+from tacit.deploy.site.at_home import MODEL, AtHome, at_home, compared, due, fingerprint, newest, runs, wanted
+from tacit.deploy.site.log import discreet, note
+from tacit.deploy.site.rows import OWN_FILES, file_rows
+from tacit.engine.history import FROZEN
+from tacit.errors import BadInput
+from tacit.experiment.extras import read_with
+from tacit.personal import one
+from tacit.personal.one import STAYS, Personal, together
+from tacit.tasks import chosen, headline
+from tacit.training.flat import frozen_mark
+
+NOT_FOR_OTHERS = "NOT-FOR-OTHERS.txt"
+NOT_COVERED = (
+    "From this site's rows, without noise: no epsilon covers any of it. Do not send it, and do not publish it."
+)
+
+
+def adapt(folder: Path, run: str) -> dict[str, Any]:
+    """Makes the site's own models of a run, and writes them and their comparison, that last of all; returns the comparison.
+
+    Guarantee: files for their owner alone. Rows that are held out decide about no parameter: own or alone is chosen by the
+    training rows, and which of own and common is `better` by the held-out ones.
+
+    Raises: BadInput where site.toml wants none, for what the run's model cannot have, and where no row is held out; as `at_home`.
+    """
+    home = at_home(folder, run)
+    by = wanted(home.settings)
+    if by.kind is None:
+        raise BadInput('site.toml asks for no own models: add [personal] with kind = "mean-regularised", and held_out.')
+    one.refuse_unfit(home.experiment, by.kind, home.model, home.dataset.x)
+    if home.held is None or not len(home.held.y):
+        raise BadInput(
+            f"held_out = {home.settings.get('held_out')} leaves this site no row to judge its own models by: raise it."
+        )
+    common, rows, seed = home.vector(), home.dataset, home.experiment.run.seed
+    made = one.make(home, common, rows.x, rows.y, by=by, name=home.settings["name"], seed=seed)
+    told, higher = (
+        _told(home, made, common, home.held.x, home.held.y),
+        metrics.load(chosen(home.experiment)).better == "higher",
+    )
+    told = {"run": run, "kind": by.kind, "common": fingerprint(folder, run), **told, "trained_on": len(rows.y)}
+    told |= {
+        "from": made.beginning,
+        "chosen": made.chosen,
+        "better": better(told, higher=higher),
+        "adapt_seconds": made.seconds,
+    }
+    told |= {"notes": [one.ONE_CLASS] if one.one_class(home, rows.y) else []}
+    for which, model in ((layout.ALONE, made.alone), (layout.OWN, made.own)):
+        _keep(home, which, model)
+    replies.write(layout.run_folder(folder, run) / layout.COMPARISON, json.dumps(told, indent=1).encode())
+    return told
+
+
+def adapt_due(folder: Path) -> None:
+    """Makes what is due, and says in the site's log how it went. Guarantee: it raises nothing but KeyboardInterrupt."""
+    try:
+        for run in due(folder):
+            adapt(folder, run)
+            text = f"Own models are made; what held-out rows say of them is in its {layout.COMPARISON}"
+            text += ", and on the page that `tacit report` makes of this folder."
+            note(folder, verdict="adapted", text=text, run=run)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - of the site's own interest only
+        note(folder, verdict="failed", text=f"Own models: {discreet(error)}")
+
+
+def better(told: dict[str, Any], *, higher: bool) -> str:
+    """Which of own and common the held-out rows speak for: by the headline metric, by the mean loss where that cannot tell."""
+    by, losses = told["metrics"][told["metric"]], told["losses"]
+    if "own" in by and by["own"]["value"] != by["common"]["value"]:
+        return layout.OWN if (by["own"]["value"] > by["common"]["value"]) == higher else layout.COMMON
+    return layout.OWN if losses["own"] < losses["common"] else layout.COMMON
+
+
+def in_words(told: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """A comparison for the site's people, a line for each thing."""
+    for key, metric in told["metrics"].items():
+        if "own" in metric:
+            yield one.lines(metric, key, kind=told["kind"])
+        else:
+            yield f"{metrics.words(key)} at home", f"not known: the {told['rows']} rows that judge have one class"
+    yield "rows", f"{told['rows']} that judge, {told['trained_on']} that train; own was made of {told['from']}"
+    yield (
+        "tacit predict",
+        f"takes {told['better']}, unless told otherwise; own and alone have no epsilon: do not publish them",
+    )
+    yield from (("note", text) for text in told["notes"])
+
+
+def judged(home: AtHome, x: torch.Tensor, y: torch.Tensor) -> dict[str, Any]:
+    """What other rows say of the models that lie in a run's folder. Raises: BadInput where the site has made none."""
+    try:
+        alone, own = (Personal(home.settings["name"], home.vector(which), {}) for which in (layout.ALONE, layout.OWN))
+    except BadInput:
+        raise BadInput(
+            f"The site has no own models of run {home.run}: tacit deploy site {home.folder} --adapt."
+        ) from None
+    return _told(home, one.Made(alone, own, {}, False, 0.0), home.vector(), x, y)
+
+
+def _told(home: AtHome, made: one.Made, common: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> dict[str, Any]:
+    names = one.measured_by(home)
+    found = one.tell(home, made, common, x, y, names=names, seed=home.experiment.run.seed)
+    by = {metrics.key(name): together([found.by[name]]) for name in names}
+    return {
+        "note": NOT_COVERED,
+        "metric": headline(home.experiment),
+        "metrics": by,
+        "losses": found.losses,
+        "rows": len(y),
+    }
+
+
+def _keep(home: AtHome, which: str, model: Personal) -> None:
+    """Puts a model where `tacit predict` reads it, beside a sentence that says what it is."""
+    folder = replies.make_folder(layout.model_folder(home.folder, home.run, which))
+    replies.write(folder / NOT_FOR_OTHERS, f"{STAYS}\n".encode())
+    model.keep(folder / MODEL, home.model, {FROZEN: frozen_mark(home.model)})
+    replies.write(folder / "experiment.toml", home.experiment.toml().encode())
+    replies.write(folder / encoder.NAME, encoder.text(home.dataset.reading).encode())
+
+
+# Which of a site's models is used: `tacit predict SITE new.csv`.
+
+
+def taken(path: Path, asked: str | None) -> tuple[Path, str]:
+    """The model that a site's folder, or one of its runs' folders, is used with, and a sentence that says which and why.
+
+    Left out, it is the better of own and common by the site's held-out rows; where nothing was compared, the common one. A folder
+    that is neither is taken as it is.
+
+    Raises: BadInput for a model that is not there, and for a choice where there is none.
+    """
+    site = _site(path)
+    if site is None:
+        if asked is not None:
+            raise BadInput(f"--model is for a site's folder, and {path} is none: leave it out.")
+        said = (path / NOT_FOR_OTHERS).is_file()
+        return path, STAYS if said else ""
+    folder, run = site
+    told = compared(folder, run)
+    which = asked or (told["better"] if told else layout.COMMON)
+    chosen = layout.model_folder(folder, run, which)
+    if which == layout.OWN and (told is None or not (chosen / MODEL).is_file()):
+        raise BadInput(
+            f"The site has no own model of run {run}: set [personal] in site.toml, or wait until it is made."
+        )
+    why = "as asked" if asked else f"the better on {told['rows']} held-out rows" if told else "nothing was compared yet"
+    stays = f" {STAYS}" if which == layout.OWN else ""
+    return chosen, f"With the site's {which} model of run {run} ({why}).{stays}"
+
+
+def _site(path: Path) -> tuple[Path, str] | None:
+    """The site's folder and the run that a path means; None where it is neither a site's nor a run's at a site."""
+    try:
+        if (path / layout.SETTINGS).is_file():
+            return path, runs(path)[0]
+        if (path / layout.AGREEMENT).is_file() and path.resolve().parent.name == layout.RUNS:
+            return path.resolve().parents[1], path.resolve().name
+    except IndexError:
+        raise BadInput(f"{path} holds no model of a run: the server sends it when a run has ended.") from None
+    return None
+
+
+# `tacit deploy site SITE --evaluate FILE`: what new rows say of a run's models at a site, for its own people alone.
+
+
+def evaluate(folder: Path, file: Path, *, run: str | None = None) -> dict[str, Any]:
+    """Compares alone, common and own on the rows of a file, adds a line to the run's `evaluated.jsonl`, and returns it.
+
+    Guarantee: no model changes, nor does which of them `tacit predict` takes; nothing is charged, and nothing leaves the folder.
+
+    Raises: BadInput where there are no own models, for a file that is none, and for data that no file has; BadData for its rows.
+    """
+    home = at_home(folder, newest(folder, run))
+    if home.experiment.data.name not in OWN_FILES:
+        raise BadInput(
+            f"The rows of {home.experiment.data.name} are dealt out for a trial: --evaluate is for a site with a csv or npz file."
+        )
+    if not file.is_file():
+        raise BadInput(f"{file} is not a file: name one with new rows, such as new.csv.")
+    data = read_with(home.experiment.data, bound(folder, home.run))
+    rows = file_rows(home.experiment.model_copy(update={"data": data}), str(file))
+    told = judged(home, rows.x, rows.y) | {"run": home.run, "file": file.name, "seen": _seen(home, rows.x, rows.y)}
+    replies.append(layout.run_folder(folder, home.run) / layout.EVALUATED, json.dumps(told))
+    return told
+
+
+def in_words_new_rows(told: dict[str, Any]) -> list[tuple[str, str]]:
+    """What new rows say, a line for each metric, and how many of them are not new."""
+    lines = [
+        one.lines(metric, key, kind="new rows") if "own" in metric else (key, "not known: these rows have one class")
+        for key, metric in told["metrics"].items()
+    ]
+    seen = f"; {told['seen']} of them are among those that the site trains on, and flatter" if told["seen"] else ""
+    return [*lines, ("rows", f"{told['rows']} of {told['file']}{seen}")]
+
+
+def _seen(home: AtHome, x: Any, y: Any) -> int:
+    """How many rows the site trains on as well."""
+    trained = set(row_hashes(home.dataset.x, home.dataset.y))
+    return sum(row in trained for row in row_hashes(x, y))

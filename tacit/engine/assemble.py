@@ -1,0 +1,358 @@
+"""From an experiment to its parts: data, clients, model, mechanisms, algorithm. The only place that wires them
+together."""
+
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from types import MappingProxyType
+
+import numpy as np
+import torch
+from rich.progress import Progress
+from torch import nn
+
+from tacit import check, models, plugin, tasks
+from tacit.algorithms import Algorithm, rule_of
+from tacit.data.dataset import Dataset
+from tacit.data.names import FROM_DATA_NOTE
+from tacit.data.partition import Shares
+from tacit.data.population import Population
+from tacit.digest import mark, tensor_bytes
+from tacit.engine.clients import clients, held
+from tacit.engine.release import ONE_BY_ONE, STACKED, ClientDerive, Releases
+from tacit.engine.start import Start, start_of
+from tacit.errors import BadInput, Refused
+from tacit.experiment import Experiment
+from tacit.experiment.extras import NOBODY_MALICIOUS, refuse_deployed
+from tacit.losses import Losses
+from tacit.malicious import Malice, Scene, in_words, scene_of
+from tacit.malicious._among import among
+from tacit.privacy.guarantee import promise
+from tacit.privacy.kinds import kind_of
+from tacit.privacy.ledger.before import NOTHING, Before
+from tacit.privacy.plan import Plan
+from tacit.privacy.wiring import Local, Seals, Wiring
+from tacit.random import seeded
+from tacit.tasks import Task
+from tacit.training.flat import flatten, frozen_mark, named, trainable
+from tacit.types import Guarantee
+
+# Low-rank adapters under privacy: of the two factors of an adapter one trains, and the other keeps its start.
+
+FIRST = {
+    "lora_A": "lora_B",
+    "lora_embedding_B": "lora_embedding_A",
+}  # the factor that starts at random: the one that starts at 0
+
+
+def freeze_first(experiment: Experiment, model: nn.Module) -> nn.Module:
+    """Freezes the first factor of every adapter whose second trains, where the experiment is private or says so.
+
+    Raises: BadInput where `model.lora` is said for a model that has no adapters.
+    """
+    said = experiment.model.lora
+    if said is not None and not any(_factors(model)):
+        raise BadInput(f'model.lora = "{said}" is for a model with LoRA adapters, and this one has none: leave it out.')
+    if said == "first-frozen" or (said is None and kind_of(experiment).plans.priced):
+        for first, second in _factors(model):
+            if second.requires_grad:
+                first.requires_grad_(False)
+    return model
+
+
+def note(experiment: Experiment, model: nn.Module) -> Iterator[str]:
+    """What a researcher should know who did not choose."""
+    fixed = sum(second.requires_grad and not first.requires_grad for first, second in _factors(model))
+    if fixed and experiment.model.lora is None and kind_of(experiment).plans.priced:
+        yield (
+            f"of {fixed} LoRA adapters the first factor is frozen, since noise in both would be multiplied: set model.lora ="
+            ' "both" to train both, or "first-frozen" to say that this is meant'
+        )
+
+
+def _factors(model: nn.Module) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:
+    """The two factors of every adapter, that which starts at random first."""
+    named = dict(model.named_parameters())
+    for name, parameter in named.items():
+        parts = name.split(".")
+        for first, second in FIRST.items():
+            other = ".".join(second if part == first else part for part in parts)
+            if first in parts and other in named:
+                yield parameter, named[other]
+
+
+UNPUBLISHED = (
+    "clients' own models stay at home: the epsilon is the common model's, an own one has none and must not be published"
+)
+RELEASED = "clients' own models were trained in the rounds: each is made of what that client released, and has this epsilon too"
+START = (
+    "the model that training starts from was made without these records, but for what runs of the same ledger released"
+)
+FOREIGN = (
+    "This experiment's promise is made in Tacit's own training: another client's code can take part only under "
+    'privacy.kind = "central" or "distributed".'
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """Everything a run needs, put together once.
+
+    `theta` is the vector that the trainable parameters of `model` are views of; `params` are the initial ones.
+    """
+
+    experiment: Experiment
+    dataset: Dataset = field(repr=False)
+    shares: Shares | None = field(repr=False)
+    population: Population = field(repr=False)
+    task: Task = field(repr=False)
+    losses: Losses = field(repr=False)
+    model: nn.Module = field(repr=False)
+    theta: torch.Tensor = field(repr=False)
+    params: torch.Tensor = field(repr=False)
+    plan: Plan
+    algorithm: Algorithm
+    made: str = ""  # what the model was before anybody used it
+    frozen: str = ""  # a hash of what of the model does not train
+    nonce: str = ""  # not empty where a start cannot repeat the one before it bit for bit
+    elsewhere: bool = False  # whether the clients' rows are at sites of their own
+    simulated: bool = True  # whether all of it is in this process, and nothing is released to anybody
+    before: Before = NOTHING  # what other runs of a shared ledger had sealed when this one began
+    together: int = 0  # how many clients are trained at once in one stack; 0: each by itself
+    attack: tuple[Scene, Malice] | None = field(
+        default=None, repr=False
+    )  # malicious clients, where the experiment has some
+    draw: str = ""  # which of a search's runs it is (tacit/lab/tuning): in the key of every noise
+    threads: int = field(default_factory=torch.get_num_threads)  # what this process was given
+
+    @cached_property
+    def releases(self) -> Releases:
+        """What every release of this start is a function of."""
+        rule = rule_of(self.algorithm)
+        parts = (self.population, self.plan, self.model, rule, self.made, self.nonce, self.elsewhere)
+        trainer = f"{STACKED} by {self.together}" if self.together else ONE_BY_ONE
+        coins = getattr(getattr(self.algorithm, "canaries", None), "commitment", "")
+        return Releases(
+            with_rule(self), *parts, simulated=self.simulated, trainer=trainer, draw=self.draw, canaries=coins
+        )
+
+    @cached_property
+    def derive(self) -> ClientDerive:
+        """The clients' randomness."""
+        return self.releases.streams()
+
+    @cached_property
+    def test_rows(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """The public test rows and their targets, where the model is; moved once."""
+        return self.dataset.test_x.to(self.theta.device), self.dataset.test_y.to(self.theta.device)
+
+    @cached_property
+    def backdoor_rows(self) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """The public rows by which a backdoor is measured, each with the class that the attackers want; None without any."""
+        if self.attack is None:
+            return None
+        scene, malice = self.attack
+        x = malice.tested(scene).to(self.theta.device)
+        return x, torch.full((len(x),), scene.target, dtype=scene.y.dtype, device=self.theta.device)
+
+    @property
+    def start(self) -> Start:
+        """The model that training starts from, for a ledger to look at."""
+        return start_of(self.experiment, self.model, named(self.model, self.params))
+
+    @property
+    def promise(self) -> Guarantee:
+        """The statement of the run before anything is spent. With malicious clients it is about the honest ones, and says so."""
+        words = self.plan.words(self.experiment)
+        own = RELEASED if self.experiment.personal.during else UNPUBLISHED
+        model, given = (
+            self.experiment.model,
+            not (self.simulated or self.elsewhere),
+        )  # at a site the server gives the start
+        drawn = models.drawn(model.name, options=model.options(), factory=model.part) and not given
+        fixed = (*(START,) * (not drawn), *(own,) * bool(self.experiment.personal.kind))
+        if FROM_DATA_NOTE in self.dataset.notes:
+            fixed = (FROM_DATA_NOTE, *fixed)
+        if self.dataset.unprotected:
+            fixed = (unprotected(self.dataset.unprotected), *fixed)
+        found = promise(self.experiment, replace(words, assumes=(*words.assumes, *fixed)))
+        return replace(found, whom=honest_clients(self.attack[0])) if self.attack else found
+
+    @property
+    def cohort(self) -> int:
+        """How many clients take part in a round."""
+        return self.experiment.train.clients_per_round or len(self.population)
+
+
+def unprotected(rows: int) -> str:
+    """What a promise says where test rows are the clients' own.
+
+    >>> unprotected(253)
+    "253 of the clients' own records are test rows, for which nothing is promised"
+    """
+    return f"{rows} of the clients' own records are test rows, for which nothing is promised"
+
+
+def honest_clients(scene: Scene) -> str:
+    """Whom an epsilon is for where some clients are malicious."""
+    bad = len(scene.malicious)
+    return (
+        f"each of the {scene.everybody - bad} honest clients (what the {bad} malicious ones of this simulation send is the"
+        " adversary's own, and nothing is promised for their records)"
+    )
+
+
+def build(
+    experiment: Experiment,
+    *,
+    progress: Progress | None = None,
+    before: Before = NOTHING,
+    ranges: Mapping[str, tuple[float, float]] = MappingProxyType({}),
+    mask: np.ndarray | None = None,
+) -> Parts:
+    """Loads, shares out, calibrates, for what other runs of the ledger have left. Raises BadInput or BadData in one sentence.
+
+    `ranges` are those of the columns that the experiment calls private, where they have been asked for: without them such a column
+    is taken as it stands. `mask` says which rows are held out, where that was decided before they were scaled.
+    """
+    dataset, shares, population = clients(experiment, progress=progress, before=before, ranges=ranges, mask=mask)
+    # the rows are held once, client by client: the order of the source is not needed any more
+    rows = replace(dataset, x=population.x, y=population.y, client=None)
+    return assemble(experiment, rows, population, shares, before=before)
+
+
+def assemble(
+    experiment: Experiment,
+    dataset: Dataset,
+    population: Population,
+    shares: Shares | None = None,
+    *,
+    before: Before = NOTHING,
+    own: int | None = None,
+    elsewhere: bool = False,
+    seals: Seals | None = None,
+    local: Local | None = None,
+) -> Parts:
+    """The parts for clients that are known already: of a deployment's (`elsewhere`), only names, sizes and budgets need to be.
+
+    A site names itself (`own`), and the noise of others may then be unknown; it brings its own seals, and may bring somebody
+    else's training (`local`), which the plan must not have made its promise in. Raises BadInput, or Refused for such training.
+    """
+    train = experiment.train
+    if train.clients_per_round and train.clients_per_round > len(population):
+        raise BadInput(f"Expected train.clients_per_round <= {len(population)} clients, got {train.clients_per_round}.")
+    if train.min_clients > (train.clients_per_round or len(population)):
+        raise BadInput(f"Expected train.min_clients <= the clients of a round, got {train.min_clients}.")
+    if elsewhere and experiment.metric.per_client:
+        raise BadInput("metric.per_client reads every client's rows, which only a simulation can: leave it out.")
+    simulated = own is None and not elsewhere
+    if experiment.attack is not None and not simulated:
+        raise Refused(NOBODY_MALICIOUS)
+    if not simulated:
+        refuse_deployed(experiment)
+    task = tasks.load(experiment, dataset)
+    losses = tasks.loss_of(experiment, task)
+    model = _model(experiment, dataset)
+    made, fixed = held(model), frozen_mark(model)
+    dataset = dataset.noting(*note(experiment, model))
+    shown = dataset.test_x[:2] if len(dataset.test_x) else torch.zeros(2, *dataset.x.shape[1:], dtype=dataset.x.dtype)
+    models.check_output(model, shown, task.answer)
+    device, *_ = map(_device, experiment.run.devices)
+    theta = flatten(model.to(device))
+    plan = kind_of(experiment).plan(experiment, population, size=theta.numel(), own=own)
+    if local is not None and plan.own_training:
+        raise Refused(FOREIGN)
+    if experiment.run.device != "cpu":
+        population = population.to(device)
+    wiring = Wiring(experiment, population, model, local, seals)
+    algorithm, attack = plan.algorithm(wiring), scene_of(experiment, dataset, population)
+    if experiment.attack is not None and attack is not None:
+        scene, malice = attack
+        algorithm = among(
+            algorithm, malice, scene, plain=wiring.training if experiment.attack.noise == "none" else None
+        )
+        dataset = dataset.noting(in_words(scene, experiment.attack.kind))
+    # other devices do not repeat their sums bit for bit, nor the operating system its noise, nor perhaps somebody else's training
+    run = experiment.run  # and what a stack gives depends on who else is in it
+    repeats = run.device == "cpu" and run.randomness == "seeded" and not run.at_once and local is None
+    nonce = "" if repeats else uuid.uuid4().hex
+    params = theta.clone() if simulated else theta.cpu().clone()  # a simulation's stay on its device
+    whole = (experiment, dataset, shares, population, task, losses, model, theta, params, plan, algorithm)
+    return Parts(*whole, made, fixed, nonce, elsewhere, simulated, before, attack=attack)
+
+
+def model_size(experiment: Experiment, dataset: Dataset) -> int:
+    """The number of trainable parameters of the experiment's model."""
+    return flatten(_model(experiment, dataset)).numel()
+
+
+def refuse_unfit(plan: Plan, experiment: Experiment, dataset: Dataset, population: Population) -> nn.Module:
+    """Makes what a run is made of, and throws it away but for the model: a plan refuses what the run would refuse.
+
+    Keys of encrypted sums are not made: they take long, and no setting of another part decides about them. Raises BadInput.
+    """
+    task = tasks.load(experiment, dataset)
+    tasks.loss_of(experiment, task)
+    model = _model(experiment, dataset)
+    flatten(model)
+    models.check_output(model, torch.zeros(2, *dataset.x.shape[1:], dtype=dataset.x.dtype), task.answer)
+    wiring = Wiring(experiment, population, model)
+    if experiment.protect.kind == "paillier":
+        wiring.rule(plan.rule(experiment, population) or "mean")
+        wiring.optimizer  # noqa: B018 - checks its settings
+    else:
+        plan.algorithm(wiring)
+    scene_of(experiment, dataset, population)
+    return model
+
+
+def _model(experiment: Experiment, dataset: Dataset) -> nn.Module:
+    answer = tasks.load(experiment, dataset).answer
+    model = model_of(experiment, input_shape=tuple(dataset.x.shape[1:]), classes=answer[-1])
+    if not trainable(model):
+        raise BadInput(
+            "The model has no trainable parameters, so that there is nothing to train: set requires_grad_(True) on its adapter or"
+            " head."
+        )
+    return model
+
+
+def model_of(experiment: Experiment, *, input_shape: tuple[int, ...], classes: int) -> nn.Module:
+    """The experiment's model as a run begins with it. Raises BadInput."""
+    seed = seeded(experiment.seeds.model)("model").torch_seed()
+    facts = {"input_shape": input_shape, "classes": classes, "seed": seed}
+    options, part = experiment.model.options(), experiment.model.part
+    if experiment.model.seed is not None:
+        found = part or plugin.find(models.ROOM, experiment.model.name, key="model.name")
+        plugin.refuse_namesake(found, "seed", table="model")
+    return freeze_first(experiment, models.build(experiment.model.name, **facts, options=options, factory=part))
+
+
+def with_rule(parts: Parts) -> Experiment:
+    """The experiment with the rule that runs, for whoever reads it later; central DP has none."""
+    experiment, rule = parts.experiment, parts.plan.rule(parts.experiment, parts.population)
+    if rule is None or experiment.aggregate.rule is not None:
+        return experiment
+    return experiment.model_copy(update={"aggregate": experiment.aggregate.model_copy(update={"rule": rule})})
+
+
+def written(parts: Parts) -> Experiment:
+    """The experiment as a run's file has it: with the rule that runs, and the digest of a model that was passed from Python."""
+    experiment = with_rule(parts)
+    if experiment.model.part is None:
+        return experiment
+    digest = mark("model", parts.made, tensor_bytes(parts.params))
+    model = experiment.model.carrying(experiment.model.part, passed=f"{type(parts.model).__name__}, {digest}")
+    return experiment.model_copy(update={"model": model})
+
+
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+        check.one_of(("cpu", "cuda", "mps"), **{"run.device": device.type})
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        check.one_of(("cpu", "cuda", "mps"), **{"run.device": name.split(":")[0]})
+        raise BadInput(f"run.device = {name!r} cannot be used on this machine: {str(error).splitlines()[0]}") from None
+    return device

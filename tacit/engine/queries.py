@@ -1,0 +1,430 @@
+"""A query in a run: paid for by every client that can, noised, kept in the run's folder, and never answered twice."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from dataclasses import replace as with_mark
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from dp_accounting import DpEvent
+
+from tacit import check, metrics, tasks
+from tacit.data.dataset import Dataset
+from tacit.data.population import Population
+from tacit.digest import mark, tensor_bytes
+from tacit.engine.assemble import Parts
+from tacit.engine.run_folder import Folder
+from tacit.engine.run_folder import replace as write
+from tacit.errors import AnsweredOnce, BadInput, BudgetExhausted, LedgerError, Unanswered
+from tacit.experiment import Experiment
+from tacit.experiment.extras import EVALUATION, STATS, shares
+from tacit.privacy.ledger.ledger import Cost, Ledger
+from tacit.privacy.ledger.sql import QUERY
+from tacit.privacy.queries import ranges
+from tacit.privacy.queries.evaluation import Judgement, combine, judgement
+from tacit.privacy.queries.mechanism import Counts, NoisyCounts
+from tacit.privacy.queries.ranges import Described
+from tacit.training.apart import answers_apart
+from tacit.training.flat import training
+from tacit.types import Client
+
+NAME = "queries.json"
+
+
+class Query(Protocol):
+    """Something that is counted over a client's records. Its repr names everything that the counts are a function of but the rows.
+
+    Guarantee asked: one record, coming or going, changes `count` by a vector of squared length at most `l2_squared`.
+    """
+
+    @property
+    def name(self) -> str:
+        """Under which it is charged and kept."""
+        ...
+
+    @property
+    def cells(self) -> int:
+        """How many counts there are."""
+        ...
+
+    @property
+    def l2_squared(self) -> int:
+        """What one record changes at most, squared."""
+        ...
+
+    def count(self, client: Client) -> Counts:
+        """The counts of one client's records, before any noise."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Replies:
+    """What was released: by client its noised counts, and the standard deviation of their noise (0: nothing was promised).
+
+    `attempt` is what the ledger calls the release (`Ledger.keyed`); empty where nothing is charged.
+    """
+
+    attempt: str
+    counts: dict[str, np.ndarray] = field(repr=False)
+    stds: dict[str, float] = field(repr=False)
+    question: str = ""
+
+    def record(self) -> dict[str, Any]:
+        """As plain values for the folder."""
+        counts = {client: values.tolist() for client, values in self.counts.items()}
+        return {"attempt": self.attempt, "question": self.question, "noise_std": self.stds, "counts": counts}
+
+
+Asking = Callable[..., Replies]  # as `ask`
+
+
+def ask(
+    parts: Parts,
+    ledger: Ledger | None,
+    folder: Folder,
+    query: Query,
+    *,
+    question: str = "",
+    about: Population | None = None,
+) -> Replies:
+    """The clients' answers to a query: those in the folder, or new ones. `question` is a digest of what they are asked about.
+
+    The rows that are counted are those of `about`, or those that are trained on.
+
+    Guarantee: every client whose counts are released has paid for them on disk before its noise is drawn. A run answers a query
+    once: what the folder has is never drawn again, and where it is missing and cannot be repeated bit for bit, that is refused.
+
+    Raises: BudgetExhausted where nobody can pay, LedgerError for answers in the folder that the ledger was not charged for, and
+    for a query that was charged and whose answers are lost.
+    """
+    known = kept(folder.path).get(query.name)
+    if known is not None:
+        return paid_for(known, ledger, folder, query)
+    population = about or parts.population
+    attempt = mark("query", parts.releases.digest, population.digest(), repr(query), question)
+    marks = (one.tobytes() for one in population.marks)
+    clients = [with_mark(population[index], mark=rows) for index, rows in enumerate(marks)]
+    sensitive = {"l2_squared": query.l2_squared, "cells": query.cells}
+    noises = {client.id: parts.plan.query_noise(query.name, client.index, **sensitive) for client in clients}
+    if ledger is not None:
+        clients = ledger.answer(query.name, attempt, clients, cost_of(parts), hint=parts.plan.participations)
+    if not clients:
+        raise BudgetExhausted(
+            f"No client can pay for the query {query.name!r} and one round of training: `tacit plan` says what is left; nothing"
+            " was released."
+        )
+    counts = {client.id: released(parts, query, client, noises[client.id], question) for client in clients}
+    stds = {client.id: 0.0 if (noise := noises[client.id]) is None else noise.noise_std for client in clients}
+    answers = Replies(called(ledger, attempt), counts, stds, question)
+    keep(folder, query.name, answers)
+    return answers
+
+
+def called(ledger: Ledger | None, attempt: str) -> str:
+    """What a run's folder says of an attempt, which follows from rows; nothing where nothing is charged."""
+    return ledger.keyed(attempt) if ledger else ""
+
+
+def told(parts: Parts, folder: Path) -> dict[str, Any]:
+    """What a run's summary says of its queries: the planned share of epsilon, how many answered, and the noise (least, most)."""
+    planned, names = shares(parts.experiment), parts.population.names
+    return {
+        query: {
+            "share": planned.get(query),
+            "answered": len(answers.counts),
+            "clients": len(names),
+            "noise_std": [min(answers.stds.values()), max(answers.stds.values())],
+        }
+        for query, answers in kept(folder).items()
+    }
+
+
+def kept(folder: Path) -> dict[str, Replies]:
+    """The answers that a run's folder has, by query. Raises BadInput where the file is damaged."""
+    file = folder / NAME
+    if not file.exists():
+        return {}
+    try:
+        records = json.loads(file.read_text("utf-8"))
+        return {name: _read(record) for name, record in records.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BadInput(f"{file} is damaged ({error}): put it back, for a query is answered once.") from None
+
+
+def _read(record: dict[str, Any]) -> Replies:
+    counts = {str(client): np.array(values, dtype=np.int64) for client, values in record["counts"].items()}
+    stds = {client: float(record["noise_std"][client]) for client in counts}
+    return Replies(str(record["attempt"]), counts, stds, str(record["question"]))
+
+
+def cost_of(parts: Parts) -> Cost:
+    """What a round costs a client."""
+
+    def cost(client: Client) -> DpEvent:
+        event = parts.algorithm.cost(client)
+        if event is None:
+            raise TypeError("a ledger is kept only for an algorithm that has a price")
+        return event
+
+    return cost
+
+
+def released(parts: Parts, query: Query, client: Client, noise: NoisyCounts | None, question: str) -> np.ndarray:
+    """A client's counts with its noise, which is keyed by the query, the question and the client's rows; None adds none.
+
+    Assumes: the client has paid, on disk, and `client.mark` is that of the rows which are counted.
+    """
+    counts = query.count(client)
+    if noise is None:
+        return counts.values
+    derive = partial(parts.releases.streams(), mark(repr(query), question), QUERY, client)
+    return noise.noise(noise.init(), derive(f"query {query.name}"), counts)[1].vector.numpy()
+
+
+def paid_for(known: Replies, ledger: Ledger | None, folder: Folder, query: Query) -> Replies:
+    """The answers of a folder, if they are to this query and the ledger was charged for them. Raises LedgerError, BadInput."""
+    if ledger is not None and not known.counts.keys() <= ledger.answered(query.name, known.attempt):
+        raise LedgerError(
+            f"{folder.path / NAME} holds answers to the query {query.name!r}, and the ledger {ledger.path} knows no charge for"
+            " them: restore the ledger that was charged; nothing was released."
+        )
+    if any(len(counts) != query.cells for counts in known.counts.values()):
+        raise BadInput(f"{folder.path / NAME} holds answers to another query {query.name!r} than this run asks.")
+    return known
+
+
+def keep(folder: Folder, name: str, answers: Replies) -> None:
+    """Writes what was released into the run's folder, beside what other queries were answered."""
+    records = {query: one.record() for query, one in kept(folder.path).items()} | {name: answers.record()}
+    write(folder.path / NAME, json.dumps(records).encode())
+
+
+# Evaluation where the rows are: every client judges the model on rows that it held out, and answers once, with noise.
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """The query: what the judgement counts of a model's answers to a client's held-out rows."""
+
+    judged: Judgement
+    parts: Parts
+    params: torch.Tensor = field(repr=False)
+    name: str = EVALUATION
+
+    @property
+    def cells(self) -> int:
+        """How many counts a client answers with."""
+        return self.judged.cells
+
+    @property
+    def l2_squared(self) -> int:
+        """How far one record can move them, squared."""
+        return self.judged.l2_squared
+
+    def __repr__(self) -> str:
+        """What is counted; which model is judged is in the question."""
+        return f"Evaluation({self.judged!r})"
+
+    def count(self, client: Client) -> Counts:
+        """The true counts of a client's held-out rows; zeros where it has none.
+
+        Guarantee: what a record adds depends on that record and the model alone, whatever the model does with batches.
+        """
+        parts = self.parts
+        if not client.size:
+            return Counts(np.zeros(self.cells, np.int64), self.l2_squared)
+        parts.theta.copy_(self.params)
+        outputs = answers_apart(parts.model.eval(), client.x.to(parts.theta.device), answer=parts.task.answer)
+        training(parts.model)
+        return self.judged.count(client.y.cpu().numpy(), parts.task.predictions(outputs).numpy())
+
+
+def judged_by(experiment: Experiment, dataset: Dataset) -> Judgement | None:
+    """What clients count of their held-out rows; None where there are none. Raises BadInput for a metric they cannot be asked."""
+    if experiment.data.held_out is None:
+        return None
+    numbers = tasks.load(experiment, dataset).answer[-1]
+    settings = {"classes": dataset.classes, "numbers": numbers, "largest_error": experiment.metric.largest_error}
+    return judgement(experiment.task.kind, metrics.key(tasks.chosen(experiment)), **settings)
+
+
+def evaluate_at_clients(
+    parts: Parts, ledger: Ledger | None, folder: Folder, params: torch.Tensor, *, asking: Asking = ask
+) -> dict[str, Any] | None:
+    """What the clients' held-out rows say of the final model, for the summary; None where none are held out.
+
+    `asking` is how clients are asked: in this process, or, in a deployment, where their rows are.
+
+    Guarantee: as `ask`. A run that has ended is not lost by a query that nobody can pay for or answers, or whose answer was lost
+    after it was paid for: then it says why nothing is known.
+    """
+    judged, held = judged_by(parts.experiment, parts.dataset), parts.population.held
+    if judged is None or (held is None and not parts.elsewhere):
+        return None
+    question = mark("model", tensor_bytes(params))
+    try:
+        answers = asking(parts, ledger, folder, Evaluation(judged, parts, params), question=question, about=held)
+    except (BudgetExhausted, AnsweredOnce, Unanswered) as error:
+        return {"unknown": str(error)}
+    if answers.question != question:
+        return {
+            "unknown": "The clients have answered about an earlier model of this run, and a query is answered once."
+        }
+    return _told(parts, judged, answers)
+
+
+def _told(parts: Parts, judged: Judgement, answers: Replies) -> dict[str, Any]:
+    share, sizes = (
+        parts.experiment.data.held_out or 0.0,
+        dict(zip(parts.population.names, parts.population.sizes, strict=True)),
+    )
+    names = list(answers.counts)
+    expected = np.array([max(1.0, float(sizes[name]) * share / (1 - share)) for name in names])
+    stds = np.array([answers.stds[name] for name in names])
+    found = combine(judged, [answers.counts[name] for name in names], stds, expected)
+    headline = metrics.key(tasks.chosen(parts.experiment))
+    told: dict[str, Any] = {
+        "metric": headline,
+        "metrics": dict(found.values),
+        "rows": round(found.rows),
+        "answered": len(names),
+        "clients": len(parts.population),
+    }
+    if found.values[headline]["value"] is None:
+        told["unknown"] = (
+            f"The held-out rows are too few beside the noise, or of one class only, to tell {metrics.words(headline)}."
+        )
+    return told
+
+
+def in_words(told: dict[str, Any]) -> str:
+    """What a run found out at its clients, in one line.
+
+    >>> in_words({"unknown": "Nobody answered."})
+    'not known: Nobody answered.'
+    """
+    if "unknown" in told:
+        return f"not known: {told['unknown']}{_without(told)}"
+    known = told["metrics"][told["metric"]]
+    ends = known["interval"]
+    interval = f" (95 % over noise and rows {ends[0]:.4f} to {ends[1]:.4f})" if ends else ""
+    whose = f"{told['answered']} of {told['clients']} clients, about {told['rows']} rows"
+    return f"{known['value']:.4f}{interval}; {whose}{_without(told)}"
+
+
+def _without(told: dict[str, Any]) -> str:
+    """Who did not answer in a deployment, and why."""
+    missing = "; ".join(f"{name}: {why}" for name, why in told.get("missing", {}).items())
+    return f"; without {missing}" if missing and missing not in told.get("unknown", "") else ""
+
+
+# Statistics that come with a run: histograms of some columns, asked for before round 1, noised, and paid for beside
+# training.
+
+FILE = "stats.json"
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The query: what `Described` counts of a client's rows."""
+
+    described: Described
+    name: str = STATS
+
+    @property
+    def cells(self) -> int:
+        """How many counts a client answers with."""
+        return self.described.cells
+
+    @property
+    def l2_squared(self) -> int:
+        """How far one record can move them, squared."""
+        return self.described.l2_squared
+
+    def count(self, client: Client) -> Counts:
+        """The true counts of a client's rows."""
+        return self.described.count(client.x.cpu().numpy(), client.y.cpu().numpy())
+
+
+def columns_asked(experiment: Experiment, dataset: Dataset) -> Columns | None:
+    """The statistics that an experiment asks for; None where there are none. Raises BadInput for what cannot be counted."""
+    return Columns(query_of(experiment, dataset, experiment.privacy.stats)) if experiment.privacy.stats else None
+
+
+def query_of(experiment: Experiment, dataset: Dataset, columns: Sequence[str]) -> Described:
+    """The histograms of the columns that are named, or of all that can be counted, the label included. Raises BadInput."""
+    encoder, options, found, start = dataset.encoder, experiment.data.options(), {}, 0
+    wide = said if isinstance(said := options.get("wide"), dict) else {}
+    for column in encoder.columns if encoder else ():
+        if column.values is not None:
+            found[column.name] = ranges.CategoricalColumn(column.name, tuple(column.values), start)
+        else:
+            span = wide.get(column.name)
+            facts = {"limits": column.limits, "wide": None if span is None else (float(span[0]), float(span[1]))}
+            if not columns or column.name in columns:
+                found[column.name] = ranges.numbers(column.name, start, **facts)
+        start += column.width
+    if dataset.classified:
+        label = encoder.label if encoder and encoder.label else "label"
+        found[label] = ranges.CategoricalColumn(label, tuple(map(str, dataset.class_names)), None)
+    for name in columns:
+        if name not in found:
+            known = [*(encoder.names if encoder else ()), *found]
+            hint = check.nearest(name, known) or check.listed(dict.fromkeys(known))
+            raise BadInput(f"There is no column {name!r} to count.{hint}")
+    chosen = tuple(found[name] for name in dict.fromkeys(columns)) or tuple(found.values())
+    if not chosen:
+        raise BadInput("This data has neither columns nor classes to count.")
+    return Described(chosen)
+
+
+def describe(parts: Parts, ledger: Ledger | None, folder: Folder, *, asking: Asking = ask) -> None:
+    """Asks for the statistics of a run and writes them into its folder (`stats.json`); nothing where none are asked for.
+
+    `asking` is how clients are asked: in this process, or, in a deployment, where their rows are; it may say who is `missing`.
+
+    Guarantee: as `ask`. A run is not lost by statistics that nobody can pay for or answers: then they say why nothing is known.
+    """
+    query = columns_asked(parts.experiment, parts.dataset)
+    if query is None:
+        return
+    try:
+        answers = asking(parts, ledger, folder, query)
+        told = columns_told(parts, query.described, answers)
+    except (BudgetExhausted, AnsweredOnce, Unanswered) as error:
+        told = {"columns": [], "unknown": str(error), "answered": 0, "clients": len(parts.population)}
+    missing = getattr(asking, "missing", {})
+    folder.write(FILE, json.dumps(told | {"missing": missing}, indent=1).encode())
+
+
+def read_stats(folder: Path) -> dict[str, Any]:
+    """The statistics that a run's folder, or that of a federation, has. Raises BadInput where there are none."""
+    for file in (folder / FILE, folder / "results" / FILE):
+        if file.is_file():
+            try:
+                return json.loads(file.read_text("utf-8"))
+            except (OSError, ValueError) as error:
+                raise BadInput(f"{file} is damaged ({error}).") from None
+    raise BadInput(
+        f"{folder} has no statistics: a run or a deployment asks for them where its experiment names columns, as in"
+        ' privacy.stats = ["age"]; for a simulation name its file here.'
+    )
+
+
+def columns_told(parts: Parts, query: Described, answers: Replies) -> dict[str, Any]:
+    """What the clients' noised counts say of the columns together."""
+    population, names = parts.population, list(answers.counts)
+    sizes = dict(zip(population.names, population.sizes.tolist(), strict=True))
+    stds = np.array([answers.stds[name] for name in names])
+    return {
+        "columns": query.told(
+            [answers.counts[name] for name in names], stds, np.array([sizes[name] for name in names])
+        ),
+        "answered": len(names),
+        "clients": len(population),
+        "noise_std": [float(stds.min()), float(stds.max())],
+    }

@@ -1,0 +1,204 @@
+"""What a release is a function of, as one digest: the key of its noise, and the name of the attempt that is paid for.
+
+Two releases that share noise give away what the noise hides: their difference is the difference of what was noised. So the
+noise of a client is keyed by everything its release depends on: seed, experiment, clients, budget, mechanism, that client's
+rows, code, arithmetic, trainer, the coins of canaries, the run of a search, round and the very bytes of the question. Same key,
+same bits; anything else, independent noise. What cannot be repeated bit for bit (a GPU, somebody else's training, the operating
+system's randomness) has a fresh nonce in its key, so every start is another release. The server's noise and cohorts are keyed
+likewise, by the state they start from, and without rows, which a deployed server does not know.
+
+Where a run's files lie and how fast it goes is left out. Partition, budgets and initial weights stay on their bare seeds
+(`Experiment.seeds`), each of which is in the digest too: runs that differ in one of them alone are different releases."""
+
+import json
+import os
+import platform
+import sys
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+import tacit
+from tacit.data.load import settings
+from tacit.data.population import Population
+from tacit.digest import mark
+from tacit.engine.clients import held
+from tacit.experiment import Experiment
+from tacit.privacy.plan import Plan
+from tacit.random import Derive, Stream, from_os, keyed
+from tacit.training.fused import DeviceStream
+from tacit.types import Client
+
+FORMAT = "tacit release 1"
+WHERE = {  # where, how fast and under which seal, not what: a sealed run releases the very integers of an unsealed one
+    "run": {"out", "workers", "engine", "writers", "evaluate_every"},
+    "data": {"path", "test_path"},
+    "model": {"path"},  # what lies there is in the model: what trains in the state, the rest in `made`
+    "privacy": {"ledger"},
+    "protect": {"kind", "key_bits", "key_shape", "key", "threshold"},
+}
+AFTER = {"personal": True}  # what clients do at home with the last release; `during` rounds it is in releases
+# The rooms that a release is a function of, closed under imports. Whatever only starts runs, reads or prints is not here.
+RELEASING = (
+    "algorithms", "check", "crypto", "data", "deploy.site", "digest", "engine", "errors", "experiment", "losses", "machine",
+    "malicious", "metrics", "models", "personal", "plugin", "privacy", "random", "rules", "tasks", "training", "types", "wire",
+)  # fmt: skip
+KERNELS = ("MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "MKL_DEBUG_CPU_TYPE", "ONEDNN_", "DNNL_", "OPENBLAS_CORETYPE")
+ONE_BY_ONE, STACKED = "one by one", "stacked"  # trainers that give other bits
+
+ClientDerive = Callable[[str, int, Client, str], Stream]  # (question, round, client, purpose)
+
+
+@dataclass(frozen=True, eq=False)
+class Releases:
+    """The digests of one start of a run. `elsewhere` says that the clients' rows are not on this machine.
+
+    `nonce` is empty where a start repeats the one before it bit for bit.
+    """
+
+    experiment: Experiment  # with the rule that runs
+    population: Population = field(repr=False)
+    plan: Plan
+    model: nn.Module = field(repr=False)
+    rule: object
+    made: str = ""  # what the model was when it was made: `held`
+    nonce: str = ""
+    elsewhere: bool = False
+    simulated: bool = True
+    trainer: str = ONE_BY_ONE
+    draw: str = ""  # which of a search's runs this is, where it is one: no two of them share noise
+    canaries: str = ""  # the hash of all coins, where canaries are planted: they move what the rows are asked at
+    start: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    @cached_property
+    def common(self) -> str:
+        """What all releases of the run have in common; every party of a deployment knows it."""
+        run, p = self.experiment.run, self.population
+        sizes, epsilons = (np.ascontiguousarray(part).tobytes() for part in (p.offsets, p.epsilons))
+        clients = mark(json.dumps(p.names), sizes, epsilons, repr((p.delta, p.unit)))
+        own = (repr(self.model), self.made, held(self.rule, *named_code(self.experiment)))
+        code = mark(package(), tacit.__version__, torch.__version__, np.__version__, *own)
+        settings = experiment_text(self.experiment)
+        return mark(
+            FORMAT, str(self.experiment.seeds.noise), settings, clients, code, arithmetic(run.device), self.nonce
+        )
+
+    def client(self, client: Client) -> bytes:
+        """The digest of one client's releases."""
+        rows = client.mark or self.population.marks[client.index].tobytes()
+        budget = repr((float(self.population.epsilons[client.index]), self.population.delta, self.population.unit))
+        who = (self.common, self.trainer, client.id, str(client.index), budget, self.plan.key(client))
+        return bytes.fromhex(mark("client", *who, rows, *self._planted))
+
+    def streams(self) -> ClientDerive:
+        """Every client's randomness: `derive(question, round, client, purpose)`."""
+        if self.experiment.run.randomness == "os":
+            return from_os()
+        self.common  # noqa: B018 - once, before processes fork
+        known: dict[str, Derive] = {}
+
+        def derive(question: str, round: int, client: Client, purpose: str) -> Stream:
+            if client.id not in known:
+                known[client.id] = keyed(self.client(client), kind=self._stream)
+            return known[client.id](question, round, purpose)
+
+        return derive
+
+    def server(self, state: str) -> Derive:
+        """The server's randomness in the round that starts from a state (its mark)."""
+        if self.experiment.run.randomness == "os":
+            return from_os()
+        return keyed(bytes.fromhex(mark("server", self.server_key, state)), kind=self._stream)
+
+    @property
+    def _planted(self) -> tuple[str, ...]:
+        draw = ("draw", self.draw) if self.draw else ()
+        return (*draw, self.canaries) if self.canaries else draw  # without any not one bit changes
+
+    @property
+    def _stream(self) -> type[Stream]:
+        """Noise is drawn on the device in a seeded simulation alone: a site's, and a deployed server's, is drawn from AES."""
+        return DeviceStream if self.simulated and self.experiment.run.device != "cpu" else Stream
+
+    @cached_property
+    def server_key(self) -> str:
+        """What the server's randomness is keyed by beside the state: all that a deployed server knows."""
+        return mark("server", self.common, self.plan.server_key(), *self._planted)
+
+    @cached_property
+    def digest(self) -> str:
+        """Everything that all releases of the run are a function of, but the state: every row, budget and mechanism."""
+        rows = "elsewhere" if self.elsewhere else self.population.digest()
+        trainer = () if self.trainer == ONE_BY_ONE else (self.trainer,)
+        return mark("run", self.server_key, self.plan.digest(), rows, *trainer)
+
+    def attempt(self, state: str) -> str:
+        """The name of one round's release, for the ledger: the same name is the same bits, and is paid once."""
+        if self.elsewhere and not self.plan.together:
+            return mark("deployment", state)  # sites keep their answers: what is asked again is the same release
+        # whoever answers a deployed server may be others than before its restart, and give another sum
+        return mark("attempt", self.digest, state, self.start if self.elsewhere else "")
+
+
+def experiment_text(experiment: Experiment) -> str:
+    """Everything an experiment says, but where its files lie and how fast it goes."""
+    left_out = WHERE if experiment.personal.during else WHERE | AFTER
+    values = experiment.said(mode="json", exclude=left_out)  # pyright: ignore[reportArgumentType]
+    said = {key: value for key, value in settings(experiment.data).items() if key not in WHERE["data"]}
+    values["data"] = {key: value for key, value in said.items() if value is not None}
+    return json.dumps(values, sort_keys=True, default=repr)
+
+
+def arithmetic(device: str) -> str:
+    """The machine as far as it decides about the last bits: equal machines agree, whatever their names."""
+    told = sorted(f"{name}={value}" for name, value in os.environ.items() if name.startswith(KERNELS))
+    flags = repr(
+        (torch.backends.mkldnn.enabled, torch.get_default_dtype(), torch.are_deterministic_algorithms_enabled())
+    )
+    return "-".join((device.partition(":")[0], processor(), torch.backends.cpu.get_cpu_capability(), flags, *told))
+
+
+@lru_cache
+def package(*more: str) -> str:
+    """A hash of Tacit's own code as it is installed: of what a release is a function of, and of `more` rooms.
+
+    Guarantee: the bytes of every file of these rooms count, so an edit to any of them, a comment too, is another release.
+    """
+    home = Path(tacit.__file__).parent
+    places = [home.joinpath(*room.split(".")) for room in (*RELEASING, *more)]
+    files = sorted(
+        file for place in places for file in (place.with_suffix(".py"), *place.rglob("*.py")) if file.exists()
+    )
+    return mark(*(part for file in files for part in (file.relative_to(home).as_posix(), file.read_bytes())))
+
+
+def named_code(experiment: Experiment) -> list[object]:
+    """The functions that an experiment names for its model, task, loss, rule, kind of privacy and attack."""
+    task, privacy, attack = experiment.task, experiment.privacy, experiment.attack
+    names = (
+        experiment.model.name,
+        task.kind,
+        task.loss,
+        experiment.aggregate.rule,
+        privacy.kind,
+        attack and attack.kind,
+    )
+    named = [name.partition(":") for name in names if name and ":" in name]
+    return [getattr(sys.modules.get(module), name, None) for module, _, name in named]
+
+
+@lru_cache(maxsize=1)
+def processor() -> str:
+    """The model of the processor, as the machine names it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.processor() or platform.machine())

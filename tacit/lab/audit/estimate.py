@@ -1,0 +1,490 @@
+"""What was measured: the noise, what a canary changed and how often it was drawn, as run, with limits; and the epsilon of that.
+
+A canary's trace in a round is x = A n + (noise): n is how often it was drawn, known to the auditor, and A is 1, in clips, where the
+clip is what is priced. So A is a regression, the noise is what is left, and the rate is a count. Noise is asked for in every part
+by itself too: a layer, a client, a round or a single coordinate without it would hardly be seen in the mean over all."""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from types import MappingProxyType
+
+import dp_accounting
+import numpy as np
+from dp_accounting import DpEvent
+from scipy import stats
+from scipy.optimize import brentq
+
+from tacit.errors import BadInput
+from tacit.lab.audit.evidence import Noise, Rate
+from tacit.privacy.accounting import events, price
+from tacit.privacy.accounting.price import SideDpEvent
+from tacit.privacy.accounting.rdp import IntegerSumDpEvent
+
+# What guesses of coins show: lower bounds on epsilon from one run.
+
+LARGEST = 60.0  # epsilon: beyond, a bound says nothing that anybody needs
+HALVINGS = 40
+
+Inverse = Callable[[float], float]  # x -> f(1 - x), of a trade-off curve f
+
+
+def no_assumption(*, canaries: int, guesses: int, right: int, delta: float, level: float) -> float:
+    """The largest epsilon that so many right guesses refute at `level`; 0 where they refute none.
+
+    >>> round(no_assumption(canaries=1000, guesses=100, right=95, delta=1e-5, level=0.05), 2)
+    2.17
+    """
+
+    def refuted(epsilon: float) -> bool:
+        return _likelihood(canaries, guesses, right, epsilon, delta) <= level
+
+    return _largest(refuted)
+
+
+def _likelihood(canaries: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
+    """At most so likely are so many right guesses under (epsilon, delta)-DP."""
+    if right == 0:
+        return 1.0
+    chance = 1 / (1 + math.exp(-epsilon))
+    below = np.arange(1, right + 1)
+    near = stats.binom.cdf(right - 1, guesses, chance) - stats.binom.cdf(right - below - 1, guesses, chance)
+    most = float((near / below).max())
+    return min(1.0, float(stats.binom.sf(right - 1, guesses, chance)) + 2 * canaries * delta * most)
+
+
+def refutes(inverse: Inverse, *, canaries: int, guesses: int, right: int, level: float) -> bool:
+    """Whether so many right guesses refute, at `level`, that the trade-off curve of `inverse` holds."""
+    wrong, sure = level * (guesses - right) / canaries, level * right / canaries
+    whole = guesses / canaries
+    for i in range(right - 1, -1, -1):
+        next_wrong = max(wrong, inverse(sure))
+        sure += i / (guesses - i) * (next_wrong - wrong)
+        wrong = next_wrong
+        if sure + wrong > whole:
+            return True
+    return False
+
+
+def gaussian_inverse(mu: float) -> Inverse:
+    """Of the curve of N(0, 1) against N(mu, 1)."""
+    from scipy.special import ndtr, ndtri
+
+    return lambda x: float(ndtr(ndtri(min(x, 1.0)) - mu))
+
+
+def curve_inverse(epsilons: np.ndarray, deltas: np.ndarray) -> Inverse:
+    """Of the curve that follows from (epsilon, delta) pairs: f(a) is at least 1 - delta - e^epsilon a and its reflection.
+
+    Assumes: every pair holds. Fewer pairs give a lower curve, which is harder to refute, never easier.
+    """
+    grow, rest = np.exp(np.minimum(epsilons, 600)), 1 - deltas
+
+    def inverse(x: float) -> float:
+        return max(0.0, float((rest - grow * (1 - x)).max()), float(((x - deltas) / grow).max()))
+
+    return inverse
+
+
+def _largest(refuted: Callable[[float], bool]) -> float:
+    """The largest epsilon that is refuted, where a smaller one is refuted by the same."""
+    low, high = 0.0, LARGEST
+    if not refuted(low):
+        return 0.0
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if refuted(middle) else (low, middle)
+    return low
+
+
+# What one client was charged for in a run, as a price that can be asked again for noise and rates as they were
+# measured.
+
+POINTS = 60  # of a trade-off curve
+INTERVAL = 1e-3  # of the losses a curve is made from
+
+
+@dataclass(frozen=True)
+class Charged:
+    """`count` releases of one event, `steps` of them in a round, at the run's `delta`; noise and rate are the event's."""
+
+    event: DpEvent
+    count: int
+    steps: int
+    delta: float
+    accountant: str = "pld"  # the ledger's
+
+    @property
+    def multiplier(self) -> float:
+        """Noise over what one unit can change, as it is priced."""
+        event = self.event.event if isinstance(self.event, dp_accounting.PoissonSampledDpEvent) else self.event
+        if isinstance(event, IntegerSumDpEvent):
+            return math.sqrt(event.shares * event.share_variance / event.l2_squared)
+        if isinstance(event, dp_accounting.GaussianDpEvent):
+            return event.noise_multiplier
+        raise BadInput(
+            f"An audit knows Gaussian noise and integer shares, and this run is priced as {type(event).__name__}."
+        )
+
+    @property
+    def rate(self) -> float:
+        """The probability of being in a release."""
+        sampled = isinstance(self.event, dp_accounting.PoissonSampledDpEvent)
+        return self.event.sampling_probability if sampled else 1.0  # pyright: ignore[reportAttributeAccessIssue]
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds were charged."""
+        return self.count // self.steps
+
+    def at(self, factor: float, rate: float | None = None) -> DpEvent:
+        """The event with so many times the noise, and perhaps another rate."""
+        if isinstance(self.event, IntegerSumDpEvent):
+            return replace(self.event, share_variance=self.event.share_variance * factor**2)
+        gaussian = dp_accounting.GaussianDpEvent(self.multiplier * factor)
+        rate = self.rate if rate is None else rate
+        return gaussian if rate >= 1 else dp_accounting.PoissonSampledDpEvent(rate, gaussian)
+
+    def epsilon(self, factor: float = 1.0, rate: float | None = None) -> float:
+        """The price with so many times the noise. Without any noise no epsilon holds, and with endless noise 0 does."""
+        if factor <= 0 or (rate is not None and rate <= 0) or math.isinf(factor):
+            return math.inf if factor <= 0 else 0.0
+        composition = price.compose([(self.at(factor, rate), self.count)])
+        return price.epsilon(composition, delta=self.delta, accountant=self.accountant)
+
+    def inverse(self, factor: float) -> Inverse:
+        """The trade-off curve of all releases with so many times the noise: no higher than the true one."""
+        if self.rate >= 1 and not isinstance(self.event, IntegerSumDpEvent):
+            return gaussian_inverse(math.sqrt(self.count) / (self.multiplier * factor))
+        return curve_inverse(*_pairs(self, factor))
+
+
+@cache
+def _pairs(charged: Charged, factor: float) -> tuple[np.ndarray, np.ndarray]:
+    """(epsilon, delta) pairs that hold for all releases together."""
+    event = charged.at(factor)
+    if isinstance(event, IntegerSumDpEvent):
+        deltas = np.geomspace(1e-9, 0.5, POINTS)
+        composition = price.compose([(event, charged.count)])
+        found = [price.epsilon(composition, delta=float(d), accountant="rdp") for d in deltas]
+        return np.array(found), deltas
+    accountant = dp_accounting.pld.PLDAccountant(value_discretization_interval=INTERVAL).compose(event, charged.count)
+    top = accountant.get_epsilon(1e-9)
+    epsilons = np.linspace(0.0, top, POINTS)
+    return epsilons, np.array([accountant.get_delta(float(e)) for e in epsilons])
+
+
+def charged_for(text: str, rounds: int, *, delta: float, accountant: str = "pld") -> Charged:
+    """What a ledger's line for one round says, charged `rounds` times. Raises BadInput for what no audit knows."""
+    event, steps = events.counted(price.from_text(text))
+    event = event.event if isinstance(event, SideDpEvent) else event
+    found = Charged(event, steps * rounds, steps, delta, accountant)
+    found.multiplier  # noqa: B018 - refuses what has none
+    return found
+
+
+SHARES = (0.8, 0.1, 0.1)  # of a limit's level: what a canary changed (the least certain), the noise, the rate
+DOUBT = 1 / 50  # of a limit's level: at that, what should be independent is said not to be, and a part to lack noise
+ONE = "a single coordinate"
+Parts = Mapping[str, np.ndarray]  # which canaries are in a layer, or with a client
+
+
+@dataclass(frozen=True)
+class Traces:
+    """What became of a group's canaries: `seen` and `drawn` (round, canary), in clips and in draws; `coins` say who took part."""
+
+    seen: np.ndarray
+    drawn: np.ndarray
+    coins: np.ndarray
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The multiplier and the rate as run, and the epsilon that the accountant gives for them, with one-sided limits."""
+
+    multiplier: float
+    multiplier_limits: tuple[float, float]
+    rate: float
+    epsilon: float
+    low: float
+    high: float
+    alike: float  # how unlikely it is that independent noise in successive rounds is so much alike
+    repeated: float  # how unlikely it is that independent draws vary so much from canary to canary
+    dependent: bool  # whether noise or draws of different rounds hang together, which no price allows for
+    quiet: str = ""  # which part carries less noise than is priced, whatever all of them carry together
+
+
+def measured(traces: Traces, charged: Charged, *, level: float, parts: Parts = MappingProxyType({})) -> Measured:
+    """The limits are wrong, each, with probability at most `level`; by chance rounds are called dependent in 1 of 25 of that, and a
+    part quiet in 1 of 50.
+    """
+    x, n = traces.seen.astype(float), traces.drawn.astype(float)
+    squares = float((n * n).sum())
+    change = float((x * n).sum()) / squares if squares else 0.0
+    left = x - change * n
+    freedom = left.size - (squares > 0)  # one was spent on what a canary changes
+    noise = Noise(float((left**2).sum()) / charged.steps, max(1, freedom))
+    known = squares > 0 and freedom > 0
+    hits, trials = int(n[:, traces.coins].sum()), charged.steps * n[:, traces.coins].size
+    seen_rate = Rate(hits, trials).value if trials else charged.rate  # where no coin fell for a canary nothing is drawn
+    limits, rates, error = limits_of(change, squares if known else 0.0, noise, hits, trials, charged, level=level)
+    z, claimed = noise.value / change if change > 0 and known else math.inf, charged.multiplier
+    alike, repeated = _alike(left), _repeated(n[:, traces.coins], charged)
+    return Measured(
+        multiplier=z,
+        multiplier_limits=limits,
+        rate=seen_rate,
+        epsilon=charged.epsilon(z / claimed, _sound(seen_rate)),
+        low=charged.epsilon(limits[1] / claimed, _sound(rates[0])),
+        high=charged.epsilon(limits[0] / claimed, _sound(rates[1])),
+        alike=alike,
+        repeated=repeated,
+        dependent=min(alike, repeated) < DOUBT * level,
+        quiet=_quiet(x - n, claimed * math.sqrt(charged.steps) * min(1.0, change - error), parts, level=DOUBT * level),
+    )
+
+
+def limits_of(
+    change: float, squares: float, noise: Noise, hits: int, trials: int, charged: Charged, *, level: float
+) -> tuple[tuple[float, float], tuple[float, float], float]:
+    """The limits of the multiplier and of the rate, and how far what a canary changed may be off: of no `squares`, anything."""
+    own, of_noise, of_rate = (share * level for share in SHARES)
+    spread = float(stats.t.isf(own, noise.count)) * noise.value if squares else math.inf
+    error = spread * math.sqrt(charged.steps / squares) if squares else math.inf
+    quiet, loud = noise.limits(of_noise)
+    multipliers = quiet / (change + error), loud / (change - error) if change > error else math.inf
+    rates = (1.0, 1.0) if charged.rate >= 1 and hits == trials else Rate(hits, trials).limits(of_rate)
+    return multipliers, rates, error
+
+
+def _quiet(left: np.ndarray, std: float, parts: Parts, *, level: float) -> str:
+    """The part whose noise is surely smaller than `std`, or nothing. Where a canary changed next to nothing, neither is said."""
+    if not std > 0:
+        return ""
+    squares = (left / std) ** 2
+    columns = {name: (squares[:, mine].sum(), squares[:, mine].size) for name, mine in parts.items() if mine.any()}
+    rows = {f"round {r}": (row.sum(), row.size) for r, row in enumerate(squares, 1)}
+    single = squares.sum(0)
+    every = columns | rows | {ONE: (single.min(), len(left))}
+    tests = len(columns) + len(rows) + len(single)
+    unlikely = {name: float(stats.chi2.cdf(total, size)) for name, (total, size) in every.items()}
+    refuted = [name for name in every if unlikely[name] * tests < level]
+    if not refuted:
+        return ""
+    least = min(refuted, key=lambda name: (name == ONE, unlikely[name]))  # the name that says more, where there is one
+    total, size = every[least]
+    most = Noise(float(total), size).limits(level / tests)[1]
+    return f"the noise of {least} is at most {most:.2g} of what is priced"
+
+
+def _sound(rate: float) -> float:
+    return min(max(rate, 0.0), 1.0)
+
+
+def _alike(left: np.ndarray) -> float:
+    """The likelihood, under independence, of noise that is so much alike from one round to the next."""
+    if len(left) < 2:
+        return 1.0
+    products = (left[:-1] * left[1:]).sum()
+    scale = math.sqrt(float((left[:-1] ** 2).sum() * (left[1:] ** 2).sum()))
+    size = left[1:].size
+    return float(stats.norm.sf(products / scale * math.sqrt(size))) if scale else 0.0
+
+
+def _repeated(drawn: np.ndarray, charged: Charged) -> float:
+    """The likelihood, under independence, of so large a difference between canaries in how often they were drawn in all."""
+    trials, q = charged.steps * len(drawn), charged.rate
+    if q >= 1 or drawn.shape[1] < 2 or trials * q * (1 - q) < 1:
+        return 1.0
+    variance = trials * q * (1 - q)
+    spread = ((drawn.sum(0) - trials * q) ** 2).sum() / variance
+    fewer = 2 / (
+        2 + max(0.0, (1 - 6 * q * (1 - q)) / variance)
+    )  # rare draws vary more in their squares than normal ones
+    return float(stats.chi2.sf(spread * fewer, drawn.shape[1] * fewer))
+
+
+# Guessing the coins of canaries from their traces, and what the right guesses show.
+
+# of the canaries: how many coins are guessed; which of them, the claim decides
+PARTS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0)
+HALVINGS_GUESSING = 12
+FEWEST = 10  # guesses
+LEAST_MU, MOST_MU = 1e-4, 100.0
+
+
+def scores(traces: Traces, charged: Charged) -> np.ndarray:
+    """The log likelihood ratio of having taken part, under the mechanism that was priced, of every canary."""
+    z, q, steps = charged.multiplier, charged.rate, charged.steps
+    times = np.arange(steps + 1)
+    weights = stats.binom.logpmf(times, steps, q) if q < 1 else np.where(times == steps, 0.0, -np.inf)
+    found = np.zeros(traces.seen.shape[1])
+    for row in traces.seen.astype(float):  # a round at a time: (round, canary, step) in one piece would be gigabytes
+        terms = weights + (2 * times * row[:, None] - times**2) / (2 * steps * z**2)
+        most = terms.max(-1, keepdims=True)
+        found += most[:, 0] + np.log(np.exp(terms - most).sum(-1))
+    return found
+
+
+def right_guesses(found: np.ndarray, coins: np.ndarray, guesses: int) -> int:
+    """How many of the surest guesses are right: of a fair coin the log odds are the score itself, so its size is how sure one is.
+
+    How many are made is settled beforehand; which, and how many of them say "in", the scores may decide: guesses are a function of
+    what was released.
+    """
+    surest = np.argsort(-np.abs(found), kind="stable")[:guesses]
+    return int(((found[surest] > 0) == coins[surest]).sum())
+
+
+def shown(traces: Traces, charged: Charged, *, level: float) -> tuple[float, float]:
+    """The epsilons that are shown: without any assumption, and among mechanisms like the one that was priced."""
+    found, m = scores(traces, charged), len(traces.coins)
+    plain, curved = guess_counts(m, charged.epsilon(), charged.delta)
+    at = {"canaries": m, "level": level}
+    first = no_assumption(guesses=plain, right=right_guesses(found, traces.coins, plain), delta=charged.delta, **at)
+    right = right_guesses(found, traces.coins, curved)
+    # the most noise that is refuted: with less noise still, the epsilon is larger, and less is refuted
+    low, high = 1 / 16, 16.0
+    if not refutes(charged.inverse(high), guesses=curved, right=right, **at):
+        return first, 0.0
+    for _ in range(HALVINGS_GUESSING):
+        middle = math.sqrt(low * high)
+        low, high = (
+            (low, middle) if refutes(charged.inverse(middle), guesses=curved, right=right, **at) else (middle, high)
+        )
+    return first, charged.epsilon(high)
+
+
+@cache
+def guess_counts(canaries: int, epsilon: float, delta: float) -> tuple[int, int]:
+    """How many coins to guess, by either bound: the best where scores are those of a Gaussian with the claimed epsilon, and luck is
+    one standard deviation short.
+
+    It follows from the claim and the number of canaries alone: nothing that was seen decides about it.
+    """
+    mu = gaussian_mu(epsilon, delta)
+    best = [(0.0, canaries), (0.0, canaries)]
+    for part in PARTS:
+        guesses = min(canaries, max(FEWEST, round(canaries * part)))
+        sure = _sure(mu, guesses / canaries)
+        right = max(0, int(guesses * sure - math.sqrt(guesses * sure * (1 - sure))))
+        at = {"canaries": canaries, "guesses": guesses, "right": right, "level": 0.05}
+        found = no_assumption(delta=delta, **at), _largest_mu(mu, **at)
+        best = [max(one, (value, guesses)) for one, value in zip(best, found, strict=True)]
+    return best[0][1], best[1][1]
+
+
+def _largest_mu(mu: float, **at: float) -> float:
+    low, high = 0.0, 2 * mu
+    for _ in range(8):
+        middle = (low + high) / 2
+        low, high = (middle, high) if refutes(gaussian_inverse(middle), **at) else (low, middle)  # type: ignore[arg-type]
+    return low
+
+
+def _sure(mu: float, part: float) -> float:
+    """The share of right guesses among the surest `part`, of N(0, 1) and N(mu, 1)."""
+
+    def beyond(t: float) -> float:
+        return float(stats.norm.sf(t - mu / 2) + stats.norm.sf(t + mu / 2))
+
+    t = brentq(lambda t: beyond(t) - part, 0.0, MOST_MU) if part < 1 else 0.0
+    return float(stats.norm.sf(t - mu / 2)) / beyond(t)  # type: ignore[arg-type]
+
+
+def gaussian_mu(epsilon: float, delta: float) -> float:
+    """The mu of the Gaussian mechanism with this epsilon at delta (Dong, Roth, Su, arXiv:1905.02383, Corollary 2.13).
+
+    None is below 1e-4 or above 100, where nobody guesses, or everybody.
+
+    >>> round(gaussian_mu(4.37, 1e-5), 2)
+    1.0
+    """
+
+    def off(mu: float) -> float:
+        first = stats.norm.logcdf(mu / 2 - epsilon / mu)
+        return math.exp(first) - math.exp(min(epsilon + stats.norm.logcdf(-mu / 2 - epsilon / mu), 0.0)) - delta
+
+    if off(LEAST_MU) >= 0 or off(MOST_MU) <= 0:
+        return LEAST_MU if off(LEAST_MU) >= 0 else MOST_MU
+    return float(brentq(off, LEAST_MU, MOST_MU))  # type: ignore[arg-type]
+
+
+# What an audit of canaries could have shown: its lower limit where all is as priced, and what to do where that is too
+# little.
+
+TELLING = 0.5  # of the promise: the least lower limit of an audit that can tell
+MECHANISM = "`tacit audit EXPERIMENT --mechanism`"
+
+
+def tells(low: float, promised: float) -> bool:
+    """Whether a lower limit is near enough to the promise for a fault to have been seen.
+
+    >>> tells(2.9, 4.0), tells(1.9, 4.0)
+    (True, False)
+    """
+    return low >= TELLING * promised
+
+
+def lower_limit(charged: Charged, *, canaries: int, level: float) -> float:
+    """What the lower limit of `as_run.measured` would be with so many canaries where noise, clip and rate are as priced."""
+    steps, q, z, rounds = charged.steps, charged.rate, charged.multiplier, charged.rounds
+    taking_part = rounds * canaries / 2  # a fair coin each
+    squares = taking_part * (steps * q * (1 - q) + (steps * q) ** 2)
+    freedom = max(1, round(rounds * canaries) - 1)
+    trials = int(steps * taking_part)
+    multipliers, rates, _ = limits_of(
+        1.0, squares, Noise(z**2 * freedom, freedom), round(q * trials), trials, charged, level=level
+    )
+    return charged.epsilon(multipliers[1] / z, rates[0]) if math.isfinite(multipliers[1]) else 0.0
+
+
+def could_tell(groups: Mapping[Charged, int], *, level: float) -> bool:
+    """Whether so many canaries in each group of clients who are charged alike could show a fault in any of them."""
+    return any(
+        tells(lower_limit(charged, canaries=canaries, level=level), charged.epsilon())
+        for charged, canaries in groups.items()
+        if canaries
+    )
+
+
+def more(most: int, groups: Mapping[Charged, int], *, level: float) -> str:
+    """What to do after an audit that could hardly have shown anything; `groups` have the `most` canaries that fit."""
+    if not could_tell(groups, level=level):
+        return f"{too_small(most)}, or several runs together."
+    one = ", give clients one epsilon" if len(groups) > 1 else ""
+    return f"Plant more (up to {most:,} fit){one}, or audit several runs together."
+
+
+def too_small(most: int) -> str:
+    """That canaries are not the way, and which one is."""
+    return (
+        f"In a run like this one the model is too small to be audited by canaries: even the {most:,} that fit could hardly show a"
+        f" fault. Audit the mechanism alone with {MECHANISM}"
+    )
+
+
+def first(most: int, groups: Mapping[Charged, int], *, usual: int, how: str, level: float) -> str:
+    """What to do where no canary was planted: `how`, with no more of them than fit, or not at all; `groups` have the most."""
+    if groups and not could_tell(groups, level=level):
+        return f"{too_small(most)}."
+    return f"{how.format(min(usual, most))}, or audit the mechanism alone with {MECHANISM}."
+
+
+# How much of the level one audit may use, so that all audits of a ledger's runs together use no more than the whole.
+
+Place = tuple[Hashable, int | None]  # a ledger, and which of its runs it is; None where the ledger is the run's own
+
+
+def share(places: Iterable[Place], *, earlier: int = 0) -> float:
+    """The share of the level of runs at these places, after `earlier` looks at other choices with one of them.
+
+    >>> share([("a", None)]), share([("a", 1)]), share([("a", 1), ("a", 2)]), share([("a", None), ("b", 1)], earlier=1)
+    (1.0, 0.5, 0.6666666666666666, 0.25)
+    """
+    found: dict[Hashable, float] = defaultdict(float)
+    for ledger, place in places:
+        found[ledger] += 1.0 if place is None else 1 / (place * (place + 1))
+    return min(1.0, *found.values()) / 2**earlier

@@ -1,0 +1,480 @@
+"""What was seen, with exact limits: the estimators of an audit.
+
+Normal noise: sums of squares are chi-square (sigma^2 times). Draws: Clopper and Pearson 1934, from the binomial itself.
+Independence: of two independent normal vectors in n dimensions the squared cosine is Beta(1/2, (n-1)/2). Each limit is one-sided
+at the level it is asked for, so that "low" alone is wrong with at most that probability, and so is "high"."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any, Protocol
+
+import numpy as np
+from scipy import stats
+from torch import nn
+
+from tacit.training.flat import blocks
+
+
+class Evidence(Protocol):
+    """Something measured: a value with its limits, and how unlikely it is where a claim holds."""
+
+    tests: int  # how many looks at chance it is: 0 for what is exact
+
+    @property
+    def value(self) -> float:
+        """The estimate."""
+        ...
+
+    def limits(self, level: float) -> tuple[float, float]:
+        """The lower and the upper limit, each wrong with probability at most `level`."""
+        ...
+
+    def rejects(self, claimed: float, level: float) -> bool:
+        """Whether the claim is refuted, where that happens to a true claim with probability at most `level`."""
+        ...
+
+
+@dataclass(frozen=True)
+class Noise:
+    """A standard deviation, from the sum of `count` squared normals of mean zero. The claim: it is no smaller.
+
+    `excess` is the excess kurtosis of the law (integer noise is nearly normal): it takes degrees of freedom away.
+
+    >>> [round(limit, 3) for limit in Noise(squares=400.0, count=400).limits(0.025)]
+    [0.935, 1.074]
+    """
+
+    squares: float
+    count: int
+    excess: float = 0.0
+    tests = 1
+
+    @property
+    def value(self) -> float:
+        """The estimate."""
+        return math.sqrt(self.squares / self.count)
+
+    def limits(self, level: float) -> tuple[float, float]:
+        """Chi-square limits."""
+        freedom = self.count * 2 / (2 + self.excess)
+        mean = self.squares / self.count * freedom
+        return tuple(math.sqrt(mean / stats.chi2.isf(p, freedom)) for p in (level, 1 - level))  # type: ignore[return-value]
+
+    def rejects(self, claimed: float, level: float) -> bool:
+        """Even the upper limit is below the claim."""
+        return self.limits(level)[1] < claimed
+
+
+@dataclass(frozen=True)
+class LeastNoise:
+    """The smallest of several standard deviations, each of `Noise`: the claim is about every one of them."""
+
+    of: tuple[Noise, ...]
+    tests = 1
+
+    @property
+    def value(self) -> float:
+        """The smallest estimate."""
+        return min(one.value for one in self.of)
+
+    def limits(self, level: float) -> tuple[float, float]:
+        """Of the smallest, at the level that all of them share."""
+        return min(one.limits(level / len(self.of)) for one in self.of)
+
+    def rejects(self, claimed: float, level: float) -> bool:
+        """One of them is refuted at its share of the level."""
+        return any(one.rejects(claimed, level / len(self.of)) for one in self.of)
+
+
+@dataclass(frozen=True)
+class Rate:
+    """How often units were drawn: `hits` of `trials`. The claim: with no larger probability.
+
+    >>> round(Rate(hits=0, trials=100).limits(0.05)[1], 4)
+    0.0295
+    """
+
+    hits: int
+    trials: int
+    tests = 1
+
+    @property
+    def value(self) -> float:
+        """The share that was drawn."""
+        return self.hits / self.trials
+
+    def limits(self, level: float) -> tuple[float, float]:
+        """Clopper-Pearson limits."""
+        k, n = self.hits, self.trials
+        low = 0.0 if k == 0 else float(stats.beta.ppf(level, k, n - k + 1))
+        high = 1.0 if k == n else float(stats.beta.isf(level, k + 1, n - k))
+        return low, high
+
+    def rejects(self, claimed: float, level: float) -> bool:
+        """Even the lower limit is above the claim."""
+        return self.limits(level)[0] > claimed
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How much the number of drawn units varies from draw to draw, over what independent draws at the claimed rate vary by.
+
+    The claim: no less. Batches of a fixed size vary by nothing, and have another price. `counts` are of `sizes` units at `rate`;
+    the law of the statistic is simulated, by draws of its own seed.
+    """
+
+    counts: tuple[int, ...]
+    sizes: tuple[int, ...]
+    rate: tuple[float, ...]
+    tests = 1
+    DRAWS = 20_000  # of which so many are counted that a level of 1 in 500 is known to a sixth
+
+    @property
+    def value(self) -> float:
+        """The mean squared deviation from the expected number, over the binomial variance."""
+        return float(_spread(np.array(self.counts), self.sizes, self.rate))
+
+    def limits(self, level: float) -> tuple[float, float]:
+        """None are claimed: the ratio itself."""
+        return self.value, self.value
+
+    def least(self, level: float) -> float | None:
+        """The smallest value that is not refuted; None where at this level none could be: too few draws were simulated.
+
+        >>> draws = Spread((5, 5), (10, 10), (0.5, 0.5))
+        >>> draws.least(1e-9) is None, draws.rejects(1.0, 0.5), draws.least(0.5) > draws.value
+        (True, True, True)
+        """
+        refuted = math.floor(level * (self.DRAWS + 1) + 1e-9) - 1  # so many simulated draws may vary as little
+        if refuted < 0:
+            return None
+        return float(np.partition(_independent(self.sizes, self.rate, self.DRAWS), refuted)[refuted])
+
+    def rejects(self, claimed: float, level: float) -> bool:
+        """Fewer than `level` of simulated draws vary as little."""
+        as_little = int((_independent(self.sizes, self.rate, self.DRAWS) <= self.value + 1e-12).sum())
+        return (as_little + 1) / (self.DRAWS + 1) <= level
+
+
+@lru_cache(maxsize=8)
+def _independent(sizes: tuple[int, ...], rate: tuple[float, ...], draws: int) -> np.ndarray:
+    """The spread of so many simulated independent draws: of one seed, so that equal questions have one answer."""
+    drawn = np.random.default_rng(20_261_116).binomial(sizes, rate, size=(draws, len(sizes)))
+    return _spread(drawn, sizes, rate)
+
+
+def _spread(counts: np.ndarray, sizes: tuple[int, ...], rate: tuple[float, ...]) -> np.ndarray:
+    n, q = np.array(sizes), np.array(rate)
+    return ((counts - n * q) ** 2 / (n * q * (1 - q))).mean(-1)
+
+
+@dataclass(frozen=True)
+class Likeness:
+    """The largest cosine between `pairs` of noise vectors of `length` coordinates. The claim: they are independent, so near 0.
+
+    >>> Likeness(0.1, length=650, pairs=6).rejects(0.0, 0.01), Likeness(1.0, length=650, pairs=6).rejects(0.0, 0.01)
+    (False, True)
+    """
+
+    cosine: float
+    length: int
+    pairs: int
+    tests = 1
+
+    @property
+    def value(self) -> float:
+        """The largest cosine, without its sign."""
+        return abs(self.cosine)
+
+    def limits(self, level: float) -> tuple[float, float]:
+        """What independent noise stays below."""
+        most = stats.beta.isf(level / self.pairs, 0.5, (self.length - 1) / 2)
+        return 0.0, math.sqrt(float(most))
+
+    def rejects(self, claimed: float, level: float) -> bool:
+        """More alike than independent noise is."""
+        return self.value > self.limits(level)[1]
+
+
+@dataclass(frozen=True)
+class Exact:
+    """A number that no chance is in, but for rounding. The claim: it is no larger."""
+
+    value: float
+    tolerance: float = 0.01  # of the claim
+    slack: float = 0.0  # beside it
+    tests = 0
+
+    def limits(self, level: float) -> tuple[float, float]:
+        """The number itself."""
+        return self.value, self.value
+
+    def rejects(self, claimed: float, level: float) -> bool:
+        """Beyond the claim by more than rounding explains."""
+        return self.value > claimed * (1 + self.tolerance) + self.slack
+
+
+NOT_JUDGED = "shown, not judged"
+
+
+def held_against(evidence: Evidence, claimed: float, *, level: float, unit: float = 1.0) -> str:
+    """What a number without limits of its own is held against, in words; empty for one with limits, which the claim lies within.
+
+    >>> held_against(Exact(2.0), 1.0, level=0.05), held_against(Exact(0.0, slack=0.05), 0.0, level=0.05)
+    ('≤ 1.01', '≤ 0.05')
+    """
+    if isinstance(evidence, Spread):
+        least = evidence.least(level)
+        return NOT_JUDGED if least is None else f"≥ {least * unit:.3g}"
+    if not isinstance(evidence, Exact):
+        return ""
+    return f"≤ {(claimed * (1 + evidence.tolerance) + evidence.slack) * unit:.4g}"
+
+
+# The verdict: every check of an audit at one level together, and the sentence that says what was rejected.
+
+LEVEL = 0.05  # of all checks of a first look
+AGAIN = 0.05  # of a second look at those that failed
+
+
+@dataclass(frozen=True)
+class Check:
+    """One number of one trainer (or of the server), as claimed and as seen. `said` is the claim in a rejection's words."""
+
+    where: str
+    quantity: str
+    claimed: float
+    evidence: Evidence = field(repr=False)
+    said: str
+    part: str = ""  # a layer, or nothing for all
+    unit: float = 1.0  # what both numbers are multiplied by to be shown
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A check with its limits, at its share of the level."""
+
+    check: Check
+    low: float
+    high: float
+    rejected: bool
+    against: str = ""  # what it is held against, where it has no limits of its own
+
+    @property
+    def verdict(self) -> str:
+        """One word, or a dash for what is shown and no claim."""
+        return "rejected" if self.rejected else "–" if self.against == NOT_JUDGED else "stands"
+
+    @property
+    def sentence(self) -> str:
+        """What is wrong, for a person."""
+        check = self.check
+        of = f" in {check.part}" if check.part else ""
+        shown = check.evidence.value * check.unit
+        limits = "" if check.evidence.tests == 0 else f" ({self.low * check.unit:.4g} to {self.high * check.unit:.4g})"
+        return f"{check.where}: {check.said}{of}: {check.quantity} {shown:.4g}{limits}, claimed {check.claimed * check.unit:.4g}"
+
+    def record(self) -> dict[str, Any]:
+        """Plain values."""
+        check = self.check
+        return {
+            "where": check.where,
+            "quantity": check.quantity,
+            "part": check.part,
+            "claimed": check.claimed * check.unit,
+            "as_run": check.evidence.value * check.unit,
+            "low": self.low * check.unit,
+            "high": self.high * check.unit,
+            "exact": check.evidence.tests == 0,
+            "held_against": self.against,
+            "rejected": self.rejected,
+        }
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What an audit of one experiment found, and what it could not try, with the reason."""
+
+    name: str
+    judged: tuple[Judged, ...] = field(repr=False)
+    untried: tuple[str, ...] = ()
+    planted: str | None = None
+    level: float = LEVEL
+    withdrawn: tuple[Judged, ...] = field(
+        default=(), repr=False
+    )  # what failed at the first look, and not at the second
+
+    @property
+    def false_alarm(self) -> float:
+        """The probability, at most, that any claim of clean code is rejected: it would have to fail in two independent looks.
+
+        >>> Audit("clean", ()).false_alarm == LEVEL * AGAIN
+        True
+        """
+        return self.level * AGAIN
+
+    @property
+    def rejected(self) -> tuple[Judged, ...]:
+        """The checks that refute their claim."""
+        return tuple(one for one in self.judged if one.rejected)
+
+    @property
+    def alarming(self) -> bool:
+        """Whether a claim is rejected."""
+        return bool(self.rejected)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What could not be tried, and what a second look took back, in words."""
+        once = "failed at a first look, as one true claim may in twenty audits, and not at a second, independent one"
+        back = tuple(f"Not rejected: {one.sentence} {once}." for one in self.withdrawn)
+        return (*(f"Not tried: {text}." for text in self.untried), *back)
+
+    @property
+    def sentence(self) -> str:
+        """The verdict in one sentence."""
+        first, *more = (*self.rejected, None)
+        if first is not None:
+            others = f" (and {len(more) - 1} more)" if len(more) > 1 else ""
+            return f"The claim is rejected: {first.sentence}{others}."
+        if self.planted is not None:
+            return f"The planted bug was not found: {len(self.judged)} checks, none rejected."
+        return (
+            f"The claim stands: {len(self.judged)} checks, none rejected (of clean code one would be with probability at most"
+            f" {self.false_alarm:.2g})."
+        )
+
+    def record(self) -> dict[str, Any]:
+        """Plain values for --json."""
+        return {
+            "experiment": self.name,
+            "planted": self.planted,
+            "level": self.level,
+            "false_alarm": self.false_alarm,
+            "rejected": bool(self.rejected),
+            "sentence": self.sentence,
+            "checks": [one.record() for one in self.judged],
+            "untried": list(self.untried),
+            "withdrawn": [one.record() for one in self.withdrawn],
+        }
+
+
+def judge(checks: Sequence[Check], *, level: float = LEVEL) -> tuple[Judged, ...]:
+    """Every check at its share of the level: those with chance in them share it evenly."""
+    share = level / max(1, sum(check.evidence.tests for check in checks))
+    return tuple(
+        Judged(
+            c,
+            *c.evidence.limits(share),
+            c.evidence.rejects(c.claimed, share),
+            held_against(c.evidence, c.claimed, level=share, unit=c.unit),
+        )
+        for c in checks
+    )
+
+
+def unsure(judged: Sequence[Judged]) -> bool:
+    """Whether claims failed, and each by chance for all that is known: what fails without chance in it is a fact."""
+    failed = [one.check.evidence.tests for one in judged if one.rejected]
+    return bool(failed) and min(failed) > 0
+
+
+def confirmed(first: Sequence[Judged], second: Sequence[Check], *, level: float = AGAIN) -> tuple[Judged, ...]:
+    """A first look with what a second one, of other randomness, did not reject again taken back.
+
+    Guarantee: where every claim holds, one stays rejected with probability at most the first look's level times `level`. What the
+    second look has no measurement of stays rejected.
+    """
+    failed = {_named(one.check) for one in first if one.rejected}
+    again = {_named(one.check): one.rejected for one in judge([c for c in second if _named(c) in failed], level=level)}
+    return tuple(replace(one, rejected=one.rejected and again.get(_named(one.check), True)) for one in first)
+
+
+def _named(check: Check) -> tuple[str, str, str]:
+    return check.where, check.quantity, check.part
+
+
+# Noise as it was released, for all layers together and for each: checks from rows of numbers whose claimed deviation is
+# 1.
+
+COORDINATES = 20_000  # numbers that noise is judged by: .95 of it lies 10 standard errors below
+MOST_CLIENTS = 6
+FEWEST_ROUNDS = 4  # of one client, so that rounds can be compared
+MOST_ROUNDS = 600
+TOO_LITTLE = "less noise than is priced"
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Where a trainable parameter lies in a released vector."""
+
+    name: str
+    place: slice
+
+
+def layers_of(model: nn.Module) -> list[Layer]:
+    """The trainable parameters. A frozen one is released as it was: it carries no noise and needs none."""
+    pairs = zip(blocks(model), model.parameters(), strict=True)
+    return [Layer(block.name, slice(block.start, block.stop)) for block, own in pairs if own.requires_grad]
+
+
+def clients_for(layers: Sequence[Layer]) -> int:
+    """How many clients: two of a large model, more of a small one."""
+    size = sum(layer.place.stop - layer.place.start for layer in layers)
+    return min(MOST_CLIENTS, max(2, -(-COORDINATES // (FEWEST_ROUNDS * size))))
+
+
+def rounds_for(clients: int, layers: Sequence[Layer]) -> int:
+    """How many rounds of so many clients give enough numbers."""
+    size = sum(layer.place.stop - layer.place.start for layer in layers)
+    return min(MOST_ROUNDS, max(FEWEST_ROUNDS, -(-COORDINATES // (clients * size))))
+
+
+def checks(
+    where: str, noise: np.ndarray, layers: Sequence[Layer], *, multiplier: float, excess: float = 0.0
+) -> Iterator[Check]:
+    """Checks of noise (rounds, clients, coordinates), each number over the deviation that is claimed for it.
+
+    `multiplier` is what the ratio is shown by: the noise multiplier where all clients have one, else 1. Every vector is
+    compared with every other one of the same client, and with those of other clients in the same round.
+    """
+    told = {"quantity": "noise multiplier" if multiplier != 1 else "noise over priced", "unit": multiplier}
+
+    def check(part: np.ndarray, name: str = "") -> Check:
+        return Check(where, claimed=1.0, evidence=_noise(part, excess), said=TOO_LITTLE, part=name, **told)
+
+    kept = np.concatenate([noise[..., layer.place] for layer in layers], axis=-1)
+    over_rounds = [alike(kept[:, k]) for k in range(kept.shape[1])]
+    found = [one for one in (*over_rounds, *(alike(row) for row in kept)) if one is not None]
+    if found:
+        worst = max(found, key=lambda one: one.value)
+        evidence = replace(worst, pairs=sum(one.pairs for one in found))
+        yield Check(where, "likeness of noises", 0.0, evidence, "the same noise in two releases")
+    yield check(kept)
+    if len(layers) > 1:
+        yield from (check(noise[..., layer.place], layer.name) for layer in layers)
+    if noise.shape[1] > 1:
+        of = tuple(_noise(kept[:, k], excess) for k in range(kept.shape[1]))
+        yield replace(check(kept), evidence=LeastNoise(of), part="least client")
+
+
+def alike(noise: np.ndarray) -> Likeness | None:
+    """The most alike two rows of noise (rows, coordinates); None where there is nothing to compare.
+
+    >>> alike(np.array([[1.0, 0.0, 0.0], [2.0, 0.0, 0.0], [0.0, 1.0, 0.0]])).cosine
+    1.0
+    """
+    rows, length = noise.shape
+    if rows < 2 or length < 2:
+        return None
+    norms = np.linalg.norm(noise, axis=1, keepdims=True)
+    unit = noise / np.where(norms > 0, norms, 1.0)
+    cosines = (unit @ unit.T)[np.triu_indices(rows, 1)]
+    return Likeness(float(cosines[np.abs(cosines).argmax()]), length, len(cosines))
+
+
+def _noise(part: np.ndarray, excess: float) -> Noise:
+    part = part.astype(np.float64).ravel()
+    return Noise(float(part @ part), part.size, excess)

@@ -1,0 +1,221 @@
+"""What an audit of canaries found: promised, shown and measured side by side, and a sentence."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from decimal import ROUND_FLOOR, Context
+from typing import Any
+
+import numpy as np
+
+from tacit.lab.audit.estimate import Charged, Measured, Traces, measured, scores
+from tacit.lab.audit.evidence import Noise
+from tacit.privacy.guarantee import shown
+
+MOST_NAMED = 4  # lower limits in a sentence
+
+
+@dataclass(frozen=True)
+class Group:
+    """Clients who were charged for the same, and the canaries among them."""
+
+    clients: int
+    canaries: int
+    promised: float
+    no_assumption: float
+    within_family: float
+    measured: Measured
+
+    @property
+    def rejected(self) -> str:
+        """Why the claim does not stand; empty where it does."""
+        for name, value in (("measured", self.measured.low), ("shown", max(self.no_assumption, self.within_family))):
+            if value > self.promised:
+                return f"at least {at_least(value)} is {name}, where at most {shown(self.promised)} is promised"
+        if self.measured.dependent:
+            return "noise or draws of different rounds hang together, which the price does not allow for"
+        return self.measured.quiet
+
+
+@dataclass(frozen=True)
+class RunAudit:
+    """What was found of a run. `looks` counts this one; `share` is what it had of the level, as run number `place` of a ledger."""
+
+    name: str
+    groups: tuple[Group, ...]
+    looks: int
+    place: int | None
+    share: float
+    delta: float
+    unit: str
+    notes: tuple[str, ...] = ()
+    pooled: int = 1  # how many runs' canaries were taken together
+    against: str = ""  # the adversary and the change that every epsilon here is for
+    earlier: int = 0  # at how many other pools with one of these runs somebody has looked: each halves the level
+    faint: bool = False  # whether it could hardly have shown a fault (`power`)
+
+    @property
+    def alarming(self) -> bool:
+        """Whether a claim is rejected."""
+        return any(group.rejected for group in self.groups)
+
+    @property
+    def cannot_tell(self) -> bool:
+        """Whether nothing is rejected because next to nothing could have been."""
+        return self.faint and not self.alarming
+
+    @property
+    def sentence(self) -> str:
+        """The finding in one sentence."""
+        looks = "first look" if self.looks == 1 else f"look {self.looks}, which sees what the first one saw"
+        pooled = f" Canaries of {self.pooled} runs." if self.pooled > 1 else ""
+        times = "once" if self.earlier == 1 else f"{self.earlier} times"
+        other = f" Other choices of these runs were looked at {times} before." if self.earlier else ""
+        for group in self.groups:
+            if group.rejected:
+                return f"The claim is rejected: {group.rejected} (95 %, {looks}).{pooled}{other}"
+        if self.cannot_tell:
+            return (
+                "This audit cannot tell: nothing contradicts the claim, and with so few canaries hardly anything could have. Coins"
+                f" committed to before the first round, {looks}.{pooled}{other}"
+            )
+        return f"The claim stands. Coins committed to before the first round, {looks}.{pooled}{other}"
+
+    def record(self) -> dict[str, Any]:
+        """Every number as plain values."""
+        kept = {"name": self.name, "unit": self.unit, "delta": self.delta, "looks": self.looks}
+        kept |= {
+            "place": self.place,
+            "share": self.share,
+            "pooled": self.pooled,
+            "earlier": self.earlier,
+            "against": self.against,
+            "notes": list(self.notes),
+        }
+        groups = [_finite(asdict(group)) | {"rejected": group.rejected} for group in self.groups]
+        return kept | {
+            "groups": groups,
+            "rejected": self.alarming,
+            "cannot_tell": self.cannot_tell,
+            "sentence": self.sentence,
+        }
+
+
+def above(groups: Sequence[Group]) -> str:
+    """A word on estimates that lie above what is promised and accuse nobody; empty where there are none."""
+    mine = [group for group in groups if group.measured.epsilon > group.promised and not group.rejected]
+    if not mine:
+        return ""
+    limits = ", ".join(dict.fromkeys(at_least(group.measured.low) for group in mine[:MOST_NAMED]))
+    more = ", …" if len(mine) > MOST_NAMED else ""
+    return (
+        "Measured as run lies above the promise, which means nothing by itself: an estimate lies above a true promise about half"
+        f" of the time; only its lower limit ({limits}{more}) accuses, where it is above the promise too."
+    )
+
+
+def at_least(value: float) -> str:
+    """A lower bound for print, rounded down to three digits: nobody is accused of more than was shown.
+
+    >>> at_least(3.4399), at_least(0.0), at_least(float("inf"))
+    ('3.43', '0', 'inf')
+    """
+    if not math.isfinite(value):
+        return "inf"
+    return f"{float(Context(prec=3, rounding=ROUND_FLOOR).create_decimal(repr(float(value)))):g}"
+
+
+def _finite(value: Any) -> Any:
+    """The same with null for what JSON has no number for: a limit that is none."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+# What a page shows of an audited run: how well coins were guessed, scores over their predicted densities, epsilon by
+# round, noise by layer. Plain numbers, few enough for a small file.
+
+POINTS, BINS, LOOKS = 60, 24, 6
+FEWEST = 10  # canaries out that a point of a curve stands for
+PREDICTED = 20_000  # canaries of the mechanism that was priced, from which densities are predicted
+MOST = 4_000_000  # numbers that are drawn for it
+Layer = tuple[str, int, int]  # name, first and last but one coordinate
+
+
+def pictures(
+    traces: Traces, charged: Charged, places: np.ndarray, layers: Sequence[Layer], *, level: float
+) -> dict[str, Any]:
+    """All pictures of one group."""
+    found = scores(traces, charged)
+    return {
+        "roc": _roc(found, traces.coins, charged),
+        "scores": _scores(found, traces.coins, charged),
+        "by_round": _by_round(traces, charged, level=level),
+        "layers": _layers(traces, charged, places, layers, level=level),
+    }
+
+
+def _roc(found: np.ndarray, coins: np.ndarray, charged: Charged) -> dict[str, list[float]]:
+    """The share of canaries in that are called in, over the share of canaries out that are; and the most that is promised."""
+    false = np.geomspace(min(1.0, max(FEWEST / max(1, int((~coins).sum())), 1e-4)), 1.0, POINTS)
+    limits = np.quantile(found[~coins], 1 - false, method="higher") if (~coins).any() else np.zeros(POINTS)
+    true = [float((found[coins] >= limit).mean()) if coins.any() else 0.0 for limit in limits]
+    inverse = charged.inverse(1.0)
+    return {"false": _short(false), "true": _short(true), "most": _short([1 - inverse(1 - float(a)) for a in false])}
+
+
+def _scores(found: np.ndarray, coins: np.ndarray, charged: Charged) -> dict[str, list[float]]:
+    """Densities of scores, of canaries in and out, as seen and as predicted by what was priced."""
+    rng = np.random.default_rng(20_261_116)  # of the prediction alone
+    count = max(200, min(PREDICTED, MOST // max(1, charged.rounds), MOST // (charged.steps + 1)))
+    drawn = rng.binomial(charged.steps, charged.rate, size=(charged.rounds, count))
+    noise = charged.multiplier * np.sqrt(charged.steps) * rng.standard_normal(drawn.shape)
+    expected = [scores(Traces(part + noise, drawn, np.ones(count, bool)), charged) for part in (drawn, 0 * drawn)]
+    every = np.concatenate([found, *expected])
+    low, high = np.quantile(every, [0.001, 0.999]).tolist()
+    edges = np.linspace(low, high, BINS + 1)
+    middle = (edges[:-1] + edges[1:]) / 2
+
+    def density(part: np.ndarray) -> list[float]:
+        return _short(np.histogram(part, edges)[0] / max(1, len(part)) / (edges[1] - edges[0]))
+
+    return {
+        "at": _short(middle),
+        "in": density(found[coins]),
+        "out": density(found[~coins]),
+        "expected_in": density(expected[0]),
+        "expected_out": density(expected[1]),
+    }
+
+
+def _by_round(traces: Traces, charged: Charged, *, level: float) -> dict[str, list[float]]:
+    """Promised and measured after some rounds."""
+    rounds = np.unique(np.linspace(1, len(traces.seen), LOOKS).round().astype(int))
+    columns: dict[str, list[float]] = {"round": rounds.tolist(), "promised": [], "measured": [], "low": [], "high": []}
+    for r in rounds.tolist():
+        so_far = replace(charged, count=charged.steps * r)
+        found = measured(Traces(traces.seen[:r], traces.drawn[:r], traces.coins), so_far, level=level)
+        values = (so_far.epsilon(), found.epsilon, found.low, found.high)
+        for name, value in zip(("promised", "measured", "low", "high"), values, strict=True):
+            columns[name].append(round(min(value, 1e6), 4))
+    return columns
+
+
+def _layers(
+    traces: Traces, charged: Charged, places: np.ndarray, layers: Sequence[Layer], *, level: float
+) -> list[list[Any]]:
+    """The noise over what is priced, by layer, with its limits."""
+    left = (traces.seen - traces.drawn) / (charged.multiplier * np.sqrt(charged.steps))
+    found = []
+    for name, start, stop in layers:
+        mine = left[:, (places >= start) & (places < stop)]
+        if mine.size:
+            noise = Noise(float((mine.astype(float) ** 2).sum()), mine.size)
+            found.append([name, *_short([noise.value, *noise.limits(level / len(layers))])])
+    return found
+
+
+def _short(values: Any) -> list[float]:
+    return [float(f"{float(value):.4g}") for value in values]

@@ -1,0 +1,201 @@
+"""Rows and losses whose answer is known, in the place of clients' own: everything else of a run stays as it is.
+
+A client keeps its number of records; all of them become one row. Half of them (`muted`) can be made to have no gradient, by their
+target. The loss is the experiment's own times a factor: 0, so that what is released is noise alone; so small that nothing is
+clipped, so that a sum counts who is in it; or so large that everything is. Two probes of one round have the same noise, since
+what noise is keyed by (tacit/engine/release.py) is left as it is, so that their difference is exact: that is for an auditor alone,
+who draws both; two real releases never share noise."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import dp_accounting
+import numpy as np
+import torch
+from dp_accounting import DpEvent
+
+from tacit.algorithms.local_dp import LocalDP
+from tacit.data.population import Population
+from tacit.engine.assemble import Parts
+from tacit.errors import BadInput
+from tacit.losses import Losses
+from tacit.training.clipping import clipped_sum_slow
+from tacit.training.dp_sgd import DpSgd
+
+Prepare = Callable[[Parts], Parts]
+GIANT = 1e6  # times a loss: every gradient is beyond every clip
+LONG = 1e30  # a clip that clips nothing
+FAINT = 0.5  # of the clip: a gradient that is left as it is
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What every record is, and what its loss is multiplied by.
+
+    A `paired` one is compared with another of the same round: it has one step, and noise that can be drawn again. `muted` is a
+    target whose records have no gradient; where there is one, every second record has it.
+    """
+
+    x: torch.Tensor = field(repr=False)
+    y: torch.Tensor = field(repr=False)
+    factor: float = 0.0
+    muted: torch.Tensor | None = field(default=None, repr=False)
+    paired: bool = True
+
+    def __call__(self, parts: Parts) -> Parts:
+        """The parts with these rows and losses."""
+        losses = partial(scaled, parts.losses, self.factor, self.muted)
+        changed = replace(parts, losses=losses, population=self._rows(parts))
+        if not self.paired:
+            return changed
+        algorithm: Any = parts.algorithm
+        if isinstance(algorithm, LocalDP) and isinstance(algorithm.local, DpSgd):
+            algorithm = replace(algorithm, mechanism=partial(one_step, algorithm.mechanism))
+        run = parts.experiment.run.model_copy(update={"randomness": "seeded"})
+        return replace(changed, algorithm=algorithm, experiment=parts.experiment.model_copy(update={"run": run}))
+
+    def _rows(self, parts: Parts) -> Population:
+        old = parts.population
+        device, count = old.x.device, int(old.offsets[-1])
+        x, y = self.x.to(device), self.y.to(device)
+        targets = y.expand(count, *y.shape).clone()
+        if self.muted is not None:
+            for start, stop in zip(old.offsets[:-1].tolist(), old.offsets[1:].tolist(), strict=True):
+                targets[start + 1 : stop : 2] = self.muted.to(device)
+        population = replace(old, x=x.expand(count, *x.shape), y=targets)
+        if not parts.elsewhere:
+            population.__dict__["marks"] = old.marks  # the noise of the rows that were there
+        return population
+
+
+def scaled(
+    losses: Losses, factor: float, muted: torch.Tensor | None, outputs: torch.Tensor, targets: torch.Tensor
+) -> torch.Tensor:
+    """The losses times a factor, and zero for a muted target."""
+    found = losses(outputs, targets) * factor
+    if muted is None:
+        return found
+    same = (targets == muted.to(targets.device)).reshape(len(targets), -1).all(1)
+    return found * (~same).to(found.dtype)
+
+
+def one_step(own: Callable[..., Any], client: Any) -> Any:
+    """The client's mechanism with one step of its own noise, sampling and clip."""
+    return replace(own(client), steps=1)
+
+
+@dataclass(frozen=True)
+class Probes:
+    """The probes of one experiment, and where they start from."""
+
+    x: torch.Tensor = field(repr=False)
+    y: torch.Tensor = field(repr=False)
+    other: torch.Tensor | None = field(repr=False)  # a second target
+    start: torch.Tensor = field(repr=False)
+    gradient: np.ndarray = field(repr=False)  # of the record there
+    clip: float
+
+    @property
+    def noise(self) -> Probe:
+        """Nothing but noise, in all steps of a round, drawn as the experiment says."""
+        return Probe(self.x, self.y, 0.0, paired=False)
+
+    @property
+    def silent(self) -> Probe:
+        """Nothing but noise, in one step: what the others are compared with."""
+        return Probe(self.x, self.y, 0.0)
+
+    @property
+    def faint(self) -> Probe:
+        """Every drawn record adds half a clip, in one direction."""
+        return Probe(self.x, self.y, FAINT * self.clip / float(np.linalg.norm(self.gradient)))
+
+    @property
+    def direction(self) -> np.ndarray:
+        """Along it every drawn record of a faint probe adds 1 to a sum, and takes 1 off the parameters."""
+        added = self.gradient * self.faint.factor
+        return -added / float(added @ added)
+
+    @property
+    def half(self) -> Probe | None:
+        """The same of every second record; None where all targets are equal."""
+        return None if self.other is None else replace(self.faint, muted=self.other)
+
+    def at(self, parts: Parts, start: torch.Tensor) -> "Probes":
+        """The same from other parameters."""
+        return replace(self, start=start, gradient=gradient_of(parts, self.x, self.y, start))
+
+    def longer(self) -> list[Probe]:
+        """Longer and longer whole updates: one is beyond the clip and within float32, which too long a one leaves."""
+        return [Probe(self.x, self.y, factor) for factor in (1.0, 1e2, 1e4, GIANT)]
+
+    def giants(self) -> list[Probe]:
+        """Every record tries to add as much as it can: the row, and one of zeros, whose gradient is in other layers."""
+        zeros = torch.zeros_like(self.x)
+        return [Probe(self.x, self.y, GIANT), Probe(zeros, self.y, GIANT)]
+
+
+def probes_of(parts: Parts) -> Probes:
+    """The probes of an experiment: its first row, unless rows are shown in several views; then zeros, which all views of are."""
+    x, y, start = parts.population.x[0].cpu(), parts.population.y[0].cpu(), torch.zeros_like(parts.params)
+    if getattr(getattr(parts.algorithm, "local", None), "views", None) is not None:
+        x = torch.zeros_like(x)
+    targets = parts.population.y.reshape(len(parts.population.y), -1).cpu()
+    differ = (targets != targets[0]).any(1).nonzero()
+    other = parts.population.y[int(differ[0])].cpu() if len(differ) else None
+    clip, gradient = float(parts.plan.training_clip or 1.0), gradient_of(parts, x, y, start)
+    if not gradient.any():
+        start = parts.params
+        gradient = gradient_of(parts, x, y, start)
+    if not gradient.any():
+        raise BadInput(
+            "The model has no gradient for the first record, so that nothing can be told from what it releases."
+        )
+    return Probes(x, y, other, start, gradient, clip)
+
+
+def gradient_of(parts: Parts, x: torch.Tensor, y: torch.Tensor, start: torch.Tensor) -> np.ndarray:
+    """One record's gradient, by the slow twin of clipping, without a clip."""
+    before, device = parts.theta.clone(), parts.theta.device
+    parts.theta.copy_(start)
+    try:
+        found = clipped_sum_slow(parts.model, x[None].to(device), y[None].to(device), clip=LONG, losses=parts.losses)
+    finally:
+        parts.theta.copy_(before)
+    return found.double().cpu().numpy()
+
+
+# What is claimed: the noise, the rate and the number of releases, read off the price that a ledger charges for a round.
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One round as it is priced: `steps` releases, noise over sensitivity, and the probability of being in one."""
+
+    noise_multiplier: float
+    rate: float = 1.0
+    steps: int = 1
+    fixed: bool = False  # cohorts of a fixed number: the relation is replace one, the sensitivity twice the clip
+
+
+def read(event: DpEvent | None) -> Claim:
+    """The claim that an event makes. Raises BadInput for what no audit here knows how to measure.
+
+    >>> from tacit.privacy.local.mechanism import SampledGaussian
+    >>> read(SampledGaussian(1.5, clip=0.5, sampling_rate=0.1, steps=3).event())
+    Claim(noise_multiplier=1.5, rate=0.1, steps=3, fixed=False)
+    """
+    steps, rate, fixed = 1, 1.0, False
+    if isinstance(event, dp_accounting.SelfComposedDpEvent):
+        event, steps = event.event, event.count
+    if isinstance(event, dp_accounting.PoissonSampledDpEvent):
+        event, rate = event.event, event.sampling_probability
+    elif isinstance(event, dp_accounting.SampledWithoutReplacementDpEvent):
+        event, rate, fixed = event.event, event.sample_size / event.source_dataset_size, True
+    if not isinstance(event, dp_accounting.GaussianDpEvent):
+        raise BadInput(
+            f"An audit measures Gaussian noise and integer shares, and this experiment is priced as {type(event).__name__}."
+        )
+    return Claim(event.noise_multiplier, rate, steps, fixed)

@@ -1,0 +1,229 @@
+"""Paired differences between the cells of a comparison, over the seeds that both have (Student 1908; Holm 1979).
+
+Two runs with the same seed have the same rows, budgets and first weights, as far as what is varied lets them: what they have in
+common cancels in their difference, whose interval is narrower for it than those of the two means. Cells are compared that differ in
+one varied key, each pair once, the later of the grid less the earlier."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+from scipy.special import stdtr, stdtrit
+
+from tacit import metrics
+from tacit.experiment import Experiment
+from tacit.lab.compare.results import CONFIDENCE, FEWEST_SEEDS, Row
+
+ROUNDING = 1e-9  # relative: differences that are closer than this are one number
+HEADINGS = (
+    "cell",
+    "than",
+    "key",
+    "seeds",
+    "difference",
+    "difference_low",
+    "difference_high",
+    "p",
+    "p_holm",
+    "comparisons",
+)
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A cell as far as differences need it: its name, what it varies, and its score by seed."""
+
+    label: str
+    varied: Mapping[str, Any]
+    scores: Mapping[int, float] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What `cell` reaches beyond `than`, over the same seeds.
+
+    `mean` has `interval` on either side (95 %, Student t) and `p`, which is two-sided for a mean of zero; both are None for fewer
+    than three seeds, as the interval of a mean is, and where all seeds differ by the very same number, of whose spread nothing is
+    known. `p_holm` is `p` as Holm corrects it for all `comparisons` that were made: that any of those below 0.05 is chance has at
+    most a probability of 5 %.
+    """
+
+    cell: str
+    than: str
+    key: str  # what the two differ in; empty where nothing is varied
+    seeds: tuple[int, ...]
+    mean: float
+    interval: float | None
+    p: float | None
+    p_holm: float | None = None
+    comparisons: int = 1
+
+    def record(self) -> dict[str, Any]:
+        """Plain values: of a difference, its ends and its p-values."""
+        ends = (None, None) if self.interval is None else (self.mean - self.interval, self.mean + self.interval)
+        who = (self.cell, self.than, self.key, len(self.seeds))
+        return dict(zip(HEADINGS, (*who, self.mean, *ends, self.p, self.p_holm, self.comparisons), strict=True))
+
+    def turned(self) -> "Difference":
+        """The same from the other side."""
+        return replace(self, cell=self.than, than=self.cell, mean=-self.mean)
+
+
+def scored(row: Row) -> Scored:
+    """A row's scores by seed, of the runs that ended with one."""
+    return Scored(row.cell.label, row.cell.varied, {run.seed: run.score for run in row.ended})
+
+
+def differences(cells: Sequence[Scored]) -> list[Difference]:
+    """Every pair of cells that differ in one varied key, with Holm's correction over all of them.
+
+    A pair without a seed in common is left out.
+
+    >>> some = {"mean": [0.5, 0.6, 0.7], "pfa": [0.6, 0.71, 0.79]}
+    >>> cells = [Scored(rule, {"aggregate.rule": rule}, dict(enumerate(scores))) for rule, scores in some.items()]
+    >>> [found] = differences(cells)
+    >>> found.cell, found.than, round(found.mean, 3), round(found.interval, 3), round(found.p, 4)
+    ('pfa', 'mean', 0.1, 0.025, 0.0033)
+    """
+    found = []
+    for before, after in combinations(cells, 2):
+        key, seeds = _apart(before.varied, after.varied), _common(before, after)
+        if key is not None and seeds:
+            values = [after.scores[seed] - before.scores[seed] for seed in seeds]
+            found.append(_paired(after.label, before.label, key, seeds, values))
+    corrected = holm([one.p for one in found])
+    return [replace(one, p_holm=p, comparisons=len(found)) for one, p in zip(found, corrected, strict=True)]
+
+
+def holm(values: Sequence[float | None]) -> list[float | None]:
+    """Each p-value as Holm's step-down corrects it; None stays, and still counts as a comparison.
+
+    >>> holm([0.01, None, 0.04, 0.03])
+    [0.04, None, 0.09, 0.09]
+    """
+    known = sorted((p, place) for place, p in enumerate(values) if p is not None)
+    found: list[float | None] = [None] * len(values)
+    largest = 0.0
+    for rank, (p, place) in enumerate(known):
+        largest = max(largest, min(1.0, (len(values) - rank) * p))
+        found[place] = largest
+    return found
+
+
+def _paired(cell: str, than: str, key: str, seeds: tuple[int, ...], values: list[float]) -> Difference:
+    mean, count = math.fsum(values) / len(values), len(values)
+    same = max(values) - min(values) <= ROUNDING * max(map(abs, values))
+    if count < FEWEST_SEEDS or (same and mean):
+        return Difference(cell, than, key, seeds, mean, None, None)
+    if same:  # in every seed there is no difference
+        return Difference(cell, than, key, seeds, 0.0, 0.0, 1.0)
+    error = float(np.std(values, ddof=1)) / math.sqrt(count)
+    interval = float(stdtrit(count - 1, (1 + CONFIDENCE) / 2)) * error
+    return Difference(cell, than, key, seeds, mean, interval, 2 * float(stdtr(count - 1, -abs(mean / error))))
+
+
+def _apart(one: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
+    """The one key that two cells differ in; None where they differ in several.
+
+    An option that one of them does not take is no difference, unless it is the only one.
+    """
+    keys = [key for key in {**one, **other} if one.get(key) != other.get(key)]
+    both = [key for key in keys if one.get(key) is not None and other.get(key) is not None]
+    chosen = both or keys
+    return chosen[0] if len(chosen) == 1 else None if chosen else ""
+
+
+def _common(one: Scored, other: Scored) -> tuple[int, ...]:
+    return tuple(
+        seed
+        for seed in one.scores
+        if seed in other.scores and math.isfinite(one.scores[seed]) and math.isfinite(other.scores[seed])
+    )
+
+
+# Paired differences for people: the second table of a comparison, on the terminal and as Markdown.
+
+MOST_SHOWN = 12
+NOTHING = "–"
+PINNED = {
+    "data": ("rows", "data.seed"),
+    "epsilon": ("budgets", "privacy.epsilon_seed"),
+    "model": ("first weights", "model.seed"),
+}
+Column = tuple[str, list[str]]
+
+
+def found(rows: Sequence[Row]) -> list[Difference]:
+    """The differences between the cells of a comparison."""
+    return differences([scored(row) for row in rows])
+
+
+def columns(rows: Sequence[Row]) -> list[Column]:
+    """Headings with a text per pair; none where no pair of cells has two seeds in common."""
+    pairs = found(rows)
+    if not any(len(one.seeds) > 1 for one in pairs):
+        return []
+    shown = pairs[:MOST_SHOWN]
+    made = [
+        ("difference", [f"{one.cell} − {one.than}" for one in shown]),
+        (metrics.words(rows[0].metric), [_with_interval(one) for one in shown]),
+        ("p", [probability(one.p) for one in shown]),
+        ("p (Holm)", [probability(one.p_holm) for one in shown]),
+        ("seeds", [str(len(one.seeds)) for one in shown]),
+    ]
+    return [column for column in made if column[0] != "p (Holm)" or len(pairs) > 1]
+
+
+def notes(rows: Sequence[Row]) -> list[str]:
+    """What must be read with them."""
+    pairs = found(rows)
+    if not any(len(one.seeds) > 1 for one in pairs):
+        return []
+    corrected = (
+        f"; p (Holm) is corrected for all {len(pairs)} comparisons." if len(pairs) > 1 else ": one comparison was made."
+    )
+    how = f", ± {100 * CONFIDENCE:g} % interval and two-sided p (Student t), uncorrected{corrected}"
+    said = [f"Differences are paired by seed{how if any(one.p is not None for one in pairs) else '.'}"]
+    if any(one.p is None for one in pairs):
+        said.append(
+            f"{NOTHING}: fewer than {FEWEST_SEEDS} seeds, or the very same difference in all, tell nothing about chance."
+        )
+    if len(pairs) > MOST_SHOWN:
+        said.append(f"{len(pairs) - MOST_SHOWN} more differences are in differences.csv.")
+    return said + pinned(rows)
+
+
+def pinned(rows: Sequence[Row]) -> list[str]:
+    """What seeds do not change, because it has a seed of its own: no interval says anything about it."""
+    experiments = [experiment for row in rows for experiment in row.cell.experiments]
+    if len({one.run.seed for one in experiments}) < 2:
+        return []
+    held = [key for key in PINNED if all(_said(one, key) for one in experiments)]
+    drawn = [
+        key for key in held if key != "epsilon" or any(isinstance(one.privacy.epsilon, str) for one in experiments)
+    ]
+    if not drawn:
+        return []
+    names, keys = (", ".join(PINNED[key][which] for key in drawn) for which in (0, 1))
+    return [f"The seeds do not change {names} ({keys}): intervals say nothing about others."]
+
+
+def probability(p: float | None) -> str:
+    """A p-value as papers print it.
+
+    >>> probability(0.0412), probability(0.00003), probability(None)
+    ('0.041', '< 0.001', '–')
+    """
+    return NOTHING if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def _said(experiment: Experiment, key: str) -> bool:
+    tables = {"data": experiment.data.seed, "epsilon": experiment.privacy.epsilon_seed, "model": experiment.model.seed}
+    return tables[key] is not None
+
+
+def _with_interval(one: Difference) -> str:
+    return f"{one.mean:+.4f}" + ("" if one.interval is None else f" ± {one.interval:.4f}")

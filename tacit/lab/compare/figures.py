@@ -1,0 +1,425 @@
+"""How the figures of a comparison look: inks, line styles, labels that keep clear of each other, files."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from textwrap import wrap
+from typing import Any
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+from tacit import metrics
+from tacit.errors import BadInput
+from tacit.lab.compare.grid import Cell, label, size
+from tacit.lab.compare.results import (
+    FEWEST_SEEDS,
+    Estimate,
+    Row,
+    Run,
+    last_rounds,
+    lengths,
+    over_rounds,
+    statement,
+    tested,
+    values_of,
+)
+from tacit.lab.compare.table import score, statements
+
+# Okabe and Ito (2008), without black and yellow, darkest first: told apart by colour-blind readers and in grey
+INKS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
+DASHES: tuple[Any, ...] = ("-", (0, (4, 1.5)), (0, (1, 1.2)), (0, (6, 1.5, 1, 1.5)))
+MARKS = ("o", "s", "^", "D")
+TICKS = ((1, (1, 1.5, 2, 3, 4, 5, 7)), (2, (1, 2, 5)), (4, (1, 3)), (math.inf, (1,)))  # digits by decades shown
+GREY = "#666666"
+LINE_HEIGHT = 0.17  # inches of a label of nine points
+MARGIN = 1.0  # inches that title and axis take of a figure's height
+SAMPLE = (1.03, 1.075)  # where a label's piece of line stands, in widths of the axes
+TRUETYPE = 42  # of fonts in a PDF: publishers refuse type 3
+THICK, THIN = 2.2, 1.2  # the first line and the last: where lines lie upon each other all of them are seen
+
+
+@dataclass(frozen=True)
+class Style:
+    """One cell's ink, dashes, mark and width."""
+
+    color: str
+    linestyle: Any
+    marker: str
+    linewidth: float
+
+
+def styles(cells: Sequence[Cell]) -> list[Style]:
+    """Ink by the key with the most values and dashes by the others, so that related cells look alike; else in turn."""
+    keys = list(cells[0].varied)
+    values = {key: _numbered([repr(cell.varied[key]) for cell in cells]) for key in keys}
+    main = max(keys, key=lambda key: max(values[key]), default=None)
+    inks = values[main] if main else [0] * len(cells)
+    rests = _numbered([repr([cell.varied[key] for key in keys if key != main]) for cell in cells])
+    if max(inks) >= len(INKS) or max(rests) >= len(DASHES):
+        inks, rests = [n % len(INKS) for n in range(len(cells))], [n // len(INKS) for n in range(len(cells))]
+    widths = np.linspace(THICK, THIN, len(cells)).tolist()
+    return [
+        Style(INKS[ink], DASHES[rest % len(DASHES)], MARKS[rest % len(MARKS)], width)
+        for ink, rest, width in zip(inks, rests, widths, strict=True)
+    ]
+
+
+def canvas(*, height: float, width: float = 9.0) -> tuple[Figure, Axes]:
+    """An empty figure with a light grid."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = figure.add_subplot()
+    axes.grid(color="#e4e4e4", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(labelsize=9)
+    return figure, axes
+
+
+def title(axes: Axes, words: str) -> None:
+    """A title over the left edge; never read as mathematics."""
+    axes.set_title(words, loc="left", fontsize=11, parse_math=False)
+
+
+def log_axis(axes: Axes, words: Callable[[float], str]) -> None:
+    """Makes the x axis logarithmic, with enough numbers on it to read it by."""
+    axes.set_xscale("log")
+    low, high = axes.get_xlim()
+    digits = next(digits for decades, digits in TICKS if math.log10(high / low) <= decades)
+    axes.xaxis.set_major_locator(LogLocator(subs=digits, numticks=20))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: words(value)))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+
+
+def spread(wished: Sequence[float], *, gap: float, low: float, high: float) -> list[float]:
+    """The places nearest to the wished ones that are `gap` apart and between low and high; of equals the first is highest.
+
+    >>> spread([5.0, 5.0, 1.0], gap=1.0, low=0.0, high=10.0)
+    [5.5, 4.5, 1.0]
+    """
+    gap = min(gap, (high - low) / max(len(wished) - 1, 1))
+    order = sorted(range(len(wished)), key=lambda index: (wished[index], -index))
+    blocks: list[list[float]] = []  # [mean of (wish - offset), count]: neighbours that touch move as one
+    for rank, index in enumerate(order):
+        blocks.append([wished[index] - rank * gap, 1])
+        while len(blocks) > 1 and blocks[-2][0] >= blocks[-1][0]:
+            (one, n), (other, m) = blocks[-2:]
+            blocks[-2:] = [[(one * n + other * m) / (n + m), n + m]]
+    starts = [start for start, count in blocks for _ in range(int(count))]
+    top = high - (len(wished) - 1) * gap
+    heights = [0.0] * len(wished)
+    for rank, index in enumerate(order):
+        heights[index] = min(max(starts[rank], low), top) + rank * gap
+    return heights
+
+
+def label_ends(
+    axes: Axes, ends: Sequence[tuple[float, float]], names: Sequence[str], inks: Sequence[Style], *, tall: float
+) -> None:
+    """Writes each line's name to the right of a figure `tall` inches high, at the height of its end as far as there is room."""
+    low, high = axes.get_ylim()
+    wished = [y for _, y in ends]
+    gap = LINE_HEIGHT / (tall - MARGIN) * (high - low)
+    heights = spread(wished, gap=gap, low=low + gap / 2, high=high - gap / 2)
+    across = axes.get_yaxis_transform()  # x from 0 to 1 over the axes, y as the data
+    for (x, y), height, name, style in zip(ends, heights, names, inks, strict=True):
+        sample = {"color": style.color, "linestyle": style.linestyle, "linewidth": style.linewidth}
+        axes.plot(SAMPLE, [height, height], transform=across, clip_on=False, **sample)
+        axes.text(SAMPLE[1] + 0.01, height, name, transform=across, va="center", fontsize=9, parse_math=False)
+        axes.annotate(
+            "",
+            xy=(x, y),
+            xytext=(SAMPLE[0], height),
+            textcoords=across,
+            annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": style.color, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 2},
+        )
+    axes.set_ylim(low, high)
+
+
+def save(figure: Figure, stem: Path) -> None:
+    """Writes the figure as .png, .svg and .pdf; the same figure is the same file."""
+    with rc_context({"svg.hashsalt": "tacit", "pdf.fonttype": TRUETYPE}):
+        figure.savefig(stem.with_suffix(".png"), dpi=150)
+        figure.savefig(stem.with_suffix(".svg"), metadata={"Date": None})
+        figure.savefig(stem.with_suffix(".pdf"), metadata={"CreationDate": None})
+
+
+def _numbered(words: Sequence[str]) -> list[int]:
+    known = {word: number for number, word in enumerate(dict.fromkeys(words))}
+    return [known[word] for word in words]
+
+
+# What the figures of a comparison say around their lines: names, promises, axes and legends.
+
+LINE = 90  # characters that fit under an axis
+
+
+def series(rows: Sequence[Row], without: Sequence[str]) -> list[tuple[Cell, list[Row]]]:
+    """The rows that differ in these keys alone, each group with a cell that leaves the keys out."""
+    groups: dict[str, list[Row]] = {}
+    cells = {}
+    for row in rows:
+        others = {key: value for key, value in row.cell.varied.items() if key not in without}
+        groups.setdefault(repr(others), []).append(row)
+        cells[repr(others)] = replace(row.cell, varied=others, label=label(others) or setting_name(rows))
+    return [(cells[key], group) for key, group in groups.items()]
+
+
+def named(rows: Sequence[Row]) -> list[str]:
+    """The cells in words; where their promises differ, each says what its epsilon is per, and which promise it makes."""
+    known = statements(rows)
+    if len(known) < 2:
+        return [row.cell.label for row in rows]
+    which = [
+        f"({known.index(statement(row.guarantee)) + 1}) per {row.guarantee['unit']}" if row.guarantee else "no promise"
+        for row in rows
+    ]
+    return [f"{row.cell.label}: {words}" for row, words in zip(rows, which, strict=True)]
+
+
+def promises(rows: Sequence[Row]) -> list[str]:
+    """The different promises as lines under a figure; none where there is only one."""
+    known = statements(rows)
+    if len(known) < 2:
+        return []
+    return [line for number, words in enumerate(known, 1) for line in wrap(f"({number}) epsilon {words}", LINE)]
+
+
+def xlabel(axes: Axes, words: str, rows: Sequence[Row]) -> None:
+    """What the x axis is, and below it the promises where they differ."""
+    axes.set_xlabel("\n".join([words, *promises(rows)]), fontsize=9 if promises(rows) else None, parse_math=False)
+
+
+def legend(figure: Figure, axes: Axes) -> None:
+    """Beside the axes, where it covers nothing."""
+    made = figure.legend(
+        *axes.get_legend_handles_labels(), loc="outside right upper", frameon=False, fontsize=9, handlelength=3.5
+    )
+    for entry in made.get_texts():
+        entry.set_parse_math(False)
+
+
+def height(rows: Sequence[Row]) -> float:
+    """Inches that have room for every name."""
+    return max(5.0, 1.5 + LINE_HEIGHT * (len(rows) + len(promises(rows))))
+
+
+def setting_name(rows: Sequence[Row]) -> str:
+    """The experiment's name."""
+    return rows[0].cell.experiments[0].name
+
+
+def metric_words(rows: Sequence[Row]) -> str:
+    """What an axis of the metric says."""
+    return f"test {metrics.words(rows[0].metric)}"
+
+
+def over(rows: Sequence[Row], more: str = "", *, interval: bool = False) -> str:
+    """Over which seeds a figure's means are."""
+    seeds = len(rows[0].runs)
+    width = "" if not interval else " with 95 % interval" if seeds >= FEWEST_SEEDS else ", too few for an interval"
+    return f"mean of {seeds} seeds{more}{width}" if seeds > 1 else "one seed"
+
+
+# The figures of a comparison, each as .png, .svg and .pdf: its metric by round, cell, uplink and, where it is one
+# thing, epsilon. Where promises differ, every name on a figure says what its epsilon is per, and the promises stand
+# below.
+
+BUDGETS = ("privacy.epsilon", "privacy.noise_multiplier", "privacy.noise_on_mean")  # what sets an epsilon
+ASIDE = 1.02  # a series steps aside by this ratio, never towards a smaller epsilon
+SAME = 1.01  # epsilons closer than this ratio are one place on an axis
+
+
+def draw(out: Path, rows: Sequence[Row]) -> list[str]:
+    """Draws what the rows allow into a folder and returns the names of the figures."""
+    seen = [row for row in rows if any(run.rounds for run in row.ended)]
+    wanted = {"by-round": by_round, "by-cell": by_cell, "by-uplink": by_uplink}
+    if can_compare_epsilons(seen):
+        wanted["by-epsilon"] = by_epsilon
+    wanted = {f"{rows[0].metric.replace('_', '-')}-{name}": figure for name, figure in wanted.items()}
+    for name, figure in wanted.items() if seen else ():
+        save(figure(seen), out / name)
+    return list(wanted) if seen else []
+
+
+def by_round(rows: Sequence[Row]) -> Figure:
+    """Mean over seeds by round, with the band from the worst to the best seed."""
+    figure, axes = canvas(height=height(rows))
+    inks, ends = styles([row.cell for row in rows]), []
+    for row, ink in zip(rows, inks, strict=True):
+        values = over_rounds(row, _scores)
+        known = tested(values)
+        values, rounds = values[:, known], known + 1
+        mean = values.mean(axis=0)
+        if len(values) > 1:
+            axes.fill_between(rounds, values.min(axis=0), values.max(axis=0), color=ink.color, alpha=0.12, linewidth=0)
+        single = ink.marker if len(rounds) == 1 else None
+        axes.plot(rounds, mean, color=ink.color, linestyle=ink.linestyle, linewidth=ink.linewidth, marker=single)
+        ends.append((float(rounds[-1]), float(mean[-1])))
+    axes.set_xlim(1 if max(x for x, _ in ends) > 1 else 0.5, max(max(x for x, _ in ends), 1.5))
+    axes.xaxis.set_major_locator(MaxNLocator(10, integer=True, steps=[1, 2, 5, 10], min_n_ticks=1))
+    xlabel(axes, "round", rows)
+    axes.set_ylabel(metric_words(rows))
+    title(
+        axes,
+        f"{setting_name(rows)}: {metrics.words(rows[0].metric)} by round, {over(rows, ', band from worst to best')}",
+    )
+    label_ends(axes, ends, named(rows), inks, tall=height(rows))
+    return figure
+
+
+def by_cell(rows: Sequence[Row]) -> Figure:
+    """A dot with its interval per cell, the seeds as small dots, and the number in words at the right."""
+    figure, axes = canvas(height=1.3 + 0.36 * len(rows) + LINE_HEIGHT * len(promises(rows)))
+    for row_number, (row, ink) in enumerate(zip(rows, styles([row.cell for row in rows]), strict=True)):
+        found = row.score
+        if found is None:
+            continue
+        seeds = [run.score for run in row.ended]
+        if len(seeds) > 1:
+            axes.scatter(seeds, [row_number + 0.2] * len(seeds), s=9, color=GREY, alpha=0.6, linewidths=0)
+        axes.errorbar(
+            found.mean, row_number, xerr=_error(found), color=ink.color, marker=ink.marker, capsize=3, linewidth=1.6
+        )
+        axes.text(1.02, row_number, score(row), transform=axes.get_yaxis_transform(), va="center", fontsize=9)
+    axes.set_yticks(range(len(rows)), named(rows), parse_math=False)
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.grid(axis="y", visible=False)
+    xlabel(axes, f"{metric_words(rows)}, mean of the {last_rounds(lengths(rows))}", rows)
+    title(axes, f"{setting_name(rows)}: {over(rows, ' (small dots)', interval=True)}")
+    return figure
+
+
+def by_uplink(rows: Sequence[Row]) -> Figure:
+    """The metric against what all clients have uploaded until then."""
+    figure, axes = canvas(height=height(rows))
+    for row, name, ink in zip(rows, named(rows), styles([row.cell for row in rows]), strict=True):
+        values = over_rounds(row, _scores)
+        known = tested(values)
+        sent, reached = over_rounds(row, _uploaded).mean(axis=0)[known], values[:, known].mean(axis=0)
+        axes.plot(sent, reached, markevery=[-1], markersize=6, label=name, **vars(ink))
+    log_axis(axes, size)
+    xlabel(axes, "uploaded by all clients until then (log scale)", rows)
+    axes.set_ylabel(metric_words(rows))
+    title(
+        axes,
+        f"{setting_name(rows)}: {metrics.words(rows[0].metric)} by uplink, {over(rows)}; the mark is the last round",
+    )
+    legend(figure, axes)
+    return figure
+
+
+def can_compare_epsilons(rows: Sequence[Row]) -> bool:
+    """Whether all cells promise the same but for the number, and the numbers differ."""
+    largest = [row.guarantee["epsilon"]["max"] for row in rows if row.guarantee]
+    drawable = len(largest) == len(rows) > 1 and all(0 < one < float("inf") for one in largest)
+    return drawable and len(statements(rows)) == 1 and max(largest) > SAME * min(largest)
+
+
+def by_epsilon(rows: Sequence[Row]) -> Figure:
+    """The metric against the largest epsilon spent; lines join cells that differ in their budget alone.
+
+    Raises BadInput where the cells do not make one and the same promise: then their epsilons are not one axis.
+    """
+    if len(statements(rows)) != 1 or not all(row.guarantee for row in rows):
+        raise BadInput("Epsilons of different units or adversaries are not one axis: compare them in separate figures.")
+    figure, axes = canvas(height=height(rows))
+    groups = series(rows, BUDGETS)
+    inks = styles([cell for cell, _ in groups])
+    for step, (cell, group) in enumerate(groups):
+        points = [(row.guarantee["epsilon"]["max"], row.score) for row in group if row.guarantee and row.score]
+        points.sort(key=lambda point: point[0])
+        x, y, spans = zip(*((spent, found.mean, found.span) for spent, found in points), strict=True)
+        axes.errorbar(
+            np.array(x) * ASIDE**step,
+            y,
+            yerr=np.array(spans).T,
+            capsize=3,
+            label=cell.label,
+            **vars(inks[step]),
+        )
+    log_axis(axes, "{:g}".format)
+    promise = next(statement(row.guarantee) for row in rows if row.guarantee)
+    below = "\n".join(["largest epsilon spent by a client (log scale)", *wrap(promise, LINE)])
+    axes.set_xlabel(below, fontsize=9, parse_math=False)
+    axes.set_ylabel(f"{metric_words(rows)}, mean of the {last_rounds(lengths(rows))}")
+    title(
+        axes,
+        f"{setting_name(rows)}: {metrics.words(rows[0].metric)} by epsilon, {over(rows, interval=True)};"
+        " equal epsilons stand side by side",
+    )
+    legend(figure, axes)
+    return figure
+
+
+def _error(found: Estimate) -> np.ndarray | None:
+    return None if found.interval is None else np.array(found.span)[:, None]
+
+
+def _scores(run: Run) -> list[float]:
+    return values_of(run, run.metric)
+
+
+def _uploaded(run: Run) -> list[float]:
+    return np.cumsum([record["uplink_bytes"] for record in run.rounds]).tolist()
+
+
+# How much a setting matters: the metric over the values of each varied number, a line for every choice of the other
+# keys.
+
+SEEDS = ("data.seed", "privacy.epsilon_seed", "model.seed", "run.noise_seed")  # numbers, but of nothing
+DECADE = 10  # values that span more are drawn on a logarithmic axis
+
+
+def draw_sensitivity(out: Path, rows: Sequence[Row]) -> list[str]:
+    """Draws a figure for every varied number into a folder, and returns their names."""
+    names = {f"{rows[0].metric.replace('_', '-')}-by-{_slug(key)}": key for key in keys(rows)}
+    for name, key in names.items():
+        save(by_value(rows, key), out / name)
+    return list(names)
+
+
+def keys(rows: Sequence[Row]) -> list[str]:
+    """The varied keys that are numbers, of at least two values that were run; a budget has a figure of its own, by epsilon."""
+    found = []
+    for key in rows[0].cell.varied if rows else ():
+        values = {row.cell.varied[key] for row in rows if row.score and _is_number(row.cell.varied[key])}
+        told = [row.cell.varied[key] for row in rows if row.cell.varied[key] is not None]
+        if len(values) > 1 and all(map(_is_number, told)) and key not in (*BUDGETS, *SEEDS):
+            found.append(key)
+    return found
+
+
+def by_value(rows: Sequence[Row], key: str) -> Figure:
+    """The metric by a setting's value, with its interval over seeds; lines join cells that differ in nothing else."""
+    seen = [row for row in rows if row.score and row.cell.varied[key] is not None]
+    figure, axes = canvas(height=height(seen))
+    groups = series(seen, [key])
+    inks = styles([cell for cell, _ in groups])
+    for (cell, group), ink in zip(groups, inks, strict=True):
+        points = sorted(((row.cell.varied[key], row.score) for row in group if row.score), key=lambda point: point[0])
+        x, y, spans = zip(*((value, found.mean, found.span) for value, found in points), strict=True)
+        axes.errorbar(x, y, yerr=np.array(spans).T, capsize=3, label=cell.label, **vars(ink))
+    values = [float(row.cell.varied[key]) for row in seen]
+    log = min(values) > 0 and max(values) >= DECADE * min(values)
+    if log:
+        log_axis(axes, "{:g}".format)
+    xlabel(axes, f"{key}{' (log scale)' * log}", seen)
+    axes.set_ylabel(f"{metric_words(seen)}, mean of the {last_rounds(lengths(seen))}")
+    name = f"{setting_name(seen)}: {metrics.words(seen[0].metric)} by {key}"
+    title(axes, f"{name}, {over(seen, interval=True)}")
+    legend(figure, axes)
+    return figure
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _slug(key: str) -> str:
+    return key.replace(".", "-").replace("_", "-")

@@ -1,0 +1,400 @@
+"""The grid of a comparison: every combination of the varied values, each with every seed, validated before anything
+runs.
+
+An option of `[aggregate]` goes only to the rules that take it: `aggregate.rank` stays with pfa and leaves mean alone, and
+`privacy.unit` stays with local DP, because central DP has one unit.
+Combinations that are then the same experiment are one cell."""
+
+import hashlib
+import os
+import re
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from tacit import check, metrics, plugin, rules
+from tacit.engine.assemble import build
+from tacit.engine.run_folder import COMPARISON, first_free, replace, says_same
+from tacit.errors import BadInput, RunExists, TacitError
+from tacit.experiment import Experiment
+from tacit.experiment.file import dumps, parse_value
+from tacit.experiment.training import AggregateSection
+from tacit.machine import lock
+from tacit.tasks import headline
+
+# The values of a grid as text: read from the command line, written into labels and file names.
+
+OPEN, CLOSE, QUOTES = "[{", "]}", "\"'"
+LONGEST_VALUE = 24  # characters of a value in a label
+
+
+def parse_vary(lines: Iterable[str]) -> dict[str, list[Any]]:
+    """`section.key=value,value` lines as keys and their values.
+
+    >>> parse_vary(["aggregate.rule=mean,pfa", "privacy.epsilon=[1, 2],3"])
+    {'aggregate.rule': ['mean', 'pfa'], 'privacy.epsilon': [[1, 2], 3]}
+    """
+    vary: dict[str, list[Any]] = {}
+    for line in lines:
+        key, separator, values = line.partition("=")
+        key = key.strip()
+        if not separator or not key:
+            raise BadInput(f"Expected --vary section.key=value,value, got {line!r}.")
+        if key in vary:
+            raise BadInput(f"{key} is varied twice: give all its values in one --vary.")
+        vary[key] = [parse_value(value) for value in split(values)]
+    return vary
+
+
+def split(values: str) -> list[str]:
+    """Cuts at the commas that stand outside brackets, braces and quotes.
+
+    >>> split('a, [1, 2], {x = 1, y = 2}, "b, c"')
+    ['a', '[1, 2]', '{x = 1, y = 2}', '"b, c"']
+    """
+    parts, depth, quote = [""], 0, ""
+    for character in values:
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in QUOTES:
+            quote = character
+        depth += 0 if quote else (character in OPEN) - (character in CLOSE)
+        if character == "," and depth == 0 and not quote:
+            parts.append("")
+        else:
+            parts[-1] += character
+    if depth or quote:
+        raise BadInput(f"Expected every bracket and quote to be closed in {values!r}.")
+    if not all(part.strip() for part in parts):
+        raise BadInput(f"Expected a value before and after every comma of --vary KEY=VALUE,VALUE, got {values!r}.")
+    return [part.strip() for part in parts]
+
+
+def text(value: Any) -> str:
+    """A value as a person would type it.
+
+    >>> text("pfa"), text(3), text([1.0, 2]), text({"file": "a.csv"})
+    ('pfa', '3', '[1.0, 2]', '{file = "a.csv"}')
+    """
+    return value if isinstance(value, str) else dumps({"x": [value]}).strip()[len("x = [") : -len("]")]
+
+
+def label(varied: Mapping[str, Any], *, every_key: bool = False) -> str:
+    """A cell in words: texts alone, numbers after their key.
+
+    >>> label({"aggregate.rule": "pfa", "privacy.epsilon": 3, "aggregate.rank": None})
+    'pfa, epsilon 3'
+    """
+    words = []
+    for key, value in varied.items():
+        name = key if every_key else key.rpartition(".")[2].replace("_", " ")
+        if value is not None:
+            words.append(
+                short(text(value)) if isinstance(value, str) and not every_key else f"{name} {short(text(value))}"
+            )
+    return ", ".join(words)
+
+
+def short(words: str) -> str:
+    """A value that fits into a label, with both its ends: they tell values apart."""
+    half = (LONGEST_VALUE - 1) // 2
+    return words if len(words) <= LONGEST_VALUE else f"{words[:half]}…{words[-half:]}"
+
+
+def headings(keys: Iterable[str]) -> list[str]:
+    """The varied keys as column names: without their section, unless two would be the same.
+
+    >>> headings(["data.name", "model.name", "privacy.epsilon"])
+    ['data.name', 'model.name', 'epsilon']
+    """
+    all_keys = list(keys)
+    ends = [key.rpartition(".")[2].replace("_", " ") for key in all_keys]
+    return [end if ends.count(end) == 1 else key for key, end in zip(all_keys, ends, strict=True)]
+
+
+def size(count: float) -> str:
+    """Bytes as a person reads them.
+
+    >>> size(2_500_000)
+    '2.5 MB'
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
+
+
+OWN = frozenset(AggregateSection.model_fields)  # the keys of [aggregate] that are no options of a rule
+DEFAULT_RULE = "random-effects"
+NO_TEST_ROWS = (
+    "A comparison draws what every round reaches on public test rows, and there are none: name a file of public rows"
+    " (data.test_path), or set data.test_share, which makes that share of the clients' own rows public."
+)
+LONGEST_SLUG = 120  # a folder's name may have 255 bytes
+REFUSED = {
+    "run.seed": "run.seed is what --seeds counts up: set the first one with --set run.seed=N.",
+    "run.workers": "Every run of a comparison trains in one process: say with --jobs how many go side by side.",
+    "run.out": "The folder of a comparison is --out.",
+    "privacy.ledger": "The runs of a comparison have one ledger, or each its own: leave it out, or name it with --ledger.",
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One combination: what it varies (None where an option does not belong to its rule), and an experiment per seed."""
+
+    label: str
+    slug: str
+    varied: dict[str, Any]
+    experiments: tuple[Experiment, ...] = field(repr=False)
+
+
+def expand(values: Mapping[str, Any], vary: Mapping[str, Sequence[Any]], *, seeds: int) -> list[Cell]:
+    """All cells, in the order given. Raises BadInput in one sentence for the first that cannot be.
+
+    >>> [cell.label for cell in expand({}, {"train.rounds": [1, 2], "data.clients": [5]}, seeds=2)]
+    ['rounds 1, clients 5', 'rounds 2, clients 5']
+    """
+    check.at_least(1, seeds=seeds)
+    _check_keys(values, vary)
+    found: dict[str, tuple[dict[str, Any], tuple[Experiment, ...]]] = {}
+    for combination in product(*vary.values()):
+        varied = dict(zip(vary, combination, strict=True))
+        chosen = _without_foreign_unit(_without_foreign_options(_applied(values, varied)))
+        varied = {key: value if _said(chosen, key) else None for key, value in varied.items()}
+        experiments = _seeded(chosen, seeds)
+        found.setdefault(experiments[0].toml(), (varied, experiments))
+    _refuse_useless_options(values, vary, [experiments[0] for _, experiments in found.values()])
+    labels = _labels([varied for varied, _ in found.values()], next(iter(found.values()))[1][0].name)
+    return [
+        Cell(name, _slug(varied), varied, experiments)
+        for name, (varied, experiments) in zip(labels, found.values(), strict=True)
+    ]
+
+
+def refuse_two_metrics(cells: Sequence[Cell]) -> None:
+    """Refuses a grid whose cells are not judged by one metric: no table or figure could compare them. Raises BadInput."""
+    named = sorted({metrics.words(headline(cell.experiments[0])) for cell in cells})
+    if len(named) > 1:
+        raise BadInput(
+            f"Cells are compared by one metric, these by {' and by '.join(named)}: set metric.choose for all."
+        )
+
+
+def try_out(cell: Cell) -> None:
+    """Builds a cell's first experiment, data included, so that what cannot run is refused before anything runs."""
+    try:
+        parts = build(cell.experiments[0])
+    except TacitError as error:
+        raise BadInput(f"{cell.label}: {error}" if cell.varied else str(error)) from error
+    if not len(parts.dataset.test_y):
+        own = any(key.startswith("data.") for key in cell.varied)
+        raise BadInput(f"{cell.label}: {NO_TEST_ROWS}" if own else NO_TEST_ROWS)
+
+
+def _check_keys(values: Mapping[str, Any], vary: Mapping[str, Sequence[Any]]) -> None:
+    for key, choices in vary.items():
+        section, _, name = key.partition(".")
+        if not section or not name:
+            raise BadInput(f"Expected what varies as section.key=value,value, got {key!r}.")
+        if key in REFUSED:
+            raise BadInput(REFUSED[key])
+        if not choices:
+            raise BadInput(f"Expected at least one value of {key}.")
+        if len({text(choice) for choice in choices}) < len(choices):
+            raise BadInput(f"Expected each value of {key} once, got {', '.join(map(text, choices))}.")
+
+
+def _applied(values: Mapping[str, Any], varied: Mapping[str, Any]) -> dict[str, Any]:
+    copy = {name: dict(part) if isinstance(part, Mapping) else part for name, part in values.items()}
+    for key_path, value in varied.items():
+        section, _, key = key_path.partition(".")
+        copy.setdefault(section, {})[key] = value
+    return copy
+
+
+def _said(values: Mapping[str, Any], key_path: str) -> bool:
+    section, _, key = key_path.partition(".")
+    return key in values.get(section, {})
+
+
+def _seeded(values: dict[str, Any], seeds: int) -> tuple[Experiment, ...]:
+    run = {key: value for key, value in values.get("run", {}).items() if key != "out"}
+    first = Experiment(**{**values, "run": run}).run.seed
+    return tuple(
+        Experiment(**{**values, "run": {**run, "seed": seed, "workers": 1}}) for seed in range(first, first + seeds)
+    )
+
+
+def _without_foreign_options(values: dict[str, Any]) -> dict[str, Any]:
+    aggregate = values.get("aggregate", {})
+    if not set(aggregate) - OWN:
+        return values
+    rule = str(aggregate.get("rule", DEFAULT_RULE))
+    kept = set(aggregate) if plugin.takes_any(rules.find(rule)) else {*OWN, *taken_by(rule)}
+    return {**values, "aggregate": {key: value for key, value in aggregate.items() if key in kept}}
+
+
+def _without_foreign_unit(values: dict[str, Any]) -> dict[str, Any]:
+    """Central DP has one unit, the client: where units are varied, it is one cell."""
+    privacy = values.get("privacy", {})
+    if privacy.get("kind") != "central":
+        return values
+    return {**values, "privacy": {key: value for key, value in privacy.items() if key != "unit"}}
+
+
+def taken_by(rule: str) -> frozenset[str]:
+    """The options of `[aggregate]` that a rule names. Raises BadInput for a rule that cannot be found.
+
+    >>> sorted(taken_by("mean")), "rank" in taken_by("pfa")
+    ([], True)
+    """
+    return frozenset(plugin.options(rules.find(rule)))
+
+
+def _refuse_useless_options(
+    values: Mapping[str, Any], vary: Mapping[str, Sequence[Any]], experiments: list[Experiment]
+) -> None:
+    varied = {key.removeprefix("aggregate.") for key in vary if key.startswith("aggregate.")}
+    said = {*values.get("aggregate", {}), *varied} - OWN
+    used = {option for experiment in experiments for option in experiment.aggregate.options()}
+    for option in sorted(said - used):
+        named = dict.fromkeys(experiment.aggregate.rule or DEFAULT_RULE for experiment in experiments)
+        takes = "; ".join(f"{rule} takes {', '.join(sorted(taken_by(rule))) or 'no options'}" for rule in named)
+        others = rules.taking(option)
+        way = f"leave it out, or compare {', '.join(others)}, which take it" if others else "leave it out"
+        raise BadInput(f"No rule of this comparison takes aggregate.{option} ({takes}): {way}.")
+
+
+def for_some_alone(cells: Sequence[Cell]) -> list[str]:
+    """A sentence for every option that was said for all and went to some rules only; what varies stands in the table itself."""
+    given: dict[str, list[str]] = {}
+    for cell in cells:
+        for option in cell.experiments[0].aggregate.options():
+            if f"aggregate.{option}" not in cell.varied:
+                given.setdefault(option, []).append(_rule(cell))
+    found = []
+    for option, takers in given.items():
+        others = [rule for rule in dict.fromkeys(map(_rule, cells)) if rule not in takers]
+        if others:
+            found.append(
+                f"aggregate.{option} went to {', '.join(dict.fromkeys(takers))} alone: {', '.join(others)} ran without it."
+            )
+    return found
+
+
+def _rule(cell: Cell) -> str:
+    return cell.experiments[0].aggregate.rule or DEFAULT_RULE
+
+
+def _labels(varied: list[dict[str, Any]], name: str) -> list[str]:
+    labels = [label(one) or name for one in varied]
+    if len(set(labels)) < len(labels):
+        labels = [label(one, every_key=True) or name for one in varied]
+    seen: dict[str, int] = {}
+    for index, words in enumerate(labels):  # long values may look alike once they are shortened
+        seen[words] = seen.get(words, 0) + 1
+        if seen[words] > 1:
+            labels[index] = f"{words} ({seen[words]})"
+    return labels
+
+
+def _slug(varied: Mapping[str, Any]) -> str:
+    """A folder name that depends on the cell alone, so that a larger grid finds the runs of a smaller one."""
+    exact = ",".join(f"{key}={text(value)}" for key, value in sorted(varied.items()) if value is not None) or "as-given"
+    plain = re.sub(r"[^A-Za-z0-9.,=+-]+", "_", exact)
+    if plain == exact and len(exact) <= LONGEST_SLUG:
+        return exact
+    return f"{plain[:LONGEST_SLUG]}-{hashlib.blake2b(exact.encode(), digest_size=4).hexdigest()}"
+
+
+# A comparison's folder: `compare.toml` and `base.toml` (what was asked), `runs/<cell>/seed-<n>` (a run each), tables,
+# figures.
+
+ASKED, BASE = COMPARISON, "base.toml"
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """One run to be done: its cell, its experiment, and its folder."""
+
+    cell: Cell
+    experiment: Experiment
+    folder: Path
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run has ended in the way it was planned."""
+        return (self.folder / "summary.json").exists()
+
+
+def tasks_of(path: Path, cells: Sequence[Cell]) -> list[Task]:
+    """Every run of the grid, cell by cell. Raises BadInput if a folder holds a run with other settings."""
+    tasks = []
+    for cell in cells:
+        for experiment in cell.experiments:
+            folder = path / "runs" / cell.slug / f"seed-{experiment.run.seed}"
+            known = folder / "experiment.toml"
+            if known.exists() and not says_same(known.read_text("utf-8"), experiment):
+                raise BadInput(
+                    f"The run in {folder} was started with other settings: leave out --set, or choose another --out."
+                )
+            tasks.append(Task(cell, experiment, folder))
+    return tasks
+
+
+def refuse_taken(path: Path, *, resume: bool, force: bool) -> None:
+    """Raises RunExists for a folder that is in use, or BadInput if there is nothing to resume."""
+    if resume and force:
+        raise BadInput("--resume goes on with a comparison and --force starts a new one: use one of them.")
+    if resume and not (path / ASKED).exists():
+        raise BadInput(f"There is no comparison to resume in {path}.")
+    if force or resume:
+        return
+    if (path / ASKED).exists():
+        raise RunExists(
+            f"{path} already holds a comparison: use --resume to go on with it, or --force to set it aside and start anew."
+        )
+    if (path / "experiment.toml").exists():
+        raise RunExists(f"{path} already holds a run: choose another --out, or use --force to set it aside.")
+
+
+def take(path: Path, *, force: bool) -> int:
+    """Makes the folder, sets an earlier one aside if told to, and locks it. Close the descriptor to give it free."""
+    if force and ((path / ASKED).exists() or (path / "experiment.toml").exists()):
+        os.close(_lock(path))  # a comparison that is still running must not be moved away
+        path.rename(first_free(path.with_name(f"{path.name}.{number}") for number in range(1, 10**6)))
+    path.mkdir(parents=True, exist_ok=True)
+    return _lock(path)
+
+
+def note(path: Path, values: Mapping[str, Any], vary: Mapping[str, Sequence[Any]], *, seeds: int) -> None:
+    """Writes down what was asked, for `asked`."""
+    replace(path / BASE, dumps(values).encode())
+    replace(path / ASKED, dumps({"seeds": seeds, "vary": dict(vary)}).encode())
+
+
+def asked(path: Path) -> tuple[dict[str, list[Any]], int]:
+    """What the comparison in a folder varies, and over how many seeds."""
+    file = path / ASKED
+    if not file.exists():
+        raise BadInput(f"There is no comparison to resume in {path}.")
+    with suppress(tomllib.TOMLDecodeError, KeyError):
+        known = tomllib.loads(file.read_text("utf-8"))
+        return known["vary"], known["seeds"]
+    raise BadInput(f"{file} is damaged: start again with --force, which keeps the old files.")
+
+
+def _lock(path: Path) -> int:
+    held = os.open(path / ".lock", os.O_CREAT | os.O_RDWR, 0o644)
+    try:
+        lock(held)
+    except OSError as error:
+        os.close(held)
+        raise RunExists(f"Another process is running in {path}: wait for it, or choose another --out.") from error
+    return held

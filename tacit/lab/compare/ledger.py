@@ -1,0 +1,284 @@
+"""What the runs of a comparison cost together, for whoever sees all of them.
+
+Basic composition holds: together they are (sum of epsilon_i, sum of delta_i)-DP (Dwork & Roth 2014, theorem 3.16), of a grid that
+is fixed before anything runs, and of one that grew after a look too, as long as every run that was looked at is in the sum. Runs
+in the folder that are in the grid no more are in none, and that is said. With another seed a
+record may lie with another client; of every run the largest epsilon of any client is taken, which bounds it wherever it lies.
+A client is all its rows, so where rows are dealt out anew there are other clients, and what empties one of them changes many of the
+others: per client, runs are added only where the rows lie in the same hands, which other rows in a file change as well as another
+seed. Epsilons are added where unit, change of the data and adversary are the same, and nowhere else; what a run that did not end
+promises is what it wrote down before it released anything."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tacit.data.load import SEED, settings
+from tacit.engine.assemble import Parts, build
+from tacit.engine.clients import population_id
+from tacit.engine.run_files import promised
+from tacit.errors import BadInput, BudgetExhausted, LedgerError
+from tacit.experiment import Experiment
+from tacit.lab.compare.grid import Cell
+from tacit.lab.compare.results import Row, Run, widest
+from tacit.privacy.guarantee import shown, shown_delta
+from tacit.privacy.ledger.before import Before, read
+from tacit.privacy.ledger.filter import Spent, most_releases, seal, with_spare
+from tacit.privacy.ledger.sql import ALL
+
+# A comparison whose runs share one ledger: what they cost is charged to the clients' budgets, beside all other runs on
+# the data.
+
+OTHER_HANDS = (
+    "Runs that share a ledger have the same rows in the same hands, and here another seed deals them out anew: set data.seed, give"
+    ' --seeds 1, or use data that names its clients (data.partition = "natural") with data.test_path.'
+)
+NOISE_FOLLOWS = (
+    "Noise that follows from epsilon takes all that a shared ledger has left, so that the next run would find nothing: set"
+    " privacy.noise_multiplier (`tacit plan` says what it costs), or leave out the ledger."
+)
+
+
+def shared(cells: Iterable[Cell]) -> str | None:
+    """The ledger that the runs of a comparison share; None where each has its own."""
+    return next((experiment.privacy.ledger for cell in cells for experiment in cell.experiments), None)
+
+
+def refuse_unpaid(cells: Sequence[Cell], *, begun: bool) -> None:
+    """Refuses a grid that shares a ledger and that its clients cannot pay for as a whole. Nothing is written.
+
+    A comparison that has `begun` is in the ledger already: there every run is held against it by itself.
+
+    Raises: BadInput where runs would not be comparable, or a ledger not theirs; BudgetExhausted where epsilon or delta do not last.
+    """
+    path = shared(cells)
+    if path is None:
+        return
+    gone, first = dict[str, dict[str, Spent]](), ""
+    for experiment in (experiment for cell in cells for experiment in cell.experiments):
+        if experiment.privacy.promises and not experiment.privacy.noise_said:
+            raise BadInput(NOISE_FOLLOWS)
+        parts = build(experiment)
+        first = first or population_id(experiment, parts.population)
+        if population_id(experiment, parts.population) != first:
+            raise BadInput(OTHER_HANDS)
+        if parts.plan.priced and not begun:
+            _charge(parts, Path(path), gone.setdefault(parts.population.unit, {}))
+
+
+def _charge(parts: Parts, path: Path, gone: dict[str, Spent]) -> None:
+    """Adds what a run will seal to what is gone, client by client. Raises BudgetExhausted for the first who cannot pay."""
+    experiment, population, plan = parts.experiment, parts.population, parts.plan
+    privacy = experiment.privacy
+    before, runs = read(path, unit=population.unit), Before(1, dict(gone))
+    for index, name in enumerate(population.names[:1] if plan.together else population.names):
+        who, client = ALL if plan.together else name, population[index]
+        rounds = plan.turns(None if plan.together else index, rounds=experiment.train.rounds)
+        known, mine = before.of(who), runs.of(who)
+        event, asked = parts.algorithm.cost(client), plan.asked(index)
+        if event is None:
+            continue
+        spent = Spent(known.epsilon + mine.epsilon, known.delta + mine.delta)
+        limits = {
+            "total_delta": privacy.delta,
+            "rounds": rounds,
+            "accountant": privacy.accountant,
+            "hint": with_spare(rounds),
+        }
+        most = most_releases(client.budget, event, before=spent, asked=asked, **limits)
+        if most < rounds:
+            left = math.inf if math.isinf(client.budget.epsilon) else max(0.0, client.budget.epsilon - spent.epsilon)
+            raise BudgetExhausted(
+                f"The runs of this comparison cost {name} more than the ledger {path} has left: before one of them epsilon"
+                f" {left:.4g} and delta {shown_delta(max(0.0, privacy.delta - spent.delta))} are left, which pay for {most} of"
+                f" {rounds} rounds. Raise privacy.epsilon or privacy.noise_multiplier, lower privacy.delta_share, or compare less."
+                " Nothing was run."
+            )
+        price = seal(client.budget, event, most=most, accountant=privacy.accountant, asked=asked)
+        alone = gone.get(who, Spent())
+        gone[who] = Spent(alone.epsilon + price.epsilon, alone.delta + price.delta)
+
+
+def sentences(cells: Sequence[Cell]) -> list[str]:
+    """What the shared ledger holds now, for below the table, one for every unit that runs are charged in; none without a ledger."""
+    path = shared(cells)
+    if path is None:
+        return []
+    said = (experiment.privacy for cell in cells for experiment in cell.experiments)
+    return [_held(Path(path), unit) for unit in dict.fromkeys(one.unit_kept for one in said if one.promises)]
+
+
+def _held(path: Path, unit: str) -> str:
+    known = read(path, unit=unit)
+    sealed = known.of(ALL)
+    return (
+        f"The ledger {path} has {known.runs} runs, and for no client more than epsilon {shown(sealed.epsilon)} at delta"
+        f" {shown_delta(sealed.delta)} per {unit} sealed, these among them."
+    )
+
+
+Promise = tuple[str, str, str, bool]  # unit, relation, adversary, and whether it is for the honest alone
+Cost = tuple[float, float] | None  # epsilon and delta; None where they cannot be read
+LEDGER = "ledger.db"  # in a run's folder
+SEVERAL = "Somebody who sees runs of several of these lines learns more than any one of them says."
+
+
+@dataclass(frozen=True)
+class Together:
+    """The sum over the runs that promise one thing; `left_out` of them cannot be read, and are in no sum.
+
+    `ways` is in how many ways they deal rows out to clients, where a client is what is protected: then epsilon and delta are the
+    largest of the sums over the runs of one way, and nothing is said of whoever sees runs of several. `outside` is how many runs
+    lie in the folder that are in no sum, because they are in the grid no more. With `honest` it is said of no client that is
+    malicious in one of them.
+    """
+
+    unit: str
+    relation: str
+    adversary: str
+    runs: int
+    epsilon: float
+    delta: float
+    left_out: int = 0
+    ways: int = 1
+    outside: int = 0
+    honest: bool = False
+
+    @property
+    def sentence(self) -> str:
+        """What they cost, for whom, against whom."""
+        runs, seen = "This run spends" if self.runs == 1 else f"Together these {self.runs} runs spend", "all"
+        if self.ways > 1:
+            runs = (
+                f"These {self.runs} runs deal rows out to clients in {self.ways} ways, and a client of one is none of another:"
+                " nothing adds them up (data.seed keeps rows in the same hands), and the runs of one way together spend"
+            )
+            seen = "those of one way, and no others,"
+        out = (
+            f" {self.left_out} that did not end and left no ledger of their own are not counted."
+            if self.left_out
+            else ""
+        )
+        return (
+            f"{runs} at most epsilon {shown(self.epsilon)} at delta {shown_delta(self.delta)} per {self.unit} ({self.relation}),"
+            f" against {self.adversary}, if {seen} are seen: basic composition, for whoever is in no test rows{self._whom}.{out}"
+        )
+
+    @property
+    def _whom(self) -> str:
+        return " and with no client that is malicious in one of them" if self.honest else ""
+
+    def record(self) -> dict[str, Any]:
+        """For programs; an epsilon without bound is None."""
+        return {**self.__dict__, "epsilon": None if math.isinf(self.epsilon) else self.epsilon}
+
+
+def together(rows: Iterable[Row]) -> list[Together]:
+    """One sum for every promise that the runs make, in the order of the table. Runs that did not end count by what they sealed.
+
+    Guarantee: for each promise, the joint release of its counted runs is (epsilon, delta)-DP for its unit, its relation and its
+    adversary, unless runs were seen that are in no sum (`outside`); per client, of those that have the rows in the same hands.
+    """
+    rows, found = list(rows), dict[Promise, dict[str, list[Cost]]]()
+    for row in rows:
+        for run, experiment in zip(row.runs, row.cell.experiments, strict=True):
+            guarantee = _guarantee(row, run)
+            if guarantee is None:
+                continue
+            one = _promise(guarantee)
+            way = _hands(run, experiment) if one[0] == "client" else ""
+            found.setdefault(one, {}).setdefault(way, []).append(_cost(run, unit=one[0]))
+    return [replace(_of_ways(one, list(ways.values())), outside=outside(rows)) for one, ways in found.items()]
+
+
+def outside(rows: Iterable[Row]) -> int:
+    """How many runs lie in the comparison's folder that are in its grid no more: whoever made this one may have seen them."""
+    known = {run.folder for row in rows for run in row.runs}
+    begun = {
+        file.parent for place in {run.parents[1] for run in known} for file in place.glob("*/seed-*/experiment.toml")
+    }
+    return len(begun - known)
+
+
+def unprotected(rows: Iterable[Row]) -> int:
+    """How many runs promise nothing, and so are in no sum."""
+    return sum(len(row.runs) for row in rows if not row.cell.experiments[0].privacy.promises)
+
+
+def uncounted(rows: Iterable[Row]) -> int:
+    """How many runs that charge a ledger are in no sum: they did not end, and nothing says what they promise."""
+    lost = (run for row in rows for run in row.runs if _guarantee(row, run) is None)
+    return sum((run.folder / LEDGER).exists() for run in lost if run.summary is None)
+
+
+def notes(rows: Sequence[Row]) -> list[str]:
+    """The sums as sentences, for below a table."""
+    sums, lost = together(rows), uncounted(rows)
+    said = [*(one.sentence for one in sums), *([SEVERAL] if len(sums) > 1 else [])]
+    said += (
+        [
+            f"In no sum: {lost} runs that did not end, of which nothing says what they promise; their ledgers are in runs/."
+        ]
+        if lost
+        else []
+    )
+    others = outside(rows)
+    said += (
+        [
+            f"In no sum: {others} runs in runs/ of a grid before this one. Whoever has seen them, or chose this grid by them, has"
+            " learnt more than any number here says."
+        ]
+        if others
+        else []
+    )
+    bare = unprotected(rows)
+    said += (
+        [f"In no sum: {bare} runs without privacy. Whoever sees one of them is promised nothing by any number here."]
+        if bare
+        else []
+    )
+    return [*said, *sentences([row.cell for row in rows])]
+
+
+def _guarantee(row: Row, run: Run) -> dict[str, Any] | None:
+    """What a run promises: as it ended with it, or as it wrote it down when it began; else as others of its cell say it."""
+    return run.guarantee or (promised(run.folder) if run.summary is None else None) or row.guarantee
+
+
+def _promise(guarantee: dict[str, Any]) -> Promise:
+    return guarantee["unit"], guarantee["relation"], guarantee["adversary"], "whom" in guarantee
+
+
+def _hands(run: Run, experiment: Experiment) -> str:
+    """How a run's rows come to its clients; where the data names them, no seed is in it, nor which rows there are: somebody may be
+    in both of two files.
+    """
+    data = experiment.data
+    said = {key: value for key, value in settings(data).items() if key not in ("path", "test_path", SEED)}
+    dealt = None if data.partition == "natural" else experiment.seeds.data
+    return repr((sorted(said.items()), dealt))
+
+
+def _of_ways(promise: Promise, ways: Sequence[Sequence[Cost]]) -> Together:
+    """The largest of the sums over the ways in which rows come to clients."""
+    counted = [[cost for cost in costs if cost is not None] for costs in ways]
+    sums = [[math.fsum(part) for part in zip(*costs, strict=True)] for costs in counted if costs]
+    epsilon, delta = (max(part) for part in zip(*sums, strict=True)) if sums else (0.0, 0.0)
+    runs = sum(map(len, counted))
+    *_, honest = promise
+    left_out = sum(map(len, ways)) - runs
+    return Together(*promise[:3], runs, epsilon, delta, left_out, max(1, len(sums)), honest=honest)
+
+
+def _cost(run: Run, *, unit: str) -> Cost:
+    """What a run has spent of the client that spent most; of one that did not end, what its ledger sealed for anybody."""
+    if run.guarantee is not None:
+        return widest([run.guarantee["epsilon"]])["max"], float(run.guarantee["delta"])
+    ledger = run.folder / LEDGER
+    try:
+        sealed = read(ledger, unit=unit).of(ALL) if ledger.exists() else None
+    except LedgerError:
+        return None
+    return None if sealed is None else (sealed.epsilon, sealed.delta)

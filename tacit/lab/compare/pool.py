@@ -1,0 +1,276 @@
+"""Runs side by side: a few worker processes, each with one thread, fed one run at a time.
+
+Workers are fresh interpreters (`python -m tacit.lab.worker`), not forks: a fork after torch has used threads hangs.
+A worker that dies takes only its own run with it. Workers have their own session, so Ctrl-C reaches the comparison
+alone."""
+
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
+from rich.text import Text
+
+from tacit.lab.compare.grid import Task
+
+Event = dict[str, Any]  # kind = "started" | "round" (rounds) | "done" | "failed" (sentence) | "waiting" (of no task)
+Watch = Callable[[Task | None, Event], None]
+PATIENCE = 10.0  # seconds that a worker has to end before it is killed
+TICK = 0.5  # seconds between two looks at the clock
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
+
+def run_all(tasks: Sequence[Task], *, jobs: int, logs: Path, watch: Watch) -> dict[Path, str]:
+    """Does all tasks, `jobs` at once, and returns the sentence of each that failed, by folder.
+
+    Raises KeyboardInterrupt after every worker has ended; what they did until then is on disk.
+    """
+    crew = _Crew(list(tasks), logs, watch)
+    try:
+        for number in range(min(jobs, len(tasks))):
+            crew.employ(logs / f"worker-{number + 1}.txt")
+        while any(worker.task for worker in crew.workers):
+            crew.hear()
+            watch(None, {"kind": "waiting"})
+    finally:
+        crew.dismiss()
+    return crew.failed
+
+
+class _Crew:
+    """The workers, the tasks that wait for them, and what has failed."""
+
+    def __init__(self, tasks: list[Task], logs: Path, watch: Watch):
+        self.workers: list[_Worker] = []
+        self.failed: dict[Path, str] = {}
+        self._waiting, self._watch, self._selector = tasks[::-1], watch, selectors.DefaultSelector()
+        logs.mkdir(exist_ok=True)
+
+    def employ(self, log: Path) -> None:
+        """Starts one more worker."""
+        worker = _Worker(log)
+        self.workers.append(worker)
+        self._selector.register(worker.output, selectors.EVENT_READ, worker)
+        self._give(worker)
+
+    def hear(self) -> None:
+        """Waits a moment for what the workers say."""
+        for key, _ in self._selector.select(TICK):
+            for event in key.data.events():
+                self._heed(key.data, event)
+
+    def dismiss(self) -> None:
+        """Ends every worker; one that is still at a run stops there."""
+        self._selector.close()
+        for worker in self.workers:
+            worker.end()
+
+    def _heed(self, worker: "_Worker", event: Event) -> None:
+        if worker.task:
+            self._watch(worker.task, event)
+            if event["kind"] == "failed":
+                self.failed[worker.task.folder] = event["sentence"]
+        if event.get("dead"):
+            self._selector.unregister(worker.output)
+            self.workers.remove(worker)
+            worker.end()
+            if self._waiting:
+                self.employ(worker.log)
+        elif event["kind"] in ("done", "failed"):
+            self._give(worker)
+
+    def _give(self, worker: "_Worker") -> None:
+        worker.task = None
+        if self._waiting:
+            worker.give(self._waiting.pop())
+            self._watch(worker.task, {"kind": "started"})
+
+
+class _Worker:
+    """One process and the run it is at."""
+
+    def __init__(self, log: Path):
+        self.log, self.task = log, None
+        self._said_before, self._rest = log.stat().st_size if log.exists() else 0, b""
+        path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)  # models and rules of the caller's own
+        with log.open("ab") as errors:
+            self._process = _start(errors, os.environ | ONE_THREAD | {"PYTHONPATH": path})
+        self._input, self.output = _pipe(self._process.stdin), _pipe(self._process.stdout)
+
+    task: Task | None
+
+    def give(self, task: Task) -> None:
+        """Hands it a run. A worker that is already dead is noticed when its output is read."""
+        self.task = task
+        line = json.dumps({"experiment": task.experiment.toml(), "folder": str(task.folder)})
+        with suppress(BrokenPipeError):
+            self._input.write(f"{line}\n".encode())
+            self._input.flush()
+
+    def events(self) -> list[Event]:
+        """What it has said since; its death is the failure of its run."""
+        piece = os.read(self.output.fileno(), 1 << 16)
+        if not piece:
+            return [{"kind": "failed", "sentence": self._epitaph(), "dead": True}]
+        *lines, self._rest = (self._rest + piece).split(b"\n")
+        return [json.loads(line) for line in lines]
+
+    def end(self) -> None:
+        """Stops it; a run survives that at any moment."""
+        self._process.terminate()
+        with suppress(BrokenPipeError):
+            self._input.close()
+        try:
+            self._process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self.output.close()
+        if self.log.exists() and not self.log.stat().st_size:
+            self.log.unlink()
+
+    def _epitaph(self) -> str:
+        code = self._process.wait()
+        how = f"by signal {-code}, {signal.strsignal(-code)}" if code < 0 else f"with exit code {code}"
+        with self.log.open("rb") as file:
+            file.seek(self._said_before)
+            said = file.read().decode("utf-8", "replace").split("\n")
+        last = next((line.strip() for line in reversed(said) if line.strip()), "it said nothing")
+        return f"The process of this run ended {how} ({last}): see {self.log}."
+
+
+def _start(errors: IO[bytes], environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    """A process in a session of its own, with pipes for tasks and events."""
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "tacit.lab.worker"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=errors,
+        start_new_session=True,
+        env=environment,
+    )
+
+
+def _pipe(stream: IO[bytes] | None) -> IO[bytes]:
+    if stream is None:
+        raise ValueError("Expected a worker with pipes.")
+    return stream
+
+
+# What a person sees while a comparison goes on: runs done, time left, what is running; plain lines where there is no
+# terminal.
+
+EVERY_SECONDS = 30.0  # a line at least so often where there is no terminal
+
+
+class Display:
+    """A live panel on a terminal, a line per run elsewhere. Used as a context around `compare`."""
+
+    def __init__(self, console: Console):
+        self._console, self._live = console, None
+        self._bar = Progress(
+            MofNCompleteColumn(), TextColumn("runs"), BarColumn(), TextColumn("{task.description}"), console=console
+        )
+        self._left: dict[Task, int] = {}
+        self._running: dict[Task, int] = {}
+        self._rounds = self._done = self._total = 0
+        self._began = self._printed = time.monotonic()
+
+    _live: Live | None
+
+    def __enter__(self) -> "Display":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live:
+            self._live.stop()
+
+    def begin(self, tasks: list[Task], waiting: list[Task], *, jobs: int) -> None:
+        """Says what is about to run."""
+        cells = len({task.cell.slug for task in tasks})
+        self._total, self._done = len(tasks), len(tasks) - len(waiting)
+        self._left = {task: task.experiment.train.rounds for task in waiting}
+        self._began = self._printed = time.monotonic()
+        kept = f", {self._done} of them done before" if self._done else ""
+        self._say(
+            f"{_count(cells, 'cell')}, {_count(len(tasks), 'run')}{kept}, {min(jobs, len(waiting))} side by side."
+        )
+        if self._console.is_terminal and waiting:
+            self._task = self._bar.add_task("", total=self._total, completed=self._done)
+            self._live = Live(self._panel(), console=self._console, refresh_per_second=4, transient=True)
+            self._live.start()
+
+    def watch(self, task: Task | None, event: Event) -> None:
+        """Takes in what a worker said, or that time has passed."""
+        if task is not None:
+            self._take(task, event)
+        if self._live:
+            self._bar.update(self._task, completed=self._done, description=self.time_left())
+            self._live.update(self._panel())
+        elif time.monotonic() - self._printed > EVERY_SECONDS:
+            running = ", ".join(f"{name(task)} at round {done}" for task, done in self._running.items())
+            self._say(f"{self._done}/{self._total} runs, {self.time_left()}, running: {running}")
+
+    def time_left(self) -> str:
+        """An estimate from the rounds still to do and the pace so far."""
+        if not self._rounds:
+            return "time left unknown"
+        seconds = (time.monotonic() - self._began) / self._rounds * sum(self._left.values())
+        return f"{span(seconds)} left"
+
+    def _take(self, task: Task, event: Event) -> None:
+        planned = task.experiment.train.rounds
+        if event["kind"] == "started":
+            self._running[task] = 0
+        elif event["kind"] == "round":
+            self._rounds += "trained" in event  # a resumed run first says how far it had come
+            self._left[task], self._running[task] = planned - event["rounds"], event["rounds"]
+        else:
+            self._running.pop(task, None)
+            self._left[task] = 0
+            self._done += 1
+            how = f"failed: {event['sentence']}" if event["kind"] == "failed" else "done"
+            if not self._live or event["kind"] == "failed":
+                self._say(f"{self._done}/{self._total} runs, {self.time_left()}: {name(task)} {how}")
+
+    def _panel(self) -> Panel:
+        table = Table.grid(padding=(0, 2))
+        for task, done in self._running.items():
+            table.add_row(Text(name(task)), Text(f"round {done}/{task.experiment.train.rounds}", style="dim"))
+        return Panel(Group(self._bar, table), expand=False)
+
+    def _say(self, words: str) -> None:
+        self._printed = time.monotonic()
+        self._console.print(Text(words), soft_wrap=True)
+
+
+def name(task: Task) -> str:
+    """A run in words."""
+    return f"{task.cell.label}, seed {task.experiment.run.seed}"
+
+
+def span(seconds: float) -> str:
+    """A time as a person says it.
+
+    >>> span(7), span(100), span(8000)
+    ('7 s', '2 min', '2.2 h')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 90 * 60 else f"{seconds / 3600:.1f} h"
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'s' * (number != 1)}"

@@ -1,0 +1,362 @@
+"""`tacit plan`: what noise costs and what a budget buys, before anything runs; the rows of experiments: tacit/report/plan.py."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context
+from pathlib import Path
+from typing import Any
+
+import dp_accounting
+import numpy as np
+from dp_accounting import DpEvent
+from rich.markup import escape
+from rich.table import Table
+
+from tacit import check, metrics, tasks
+from tacit.data.dataset import Dataset
+from tacit.data.population import CRUMB, Population
+from tacit.engine.assemble import Parts, model_size, refuse_unfit
+from tacit.engine.clients import clients, population_id, who_holds
+from tacit.engine.queries import columns_asked, judged_by
+from tacit.engine.ranges import query_of
+from tacit.engine.start import start_of
+from tacit.errors import BadInput, BudgetExhausted
+from tacit.experiment import Experiment
+from tacit.experiment.extras import EVALUATION, WORDS, shares
+from tacit.personal import one
+from tacit.privacy.accounting import price
+from tacit.privacy.accounting.calibrate import affordable
+from tacit.privacy.accounting.calibrate import noise_multiplier as solve
+from tacit.privacy.guarantee import shown, shown_delta
+from tacit.privacy.kinds import kind_of
+from tacit.privacy.ledger import before as ledgers
+from tacit.privacy.ledger.before import NOTHING, Before
+from tacit.privacy.ledger.filter import ROUNDING
+from tacit.privacy.ledger.sql import ALL
+from tacit.privacy.local.kind import RELATION
+from tacit.privacy.plan import Plan, Purse
+from tacit.privacy.queries.evaluation import Judgement, told_apart
+from tacit.report.writers import load_writers
+from tacit.rules._ceiling import share_of
+
+CAPTIONED = ("delta", "accountant", "guarantee", "ledger", "ledger_runs", "ledger_delta", "note", "most_share")
+WIDEST = 80  # columns of a terminal
+BRIEF = {
+    "noise_multiplier": "noise over clip",
+    "affordable_rounds": "rounds paid for",
+    "planned_rounds": "rounds planned",
+    "affordable_turns": "turns paid for",
+    "planned_turns": "turns planned",
+}
+KEPT = (
+    "clients",
+    "names",
+    "epsilon",
+    "noise_multiplier",
+    "affordable_rounds",
+    "affordable_turns",
+)  # of a table that is too wide
+LONGEST_NAME = 16  # characters of a client's name in a table
+MOST_NAMES = 4  # of a group's clients that are named; --json names all
+
+
+def of_numbers(
+    *,
+    epsilon: float | None,
+    delta: float,
+    sampling_rate: float | None,
+    steps: int | None,
+    noise_multiplier: float | None,
+    accountant: str,
+) -> dict[str, Any]:
+    """Computes whichever of epsilon, steps and noise_multiplier is missing; with all three given it says if they agree."""
+    if sampling_rate is None:
+        raise BadInput(
+            "Give an experiment, or --sampling-rate (the probability with which a record enters a step) and the other numbers."
+        )
+    check.rate(sampling_rate=sampling_rate)
+    check.one_of(price.ACCOUNTANTS, accountant=accountant)
+    missing = [name for name, value in (("epsilon", epsilon), ("noise-multiplier", noise_multiplier)) if value is None]
+    if len(missing) == 2:
+        raise BadInput(
+            "Give --epsilon to get the noise, --noise-multiplier to get the epsilon, or both to get the steps."
+        )
+    answer: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "noise_multiplier": noise_multiplier}
+    answer |= {"sampling_rate": sampling_rate, "steps": steps, "accountant": accountant, "guarantee": RELATION}
+    if steps is None and missing:
+        raise BadInput("--steps is needed: how many noisy steps are released.")
+    if noise_multiplier is None and epsilon is not None and steps is not None:
+        answer["noise_multiplier"] = z = solve(
+            epsilon=epsilon, delta=delta, sampling_rate=sampling_rate, steps=steps, accountant=accountant
+        )
+        return answer | {"computed": "noise_multiplier", "epsilon_spent": _spent(z, answer, steps)}
+    check.positive(noise_multiplier=noise_multiplier or 0)
+    if epsilon is None:
+        check.at_least(1, steps=steps or 0)
+        return answer | {"computed": "epsilon", "epsilon": _spent(noise_multiplier or 0, answer, steps or 0)}
+    check.positive(epsilon=epsilon)
+    event = _event(noise_multiplier or 0, sampling_rate)
+    most = affordable(event, epsilon=epsilon, delta=delta, accountant=accountant)
+    spent = _spent(noise_multiplier or 0, answer, most) if most else 0.0
+    return answer | {"computed": "steps", "steps": most, "epsilon_spent": spent}
+
+
+def table(answer: dict[str, Any] | list[dict[str, Any]]) -> Table:
+    """The answer as a table."""
+    if isinstance(answer, dict):
+        shown = Table(show_header=False, box=None, padding=(0, 2))
+        for name, value in answer.items():
+            if name != "computed" and value is not None:
+                mark = " (computed)" if name == answer["computed"] else ""
+                number = isinstance(value, int | float)
+                shown.add_row(name.replace("_", " "), f"{_rounded(name, value, 6)}{mark}" if number else str(value))
+        return shown
+    first = answer[0]
+    # of what is asked beside training a terminal has room for the price alone
+    names = [name for name in first if name not in CAPTIONED and not name.endswith("_noise_multiplier")]
+    names = [name for name in names if name != "names" or len(answer) > 1]  # one row is everybody
+    caption = (
+        f"{first['guarantee']}; delta {shown_delta(first['delta'])}; {first['accountant'].upper()}"
+        f"{_of_share(first)}{_of_ledger(first)}"
+    )
+    columns, words, aside = _fitted(answer, names)
+    shown = Table(caption=f"{caption}{aside}")
+    roomy = _width([max(map(len, column)) for column in columns]) <= WIDEST
+    for column, width in zip(columns, words, strict=True):
+        shown.add_column(column[0], width=None if roomy else width)
+    for row in zip(*(column[1:] for column in columns), strict=True):
+        shown.add_row(*map(escape, row))
+    return shown
+
+
+def _fitted(answer: list[dict[str, Any]], names: list[str]) -> tuple[list[list[str]], list[int], str]:
+    """The columns that fit a terminal, headings first, their longest words, and what stands below the table instead.
+
+    Headings become brief where there is no room, then what is the same in all rows goes below.
+    """
+    first, heads = answer[0], {name: name.replace("_", " ") for name in names} | {"names": "who"}
+    brief, aside = {name: said for name, said in BRIEF.items() if name in heads}, ""
+    while True:
+        columns = [[heads[name], *(_span(name, row[name]) for row in answer)] for name in names]
+        words = [max(len(word) for text in column for word in text.split()) for column in columns]
+        same = [name for name in names if name not in KEPT and all(row[name] == first[name] for row in answer)]
+        if _width(words) <= WIDEST or not (brief or same):
+            return columns, words, aside
+        if brief:
+            heads, brief = heads | brief, {}
+        else:
+            aside += f"; {heads[same[-1]]} {_span(same[-1], first[same[-1]])}"
+            names = [name for name in names if name != same[-1]]
+
+
+def _width(columns: Sequence[int]) -> int:
+    """How wide a table of such columns is, with its lines."""
+    return sum(columns) + 3 * len(columns) + 1
+
+
+def _of_share(row: dict[str, Any]) -> str:
+    """Up to what one client's declared epsilon and size count, where that can cut anybody (`aggregate.most_share`)."""
+    share = row.get("most_share", 1.0)
+    return f"; one client counts for at most {100 * share:.3g} % of what all declare" if share < 1 else ""
+
+
+def _of_ledger(row: dict[str, Any]) -> str:
+    """What a shared ledger holds already."""
+    if "ledger" not in row:
+        return ""
+    runs = f"{row['ledger_runs']} run{'s' * (row['ledger_runs'] != 1)}"
+    spent = f"counts as spent (at delta {shown_delta(row['ledger_delta'])})"
+    return f"; {row['ledger']} holds {runs} of this unit: what they sealed, used or not, {spent}; planned with what is left"
+
+
+def _who(names: Sequence[str]) -> str:
+    """The clients of a group, the first ones by name.
+
+    >>> _who(["a", "b"]), _who(["a", "b", "c", "d", "e", "f"])
+    ('a, b', 'a, b, c and 3 more')
+    """
+    said = [name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…" for name in names]
+    if len(said) <= MOST_NAMES:
+        return ", ".join(said)
+    return f"{', '.join(said[: MOST_NAMES - 1])} and {len(said) - MOST_NAMES + 1} more"
+
+
+def _span(name: str, value: Any) -> str:
+    if name == "names":
+        return _who(value)
+    low, high = (_rounded(name, end, 4) for end in (value if isinstance(value, list) else [value, value]))
+    return low if low == high else f"{low} to {high}"
+
+
+def _rounded(name: str, value: float, digits: int) -> str:
+    """A number for print. What is spent, and the noise that keeps a budget, are rounded up: what is read must hold.
+
+    >>> _rounded("epsilon", 2.00001, 4), _rounded("steps", 100.0, 4)
+    ('2.001', '100')
+    """
+    up = "epsilon" in name or "multiplier" in name or name == "delta"
+    exact = Context(prec=12).create_decimal(repr(float(value)))
+    return f"{float(Context(prec=digits, rounding=ROUND_CEILING).plus(exact)) if up else value:.{digits}g}"
+
+
+def _event(z: float, rate: float) -> DpEvent:
+    gaussian = dp_accounting.GaussianDpEvent(z)
+    return gaussian if rate == 1 else dp_accounting.PoissonSampledDpEvent(rate, gaussian)
+
+
+def _spent(z: float, answer: dict[str, Any], steps: int) -> float:
+    composition = ((_event(z, answer["sampling_rate"]), steps),)
+    return price.epsilon(composition, delta=answer["delta"], accountant=answer["accountant"])
+
+
+# The rows of `tacit plan EXPERIMENT`: noise, price and affordable rounds of every budget group, after what other runs
+# of the ledger have sealed. The ledger is read, never written.
+
+MOST_EPSILON = 1e6  # beyond, no noise is left to speak of
+CLOSE = 2e-3  # of an epsilon that is looked for
+
+
+def of_experiment(experiment: Experiment) -> list[dict[str, Any]]:
+    """One row per budget group of the experiment's clients.
+
+    Raises BadInput where nothing is promised, and for a part (metric, rule, model, loss, writer) or an option that is none;
+    LedgerError where the ledger would refuse a run, and BudgetExhausted where budgets, or what it left of them, pay for no round.
+    """
+    metrics.load(tasks.chosen(experiment))
+    privacy = experiment.privacy
+    before = ledgers.read(Path(privacy.ledger), unit=privacy.unit_kept) if privacy.ledger else NOTHING
+    dataset, _, population = clients(experiment, before=before)
+    if privacy.ledger:
+        _refuse(experiment, dataset, population, Path(privacy.ledger))
+    size = model_size(experiment, dataset)
+    plan = kind_of(experiment).plan(experiment, population, size=size)
+    query_of(experiment, dataset, plan, population)  # all three refuse what would be asked for in vain
+    judged = judged_by(experiment, dataset)
+    columns_asked(experiment, dataset)
+    load_writers(experiment.run.writers)
+    model = refuse_unfit(plan, experiment, dataset, population)
+    start_of(experiment, model).refuse_before(Path(privacy.ledger) if privacy.ledger else None)
+    one.refuse_unfit(experiment, experiment.personal.kind, model, dataset.x)
+    rows = plan.rows(Purse(experiment, population, before))
+    if not _paid(experiment, plan, rows):
+        raise BudgetExhausted(_exhausted(experiment, population, before, size=size))
+    note = tells_nothing(experiment, judged, plan, population) if judged and plan.priced else ""
+    rows = [row | {"note": note} for row in rows] if note else rows
+    if plan.rule(experiment, population) is not None:  # without one, clients count alike, or up to privacy.weight_cap
+        rows = [row | {"most_share": share_of(experiment.aggregate.most_share, len(population))} for row in rows]
+    if not before.runs:
+        return rows
+    known = {"ledger": str(privacy.ledger), "ledger_runs": before.runs, "ledger_delta": before.of(ALL).delta}
+    return [row | known for row in rows]
+
+
+def refuse_spent(parts: Parts) -> None:
+    """Refuses a run that could pay for no round, or not after what other runs of its ledger have sealed, as the plan does.
+
+    Raises: BudgetExhausted, or LedgerError where the ledger would refuse the run whatever is left.
+    """
+    experiment, population, plan, before = parts.experiment, parts.population, parts.plan, parts.before
+    if not plan.priced or not (before.runs or experiment.privacy.noise_said):  # noise made for a budget is within it
+        return
+    if _paid(experiment, plan, plan.rows(Purse(experiment, population, before))):
+        return
+    if experiment.privacy.ledger:
+        _refuse(experiment, parts.dataset, population, Path(experiment.privacy.ledger))
+    raise BudgetExhausted(_exhausted(experiment, population, before, size=parts.params.numel()))
+
+
+def _affordable(row: dict[str, Any]) -> str:
+    """How a row calls what can be paid for: rounds, or turns where clients take turns."""
+    return "affordable_turns" if "affordable_turns" in row else "affordable_rounds"
+
+
+def _paid(experiment: Experiment, plan: Plan, rows: list[dict[str, Any]]) -> bool:
+    """Whether enough clients can pay for a round."""
+    paying = sum(row["clients"] for row in rows if row[_affordable(row)][1] >= 1)
+    return paying >= max(1, plan.fewest, experiment.train.min_clients)
+
+
+def _refuse(experiment: Experiment, dataset: Dataset, population: Population, path: Path) -> None:
+    holds = who_holds(experiment, population, dataset)
+    ledgers.refuse(path, population=population_id(experiment, population), conditions=holds)
+
+
+def _too_dear(experiment: Experiment, population: Population, *, size: int) -> str:
+    asked = "".join(f"{WORDS[query]} ({share:g} of epsilon) and " for query, share in shares(experiment).items())
+    enough = enough_epsilon(experiment, population, size=size)
+    would = f"privacy.epsilon = {enough:g} would be enough" if enough < math.inf else "no epsilon would be enough"
+    return (
+        f"Too few clients can pay for {asked}one round of training with this noise: {would}; or raise the noise, or leave it out"
+        " and it follows from epsilon. Nothing was written."
+    )
+
+
+def enough_epsilon(experiment: Experiment, population: Population, *, size: int) -> float:
+    """The smallest epsilon, rounded up to three digits, at which enough clients pay for a round, if all had the same."""
+
+    def pays(epsilon: float) -> bool:
+        equal = replace(population, epsilons=np.full(len(population), epsilon))
+        plan = kind_of(experiment).plan(experiment, equal, size=size)
+        return _paid(experiment, plan, plan.rows(Purse(experiment, equal, NOTHING)))
+
+    low, high = 0.0, float(np.min(population.epsilons))
+    while not pays(high):
+        low, high = high, 2 * high
+        if high > MOST_EPSILON:
+            return math.inf
+    while high - low > CLOSE * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if pays(middle) else (middle, high)
+    return float(Context(prec=3, rounding=ROUND_CEILING).create_decimal(repr(high)))
+
+
+def tells_nothing(experiment: Experiment, judged: Judgement, plan: Plan, population: Population) -> str:
+    """A sentence where the answers about held-out rows would tell no more than a coin does; empty where they tell something.
+
+    It follows from public numbers: the noise, and how many rows clients of these sizes are expected to hold out.
+    """
+    share, sensitive = experiment.data.held_out or 0.0, {"l2_squared": judged.l2_squared, "cells": judged.cells}
+    noises = [plan.query_noise(EVALUATION, index, **sensitive) for index in range(len(population))]
+    stds = np.array([noise.noise_std for noise in noises if noise is not None])
+    expected = np.maximum(1.0, population.sizes * share / (1 - share))
+    metric = metrics.key(tasks.chosen(experiment))
+    if len(stds) < len(expected) or told_apart(judged, metric, stds, expected):
+        return ""
+    return (
+        f"Note: beside its noise, {metrics.words(metric)} on about {expected.sum():.0f} held-out rows would tell no more than a"
+        " coin: raise privacy.evaluation_share, data.held_out or epsilon, or leave out data.held_out."
+    )
+
+
+def _exhausted(experiment: Experiment, population: Population, before: Before, *, size: int) -> str:
+    """Why nobody can pay for a round, and what can be done."""
+    if not before.runs:
+        return _too_dear(experiment, population, size=size)
+    privacy, runs = experiment.privacy, f"{before.runs} run{'s' * (before.runs != 1)}"
+    gone, of = before.of(ALL), f"of the ledger {privacy.ledger}"
+    if gone.delta + privacy.run_delta > privacy.delta * (1 + ROUNDING):
+        return (
+            f"Too little of delta is left for another run: the {runs} {of} took {shown_delta(gone.delta)} of privacy.delta ="
+            f" {privacy.delta:g}, and this one asks for {shown_delta(privacy.run_delta)}: lower privacy.delta_share, if there is"
+            " a rest."
+        )
+    index = int(np.argmax(population.left))
+    name, limit, most = population.names[index], float(population.epsilons[index]), float(population.left[index])
+    sealed = shown(limit - most if population.sealed is None else float(population.sealed[index]))
+    said = f"the {runs} {of} sealed epsilon {sealed} of the {limit:.4g} per {population.unit} of {name}, and nobody has more left"
+    if most <= CRUMB * limit:
+        return f"Nothing is left of any client's epsilon: {said}; another run needs a larger privacy.epsilon, if they agree."
+    raised = "raise privacy.noise_multiplier, or leave it out."
+    return f"What is left of epsilon pays for no round of enough clients: {said} than {_rest(most)}: {raised}"
+
+
+def _rest(epsilon: float) -> str:
+    """What is left of an epsilon, rounded down to three decimals, or to three digits that count where it is small.
+
+    >>> _rest(1.23456), _rest(0.00012345)
+    ('1.234', '0.000123')
+    """
+    if epsilon >= 0.1:
+        return f"{math.floor(epsilon * 1000) / 1000:.3f}"
+    return f"{Context(prec=3, rounding=ROUND_FLOOR).create_decimal(repr(epsilon)):f}"

@@ -1,0 +1,458 @@
+"""A federation on this machine: `tacit.run`, one experiment; `compare`, a grid of them."""
+
+import copy
+import datetime
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich.progress import Progress
+from torch import nn
+
+from tacit import metrics, plugin
+from tacit.data.given import Dataset
+from tacit.data.population import MARK_BYTES, Population
+from tacit.engine import trainers
+from tacit.engine.assemble import Parts, build, written
+from tacit.engine.canaries import planted
+from tacit.engine.canary_plan import sizes_of
+from tacit.engine.clients import held
+from tacit.engine.evaluate import evaluate
+from tacit.engine.history import History, finish, note_clients, note_unpaid, open_ledger, open_unpaid
+from tacit.engine.loop import Observer, loop
+from tacit.engine.pool import Trainer, asked, fork_can_train
+from tacit.engine.queries import columns_asked, describe, evaluate_at_clients, judged_by
+from tacit.engine.ranges import query_of, ranged
+from tacit.engine.run_folder import Folder, first_free, open_folder, refuse_other_parts, refuse_taken
+from tacit.engine.trainers import Hear, overheard
+from tacit.errors import BadInput, ModelRefused, TacitError, TrainingDiverged
+from tacit.experiment import Experiment
+from tacit.experiment.schema import CAPPED, OpenSection
+from tacit.personal import everybody
+from tacit.privacy.ledger.before import NOTHING, Before, noted, read
+from tacit.report.live import page_meanwhile
+from tacit.report.page import write_page
+from tacit.report.plan import refuse_spent
+from tacit.report.writers import load_writers, open_writers
+from tacit.rules import Rule
+from tacit.tasks import chosen
+from tacit.training.independence import Unsupported
+from tacit.training.per_example import synthetic
+from tacit.training.stacked_steps import warm
+from tacit.types import State
+
+# Whether a stack of clients is faster here than each by itself: some clients of a round, trained in both ways, by the
+# clock.
+
+MOST = 64  # clients that are tried: a larger cohort costs in proportion
+TURNS = 3  # of which the first fills caches and does not count
+LONG = 2.0  # seconds: a turn that takes longer is not slow because of caches, and is not repeated
+SHORTEST = 1e-9  # seconds
+DRAW = "measured"  # in the key of every stream, so that no run has them
+
+Clock = Callable[[], float]
+
+
+def gain(parts: Parts, *, clock: Clock = time.perf_counter) -> float:
+    """How many times as fast a stack trains some clients as processes side by side do; 0 where training them fails.
+
+    Raises: Unsupported where they cannot be stacked.
+    """
+    trial = replace(parts, draw=DRAW, population=_made_up(parts))
+    stacked = trainers.stacked(trial)
+    try:
+        with ExitStack() as stack:  # processes are forked before a stack uses threads
+            apart = _seconds(trial, trainers.each_by_itself(trial, stack), clock)
+        return apart / max(_seconds(trial, stacked, clock), SHORTEST)
+    except TacitError:  # the run itself will say what is wrong
+        return 0.0
+
+
+def _made_up(parts: Parts) -> Population:
+    """The clients with one made-up row in the place of all of theirs, which takes no memory."""
+    known, device = parts.population, parts.theta.device
+    shaped = (torch.zeros(1, *part.shape[1:], dtype=part.dtype, device=device) for part in (known.x, known.y))
+    try:
+        one = synthetic(parts.model, *shaped, count=1)
+    except ModelRefused as error:
+        raise Unsupported(str(error)) from None
+    x, y = (part.expand(len(known.y), *part.shape[1:]) for part in one)
+    made = replace(known, x=x, y=y, held=None, mask=None)
+    made.__dict__["marks"] = np.zeros((len(known), MARK_BYTES), np.uint8)
+    return made
+
+
+def _seconds(parts: Parts, trainer: Trainer, clock: Clock) -> float:
+    """The best time of a few turns."""
+    count = len(parts.population)
+    places = sorted({k * count // MOST for k in range(MOST)} if count > MOST else range(count))[: parts.cohort]
+    cohort = [parts.population[place] for place in places]
+    state = parts.algorithm.init(parts.params)
+    times: list[float] = []
+    while len(times) < TURNS:
+        began = clock()
+        for _ in asked(trainer, parts.algorithm, state, 0, cohort)[1]:
+            pass
+        times.append(clock() - began)
+        if times[-1] > LONG:
+            break
+    return min(times[1:] or times)
+
+
+# Who trains the clients of a run: each by itself, or many at once in one stack. Decided once and kept in `run.json`.
+
+LOG = logging.getLogger(__name__)
+ONE_PROCESS = (
+    "clients are trained in one process: gradients were computed here while another device was in sight, and no fork of this"
+    " process can compute any"
+)
+KEY = "clients_at_once"  # in run.json; 0: each by itself
+ROWS_A_CLIENT = 8  # as long as the model, that a client of a stack holds at once
+CHANCE = 4  # standard deviations of a Poisson cohort
+ON_CPU = 2 << 30  # bytes
+SHARE = 0.5  # of the device's memory for them: activations need some too
+
+
+def with_trainer(parts: Parts, folder: Folder) -> Parts:
+    """The parts with the number of clients that train at once, as the folder says, or as is decided now and written there.
+
+    Raises: BadInput for a folder that says something else than a number.
+    """
+    parts = _kept(parts, folder)
+    if (
+        parts.experiment.run.engine != "tacit"
+        or parts.together
+        or trainers.wanted_workers(parts) == 1
+        or fork_can_train()
+    ):
+        return parts
+    return _noted(parts, ONE_PROCESS)
+
+
+def _kept(parts: Parts, folder: Folder) -> Parts:
+    file = folder.path / "run.json"
+    known = json.loads(file.read_text("utf-8"))
+    if KEY not in known:
+        parts = decided(parts)
+        folder.write("run.json", json.dumps(known | {KEY: parts.together}).encode())
+        return parts
+    count = known[KEY]
+    if type(count) is not int or not 0 <= count <= len(parts.population):
+        raise BadInput(f"{file} is damaged: {KEY} is no number of clients.")
+    # what a stack gives depends on who is in it: it is only for runs of which every start is another release
+    if count and not parts.nonce:
+        raise BadInput(f"{file} is damaged: a run that can be repeated bit for bit trains each client by itself.")
+    return replace(parts, together=count)
+
+
+def decided(parts: Parts) -> Parts:
+    """As many clients at once as memory lets in, on an accelerator, where the experiment says so or where that is faster here.
+
+    Raises: BadInput with the reason where the experiment says so and they cannot be stacked.
+    """
+    run = parts.experiment.run
+    if not _wanted(parts):
+        return parts
+    at_once = replace(parts, together=max(1, min(_largest(parts), _fitting(parts))))
+    try:
+        if run.at_once is True or parts.theta.is_cuda:
+            trainers.stacked(at_once)
+            return at_once
+        times = gain(at_once)
+    except Unsupported as error:
+        if run.at_once is True:
+            raise BadInput(f"run.at_once = true, but clients cannot be trained at once: {error}.") from None
+        slower = ", which is slower" if parts.theta.is_cuda else ""
+        return _noted(parts, f"clients are trained one by one{slower}: the model cannot be stacked ({error})")
+    if times > 1:
+        return _noted(at_once, f"clients are trained at once: {times:.1f} times as fast here as each by itself")
+    longer = "cannot be done" if not times else f"would take {1 / times:.2g} times as long here"
+    return _noted(parts, f"clients are trained each by itself: at once {longer}")
+
+
+def _wanted(parts: Parts) -> bool:
+    """Whether clients are to be stacked, or at least to be tried so. Left out, they are on an accelerator, and are tried on a CPU
+    where no start repeats another one anyway; canary records are for clients that train by themselves.
+    """
+    run, audit = parts.experiment.run, parts.experiment.audit
+    if run.engine != "tacit" or audit.placement == "record":
+        return False
+    return bool(parts.theta.is_cuda or run.randomness == "os" if run.at_once is None else run.at_once)
+
+
+def _noted(parts: Parts, words: str) -> Parts:
+    return replace(parts, dataset=parts.dataset.noting(words))
+
+
+def _largest(parts: Parts) -> int:
+    """The most clients that a round is likely to have: where chance decides about each, more than are expected."""
+    margin = CHANCE * parts.cohort**0.5 if parts.plan.together else 0.0
+    return min(len(parts.population), parts.cohort + int(margin))
+
+
+def _fitting(parts: Parts) -> int:
+    free = torch.cuda.mem_get_info(parts.theta.device)[0] if parts.theta.is_cuda else ON_CPU
+    return int(SHARE * free) // (ROWS_A_CLIENT * 4 * max(1, parts.theta.numel()))
+
+
+# What `tacit.run` is passed from Python, in the place of what an experiment names: data, a model, a rule.
+
+Model = nn.Module | Callable[..., nn.Module]
+
+
+def with_passed(
+    experiment: Experiment, *, data: Dataset | None = None, model: Model | None = None, rule: Rule | None = None
+) -> Experiment:
+    """The experiment with these parts in the place of those that it names. Raises BadInput for what is no such part.
+
+    Each is copied: what becomes of the program's own afterwards changes nothing in the run.
+    """
+    tables: dict[str, OpenSection] = {}
+    if data is not None:
+        tables["data"] = _data(experiment, data)
+    if model is not None:
+        tables["model"] = _model(experiment, model)
+    if rule is not None:
+        tables["aggregate"] = _rule(experiment, rule)
+    if tables and experiment.run.engine != "tacit":
+        raise BadInput(
+            f'run.engine = "{experiment.run.engine}" builds the clients from the experiment\'s file, which does not hold what is'
+            " passed from Python: leave it out."
+        )
+    said = {name: getattr(experiment, name) for name in Experiment.model_fields}
+    return Experiment(**said | tables) if tables else experiment
+
+
+def _data(experiment: Experiment, data: Any) -> OpenSection:
+    if not isinstance(data, Dataset):
+        way = ".from_pandas(df, label=...)" if hasattr(data, "iloc") else "(x, y, classes=..., test=...)"
+        raise BadInput(f"Expected data to be a tacit.Dataset, got a {type(data).__name__}: pass tacit.Dataset{way}.")
+    section = experiment.data
+    _refuse_options(section, "the data is")
+    named, said = data.rows.client_names is not None, "partition" in section.model_fields_set
+    if named and said and section.partition != "natural":
+        raise BadInput(
+            f'The data names its clients, and data.partition = "{section.partition}" would deal their rows out again: leave it'
+            " out, or leave the clients out of the Dataset."
+        )
+    if not named and section.partition == "natural":
+        raise BadInput(
+            'data.partition = "natural" needs clients: name them in the Dataset (clients=..., or a list of (x, y)), or choose'
+            " another partition."
+        )
+    if named and section.examples_per_client is not None:
+        raise BadInput(CAPPED)
+    section = section.model_copy(update={"partition": "natural"}) if named else section
+    return section.carrying(data, passed=data.passed)
+
+
+def _model(experiment: Experiment, model: Any) -> OpenSection:
+    """The table with a factory; the model's digest is written down once it is made (build/parts.py)."""
+    if isinstance(model, nn.Module):
+        _refuse_options(experiment.model, "a model that is made already is")
+        if experiment.model.seed is not None:
+            raise BadInput("A model that is made already has its weights: leave out model.seed, or pass a function.")
+        return experiment.model.carrying(Copies(_copied(model, "model")), passed="")
+    if not callable(model):
+        raise BadInput(
+            f"Expected model to be a torch module or a function that makes one, got {model!r:.60}: a name goes into model.name."
+        )
+    return experiment.model.carrying(model, passed="")
+
+
+def _rule(experiment: Experiment, rule: Any) -> OpenSection:
+    if isinstance(rule, type) and issubclass(rule, Rule):
+        raise BadInput(f"rule={rule.__name__} is the class: pass a rule, as in rule={rule.__name__}().")
+    if not isinstance(rule, Rule):
+        raise BadInput(f"Expected rule to be a tacit.Rule, got {rule!r:.60}: a name goes into aggregate.rule.")
+    _refuse_options(experiment.aggregate, "the rule is")
+    own = _copied(rule, "rule")
+    return experiment.aggregate.carrying(own, passed=f"{type(rule).__name__}, {held(own)}")
+
+
+@dataclass(frozen=True)
+class Copies:
+    """The factory of a model that is made already: each call copies it, weights included, ready to be trained."""
+
+    model: nn.Module = field(repr=False)
+
+    def __call__(self) -> nn.Module:
+        return copy.deepcopy(self.model).train()
+
+
+def _copied(part: Any, argument: str) -> Any:
+    with plugin.guarded(f"{argument}= cannot be copied"):
+        return copy.deepcopy(part)
+
+
+def _refuse_options(section: OpenSection, what: str) -> None:
+    for key in section.options():
+        named = getattr(section, section.names_part)
+        raise BadInput(
+            f"{section.table()}.{key} is an option of {named!r}, and {what} passed from Python: leave it out."
+        )
+
+
+# `tacit.run`: one experiment from its settings to its history, on this machine.
+
+MOST_NAMED = 8  # columns in a sentence
+
+Ready = Callable[[Parts, list[dict[str, Any]]], None]
+
+
+def run(
+    experiment: Experiment,
+    *,
+    data: Dataset | None = None,
+    model: Model | None = None,
+    rule: Rule | None = None,
+    out: Path | str | None = None,
+    resume: bool = False,
+    force: bool = False,
+    observe: Observer | None = None,
+    ready: Ready | None = None,
+    progress: Progress | None = None,
+    page: bool = True,
+    hear: Hear | None = None,
+    draw: str = "",
+) -> History:
+    """Runs an experiment and returns its history; the files are in `out` (or `run.out`, or a new folder under runs/).
+
+    `data`, `model` (a torch module, whose weights are the start, or a function that makes one) and `rule` take the place of what
+    the experiment names; the run's files have their digests, and go on only with the same ones. `observe` is called with the
+    record of every round. `page = False` leaves out report.html; `tacit report` makes it later. `hear` is for attacks
+    (tacit/lab/attacks): it is shown what the server sends and gets, which in a deployment nobody else is.
+    `draw` names a run of a search (tacit/lab/tuning): another name is other noise, and another release.
+
+    Guarantee: the ledger is charged on disk before anything that a client trained is read; on a CPU, before it trains. With seeded
+    randomness a resumed run equals an uninterrupted one, bit for bit on CPU. Raises TacitError in one sentence for whatever cannot
+    be done; nothing is lost then.
+    """
+    path = Path(out or experiment.run.out or new_folder(experiment.name))
+    refuse_taken(path, resume=resume, force=force)
+    experiment = with_passed(experiment, data=data, model=model, rule=rule)
+    if resume:
+        refuse_other_parts(path, experiment)  # before anything is read or made
+    writers = load_writers(experiment.run.writers)
+    warm(experiment.run.devices)  # while rows are read
+    with ExitStack() as stack:
+        before = before_of(experiment, path, resume=resume)
+        parts = replace(build(experiment, progress=progress, before=before), draw=draw)
+        _refuse_in_vain(parts, resume=resume)
+        folder = open_folder(path, experiment, resume=resume, force=force, resolved=written(parts), before=before)
+        stack.callback(folder.close)
+        first = parts  # whose rows the ledger knows: as they were read, before any private range was asked for
+        parts = planted(with_trainer(ranged(first, folder), folder), folder)
+        trainer = _trainer(parts, stack)  # processes are forked before gradients are computed here
+        if parts.plan.priced:
+            trainers.workspace_of(parts).refuse_memory(parts.population.x, parts.population.y)
+        if hear is not None:
+            trainer = overheard(trainer, hear)
+        ledger = open_ledger(replace(first, together=parts.together), folder)
+        unpaid = open_unpaid(first, folder)
+        past = folder.past(before=(folder.restore() or (None, 0))[1])
+        if ready:
+            ready(parts, past)
+        note_clients(parts, ledger, folder)
+        book = stack.enter_context(open_writers(writers, folder, experiment, past, unit=parts.population.unit))
+        describe(parts, ledger, folder)
+        shown = stack.enter_context(page_meanwhile(folder.path, observe, on=page))
+        with _explained(parts):
+            state, stopped = loop(parts, ledger, folder, trainer, book.observing(shown))
+        note_unpaid(unpaid, parts, state.result)
+        at_clients = evaluate_at_clients(parts, ledger, folder, state.result)
+        said = {"at_clients": at_clients, "personal": _own_models(parts, folder, state)}
+        history = finish(parts, ledger, folder, state.result, stopped, **said, notes=book.notes.values())
+        book.finish(history.summary)
+    if page:
+        write_page([folder.path], folder.path / "report.html")
+    return history
+
+
+def new_folder(name: str) -> Path:
+    """A folder under runs/ that does not exist yet."""
+    stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+    return first_free(Path("runs") / f"{name}-{stamp}{suffix}" for suffix in ("", *(f"-{n}" for n in range(2, 1000))))
+
+
+def before_of(experiment: Experiment, path: Path, *, resume: bool) -> Before:
+    """What other runs of a shared ledger had sealed when this run began."""
+    shared = experiment.privacy.ledger
+    if shared is None:
+        return NOTHING
+    return noted(path / "run.json") if resume else read(Path(shared), unit=experiment.privacy.unit_kept)
+
+
+def _refuse_in_vain(parts: Parts, *, resume: bool) -> None:
+    """Refuses what would cost a folder, or a budget, in vain: a metric that is none or that the rows cannot tell, a column that
+    cannot be asked for, and a shared ledger that pays for no round (a resumed run ends there). Nothing is written.
+
+    Raises: BadInput, BudgetExhausted.
+    """
+    experiment = parts.experiment
+    if parts.plan.priced:
+        shared = experiment.privacy.ledger
+        parts.start.refuse_before(Path(shared) if shared else None)
+    metrics.load(chosen(experiment))
+    judged_by(experiment, parts.dataset)
+    columns_asked(experiment, parts.dataset)
+    sizes_of(parts)
+    everybody.refuse_unfit(parts)
+    if resume:
+        return
+    refuse_spent(parts)
+    if query_of(experiment, parts.dataset, parts.plan, parts.population) is None:  # else rows are not scaled yet
+        evaluate(replace(parts), parts.params)  # a copy: what it moved to the device is let go with it
+
+
+def _own_models(parts: Parts, folder: Folder, state: State) -> dict[str, Any] | None:
+    """Has every client adapt the last model at home, where the experiment asks for it; in short, for the summary."""
+    found = everybody.measured(parts, state.result, kept=state.control.get("own"))
+    if found is None:
+        return None
+    folder.write(everybody.NAME, json.dumps(found[0], indent=1).encode())
+    return found[1]
+
+
+@contextmanager
+def _explained(parts: Parts) -> Iterator[None]:
+    """Says what to do about a device that is full, and names unscaled columns where training diverged."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise TacitError(
+            "The device has not enough memory, and it was not training that took it: end what else runs there, then go on with"
+            " --resume; the last checkpoint is kept."
+        ) from None
+    except TrainingDiverged as error:
+        columns = parts.dataset.encoder.columns if parts.dataset.encoder else ()
+        names = [repr(column.name) for column in columns if column.values is None and column.limits is None]
+        if not names:
+            raise
+        hint = f"Or declare ranges in data.numeric for the unscaled {', '.join(names[:MOST_NAMED])}."
+        raise TrainingDiverged(f"{error} {hint}") from error
+
+
+def _trainer(parts: Parts, stack: ExitStack) -> Trainer:
+    experiment = parts.experiment
+    if experiment.run.engine == "flower-simulation":
+        from tacit.deploy.server.simulation import OnRay
+
+        on_ray = OnRay(parts)
+        stack.callback(on_ray.close)
+        return on_ray
+    if parts.together:
+        try:
+            return trainers.stacked(parts)
+        except Unsupported as error:
+            raise BadInput(
+                f"This run began with clients that train at once, and they cannot ({error}): start anew."
+            ) from None
+    return trainers.each_by_itself(parts, stack)

@@ -1,0 +1,272 @@
+"""Per-example gradient clipping: the sum of gradients, each scaled to norm at most C.
+
+Source: Abadi et al. 2016, Algorithm 1, arXiv:1607.00133v2. Guarantee: one example more or less changes the sum by at
+most C in Euclidean norm, rounding included (docs/derivations.md has the bound and its limits). `clipped_sum_slow` says what is
+computed; `Clipper` computes it as fast as the model allows."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from torch import nn
+
+from tacit import check
+from tacit.errors import BadInput, ModelRefused
+from tacit.losses import Losses
+from tacit.losses.cross_entropy import cross_entropy
+from tacit.training.batches import Viewed, over_views
+from tacit.training.flat import blocks, flatten, fresh, frozen, hooked, trainable, training
+from tacit.training.layers import sum_type
+from tacit.training.optimizer import full_precision
+from tacit.training.per_example import (
+    MARGIN,
+    OUT_OF_MEMORY,
+    PATHS,
+    Looped,
+    Path,
+    Watched,
+    drawn,
+    example_gradient,
+    refuse,
+    refuse_other_order,
+    same_chance,
+    settle,
+    synthetic,
+)
+from tacit.types import Bounded, Private, Raw, Shared
+
+SMALLEST = (
+    1e-12  # of a clip: entries whose squares leave float32, below 2^-63, are missing from a norm: 1e-16 of 10^6 of them
+)
+PROBED = 32  # examples that a path without a proof is tried with at once, where a physical batch holds so many
+
+Public = tuple[torch.Size, torch.dtype, torch.Size, torch.dtype, bool]  # what a choice may depend on
+
+
+def clipped_sum_slow(
+    model: nn.Module, x: torch.Tensor, y: torch.Tensor, *, clip: float, losses: Losses = cross_entropy
+) -> torch.Tensor:
+    """The slow twin: one example at a time, by autograd. Flat, in the order of `flat.blocks`."""
+    parameters = [parameter for _, parameter in trainable(model)]
+    total = torch.zeros(sum(parameter.numel() for parameter in parameters), device=x.device)
+    for i in range(len(y)):
+        loss = losses(model(x[i : i + 1]), y[i : i + 1])[0]
+        parts = torch.autograd.grad(loss, parameters, materialize_grads=True)
+        gradient = torch.cat([part.reshape(-1) for part in parts])
+        norm = gradient.norm()
+        total += torch.where(norm.isfinite(), gradient * (clip * (1 - MARGIN) / norm).clamp(max=1.0), 0.0)
+    return total
+
+
+@dataclass(frozen=True)
+class NotPrivate:
+    """What the researcher may look at and nobody may release: exact facts about the examples of a batch."""
+
+    norms: torch.Tensor = field(repr=False)
+    losses: torch.Tensor = field(repr=False)
+    clip: float
+
+    @property
+    def examples(self) -> int:
+        """How many examples the batch had."""
+        return len(self.norms)
+
+    @property
+    def fraction_clipped(self) -> float:
+        """The fraction of examples whose gradient was longer than the clip; 0 for an empty batch."""
+        return float((self.norms > self.clip).float().mean()) if self.examples else 0.0
+
+    @property
+    def loss_sum(self) -> float:
+        """The loss, summed over the examples that have one."""
+        return float(self.losses.nan_to_num(0.0, 0.0, 0.0).sum())
+
+
+class Clipper:
+    """Sums the clipped per-example gradients of a model's loss; `losses` gives one number per example.
+
+    `physical_batch` bounds how many examples are in memory at once. The `path` is "book-keeping" where every operation is known to
+    keep examples apart and every trainable parameter belongs to a layer with a rule, else "vmap", else "loop"; it is chosen on
+    synthetic rows of the first data's shape and type, and `reason` says why a faster one was not taken. Frozen parameters have
+    no part in the sum; what is frozen, and on "book-keeping" what the model computes, is read once. The model stays as it is:
+    parameters may be changed in place between calls. A caller who can give the rows `again` saves a copy: x is then written into.
+
+    Guarantee: the vector changes by at most `clip` when an example comes or goes, whatever the example and the parameters: a
+    gradient without a finite norm counts as zero. Nothing that is raised depends on values in x and y.
+
+    Assumes: what the model computes of an example has the same bits whoever else is in the batch.
+
+    Raises: ModelRefused for a model that mixes or remembers examples; BadInput.
+
+    >>> clipper = Clipper(nn.Linear(3, 2), clip=1.0)
+    >>> bounded, not_private = clipper(torch.randn(5, 3), torch.zeros(5, dtype=torch.long))
+    >>> bounded.sensitivity, not_private.examples, clipper.path
+    (1.0, 5, 'book-keeping')
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        clip: float,
+        physical_batch: int = 256,
+        path: str | None = None,
+        losses: Losses = cross_entropy,
+    ):
+        check.positive(clip=clip)
+        check.at_least(SMALLEST, clip=clip)
+        check.at_least(1, physical_batch=physical_batch)
+        if path is not None:
+            check.one_of(PATHS, path=path)
+        refuse(model)
+        self.model, self.clip, self.physical_batch = model, float(clip), int(physical_batch)
+        self.path: str | None = None
+        self.reason, self.losses = "", losses
+        self._names = tuple(PATHS) if path is None else (path,)
+        self._first = next(model.parameters(), torch.zeros(0))
+        self._size = sum(block.stop - block.start for block in blocks(model))
+        self._settled: dict[Public, tuple[str, Path, str]] = {}
+
+    def __call__(
+        self, x: torch.Tensor, y: torch.Tensor, *, again: Callable[[], torch.Tensor] | None = None
+    ) -> tuple[Bounded, NotPrivate]:
+        """The clipped sum over a batch, and what must not be released about it."""
+        if len(x) != len(y):
+            raise BadInput(f"Expected as many labels as examples, got {len(y)} for {len(x)}.")
+        with full_precision(x.device):
+            path = self._path(x, y)
+            try:
+                return self._sum(path, x if again else x.clone(), y)
+            except OUT_OF_MEMORY:
+                raise
+            except Exception:  # noqa: BLE001 - rows of this shape went through, so that it depends on values: no word about it
+                return self._sum(
+                    Looped(self.model, x, self.losses), again() if again else x, y
+                )  # not the rows that were written into
+
+    def _path(self, x: torch.Tensor, y: torch.Tensor) -> Path:
+        """The path for such examples, chosen once from what is public about them."""
+        public = (x.shape[1:], x.dtype, y.shape[1:], y.dtype, self.model.training)
+        if public not in self._settled:
+            most = min(self.physical_batch, PROBED)
+            self._settled[public] = settle(self.model, self._names, x, y, losses=self.losses, most=most)
+        self.path, path, self.reason = self._settled[public]
+        return path
+
+    def _sum(self, path: Path, x: torch.Tensor, y: torch.Tensor) -> tuple[Bounded, NotPrivate]:
+        """The sum over physical batches; the noise makes it float32 where it is double."""
+        x = x.contiguous()  # how rows lie would decide what a model that writes in place overwrites
+        device = self._first.device
+        total, found = torch.zeros(self._size, device=device, dtype=sum_type(device, len(y))), []
+        for i in range(0, len(y), self.physical_batch):
+            part = slice(i, i + self.physical_batch)
+            found.append(path(x[part], y[part], clip=self.clip, out=total))
+        nothing = torch.zeros(2, 0, device=device)
+        norms, losses = found[0] if len(found) == 1 else map(torch.cat, zip(nothing, *found, strict=True))
+        return Bounded(total, self.clip), NotPrivate(norms, losses, self.clip)
+
+
+# Where one process trains: a model whose trainable parameters are views into one vector, and the loss that trains it.
+
+CLIENTS, ROWS = 3, 4  # made-up ones, by which a memory is looked for; each of several rows, for layers that need them
+OWN_CODE = ("torch.nn.modules.", "tacit.models")  # modules that remember in their buffers at most
+
+
+@dataclass(frozen=True, eq=False)
+class Workspace:
+    """A model and its flat trainable parameters `theta`; made once per process and used for every client it trains."""
+
+    model: nn.Module
+    theta: torch.Tensor
+    clip: float | None
+    physical_batch: int
+    buffers: tuple[torch.Tensor, ...] = ()
+    losses: Losses = cross_entropy
+    kept: tuple[
+        tuple[torch.Tensor, torch.Tensor], ...
+    ] = ()  # frozen parameters that code could write into, as they were
+
+    def forget(self) -> None:
+        """Sets buffers and frozen parameters back to what they were, so that no client meets what another one left in them."""
+        for buffer, first in zip(self.model.buffers(), self.buffers, strict=True):
+            buffer.copy_(first)
+        for parameter, first in self.kept:
+            if not torch.equal(parameter, first):  # a look is cheap, and leaves memory shared between processes
+                parameter.data.copy_(first)
+
+    def forgetful(self) -> nn.Module:
+        """The model with these parameters, remembering no client: where its own code could, a copy of it that nobody has used."""
+        self.forget()
+        return fresh(self.model) if self._could_remember else self.model
+
+    @cached_property
+    def _could_remember(self) -> bool:
+        """Whether code runs in the model that is neither torch's nor Tacit's: it may keep anything in Python attributes."""
+        return could_remember(self.model)
+
+    def refuse_memory(self, x: torch.Tensor, y: torch.Tensor) -> None:
+        """Raises: ModelRefused where what made-up clients train depends on who trained before, although each has a copy of its own.
+
+        Of x and y only shape and type are used. Only code that is neither torch's nor Tacit's is looked at: no other remembers.
+        """
+        if not self._could_remember:
+            return
+        rows, labels = synthetic(self.model, x, y, count=CLIENTS * ROWS)
+        clients = list(zip(rows.split(ROWS), labels.split(ROWS), strict=True))
+        with same_chance(x.device), drawn(self.model):
+            found = [self._gradient(*client) for client in clients]
+            again = [self._gradient(*client) for client in reversed(clients)]
+        refuse_other_order(torch.stack(found), torch.stack(again[::-1]))
+
+    def _gradient(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        try:
+            with same_chance(x.device), Watched():
+                return example_gradient(self.forgetful(), x.clone(), y, self.losses)[0]
+        except Exception as error:
+            text = str(error).partition("\n")[0] or type(error).__name__
+            raise ModelRefused(f"The model cannot be trained on made-up rows: {text}") from error
+
+    @cached_property
+    def clipped_sum(self) -> Clipper:
+        """Sums of clipped per-example gradients; the path is chosen once, on synthetic rows."""
+        return self._sums(self.model, self.losses)
+
+    @cached_property
+    def viewed_sum(self) -> Clipper:
+        """The same for examples (views, ...) that come in several views: clipped is the mean over the views."""
+        return self._sums(Viewed(self.model), over_views(self.losses))
+
+    def _sums(self, model: nn.Module, losses: Losses) -> Clipper:
+        if self.clip is None:
+            raise ValueError("this workspace was made for training without clipping")
+        return Clipper(model, clip=self.clip, physical_batch=self.physical_batch, losses=losses)
+
+
+def workspace(
+    model: nn.Module, *, clip: float | None, physical_batch: int, losses: Losses = cross_entropy
+) -> Workspace:
+    """Prepares a model for training; it is changed in place."""
+    training(model)
+    buffers = tuple(buffer.detach().clone() for buffer in model.buffers())
+    guarded = could_remember(model) or any(map(rescales, model.modules()))
+    kept = tuple((p.detach(), p.detach().clone()) for _, p in frozen(model)) if guarded else ()
+    return Workspace(model, flatten(model), clip, physical_batch, buffers, losses, kept)
+
+
+def could_remember(model: nn.Module) -> bool:
+    """Whether code runs in a model that is neither torch's nor Tacit's."""
+    return any(hooked(m) or not type(m).__module__.startswith(OWN_CODE) for m in model.modules())
+
+
+def rescales(module: nn.Module) -> bool:
+    """Whether it is a table whose rows are made shorter in place when they are looked up."""
+    return isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.max_norm is not None
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What local training gives: the update, and numbers for the researcher that never leave the simulator."""
+
+    update: Raw | Private | Shared
+    info: dict[str, float] = field(default_factory=dict)

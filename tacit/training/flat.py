@@ -1,0 +1,213 @@
+"""A model's trainable parameters as one contiguous float32 vector, so that an update is one addition and a message one array.
+
+The order is that of `model.named_parameters()`; a parameter tied to several modules is stored once. What does not train
+(`requires_grad = False`) is no part of the vector: it is not copied, moved, noised or sent (`frozen.py`)."""
+
+import copy
+from collections import deque
+from dataclasses import dataclass
+from itertools import accumulate
+
+import torch
+from torch import nn
+
+from tacit.digest import mark
+from tacit.errors import BadInput, ModelRefused
+
+
+@dataclass(frozen=True)
+class Block:
+    """Where one parameter lies in the flat vector."""
+
+    name: str
+    shape: torch.Size
+    start: int
+    stop: int
+
+    def of(self, vector: torch.Tensor) -> torch.Tensor:
+        """The parameter's part of a flat vector, in its shape, sharing its memory."""
+        return vector[self.start : self.stop].view(self.shape)
+
+
+def blocks(model: nn.Module) -> tuple[Block, ...]:
+    """The layout of the flat vector: the trainable parameters.
+
+    Raises: ModelRefused for parameters that have no shape yet, and for trainable ones that are not float32.
+
+    >>> blocks(nn.Linear(3, 2))[1]
+    Block(name='bias', shape=torch.Size([2]), start=6, stop=8)
+    """
+    for name, parameter in model.named_parameters():
+        if nn.parameter.is_lazy(parameter):
+            raise ModelRefused(f"Parameter {name!r} has no shape yet: pass one batch through the model first.")
+        if parameter.requires_grad and parameter.dtype != torch.float32:
+            raise ModelRefused(f"Parameter {name!r} is {parameter.dtype}: call model.float() first.")
+    named = trainable(model)
+    stops = list(accumulate(parameter.numel() for _, parameter in named))
+    return tuple(Block(name, p.shape, stop - p.numel(), stop) for (name, p), stop in zip(named, stops, strict=True))
+
+
+def trainable(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """The parameters that train, by name."""
+    return [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+
+
+def flatten(model: nn.Module) -> torch.Tensor:
+    """Makes every trainable parameter a view into one vector and returns that vector; a second call returns the same memory.
+
+    Guarantee: writing into the vector changes the model, and the other way round.
+
+    >>> model = nn.Linear(3, 2)
+    >>> _ = flatten(model).fill_(1.0)
+    >>> model.bias.tolist()
+    [1.0, 1.0]
+    """
+    layout = blocks(model)
+    parameters = [parameter for _, parameter in trainable(model)]
+    if not parameters:
+        return torch.zeros(0)
+    if _is_flat(parameters, layout):
+        return parameters[0].detach().as_strided((layout[-1].stop,), (1,), 0)
+    vector = torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
+    for parameter, view in zip(parameters, views(vector, layout), strict=True):
+        parameter.data = view
+    return vector
+
+
+def views(vector: torch.Tensor, layout: tuple[Block, ...]) -> list[torch.Tensor]:
+    """The blocks of a flat vector in their shapes, sharing its memory."""
+    return [block.of(vector) for block in layout]
+
+
+def named(model: nn.Module, vector: torch.Tensor) -> dict[str, torch.Tensor]:
+    """The blocks of a flat vector by the names of a model's parameters, copied, as a file has them."""
+    return {block.name: block.of(vector).cpu().contiguous() for block in blocks(model)}
+
+
+def assign(theta: torch.Tensor, vector: torch.Tensor) -> None:
+    """Writes `vector` into the flat parameters `theta` of a model.
+
+    Raises: BadInput when the sizes differ.
+    """
+    if vector.shape != theta.shape:
+        raise BadInput(f"Expected a vector of {theta.numel()} parameters, got shape {tuple(vector.shape)}.")
+    theta.copy_(vector)
+
+
+def _is_flat(parameters: list[nn.Parameter], layout: tuple[Block, ...]) -> bool:
+    """Whether the parameters already lie one after the other in one storage that holds nothing else."""
+    storage = parameters[0].untyped_storage()
+    return storage.nbytes() == 4 * layout[-1].stop and all(
+        parameter.is_contiguous()
+        and parameter.untyped_storage().data_ptr() == storage.data_ptr()
+        and parameter.storage_offset() == block.start
+        for parameter, block in zip(parameters, layout, strict=True)
+    )
+
+
+# What a model holds and does not train: a pretrained body, and buffers. It is part of the model's start and never
+# travels.
+
+
+def frozen(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """The parameters that do not train, by name."""
+    return [(name, parameter) for name, parameter in model.named_parameters() if not parameter.requires_grad]
+
+
+def frozen_mark(model: nn.Module) -> str:
+    """A hash of frozen parameters and buffers, by name, type, shape and bits; empty for a model that has neither.
+
+    >>> frozen_mark(nn.Linear(2, 1))
+    ''
+    >>> frozen_mark(nn.Linear(2, 1).requires_grad_(False)) == frozen_mark(nn.Linear(2, 1).requires_grad_(False))
+    False
+    """
+    parts = [
+        f"{name} {tensor.dtype} {tuple(tensor.shape)} {mark(bits(tensor))}"
+        for name, tensor in (*frozen(model), *model.named_buffers())
+    ]
+    return mark("frozen", *parts) if parts else ""
+
+
+def bits(tensor: torch.Tensor) -> bytes:
+    """The numbers of a tensor of any type, as they lie in memory."""
+    numbers = tensor.detach().cpu()
+    numbers = numbers if numbers.layout == torch.strided else numbers.to_dense()
+    return numbers.contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+
+
+def settled(module: nn.Module) -> bool:
+    """Whether a batch normalisation is wholly frozen: it scales by running statistics, each example by itself.
+
+    >>> settled(nn.BatchNorm1d(2)), settled(nn.BatchNorm1d(2).requires_grad_(False))
+    (False, True)
+    """
+    if not isinstance(module, nn.modules.batchnorm._BatchNorm) or module.running_mean is None:
+        return False
+    own = list(module.parameters(recurse=False))
+    return bool(own) and not any(parameter.requires_grad for parameter in own)
+
+
+def training(model: nn.Module) -> nn.Module:
+    """Puts a model into training mode, but for batch normalisation that is wholly frozen: that stays as it was pretrained."""
+    model.train()
+    for module in model.modules():
+        if settled(module):
+            module.eval()
+    return model
+
+
+def beside(model: nn.Module) -> nn.Module:
+    """A copy to train in: it shares the frozen parameters, which nobody changes, and nothing else."""
+    return copy.deepcopy(model, {id(parameter): parameter for _, parameter in frozen(model)})
+
+
+# A model that remembers nothing: each use is given a copy, which shares the parameters at most, and nothing else.
+
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+MUTABLE = (list, dict, set, bytearray, deque, torch.Tensor)
+
+
+def fresh(model: nn.Module) -> nn.Module:
+    """A copy that shares the parameters. Raises: ModelRefused for a model that cannot be copied."""
+    return _copied(model, {id(parameter): parameter for parameter in model.parameters()})
+
+
+def twin(model: nn.Module) -> nn.Module:
+    """A copy that shares nothing: not even what is written into a parameter stays."""
+    return _copied(model, {})
+
+
+def hooked(module: nn.Module) -> bool:
+    """Whether other code than its class's runs when the module is called: a hook, or a method of its own in a class's place."""
+    replaced = any(callable(getattr(type(module), name, None)) for name in vars(module))
+    return replaced or any(getattr(module, hooks) for hooks in HOOKS)
+
+
+def _copied(model: nn.Module, memo: dict[int, object]) -> nn.Module:
+    for module in model.modules():
+        for value in vars(module).values():
+            if isinstance(value, torch.Tensor) and not value.is_leaf:  # torch copies no tensor with a history
+                memo[id(value)] = value.detach().clone()
+    try:
+        copied = copy.deepcopy(model, memo)
+        for module in copied.modules():
+            for name, value in _of_class(type(module)):
+                vars(module).setdefault(name, copy.deepcopy(value, memo))
+    except Exception as error:
+        text = str(error).partition("\n")[0] or type(error).__name__
+        raise ModelRefused(
+            f"The model holds what cannot be copied, so that it could carry records past the noise: {text}"
+        ) from error
+    return copied
+
+
+def _of_class(kind: type) -> list[tuple[str, object]]:
+    """What all models of a class would share and could write into."""
+    own = [base for base in kind.__mro__ if base is not object and not base.__module__.startswith("torch.")]
+    return [
+        (name, value)
+        for base in own
+        for name, value in vars(base).items()
+        if isinstance(value, MUTABLE) and not name.startswith("__")
+    ]

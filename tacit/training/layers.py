@@ -1,0 +1,428 @@
+"""Per-example gradients in the forms that make them cheap: as factors, as a few table rows, or as they are.
+
+Source: Li et al. 2022 (ghost norms, arXiv:2110.05679v6, sec. 4.1) and Bu et al. 2023 (book-keeping,
+arXiv:2210.00038v3). Each form answers two questions: the squared norm of every example's gradient, and the sum of the
+gradients under given weights. An example without a finite norm has weight 0; since 0 times infinity is no number, what is not
+finite is replaced by what is (`nan_to_num`: a selection, entry by entry) before it meets its weight. That is done in place:
+forms own their factors, and the norms are asked before the sums.
+
+How float32 rounds a sum depends on who is in it: one example among 8,192 moved the sum by twice its clip. Sums are therefore
+double but for FEW examples (`sum_type`), sums over the rows of one example always are, and `clip_weights` gives a part of the
+clip away that covers what is left. docs/derivations.md has the bounds."""
+
+from collections.abc import Callable
+from math import prod
+from typing import Any, Protocol, TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import nan_to_num, nn
+from torch.linalg import vector_norm
+
+FLOAT_COST = 16  # products that one core does while it writes a float to memory and reads it back
+KEEP_FLOATS = 1 << 20  # 4 MiB: gradients this small are kept whatever the activations take
+KEEP_RATIO = 2  # otherwise kept gradients take at most twice the memory of their factors
+PART_FLOATS = 1 << 23  # 32 MiB: more than this is never unfolded at once
+ROUNDING = (
+    2.0**-21
+)  # of the squared reach: far more than a sum of products loses in double, and no weight lets reach^2 be 2^21 C^2
+PIECE, LONGEST = 512, 4096  # entries whose squares are added up at once
+FEW = 64  # examples whose float32 sum is wrong by 66 * 64 units of 2^-24 of a clip at most
+LOST = 2.0**-63  # the square of a smaller entry is flushed to zero, and is missing from its norm
+
+Rows = Callable[[slice], tuple[torch.Tensor, torch.Tensor]]
+Arranged = Callable[[torch.Tensor], torch.Tensor]
+
+
+class Form(Protocol):
+    """The gradients of one parameter, one per example."""
+
+    def squared_norms(self) -> torch.Tensor:
+        """|g_i|^2 for every example i; asked once, before the sum."""
+        ...
+
+    def add_weighted(self, weights: torch.Tensor, out: torch.Tensor) -> None:
+        """out += sum_i weights_i g_i, where `out` has the parameter's shape; weight 0 takes out whatever g_i is."""
+        ...
+
+    def add_stacked(self, weights: torch.Tensor, out: torch.Tensor) -> None:
+        """The same for several clients: weights (client, example), examples client by client, one `out` for each client."""
+        ...
+
+
+class Dense:
+    """Gradients (batch, size) as they are: biases and the scales of normalisation layers."""
+
+    def __init__(self, gradients: torch.Tensor):
+        self.gradients = gradients
+
+    def squared_norms(self) -> torch.Tensor:
+        return row_norms(self.gradients).square()
+
+    def add_weighted(self, weights: torch.Tensor, out: torch.Tensor) -> None:
+        add_rows(out.view(-1), cleaned(self.gradients), weights)
+
+    def add_stacked(self, weights: torch.Tensor, out: torch.Tensor) -> None:
+        out.add_(summed(self.gradients, weights, out.dtype).view_as(out))
+
+
+class Outer:
+    """Gradients d_i a_i^T of a matrix that every example uses once."""
+
+    def __init__(self, a: torch.Tensor, d: torch.Tensor):
+        self.a, self.d = a, d
+
+    def squared_norms(self) -> torch.Tensor:
+        return (factor_norms(self.a) * factor_norms(self.d)).square_()
+
+    def add_weighted(self, weights: torch.Tensor, out: torch.Tensor) -> None:
+        d, a = (cleaned(rows).to(out.dtype) for rows in (self.d, self.a))
+        out.addmm_((d * weights[:, None]).t(), a)
+
+    def add_stacked(self, weights: torch.Tensor, out: torch.Tensor) -> None:
+        d, a = (cleaned(rows).to(out.dtype).unflatten(0, weights.shape) for rows in (self.d, self.a))
+        out.baddbmm_((d * weights[:, :, None]).mT, a)
+
+
+class Table:
+    """Gradients of an embedding: (batch, time) places in a table, and what is added there. Equal places add up first."""
+
+    def __init__(self, indices: torch.Tensor, gradients: torch.Tensor, *, rows: int):
+        batch, time, width = gradients.shape
+        first = torch.arange(0, batch * rows, rows, device=indices.device)
+        kept = indices.clamp(0, rows - 1)  # a place outside would be another example's
+        pairs, where = torch.unique(kept + first[:, None], return_inverse=True)
+        self.batch, self.owner, self.row = batch, pairs // rows, pairs % rows
+        merged = gradients.new_zeros(len(pairs), width)
+        self.merged = merged.index_add_(0, where.view(-1), gradients.reshape(batch * time, width))
+
+    def squared_norms(self) -> torch.Tensor:
+        norms = row_norms(self.merged).square()
+        return norms.new_zeros(self.batch).index_add_(0, self.owner, norms)
+
+    def add_weighted(self, weights: torch.Tensor, out: torch.Tensor) -> None:
+        out.index_add_(0, self.row, cleaned(self.merged).to(out.dtype) * weights[self.owner][:, None])
+
+    def add_stacked(self, weights: torch.Tensor, out: torch.Tensor) -> None:
+        client = self.owner // weights.shape[1]
+        added = cleaned(self.merged).to(out.dtype) * weights.flatten()[self.owner][:, None]
+        out.index_put_((client, self.row), added, accumulate=True)
+
+
+class Product:
+    """Gradients sum_t d_t a_t^T, kept as factors: `rows(part)` gives a (examples, time, groups, p) and d (..., q).
+
+    `gradients`, where it is given, is a shorter way to all of them, (batch, groups * q * p). `arranged` gives a sum (groups, q, p)
+    the shape of the parameter. Of two ways to the norm the cheaper is taken: the Gram matrices of a and d for few rows of many
+    columns, and otherwise the gradients themselves, which are kept for the sum where they are small.
+    """
+
+    def __init__(
+        self,
+        rows: Rows,
+        arranged: Arranged,
+        *,
+        batch: int,
+        time: int,
+        groups: int,
+        p: int,
+        q: int,
+        gradients: Callable[[], torch.Tensor] | None = None,
+    ):
+        self.rows, self.arranged, self.batch, self.time = rows, arranged, batch, time
+        self.groups, self.p, self.q, self.gradients = groups, p, q, gradients
+        self.kept: torch.Tensor | None = None
+
+    def squared_norms(self) -> torch.Tensor:
+        if self._keeps() and self._gram_cost() >= FLOAT_COST * self.p * self.q:
+            self.kept = self.gradients() if self.gradients else multiplied(*self.rows(slice(None)))
+            return row_norms(self.kept).square()
+        again = (FLOAT_COST + 2 * self.time) * self.p * self.q
+        norms = gram_norms if self._gram_cost() < again else multiplied_norms
+        return torch.cat([norms(*self.rows(part)) for part in self._parts()])
+
+    def add_weighted(self, weights: torch.Tensor, out: torch.Tensor) -> None:
+        if self.kept is not None:
+            total = out.new_zeros(self.kept.shape[1])
+            out.add_(self.arranged(add_rows(total, cleaned(self.kept), weights)))
+            return
+        for part in self._parts():
+            a, d = (wide(cleaned(rows)) for rows in self.rows(part))
+            out.add_(self.arranged(weighted(a, d * weights[part, None, None, None])))
+
+    def add_stacked(self, weights: torch.Tensor, out: torch.Tensor) -> None:
+        if self.kept is not None:
+            out.add_(torch.stack([self.arranged(total) for total in summed(self.kept, weights, out.dtype)]))
+            return
+        examples = weights.shape[1]
+        each = examples * self.groups * self.time * (self.p + self.q)
+        step = max(1, PART_FLOATS // each)  # clients
+        for first in range(0, len(weights), step):
+            own, into = weights[first : first + step], out[first : first + step]
+            part = slice(first * examples, (first + len(own)) * examples)
+            a, d = (wide(cleaned(rows)) for rows in self.rows(part))
+            sums = weighted_each(a, d * own.reshape(-1, 1, 1, 1), len(own))
+            into.add_(torch.stack([self.arranged(total) for total in sums]))
+
+    def _gram_cost(self) -> int:
+        return 2 * self.time**2 * (self.p + self.q + FLOAT_COST)
+
+    def _keeps(self) -> bool:
+        gradient, factors = self.p * self.q, self.time * (self.p + self.q)
+        return self.batch * self.groups * gradient <= KEEP_FLOATS or gradient <= KEEP_RATIO * factors
+
+    def _parts(self) -> list[slice]:
+        """The examples in parts whose rows, Gram matrices or gradients fit PART_FLOATS."""
+        each = self.groups * (self.time * (self.p + self.q) + min(2 * self.time**2, self.p * self.q))
+        step = max(1, PART_FLOATS // each)
+        return [slice(start, start + step) for start in range(0, self.batch, step)]
+
+
+def add_rows(out: torch.Tensor, gradients: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """out += the weighted sum of gradients (example, size), some examples at a time: they are copied into the type of `out`."""
+    step = max(1, PART_FLOATS // max(1, gradients.shape[1]))
+    for rows, own in zip(gradients.split(step), weights.to(out.dtype).split(step), strict=True):
+        out.addmv_(rows.to(out.dtype).t(), own)
+    return out
+
+
+def summed(gradients: torch.Tensor, weights: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """The weighted sums (client, size) of gradients (client x example, size), some clients at a time."""
+    rows = cleaned(gradients).unflatten(0, weights.shape)
+    step = max(1, PART_FLOATS // max(1, rows[0].numel()))
+    parts = zip(rows.split(step), weights.to(dtype).split(step), strict=True)
+    return torch.cat([torch.bmm(own[:, None], some.to(dtype))[:, 0] for some, own in parts])
+
+
+def sum_type(device: torch.device, examples: int) -> torch.dtype:
+    """What so many clipped gradients are added up in: double where the device has it, but for few examples."""
+    return torch.float32 if examples <= FEW or device.type == "mps" else torch.float64
+
+
+def wide(rows: torch.Tensor) -> torch.Tensor:
+    """In double precision, where the device has it."""
+    return rows if rows.device.type == "mps" else rows.double()
+
+
+def cleaned(rows: torch.Tensor) -> torch.Tensor:
+    """`nan_to_num`, in place where that can be: a copy would cost more than the selection, and nobody needs the rows again."""
+    return rows.nan_to_num_() if rows.is_contiguous() else nan_to_num(rows)
+
+
+def row_norms(rows: torch.Tensor) -> torch.Tensor:
+    """Norms along the last dimension, of long rows piece by piece: a long sum in float32 loses what is small beside its first part.
+
+    (Of 10^7 entries it lost 2 % of the norm.) A piece and every level above it lose at most 512 units in the last place.
+    """
+    size = rows.shape[-1]
+    if size <= LONGEST:
+        return vector_norm(rows, dim=-1)
+    whole = size // PIECE * PIECE
+    parts = vector_norm(rows[..., :whole].unflatten(-1, (-1, PIECE)), dim=-1)
+    return row_norms(torch.cat([parts, rows[..., whole:]], dim=-1))
+
+
+def factor_norms(rows: torch.Tensor) -> torch.Tensor:
+    """Norms along the last dimension, rounded up by what squares below float32 may have lost: the other factor may be huge."""
+    return row_norms(rows).add_(LOST * rows.shape[-1] ** 0.5)
+
+
+def multiplied(a: torch.Tensor, d: torch.Tensor) -> torch.Tensor:
+    """The gradients (batch, groups * q * p) of their factors."""
+    if a.shape[2] == 1:
+        return torch.bmm(d[:, :, 0].mT, a[:, :, 0]).flatten(1)
+    return (d.permute(0, 2, 3, 1) @ a.transpose(1, 2)).flatten(1)
+
+
+def weighted(a: torch.Tensor, d: torch.Tensor) -> torch.Tensor:
+    """The sum of the gradients over the examples."""
+    if a.shape[2] == 1:
+        return torch.mm(d.reshape(-1, d.shape[3]).t(), a.reshape(-1, a.shape[3]))
+    return torch.bmm(d.permute(2, 3, 0, 1).flatten(2), a.permute(2, 0, 1, 3).flatten(1, 2))
+
+
+def weighted_each(a: torch.Tensor, d: torch.Tensor, clients: int) -> torch.Tensor:
+    """The sums (client, groups, q, p) over the examples of each of some clients."""
+    d, a = (
+        rows.unflatten(0, (clients, -1)).flatten(1, 2).transpose(1, 2) for rows in (d, a)
+    )  # (client, groups, row, ...)
+    return d.mT @ a
+
+
+def multiplied_norms(a: torch.Tensor, d: torch.Tensor) -> torch.Tensor:
+    """Squared norms from the gradients, which are thrown away; rounded up as `gram_norms`."""
+    return _rounded_up(row_norms(multiplied(wide(a), wide(d))).square(), a.transpose(1, 2), d.transpose(1, 2))
+
+
+def gram_norms(a: torch.Tensor, d: torch.Tensor) -> torch.Tensor:
+    """Squared norms sum_tu (a_t.a_u)(d_t.d_u), rounded up: where the sum cancels, rounding may only clip more, never less."""
+    a, d = a.transpose(1, 2), d.transpose(1, 2)
+    each = wide(a), wide(d)
+    return _rounded_up(((each[0] @ each[0].mT) * (each[1] @ each[1].mT)).sum((1, 2, 3)), a, d)
+
+
+def _rounded_up(squares: torch.Tensor, a: torch.Tensor, d: torch.Tensor) -> torch.Tensor:
+    """Squared norms of products of rows (example, group, time, ...) with what their sums may lose, as float32."""
+    a_norms, d_norms = factor_norms(a), factor_norms(d)
+    reach = (a_norms * d_norms).sum(-1)  # sum_t |a_t||d_t| >= |g|
+    # products of what a square loses
+    lost = LOST * (a.shape[-1] ** 0.5 * d_norms + d.shape[-1] ** 0.5 * a_norms).sum(-1)
+    return squares.to(a.dtype) + (ROUNDING * reach.square() + lost.square()).sum(-1)
+
+
+# One rule per layer: from its input a and the gradient d of its output to the per-example gradients of its parameters.
+
+Conv = nn.Conv1d | nn.Conv2d | nn.Conv3d
+Uses = list[tuple[torch.Tensor, torch.Tensor]]
+Rule = Callable[[Any, Uses, int], dict[str, Form]]
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def linear(layer: nn.Linear, uses: Uses, batch: int) -> dict[str, Form]:
+    """weight: sum_t d_t a_t^T; bias: sum_t d_t."""
+    p, q, (a, d) = layer.in_features, layer.out_features, uses[0]
+    if len(uses) == 1 and a.numel() == batch * p:
+        a, d = a.reshape(batch, p), d.reshape(batch, q)
+        return {"weight": Outer(a, d), "bias": Dense(d)}
+    a = joined([a.reshape(batch, -1, p) for a, _ in uses])
+    d = joined([d.reshape(batch, -1, q) for _, d in uses])
+    time = a.shape[1]
+
+    def rows(part: slice) -> tuple[torch.Tensor, torch.Tensor]:
+        return a[part, :, None], d[part, :, None]
+
+    def arranged(total: torch.Tensor) -> torch.Tensor:
+        return total.view(q, p)
+
+    return {"weight": Product(rows, arranged, batch=batch, time=time, groups=1, p=p, q=q), "bias": Dense(d.sum(1))}
+
+
+def conv(layer: Conv, uses: Uses, batch: int) -> dict[str, Form]:
+    """A convolution is a linear layer on the windows of its input, one row a place, for every group of channels."""
+    groups, q, p = layer.groups, layer.out_channels // layer.groups, prod(layer.weight.shape[1:])
+    pairs = [(a.unflatten(0, (batch, -1)), d.unflatten(0, (batch, -1)).flatten(3)) for a, d in uses]
+
+    def rows(part: slice) -> tuple[torch.Tensor, torch.Tensor]:
+        a = [windows(layer, a[part].flatten(0, 1)).view(len(d[part]), -1, groups, p) for a, d in pairs]
+        d = [d[part].unflatten(2, (groups, q)).permute(0, 1, 4, 2, 3).flatten(1, 2) for _, d in pairs]
+        return joined(a), joined(d)
+
+    def arranged(total: torch.Tensor) -> torch.Tensor:
+        return total.view(layer.out_channels, *layer.kernel_size, -1).movedim(-1, 1)
+
+    time = sum(d.shape[1] * d.shape[3] for _, d in pairs)
+    weight = Product(rows, arranged, batch=batch, time=time, groups=groups, p=p, q=q)
+    return {"weight": weight, "bias": Dense(added([d.sum((1, 3)) for _, d in pairs]))}
+
+
+def windows(layer: Conv, x: torch.Tensor) -> torch.Tensor:
+    """The windows (batch, *places, groups, *kernel, channels of the group) that a convolution reads, as copies.
+
+    Channels are innermost, so that the copy moves long runs of memory: up to ten times faster than `F.unfold`.
+    """
+    x = padded(layer, x).movedim(1, -1).contiguous()
+    kernel, stride, dilation = layer.kernel_size, layer.stride, layer.dilation
+    positions = [
+        (s - r * (k - 1) - 1) // t + 1 for s, k, t, r in zip(x.shape[1:], kernel, stride, dilation, strict=False)
+    ]
+    batch, *space, _ = x.stride()
+    channels = layer.in_channels // layer.groups
+    moves = [s * t for s, t in zip(space, stride, strict=True)]
+    steps = [s * r for s, r in zip(space, dilation, strict=True)]
+    shape = (len(x), *positions, layer.groups, *kernel, channels)
+    return x.as_strided(shape, (batch, *moves, channels, *steps, 1)).contiguous()
+
+
+def padded(layer: Conv, x: torch.Tensor) -> torch.Tensor:
+    """The input with the layer's padding around it."""
+    if layer.padding == "valid":
+        return x
+    if layer.padding == "same":
+        total = [r * (k - 1) for k, r in zip(layer.kernel_size, layer.dilation, strict=True)]
+        sides = [(t // 2, t - t // 2) for t in total]
+    else:
+        sides = [(int(width), int(width)) for width in layer.padding]
+    if not any(map(any, sides)):
+        return x
+    mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
+    return F.pad(x, [width for pair in reversed(sides) for width in pair], mode=mode)
+
+
+def embedding(layer: nn.Embedding, uses: Uses, batch: int) -> dict[str, Form]:
+    """weight: d_t is added to the row of token t."""
+    tokens = joined([a.reshape(batch, -1) for a, _ in uses])
+    d = joined([d.reshape(batch, -1, layer.embedding_dim) for _, d in uses])
+    if layer.padding_idx is not None:
+        d = d.masked_fill((tokens == layer.padding_idx)[:, :, None], 0.0)
+    return {"weight": Table(tokens, d, rows=layer.num_embeddings)}
+
+
+def last_norm(layer: nn.LayerNorm | nn.RMSNorm, uses: Uses, batch: int) -> dict[str, Form]:
+    """weight: sum d * normalised(a); bias: sum d; over all but the normalised dimensions."""
+    shape, eps = layer.normalized_shape, layer.eps
+    norm: Callable[..., torch.Tensor] = F.layer_norm if isinstance(layer, nn.LayerNorm) else F.rms_norm
+
+    def total(d: torch.Tensor) -> torch.Tensor:
+        return d.reshape(batch, -1, prod(shape)).sum(1)
+
+    return affine([(total(d * norm(a, shape, eps=eps)), total(d)) for a, d in uses])
+
+
+def group_norm(layer: nn.GroupNorm, uses: Uses, batch: int) -> dict[str, Form]:
+    """weight: sum d * normalised(a); bias: sum d; over the places of every channel."""
+    return channel_norm(uses, batch, lambda a: F.group_norm(a, layer.num_groups, eps=layer.eps))
+
+
+def instance_norm(layer: Any, uses: Uses, batch: int) -> dict[str, Form]:
+    """As GroupNorm with one channel a group."""
+    return channel_norm(uses, batch, lambda a: F.instance_norm(a, eps=layer.eps))
+
+
+def channel_norm(uses: Uses, batch: int, norm: Callable) -> dict[str, Form]:
+    """The rule of layers that scale channels."""
+
+    def total(d: torch.Tensor) -> torch.Tensor:
+        return d.reshape(batch, -1, d.shape[1], prod(d.shape[2:])).sum((1, 3))
+
+    return affine([(total(d * norm(a)), total(d)) for a, d in uses])
+
+
+def affine(parts: Uses) -> dict[str, Form]:
+    """Scale and shift, added over the uses."""
+    weight, bias = zip(*parts, strict=True)
+    return {"weight": Dense(added(list(weight))), "bias": Dense(added(list(bias)))}
+
+
+def joined(parts: list[torch.Tensor]) -> torch.Tensor:
+    """Several uses one after the other in time."""
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+
+
+def added(parts: list[torch.Tensor]) -> torch.Tensor:
+    """Several uses added up."""
+    return parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
+
+
+LAYERS: dict[str, tuple[type[nn.Module], ...]] = {  # the layers with rules of their own, by what they do
+    "linear": (nn.Linear,),
+    "conv": (nn.Conv1d, nn.Conv2d, nn.Conv3d),
+    "embedding": (nn.Embedding,),
+    "last_norm": (nn.LayerNorm, nn.RMSNorm),
+    "group_norm": (nn.GroupNorm,),
+    "instance_norm": (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d),
+}
+
+
+def by_type(**functions: Function) -> dict[type[nn.Module], Function]:
+    """The function of every layer of `LAYERS`, by its type. Every kind needs one."""
+    return {layer: functions[kind] for kind, layers in LAYERS.items() for layer in layers}
+
+
+RULES: dict[type[nn.Module], Rule] = by_type(
+    linear=linear,
+    conv=conv,
+    embedding=embedding,
+    last_norm=last_norm,
+    group_norm=group_norm,
+    instance_norm=instance_norm,
+)

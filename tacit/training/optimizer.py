@@ -1,0 +1,302 @@
+"""How a client's parameters follow its gradients, as `torch.optim.SGD` takes its steps, with FedProx's and SCAFFOLD's terms:
+
+    g <- g + lambda theta + mu (theta - theta_0) + (c - c_i)      weight decay, FedProx, SCAFFOLD
+    m <- beta m + g                                               momentum, from zero in every round
+    theta <- theta - eta m
+
+Guarantee: g comes in here clipped and with its noise, where there is any; all that is done to it depends on parameters, on
+settings and on gradients that carry theirs too. So under DP-SGD this is post-processing: sampling, noise and price of the steps
+are what they were. What changes is how far the noise of a step carries, and `growth` says that to whoever weighs updates by it."""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from tacit.errors import BadInput
+from tacit.privacy.mechanism import TrainingMechanism
+from tacit.training.flat import blocks, trainable
+
+# FedProx: Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith 2020 (arXiv:1812.06127v5), Algorithm 2.
+
+
+def pull(w: torch.Tensor, w_t: torch.Tensor, *, mu: float | torch.Tensor) -> torch.Tensor:
+    """The gradient of the proximal term, mu (w - w^t).
+
+    >>> pull(torch.tensor([3.0]), torch.tensor([1.0]), mu=0.5)
+    tensor([1.])
+    """
+    return mu * (w - w_t)
+
+
+# Learning rates over rounds, as torch's schedulers count them over epochs: `StepLR`, and `CosineAnnealingLR` to the
+# last round.
+
+
+@dataclass(frozen=True)
+class Constant:
+    """Every round at the learning rate that was set."""
+
+    def __call__(self, round: int) -> float:
+        """The round's learning rate, as a share of the first one's."""
+        return 1.0
+
+
+@dataclass(frozen=True)
+class Cosine:
+    """Half a cosine from the first round to `end` (a share) after the last (Loshchilov and Hutter 2017, arXiv:1608.03983).
+
+    >>> [round(Cosine(rounds=4)(r), 3) for r in range(4)]
+    [1.0, 0.854, 0.5, 0.146]
+    """
+
+    rounds: int
+    end: float = 0.0
+
+    def __call__(self, round: int) -> float:
+        """The round's learning rate, as a share of the first one's."""
+        return self.end + (1 - self.end) * (1 + math.cos(math.pi * round / self.rounds)) / 2  # eq. 5
+
+
+@dataclass(frozen=True)
+class Step:
+    """Times `factor` after every `every` rounds.
+
+    >>> [Step(every=2, factor=0.5)(r) for r in range(5)]
+    [1.0, 1.0, 0.5, 0.5, 0.25]
+    """
+
+    every: int
+    factor: float
+
+    def __call__(self, round: int) -> float:
+        """The round's learning rate, as a share of the first one's."""
+        return self.factor ** (round // self.every)
+
+
+Schedule = Constant | Cosine | Step
+CONSTANT = Constant()
+
+
+@dataclass(frozen=True)
+class Descent:
+    """Momentum beta, weight decay lambda and proximal mu; the learning rate over rounds. `told` makes it that of one round.
+
+    Of a round: `share`, its learning rate over the first one's, and `correction`, SCAFFOLD's c - c_i.
+    """
+
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    proximal: float = 0.0
+    schedule: Schedule = CONSTANT
+    share: float = 1.0
+    correction: torch.Tensor | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def plain(self) -> bool:
+        """Whether a step moves by its own gradient and nothing else."""
+        return not (self.momentum or self.weight_decay or self.proximal)
+
+    def told(self, round: int, correction: torch.Tensor | None = None) -> "Descent":
+        """The descent of one round."""
+        return replace(self, share=self.schedule(round), correction=correction)
+
+    def begin(self, theta_0: torch.Tensor) -> "Motion":
+        """The motion of one flat vector of parameters from theta_0, or of several (client, parameter)."""
+        correction = None if self.correction is None else self.correction.to(theta_0.device)
+        return Motion(self, theta_0, correction)
+
+    def begin_each(self, model: nn.Module) -> "list[Motion]":
+        """The motions of a model's trainable parameters, each from where it is."""
+        found = []
+        for block, (_, parameter) in zip(blocks(model), trainable(model), strict=True):
+            own = None if self.correction is None else block.of(self.correction.to(parameter.device))
+            found.append(Motion(self, parameter.detach().clone() if self.proximal else parameter.detach(), own))
+        return found
+
+    def responses(self, steps: int, *, learning_rate: float) -> np.ndarray:
+        """How far a gradient has moved the parameters after 1, 2, ... steps, in units of the round's learning rate.
+
+        The gradients that follow are taken as given: 1, 1, 1, ... where all is plain.
+        """
+        return _responses(self.momentum, learning_rate * self.share * (self.weight_decay + self.proximal), steps)
+
+    def growth(self, steps: np.ndarray, *, learning_rate: float) -> np.ndarray:
+        """The standard deviation that independent noise in every step leaves in the update, in units of a plain step's."""
+        if self.plain:
+            return np.sqrt(steps)
+        known = self.responses(int(np.max(steps)), learning_rate=learning_rate)
+        return np.sqrt(np.cumsum(known**2))[np.asarray(steps) - 1]
+
+    def reach(self, steps: np.ndarray, *, learning_rate: float) -> np.ndarray:
+        """How far a gradient of one in every step moves the parameters: K eta, where all is plain."""
+        known = self.responses(int(np.max(steps)), learning_rate=learning_rate)
+        return learning_rate * self.share * np.cumsum(known)[np.asarray(steps) - 1]
+
+
+PLAIN = Descent()
+
+
+class Motion:
+    """One tensor of parameters on its way from theta_0; it remembers its momentum."""
+
+    def __init__(self, how: Descent, theta_0: torch.Tensor, correction: torch.Tensor | None):
+        self.how, self.theta_0, self.correction = how, theta_0, correction
+        self.m: torch.Tensor | None = None
+
+    def __call__(self, g: torch.Tensor, theta: torch.Tensor, *, summed: float | torch.Tensor = 1.0) -> torch.Tensor:
+        """The direction to step along at theta. Where g is a sum, `summed` is what it will be divided by."""
+        how = self.how
+        if how.weight_decay:
+            g = g + summed * how.weight_decay * theta
+        if how.proximal:
+            g = g + pull(theta, self.theta_0, mu=summed * how.proximal)
+        if self.correction is not None:
+            g = g + summed * self.correction
+        if how.momentum:
+            g = g if self.m is None else how.momentum * self.m + g
+            self.m = g
+        return g
+
+
+def noise_growth(mechanism: TrainingMechanism, how: Descent, *, learning_rate: float) -> float:
+    """`mechanism.noise_growth` for steps that are not plain. Raises BadInput where the noise of a step depends on another's."""
+    if how.plain:
+        return mechanism.noise_growth
+    if not np.isclose(mechanism.noise_growth, np.sqrt(mechanism.steps)):
+        raise BadInput(
+            f"How the noise of {type(mechanism).__name__} adds up is known for plain steps only: leave out train.momentum,"
+            " train.weight_decay and train.proximal."
+        )
+    return float(how.growth(np.array(mechanism.steps), learning_rate=learning_rate))
+
+
+@lru_cache(maxsize=64)
+def _responses(momentum: float, pulled: float, steps: int) -> np.ndarray:
+    found, d, m = np.empty(steps), 0.0, 1.0
+    for n in range(steps):
+        d -= m  # theta <- theta - eta m, in units of eta
+        found[n] = -d
+        m = momentum * m + pulled * d  # m <- beta m + (lambda + mu) (theta - theta_0)
+    found.flags.writeable = False
+    return found
+
+
+# The running mean of a run's models: how much of it each keeps, and how many rounds are in it.
+
+WARM_UP = 10  # rounds: in round r the mean keeps at most r/(r + 10) of what it was
+
+
+def kept(rate: float, *, round: int) -> float:
+    """What the mean keeps of itself in a round.
+
+    >>> kept(0.9, round=0), kept(0.9, round=10), kept(0.9, round=1000)
+    (0.0, 0.5, 0.9)
+    """
+    return min(rate, round / (round + WARM_UP))
+
+
+def rounds_in_it(rounds: int, *, rate: float) -> float:
+    """How many rounds of independent noise are in the mean after so many: (sum g)^2/sum g^2, g_t the share that has seen round t.
+
+    As Kish counts a weighted sample. Without a mean, all of them.
+
+    >>> rounds_in_it(100, rate=0.0), round(rounds_in_it(100, rate=0.9), 1), round(rounds_in_it(20, rate=0.9), 1)
+    (100.0, 96.0, 19.3)
+    """
+    share, total, squares = 1.0, 0.0, 0.0  # of the mean that comes after round t: all of it has seen the first
+    for round in reversed(range(rounds)):
+        seen = 1 - share * kept(rate, round=round) if rate else 1.0
+        share *= kept(rate, round=round)
+        total, squares = total + seen, squares + seen**2
+    return total**2 / squares
+
+
+# Float32 products at full precision, for the time in which gradients are clipped.
+
+FULL = ("ieee", "none")  # "none": nothing is set, here or above, and float32 is float32
+LAYERS = ("conv", "rnn")  # together: cuDNN's older setting `allow_tf32`, the only one before torch 2.9, stands for both
+
+
+def _settings(backend: Any) -> list[Any]:
+    """Where torch lets one choose the precision of a backend's convolutions."""
+    return [getattr(backend, layer) for layer in LAYERS if hasattr(backend, layer)]
+
+
+CUDNN, ONEDNN = _settings(torch.backends.cudnn), _settings(torch.backends.mkldnn)
+
+
+class full_precision:
+    """Convolutions on this device in full float32 within the block; the user's settings are back afterwards, whatever happens.
+
+    Raises: BadInput where torch may round the factors of matrix products, unless nothing is clipped.
+    """
+
+    def __init__(self, device: torch.device, *, clipped: bool = True):
+        self.settings = CUDNN if device.type == "cuda" else ONEDNN
+        self.cuda, self.clipped = device.type == "cuda", clipped
+
+    def __enter__(self) -> None:
+        if self.clipped:
+            refuse_coarse_products()
+        found = [(setting, setting.fp32_precision) for setting in self.settings]
+        self.coarse = [(setting, precision) for setting, precision in found if precision not in FULL]
+        self.older = self.cuda and _allowed()
+        if self.older:
+            torch.backends.cudnn.allow_tf32 = False
+        for setting, _ in self.coarse:
+            setting.fp32_precision = "ieee"
+
+    def __exit__(self, *error: object) -> None:
+        if self.older:
+            torch.backends.cudnn.allow_tf32 = True
+        for setting, precision in self.coarse:
+            setting.fp32_precision = precision
+
+
+@contextmanager
+def coarse(precision: str) -> Iterator[None]:
+    """Products of plain SGD with rounded factors within the block: "tf32" or "bfloat16"; "float32" changes nothing.
+
+    Never around what is clipped example by example: `full_precision` would refuse it.
+    """
+    if precision == "float32":
+        yield
+    elif precision == "bfloat16":
+        with torch.autocast(
+            "cuda", torch.bfloat16, cache_enabled=False
+        ):  # a recorded graph must not read what is cached
+            yield
+    else:
+        before = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision("high")
+        try:
+            yield
+        finally:
+            torch.set_float32_matmul_precision(before)
+
+
+def refuse_coarse_products() -> None:
+    """Raises: BadInput where torch may round the factors of a product: a sum of clipped gradients could exceed the clip."""
+    try:
+        precision = torch.get_float32_matmul_precision()
+    except RuntimeError:  # set by the newer settings of single backends, which the older question cannot answer
+        precision = "mixed"
+    if precision != "highest":
+        raise BadInput("Call torch.set_float32_matmul_precision('highest'): coarser products can exceed the clip.")
+    if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
+        raise BadInput("Clip gradients outside torch.autocast: products of half precision can exceed the clip.")
+
+
+def _allowed() -> bool:
+    """Torch's older setting; False where it has no answer, because the newer ones were used."""
+    try:
+        return torch.backends.cudnn.allow_tf32
+    except RuntimeError:
+        return False

@@ -1,0 +1,473 @@
+"""Three ways to add up clipped per-example gradients: book-keeping, vmap, and a loop over examples.
+
+Each is called with a batch and adds sum_i min(1, C / |g_i|) g_i to `out`, in its type; a gradient without a finite norm
+counts as zero.
+None can mix examples or remember them: the first runs a graph of operations that keep them apart (`traced.py`), the others take the
+gradient of one example at a time, of a model that is copied before each use (`fresh.py`)."""
+
+import operator
+import random
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.linalg import vector_norm
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
+
+from tacit.errors import ModelRefused
+from tacit.losses import Losses
+from tacit.losses.cross_entropy import cross_entropy
+from tacit.training.flat import Block, blocks, fresh, settled, trainable, twin, views
+from tacit.training.independence import LARGE, SMALL, Unsupported
+from tacit.training.layers import PART_FLOATS, RULES, Form, Rule, add_rows, row_norms
+from tacit.training.traced import Forward, traced
+
+Result = tuple[torch.Tensor, torch.Tensor]  # norms and losses, one per example
+# of the clip, given away so that one example moves the sum by no more than it: norms are short by 3.7e-4 at most, and the sums with
+# and without the example together wrong by 5.1e-4 clips (docs/derivations.md)
+MARGIN = 2.0**-10
+OUT_OF_MEMORY = (MemoryError, torch.OutOfMemoryError)  # of the machine, not of an example
+
+
+class Path(Protocol):
+    """A way to the sum of clipped gradients."""
+
+    def __call__(self, x: torch.Tensor, y: torch.Tensor, *, clip: float, out: torch.Tensor) -> Result: ...
+
+
+def example_gradient(
+    model: nn.Module, x: torch.Tensor, y: torch.Tensor, losses: Losses = cross_entropy
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The flat gradient of one example, given as a batch of one, and its loss."""
+    with torch.enable_grad():
+        loss = losses(model(x), y).sum()
+    parameters = [parameter for _, parameter in trainable(model)]
+    parts = torch.autograd.grad(loss, parameters, materialize_grads=True) if parameters else ()
+    flat = [part.to_dense().reshape(-1) for part in parts] or [loss.new_zeros(0)]
+    return torch.cat(flat), loss.detach()
+
+
+def clip_weights(norms: torch.Tensor, clip: float) -> torch.Tensor:
+    """min(1, C (1 - MARGIN) / |g_i|), and 0 where the norm is infinite or no number."""
+    return norms.reciprocal().mul_(clip * (1 - MARGIN)).clamp_(max=1.0).nan_to_num_(nan=0.0)
+
+
+class BookKeeping:
+    """One forward pass, one backward pass to the outputs of the layers, one product per parameter."""
+
+    def __init__(self, model: nn.Module, like: torch.Tensor, losses: Losses):
+        self.losses, reason = losses, unsupported(model)
+        if reason:
+            raise Unsupported(reason)
+        self.layers = [module for module in model.modules() if _trainable(module)]
+        self.forward = traced(model, self.layers, like)
+        block_of = {id(p): block for (_, p), block in zip(trainable(model), blocks(model), strict=True)}
+        self.blocks_of = [
+            {name: block_of[id(p)] for name, p in layer.named_parameters(recurse=False) if p.requires_grad}
+            for layer in self.layers
+        ]
+
+    def __call__(self, x: torch.Tensor, y: torch.Tensor, *, clip: float, out: torch.Tensor) -> Result:
+        tape = Tape()
+        with torch.enable_grad():
+            losses = self.losses(tape.run(self.forward, x), y)
+            total = losses.sum()  # given the outputs' gradients instead, torch imports sympy: 32 MB in every site
+        found = torch.autograd.grad(total, tape.edges, allow_unused=True) if tape.edges else ()
+        with torch.no_grad():
+            forms = tape.forms(found, len(y), layers=self.layers, blocks_of=self.blocks_of, rules=RULES)
+            squares = [form.squared_norms() for _, form in forms] or [out.new_zeros(len(y))]
+            norms = sum(squares[1:], start=squares[0]).sqrt_()
+            weights = clip_weights(norms, clip)
+            for block, form in forms:
+                form.add_weighted(weights, block.of(out))
+        return norms, losses.detach()
+
+
+class Tape:
+    """What the layers of one forward pass read, and where the gradients of their outputs will arrive.
+
+    A gradient edge belongs to the layer's own output even if a later operation overwrites it in place. An input that is
+    overwritten after the layer read it is lost, and shows in its version counter.
+    """
+
+    def __init__(self) -> None:
+        self.order: list[int] = []
+        self.inputs: list[torch.Tensor] = []
+        self.versions: list[int] = []
+        self.edges: list[GradientEdge] = []
+
+    def run(self, forward: Forward, x: torch.Tensor) -> torch.Tensor:
+        """The model's output."""
+        logits = forward(x, self)
+        if any(a._version != version for a, version in zip(self.inputs, self.versions, strict=True)):
+            raise Unsupported("an operation overwrites in place what a layer has read")
+        return logits
+
+    def record(self, index: int, a: torch.Tensor, output: torch.Tensor) -> None:
+        """Notes one use of a layer."""
+        if output.requires_grad:
+            self.order.append(index)
+            self.inputs.append(a)
+            self.versions.append(a._version)
+            self.edges.append(get_gradient_edge(output))
+
+    def forms(
+        self,
+        found: Sequence[torch.Tensor | None],
+        batch: int,
+        *,
+        layers: Sequence[nn.Module],
+        blocks_of: Sequence[Mapping[str, Block]],
+        rules: Mapping[type[nn.Module], Rule],
+    ) -> list[tuple[Block, Form]]:
+        """The gradients of every trainable parameter that was used, in the form its layer's rule gives them.
+
+        `found` are the gradients of the recorded outputs, in their order; None where nothing depends on one.
+        """
+        uses: dict[int, list[tuple[torch.Tensor, torch.Tensor]]] = {}
+        for index, a, d in zip(self.order, self.inputs, found, strict=True):
+            if d is not None:
+                uses.setdefault(index, []).append((a, d))
+        return [
+            (blocks_of[index][name], form)
+            for index, pairs in uses.items()
+            for name, form in rules[type(layers[index])](layers[index], pairs, batch).items()
+            if name in blocks_of[index]
+        ]
+
+
+class Vmapped:
+    """One gradient per example at once, by `torch.func`; as many examples at a time as memory allows."""
+
+    def __init__(self, model: nn.Module, like: torch.Tensor, losses: Losses):
+        self.model, self.losses = model, losses
+        self.layout = blocks(model)
+        self.step = max(1, PART_FLOATS // max(1, sum(block.stop - block.start for block in self.layout)))
+
+    def __call__(self, x: torch.Tensor, y: torch.Tensor, *, clip: float, out: torch.Tensor) -> Result:
+        named = dict(self.model.named_parameters())
+        parameters = {block.name: named[block.name].detach() for block in self.layout}
+        parts = [
+            self._part(parameters, x[i : i + self.step], y[i : i + self.step], clip, out)
+            for i in range(0, len(y), self.step)
+        ]
+        norms, losses = zip(*parts, strict=True)
+        return torch.cat(norms), torch.cat(losses)
+
+    def _part(
+        self, parameters: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor, clip: float, out: torch.Tensor
+    ) -> Result:
+        model = fresh(self.model)
+
+        def loss(own: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return self.losses(torch.func.functional_call(model, own, (x[None],)), y[None]).sum()
+
+        gradients = torch.func.vmap(torch.func.grad_and_value(loss), in_dims=(None, 0, 0), randomness="different")
+        with sdpa_kernel(SDPBackend.MATH):  # the fused kernels have no batching rule
+            found, losses = gradients(parameters, x, y)
+        rows = [found[block.name].flatten(1) for block in self.layout]
+        norms = torch.stack([row_norms(row) for row in rows]).square().sum(0).sqrt()
+        weights = clip_weights(norms, clip)
+        for view, row in zip(views(out, self.layout), rows, strict=True):
+            add_rows(view.view(-1), torch.nan_to_num(row), weights)
+        return norms, losses
+
+
+class Looped:
+    """One example after the other: always right, for models that nothing else can take.
+
+    An example that the model's code refuses to read, with whatever error, counts as zero too: an error would tell about it.
+    """
+
+    def __init__(self, model: nn.Module, like: torch.Tensor, losses: Losses):
+        self.model, self.losses = model, losses
+
+    def __call__(self, x: torch.Tensor, y: torch.Tensor, *, clip: float, out: torch.Tensor) -> Result:
+        norms, losses = [], []
+        for i in range(len(y)):
+            model = twin(self.model)
+            try:
+                gradient, loss = example_gradient(model, x[i : i + 1], y[i : i + 1], self.losses)
+            except OUT_OF_MEMORY:
+                raise
+            except Exception:  # noqa: BLE001 - whatever it was, it depends on this example
+                gradient, loss = torch.full_like(out, torch.nan, dtype=torch.float32), torch.tensor(torch.nan)
+            norms.append(row_norms(gradient))
+            losses.append(loss)
+            out.add_(torch.nan_to_num(gradient) * clip_weights(norms[-1][None], clip))
+        return torch.stack(norms), torch.stack(losses)
+
+
+PATHS: dict[str, Callable[[nn.Module, torch.Tensor, Losses], Path]] = {
+    "book-keeping": BookKeeping,
+    "vmap": Vmapped,
+    "loop": Looped,
+}
+
+
+def unsupported(model: nn.Module) -> str:
+    """Why book-keeping cannot take the model, or nothing."""
+    owner: dict[int, str] = {}
+    for name, module in model.named_modules():
+        for parameter_name, parameter in module.named_parameters(recurse=False):
+            parameter_path = f"{name}.{parameter_name}".lstrip(".")
+            if not parameter.requires_grad:
+                continue
+            if type(module) not in RULES or parameter_name not in ("weight", "bias"):
+                return f"{parameter_path!r} belongs to a {type(module).__name__}, which has no rule"
+            if id(parameter) in owner:
+                return f"{parameter_path!r} is the same parameter as {owner[id(parameter)]!r}"
+            owner[id(parameter)] = parameter_path
+    return ""
+
+
+def _trainable(module: nn.Module) -> list[nn.Parameter]:
+    return [parameter for parameter in module.parameters(recurse=False) if parameter.requires_grad]
+
+
+# Rows made up from public facts, their shape and type, on which a model is tried before it meets private ones.
+
+SEED = 0
+
+
+def synthetic(model: nn.Module, x: torch.Tensor, y: torch.Tensor, *, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """`count` rows and labels of the shape and type of x and y; of their values nothing is read.
+
+    Raises: ModelRefused for a model that cannot read such rows, with what it said.
+    """
+    said = ""
+    for rows in candidates(model, x, count):
+        try:
+            with torch.no_grad(), same_chance(x.device):
+                scores = fresh(model)(rows)
+            return rows, labels(scores, y, count)
+        except ModelRefused:
+            raise
+        except Exception as error:  # noqa: BLE001 - a model's own code may raise anything
+            said = said or str(error).partition("\n")[0] or type(error).__name__
+    raise ModelRefused(f"The model cannot read rows of {x.dtype} and shape {tuple(x.shape[1:])}: {said}")
+
+
+def candidates(model: nn.Module, x: torch.Tensor, count: int) -> Iterator[torch.Tensor]:
+    """Rows to try: numbers around zero; whole numbers that the smallest embedding has a place for, or small ones."""
+    generator, shape = torch.Generator().manual_seed(SEED), (count, *x.shape[1:])
+    if x.is_floating_point() or x.is_complex():
+        yield torch.randn(shape, generator=generator).to(x)
+        return
+    tables = [module.num_embeddings for module in model.modules() if isinstance(module, nn.Embedding | nn.EmbeddingBag)]
+    for low, high in ((0, min(tables, default=2)), (0, 2), (1, 2), (0, 1)):
+        yield torch.randint(low, max(high, low + 1), shape, generator=generator).to(x)
+
+
+def labels(scores: torch.Tensor, y: torch.Tensor, count: int) -> torch.Tensor:
+    """Targets for these answers: classes that each of them has a score for, or numbers that may be probabilities."""
+    generator, shape = torch.Generator().manual_seed(SEED), (count, *y.shape[1:])
+    if y.is_floating_point():
+        return torch.randn(shape, generator=generator).softmax(1).to(y) if len(shape) > 1 else torch.zeros(shape).to(y)
+    return torch.randint(0, max(1, min(scores.shape[1:], default=1)), shape, generator=generator).to(y)
+
+
+@contextmanager
+def same_chance(device: torch.device) -> Iterator[None]:
+    """The same random numbers every time, for torch, NumPy and Python; theirs go on afterwards as if nothing had been drawn."""
+    python, numpy = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(SEED)
+        random.seed(SEED)
+        np.random.seed(SEED)
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)
+
+
+# What is refused before training, and how a path is chosen: on synthetic rows, never on private ones.
+
+TOLERANCE = 1e-3  # relative, of norms: float32 products agree to 1e-5, mixed examples differ by more than 1e-2
+BLOCK_TOLERANCE = 1e-2  # relative, of one parameter's part of the sum
+BLOCK_FLOOR = 1e-4  # of the whole sum's norm: a parameter whose gradient cancels holds nothing but rounding
+VECTORS = (0.4, 0.6)  # biases and scales for the check: far from zero, and not all the same
+DROPOUTS = {F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout, torch.dropout}
+DROPOUT_PLACE = 4  # of dropout_p among the arguments of scaled_dot_product_attention
+ALONE = 3  # examples that are compared one by one
+
+
+def refuse(model: nn.Module) -> None:
+    """Raises: ModelRefused for layers that mix examples or remember them, naming the layer and what to use instead."""
+    for name, module in model.named_modules():
+        kind = type(module).__name__
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and (module.training or not settled(module)):
+            raise ModelRefused(
+                f"A layer mixes the examples of a batch: replace {name!r} ({kind}) by GroupNorm, or freeze it"
+                " (requires_grad_(False)) where its statistics are public."
+            )
+        if isinstance(module, nn.modules.instancenorm._InstanceNorm) and module.track_running_stats:
+            raise ModelRefused(
+                f"A layer remembers examples: replace {name!r} ({kind}) by {kind}(track_running_stats=False)."
+            )
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and (
+            module.max_norm is not None or module.scale_grad_by_freq
+        ):
+            raise ModelRefused(
+                f"A layer depends on the whole batch: use {name!r} ({kind}) without max_norm and scale_grad_by_freq."
+            )
+    blocks(model)
+
+
+def settle(
+    model: nn.Module,
+    names: Sequence[str],
+    x: torch.Tensor,
+    y: torch.Tensor,
+    *,
+    losses: Losses = cross_entropy,
+    most: int = ALONE,
+) -> tuple[str, Path, str]:
+    """The first of the named paths that agrees with single examples: its name, itself, and why those before it do not.
+
+    Of x and y only shape and type are used. `most` is how many examples a path will be given at once. Raises: ModelRefused when no
+    path agrees, or when the forward pass writes into the model or remembers elsewhere.
+    """
+    rows, labels = synthetic(model, x, y, count=SMALL + LARGE)
+    few, reasons = (rows[:ALONE], labels[:ALONE]), []
+    with same_chance(x.device), drawn(model):
+        gradients = alone(model, *few, losses)
+        for name in names:
+            path: Path | None = None
+            try:
+                path = PATHS[name](model, rows, losses)
+                reason = "" if name == "loop" else difference(model, path, gradients, *few)
+                if name == "vmap" and not reason:
+                    reason = disorder(path, *synthetic(model, x, y, count=most + 1), size=len(gradients[0]))
+            except ModelRefused:
+                raise
+            except Exception as error:  # noqa: BLE001 - single examples went through: this path cannot take the model
+                reason = str(error).partition("\n")[0] or type(error).__name__
+            if path and not reason:
+                if name != "book-keeping":
+                    refuse_other_order(gradients, alone(model, few[0].flip(0), few[1].flip(0), losses).flip(0))
+                return name, path, "; ".join(reasons)
+            reasons.append(f"{name}: {reason}")
+    raise ModelRefused(f"Do not ask for a path: the model cannot take this one ({'; '.join(reasons)}).")
+
+
+def alone(model: nn.Module, x: torch.Tensor, y: torch.Tensor, losses: Losses) -> torch.Tensor:
+    """The gradients of single examples. Raises: ModelRefused when computing them changes the model."""
+    gradients = []
+    for i in range(len(y)):
+        used = twin(model)
+        before = _state(used)
+        try:
+            with same_chance(x.device), Watched():
+                gradients.append(example_gradient(used, x[i : i + 1].clone(), y[i : i + 1], losses)[0])
+        except Exception as error:
+            text = str(error).partition("\n")[0] or type(error).__name__
+            raise ModelRefused(f"The model cannot be trained on single examples: {text}") from error
+        for name, state in _state(used).items():
+            if before.get(name) != state or not _equal(used, model, name):
+                raise ModelRefused(f"The forward pass writes into {name!r}, which would carry records past the noise.")
+    return torch.stack(gradients)
+
+
+def refuse_other_order(gradients: torch.Tensor, again: torch.Tensor) -> None:
+    """Raises: ModelRefused where gradients differ from those of the same rows in another order, although the model was copied."""
+    if not torch.allclose(
+        again, gradients, rtol=TOLERANCE, atol=BLOCK_FLOOR * float(gradients.abs().max()), equal_nan=True
+    ):
+        raise ModelRefused(
+            "The model remembers examples outside itself, in a global or a closure: keep what it needs in its attributes."
+        )
+
+
+def disorder(path: Path, x: torch.Tensor, y: torch.Tensor, *, size: int) -> str:
+    """How a path's answer for a whole batch differs from that for its parts in another order, or nothing."""
+    sums = x.new_zeros(2, size, dtype=torch.float32)
+    order = torch.randperm(len(y), generator=torch.Generator().manual_seed(0)).to(y.device)
+    with Watched():
+        whole, _ = path(x.clone(), y, clip=1.0, out=sums[0])
+        parts = [path(x[part], y[part], clip=1.0, out=sums[1])[0] for part in order.chunk(3)]
+    again = torch.empty_like(whole)
+    again[order] = torch.cat(parts)
+    floor = BLOCK_FLOOR * float(whole.nan_to_num().max())
+    if not torch.allclose(whole, again, rtol=TOLERANCE, atol=floor, equal_nan=True):
+        return "an example's norm depends on its batch"
+    if not float(vector_norm(sums[0] - sums[1])) <= TOLERANCE * len(y):
+        return "its sum depends on the order of the examples"
+    return ""
+
+
+def difference(model: nn.Module, path: Path, gradients: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> str:
+    """How a path's norms or sum differ from those of single examples, or nothing."""
+    norms = vector_norm(gradients, dim=1)
+    clip = float(norms.min() / 2) or 1.0  # unequal weights, so that examples cannot be exchanged unseen
+    expected, sums = clip_weights(norms, clip) @ gradients, torch.zeros_like(gradients[0])
+    with warnings.catch_warnings(record=True) as raised, Watched():
+        warnings.simplefilter("always")
+        found, _ = path(x.clone(), y, clip=clip, out=sums)
+    for warning in raised:
+        if "batching rule" in str(warning.message):
+            return str(warning.message).partition(". ")[0]
+    worst = float(((found - norms).abs() - TOLERANCE * norms).max())
+    if not worst <= BLOCK_FLOOR * TOLERANCE * clip:
+        return "its norms are not those of single examples"
+    layout, floor = blocks(model), BLOCK_FLOOR * float(vector_norm(expected))
+    for block, want, got in zip(layout, views(expected, layout), views(sums, layout), strict=True):
+        if not float(vector_norm(want - got)) <= BLOCK_TOLERANCE * float(vector_norm(want)) + floor:
+            return f"its sum differs in {block.name!r}"
+    return ""
+
+
+@contextmanager
+def drawn(model: nn.Module) -> Iterator[None]:
+    """Draws the parameters at random, the same way every time, and brings them back to the last bit."""
+    generator = torch.Generator().manual_seed(0)
+    parameters = [parameter.detach() for parameter in model.parameters() if parameter.is_floating_point()]
+    kept = [parameter.clone() for parameter in parameters]
+    try:
+        for parameter in parameters:
+            if parameter.dim() > 1:
+                width = (3 / max(1, parameter[0].numel())) ** 0.5  # a layer's answers are about as large as its inputs
+                values = torch.empty(parameter.shape).uniform_(-width, width, generator=generator)
+            else:
+                values = torch.empty(parameter.shape).uniform_(*VECTORS, generator=generator)
+            parameter.copy_(values)
+        yield
+    finally:
+        for parameter, old in zip(parameters, kept, strict=True):
+            parameter.copy_(old)
+
+
+class Watched(TorchFunctionMode):
+    """Turns dropout off, leaving the model in training mode."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if func in DROPOUTS:
+            return kwargs["input"] if "input" in kwargs else args[0]
+        if func is F.scaled_dot_product_attention and len(args) > DROPOUT_PLACE:
+            args = (*args[:DROPOUT_PLACE], 0.0, *args[DROPOUT_PLACE + 1 :])
+        elif func is F.scaled_dot_product_attention:
+            kwargs["dropout_p"] = 0.0
+        elif func is F.multi_head_attention_forward:
+            kwargs["training"] = False
+        return func(*args, **kwargs)
+
+
+def _state(model: nn.Module) -> dict[str, tuple[int, int]]:
+    """Identity and version of everything the model holds."""
+    tensors = [*model.named_parameters(), *model.named_buffers()]
+    return {name: (id(tensor), tensor._version) for name, tensor in tensors}
+
+
+def _equal(used: nn.Module, model: nn.Module, name: str) -> bool:
+    """Whether a parameter or buffer of the copy still has the model's values; `.data` leaves no other trace."""
+    found, first = operator.attrgetter(name)(used), operator.attrgetter(name)(model)
+    return torch.equal(found.detach().nan_to_num(), first.detach().nan_to_num())

@@ -1,0 +1,303 @@
+"""Layers with one set of parameters for every client, on one batch that holds the examples of all of them.
+
+The client is outermost: rows are [clients x examples (x frames or tokens), ...], so cutting the leading dimension into as many
+equal parts as there are clients gives each its own. A function takes the layer for its settings, the rows, and the clients'
+parameters (client, ...) by name. No client's rows ever meet another's parameters: products are batched over clients."""
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from itertools import product
+from math import prod
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from tacit.training.fused import add_bias_, pool, pools_overlapping, sum_bias, unpool
+from tacit.training.layers import LAYERS, Conv, Dense, Form, Product, Rule, Uses, by_type, joined, padded
+from tacit.training.layers import RULES as ALONE
+
+Own = Mapping[str, torch.Tensor]  # (client, *shape of the parameter)
+Stacked = Callable[[Any, torch.Tensor, Own], tuple[torch.Tensor, torch.Tensor]]  # what the rule reads, and the output
+
+
+def linear(layer: nn.Linear, a: torch.Tensor, own: Own) -> tuple[torch.Tensor, torch.Tensor]:
+    """One product per client."""
+    weight, bias = _of(layer, "weight", own), _of(layer, "bias", own)
+    rows = a.reshape(len(weight), -1, layer.in_features)
+    out = Multiplied.apply(rows, weight)
+    out = out if bias is None else out + bias[:, None]
+    return a, out.view(*a.shape[:-1], layer.out_features)
+
+
+class Multiplied(torch.autograd.Function):
+    """Rows by each client's weights. The weights' gradient comes as they lie in memory: as a product's own it would be turned."""
+
+    @staticmethod
+    @torch.amp.custom_fwd(device_type="cuda")
+    def forward(ctx: Any, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """(client, row, in) by (client, out, in)."""
+        ctx.types = rows.dtype, weight.dtype
+        rows, weight = _rounded(rows), _rounded(weight)  # once for both ways
+        ctx.save_for_backward(rows, weight)
+        return torch.bmm(rows, weight.mT)
+
+    @staticmethod
+    @torch.amp.custom_bwd(device_type="cuda")
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """The gradients of rows and weights, of those only that are asked for."""
+        (rows, weight), d = ctx.saved_tensors, gradients[0]
+        before = torch.bmm(d, weight).to(ctx.types[0]) if ctx.needs_input_grad[0] else None
+        own = torch.bmm(d.mT, rows).to(ctx.types[1]) if ctx.needs_input_grad[1] else None
+        return before, own
+
+
+def conv(layer: Conv, a: torch.Tensor, own: Own) -> tuple[torch.Tensor, torch.Tensor]:
+    """A product of each client's kernel with the windows of its rows; what the rule reads are the windows."""
+    weight, bias, margin = _of(layer, "weight", own), _of(layer, "bias", own), _margin(layer)
+    x = padded(layer, a) if margin is None else a  # zeros are put around rows on the way, anything else before
+    x, margin = _rounded(x), margin or tuple(0 for _ in layer.kernel_size)
+    found = windows(layer, x.detach(), margin)
+    return found, Convolved.apply(x, weight, bias, found, layer, margin)
+
+
+def _rounded(tensor: torch.Tensor) -> torch.Tensor:
+    """In the type that products on a device are asked for in, where a coarser one is."""
+    asked = tensor.is_cuda and torch.is_autocast_enabled("cuda")
+    return tensor.to(torch.get_autocast_dtype("cuda")) if asked else tensor
+
+
+def _margin(layer: Conv) -> tuple[int, ...] | None:
+    """How many zeros stand before and behind rows, in every direction; None where they are no zeros, or not as many."""
+    if isinstance(layer.padding, str) or layer.padding_mode != "zeros":
+        return None if layer.padding != "valid" else tuple(0 for _ in layer.kernel_size)
+    return tuple(int(width) for width in layer.padding)
+
+
+class Convolved(torch.autograd.Function):
+    """The products of windows and kernels, with a way back that adds the windows up again."""
+
+    @staticmethod
+    @torch.amp.custom_fwd(device_type="cuda")
+    def forward(
+        ctx: Any,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        found: torch.Tensor,
+        layer: Conv,
+        margin: tuple[int, ...],
+    ) -> torch.Tensor:
+        """The convolution of rows whose windows are known."""
+        kernels = weight.reshape(len(weight), 1, layer.groups, -1, found.shape[2])
+        ctx.save_for_backward(kernels, found)
+        ctx.layer, ctx.shape, ctx.weight_shape, ctx.margin = layer, x.shape, weight.shape, margin
+        out = _times(kernels, found).reshape(len(x), layer.out_channels, *places(layer, x.shape, margin))
+        return out if bias is None else add_bias_(out, bias)
+
+    @staticmethod
+    @torch.amp.custom_bwd(device_type="cuda")
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """The gradients of rows, kernels and biases, of those only that are asked for."""
+        kernels, found = ctx.saved_tensors
+        d = gradients[0].reshape(len(found), ctx.layer.groups, -1, found.shape[-1])
+        rows = weight = bias = None
+        if ctx.needs_input_grad[2]:
+            bias = sum_bias(gradients[0], len(kernels)).to(kernels.dtype)
+        if ctx.needs_input_grad[1]:
+            each = torch.matmul(d, found.mT).unflatten(0, (len(kernels), -1)).sum(1)
+            weight = each.reshape(ctx.weight_shape).to(kernels.dtype)
+        if ctx.needs_input_grad[0]:
+            rows = unwindowed(ctx.layer, _times(kernels.mT, d), ctx.shape, ctx.margin)
+        return rows, weight, bias, None, None, None
+
+
+def places(layer: Conv, shape: torch.Size, margin: tuple[int, ...]) -> list[int]:
+    """How many places a kernel has in each direction of rows of a shape."""
+    settings = zip(shape[2:], margin, layer.kernel_size, layer.stride, layer.dilation, strict=True)
+    return [(size + 2 * zeros - r * (k - 1) - 1) // s + 1 for size, zeros, k, s, r in settings]
+
+
+def _of(layer: nn.Module, name: str, own: Own) -> Any:
+    """The clients' parameters of a name; the layer's, the same for all, where they do not train."""
+    fixed, clients = getattr(layer, name, None), len(next(iter(own.values())))
+    return own.get(name) if name in own or fixed is None else fixed.expand(clients, *fixed.shape)
+
+
+def _times(kernels: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+    """kernels (client, 1, group, q, p) by columns (row, group, p, place), each row's by its client's."""
+    clients, rows = len(kernels), len(columns)
+    return torch.matmul(kernels, columns.unflatten(0, (clients, rows // clients))).flatten(0, 1)
+
+
+def windows(layer: Conv, x: torch.Tensor, margin: tuple[int, ...]) -> torch.Tensor:
+    """The windows (row, group, channel and kernel, place) that a convolution reads of rows with zeros around them, as copies."""
+    if (fused := _kernels(layer, x)) is not None:
+        return fused.windows(layer, x, margin)
+    x, dims = F.pad(x, [width for zeros in reversed(margin) for width in (zeros, zeros)]), len(margin)
+    steps = zip(layer.kernel_size, layer.stride, layer.dilation, strict=True)
+    for axis, (size, stride, dilation) in enumerate(steps, 2):
+        x = x.unfold(axis, dilation * (size - 1) + 1, stride)[..., ::dilation]
+    kernel_first = (0, 1, *range(2 + dims, 2 + 2 * dims), *range(2, 2 + dims))
+    return x.permute(kernel_first).reshape(len(x), layer.groups, -1, prod(x.shape[2 : 2 + dims]))
+
+
+def unwindowed(layer: Conv, found: torch.Tensor, shape: torch.Size, margin: tuple[int, ...]) -> torch.Tensor:
+    """Adds windows up where they came from: the way back from `windows`, one shift of the kernel at a time."""
+    if (fused := _kernels(layer, found)) is not None:
+        return fused.unwindowed(layer, found, shape, margin)
+    steps, count = list(zip(layer.stride, layer.dilation, strict=True)), places(layer, shape, margin)
+    found = found.reshape(*shape[:2], *layer.kernel_size, *count)
+    out = found.new_zeros(*shape[:2], *(size + 2 * zeros for size, zeros in zip(shape[2:], margin, strict=True)))
+    for shift in product(*(range(k) for k in layer.kernel_size)):
+        place = [slice(r * i, r * i + s * n, s) for i, n, (s, r) in zip(shift, count, steps, strict=True)]
+        out[(slice(None), slice(None), *place)] += found[(slice(None), slice(None), *shift)]
+    inner = [slice(zeros, zeros + size) for size, zeros in zip(shape[2:], margin, strict=True)]
+    return out[(slice(None), slice(None), *inner)]
+
+
+def _kernels(layer: Conv, rows: torch.Tensor) -> Any:
+    """The fused kernels for images on a CUDA device; None where there are none."""
+    return _fused() if rows.is_cuda and isinstance(layer, nn.Conv2d) else None
+
+
+@lru_cache(maxsize=1)
+def _fused() -> Any:
+    try:
+        from tacit.training import kernels_triton as windows_triton
+    except ImportError:
+        return None
+    return windows_triton
+
+
+def embedding(layer: nn.Embedding, a: torch.Tensor, own: Own) -> tuple[torch.Tensor, torch.Tensor]:
+    """Each client looks its tokens up in its own part of one long table.
+
+    Guarantee: a token that is in no table reads nobody's: what it gives is no number, so that its example counts as zero.
+    """
+    table = own["weight"]  # its only parameter
+    clients, rows = table.shape[:2]
+    inside, kept = (a >= 0) & (a < rows), a.clamp(0, rows - 1)
+    first = torch.arange(0, clients * rows, rows, device=a.device).view(-1, *(1 for _ in a.shape))
+    out = F.embedding((kept.unflatten(0, (clients, -1)) + first).flatten(0, 1), table.reshape(clients * rows, -1))
+    out = beginning(out)  # before the last operation: torch lets nobody overwrite a beginning in place
+    if layer.padding_idx is not None:
+        out = torch.where((a == layer.padding_idx)[..., None], out.detach(), out)
+    return kept, torch.where(inside[..., None], out, torch.nan)
+
+
+def beginning(out: torch.Tensor) -> torch.Tensor:
+    """The same, with gradients that begin here where nobody asks for those of parameters: a product's way back would make both."""
+    return out if out.requires_grad or not torch.is_grad_enabled() else out.requires_grad_()
+
+
+def last_norm(layer: nn.LayerNorm | nn.RMSNorm, a: torch.Tensor, own: Own) -> tuple[torch.Tensor, torch.Tensor]:
+    """Normalises every row, then scales and shifts by the client's own."""
+    norm: Callable[..., torch.Tensor] = F.layer_norm if isinstance(layer, nn.LayerNorm) else F.rms_norm
+    return a, _affine(layer, norm(a, layer.normalized_shape, eps=layer.eps), own, (-1, *layer.normalized_shape))
+
+
+def group_norm(layer: nn.GroupNorm, a: torch.Tensor, own: Own) -> tuple[torch.Tensor, torch.Tensor]:
+    """Normalises every row, then scales and shifts each channel by the client's own."""
+    out = F.group_norm(a, layer.num_groups, eps=layer.eps)
+    return a, _affine(layer, out, own, (-1, layer.num_channels, prod(a.shape[2:])))
+
+
+def instance_norm(layer: Any, a: torch.Tensor, own: Own) -> tuple[torch.Tensor, torch.Tensor]:
+    """As GroupNorm with one channel a group."""
+    return a, _affine(layer, F.instance_norm(a, eps=layer.eps), own, (-1, layer.num_features, prod(a.shape[2:])))
+
+
+def _affine(layer: Any, out: torch.Tensor, own: Own, shape: tuple[int, ...]) -> torch.Tensor:
+    """Scale and shift; `shape` is that of a row, all rows outermost, where each parameter stands for its leading dimensions."""
+    before = out.shape
+    for name, combine in (("weight", torch.mul), ("bias", torch.add)):
+        value = _of(layer, name, own)
+        if value is not None:
+            spread = (*value.shape[1:], *(1 for _ in shape[value.dim() :]))
+            out = combine(out.reshape(len(value), *shape), value.reshape(len(value), 1, *spread))
+    return out.reshape(before)
+
+
+def conv_forms(layer: Conv, uses: Uses, batch: int) -> dict[str, Form]:
+    """As the rule of one client, from windows (row, group, p, place) that are there already."""
+    groups, q, p = layer.groups, layer.out_channels // layer.groups, prod(layer.weight.shape[1:])
+    pairs = [(a.unflatten(0, (batch, -1)), d.unflatten(0, (batch, -1)).flatten(3)) for a, d in uses]
+
+    def rows(part: slice) -> tuple[torch.Tensor, torch.Tensor]:
+        a = [a[part].permute(0, 1, 4, 2, 3).flatten(1, 2) for a, _ in pairs]
+        d = [d[part].unflatten(2, (groups, q)).permute(0, 1, 4, 2, 3).flatten(1, 2) for _, d in pairs]
+        return joined(a), joined(d)
+
+    def arranged(total: torch.Tensor) -> torch.Tensor:
+        return total.reshape(layer.weight.shape)
+
+    def gradients() -> torch.Tensor:
+        """Products of windows as they lie: put in rows they would be copied, where an example has several views."""
+        each = [torch.matmul(d.unflatten(2, (groups, q)), a.mT) for a, d in pairs]
+        views = joined([one.flatten(2) for one in each])
+        return views[:, 0] if views.shape[1] == 1 else views.sum(1)
+
+    there = pairs[0][0].is_cuda  # where memory is wide enough for the products of every view
+    time = sum(d.shape[1] * d.shape[3] for _, d in pairs)
+    weight = Product(
+        rows, arranged, batch=batch, time=time, groups=groups, p=p, q=q, gradients=gradients if there else None
+    )
+    bias = [d.sum((1, 3)) for _, d in pairs]
+    return {"weight": weight, "bias": Dense(bias[0] if len(bias) == 1 else torch.stack(bias).sum(0))}
+
+
+STACKED: dict[type[nn.Module], Stacked] = by_type(
+    linear=linear,
+    conv=conv,
+    embedding=embedding,
+    last_norm=last_norm,
+    group_norm=group_norm,
+    instance_norm=instance_norm,
+)
+RULES: dict[type[nn.Module], Rule] = ALONE | dict.fromkeys(LAYERS["conv"], conv_forms)
+
+
+# Max-pooling of stacked clients: its way back looks up for every pixel of which windows it was the largest.
+
+
+class Pool(nn.Module):
+    """Max-pooling whose windows lie within the image: side by side everywhere, and overlapping where there is a kernel for it."""
+
+    def __init__(self, layer: nn.MaxPool2d):
+        super().__init__()
+        self.size, self.stride = _pair(layer.kernel_size), _pair(layer.stride)
+
+    @staticmethod
+    def fits(layer: nn.MaxPool2d, like: torch.Tensor) -> bool:
+        """Whether it is such a layer, for rows that lie where `like` does."""
+        plain = _pair(layer.padding) == (0, 0) and _pair(layer.dilation) == (1, 1) and not layer.return_indices
+        size, stride = _pair(layer.kernel_size), _pair(layer.stride)
+        return plain and not layer.ceil_mode and (size == stride or pools_overlapping(like, size))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The largest of every window."""
+        return Pooled.apply(x, self.size, self.stride)
+
+
+class Pooled(torch.autograd.Function):
+    """As `F.max_pool2d` of windows that begin so many pixels apart."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, size: tuple[int, int], stride: tuple[int, int]) -> torch.Tensor:
+        """The largest of every window, and where it was."""
+        out, at = pool(x, size, stride)
+        ctx.save_for_backward(at)
+        ctx.size, ctx.stride, ctx.shape = size, stride, x.shape
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """Every gradient where its largest was."""
+        (at,) = ctx.saved_tensors
+        return unpool(gradients[0], at, ctx.size, ctx.stride, ctx.shape), None, None
+
+
+def _pair(value: int | tuple[int, int]) -> tuple[int, int]:
+    return (value, value) if isinstance(value, int) else (value[0], value[1])
