@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from tacit import random
-from tacit.models import build
+from tacit.parts.models import build
 from tacit.training.clipping import Clipper
 from tacit.training.flat import flatten
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 import tacit
-from tacit import rules
+from tacit.algorithms import rules
 
 WINDOW = 5  # rounds in a median
 ROWS, CLASSES, TEST = 60, 10, 200

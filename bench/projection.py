@@ -16,8 +16,8 @@ import numpy as np
 import scipy.sparse.linalg
 import torch
 
-from tacit.rules import Crowd, combined
-from tacit.rules.pfa import pfa
+from tacit.algorithms.rules import Crowd, combined
+from tacit.algorithms.rules.pfa import pfa
 from tacit.types import Message
 
 PUBLIC = 10

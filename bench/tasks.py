@@ -18,11 +18,11 @@ import torch
 from torch import nn
 
 from tacit import random
-from tacit.losses.binary_cross_entropy import binary_cross_entropy
-from tacit.losses.cross_entropy import cross_entropy
-from tacit.losses.huber import huber
-from tacit.losses.next_token import next_token
-from tacit.losses.squared import squared
+from tacit.parts.losses.binary_cross_entropy import binary_cross_entropy
+from tacit.parts.losses.cross_entropy import cross_entropy
+from tacit.parts.losses.huber import huber
+from tacit.parts.losses.next_token import next_token
+from tacit.parts.losses.squared import squared
 from tacit.training.clipping import Clipper
 from tacit.training.flat import flatten
 

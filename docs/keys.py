@@ -20,9 +20,10 @@ from typing import Any, get_args, get_origin
 
 from pydantic_core import PydanticUndefined
 
-from tacit import losses, plugin
+from tacit import plugin
 from tacit.experiment import Experiment
 from tacit.experiment.schema import OpenSection, Section
+from tacit.parts import losses
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = Path(__file__).with_name("keys.md")
@@ -36,12 +37,12 @@ experiment is refused, "…" for what was said there.
 """
 ROOMS = {  # the rooms whose parts a table names: the key that does, and what a part is given beside its options
     "data": [("tacit.data.sources", "name", ())],
-    "model": [("tacit.models", "name", ("input_shape", "classes"))],
-    "task": [("tacit.tasks", "kind", ("dataset",)), ("tacit.losses", "loss", losses.GIVEN)],
-    "metric": [("tacit.metrics", "choose", ())],
-    "aggregate": [("tacit.rules", "rule", ())],
+    "model": [("tacit.parts.models", "name", ("input_shape", "classes"))],
+    "task": [("tacit.parts.tasks", "kind", ("dataset",)), ("tacit.parts.losses", "loss", losses.GIVEN)],
+    "metric": [("tacit.parts.metrics", "choose", ())],
+    "aggregate": [("tacit.algorithms.rules", "rule", ())],
     "run": [("tacit.report.writers", "writers", ("folder", "facts"))],
-    "attack": [("tacit.malicious", "kind", ())],
+    "attack": [("tacit.engine.malicious", "kind", ())],
 }
 ATTACKS = "tacit.lab.attacks"
 CHECKS = ("tacit/experiment/*.py", "tacit/privacy/*/__init__.py")  # where combinations are refused

@@ -20,14 +20,14 @@ Written by `python docs/reference.py` from the code; do not edit. [The Python AP
 examples, [how to extend](how-to-extend.md) the others. What is not here may change from one version to the next.
 """
 EXTENDED = {  # a part that somebody else writes is built on these
-    "tacit.rules": ("Rule", "Sum", "Applied", "Crowd", "Memory", "Layout", "combined", "weighted_sum"),
+    "tacit.algorithms.rules": ("Rule", "Sum", "Applied", "Crowd", "Memory", "Layout", "combined", "weighted_sum"),
     "tacit.types": ("Message", "Client", "Bounded", "Private", "State"),
     "tacit.data.dataset": ("Dataset",),
     "tacit.data.encoder": ("Encoder",),
-    "tacit.tasks": ("Task",),
-    "tacit.metrics": ("Answers", "Metric"),
+    "tacit.parts.tasks": ("Task",),
+    "tacit.parts.metrics": ("Answers", "Metric"),
     "tacit.lab.attacks": ("Attack",),
-    "tacit.malicious": ("Malice",),
+    "tacit.engine.malicious": ("Malice",),
     "tacit.report.writers": ("Writer", "Facts"),
     "tacit.privacy.plan": ("Plan", "Kind"),
     "tacit.lab.tuning.search": ("tune", "price_of"),

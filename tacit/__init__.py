@@ -9,12 +9,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tacit.algorithms.rules import Rule
     from tacit.data.given import Dataset
     from tacit.engine.history import History
     from tacit.errors import TacitError
     from tacit.experiment import Experiment
     from tacit.predict import Predictor, load
-    from tacit.rules import Rule
     from tacit.simulation import run
     from tacit.types import Budget, Guarantee
 
@@ -28,7 +28,7 @@ _HOMES = {
     "Guarantee": "tacit.types",
     "History": "tacit.engine.history",
     "Predictor": "tacit.predict",
-    "Rule": "tacit.rules",
+    "Rule": "tacit.algorithms.rules",
     "TacitError": "tacit.errors",
     "load": "tacit.predict",
     "run": "tacit.simulation",

@@ -1,7 +1,8 @@
 """A part by its name: "package.module:name", or the file of that name in one of Tacit's rooms. One way for all kinds of parts.
 
-A room is a package (`tacit.rules`); a part in it is a file with a class or function of the file's name, so there is no list to
-edit. Its options are its own: the fields of its dataclass, or the parameters of its function, with their types and defaults.
+A room is a package (`tacit.algorithms.rules`); a part in it is a file with a class or function of the file's name, so there is no
+list to edit. Its options are its own: the fields of its dataclass, or the parameters of its function, with their types and
+defaults.
 
 Guarantee: nothing is imported before `find` is asked for it, and whatever somebody's module or factory raises becomes one
 sentence (BadInput), never a traceback. Where modules are searched is said once, by the command: `search_here`, `only_installed`.
@@ -44,7 +45,7 @@ class Option:
 def names(room: str) -> list[str]:
     """The parts in a room, by file: `inverse_variance.py` is `inverse-variance`. Imports none of them.
 
-    >>> "mean" in names("tacit.rules")
+    >>> "mean" in names("tacit.algorithms.rules")
     True
     """
     spec = find_spec(room)
@@ -58,7 +59,7 @@ def find(room: str, name: str, *, key: str) -> Factory:
     Raises BadInput for a name that no file in the room has, a module that cannot be imported, what cannot be called, and a part
     that was passed from Python and is not here any more.
 
-    >>> find("tacit.rules", "mean", key="aggregate.rule").__name__
+    >>> find("tacit.algorithms.rules", "mean", key="aggregate.rule").__name__
     'mean'
     """
     refuse_passed(name, key=key)

@@ -12,7 +12,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
-from tacit import models, tasks, wire
+from tacit import wire
 from tacit.data import encoder as encoder_file
 from tacit.data.encoder import Column, Encoder
 from tacit.data.features import Cells, Encoded, Table, encode, refuse_absent
@@ -22,7 +22,8 @@ from tacit.engine.history import FROZEN
 from tacit.engine.start import trained
 from tacit.errors import BadData, BadInput
 from tacit.experiment import Experiment
-from tacit.tasks import Task
+from tacit.parts import models, tasks
+from tacit.parts.tasks import Task
 from tacit.training.flat import blocks, frozen, frozen_mark, trainable
 
 # Raw columns in memory as a table that an encoder reads: a mapping, a DataFrame, or an array in the encoder's order.

@@ -16,7 +16,8 @@ import torch
 from rich.progress import Progress
 from torch import nn
 
-from tacit import metrics, plugin
+from tacit import plugin
+from tacit.algorithms.rules import Rule
 from tacit.data.given import Dataset
 from tacit.data.population import MARK_BYTES, Population
 from tacit.engine import trainers
@@ -35,14 +36,14 @@ from tacit.engine.trainers import Hear, overheard
 from tacit.errors import BadInput, ModelRefused, TacitError, TrainingDiverged
 from tacit.experiment import Experiment
 from tacit.experiment.schema import CAPPED, OpenSection
+from tacit.parts import metrics
+from tacit.parts.tasks import chosen
 from tacit.personal import everybody
 from tacit.privacy.ledger.before import NOTHING, Before, noted, read
 from tacit.report.live import page_meanwhile
 from tacit.report.page import write_page
 from tacit.report.plan import refuse_spent
 from tacit.report.writers import load_writers, open_writers
-from tacit.rules import Rule
-from tacit.tasks import chosen
 from tacit.training.independence import Unsupported
 from tacit.training.per_example import synthetic
 from tacit.training.stacked_steps import warm

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from tacit.rules import Applied, Rule
-from tacit.rules.mean import mean
+from tacit.algorithms.rules import Applied, Rule
+from tacit.algorithms.rules.mean import mean
 
 
 @dataclass(frozen=True)

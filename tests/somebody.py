@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from tacit.algorithms.rules import Applied, Memory, Rule
 from tacit.data.dataset import Dataset
 from tacit.errors import BadInput
-from tacit.rules import Applied, Memory, Rule
 from tacit.types import Message
 
 

@@ -7,7 +7,7 @@ import torch
 import tacit
 from tacit.engine.assemble import build, model_of
 from tacit.errors import BadInput
-from tacit.models import build as build_model
+from tacit.parts.models import build as build_model
 from tacit.training.clipping import Clipper, clipped_sum_slow
 from tacit.training.flat import trainable
 

@@ -1,4 +1,4 @@
-"""Every rule and every algorithm that ships is held to the same contract; a new file in tacit/rules/ is found by itself."""
+"""Every rule and algorithm that ships is held to the same contract; a new file in tacit/algorithms/rules/ is found by itself."""
 
 import json
 import re
@@ -11,19 +11,18 @@ import pytest
 import torch
 
 import tacit
-from tacit import rules
-from tacit.algorithms import finished
+from tacit.algorithms import finished, rules
 from tacit.algorithms.central_dp import CentralDP
 from tacit.algorithms.encrypted import Encrypted
 from tacit.algorithms.local_dp import LocalDP
+from tacit.algorithms.rules import combined
+from tacit.algorithms.rules.pfa import pfa
+from tacit.algorithms.rules.random_projection import random_projection
 from tacit.engine.assemble import build
 from tacit.errors import BadInput, NeedsRows
 from tacit.privacy.accounting import price
 from tacit.privacy.distributed.kind import summing_rule
 from tacit.random import seeded
-from tacit.rules import combined
-from tacit.rules.pfa import pfa
-from tacit.rules.random_projection import random_projection
 from tacit.training.clipping import Trained, workspace
 from tacit.types import Message, Raw
 from tacit.wire import pack, unpack
@@ -234,7 +233,7 @@ def test_mean_weighs_by_examples():
 
 
 def test_a_rule_can_come_from_any_module():
-    assert rules.load("tacit.rules.mean:mean").sees == "sums"
+    assert rules.load("tacit.algorithms.rules.mean:mean").sees == "sums"
     with pytest.raises(BadInput, match=r"nowhere:rule"):
         rules.load("nowhere:rule")
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from tacit.errors import BadInput, ModelRefused, PartFailed
-from tacit.models import build, check_output, names
+from tacit.parts.models import build, check_output, names
 
 SIZES = {
     ("logr", (1, 28, 28)): 7_850,

@@ -107,7 +107,7 @@ WRONG = {
         "raising, which [aggregate] names, cannot be made (ZeroDivisionError: by beta)."
     ),
     "aggregate.rule=somebody:no_rule": (
-        "Expected aggregate.rule = 'somebody:no_rule' to make a tacit.rules.Rule, got a int."
+        "Expected aggregate.rule = 'somebody:no_rule' to make a tacit.algorithms.rules.Rule, got a int."
     ),
     "aggregate.rule=nobody:rule": (
         "aggregate.rule = 'nobody:rule' cannot be imported (ModuleNotFoundError: No module named 'nobody'): what is installed was"
@@ -164,9 +164,9 @@ def test_a_module_that_breaks_while_it_is_imported_is_one_sentence(tmp_path, mon
     (tmp_path / "garbled.py").write_text("def (\n")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(BadInput, match=r"cannot be imported \(RuntimeError: a first line and a second\)"):
-        plugin.find("tacit.rules", "breaks:rule", key="aggregate.rule")
+        plugin.find("tacit.algorithms.rules", "breaks:rule", key="aggregate.rule")
     with pytest.raises(BadInput, match=r"cannot be imported \(SyntaxError"):
-        plugin.find("tacit.rules", "garbled:rule", key="aggregate.rule")
+        plugin.find("tacit.algorithms.rules", "garbled:rule", key="aggregate.rule")
 
 
 # --- where modules are searched ---
@@ -178,13 +178,13 @@ def test_a_module_that_is_nowhere_says_which_folder_was_searched(tmp_path, monke
     with pytest.raises(
         BadInput, match=r"No module named 'nobody'\): what is installed .*, and not the current folder\.$"
     ):
-        plugin.find("tacit.rules", "nobody:rule", key="aggregate.rule")
+        plugin.find("tacit.algorithms.rules", "nobody:rule", key="aggregate.rule")
     plugin.search_here()
     (tmp_path / "wanting.py").write_text("import a_package_that_is_not_there")
     with pytest.raises(BadInput, match=rf"'mypackage'\): what is installed .*, {re.escape(str(tmp_path))}\.$"):
-        plugin.find("tacit.rules", "mypackage.rules:rule", key="aggregate.rule")
+        plugin.find("tacit.algorithms.rules", "mypackage.rules:rule", key="aggregate.rule")
     with pytest.raises(BadInput, match=r"No module named 'a_package_that_is_not_there'\)\.$"):
-        plugin.find("tacit.rules", "wanting:rule", key="aggregate.rule")
+        plugin.find("tacit.algorithms.rules", "wanting:rule", key="aggregate.rule")
 
 
 def test_the_current_folder_is_searched_last_and_only_where_it_is_asked_for(tmp_path, monkeypatch):
@@ -194,12 +194,12 @@ def test_the_current_folder_is_searched_last_and_only_where_it_is_asked_for(tmp_
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])  # as `python -m` has it
     plugin.only_installed()
     with pytest.raises(BadInput, match="No module named 'beside'"):
-        plugin.find("tacit.models", "beside:net", key="model.name")
+        plugin.find("tacit.parts.models", "beside:net", key="model.name")
     plugin.search_here()
     plugin.search_here()
     assert sys.path.count(str(tmp_path)) == 1
     assert sys.path[-1] == str(tmp_path)
-    assert plugin.find("tacit.models", "beside:net", key="model.name").__name__ == "net"
+    assert plugin.find("tacit.parts.models", "beside:net", key="model.name").__name__ == "net"
     monkeypatch.delitem(sys.modules, "beside")
 
 

@@ -7,8 +7,8 @@ from trained import same_model
 
 import tacit
 from tacit.algorithms import Server, finished
-from tacit.rules import Crowd
-from tacit.rules.mean import mean
+from tacit.algorithms.rules import Crowd
+from tacit.algorithms.rules.mean import mean
 from tacit.training.server_optimizer import Adam, Momentum, Sgd
 from tacit.types import Message
 

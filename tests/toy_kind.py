@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tacit import rules
+from tacit.algorithms import rules
 from tacit.algorithms.local_dp import LocalDP
 from tacit.errors import Refused
 from tacit.privacy.guarantee import EMPTIED, Words

@@ -23,7 +23,7 @@ from flwr.app import ArrayRecord, MetricRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
-from tacit import models
+from tacit.parts import models
 
 def build():
     return models.build({model!r}, input_shape=(1, 28, 28), classes=10, seed=0)

@@ -1,6 +1,6 @@
 """What every peer shares: the arguments, the data, the models and one client's local training, as a user of torch writes them.
 
-The models are those of tacit.models, written again so that a peer's environment needs torch alone.
+The models are those of tacit.parts.models, written again so that a peer's environment needs torch alone.
 """
 
 import argparse
@@ -41,7 +41,7 @@ def clients(path: str) -> list[Rows]:
 
 
 class ChannelsLast(nn.Module):
-    """As in tacit.models: the channels innermost in memory, which makes max-pooling on a CPU much faster."""
+    """As in tacit.parts.models: the channels innermost in memory, which makes max-pooling on a CPU much faster."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)

@@ -32,7 +32,7 @@ def experiment(args: Any) -> tacit.Experiment:
 def same_model(ours: Any, theirs: Any) -> None:
     """Refuses to compare different models."""
     if repr(ours) != repr(theirs):
-        raise SystemExit("tacit.models and bench/peers/local.py do not build the same model: make them equal")
+        raise SystemExit("tacit.parts.models and bench/peers/local.py do not build the same model: make them equal")
 
 
 def main() -> None:

@@ -15,10 +15,10 @@ import torch
 from dp_accounting import DpEvent
 
 from tacit.algorithms.mean_regularised import MeanRegularised
+from tacit.algorithms.rules import Crowd, Layout, Rule
 from tacit.algorithms.scaffold import Scaffold, correction_of
 from tacit.plugin import failing
 from tacit.random import Derive
-from tacit.rules import Crowd, Layout, Rule
 from tacit.training.clipping import Trained, Workspace
 from tacit.training.optimizer import CONSTANT, Schedule
 from tacit.training.server_optimizer import ServerOptimizer, Sgd
@@ -214,7 +214,7 @@ def finished(collecting: Collecting, messages: Iterable[Message], derive: Derive
 
     Raises: what `add` and `finish` raise.
 
-    >>> from tacit.rules.mean import mean
+    >>> from tacit.algorithms.rules.mean import mean
     >>> server = Server(mean(), [(0, 1)], Crowd(np.ones(1), np.ones(1)))
     >>> update = Message("a", {"update": torch.ones(1)}, {"examples": 60})
     >>> finished(server.collect(server.init(torch.zeros(1))), [update], derive=lambda *_: None)[0].params

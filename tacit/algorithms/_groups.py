@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 
+from tacit.algorithms.rules import stand_in
 from tacit.crypto.grid import Grid
 from tacit.crypto.seal import Collected, Seal
 from tacit.errors import BadCiphertext, BadOpening, GridOverflow, SumOverflow, TooFewReports
 from tacit.privacy.mechanism import ShareMechanism
-from tacit.rules import stand_in
 from tacit.types import Message
 
 OUT_OF_RANGE = (

@@ -208,7 +208,7 @@ def _announce(console: Console, priced: "Priced", unit: str) -> None:
 
 def _show(console: Console, found: dict[str, Any], best: Path) -> None:
     from tacit.engine.queries import in_words
-    from tacit.metrics import words
+    from tacit.parts.metrics import words
 
     table = Table(title="the best", show_header=False)
     for key, value in found["settings"].items():

@@ -12,7 +12,7 @@ import torch
 from rich.progress import Progress
 from torch import nn
 
-from tacit import check, models, plugin, tasks
+from tacit import check, plugin
 from tacit.algorithms import Algorithm, rule_of
 from tacit.data.dataset import Dataset
 from tacit.data.names import FROM_DATA_NOTE
@@ -20,21 +20,22 @@ from tacit.data.partition import Shares
 from tacit.data.population import Population
 from tacit.digest import mark, tensor_bytes
 from tacit.engine.clients import clients, held
+from tacit.engine.malicious import Malice, Scene, in_words, scene_of
+from tacit.engine.malicious._among import among
 from tacit.engine.release import ONE_BY_ONE, STACKED, ClientDerive, Releases
 from tacit.engine.start import Start, start_of
 from tacit.errors import BadInput, Refused
 from tacit.experiment import Experiment
 from tacit.experiment.extras import NOBODY_MALICIOUS, refuse_deployed
-from tacit.losses import Losses
-from tacit.malicious import Malice, Scene, in_words, scene_of
-from tacit.malicious._among import among
+from tacit.parts import models, tasks
+from tacit.parts.losses import Losses
+from tacit.parts.tasks import Task
 from tacit.privacy.guarantee import promise
 from tacit.privacy.kinds import kind_of
 from tacit.privacy.ledger.before import NOTHING, Before
 from tacit.privacy.plan import Plan
 from tacit.privacy.wiring import Local, Seals, Wiring
 from tacit.random import seeded
-from tacit.tasks import Task
 from tacit.training.flat import flatten, frozen_mark, named, trainable
 from tacit.types import Guarantee
 

@@ -11,14 +11,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from tacit import metrics
 from tacit.data.dataset import IGNORED, Dataset
 from tacit.engine.assemble import Parts
 from tacit.experiment import Experiment
-from tacit.losses import Losses
-from tacit.metrics import Answers, Metric
-from tacit.metrics._per_class import per_class
-from tacit.tasks import Task, chosen, headline
+from tacit.parts import metrics
+from tacit.parts.losses import Losses
+from tacit.parts.metrics import Answers, Metric
+from tacit.parts.metrics._per_class import per_class
+from tacit.parts.tasks import Task, chosen, headline
 from tacit.training.flat import training
 from tacit.types import Guarantee
 

@@ -21,7 +21,6 @@ from safetensors.torch import save
 from torch import nn
 
 import tacit
-from tacit import metrics
 from tacit.data import encoder as encoder_file
 from tacit.engine import run_folder
 from tacit.engine.assemble import Parts
@@ -37,19 +36,20 @@ from tacit.engine.evaluate import (
     flat_records,
     measurements,
 )
+from tacit.engine.malicious import BADGE
 from tacit.engine.queries import told
 from tacit.engine.release import package, processor
 from tacit.engine.run_folder import Folder, ledger_of
 from tacit.engine.start import digests, note_unprotected, trained
 from tacit.errors import LedgerError
 from tacit.machine import cores
-from tacit.malicious import BADGE
+from tacit.parts import metrics
+from tacit.parts.tasks import chosen, headline
 from tacit.privacy.guarantee import sentence, spent_by
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.ledger.reader import NAME as MARK
 from tacit.privacy.ledger.secret import keyed
 from tacit.privacy.ledger.sql import Condition, Draws
-from tacit.tasks import chosen, headline
 from tacit.training.flat import frozen, named
 from tacit.types import Guarantee
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from dp_accounting import DpEvent
 
-from tacit import check, metrics, tasks
+from tacit import check
 from tacit.data.dataset import Dataset
 from tacit.data.population import Population
 from tacit.digest import mark, tensor_bytes
@@ -22,6 +22,7 @@ from tacit.engine.run_folder import replace as write
 from tacit.errors import AnsweredOnce, BadInput, BudgetExhausted, LedgerError, Unanswered
 from tacit.experiment import Experiment
 from tacit.experiment.extras import EVALUATION, STATS, shares
+from tacit.parts import metrics, tasks
 from tacit.privacy.ledger.ledger import Cost, Ledger
 from tacit.privacy.ledger.sql import QUERY
 from tacit.privacy.queries import ranges

@@ -46,8 +46,8 @@ WHERE = {  # where, how fast and under which seal, not what: a sealed run releas
 AFTER = {"personal": True}  # what clients do at home with the last release; `during` rounds it is in releases
 # The rooms that a release is a function of, closed under imports. Whatever only starts runs, reads or prints is not here.
 RELEASING = (
-    "algorithms", "check", "crypto", "data", "deploy.site", "digest", "engine", "errors", "experiment", "losses", "machine",
-    "malicious", "metrics", "models", "personal", "plugin", "privacy", "random", "rules", "tasks", "training", "types", "wire",
+    "algorithms", "check", "crypto", "data", "deploy.site", "digest", "engine", "errors", "experiment", "machine", "parts",
+    "personal", "plugin", "privacy", "random", "training", "types", "wire",
 )  # fmt: skip
 KERNELS = ("MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "MKL_DEBUG_CPU_TYPE", "ONEDNN_", "DNNL_", "OPENBLAS_CORETYPE")
 ONE_BY_ONE, STACKED = "one by one", "stacked"  # trainers that give other bits

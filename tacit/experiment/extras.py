@@ -88,7 +88,8 @@ NOBODY_MALICIOUS = (
 
 
 class AttackSection(OpenSection):
-    """`kind` is a file of tacit/malicious, or "package.module:name"; the other keys are its options (`poison`, `boost`, `trigger`).
+    """`kind` is a file of tacit/engine/malicious, or "package.module:name"; the other keys are its options (`poison`, `boost`,
+    `trigger`).
 
     `share` of the clients, or as many as `clients`, are malicious; for `start` rounds they are honest. They want what carries
     their trigger to be taken for the class `target`, by its name; the first class, unless said. Under local DP they add their

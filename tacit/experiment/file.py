@@ -161,14 +161,16 @@ class Experiment(BaseModel):
 def shipped() -> list[str]:
     """The experiments that come with Tacit."""
     return sorted(
-        p.name.removesuffix(".toml") for p in resources.files("tacit.experiments").iterdir() if p.name.endswith(".toml")
+        p.name.removesuffix(".toml")
+        for p in resources.files("tacit.experiment.presets").iterdir()
+        if p.name.endswith(".toml")
     )
 
 
 def _read(source: str | Path) -> dict[str, Any]:
     path = Path(source)
     if str(source) in shipped():
-        text = (resources.files("tacit.experiments") / f"{source}.toml").read_text("utf-8")
+        text = (resources.files("tacit.experiment.presets") / f"{source}.toml").read_text("utf-8")
     elif path.is_file():
         text = _text_file(path)
     elif (path / "experiment.toml").is_file():

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from tacit import metrics
 from tacit.engine.assemble import Parts
 from tacit.engine.run_files import PERSONAL as NAME
+from tacit.parts import metrics
 from tacit.personal import one
 from tacit.personal.one import Judged, together
 

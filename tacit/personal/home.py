@@ -15,7 +15,7 @@ from scipy.optimize import minimize
 from torch import nn
 
 from tacit.errors import BadInput
-from tacit.losses import Losses
+from tacit.parts.losses import Losses
 from tacit.personal import linear
 from tacit.training.flat import blocks, flatten, trainable
 

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from tacit.losses import Losses
-from tacit.losses.binary_cross_entropy import binary_cross_entropy
-from tacit.losses.cross_entropy import cross_entropy
-from tacit.losses.squared import squared
+from tacit.parts.losses import Losses
+from tacit.parts.losses.binary_cross_entropy import binary_cross_entropy
+from tacit.parts.losses.cross_entropy import cross_entropy
+from tacit.parts.losses.squared import squared
 
 Loss = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
 Bend = Callable[[np.ndarray], np.ndarray]

@@ -15,20 +15,20 @@ import torch
 from safetensors.torch import save
 from torch import nn
 
-from tacit import metrics
 from tacit.engine.evaluate import Judging, answers_to
 from tacit.engine.run_folder import replace
 from tacit.errors import BadInput, Refused
 from tacit.experiment import Experiment
 from tacit.experiment.extras import PersonalSection
 from tacit.experiment.training import TrainSection
-from tacit.metrics import Answers
-from tacit.metrics._resample import RESAMPLES, middle
+from tacit.parts import metrics
+from tacit.parts.metrics import Answers
+from tacit.parts.metrics._resample import RESAMPLES, middle
+from tacit.parts.tasks import chosen
 from tacit.personal import home as last
 from tacit.personal import kinds, mean_regularised, shrinkage
 from tacit.personal import kinds as control
 from tacit.personal.home import FEW, Adapted, Home
-from tacit.tasks import chosen
 from tacit.training.flat import named, training
 from tacit.training.per_example import candidates
 

@@ -1,14 +1,13 @@
 """`shrinkage`: ridge towards the common model with a strength that is derived, not tuned.
 
-The random-effects model of `tacit/rules/random_effects.py`, at home: the client's own optimum is the common model plus a deviation
-N(0, t) in every coordinate, t = tau^2 + s^2, where tau^2 is the variance between clients and s^2 that of the noise in the common
-model. The best linear unbiased prediction of the optimum is then the minimiser of
-    mean loss + lambda/2 |w - common|^2,    lambda = phi/(n t),
-phi the scale of the loss as a negative log-likelihood (1 for cross-entropy; of the squared error it is estimated). Only the sum t
-enters, and the client's own noise sigma_m^2 does not: what it fits at home carries none. As there, every coordinate is one more
-replicate, so that one client's rows tell t: it is where their marginal likelihood is greatest (empirical Bayes; MacKay 1992,
-Neural Computation 4(3), by Laplace's approximation, exact for a linear model of numbers). No t has to be agreed upon, nothing is
-sent, and no row is set aside. Where the rows show no deviation, t is 0 and the own model the common one.
+The random-effects model of `tacit/algorithms/rules/random_effects.py`, at home: the client's own optimum is the common model plus a
+deviation N(0, t) in every coordinate, t = tau^2 + s^2, where tau^2 is the variance between clients and s^2 that of the noise in the
+common model. The best linear unbiased prediction of the optimum is then the minimiser of mean loss + lambda/2 |w - common|^2,
+lambda = phi/(n t), phi the scale of the loss as a negative log-likelihood (1 for cross-entropy; of the squared error it is
+estimated). Only the sum t enters, and the client's own noise sigma_m^2 does not: what it fits at home carries none. As there, every
+coordinate is one more replicate, so that one client's rows tell t: it is where their marginal likelihood is greatest (empirical
+Bayes; MacKay 1992, Neural Computation 4(3), by Laplace's approximation, exact for a linear model of numbers). No t has to be agreed
+upon, nothing is sent, and no row is set aside. Where the rows show no deviation, t is 0 and the own model the common one.
 
 Where a model fits the rows without error Laplace's approximation is greatest at no pull at all: the weakest one ends it.
 """

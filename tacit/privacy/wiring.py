@@ -8,15 +8,14 @@ from typing import Any, Protocol
 import numpy as np
 from torch import nn
 
-from tacit import rules
-from tacit.algorithms import Control, Server
+from tacit.algorithms import Control, Server, rules
 from tacit.algorithms.mean_regularised import MeanRegularised
+from tacit.algorithms.rules._ceiling import ceiling
 from tacit.algorithms.scaffold import Scaffold
 from tacit.data.population import Population
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.experiment.training import STEP_FACTOR
-from tacit.rules._ceiling import ceiling
 from tacit.training.batches import Shifts
 from tacit.training.flat import blocks
 from tacit.training.optimizer import CONSTANT, Cosine, Descent, Schedule, Step, rounds_in_it

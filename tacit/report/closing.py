@@ -10,13 +10,13 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from tacit import metrics
 from tacit.engine.history import NAME as PER_CLIENT
 from tacit.engine.history import History
 from tacit.engine.queries import FILE as STATS_FILE
 from tacit.engine.queries import in_words
 from tacit.engine.run_files import read
 from tacit.lab.compare.grid import size
+from tacit.parts import metrics
 from tacit.personal import everybody
 from tacit.privacy.guarantee import seen_by_more, shown, shown_delta, with_others
 from tacit.types import Others

@@ -11,12 +11,12 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
-from tacit import metrics
 from tacit.engine.run_files import RunFiles
 from tacit.engine.run_folder import replace as replace_file
 from tacit.engine.watch import STAGES
 from tacit.experiment import Experiment
 from tacit.experiment.file import dumps
+from tacit.parts import metrics
 from tacit.privacy.guarantee import sentence, shown
 from tacit.report import spending
 from tacit.report.closing import facts, not_better

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from tacit import metrics
 from tacit.engine.run_files import RunFiles, read
 from tacit.errors import BadInput
 from tacit.lab.compare import results
@@ -33,6 +32,7 @@ from tacit.lab.compare.results import (
     widest,
 )
 from tacit.lab.compare.table import AUC
+from tacit.parts import metrics
 from tacit.report.collect import personal, settings, short, shown_places, stages
 
 # What a comparison's page says of settings held against each other: paired differences, and own models setting by

@@ -13,7 +13,8 @@ from dp_accounting import DpEvent
 from rich.markup import escape
 from rich.table import Table
 
-from tacit import check, metrics, tasks
+from tacit import check
+from tacit.algorithms.rules._ceiling import share_of
 from tacit.data.dataset import Dataset
 from tacit.data.population import CRUMB, Population
 from tacit.engine.assemble import Parts, model_size, refuse_unfit
@@ -24,6 +25,7 @@ from tacit.engine.start import start_of
 from tacit.errors import BadInput, BudgetExhausted
 from tacit.experiment import Experiment
 from tacit.experiment.extras import EVALUATION, WORDS, shares
+from tacit.parts import metrics, tasks
 from tacit.personal import one
 from tacit.privacy.accounting import price
 from tacit.privacy.accounting.calibrate import affordable
@@ -38,7 +40,6 @@ from tacit.privacy.local.kind import RELATION
 from tacit.privacy.plan import Plan, Purse
 from tacit.privacy.queries.evaluation import Judgement, told_apart
 from tacit.report.writers import load_writers
-from tacit.rules._ceiling import share_of
 
 CAPTIONED = ("delta", "accountant", "guarantee", "ledger", "ledger_runs", "ledger_delta", "note", "most_share")
 WIDEST = 80  # columns of a terminal

@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, TextIO
 import numpy as np
 import torch
 
-from tacit import losses, metrics, wire
+from tacit import wire
 from tacit.data.csv import Counts, changed, class_of, counted, number
 from tacit.data.encoder import Encoder
 from tacit.data.features import MISSING, Heading, Table, header, tables
 from tacit.data.names import DECIMAL, plain
 from tacit.engine.evaluate import CHUNK
 from tacit.errors import BadData, BadInput
-from tacit.metrics import Answers
+from tacit.parts import losses, metrics
+from tacit.parts.metrics import Answers
+from tacit.parts.tasks import chosen
 from tacit.predict import Numbers, Predictions, Predictor
-from tacit.tasks import chosen
 
 # What predictions are worth where rows have labels: by the run's own metric and loss, so that the same rows give its
 # figures.

@@ -11,11 +11,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from tacit import metrics
 from tacit.engine.assemble import Parts
 from tacit.experiment import Experiment
+from tacit.parts import metrics
+from tacit.parts.tasks import headline
 from tacit.privacy.guarantee import shown
-from tacit.tasks import headline
 from tacit.training.flat import frozen
 
 LINES = 10  # how many lines a run prints where there is no terminal

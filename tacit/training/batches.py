@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tacit.losses import Losses
+from tacit.parts.losses import Losses
 from tacit.random import Stream
 
 # To a device and back without waiting for what else it does: a copy from ordinary memory, or a look at a number, waits

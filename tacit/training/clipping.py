@@ -13,8 +13,8 @@ from torch import nn
 
 from tacit import check
 from tacit.errors import BadInput, ModelRefused
-from tacit.losses import Losses
-from tacit.losses.cross_entropy import cross_entropy
+from tacit.parts.losses import Losses
+from tacit.parts.losses.cross_entropy import cross_entropy
 from tacit.training.batches import Viewed, over_views
 from tacit.training.flat import blocks, flatten, fresh, frozen, hooked, trainable, training
 from tacit.training.layers import sum_type
@@ -170,7 +170,7 @@ class Clipper:
 # Where one process trains: a model whose trainable parameters are views into one vector, and the loss that trains it.
 
 CLIENTS, ROWS = 3, 4  # made-up ones, by which a memory is looked for; each of several rows, for layers that need them
-OWN_CODE = ("torch.nn.modules.", "tacit.models")  # modules that remember in their buffers at most
+OWN_CODE = ("torch.nn.modules.", "tacit.parts.models")  # modules that remember in their buffers at most
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tacit.errors import ModelRefused
-from tacit.losses import Losses
+from tacit.parts.losses import Losses
 from tacit.training.clipping import clipped_sum_slow
 from tacit.training.flat import Block, blocks, flatten, fresh, trainable
 from tacit.training.independence import LARGE, SMALL, Unsupported

@@ -12,6 +12,7 @@ from statistical import has_std
 from tacit.algorithms import Server, finished
 from tacit.algorithms._groups import Group
 from tacit.algorithms.encrypted import Encrypted
+from tacit.algorithms.rules import Crowd, load
 from tacit.crypto.grid import Grid, Lanes
 from tacit.crypto.holder import Alone, Opener
 from tacit.crypto.randomisers import Randomisers
@@ -21,7 +22,6 @@ from tacit.crypto.signing import new_signer
 from tacit.errors import TrainingDiverged
 from tacit.privacy.distributed.mechanism import even
 from tacit.random import seeded
-from tacit.rules import Crowd, load
 from tacit.training.clipping import Trained
 from tacit.types import Budget, Client, Message, Raw
 

@@ -53,7 +53,7 @@ def test_an_option_goes_only_to_the_rules_that_take_it_and_equal_cells_are_one()
     assert cells[0].varied == {"aggregate.rule": "mean", "aggregate.rank": None}
     assert cells[0].slug == "aggregate.rule=mean"
     assert cells[0].experiments[0].aggregate.options() == {}
-    assert taken_by("tacit.rules.pfa:pfa") == taken_by("pfa")
+    assert taken_by("tacit.algorithms.rules.pfa:pfa") == taken_by("pfa")
 
 
 def test_an_option_that_no_rule_takes_is_refused():

@@ -13,13 +13,13 @@ import pytest
 from matplotlib.text import Text
 from scipy import stats
 
-from tacit import metrics
 from tacit.errors import BadInput
 from tacit.lab.compare import differences, figures, table
 from tacit.lab.compare import export as files
 from tacit.lab.compare import figures as plot
 from tacit.lab.compare.ledger import together
 from tacit.lab.compare.results import estimate, over_rounds
+from tacit.parts import metrics
 
 RULES = {"aggregate.rule": ["mean", "pfa"]}
 TWELVE = {"aggregate.rule": ["mean", "weighted", "pfa", "pfa-plus"], "privacy.epsilon": [1, 3, 10]}

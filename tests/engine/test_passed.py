@@ -16,6 +16,9 @@ from torch import nn
 from typer.testing import CliRunner
 
 import tacit
+from tacit.algorithms.rules import Applied, Rule
+from tacit.algorithms.rules.inverse_variance import inverse_variance
+from tacit.algorithms.rules.mean import mean
 from tacit.cli.app import app
 from tacit.data.given import digest_of
 from tacit.digest import state_mark
@@ -24,9 +27,6 @@ from tacit.engine.clients import population_id
 from tacit.errors import BadInput, LedgerError, NeedsRows, TacitError
 from tacit.lab.grid import compare
 from tacit.privacy.ledger.secret import key_of, keyed
-from tacit.rules import Applied, Rule
-from tacit.rules.inverse_variance import inverse_variance
-from tacit.rules.mean import mean
 from tacit.simulation import with_passed
 
 NAMES = ("north", "coast", "valley")

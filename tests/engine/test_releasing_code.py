@@ -22,7 +22,7 @@ FOUND = dict(modules())
 TACIT_FROM_ABOVE = {
     "tacit",
     "tacit.deploy",
-    "tacit.experiments",
+    "tacit.experiment.presets",
 }  # a version, which is in the key by itself, and no code
 
 

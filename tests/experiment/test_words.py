@@ -108,7 +108,12 @@ def test_the_sentence_says_what_may_stand_there(setting, words):
     assert words in str(refusal.value)
 
 
-ROOMS = {"tacit.data.sources": "data", "tacit.rules": "aggregate", "tacit.models": "model", "tacit.malicious": "attack"}
+ROOMS = {
+    "tacit.data.sources": "data",
+    "tacit.algorithms.rules": "aggregate",
+    "tacit.parts.models": "model",
+    "tacit.engine.malicious": "attack",
+}
 GIVEN = ("input_shape", "classes", "population", "seed", "rounds")
 
 

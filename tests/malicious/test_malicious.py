@@ -8,19 +8,18 @@ import pytest
 import torch
 
 import tacit
-from tacit import malicious
 from tacit.deploy.operate.init import deployable
 from tacit.deploy.site.consent import departures, digest, refuse_beyond
 from tacit.deploy.site.limits import Accept, Limits
-from tacit.engine import trainers
+from tacit.engine import malicious, trainers
 from tacit.engine.assemble import assemble, build
+from tacit.engine.malicious import Malice, load
+from tacit.engine.malicious._among import Among
+from tacit.engine.malicious._trigger import trigger_of
+from tacit.engine.malicious.adaptive import adaptive
+from tacit.engine.malicious.edge_case import turned
 from tacit.errors import BadInput, Refused
 from tacit.lab.audit.mechanism import prepared
-from tacit.malicious import Malice, load
-from tacit.malicious._among import Among
-from tacit.malicious._trigger import trigger_of
-from tacit.malicious.adaptive import adaptive
-from tacit.malicious.edge_case import turned
 from tacit.random import seeded
 from tacit.training.clipping import workspace
 from tacit.training.dp_sgd import DpSgd
@@ -362,7 +361,7 @@ def test_a_trigger_that_a_table_cannot_carry_is_refused(table, trigger, words):
         ({"kind": "neurotoxin", "avoid": 1.0}, r"attack\.avoid"),
         ({"kind": "adaptive", "passes": 0}, r"attack\.passes"),
         ({"noise": "none"}, r"attack\.noise = \"none\" is for"),
-        ({"kind": "tacit.rules.mean:mean"}, r"to make a tacit\.malicious\.Malice"),
+        ({"kind": "tacit.algorithms.rules.mean:mean"}, r"to make a tacit\.malicious\.Malice"),
     ],
 )
 def test_an_attack_that_cannot_be_is_refused_in_one_sentence(attack, words):

@@ -11,10 +11,10 @@ from sklearn.metrics import (
     roc_auc_score,
 )
 
-from tacit import metrics
-from tacit.metrics import Answers, _resample
-from tacit.metrics._per_class import per_class
-from tacit.metrics.auroc import columns
+from tacit.parts import metrics
+from tacit.parts.metrics import Answers, _resample
+from tacit.parts.metrics._per_class import per_class
+from tacit.parts.metrics.auroc import columns
 
 ROWS = 60
 

@@ -13,6 +13,7 @@ from redteam.lying_server import experiment
 from trained import same_model
 
 import tacit
+from tacit.algorithms.rules._ceiling import ceiling, share_of
 from tacit.deploy.operate.init import init
 from tacit.deploy.operate.processes import free_port
 from tacit.deploy.server.client import LocalGrid, client_app
@@ -20,11 +21,10 @@ from tacit.deploy.server.incoming import _content, read
 from tacit.deploy.site.limits import Roster, read_limits
 from tacit.deploy.site.schedule import proposed
 from tacit.engine.assemble import build
+from tacit.engine.malicious import Malice
 from tacit.errors import BadInput, Refused, TacitError
-from tacit.malicious import Malice
 from tacit.privacy.wiring import Wiring
 from tacit.report import plan
-from tacit.rules._ceiling import ceiling, share_of
 
 CLIENTS, LIE = 40, 1e6
 

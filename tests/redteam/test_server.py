@@ -309,7 +309,9 @@ def changed(asking, **changes):
     return experiment(**changes)
 
 
-@pytest.mark.parametrize("name", ["http.server:test", "os:abort", "antigravity:fly", "tacit.rules.mean:mean"])
+@pytest.mark.parametrize(
+    "name", ["http.server:test", "os:abort", "antigravity:fly", "tacit.algorithms.rules.mean:mean"]
+)
 @pytest.mark.parametrize("section", ["aggregate", "model", "data"])
 def test_code_that_an_experiment_names_is_not_imported(server, name, section):
     asking = server()
@@ -325,7 +327,7 @@ def test_code_that_an_experiment_names_is_not_imported(server, name, section):
 def test_listed_code_runs_only_while_its_file_is_the_listed_one(tmp_path, monkeypatch):
     place = tmp_path / "ours" / "own_net.py"
     place.parent.mkdir()
-    place.write_text("from tacit.models.logr import logr as net\n")
+    place.write_text("from tacit.parts.models.logr import logr as net\n")
     monkeypatch.syspath_prepend(str(place.parent))
     asking = Server(tmp_path / "site", experiment(model={"name": "own_net:net"}))
     path = asking.folder / "budget.toml"
@@ -410,7 +412,7 @@ def test_what_costs_memory_opens_paths_or_uses_devices_is_refused_before_anythin
 def test_a_model_that_is_too_large_is_refused_before_it_is_made(server, monkeypatch):
     asking = server(model={"name": "mlp"})
     asking.budget("# most_parameters = 20000000", "most_parameters = 1000 #")
-    monkeypatch.setattr("tacit.models.build", lambda *args, **options: pytest.fail("it was made"))
+    monkeypatch.setattr("tacit.parts.models.build", lambda *args, **options: pytest.fail("it was made"))
     with pytest.raises(Refused, match="parameters; the site allows 1000"):
         asking.agree()
 

@@ -16,8 +16,8 @@ from tacit.engine.assemble import build
 from tacit.engine.pool import one_by_one, task
 from tacit.engine.stacked import Stacked
 from tacit.errors import ModelRefused
-from tacit.losses.cross_entropy import cross_entropy
-from tacit.models import build as build_model
+from tacit.parts.losses.cross_entropy import cross_entropy
+from tacit.parts.models import build as build_model
 from tacit.privacy.local.mechanism import SampledGaussian
 from tacit.random import seeded
 from tacit.training.batches import Viewed, over_views

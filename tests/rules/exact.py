@@ -2,9 +2,9 @@
 
 import torch
 
-from tacit.rules import weighted_sum
-from tacit.rules.inverse_variance import variance
-from tacit.rules.random_effects import between
+from tacit.algorithms.rules import weighted_sum
+from tacit.algorithms.rules.inverse_variance import variance
+from tacit.algorithms.rules.random_effects import between
 
 
 def nearest(noise, tau2, shares):

@@ -4,9 +4,9 @@ import torch
 from test_contracts import EPSILONS, LAYOUT, crowd, draws, sent
 
 import tacit
-from tacit import rules
+from tacit.algorithms import rules
+from tacit.algorithms.rules import combined
 from tacit.errors import BadInput
-from tacit.rules import combined
 from tacit.wire import pack
 
 

@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tacit
-from tacit import rules
+from tacit.algorithms import rules
+from tacit.algorithms.rules import Sum, combined
+from tacit.algorithms.rules._rows import part
+from tacit.algorithms.rules.krum import closeness
 from tacit.engine.assemble import build
 from tacit.errors import BadInput
-from tacit.rules import Sum, combined
-from tacit.rules._rows import part
-from tacit.rules.krum import closeness
 from tacit.types import Message
 
 ROBUST = {

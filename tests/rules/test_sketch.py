@@ -8,10 +8,10 @@ import torch
 from rules.exact import Exact
 from statistical import has_std
 
-from tacit.rules import Crowd
-from tacit.rules._sketch import CLIENTS, SUMS, Residuals, sketched
-from tacit.rules.inverse_variance import information, variances_of
-from tacit.rules.random_effects import random_effects
+from tacit.algorithms.rules import Crowd
+from tacit.algorithms.rules._sketch import CLIENTS, SUMS, Residuals, sketched
+from tacit.algorithms.rules.inverse_variance import information, variances_of
+from tacit.algorithms.rules.random_effects import random_effects
 from tacit.types import Message
 
 D = 50_000

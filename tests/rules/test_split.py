@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tacit.algorithms.rules._split import threshold
 from tacit.data.budgets import draw
-from tacit.rules._split import threshold
 
 HOW = ("gmm", "kmeans", "top")
 

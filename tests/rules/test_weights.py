@@ -4,12 +4,12 @@ import torch
 from test_contracts import EPSILONS, LAYOUT, crowd, draws, noise_std, sent
 
 import tacit
-from tacit import rules
+from tacit.algorithms import rules
+from tacit.algorithms.rules import combined
+from tacit.algorithms.rules.random_effects import between, between_dl, gram, nearest
+from tacit.algorithms.rules.robust import sparse_part
 from tacit.engine.assemble import build
 from tacit.errors import BadInput
-from tacit.rules import combined
-from tacit.rules.random_effects import between, between_dl, gram, nearest
-from tacit.rules.robust import sparse_part
 from tacit.types import Message
 
 

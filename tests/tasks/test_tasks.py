@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 import tacit
-from tacit import losses, tasks
 from tacit.engine.assemble import build
 from tacit.errors import BadData, BadInput, TrainingDiverged
+from tacit.parts import losses, tasks
 from tacit.training.clipping import Clipper, clipped_sum_slow
 
 ROWS, WIDTH, VOCABULARY, TIME = 240, 6, 5, 4

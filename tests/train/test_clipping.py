@@ -12,7 +12,7 @@ from threads import one_thread  # noqa: F401 - a fixture
 from torch import nn
 
 from tacit.errors import BadInput, ModelRefused
-from tacit.models import build
+from tacit.parts.models import build
 from tacit.training.clipping import Clipper, clipped_sum_slow
 from tacit.training.flat import flatten
 from tacit.training.independence import Unsupported

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import tacit
-from tacit import metrics, wire
+from tacit import wire
 from tacit.deploy.site import layout, replies
 from tacit.deploy.site.at_home import wanted
 from tacit.deploy.site.join import read_settings
 from tacit.deploy.site.limits import Limits, read_limits
 from tacit.engine.run_folder import refuse_foreign
 from tacit.errors import BadInput, TacitError
+from tacit.parts import metrics
 from tacit.privacy.ledger import reader
 from tacit.report.collect import short
 from tacit.report.page import BEGINS, printable, render

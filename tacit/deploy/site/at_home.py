@@ -14,7 +14,6 @@ from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
-from tacit import tasks
 from tacit.data.dataset import Dataset
 from tacit.deploy.site import agreement, layout
 from tacit.deploy.site.agreement import Agreement, bound
@@ -28,8 +27,9 @@ from tacit.engine.history import FROZEN
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.experiment.extras import PersonalSection
-from tacit.losses import Losses
-from tacit.tasks import Task
+from tacit.parts import tasks
+from tacit.parts.losses import Losses
+from tacit.parts.tasks import Task
 from tacit.training.flat import blocks, flatten, frozen_mark
 
 MODEL = "model.safetensors"

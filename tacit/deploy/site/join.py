@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from dp_accounting import DpEvent
 
-from tacit import models, tasks, wire
+from tacit import wire
 from tacit.data.dataset import Dataset
 from tacit.data.load import source
 from tacit.data.population import rows_mark
@@ -48,6 +48,7 @@ from tacit.engine.ranges import ranges_asked
 from tacit.errors import BadData, BadInput, Refused
 from tacit.experiment import Experiment
 from tacit.experiment.extras import EVALUATION, RANGES, STATS, WORDS, read_with, shares
+from tacit.parts import models, tasks
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.queries.ranges import Range
 from tacit.privacy.wiring import Local

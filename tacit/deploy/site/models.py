@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from tacit import metrics
 from tacit.data import encoder
 from tacit.data.population import row_hashes
 from tacit.deploy.site import layout, replies
@@ -22,9 +21,10 @@ from tacit.deploy.site.rows import OWN_FILES, file_rows
 from tacit.engine.history import FROZEN
 from tacit.errors import BadInput
 from tacit.experiment.extras import read_with
+from tacit.parts import metrics
+from tacit.parts.tasks import chosen, headline
 from tacit.personal import one
 from tacit.personal.one import STAYS, Personal, together
-from tacit.tasks import chosen, headline
 from tacit.training.flat import frozen_mark
 
 NOT_FOR_OTHERS = "NOT-FOR-OTHERS.txt"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import torch
 
-from tacit import metrics, wire
+from tacit import wire
 from tacit.check import shown
 from tacit.data.csv import declared_classes, encoded_width, encoder_of
 from tacit.data.dataset import Dataset, reading
@@ -26,7 +26,8 @@ from tacit.engine.evaluate import CHUNK, answered
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.experiment.extras import EVALUATION, NOBODY_MALICIOUS, refuse_deployed
-from tacit.tasks import chosen
+from tacit.parts import metrics
+from tacit.parts.tasks import chosen
 from tacit.training.flat import beside, flatten
 
 # What rows look like where there are none: of a deployment without public rows the experiment alone says how they are

@@ -16,8 +16,8 @@ from scipy.special import logsumexp
 from torch import nn
 from torch.func import functional_call
 
-from tacit import models
 from tacit.engine.assemble import Parts
+from tacit.parts import models
 from tacit.training.flat import blocks, trainable
 
 FACTORY = "tacit.lab.attacks._inversion:imprinted"

@@ -1,9 +1,10 @@
 """`backdoor`: what malicious clients reach, by round, beside what the clip alone leaves them (Bagdasaryan et al. 2020,
 arXiv:1807.00459; Sun et al. 2019, arXiv:1911.07963).
 
-The malicious clients are the experiment's own, in its table `[attack]` (tacit/malicious has a file for each kind); without one a
-tenth of the clients replace the model. Clipping does nearly all of the work of differential privacy as a defence, so a run that
-promises some is printed with the same run without noise. Nobody malicious is the third: what the attack costs the model itself,
+The malicious clients are the experiment's own, in its table `[attack]` (tacit/engine/malicious has a file for each kind); without
+one a tenth of the clients replace the model. Clipping does nearly all of the work of differential privacy as a defence, so a run
+that promises some is printed with the same run without noise. Nobody malicious is the third: what the attack costs the model
+itself,
 and what the trigger does without it."""
 
 from collections.abc import Callable, Sequence
@@ -15,7 +16,7 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
-from tacit import check, metrics
+from tacit import check
 from tacit.engine.assemble import build, with_rule
 from tacit.engine.evaluate import BACKDOOR
 from tacit.engine.evaluate import backdoor as measured_backdoor
@@ -38,6 +39,7 @@ from tacit.lab.compare.results import (
     values_of,
 )
 from tacit.lab.compare.results import Estimate as Over
+from tacit.parts import metrics
 from tacit.training.flat import blocks
 
 ATTACKED, CLIP_ONLY, NOBODY = "attacked", "clip only", "nobody malicious"

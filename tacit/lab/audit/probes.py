@@ -20,7 +20,7 @@ from tacit.algorithms.local_dp import LocalDP
 from tacit.data.population import Population
 from tacit.engine.assemble import Parts
 from tacit.errors import BadInput
-from tacit.losses import Losses
+from tacit.parts.losses import Losses
 from tacit.training.clipping import clipped_sum_slow
 from tacit.training.dp_sgd import DpSgd
 

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from scipy.special import stdtr, stdtrit
 
-from tacit import metrics
 from tacit.experiment import Experiment
 from tacit.lab.compare.results import CONFIDENCE, FEWEST_SEEDS, Row
+from tacit.parts import metrics
 
 ROUNDING = 1e-9  # relative: differences that are closer than this are one number
 HEADINGS = (

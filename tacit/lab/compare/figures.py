@@ -13,7 +13,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from tacit import metrics
 from tacit.errors import BadInput
 from tacit.lab.compare.grid import Cell, label, size
 from tacit.lab.compare.results import (
@@ -29,6 +28,7 @@ from tacit.lab.compare.results import (
     values_of,
 )
 from tacit.lab.compare.table import score, statements
+from tacit.parts import metrics
 
 # Okabe and Ito (2008), without black and yellow, darkest first: told apart by colour-blind readers and in grey
 INKS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")

@@ -16,7 +16,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from tacit import check, metrics, plugin, rules
+from tacit import check, plugin
+from tacit.algorithms import rules
 from tacit.engine.assemble import build
 from tacit.engine.run_folder import COMPARISON, first_free, replace, says_same
 from tacit.errors import BadInput, RunExists, TacitError
@@ -24,7 +25,8 @@ from tacit.experiment import Experiment
 from tacit.experiment.file import dumps, parse_value
 from tacit.experiment.training import AggregateSection
 from tacit.machine import lock
-from tacit.tasks import headline
+from tacit.parts import metrics
+from tacit.parts.tasks import headline
 
 # The values of a grid as text: read from the command line, written into labels and file names.
 

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 from scipy.special import stdtrit
 
-from tacit import metrics
 from tacit.engine.evaluate import BACKDOOR
 from tacit.engine.run_files import RunFiles, read
 from tacit.lab.compare.grid import Cell, Task
+from tacit.parts import metrics
+from tacit.parts.tasks import headline
 from tacit.privacy.guarantee import shown_delta
-from tacit.tasks import headline
 
 LAST_ROUNDS = 10
 BACKDOORED = BACKDOOR.replace("_", " ")

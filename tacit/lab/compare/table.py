@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tacit import metrics
+from tacit.engine.malicious import BADGE
 from tacit.lab.compare import differences, ledger, results
 from tacit.lab.compare.grid import for_some_alone, headings, short, size, text
 from tacit.lab.compare.results import (
@@ -22,7 +22,7 @@ from tacit.lab.compare.results import (
     statement,
     units,
 )
-from tacit.malicious import BADGE
+from tacit.parts import metrics
 from tacit.privacy.guarantee import shown
 
 NOTHING = "–"

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from tacit import metrics
 from tacit.data.dataset import Dataset
 from tacit.data.population import Population
 from tacit.engine.assemble import Parts, assemble, build
@@ -29,6 +28,8 @@ from tacit.lab.tuning import folder as folders
 from tacit.lab.tuning import folder as secret
 from tacit.lab.tuning.folder import before_of, pay, refuse_dear
 from tacit.lab.tuning.price import NO_SCORE, Candidate, Priced, Releases, all_seen, candidates, hidden, refuse_unpriced
+from tacit.parts import metrics
+from tacit.parts.tasks import chosen, headline
 from tacit.privacy.accounting import price
 from tacit.privacy.accounting.selected import Repetitions, about
 from tacit.privacy.guarantee import spent_by
@@ -39,7 +40,6 @@ from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.ledger.sql import ALL
 from tacit.report.plan import tells_nothing
 from tacit.simulation import run
-from tacit.tasks import chosen, headline
 
 # The starts of a search in its ledger: of copies of its folder, and of older ones that were put back, one alone has
 # each.

@@ -5,13 +5,13 @@ from dataclasses import replace
 from typing import Any
 
 import tacit
-from tacit import metrics
 from tacit.engine.assemble import Parts
 from tacit.lab.tuning.price import Priced
+from tacit.parts import metrics
+from tacit.parts.tasks import headline
 from tacit.privacy.accounting.rdp import rate_and_multiplier
 from tacit.privacy.guarantee import PUBLIC, sentence, shown, shown_delta
 from tacit.privacy.ledger.sql import ALL
-from tacit.tasks import headline
 from tacit.types import Guarantee
 
 BEST_ALONE = (

@@ -11,10 +11,11 @@ from typing import Any, ClassVar
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from tacit import rules
-from tacit.algorithms import Algorithm
+from tacit.algorithms import Algorithm, rules
 from tacit.algorithms._groups import Group
 from tacit.algorithms.encrypted import Encrypted
+from tacit.algorithms.rules import Crowd, Rule
+from tacit.algorithms.rules._split import threshold
 from tacit.crypto import keys, proofs
 from tacit.crypto.grid import WIDEST, Grid, Lanes
 from tacit.crypto.holder import Alone, Opener, Opens, Together
@@ -34,8 +35,6 @@ from tacit.privacy.guarantee import EMPTIED, PUBLIC, WHO, Words, spent_by
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.plan import Plan, Purse, planned_participations
 from tacit.privacy.wiring import Wiring
-from tacit.rules import Crowd, Rule
-from tacit.rules._split import threshold
 from tacit.types import Client, Guarantee
 
 # Distributed DP in words: what the sums promise, and what is left against who can read single reports.
@@ -154,7 +153,7 @@ def names_of(plan: "DistributedPlan", rule: Rule) -> tuple[str, ...]:
     """What the groups of a plan are called, in the order of their numbers.
 
     A rule that tells clients apart by their budgets (`split`) treats a "public" sum otherwise than any other one, and calls
-    everybody public where all budgets are equal (tacit/rules/_split.py): so does the lone group here.
+    everybody public where all budgets are equal (tacit/algorithms/rules/_split.py): so does the lone group here.
     """
     if len(plan.noises) > 1:
         return APART

@@ -4,8 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from tacit import rules
-from tacit.algorithms import Algorithm
+from tacit.algorithms import Algorithm, rules
 from tacit.algorithms.fedavg import FedAvg
 from tacit.data.population import Population
 from tacit.errors import BadInput, Refused

@@ -86,7 +86,7 @@ def distance(targets: np.ndarray, predictions: np.ndarray) -> np.ndarray:
 Value = Callable[
     [np.ndarray, np.ndarray], np.ndarray
 ]  # (targets, predictions) to one number for each record, not below 0
-VALUES: dict[tuple[str, str], Value] = {  # by task and metric: the same numbers as tacit/metrics has
+VALUES: dict[tuple[str, str], Value] = {  # by task and metric: the same numbers as tacit/parts/metrics has
     ("classification", "log_loss"): surprise,
     ("binary", "log_loss"): surprise,
     ("multilabel", "accuracy"): right,

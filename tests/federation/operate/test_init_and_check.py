@@ -522,7 +522,7 @@ def own_rule(tmp_path, monkeypatch):
     """A federation whose rule is a package of its own, which would leave a trace if it were imported; and the rule's file."""
     file, trace = tmp_path / "ours" / "own_hospital" / "rules.py", tmp_path / "imported"
     file.parent.mkdir(parents=True)
-    file.write_text("from tacit.rules.median import median as clipped_median\n", "utf-8")
+    file.write_text("from tacit.algorithms.rules.median import median as clipped_median\n", "utf-8")
     (file.parent / "__init__.py").write_text(f"open({str(trace)!r}, 'w').close()\n", "utf-8")
     monkeypatch.syspath_prepend(str(file.parents[1]))
     made = make(tmp_path / "federation", aggregate={"rule": "own_hospital.rules:clipped_median"})

@@ -9,13 +9,13 @@ import torch
 from redteam.lying_server import RUN, Server, experiment
 from tasks.test_tasks import experiment as of_task
 
-from tacit import metrics, tasks
 from tacit.data.dataset import IGNORED
 from tacit.deploy.site import rows as own_evaluation
 from tacit.engine.assemble import assemble, build
 from tacit.engine.clients import clients
 from tacit.engine.evaluate import answers_to
 from tacit.errors import Refused
+from tacit.parts import metrics, tasks
 from tacit.privacy.accounting import price
 from tacit.wire import unpack
 

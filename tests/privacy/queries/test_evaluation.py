@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn import metrics as sk
 
-from tacit import metrics
 from tacit.errors import BadInput
-from tacit.metrics import Answers
+from tacit.parts import metrics
+from tacit.parts.metrics import Answers
 from tacit.privacy.queries import evaluation
 from tacit.privacy.queries.evaluation import GRID, VALUES, Confusion, Errors, Hits, Means, Scores, combine, judgement
 from tacit.privacy.queries.ranges import numbers

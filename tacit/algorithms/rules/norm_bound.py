@@ -1,0 +1,85 @@
+"""`norm-bound`: every update is clipped to one norm, then they are averaged; with `noise`, "weak DP" (Sun, Kairouz, Suresh, McMahan
+2019, Can You Really Backdoor Federated Learning?, arXiv:1911.07963).
+
+Sees: rows, one at a time: with a `bound` a round holds one sum. A defence: no client moves the mean by more than the bound over the
+number of clients. **It is not differential privacy**: nothing is charged, the server sees updates as they are, and the noise is
+sized for no epsilon and can be drawn again by whoever knows the mean. Clip with a proof is privacy.kind = "central".
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tacit import check
+from tacit.algorithms.rules import Applied, Memory, Rule, Sum
+from tacit.algorithms.rules._rows import rows_of
+from tacit.digest import mark, tensor_bytes
+from tacit.random import keyed
+from tacit.types import Message
+
+
+@dataclass(frozen=True)
+class norm_bound(Rule):
+    """The mean of update_k min(1, bound/|update_k|), plus N(0, noise^2) in every coordinate where `noise` is said.
+
+    Without a `bound` it is the median norm of the round's updates (as FLAME has it, arXiv:2101.02281): then all are kept until
+    the last has come. The noise is a function of the mean, so that a repeated round repeats it.
+
+    Guarantee: with a bound, one client moves the mean by at most 2 bound/n. About privacy: none, with noise or without.
+
+    Raises: BadInput for a bound that is not above 0, and for a negative noise.
+
+    >>> from tacit.algorithms.rules import combined
+    >>> updates = [Message(name, {"update": torch.tensor([x])}) for name, x in (("a", 1.0), ("b", 100.0))]
+    >>> combined(norm_bound(bound=2.0), {}, updates).update
+    tensor([1.5000])
+    """
+
+    bound: float | None = None  # the norm that updates are clipped to; nothing: the median norm of a round
+    noise: float = 0.0  # the deviation of the noise that is added to the mean; no privacy
+    sees = "rows"
+    needs = ()
+
+    def __post_init__(self) -> None:
+        if self.bound is not None:
+            check.positive(**{"aggregate.bound": self.bound})
+        check.at_least(0, **{"aggregate.noise": self.noise})
+
+    def start(self) -> Any:
+        """A sum where the bound is known beforehand, else a list."""
+        return [] if self.bound is None else Sum("norm_bound")
+
+    def add(self, gathered: Any, message: Message) -> None:
+        """Clips and adds, or keeps the message until the bound is known."""
+        if self.bound is None:
+            gathered.append(message)
+        else:
+            gathered.add(1.0, clipped(message.tensors["update"], self.bound))
+
+    def apply(self, memory: Memory, gathered: Any) -> Applied:
+        """The mean of the clipped updates; the bound is in the info. Raises: BadInput without updates."""
+        bound, mean = (self.bound, gathered.mean()) if self.bound is not None else within_median(gathered)
+        return Applied(with_weak_noise(mean, self.noise), memory, {"bound": bound})
+
+
+def within_median(messages: Sequence[Message]) -> tuple[float, torch.Tensor]:
+    """The median of the updates' norms, and their mean when each is clipped to that. Raises: BadInput without updates."""
+    rows = rows_of(messages)
+    bound = float(rows.double().norm(dim=1).median())
+    return bound, torch.stack([clipped(row, bound) for row in rows]).mean(0)
+
+
+def clipped(update: torch.Tensor, bound: float) -> torch.Tensor:
+    """The update scaled down to norm `bound`, or itself where it is within it."""
+    norm = float(update.double().norm())
+    return update if norm <= bound else (update.double() * (bound / norm)).to(update.dtype)
+
+
+def with_weak_noise(mean: torch.Tensor, std: float) -> torch.Tensor:
+    """The mean with N(0, std^2) in every coordinate, which is a function of the mean. Guarantee about privacy: none."""
+    if not std:
+        return mean
+    stream = keyed(bytes.fromhex(mark("weak noise", tensor_bytes(mean))))("noise")
+    return mean.add(stream.normal_like(mean), alpha=std)

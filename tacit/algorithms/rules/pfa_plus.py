@@ -1,0 +1,108 @@
+"""`pfa-plus`: PFA whose private clients upload k numbers per block (Liu et al., PVLDB 15(4), 2021, section 4.4).
+
+The first round is PFA. After it the server broadcasts the basis it found last; a private client sends the coordinates of its
+update in that basis and nothing else, the server rebuilds their mean in the same old basis, and the public updates of
+the round give the next one. A round without a public client keeps the old basis. Uplink falls by the model's size over
+k; downlink grows by k + 1 models.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+
+from tacit.algorithms.rules import Applied, Memory, weighted_sum
+from tacit.algorithms.rules.pfa import Divided, combine, pfa
+from tacit.errors import BadInput
+from tacit.types import Message
+
+
+@dataclass(frozen=True)
+class pfa_plus(pfa):
+    """PFA+; the options are those of `pfa`. Every client needs the basis, so the broadcast carries it in full."""
+
+    whole = False
+
+    def tell(self, memory: Memory, epsilons: np.ndarray) -> Message:
+        """The threshold, and after the first round the basis, its centre and the blocks."""
+        message = super().tell(memory, epsilons)
+        basis = {name: memory[name] for name in ("basis", "centre") if name in memory}
+        return Message("server", basis, {**message.facts, "layout": self.marks(memory)} if basis else message.facts)
+
+    def refuse(self, received: Message, *, size: int) -> None:
+        """Refuses a basis that a client of this model cannot multiply by.
+
+        Raises: BadInput for a basis, centre or layout of another size or type than the model and the rank allow.
+        """
+        super().refuse(received, size=size)
+        if "basis" not in received.tensors:
+            return
+        basis, marks, centre = received.tensors["basis"], received.facts.get("layout"), received.tensors.get("centre")
+        fits = basis.dtype == torch.float32 and basis.dim() == 2 and basis.shape[0] == size
+        if not fits or not 1 <= basis.shape[1] <= self.rank:
+            raise BadInput(f"The basis is not at most {self.rank} vectors of {size} numbers.")
+        if centre is not None and (centre.dtype, centre.shape) != (torch.float32, (size,)):
+            raise BadInput(f"The centre is not one vector of {size} numbers.")
+        if not isinstance(marks, list) or not all(type(mark) is int for mark in marks):
+            raise BadInput("The layout is not a list of whole numbers.")
+        if marks[:1] != [0] or marks[-1] != size or any(stop <= start for start, stop in pairwise(marks)):
+            raise BadInput(f"The layout does not cut {size} numbers into blocks.")
+
+    def send(
+        self, update: torch.Tensor, facts: dict[str, Any], received: Message
+    ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """A public client's whole update; a private one's coordinates in the received basis, k numbers a block."""
+        tensors, group = super().send(update, facts, received)
+        if "basis" not in received.tensors or group["group"] == "public":
+            return tensors, group
+        x = update - received.tensors["centre"] if "centre" in received.tensors else update
+        return {"coordinates": _by_block(received.facts["layout"], x, received.tensors["basis"])}, group
+
+    def apply(self, memory: Memory, gathered: Divided) -> Applied:
+        """Puts the private mean back by the basis that its coordinates are in, and takes the next one from the public
+        updates.
+
+        In the first round there is no basis, and it is `pfa`.
+
+        Raises: BadInput where nothing was gathered.
+        """
+        public = gathered.public
+        if "basis" not in memory:  # warm-up: private clients sent whole updates
+            applied = super().apply(memory, gathered)
+            return Applied(applied.update, self._refreshed(memory, public.rows, public.weights), applied.info)
+        pairs, private = public.pairs(), gathered.private_mean()
+        if private is not None:
+            pairs.append((private[0], self._rebuilt(memory, private[1])))
+        if public.rows and private is not None:
+            update = combine(public, pairs[-1])
+        else:
+            total, weight = weighted_sum(pairs)
+            update = total / weight
+        return Applied(
+            update, self._refreshed(memory, public.rows, public.weights), public.info(memory["basis"].shape[1])
+        )
+
+    def _refreshed(self, memory: Memory, rows: list[torch.Tensor], weights: list[float]) -> Memory:
+        if not rows:
+            return memory
+        spaces = self.spaces(memory, rows, weights)
+        k = max(1, self.largest_rank(spaces))
+        padded = [torch.nn.functional.pad(s.basis(), (0, k - s.mix.shape[1])) for s in spaces]
+        fresh = {name: memory[name] for name in ("layout", "threshold") if name in memory} | {
+            "basis": torch.cat(padded)
+        }
+        centres = [s.centre for s in spaces if s.centre is not None]
+        return fresh | ({"centre": torch.cat(centres)} if centres else {})
+
+    def _rebuilt(self, memory: Memory, coordinates: torch.Tensor) -> torch.Tensor:
+        marks = self.marks(memory)
+        sizes = torch.tensor([stop - start for start, stop in pairwise(marks)], device=coordinates.device)
+        point = (memory["basis"] * coordinates.repeat_interleave(sizes, dim=0)).sum(1)
+        return point + memory["centre"] if "centre" in memory else point
+
+
+def _by_block(marks: list[int], x: torch.Tensor, basis: torch.Tensor) -> torch.Tensor:
+    """V^T x for every block, as (blocks, k)."""
+    return torch.stack([basis[start:stop].T @ x[start:stop] for start, stop in pairwise(marks)])

@@ -1,0 +1,75 @@
+"""`public-only`: the control that projection has to beat: average the public clients by epsilon and ignore the others.
+
+Sees: sums. A round without a public client leaves the model as it is.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from tacit.algorithms.rules import Applied, Crowd, Layout, Memory, Rule, Sum
+from tacit.algorithms.rules.pfa import pfa
+from tacit.errors import BadInput
+from tacit.types import Message
+
+
+@dataclass(frozen=True)
+class public_only(Rule):
+    """The public mean by epsilon. `split` and `share` as in `pfa`; private updates are received and not used."""
+
+    split: Literal["gmm", "kmeans", "top"] = "top"  # how clients are divided into public and private
+    share: float = 0.1  # of the clients that `top` makes public
+    sees = "sums"
+
+    def init(self, layout: Layout, crowd: Crowd) -> Memory:
+        """As `pfa` in the code's reading: the threshold, once, over all clients."""
+        return self._pfa().init(layout, crowd)
+
+    def tell(self, memory: Memory, epsilons: np.ndarray) -> Message:
+        """The threshold."""
+        return self._pfa().tell(memory, epsilons)
+
+    def refuse(self, received: Message, *, size: int) -> None:
+        """Raises: BadInput without a threshold that is a number."""
+        self._pfa().refuse(received, size=size)
+
+    def send(
+        self, update: torch.Tensor, facts: dict[str, Any], received: Message
+    ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """The whole update and the client's group, as under `pfa`: a private client uploads as much, for nothing."""
+        return self._pfa().send(update, facts, received)
+
+    def weight(self, facts: dict[str, Any]) -> float:
+        """Epsilon."""
+        return float(facts["epsilon"])
+
+    def start(self) -> "PublicSum":
+        """No public update yet."""
+        return PublicSum()
+
+    def add(self, gathered: "PublicSum", message: Message) -> None:
+        """Adds a public update; of a private one only the shape is of use."""
+        gathered.last = message.tensors["update"]
+        if message.facts.get("group") == "public":
+            gathered.public.add(self.weight(message.facts), gathered.last, clients=message.facts.get("clients", 1))
+
+    def apply(self, memory: Memory, gathered: "PublicSum") -> Applied:
+        """The public mean, or a zero step without a public client. Raises: BadInput where nothing was gathered."""
+        if gathered.last is None:
+            raise BadInput("Expected at least one update.")
+        public = gathered.public
+        update = public.mean() if public.clients else torch.zeros_like(gathered.last)
+        return Applied(update, memory, {"public": public.clients})
+
+    def _pfa(self) -> pfa:
+        return pfa(split=self.split, share=self.share)
+
+
+@dataclass
+class PublicSum:
+    """The sum of the round's public updates, and the last update of all, whose shape a step of zero has."""
+
+    public: Sum = field(default_factory=Sum)
+    last: torch.Tensor | None = None

@@ -1,0 +1,26 @@
+"""`random-projection`: PFA with a random subspace instead of the public one: the paper's sanity control. Sees: rows."""
+
+from dataclasses import dataclass
+
+import torch
+
+from tacit.algorithms.rules._subspace import Subspace, subspace
+from tacit.algorithms.rules.pfa import pfa
+
+
+@dataclass(frozen=True)
+class random_projection(pfa):
+    """Projects the private mean onto `rank` random directions per block.
+
+    What it loses against `pfa` is what the public directions are worth.
+    """
+
+    def spaces(self, memory: dict[str, torch.Tensor], rows: list[torch.Tensor], weights: list[float]) -> list[Subspace]:
+        """The span of `rank` random vectors, from a generator that the first public update seeds.
+
+        The same messages in the same order give the same directions, in another order others.
+        """
+        generator = torch.Generator().manual_seed(int(rows[0].double().sum().abs().frexp().mantissa * 2**52))
+        noise = [torch.randn(len(rows[0]), generator=generator).to(rows[0].device) for _ in range(self.rank)]
+        blocks = zip(*(self.parts(memory, row) for row in noise), strict=True)
+        return [subspace(block, rank=self.rank, centred=False) for block in blocks]
