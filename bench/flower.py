@@ -1,12 +1,12 @@
-"""What Tacit adds to Flower: time per round next to a bare Flower app of the same model, bytes on the wire, and Ray's crossover.
+"""What Tacit adds to Flower: time per round next to a bare Flower app of the same model, and bytes on the wire.
 
 Three sites on this machine, TLS and node authentication, first as `tacit deploy site` runs them, then as a bare Flower app
 (plain SGD of the same steps, FedAvg) on the same SuperLink. Bytes are counted by a proxy in front of the SuperLink. Like for
 like is an experiment without privacy against the bare app with one process per node and a server that looks for replies as
 often as Tacit's, so that what is left is Tacit's own code.
 
-    python bench/flower.py [--rounds 5] [--model mlp] [--skip ray] [--json FILE]
-    python bench/flower.py --rounds 2 --model logr --skip ray  # small
+    python bench/flower.py [--rounds 5] [--model mlp] [--skip bare] [--json FILE]
+    python bench/flower.py --rounds 2 --model logr  # small
 """
 
 import argparse
@@ -158,23 +158,6 @@ def like_for_like(model: str, rounds: int) -> dict[str, float]:
         return {"seconds": ours, "bare": theirs}
 
 
-def crossover(steps: int) -> tuple[float, float]:
-    """Seconds per round of Tacit's own simulator and of Flower's engine, for so many local steps."""
-    seconds = []
-    for engine in ("tacit", "flower-simulation"):
-        chosen = tacit.Experiment(
-            data={"clients": 8},
-            model={"name": "mlp"},
-            train={"rounds": 4, "local_steps": steps, "sampling_rate": 0.3},
-            privacy={"kind": "local", "epsilon": 8.0, "accountant": "rdp"},
-            run={"engine": engine},
-        )
-        with tempfile.TemporaryDirectory() as folder:
-            history = tacit.run(chosen, out=Path(folder) / "run", page=False)
-        seconds.append(statistics.median(record["seconds"] for record in history.rounds[1:]))
-    return seconds[0], seconds[1]
-
-
 def main(args: argparse.Namespace) -> None:
     console, record = Console(width=None if sys.stdout.isatty() else 120), {}
     if "deploy" not in args.skip:
@@ -189,14 +172,6 @@ def main(args: argparse.Namespace) -> None:
         table.add_row("bytes up / summary.json's", f"{found['up']:.3f}", "<= 1.02")
         table.add_row("bytes down / summary.json's", f"{found['down']:.3f}", "<= 1.02")
         console.print(table, f"a round took {found['seconds']:.2f} s", highlight=False)
-    if "ray" not in args.skip:
-        table = Table(
-            "local steps", "Flower's engine / Tacit's simulator", title="one round of 8 clients, this machine"
-        )
-        record["crossover"] = {steps: crossover(steps) for steps in (5, 50, 500)}
-        for steps, (ours, theirs) in record["crossover"].items():
-            table.add_row(str(steps), f"{theirs / ours:.2f}")
-        console.print(table, "below 1 the engine is worth it; a cluster divides its part by its nodes", highlight=False)
     if args.json:
         args.json.write_text(json.dumps(record, indent=2))
 
@@ -205,6 +180,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--model", default="mlp")
-    parser.add_argument("--skip", default="", help="of deploy,bare,ray")
+    parser.add_argument("--skip", default="", help="of deploy,bare")
     parser.add_argument("--json", type=Path, help="also write everything measured to this file")
     main(parser.parse_args())

@@ -127,12 +127,7 @@ def with_trainer(parts: Parts, folder: Folder) -> Parts:
     Raises: BadInput for a folder that says something else than a number.
     """
     parts = _kept(parts, folder)
-    if (
-        parts.experiment.run.engine != "tacit"
-        or parts.together
-        or trainers.wanted_workers(parts) == 1
-        or fork_can_train()
-    ):
+    if parts.together or trainers.wanted_workers(parts) == 1 or fork_can_train():
         return parts
     return _noted(parts, ONE_PROCESS)
 
@@ -183,7 +178,7 @@ def _wanted(parts: Parts) -> bool:
     where no start repeats another one anyway; canary records are for clients that train by themselves.
     """
     run, audit = parts.experiment.run, parts.experiment.audit
-    if run.engine != "tacit" or audit.placement == "record":
+    if audit.placement == "record":
         return False
     return bool(parts.theta.is_cuda or run.randomness == "os" if run.at_once is None else run.at_once)
 
@@ -222,11 +217,6 @@ def with_passed(
         tables["model"] = _model(experiment, model)
     if rule is not None:
         tables["aggregate"] = _rule(experiment, rule)
-    if tables and experiment.run.engine != "tacit":
-        raise BadInput(
-            f'run.engine = "{experiment.run.engine}" builds the clients from the experiment\'s file, which does not hold what is'
-            " passed from Python: leave it out."
-        )
     said = {name: getattr(experiment, name) for name in Experiment.model_fields}
     return Experiment(**said | tables) if tables else experiment
 
@@ -442,13 +432,6 @@ def _explained(parts: Parts) -> Iterator[None]:
 
 
 def _trainer(parts: Parts, stack: ExitStack) -> Trainer:
-    experiment = parts.experiment
-    if experiment.run.engine == "flower-simulation":
-        from tacit.deploy.server.simulation import OnRay
-
-        on_ray = OnRay(parts)
-        stack.callback(on_ray.close)
-        return on_ray
     if parts.together:
         try:
             return trainers.stacked(parts)

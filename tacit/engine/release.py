@@ -37,7 +37,7 @@ from tacit.types import Client
 
 FORMAT = "tacit release 1"
 WHERE = {  # where, how fast and under which seal, not what: a sealed run releases the very integers of an unsealed one
-    "run": {"out", "workers", "engine", "writers", "evaluate_every"},
+    "run": {"out", "workers", "writers", "evaluate_every"},
     "data": {"path", "test_path"},
     "model": {"path"},  # what lies there is in the model: what trains in the state, the rest in `made`
     "privacy": {"ledger"},

@@ -127,11 +127,6 @@ def _cyclic(experiment: "Experiment") -> None:
 
 def _distributed(experiment: "Experiment") -> None:
     train, privacy = experiment.train, experiment.privacy
-    if experiment.protect.kind == "paillier" and experiment.run.engine != "tacit":
-        raise BadInput(
-            f'run.engine = "{experiment.run.engine}" builds the clients in other processes, which have no key in common with the'
-            ' one that opens: leave it out, or set protect.kind = "none".'
-        )
     if train.sampler is not None:
         raise BadInput(
             "With distributed DP the server knows who reports, so choosing clients at random earns nothing: leave out"

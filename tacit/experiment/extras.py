@@ -42,8 +42,6 @@ def refuse_unauditable(experiment: "Experiment") -> None:
             'audit.canaries are held against what is promised: set privacy.kind to "local", "central" or "distributed",'
             " or leave out [audit]."
         )
-    if experiment.run.engine != "tacit":
-        raise BadInput("audit.canaries are planted where Tacit itself trains: leave out run.engine.")
     if privacy.noise_formula is not None:
         raise BadInput("privacy.noise_formula promises nothing that canaries could be held against: leave out [audit].")
     by_record = privacy.kind == "local" and privacy.unit_kept == "record"
@@ -142,10 +140,6 @@ def refuse_attack(experiment: "Experiment") -> None:
         raise BadInput(
             "Malicious clients keep to no mechanism, so that what a shared ledger says of them would not hold in other runs: with"
             " [attack] leave out privacy.ledger."
-        )
-    if experiment.run.engine != "tacit":
-        raise BadInput(
-            f'run.engine = "{experiment.run.engine}" has no malicious clients: leave it out, or leave out [attack].'
         )
     if experiment.audit.canaries:
         raise BadInput(
@@ -330,9 +324,7 @@ def refuse_unpriced(experiment: "Experiment") -> None:
             (check.rate if query == EVALUATION else check.probability)(**{f"privacy.{query}_share": said})
         if said is not None and query not in asked:
             raise BadInput(f"privacy.{query}_share is for {WORDS[query]}, which are not asked for: leave it out.")
-    what = " and ".join(WORDS[query] for query in asked)
-    if asked and experiment.run.engine != "tacit":
-        raise BadInput(f"Flower's simulation engine does not ask for {what}: leave out run.engine.")
     if not asked or privacy.kind == "none":
         return
+    what = " and ".join(WORDS[query] for query in asked)
     refuse_per_client(experiment, f"Asking the clients for {what} is priced per record")

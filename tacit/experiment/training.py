@@ -245,7 +245,6 @@ class RunSection(Section):
     `evaluate_every` changes no bit of a model: rounds in between have no score, and a run may go on with another one.
     Noise is keyed by the whole release, and never shared by two: `noise_seed` gives other noise with all else equal.
 
-    `engine = "flower-simulation"` trains clients on Flower's simulation engine, for people with a Ray cluster.
     `at_once` trains a round's clients in one stack: left out, on a GPU where that can be. On a CPU a stack may be faster or slower
     than processes side by side: "measured" tries both on some clients before the first round and says which it took, as a run with
     `randomness = "os"` does by itself. A run that goes on is then another release, as on a GPU.
@@ -260,7 +259,6 @@ class RunSection(Section):
     out: str | None = None  # the folder for the files
     workers: int = 0  # processes that train side by side; 0: all cores
     randomness: Literal["seeded", "os"] = "seeded"  # os: the operating system's, as a release needs
-    engine: Literal["tacit", "flower-simulation"] = "tacit"  # who carries a simulation's messages
     writers: tuple[str, ...] | None = None  # other tools that get every round
     precision: Literal["float32", "tf32", "bfloat16"] = "float32"  # of plain SGD on a GPU; DP-SGD refuses it
     evaluate_every: int | None = (
@@ -289,9 +287,5 @@ class RunSection(Section):
             raise BadInput(
                 f'run.precision = "{self.precision}" is for plain SGD on CUDA devices: set run.device = "cuda", or leave it out.'
             )
-        if self.engine != "tacit" and self.device != "cpu":
-            raise BadInput('run.engine = "flower-simulation" trains on CPUs: set run.device = "cpu".')
-        if self.engine != "tacit" and self.at_once:
-            raise BadInput('run.engine = "flower-simulation" trains each client by itself: leave out run.at_once.')
         if self.writers and len(set(self.writers)) < len(self.writers):
             raise BadInput(f"Expected each of run.writers once, got {', '.join(self.writers)}.")

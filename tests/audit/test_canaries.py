@@ -359,7 +359,6 @@ def test_more_canaries_than_fit_are_refused_with_the_number_that_fits(tmp_path, 
         ({"train": {"momentum": 0.9}}, "train.momentum"),
         ({"audit": {"canaries": 1}}, "audit.canaries"),
         ({"audit": {"placement": "gradient"}}, "audit.canaries"),
-        ({"run": {"engine": "flower-simulation"}}, "run.engine"),
     ],
 )
 def test_canaries_that_could_tell_nothing_are_refused(sections, words):

@@ -267,7 +267,6 @@ def test_a_plan_with_all_its_columns_fits_a_terminal_of_80(small):
         ({"privacy": {"evaluation_share": 1.1}}, "evaluation_share"),
         ({"data": HELD | {"held_out": 1.0}}, "held_out"),
         ({"data": HELD | {"held_out": None}, "privacy": {"evaluation_share": 0.5}}, "not asked for"),
-        ({"run": {"engine": "flower-simulation"}}, "simulation engine"),
         ({"metric": {"largest_error": -1.0}}, "largest_error"),
     ],
 )

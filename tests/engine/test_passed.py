@@ -331,7 +331,6 @@ def test_central_dp_takes_no_rule_but_the_mean(tmp_path):
             {"data": rows()},
             r"^The data names its clients, and data.partition = \"iid\"",
         ),
-        ({"run": {"engine": "flower-simulation"}}, {"data": rows()}, r"^run.engine = \"flower-simulation\" builds"),
         ({}, {"data": rows(), "model": lambda: 3}, r"return a torch module, got int"),
         ({}, {"data": rows(), "model": lambda: 1 / 0}, r"ZeroDivisionError"),
         ({}, {"data": rows(), "model": nn.Linear(3, 2)}, r"^The model cannot read inputs of shape \(4,\)"),

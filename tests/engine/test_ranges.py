@@ -285,7 +285,6 @@ def test_a_ledger_that_several_runs_share_counts_queries_of_all_of_them(hospital
         ({"privacy": {"ranges_share": 0.0}}, "ranges_share"),
         ({"privacy": {"ranges_share": 1.5}}, "ranges_share"),
         ({"privacy": {"ranges_share": 0.1}, "data": {"numeric": {"age": [0, 120], "chol": [0, 600]}}}, "not asked for"),
-        ({"run": {"engine": "flower-simulation"}}, "simulation engine"),
     ],
 )
 def test_what_no_ledger_would_pay_for_is_refused_when_it_is_said(hospitals, changes, message):

@@ -377,7 +377,6 @@ def test_an_attack_that_cannot_be_is_refused_in_one_sentence(attack, words):
             {"privacy": {"kind": "local", "epsilon": 5.0, "ledger": "a.db", "delta_share": 0.1}},
             "leave out privacy.ledger",
         ),
-        ({"run": {"engine": "flower-simulation"}}, "has no malicious clients"),
         ({"privacy": {"kind": "local", "epsilon": 5.0}, "audit": {"canaries": 50}}, r"leave out audit\.canaries"),
     ],
 )

@@ -74,7 +74,6 @@ QUIET = {  # nothing is looked up, counted or installed over the network
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-    "RAY_USAGE_STATS_ENABLED": "0",
     "OMP_NUM_THREADS": "1",
     "PYTHONUNBUFFERED": "1",
 }

@@ -105,8 +105,6 @@ def refuse_unsearchable(experiment: Experiment) -> None:
             raise BadInput(f"[{table}] looks into every run, and of a search only the best is seen: leave it out.")
     if experiment.run.writers:
         raise BadInput("run.writers would be told of runs that lose, which nobody may see: leave it out.")
-    if experiment.run.engine != "tacit":
-        raise BadInput(f'run.engine = "{experiment.run.engine}" trains runs that share their keys: leave it out.')
     if experiment.train.sampler not in (None, "poisson"):
         raise BadInput(
             "No price is known for the best of runs whose cohorts are public, or of a fixed size: set train.sampler ="
