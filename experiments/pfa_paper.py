@@ -14,12 +14,18 @@ a tenth of a client's records, all clients in every round, noise calibrated by P
 import argparse
 import itertools
 import json
+import math
 import multiprocessing
 import os
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
+from typing import ClassVar
+
+from tacit.errors import Refused
+from tacit.privacy.local.kind import LocalPlan, record_steps
+from tacit.privacy.plan import planned_participations
 
 DISTRIBUTIONS = ("mixgauss1", "mixgauss2", "mixgauss3", "mixgauss4", "uniform", "gauss", "pareto")
 RULES = ("mean", "weighted", "inverse-variance", "random-effects", "robust", "public-only", "random-projection", "pfa")
@@ -58,6 +64,36 @@ TRAIN = {
 }
 
 
+FORMULA_STEPS = 8000  # T* in the released code of PFA, whatever the number of steps that are run
+
+
+class FormulaPlan(LocalPlan):
+    """Local DP-SGD whose noise no theorem is about: nothing is charged and nothing promised."""
+
+    priced: ClassVar[bool] = False
+
+
+class Formula:
+    """The kind "pfa_paper:formula", as in PFA's released code: z = 10 q sqrt(T* (-log10 delta)) / epsilon."""
+
+    plans = FormulaPlan
+
+    def plan(self, experiment, population, *, size, own=None):
+        rates, steps = record_steps(experiment, population)
+        z = 10 * rates * math.sqrt(FORMULA_STEPS * -math.log10(population.delta)) / population.epsilons
+        share = (experiment.train.clients_per_round or len(population)) / len(population)
+        rounds = planned_participations(rounds=experiment.train.rounds, share=share)
+        return FormulaPlan(experiment.privacy.clip, rounds, rates, steps, z)
+
+    def refuse_at_site(self, experiment):
+        raise Refused(
+            "The rule of thumb of PFA's released code has no price, so a site's ledger cannot be charged for it."
+        )
+
+
+formula = Formula
+
+
 @dataclass(frozen=True)
 class Case:
     """One run of the grid."""
@@ -79,7 +115,7 @@ def experiment(case: Case, *, device: str, rounds: int, changes: tuple[str, ...]
     privacy = {"kind": "local", "epsilon": case.distribution, "delta": 1e-5, "clip": 1.0}
     aggregate, train = OPTIONS.get(case.rule, {"rule": case.rule}), TRAIN[case.setting, case.model]
     if case.setting == "paper":
-        privacy["noise_formula"] = "pfa-code"
+        privacy |= {"kind": "pfa_paper:formula", "unit": "record"}
     if case.rule in LEVELS:
         privacy, aggregate = privacy | {"level": case.rule}, {"rule": "mean"}
     if case.rule == "none":

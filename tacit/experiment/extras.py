@@ -42,8 +42,6 @@ def refuse_unauditable(experiment: "Experiment") -> None:
             'audit.canaries are held against what is promised: set privacy.kind to "local", "central" or "distributed",'
             " or leave out [audit]."
         )
-    if privacy.noise_formula is not None:
-        raise BadInput("privacy.noise_formula promises nothing that canaries could be held against: leave out [audit].")
     by_record = privacy.kind == "local" and privacy.unit_kept == "record"
     if audit.placement is not None and not by_record:
         raise BadInput('audit.placement is for records (privacy.kind = "local", unit = "record"): leave it out.')
@@ -310,9 +308,8 @@ def read_with(data: DataSection, ranges: Mapping[str, tuple[float, float]]) -> D
 def refuse_per_client(experiment: "Experiment", why: str) -> None:
     """Refuses an experiment whose promise is not per record and each client's own. Raises BadInput, which begins with why."""
     privacy = experiment.privacy
-    per_record = privacy.kind == "local" and privacy.unit_kept == "record" and privacy.noise_formula is None
-    if privacy.kind != "none" and not per_record:
-        raise BadInput(f'{why}: set privacy.kind = "local" with unit = "record" and no noise_formula, or do not ask.')
+    if privacy.kind != "none" and not privacy.noises_records:
+        raise BadInput(f'{why}: set privacy.kind = "local" with unit = "record", or do not ask.')
 
 
 def refuse_unpriced(experiment: "Experiment") -> None:

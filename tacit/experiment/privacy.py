@@ -25,7 +25,6 @@ class PrivacySection(Section):
     `ranges_share` is the share of epsilon that asking for the ranges of `data.numeric` may cost (0.05), `evaluation_share` that of
     asking for results on held-out rows (all of it: nothing else is asked about those). `stats` names columns whose noised
     histograms every client releases once, before the first round, for `stats_share` of epsilon (0.1).
-    `noise_formula = "pfa-code"` reproduces a published rule of thumb; it has no proof, so nothing is promised.
     `clip_quantile` makes the clip of central DP follow that quantile of the updates' norms, from `clip` (0.1) on.
     `bands` says over how many rounds the noise of central DP with train.sampler = "cyclic" is correlated: as many as there are
     groups, unless said; 1 is independent noise.
@@ -49,9 +48,7 @@ class PrivacySection(Section):
     strategy: Literal["spread", "same-noise"] | None = (
         None  # local: own noise for all rounds, or one noise, fewer rounds
     )
-    noise_formula: Literal["pfa-code"] | None = None  # the noise of PFA's released code, which is no guarantee
     noise_multiplier: float | None = None  # noise over clip, said instead of derived
-    noise_on_mean: float | None = None  # the same, as the deviation of a mean gradient
     accountant: Literal["pld", "rdp"] = "pld"  # how releases are priced
     ledger: str | None = None  # a file that several runs share
     ranges_share: float | None = None  # the share of epsilon that private ranges of columns may cost
@@ -73,7 +70,7 @@ class PrivacySection(Section):
     @property
     def noise_said(self) -> bool:
         """Whether the noise is said, and does not follow from budgets."""
-        return self.noise_multiplier is not None or self.noise_on_mean is not None
+        return self.noise_multiplier is not None
 
     @model_validator(mode="before")
     @classmethod
@@ -108,22 +105,16 @@ class PrivacySection(Section):
         check.positive(**{"privacy.clip": self.clip})
         if self.kind != "none":
             check.at_least(SMALLEST_CLIP, **{"privacy.clip": self.clip})
-        self.refuse_both("privacy", "noise_multiplier", "noise_on_mean")
-        for key in ("noise_multiplier", "noise_on_mean"):
-            if getattr(self, key) is not None:
-                check.positive(**{f"privacy.{key}": getattr(self, key)})
-                if self.strategy == "spread" or self.noise_formula:
-                    raise BadInput(
-                        f'strategy = "spread" and noise_formula derive the noise from epsilon: remove privacy.{key}.'
-                    )
+        if self.noise_multiplier is not None:
+            check.positive(**{"privacy.noise_multiplier": self.noise_multiplier})
+            if self.strategy == "spread":
+                raise BadInput('strategy = "spread" derives the noise from epsilon: remove privacy.noise_multiplier.')
         if isinstance(self.epsilon, int | float) and self.epsilon != math.inf:
             check.positive(**{"privacy.epsilon": self.epsilon})
         if self.epsilon is not None and "kind" not in self.model_fields_set:
             raise BadInput(
                 'privacy.epsilon is set but privacy.kind is not: say kind = "local", "central" or "distributed", or "none".'
             )
-        if self.noise_formula and self.ledger:
-            raise BadInput("privacy.noise_formula has no price, so nothing can be charged: remove privacy.ledger.")
         if self.kind != "none" and self.epsilon is None:
             raise BadInput(f'privacy.kind = "{self.kind}" needs privacy.epsilon (inf sets no limit, and must be said).')
 
@@ -133,10 +124,6 @@ class PrivacySection(Section):
             raise BadInput(f'privacy.kind = "{self.kind}" protects whole clients: leave out privacy.unit.')
         if self.noise_multiplier == 0 and self.kind != "none":
             raise BadInput("privacy.noise_multiplier = 0 adds no noise, and without noise no epsilon holds: raise it.")
-        if self.unit_kept == "client":
-            for key in ("noise_on_mean", "noise_formula"):
-                if getattr(self, key) is not None:
-                    raise BadInput(f"privacy.{key} is about the gradients of single records: use noise_multiplier.")
         for key in ("weight_cap", "clip_quantile", "clip_learning_rate", "count_noise"):
             if getattr(self, key) is not None and self.kind != "central":
                 raise BadInput(f'privacy.{key} belongs to privacy.kind = "central": leave it out.')
@@ -165,12 +152,12 @@ class PrivacySection(Section):
     @property
     def promises(self) -> bool:
         """Whether an epsilon is promised at all."""
-        return self.kind != "none" and self.noise_formula is None
+        return self.kind != "none"
 
     @property
     def noises_records(self) -> bool:
         """Whether every client noises the gradients of its own records."""
-        return self.kind == "local" and self.unit_kept == "record" and self.noise_formula is None
+        return self.kind == "local" and self.unit_kept == "record"
 
     @property
     def run_delta(self) -> float:
@@ -185,5 +172,4 @@ class PrivacySection(Section):
     @property
     def rule(self) -> str:
         """The strategy that applies: a given noise is the same for all, otherwise budgets are spread."""
-        given = self.noise_multiplier is not None or self.noise_on_mean is not None
-        return self.strategy or ("same-noise" if given else "spread")
+        return self.strategy or ("same-noise" if self.noise_said else "spread")

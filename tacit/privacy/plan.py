@@ -90,7 +90,7 @@ class Plan(ABC):
     """
 
     participations: int  # rounds that a budget is made to last
-    priced: bool  # False where nothing is charged and nothing promised
+    priced: ClassVar[bool] = True  # False where nothing is charged and nothing promised
     summed: ClassVar[bool] = False  # whether what is released is a sum over clients, and nobody's update by itself
     together: ClassVar[bool] = False  # whether everybody pays for every round, whomever chance draws
     trusts_server: ClassVar[bool] = False  # whether the noise is the server's

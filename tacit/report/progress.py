@@ -194,9 +194,8 @@ def _shared(parts: Parts) -> str:
     """What a shared ledger held when the run began."""
     privacy, before, names = parts.experiment.privacy, parts.before, parts.population.names
     most = max(before.epsilons(names, together=parts.plan.together))
-    given = privacy.noise_multiplier is not None or privacy.noise_on_mean is not None
     return (
         f"The ledger {privacy.ledger} held {before.runs} other run{'s' * (before.runs != 1)} when this one began: up to epsilon"
         f" {shown(most)} per {privacy.unit_kept} was sealed and counts as spent;"
-        f" {'rounds are paid from' if given else 'the noise is sized for'} what is left."
+        f" {'rounds are paid from' if privacy.noise_said else 'the noise is sized for'} what is left."
     )

@@ -304,7 +304,6 @@ def test_cohorts_of_both_kinds_do_not_share_a_ledger(tmp_path):
         ({"privacy": {"epsilon": "uniform"}}, 'privacy.level = "minimum"'),
         ({"privacy": {"epsilon": math.inf}}, "set privacy.noise_multiplier"),
         ({"privacy": {"unit": "record"}}, "leave out privacy.unit"),
-        ({"privacy": {"noise_on_mean": 0.1}}, "use noise_multiplier"),
         ({"privacy": {"count_noise": 1.0}}, "set privacy.clip_quantile"),
         ({"privacy": {"clip_quantile": 1.5}}, "clip_quantile < 1"),
         ({"privacy": {"clip_quantile": 0.5}}, "privacy.count_noise higher"),

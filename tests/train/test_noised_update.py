@@ -109,9 +109,3 @@ def test_every_rule_works_with_it(tmp_path):
     for rule in tacit.algorithms.rules.names():
         history = tacit.run(local(train={"rounds": 2}, aggregate={"rule": rule}), out=tmp_path / rule, page=False)
         assert history.summary["rounds"] == 2
-
-
-@pytest.mark.parametrize("key", ["noise_on_mean", "noise_formula"])
-def test_noise_for_single_records_is_refused(key):
-    with pytest.raises(BadInput, match="use noise_multiplier"):
-        local(privacy={key: "pfa-code" if key == "noise_formula" else 0.1})

@@ -193,8 +193,6 @@ def refuse_beyond(limits: Limits, experiment: Experiment) -> None:
             "This experiment draws its noise from a seed that the server knows, so nothing would be protected from it: "
             'the site wants run.randomness = "os".'
         )
-    if privacy.noise_formula is not None:
-        raise Refused("privacy.noise_formula has no price, so the site's ledger cannot be charged for it.")
     if privacy.unit_kept != limits.unit:
         raise Refused(f"The server asks for a budget per {privacy.unit_kept}; the site's is per {limits.unit}.")
     if privacy.run_delta > limits.delta:

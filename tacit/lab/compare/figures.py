@@ -230,7 +230,7 @@ def over(rows: Sequence[Row], more: str = "", *, interval: bool = False) -> str:
 # thing, epsilon. Where promises differ, every name on a figure says what its epsilon is per, and the promises stand
 # below.
 
-BUDGETS = ("privacy.epsilon", "privacy.noise_multiplier", "privacy.noise_on_mean")  # what sets an epsilon
+BUDGETS = ("privacy.epsilon", "privacy.noise_multiplier")  # what sets an epsilon
 ASIDE = 1.02  # a series steps aside by this ratio, never towards a smaller epsilon
 SAME = 1.01  # epsilons closer than this ratio are one place on an axis
 

@@ -98,7 +98,6 @@ class WeighedSums(Plan):
     mechanism: Any  # a CohortMechanism with a `rate` and a noise multiplier
     participations: int
     weights: np.ndarray = field(repr=False)
-    priced: bool = True
 
     @property
     def training_clip(self) -> float:

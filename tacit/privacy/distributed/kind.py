@@ -248,7 +248,6 @@ class DistributedPlan(Plan):
     noises: tuple[SharedNoise, ...]
     groups: np.ndarray = field(repr=False)
     participations: int
-    priced: bool = True
 
     @property
     def training_clip(self) -> float:

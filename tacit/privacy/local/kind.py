@@ -19,7 +19,7 @@ from tacit.experiment.extras import EVALUATION
 from tacit.privacy.accounting import price
 from tacit.privacy.guarantee import EMPTIED, ONE_RECORD, Words
 from tacit.privacy.local.mechanism import SampledGaussian
-from tacit.privacy.local.strategies import pfa_code_noise, same_noise, sampling_rates, spread
+from tacit.privacy.local.strategies import same_noise, sampling_rates, spread
 from tacit.privacy.plan import Plan, Purse, planned_participations
 from tacit.privacy.queries.mechanism import NOTHING, Asked, NoisyCounts, asked_of, priced
 from tacit.privacy.wiring import Wiring
@@ -107,8 +107,7 @@ END = 11.0  # standard deviations: where the tails of tacit/random.py end
 class LocalPlan(Plan):
     """The mechanism of every client. `participations` is how many rounds a spread budget is made to last, beside its `queries`.
 
-    `priced` is False for a published rule of thumb that has no proof: then nothing is charged or promised. With the unit
-    "record" the noise is added in every step of DP-SGD, with "client" once, to the whole clipped update.
+    With the unit "record" the noise is added in every step of DP-SGD, with "client" once, to the whole clipped update.
     """
 
     clip: float
@@ -116,7 +115,6 @@ class LocalPlan(Plan):
     rates: np.ndarray = field(repr=False)
     steps: np.ndarray = field(repr=False)
     multipliers: np.ndarray = field(repr=False)
-    priced: bool = True
     unit: Unit = "record"
     queries: Asked = NOTHING
 
@@ -268,20 +266,13 @@ class Local:
             "accountant": privacy.accountant,
             "asked": asked_of(experiment, population),
         }
-        if privacy.noise_formula:
-            multipliers = pfa_code_noise(population, rates=rates)
-        elif privacy.rule == "spread":
+        if privacy.rule == "spread":
             multipliers = spread(population, **common, own=own)
         else:
-            given = {
-                "clip": privacy.clip,
-                "multiplier": privacy.noise_multiplier,
-                "noise_on_mean": privacy.noise_on_mean,
-            }
-            multipliers = same_noise(population, **(common | given))
-        priced = privacy.noise_formula is None
-        noise = (rates, steps, multipliers)
-        return LocalPlan(privacy.clip, participations, *noise, priced, privacy.unit_kept, common["asked"])
+            multipliers = same_noise(population, **common, multiplier=privacy.noise_multiplier)
+        return LocalPlan(
+            privacy.clip, participations, rates, steps, multipliers, privacy.unit_kept, queries=common["asked"]
+        )
 
     def refuse_at_site(self, experiment: Experiment) -> None:
         """Nothing: the site's own noise protects it from every server."""

@@ -106,17 +106,3 @@ def row_noise(mechanisms: Sequence[SampledGaussian], *, clip: float) -> torch.Te
         if clip != mechanism.clip:
             raise BadInput(f"This noise is made for sensitivity {mechanism.clip}, got a vector of {clip}.")
     return torch.tensor([mechanism.noise_std for mechanism in mechanisms])
-
-
-def multiplier_from_noise_on_mean(*, noise_on_mean: float, clip: float, expected_batch: float) -> float:
-    """z = sigma * p|D| / C: the one place where "noise on the mean" becomes a noise multiplier.
-
-    Naseri, Hayes, De Cristofaro (arXiv:2009.03561), Algorithm 2, line 13 adds N(0, sigma^2) after dividing by p|D|.
-
-    Raises: BadInput for numbers that are not above 0.
-
-    >>> multiplier_from_noise_on_mean(noise_on_mean=0.02, clip=1.0, expected_batch=50)
-    1.0
-    """
-    check.positive(noise_on_mean=noise_on_mean, clip=clip, expected_batch=expected_batch)
-    return noise_on_mean * expected_batch / clip

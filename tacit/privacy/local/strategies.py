@@ -5,14 +5,11 @@ the planned rounds; *same-noise* gives all the same multiplier, and a client dro
 pay another round.
 """
 
-import math
-
 import numpy as np
 
 from tacit.data.population import Population
 from tacit.errors import BadInput
 from tacit.privacy.accounting.calibrate import noise_multiplier, noise_multipliers
-from tacit.privacy.local.mechanism import multiplier_from_noise_on_mean
 from tacit.privacy.queries.mechanism import NOTHING, Asked, budgets
 
 RATE_DIGITS = 3  # rates of clients with nearly equal sizes are made equal, so that they share one price
@@ -91,14 +88,10 @@ def same_noise(
     steps: np.ndarray,
     participations: int,
     accountant: str,
-    clip: float,
     multiplier: float | None,
-    noise_on_mean: float | None,
     asked: Asked = NOTHING,
 ) -> np.ndarray:
     """One multiplier for all: the given one, or the one that lets the largest finite budget last the planned rounds.
-
-    `noise_on_mean` becomes a multiplier by each client's expected batch, so that clients of other sizes have other ones.
 
     Guarantee: none beyond what the ledger keeps: a client whose budget is smaller drops out before the round it cannot pay.
 
@@ -106,13 +99,6 @@ def same_noise(
     """
     if multiplier is not None:
         return np.full(len(population), multiplier)
-    if noise_on_mean is not None:
-        batches, inverse = np.unique(rates * population.sizes, return_inverse=True)
-        z = [
-            multiplier_from_noise_on_mean(noise_on_mean=noise_on_mean, clip=clip, expected_batch=float(b))
-            for b in batches
-        ]
-        return np.array(z)[inverse]
     finite = np.where(np.isinf(population.epsilons), -1.0, population.to_spread)
     most = int(np.argmax(finite))
     if finite[most] < 0:
@@ -126,14 +112,3 @@ def same_noise(
         beside=asked.beside_training(most),
     )
     return np.full(len(population), z)
-
-
-PFA_CODE_STEPS = 8000  # T* in the released code of PFA, whatever the number of steps that are run
-
-
-def pfa_code_noise(population: Population, *, rates: np.ndarray) -> np.ndarray:
-    """z = 10 q sqrt(T* (-log10 delta)) / epsilon: the rule of thumb in PFA's released code.
-
-    It is no guarantee of any kind: what runs by it is neither charged nor promised, and its report says so.
-    """
-    return 10 * rates * math.sqrt(PFA_CODE_STEPS * -math.log10(population.delta)) / population.epsilons

@@ -1,6 +1,6 @@
 """No privacy: FedAvg, and a sentence that says that nothing is promised."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -18,7 +18,8 @@ from tacit.types import Client
 class NoPlan(Plan):
     """Nothing is promised, charged or noised."""
 
-    participations, priced = 1, False
+    participations = 1
+    priced: ClassVar[bool] = False
 
     def key(self, client: Client) -> str:
         """Nothing: plain training is keyed by the rest of the release."""

@@ -4,7 +4,7 @@ import torch
 from statistical import has_std, is_normal, is_poisson_sampling
 
 from tacit.errors import BadInput
-from tacit.privacy.local.mechanism import SampledGaussian, multiplier_from_noise_on_mean
+from tacit.privacy.local.mechanism import SampledGaussian
 from tacit.random import seeded
 from tacit.types import Bounded
 
@@ -73,9 +73,3 @@ def test_price_and_noise_come_from_the_same_numbers():
 def test_a_mechanism_that_would_break_its_promise_is_refused(change, message):
     with pytest.raises(BadInput, match=message):
         SampledGaussian(**{"noise_multiplier": 1.0, "clip": 1.0, "sampling_rate": 0.1} | change)
-
-
-def test_noise_on_the_mean_becomes_a_multiplier_of_the_sum():
-    z = multiplier_from_noise_on_mean(noise_on_mean=0.03, clip=1.5, expected_batch=100)
-    mechanism = SampledGaussian(noise_multiplier=z, clip=1.5, sampling_rate=0.1)
-    assert mechanism.noise_std / 100 == pytest.approx(0.03)

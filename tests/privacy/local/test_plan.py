@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -33,17 +35,14 @@ def test_same_noise_lets_the_largest_budget_last():
     assert plan.multipliers[0] == parts().plan.multipliers[3]
 
 
-def test_noise_on_the_mean_is_converted_by_the_expected_batch_and_the_clip():
-    assert parts(noise_on_mean=0.2, clip=0.5).plan.multipliers[0] == pytest.approx(0.2 * 10 / 0.5)
-
-
 def test_minimum_and_maximum_give_everybody_one_budget():
     assert parts(level="minimum").population.epsilons.tolist() == [1.0] * 4
     assert parts(level="maximum").population.epsilons.tolist() == [8.0] * 4
 
 
-def test_the_rule_of_thumb_of_the_pfa_code_is_run_but_never_promised_or_charged(tmp_path):
-    built = parts(noise_formula="pfa-code")
+def test_the_rule_of_thumb_of_the_pfa_code_is_run_but_never_promised_or_charged(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parents[3] / "experiments")
+    built = parts(kind="pfa_paper:formula", unit="record")
     assert built.plan.multipliers[1] == pytest.approx(10 * 0.1 * np.sqrt(8000 * 5) / 2.0)
     history = tacit.run(built.experiment, out=tmp_path)
     assert history.guarantee is None
