@@ -16,7 +16,7 @@ import torch
 from rich.progress import Progress
 from torch import nn
 
-from tacit import plugin
+from tacit import plugin, store
 from tacit.algorithms.rules import Rule
 from tacit.data.given import Dataset
 from tacit.data.population import MARK_BYTES, Population
@@ -31,7 +31,7 @@ from tacit.engine.loop import Observer, loop
 from tacit.engine.pool import Trainer, asked, fork_can_train
 from tacit.engine.queries import columns_asked, describe, evaluate_at_clients, judged_by
 from tacit.engine.ranges import query_of, ranged
-from tacit.engine.run_folder import Folder, first_free, open_folder, refuse_other_parts, refuse_taken
+from tacit.engine.run_folder import Folder, open_folder, refuse_other_parts, refuse_taken
 from tacit.engine.trainers import Hear, overheard
 from tacit.errors import BadInput, ModelRefused, TacitError, TrainingDiverged
 from tacit.experiment import Experiment
@@ -370,7 +370,9 @@ def run(
 def new_folder(name: str) -> Path:
     """A folder under runs/ that does not exist yet."""
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-    return first_free(Path("runs") / f"{name}-{stamp}{suffix}" for suffix in ("", *(f"-{n}" for n in range(2, 1000))))
+    return store.first_free(
+        Path("runs") / f"{name}-{stamp}{suffix}" for suffix in ("", *(f"-{n}" for n in range(2, 1000)))
+    )
 
 
 def before_of(experiment: Experiment, path: Path, *, resume: bool) -> Before:

@@ -14,11 +14,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tacit import check, plugin
+from tacit import check, plugin, store
 from tacit.deploy.operate.site_page import is_site, write_site_page
 from tacit.deploy.site.models import taken
 from tacit.engine.queries import read_stats
-from tacit.engine.run_folder import replace
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.lab.compare.grid import ASKED
@@ -94,7 +93,7 @@ def command_predict(run: Path, rows: Path, *, out: Path | None, trust: bool, mod
         if out is None:
             shutil.copyfileobj(file, sys.stdout)
         else:
-            replace(out, file.read().encode())
+            store.write(out, file.read().encode())
     for sentence in (*(which,) * bool(which), *told.sentences()):
         typer.echo(sentence, err=True)
     if out is not None:

@@ -3,17 +3,15 @@
 What is Tacit's own (the shape, h_s, the short primes) stands under "tacit", which `pheutil` passes over. A key made by
 `pheutil` can be used here: it is an ordinary one without h_s, so its randomisers cost a whole exponentiation."""
 
-import contextlib
 import json
 import os
-import secrets
 from base64 import b64decode, urlsafe_b64encode
 from pathlib import Path
 from typing import Any, TypeVar
 
 from gmpy2 import mpz
 
-from tacit import machine
+from tacit import machine, store
 from tacit.crypto.paillier import PublicKey
 from tacit.crypto.secret_key import SecretKey
 from tacit.crypto.threshold import Share, Verification
@@ -75,26 +73,17 @@ def write(path: Path, record: dict[str, Any], *, mode: int, force: bool = False)
     """
     if mode == SECRET:
         _refuse_open(path)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    content = (json.dumps(record, indent=1) + "\n").encode()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-        with os.fdopen(file, "w", encoding="utf-8") as stream:
-            stream.write(json.dumps(record, indent=1) + "\n")
-            stream.flush()
-            machine.set_mode(stream.fileno(), mode)  # the umask may have taken bits of a public file
-            os.fsync(stream.fileno())
         if force:
-            temporary.replace(path)
-        else:
-            os.link(temporary, path)  # unlike a rename, it fails where a file stands
-    except FileExistsError as error:
-        raise BadInput(f"{path} exists: choose another folder, or overwrite it with --force.") from error
+            store.write(path, content, mode=mode)
+            return
+        created = store.create(path, content, mode=mode)
     except OSError as error:
         raise BadInput(f"{path} could not be written ({error.strerror}): choose another folder.") from error
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
+    if not created:
+        raise BadInput(f"{path} exists: choose another folder, or overwrite it with --force.")
 
 
 def read(path: Path, *, secret: bool) -> dict[str, Any]:

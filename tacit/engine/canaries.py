@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from tacit import store
 from tacit.algorithms import Algorithm
 from tacit.algorithms.local_dp import LocalDP
 from tacit.crypto import keys
@@ -19,7 +20,6 @@ from tacit.engine.assemble import Parts
 from tacit.engine.canary_algorithms import LocalRecords, PlantedTraining, with_canaries
 from tacit.engine.canary_plan import SIGHT, Canaries, file_of, gathered, packed, sizes_of
 from tacit.engine.run_folder import Folder
-from tacit.engine.run_folder import replace as replaced
 from tacit.errors import BadData, BadInput, KeyRefused
 from tacit.privacy.mechanism import NoiseState, TrainingMechanism
 from tacit.random import Derive, Stream, keyed
@@ -186,4 +186,4 @@ def keep_sight(
         return
     file = file_of(folder.path, round)
     file.parent.mkdir(mode=0o700, exist_ok=True)
-    replaced(file, packed(gathered(canaries, cohort, told, info)))
+    store.write(file, packed(gathered(canaries, cohort, told, info)))

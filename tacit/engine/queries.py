@@ -12,13 +12,12 @@ import numpy as np
 import torch
 from dp_accounting import DpEvent
 
-from tacit import check
+from tacit import check, store
 from tacit.data.dataset import Dataset
 from tacit.data.population import Population
 from tacit.digest import mark, tensor_bytes
 from tacit.engine.assemble import Parts
 from tacit.engine.run_folder import Folder
-from tacit.engine.run_folder import replace as write
 from tacit.errors import AnsweredOnce, BadInput, BudgetExhausted, LedgerError, Unanswered
 from tacit.experiment import Experiment
 from tacit.experiment.extras import EVALUATION, STATS, shares
@@ -201,7 +200,7 @@ def paid_for(known: Replies, ledger: Ledger | None, folder: Folder, query: Query
 def keep(folder: Folder, name: str, answers: Replies) -> None:
     """Writes what was released into the run's folder, beside what other queries were answered."""
     records = {query: one.record() for query, one in kept(folder.path).items()} | {name: answers.record()}
-    write(folder.path / NAME, json.dumps(records).encode())
+    store.write(folder.path / NAME, json.dumps(records).encode())
 
 
 # Evaluation where the rows are: every client judges the model on rows that it held out, and answers once, with noise.

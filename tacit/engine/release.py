@@ -47,7 +47,7 @@ AFTER = {"personal": True}  # what clients do at home with the last release; `du
 # The rooms that a release is a function of, closed under imports. Whatever only starts runs, reads or prints is not here.
 RELEASING = (
     "algorithms", "check", "crypto", "data", "deploy.site", "digest", "engine", "errors", "experiment", "machine", "parts",
-    "personal", "plugin", "privacy", "random", "training", "types", "wire",
+    "personal", "plugin", "privacy", "random", "store", "training", "types", "wire",
 )  # fmt: skip
 KERNELS = ("MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "MKL_DEBUG_CPU_TYPE", "ONEDNN_", "DNNL_", "OPENBLAS_CORETYPE")
 ONE_BY_ONE, STACKED = "one by one", "stacked"  # trainers that give other bits

@@ -19,11 +19,12 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
+from tacit import store
 from tacit.data.given import digest_of
 from tacit.errors import BadInput, LedgerError, RunExists
 from tacit.experiment import Experiment
 from tacit.experiment.schema import PASSED
-from tacit.machine import closed_to_others, keeps_modes, lock, set_mode
+from tacit.machine import keeps_modes
 from tacit.plugin import PASSED_AS, PYTHON
 from tacit.privacy.ledger import reader
 from tacit.privacy.ledger.before import NOTHING, Before
@@ -34,7 +35,6 @@ from tacit.types import State
 CHECKPOINT = "checkpoint.safetensors"
 ROWS = "rows"  # the key, in run.json, of the hash of rows that were passed from Python
 MOST_ROUNDS = 10**9
-OWNERS = 0o600  # the mode of a file that nobody but its owner may read
 TELLING = ("writers = ", "evaluate_every = ")  # of [run]: what a run tells of itself, and may change when it goes on
 
 
@@ -57,7 +57,7 @@ class Folder:
         tensors |= {f"control.{name}": tensor for name, tensor in state.control.items()}
         tensors |= {} if state.average is None else {"average": state.average}
         content = save({name: tensor.cpu().contiguous() for name, tensor in tensors.items()})
-        replace(self.path / CHECKPOINT, content, mode=0o600)
+        store.write(self.path / CHECKPOINT, content, mode=store.OWNER)
 
     def restore(self) -> tuple[State, int] | None:
         """The state of the last checkpoint and the round that starts from it, or None before the first.
@@ -84,7 +84,7 @@ class Folder:
     def rounds(self, *, before: int) -> list[dict[str, Any]]:
         """The log of the rounds before a checkpoint; what a crash left after it is dropped from the file."""
         kept = self._lines(before)
-        replace(self.path / "rounds.jsonl", "".join(f"{line}\n" for line in kept).encode())
+        store.write(self.path / "rounds.jsonl", "".join(f"{line}\n" for line in kept).encode())
         return [json.loads(line) for line in kept]
 
     def past(self, *, before: int) -> list[dict[str, Any]]:
@@ -107,11 +107,11 @@ class Folder:
 
     def log_again(self, records: Iterable[dict[str, Any]]) -> None:
         """Writes the round log anew."""
-        replace(self.path / "rounds.jsonl", "".join(f"{json.dumps(record)}\n" for record in records).encode())
+        store.write(self.path / "rounds.jsonl", "".join(f"{json.dumps(record)}\n" for record in records).encode())
 
     def write(self, name: str, content: bytes) -> None:
         """Replaces a file of the folder."""
-        replace(self.path / name, content)
+        store.write(self.path / name, content)
 
     def close(self) -> None:
         """Gives the folder free."""
@@ -213,18 +213,18 @@ def open_folder(
     known = path / "experiment.toml"
     refuse_taken(path, resume=resume, force=force)
     if force and known.exists():
-        set_aside(path)
+        store.set_aside(path)
     try:
         path.mkdir(parents=True, exist_ok=True)
-        lock = locked(path)
+        lock = store.lock_folder(path)
     except OSError as error:
         raise BadInput(
             f"{path} cannot be made a folder to write to ({error.strerror}): choose another --out."
         ) from None
     if not resume:
         noted = ({"before": before.record()} if before.runs else {}) | _rows_mark(path, experiment)
-        replace(path / "run.json", json.dumps({"run": uuid.uuid4().hex, **noted}).encode())
-        replace(known, (resolved or experiment).toml().encode())
+        store.write(path / "run.json", json.dumps({"run": uuid.uuid4().hex, **noted}).encode())
+        store.write(known, (resolved or experiment).toml().encode())
     elif not _same(known.read_text("utf-8"), experiment, resolved):
         os.close(lock)
         refuse_other_parts(path, resolved or experiment)
@@ -258,64 +258,6 @@ def _read(file: Path) -> dict[str, Any]:
         return dict(json.loads(file.read_text("utf-8")))
     except (OSError, ValueError, TypeError):
         return {}
-
-
-def replace(path: Path, content: bytes, *, mode: int | None = None) -> None:
-    """Writes a file so that a crash leaves the old content or the new one; with a `mode`, open to nobody else at any time.
-
-    Without one, a file in a folder that is closed to others is for its owner only, whatever the umask: a federation's folders are,
-    and a page that was made there by hand would be readable wherever the folder is copied to.
-    """
-    mode = mode or (OWNERS if closed_to_others(path.parent) else None)
-    temporary = path.with_name(f".{path.name}.new")
-    with open(
-        temporary, "wb", opener=lambda name, flags: os.open(name, flags, 0o666 if mode is None else mode)
-    ) as file:
-        if mode is not None:
-            set_mode(file.fileno(), mode)
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-
-
-def refuse_foreign(path: Path, *, begins: bytes) -> None:
-    """Refuses to put something in the place of a file that does not begin like it, such as a ledger; an empty one may go.
-
-    Raises: BadInput.
-    """
-    try:
-        with path.open("rb") as file:
-            found = file.read(len(begins))
-    except OSError:
-        return  # there is none, or writing says why not
-    if found and found.lower() != begins:
-        raise BadInput(f"{path} is another file, which would be lost: name one that is not there yet.")
-
-
-def first_free(stems: Iterable[Path]) -> Path:
-    """The first of the paths that does not exist."""
-    return next(path for path in stems if not path.exists())
-
-
-def set_aside(path: Path) -> None:
-    """Moves an earlier run, its ledger included, to `path.1`, `path.2`, ...: nothing is deleted.
-
-    Raises RunExists while a process runs in it: that one would go on writing, into the folder that takes its place.
-    """
-    os.close(locked(path))
-    path.rename(first_free(path.with_name(f"{path.name}.{number}") for number in range(1, 10**6)))
-
-
-def locked(path: Path) -> int:
-    """Takes a folder for this process; close the descriptor to give it free. Raises RunExists where another process has it."""
-    held = os.open(path / ".lock", os.O_CREAT | os.O_RDWR, 0o644)
-    try:
-        lock(held)  # not inherited by worker processes, so a kill frees it at once
-    except OSError as error:
-        os.close(held)
-        raise RunExists(f"Another process is running in {path}: wait for it, or choose another --out.") from error
-    return held
 
 
 def _same(text: str, experiment: Experiment, resolved: Experiment | None) -> bool:

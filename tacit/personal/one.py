@@ -15,8 +15,8 @@ import torch
 from safetensors.torch import save
 from torch import nn
 
+from tacit import store
 from tacit.engine.evaluate import Judging, answers_to
-from tacit.engine.run_folder import replace
 from tacit.errors import BadInput, Refused
 from tacit.experiment import Experiment
 from tacit.experiment.extras import PersonalSection
@@ -40,7 +40,6 @@ STAYS = (
     "A client's own model stays where it was made: it carries no noise, so no epsilon covers it, and it is neither sent nor"
     " published."
 )
-OWNER = 0o600  # who may read the file
 
 
 class Personal:
@@ -77,7 +76,7 @@ class Personal:
 
     def keep(self, path: Path, model: nn.Module, mark: dict[str, str]) -> None:
         """Writes the model into a file for its owner alone, whole or not at all: the only way to a disk. Raises: OSError."""
-        replace(path, save(named(model, self.__vector), mark), mode=OWNER)
+        store.write(path, save(named(model, self.__vector), mark), mode=store.OWNER)
 
     def __reduce__(self) -> NoReturn:
         raise Refused(STAYS)

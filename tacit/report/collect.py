@@ -11,8 +11,8 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
+from tacit import store
 from tacit.engine.run_files import RunFiles
-from tacit.engine.run_folder import replace as replace_file
 from tacit.engine.watch import STAGES
 from tacit.experiment import Experiment
 from tacit.experiment.file import dumps
@@ -296,7 +296,7 @@ def _spent(files: RunFiles, charges: spending.Charges, names: list[str], *, quic
             pass  # notes that cannot be read are made again
     spent = spending.spent_by_all(charges, names, most=LIVE_PRICES if quick and files.summary is None else None)
     if spent and files.summary is not None and len(set(spent)) > LIVE_PRICES:
-        replace_file(path, json.dumps({"mark": mark, "spent": spent}).encode())
+        store.write(path, json.dumps({"mark": mark, "spent": spent}).encode())
     return spent
 
 

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from tacit import store
 from tacit.engine.loop import Observer
 from tacit.engine.run_files import STATUS
-from tacit.engine.run_folder import OWNERS, replace
 from tacit.errors import BadInput, TacitError
 from tacit.report.page import collect, render, results_of, write_page
 
@@ -139,8 +139,8 @@ def serve(folders: Sequence[Path], *, port: int, ready: Callable[[str, Path], No
     with Server(folders, port=port) as server, suppress(KeyboardInterrupt):
         link, page = folders[0] / LINK, folders[0] / PAGE
         try:
-            replace(link, f"{server.url}\n".encode(), mode=OWNERS)
-            replace(page, HERE.format(url=server.url).encode(), mode=OWNERS)
+            store.write(link, f"{server.url}\n".encode(), mode=store.OWNER)
+            store.write(page, HERE.format(url=server.url).encode(), mode=store.OWNER)
         except OSError as error:
             raise BadInput(f"{folders[0]} cannot be written to ({error}): --live leaves its address there.") from None
         try:

@@ -18,8 +18,8 @@ from typing import Any
 from pydantic import ValidationError
 
 import tacit
+from tacit import store
 from tacit.engine.run_files import SEARCHED, RunFiles, read
-from tacit.engine.run_folder import refuse_foreign, replace
 from tacit.engine.run_shapes import Searched
 from tacit.errors import BadInput, TacitError
 from tacit.experiment import Experiment
@@ -280,10 +280,10 @@ def write_page(folders: Sequence[Path], path: Path, *, quick: bool = False) -> N
 
     Raises: BadInput in one sentence, also where another file than a page lies there; then nothing is written.
     """
-    refuse_foreign(path, begins=BEGINS)
+    store.refuse_foreign(path, begins=BEGINS)
     content = render(collect(folders, quick=quick)).encode()
     try:
-        replace(path, content)
+        store.write(path, content)
     except OSError as error:
         raise BadInput(f"{path} cannot be written ({error.strerror}): name another file with --out.") from None
 
@@ -328,7 +328,7 @@ def only_attacks(folder: Path) -> bool:
 def write_matrix(path: Path, **said: Any) -> None:
     """Writes a page with nothing but a matrix of defences by attacks: what `tacit.report.overlay.matrix_page` takes."""
     data = matrix_page(**said)
-    replace(path, render(printable(data | {"live": False, "tacit": tacit.__version__})).encode())
+    store.write(path, render(printable(data | {"live": False, "tacit": tacit.__version__})).encode())
 
 
 def printable(value: Any) -> Any:

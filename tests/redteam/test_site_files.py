@@ -190,7 +190,7 @@ def test_a_ledger_that_knows_what_was_released_goes_on_without_its_mark(server):
 def test_the_name_of_a_new_folder_is_on_disk_before_anything_is_written_into_it(tmp_path, monkeypatch):
     """Else a power cut could take a bound question away together with its folder."""
     synced = []
-    monkeypatch.setattr(replies, "_sync", synced.append)
+    monkeypatch.setattr(replies.store, "sync", synced.append)
     replies.make_folder(tmp_path / "runs" / "one")
     replies.make_folder(tmp_path / "runs" / "one")
     assert synced == [tmp_path, tmp_path / "runs"]

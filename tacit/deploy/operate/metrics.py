@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from tacit import store
 from tacit.deploy.operate.certificates import days_left
 from tacit.deploy.operate.layout import Federation, open_federation
 from tacit.deploy.site import replies
@@ -19,7 +20,6 @@ from tacit.deploy.site.layout import LEDGER, LOG, SETTINGS, runs
 from tacit.deploy.site.limits import read_limits
 from tacit.engine.evaluate import scalars
 from tacit.engine.run_files import read
-from tacit.engine.run_folder import refuse_foreign
 from tacit.errors import TacitError
 from tacit.privacy.ledger.reader import accounts, at_one_site
 from tacit.report.writers.prometheus import gauge, quoted
@@ -54,7 +54,7 @@ def write(folder: Path, out: Path) -> None:
 
     Raises: BadInput, as `text_of`, and where another file than such numbers lies there; OSError.
     """
-    refuse_foreign(out, begins=BEGINS)
+    store.refuse_foreign(out, begins=BEGINS)
     replies.write(out, text_of(folder).encode())
 
 

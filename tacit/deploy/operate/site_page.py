@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import tacit
-from tacit import wire
+from tacit import store, wire
 from tacit.deploy.site import layout, replies
 from tacit.deploy.site.at_home import wanted
 from tacit.deploy.site.join import read_settings
 from tacit.deploy.site.limits import Limits, read_limits
-from tacit.engine.run_folder import refuse_foreign
 from tacit.errors import BadInput, TacitError
 from tacit.parts import metrics
 from tacit.privacy.ledger import reader
@@ -48,7 +47,7 @@ def write_site_page(folder: Path, out: Path | None = None) -> Path:
     path = path / NAME if path.is_dir() else path
     if folder.resolve() not in path.parents:
         raise BadInput("A site's page stays in the site's folder: leave out --out, or name a file in it.")
-    refuse_foreign(path, begins=BEGINS)
+    store.refuse_foreign(path, begins=BEGINS)
     content = render(site_data(folder)).encode()
     try:
         replies.write(path, content)

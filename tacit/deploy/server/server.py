@@ -15,6 +15,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.supercore.logger import FLOWER_LOGGER
 
+from tacit import store
 from tacit.algorithms.encrypted import Encrypted
 from tacit.deploy.operate.connections import announce
 from tacit.deploy.operate.processes import GRACE_SECONDS, end_with_parent
@@ -35,7 +36,6 @@ from tacit.engine.history import History, finish, note_clients, open_ledger
 from tacit.engine.loop import Observer, loop
 from tacit.engine.queries import columns_asked, describe, evaluate_at_clients, judged_by
 from tacit.engine.run_folder import Folder, open_folder
-from tacit.engine.run_folder import replace as write_file
 from tacit.errors import BadInput, BudgetExhausted, RunExists, TacitError
 from tacit.experiment import Experiment
 from tacit.experiment.extras import EVALUATION, shares
@@ -296,7 +296,7 @@ def _serve(
     terms = _terms(parts)
     parts.algorithm.init(parts.params)  # a rule that cannot weigh these sites says so before they are asked to agree
     # not before: declarations that no run can be made of must not outlive the start that they ended
-    write_file(folder.path / SITES, json.dumps(roster.record(), indent=1).encode())
+    store.write(folder.path / SITES, json.dumps(roster.record(), indent=1).encode())
     indices = {name: index for index, name in enumerate(roster.names)}
     here = {indices[name]: node for name, node in nodes.items()}
     ledger = open_ledger(parts, folder)
@@ -398,7 +398,7 @@ def _with_sites(history: History, trainer: OverGrid, folder: Folder, kept: Seque
     """The summary with what the sites' own ledgers say, who was absent at the end, and who has the model."""
     sites = {"epsilon": trainer.spent, "absent": trainer.absent, "have_the_model": list(kept)}
     summary = history.summary | {"sites": sites}
-    write_file(folder.path / "summary.json", json.dumps(summary, indent=2).encode())
+    store.write(folder.path / "summary.json", json.dumps(summary, indent=2).encode())
     return replace(history, summary=summary)
 
 

@@ -16,13 +16,13 @@ from typing import Any
 
 from flwr.serverapp import Grid
 
+from tacit import store
 from tacit.deploy.server.gather import ANSWER_BYTES, AWAY, Heard, gather, unanswered
 from tacit.deploy.server.registration import Door
 from tacit.deploy.site.agreement import Terms
 from tacit.engine.pool import Reply
 from tacit.engine.run_files import STATUS
 from tacit.engine.run_folder import Folder
-from tacit.engine.run_folder import replace as write_file
 from tacit.errors import BadInput, BudgetExhausted, TacitError
 from tacit.types import Message
 from tacit.wire import pack, unpack
@@ -84,7 +84,7 @@ class Status:
             "asked": self.asked,
             "spent": dict(self.spent),
         }
-        write_file(folder.path / STATUS, json.dumps(record).encode())
+        store.write(folder.path / STATUS, json.dumps(record).encode())
         self._said = time.monotonic()
 
     def wait(self, folder: Folder, missing: Sequence[str]) -> None:

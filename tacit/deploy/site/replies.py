@@ -7,14 +7,19 @@ import contextlib
 import hashlib
 import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
+from tacit import store
 from tacit.deploy.site.layout import ANSWER, LOCK, QUESTION, round_file, round_files, round_of
 from tacit.errors import Refused
 from tacit.machine import locked
 
-FOLDER, FILE = 0o700, 0o600
+FOLDER, FILE = 0o700, store.OWNER
 OTHERS = 0o077
+
+write = partial(store.write, mode=FILE, sync_name=True)
+create, append = store.create, store.append
 
 
 def make_folder(path: Path) -> Path:
@@ -28,50 +33,8 @@ def make_folder(path: Path) -> Path:
         if not folder.exists():
             folder.mkdir(mode=FOLDER, exist_ok=True)
             folder.chmod(FOLDER)
-            _sync(folder.parent)
+            store.sync(folder.parent)
     return path
-
-
-def write(path: Path, content: bytes) -> None:
-    """Writes a file, in the place of one that stands.
-
-    Guarantee: a crash at any moment leaves the old content or the new one, whole; on return the new one and its name have reached
-    the disk. Assumes: one writer at a time (`alone`). Raises: OSError, and then the old content stands.
-    """
-    temporary = path.with_name(f".{path.name}.new")
-    temporary.unlink(missing_ok=True)
-    with _created(temporary) as file:
-        _write(file, content)
-    temporary.replace(path)
-    _sync(path.parent)
-
-
-def create(path: Path, content: bytes) -> bool:
-    """Writes a file that does not exist yet; False where one stands, which is left as it is.
-
-    Guarantee: of two processes at once one succeeds. A crash leaves the whole file or none; on return it has reached the disk.
-
-    Raises: OSError.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
-    temporary.unlink(missing_ok=True)
-    with _created(temporary) as file:
-        _write(file, content)
-    try:
-        os.link(temporary, path)  # unlike a rename, it fails where a file stands
-    except FileExistsError:
-        return False
-    finally:
-        temporary.unlink()
-    _sync(path.parent)
-    return True
-
-
-def append(path: Path, line: str) -> None:
-    """Adds a line to a file, and makes the file where there is none; on return the line has reached the disk. Raises: OSError."""
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, FILE)
-    with os.fdopen(file, "ab") as stream:
-        _write(stream, line.encode("utf-8", "backslashreplace") + b"\n")
 
 
 def tighten(folder: Path) -> None:
@@ -99,25 +62,6 @@ def alone(folder: Path) -> Iterator[None]:
             yield
     finally:
         os.close(file)
-
-
-def _created(path: Path):
-    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE), "wb")
-
-
-def _write(file, content: bytes) -> None:
-    file.write(content)
-    file.flush()
-    os.fsync(file.fileno())
-
-
-def _sync(folder: Path) -> None:
-    """A new name reaches the disk with its folder."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 # One round, one question, one answer: this file is where a second vector for one charge is stopped.

@@ -13,10 +13,8 @@ from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tacit import check, plugin
+from tacit import check, plugin, store
 from tacit.digest import mark
-from tacit.engine.run_folder import first_free
-from tacit.engine.run_folder import replace as replace_file
 from tacit.errors import BadInput, RunExists, TacitError
 from tacit.experiment import Experiment
 from tacit.lab.attacks._finding import BADGE, Estimate, Finding, Line, Plot
@@ -138,7 +136,7 @@ def attack(
             )
         return Finding.of(known)
     if force and file.exists():
-        file.rename(first_free(folder / f"attack-{slug}.{number}.json" for number in range(1, 10**6)))
+        file.rename(store.first_free(folder / f"attack-{slug}.{number}.json" for number in range(1, 10**6)))
     work, began = folder / f"attack-{slug}", time.perf_counter()
     work.mkdir(parents=True, exist_ok=True)
     try:
@@ -150,7 +148,7 @@ def attack(
         raise
     found = replace(found, options=_options(made), seconds=time.perf_counter() - began)
     found = replace(found, files=(*found.files, *draw(found, folder)))
-    replace_file(file, json.dumps({"key": key} | found.record(), indent=1, ensure_ascii=False).encode())
+    store.write(file, json.dumps({"key": key} | found.record(), indent=1, ensure_ascii=False).encode())
     return found
 
 

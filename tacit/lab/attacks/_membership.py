@@ -13,9 +13,9 @@ from safetensors.torch import load_file
 from scipy import stats
 from torch.func import functional_call
 
+from tacit import store
 from tacit.digest import mark
 from tacit.engine.assemble import Parts
-from tacit.engine.run_folder import replace
 from tacit.engine.trainers import Heard
 from tacit.errors import TacitError
 from tacit.experiment import Experiment
@@ -103,7 +103,7 @@ def server_view(parts: Parts, experiment: Experiment, place: Place) -> np.ndarra
         def hear(round: int, told: Message, heard: Heard) -> None:
             scores = scored(parts, told, heard)
             if scores is not None:
-                replace(home / f"round-{round}.f64", scores.tobytes())
+                store.write(home / f"round-{round}.f64", scores.tobytes())
 
         run(experiment, out=home / "run", resume=begun, page=False, hear=hear)
     files = [file for round in range(experiment.train.rounds) if (file := home / f"round-{round}.f64").exists()]

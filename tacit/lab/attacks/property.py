@@ -11,10 +11,9 @@ import numpy as np
 import torch
 from sklearn.linear_model import RidgeClassifierCV
 
-from tacit import check
+from tacit import check, store
 from tacit.digest import mark
 from tacit.engine.assemble import Parts, build
-from tacit.engine.run_folder import replace
 from tacit.engine.trainers import Heard
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
@@ -111,7 +110,7 @@ class property(Attack):
             place.tell(f"round {round + 1}: {len(made[1])} updates of the attacker's own")
             found = np.full(len(parts.population), np.nan)
             found[list(sent)] = told_apart(*made, torch.stack(list(sent.values())).numpy())
-            replace(home / f"round-{round}.f64", found.tobytes())
+            store.write(home / f"round-{round}.f64", found.tobytes())
 
         if not (home / "run" / "summary.json").exists():
             run(game, out=home / "run", resume=(home / "run" / "experiment.toml").exists(), page=False, hear=hear)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tacit import store
 from tacit.deploy.site import agreement, layout
 from tacit.deploy.site.canaries import own_canaries
 from tacit.deploy.site.join import read_experiment, read_settings
@@ -17,7 +18,6 @@ from tacit.engine.canaries import layers_of, opened
 from tacit.engine.canary_algorithms import everywhere
 from tacit.engine.canary_plan import FOLDER, Canaries, most_canaries, read_sight, refuse_more
 from tacit.engine.run_files import AUDIT, RunFiles, read
-from tacit.engine.run_folder import replace
 from tacit.errors import BadData, BadInput
 from tacit.lab.audit import estimate
 from tacit.lab.audit.estimate import Charged, Parts, Traces, charged_for, measured, share, shown
@@ -46,7 +46,7 @@ def count_look(folder: Path, pool: str) -> dict[str, int]:
     """Counts a look at a pool in one of its folders, and returns all looks, the first pool first."""
     known = known_in(folder)
     known[pool] = known.get(pool, 0) + 1
-    replace(folder / LOOKS, json.dumps(known).encode())
+    store.write(folder / LOOKS, json.dumps(known).encode())
     return known
 
 
@@ -186,7 +186,7 @@ def judged(runs: Sequence[Seen], *, level: float) -> RunAudit:
     )
     for run in runs:
         file, looked = AUDIT if len(runs) == 1 else POOLED, count_look(run.folder, pool)
-        replace(run.folder / file, json.dumps(audit.record() | {"pictures": shows, LOOKED: looked}).encode())
+        store.write(run.folder / file, json.dumps(audit.record() | {"pictures": shows, LOOKED: looked}).encode())
     return audit
 
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tacit import store
 from tacit.engine.evaluate import BACKDOOR, filled, scalars
-from tacit.engine.run_folder import replace
 from tacit.lab.compare import differences as difference_table
 from tacit.lab.compare import results
 from tacit.lab.compare.differences import HEADINGS, Difference, found
@@ -112,15 +112,15 @@ def write(out: Path, rows: Sequence[Row]) -> None:
         for row in rows
         for run in row.runs
     ]
-    replace(out / "compare.csv", _csv(runs))
-    replace(out / "table.csv", _csv([_varied(row) | _flat(row_record(row), known) for row in rows]))
-    replace(out / "differences.csv", _csv([one.record() for one in found(rows)], keys=HEADINGS))
-    replace(out / "rounds.csv", _csv(round_records(rows), keys=("cell", "seed", "round")))
-    replace(out / "table.md", markdown(rows).encode())
-    replace(out / "together.json", json.dumps([one.record() for one in together(rows)], indent=1).encode())
+    store.write(out / "compare.csv", _csv(runs))
+    store.write(out / "table.csv", _csv([_varied(row) | _flat(row_record(row), known) for row in rows]))
+    store.write(out / "differences.csv", _csv([one.record() for one in found(rows)], keys=HEADINGS))
+    store.write(out / "rounds.csv", _csv(round_records(rows), keys=("cell", "seed", "round")))
+    store.write(out / "table.md", markdown(rows).encode())
+    store.write(out / "together.json", json.dumps([one.record() for one in together(rows)], indent=1).encode())
     for name, text_of in (("table.tex", latex), ("differences.tex", differences)):
         if made := text_of(rows):
-            replace(out / name, made.encode())
+            store.write(out / name, made.encode())
 
 
 def round_records(rows: Sequence[Row]) -> list[dict[str, Any]]:

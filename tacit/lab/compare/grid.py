@@ -6,7 +6,6 @@ An option of `[aggregate]` goes only to the rules that take it: `aggregate.rank`
 Combinations that are then the same experiment are one cell."""
 
 import hashlib
-import os
 import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,15 +15,14 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from tacit import check, plugin
+from tacit import check, plugin, store
 from tacit.algorithms import rules
 from tacit.engine.assemble import build
-from tacit.engine.run_folder import COMPARISON, first_free, replace, says_same
+from tacit.engine.run_folder import COMPARISON, says_same
 from tacit.errors import BadInput, RunExists, TacitError
 from tacit.experiment import Experiment
 from tacit.experiment.file import dumps, parse_value
 from tacit.experiment.training import AggregateSection
-from tacit.machine import lock
 from tacit.parts import metrics
 from tacit.parts.tasks import headline
 
@@ -369,16 +367,15 @@ def refuse_taken(path: Path, *, resume: bool, force: bool) -> None:
 def take(path: Path, *, force: bool) -> int:
     """Makes the folder, sets an earlier one aside if told to, and locks it. Close the descriptor to give it free."""
     if force and ((path / ASKED).exists() or (path / "experiment.toml").exists()):
-        os.close(_lock(path))  # a comparison that is still running must not be moved away
-        path.rename(first_free(path.with_name(f"{path.name}.{number}") for number in range(1, 10**6)))
+        store.set_aside(path)
     path.mkdir(parents=True, exist_ok=True)
-    return _lock(path)
+    return store.lock_folder(path)
 
 
 def note(path: Path, values: Mapping[str, Any], vary: Mapping[str, Sequence[Any]], *, seeds: int) -> None:
     """Writes down what was asked, for `asked`."""
-    replace(path / BASE, dumps(values).encode())
-    replace(path / ASKED, dumps({"seeds": seeds, "vary": dict(vary)}).encode())
+    store.write(path / BASE, dumps(values).encode())
+    store.write(path / ASKED, dumps({"seeds": seeds, "vary": dict(vary)}).encode())
 
 
 def asked(path: Path) -> tuple[dict[str, list[Any]], int]:
@@ -390,13 +387,3 @@ def asked(path: Path) -> tuple[dict[str, list[Any]], int]:
         known = tomllib.loads(file.read_text("utf-8"))
         return known["vary"], known["seeds"]
     raise BadInput(f"{file} is damaged: start again with --force, which keeps the old files.")
-
-
-def _lock(path: Path) -> int:
-    held = os.open(path / ".lock", os.O_CREAT | os.O_RDWR, 0o644)
-    try:
-        lock(held)
-    except OSError as error:
-        os.close(held)
-        raise RunExists(f"Another process is running in {path}: wait for it, or choose another --out.") from error
-    return held

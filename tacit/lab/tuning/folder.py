@@ -18,12 +18,13 @@ from decimal import ROUND_CEILING, Context
 from pathlib import Path
 from typing import Any
 
+from tacit import store
 from tacit.crypto import keys
 from tacit.data import encoder
 from tacit.digest import mark
 from tacit.engine.assemble import Parts
 from tacit.engine.release import package
-from tacit.engine.run_folder import SEARCH, Folder, locked, replace, set_aside
+from tacit.engine.run_folder import SEARCH, Folder
 from tacit.errors import BadInput, BudgetExhausted, KeyRefused, LedgerError, RunExists
 from tacit.experiment import Experiment
 from tacit.experiment.file import dumps
@@ -55,12 +56,12 @@ def refuse_taken(path: Path, *, resume: bool, force: bool) -> None:
 def take(path: Path, *, force: bool) -> int:
     """Makes the folder, sets an earlier one aside if told to, and locks it."""
     if force and _taken(path):
-        set_aside(path)
+        store.set_aside(path)
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise BadInput(f"{path} cannot be made a folder ({error.strerror}): choose another --out.") from None
-    return locked(path)
+    return store.lock_folder(path)
 
 
 def _taken(path: Path) -> bool:
@@ -102,9 +103,9 @@ def begin(
     if not (path / ASKED).exists():
         way = os.path.relpath(ledger, path) if ledger else "ledger.db"
         noted = {"before": before.record()} if before.runs else {}
-        replace(path / SEARCH, json.dumps({"run": uuid.uuid4().hex, "ledger": way, **noted}).encode())
+        store.write(path / SEARCH, json.dumps({"run": uuid.uuid4().hex, "ledger": way, **noted}).encode())
         for name, text in texts.items():  # what was asked comes last: with it there is a search
-            replace(path / name, text.encode())
+            store.write(path / name, text.encode())
     elif any((path / name).read_text("utf-8") != text for name, text in texts.items()):
         raise BadInput(
             f"The search in {path} was started with other settings: resume it as it was, or choose another --out."
@@ -142,7 +143,7 @@ def run_place(path: Path, number: int) -> Path:
 def note_begun(path: Path, number: int, *starts: str) -> None:
     """Notes that a run which is seen has a folder and a ledger, and may release; by name, its starts that do not repeat."""
     known = {str(begun): names for begun, names in _begun(path).items()}
-    replace(path / BEGUN, json.dumps(known | {str(number): list(starts)}).encode())
+    store.write(path / BEGUN, json.dumps(known | {str(number): list(starts)}).encode())
 
 
 def starts(path: Path, number: int) -> list[str]:
@@ -162,7 +163,7 @@ def _begun(path: Path) -> dict[int, list[str]]:
             raise LedgerError(
                 f"{path / BEGUN} is gone, so nobody knows which runs were released: put it back."
             ) from None
-        replace(path / BEGUN, b"{}")  # before there are any runs
+        store.write(path / BEGUN, b"{}")  # before there are any runs
         return {}
     except (OSError, ValueError, TypeError):
         raise LedgerError(
@@ -179,8 +180,8 @@ def publish(path: Path, run: Path, summary: dict[str, Any]) -> None:
     shutil.rmtree(made, ignore_errors=True)
     made.mkdir()
     for name in PUBLISHED:
-        replace(made / name, (run / name).read_bytes())
-    replace(made / SUMMARY, json.dumps(summary, indent=2).encode())
+        store.write(made / name, (run / name).read_bytes())
+    store.write(made / SUMMARY, json.dumps(summary, indent=2).encode())
     began = (path / SEARCH).stat().st_mtime
     for file in (*made.iterdir(), made):
         os.utime(file, (began, began))

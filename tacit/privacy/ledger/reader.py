@@ -14,6 +14,7 @@ from shutil import copyfile
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from tacit import store
 from tacit.errors import LedgerError
 from tacit.machine import locked
 from tacit.privacy.accounting import price
@@ -53,13 +54,7 @@ def write(path: Path, number: int, link: str) -> None:
         known = read(path)
         if known is not None and known[0] > number:
             return
-        temporary = path.with_name(f".{path.name}.new")
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump({"batch": number, "chain": link}, file)
-            file.flush()
-            os.fsync(file.fileno())  # a power cut after the renaming must not leave an empty mark
-        temporary.replace(path)
+        store.write(path, json.dumps({"batch": number, "chain": link}).encode(), mode=store.OWNER)
 
 
 def read(path: Path) -> tuple[int, str] | None:

@@ -7,14 +7,13 @@ its rounds; they are charged under the round QUERY. `batches` chain all charges 
 (the population, attempts, the three last tables) is a hash under the ledger's key (secret.py)."""
 
 import datetime
-import os
-import secrets
 import sqlite3
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from tacit import store
 from tacit.errors import LedgerError
 from tacit.machine import keeps_modes
 from tacit.privacy.ledger import secret
@@ -100,14 +99,7 @@ def _close_to_others(path: Path) -> None:
         if keeps_modes() and path.stat().st_mode & 0o077:
             path.chmod(OWNER)
         return
-    empty = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    os.close(os.open(empty, os.O_WRONLY | os.O_CREAT | os.O_EXCL, OWNER))
-    try:
-        os.link(empty, path)
-    except FileExistsError:  # another process began it
-        return
-    finally:
-        empty.unlink()
+    store.create(path, b"")
 
 
 def refuse_older_format(db: sqlite3.Connection, path: Path) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tacit.engine.run_folder import replace
+from tacit import store
 from tacit.report.writers import Facts, numbers
 
 FILE = "metrics.prom"
@@ -38,7 +38,7 @@ class prometheus:
             "utf-8"
         )  # an epsilon alone says neither against whom it holds nor under which change
         said = f'{self._labels[:-1]},sentence="{quoted(summary["sentence"])}"}}'
-        replace(self._path, f"{text}# TYPE tacit_guarantee gauge\ntacit_guarantee{said} 1\n".encode())
+        store.write(self._path, f"{text}# TYPE tacit_guarantee gauge\ntacit_guarantee{said} 1\n".encode())
 
     def close(self) -> None:
         """Nothing is open between two rounds."""
@@ -58,7 +58,7 @@ class prometheus:
                 f"{name}{self._labels} {float(value)!r}",
             )  # an epsilon keeps all its digits
         ]
-        replace(self._path, ("\n".join([*kept, *new]) + "\n").encode())
+        store.write(self._path, ("\n".join([*kept, *new]) + "\n").encode())
 
 
 def gauge(key: str) -> str:
