@@ -51,7 +51,7 @@ def sections() -> dict[str, list[tuple[str, Any]]]:
         found[module] = [(name, getattr(importlib.import_module(module), name)) for name in names]
     errors = importlib.import_module("tacit.errors")
     found["tacit.errors"] = [
-        (n, o) for n, o in vars(errors).items() if inspect.isclass(o) and o.__module__ == errors.__name__
+        (n, o) for n, o in vars(errors).items() if inspect.isclass(o) and issubclass(o, errors.TacitError)
     ]
     return found
 

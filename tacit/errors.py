@@ -1,5 +1,13 @@
 """Every refusal Tacit makes, by name. The command line turns any of them into one sentence and exit code 2."""
 
+from enum import IntEnum
+
+
+class Refusal(IntEnum):
+    """What a site's refusal means for the server: the same question is refused for ever, may be asked later, or cannot be paid."""
+
+    NEVER, LATER, UNPAID = 1, 2, 3
+
 
 class TacitError(Exception):
     """The root of all refusals. Its message is one sentence that says what to do."""
@@ -30,6 +38,8 @@ class ModelRefused(TacitError):
 
 class BudgetExhausted(TacitError):
     """A charge that would take a client past its budget."""
+
+    kind = Refusal.UNPAID
 
 
 class LedgerError(TacitError):
@@ -134,3 +144,7 @@ class WrongShare(TacitError):
 
 class Refused(TacitError):
     """A site's answer to a server that asks for more than its limits or its agreement allow; nothing was released."""
+
+    def __init__(self, text: str, kind: Refusal = Refusal.NEVER):
+        super().__init__(text)
+        self.kind = kind

@@ -41,11 +41,6 @@ ELSEWHERE = {  # what another test runs: its file and name
         "tacit ledger export sites/north --to north.csv",
         "tacit ledger verify sites/north",
     ),
-    "tests/federation/operate/test_own_models_deployed.py::"
-    "test_the_published_model_of_the_documentation_is_made_as_it_is_written": (
-        "tacit deploy init federation --sites north,coast,valley --experiment hospitals.toml --set privacy.delta_share=0.5",
-        "tacit deploy site federation/sites/north --publish-personal --epsilon 0.9",
-    ),
     "tests/federation/operate/test_own_models_deployed.py::test_from_init_to_up_to_the_better_model_of_each_site": (
         "tacit deploy site sites/north --adapt",
         "tacit deploy site sites/north --evaluate new.csv",

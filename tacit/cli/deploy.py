@@ -15,10 +15,8 @@ from tacit.deploy.operate.site_page import write_site_page
 from tacit.deploy.site import models
 from tacit.deploy.site.at_home import compared, due, newest, wanted
 from tacit.deploy.site.join import read_settings
-from tacit.deploy.site.publish import publish as publish_model
 from tacit.errors import BadInput
 from tacit.plugin import only_installed
-from tacit.privacy.guarantee import shown
 
 app = Program(help="Run an experiment across machines, on Flower.", no_args_is_help=True)
 
@@ -140,44 +138,28 @@ def site_command(
     evaluate: Annotated[
         Path | None, typer.Option("--evaluate", metavar="FILE", help="Do not join: compare its models on new rows.")
     ] = None,
-    publish_personal: Annotated[
-        bool,
-        typer.Option("--publish-personal", help="Do not join: train a noised own model, and pay for it."),
-    ] = False,
-    epsilon: Annotated[
-        float | None, typer.Option(help="What a published model costs; all that is left unless said.")
-    ] = None,
     run: Annotated[str | None, typer.Option(help="Which run's models; the newest unless said.")] = None,
 ) -> None:
     """Join the server as one site, and answer until stopped; or, with an option, work on the site's own models at home."""
-    if adapt or evaluate is not None or publish_personal or epsilon is not None or run is not None:
-        command(folder, adapt=adapt, evaluate=evaluate, publish=publish_personal, epsilon=epsilon, run=run)
+    if adapt or evaluate is not None or run is not None:
+        command(folder, adapt=adapt, evaluate=evaluate, run=run)
         return
     from tacit.deploy.operate.site_process import run_site
 
     run_site(folder)
 
 
-# `tacit deploy site SITE --adapt | --evaluate FILE | --publish-personal`: a site's own models, for its own people.
+# `tacit deploy site SITE --adapt | --evaluate FILE`: a site's own models, for its own people.
 
 
-def command(
-    folder: Path, *, adapt: bool, evaluate: Path | None, publish: bool, epsilon: float | None, run: str | None
-) -> None:
+def command(folder: Path, *, adapt: bool, evaluate: Path | None, run: str | None) -> None:
     """Does the one thing that was asked for, and prints what came of it. Raises BadInput in one sentence."""
     only_installed()
-    if adapt + (evaluate is not None) + publish != 1:
-        raise BadInput("Say one of --adapt, --evaluate FILE and --publish-personal; --run and --epsilon go with them.")
-    if epsilon is not None and not publish:
-        raise BadInput("--epsilon is what a published model costs: say --publish-personal too, or leave it out.")
+    if adapt == (evaluate is not None):
+        raise BadInput("Say one of --adapt and --evaluate FILE; --run goes with them.")
     console = Console()
     if evaluate is not None:
         _show(models.in_words_new_rows(models.evaluate(folder, evaluate, run=run)), console)
-    elif publish:
-        made = publish_model(folder, run=run, epsilon=epsilon)
-        console.print(
-            Text(f"Published: {made.folder}, for epsilon {shown(made.epsilon)}. {made.promise}"), soft_wrap=True
-        )
     else:
         _adapt(folder, run, console)
     console.print(Text(f"Report: {write_site_page(folder)} (for this site alone)"), soft_wrap=True)

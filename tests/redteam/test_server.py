@@ -12,12 +12,14 @@ from flwr.supercore.task_identity import TaskIdentity
 from redteam.lying_server import EPSILONS, RUN, Server, accept, experiment
 
 from tacit.deploy.server.client import respond
+from tacit.deploy.server.incoming import kind_of_refusal
+from tacit.deploy.server.incoming import question as sent_question
 from tacit.deploy.site import replies
 from tacit.deploy.site.consent import code_digest
 from tacit.deploy.site.join import Loaded
 from tacit.deploy.site.make import make_site
 from tacit.deploy.site.site import UNSAID, Site
-from tacit.errors import BudgetExhausted, Refused
+from tacit.errors import BudgetExhausted, Refusal, Refused
 from tacit.types import Message
 from tacit.wire import pack, shown, unpack
 
@@ -543,6 +545,28 @@ def test_a_message_of_somebody_else_is_refused_and_logged(server):
         message.metadata.__dict__["_message_id"] = "1"
         assert respond(asking.site, message).has_error()
         assert asking.log()[before]["verdict"] == "refused"
+
+
+def test_a_refusal_says_whether_it_is_for_ever_for_now_or_for_want_of_budget(server, monkeypatch):
+    asking = server()
+    TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
+
+    def kind(**ask):
+        message = sent_question(ask, asking.body(), node=1, seconds=10, nonce=b"n")
+        message.metadata.__dict__["_message_id"] = "1"
+        reply = respond(asking.site, message)
+        return kind_of_refusal(reply.error) if reply.has_error() else None
+
+    train = {"kind": "train", "run": RUN, "round": 0, "terms": asking.terms}
+    assert kind(**train) is Refusal.LATER  # there is no agreement yet
+    asking.agree()
+    assert kind(**train | {"round": 3}) is Refusal.NEVER  # three rounds were agreed
+    with monkeypatch.context() as patch:
+        patch.setattr("tacit.privacy.ledger.ledger.Ledger.admit", lambda *args, **options: [])
+        assert kind(**train) is Refusal.UNPAID
+        patch.setattr("tacit.privacy.ledger.ledger.Ledger.admit", lambda *args, **options: 1 / 0)
+        assert kind(**train) is Refusal.LATER  # whatever went wrong may be mended
+    assert kind(**train) is None
 
 
 # --- files ---

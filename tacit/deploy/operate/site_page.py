@@ -134,7 +134,6 @@ def _run(folder: Path, run: str) -> dict[str, Any]:
         "promise": " ".join(_text(promise).split()) if promise.is_file() else "",
         "compared": compared,
         "evaluated": list(_evaluated(place / layout.EVALUATED)) if compared else [],
-        "published": layout.model_folder(folder, run, layout.PUBLISHED).is_dir(),
     }
 
 

@@ -18,10 +18,10 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from tacit import wire
-from tacit.deploy.server.incoming import UNPAID, answer, read, refusal
+from tacit.deploy.server.incoming import answer, read, refusal
 from tacit.deploy.site.log import discreet, note
 from tacit.deploy.site.site import UNSAID, Site
-from tacit.errors import BadInput, BudgetExhausted, Refused
+from tacit.errors import BadInput, BudgetExhausted, Refusal, Refused
 from tacit.random import Stream
 from tacit.training.clipping import Trained, Workspace
 from tacit.training.flat import blocks
@@ -57,7 +57,7 @@ def respond_plain(site: Site, message: Message, context: Context) -> Message:
         ask = {"kind": "train", "run": run, "round": round, "terms": asdict(terms)}
         _, raw = site.answer(ask, pack(Wire("server", {"params": theta})))
     except (Refused, BudgetExhausted) as error:
-        return refusal(str(error), to=message)
+        return refusal(str(error), to=message, kind=error.kind)
     answer = unpack(raw)
     if "update" not in answer.tensors:
         return refusal("The site's rule sends coordinates, which only Tacit's own server understands.", to=message)
@@ -121,8 +121,7 @@ def respond(site: Site, message: Message) -> Message:
     """The site's answer as a Flower message.
 
     Guarantee: nothing is raised, whatever the message was: the reply is an answer, or a refusal in the site's words, and the
-    site's log has a line of it. A refusal for want of budget begins with `UNPAID`, by which a server knows a run that ends as
-    planned.
+    site's log has a line of it. The kind of a refusal (`tacit.errors.Refusal`) travels as the code of Flower's error.
     """
     try:
         ask, raw = read(message)
@@ -132,13 +131,11 @@ def respond(site: Site, message: Message) -> Message:
     try:
         reply, body = site.answer(ask, raw)
         return answer(reply, body, to=message)
-    except BudgetExhausted as error:
-        return refusal(f"{UNPAID}{error}", to=message)
-    except Refused as error:
-        return refusal(str(error), to=message)
+    except (Refused, BudgetExhausted) as error:
+        return refusal(str(error), to=message, kind=error.kind)
     except Exception as error:  # noqa: BLE001 - no message ends a site
         note(site.folder, verdict="failed", text=discreet(error))
-        return refusal(UNSAID, to=message)
+        return refusal(UNSAID, to=message, kind=Refusal.LATER)
 
 
 @lru_cache(maxsize=64)

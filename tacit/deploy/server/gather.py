@@ -7,13 +7,12 @@ from typing import Any
 
 import httpx
 from flwr.app import Message
-from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
 
 from tacit.algorithms import printable
-from tacit.deploy.server.incoming import UNPAID, Incoming, new_nonce, question, read
-from tacit.errors import BadInput
+from tacit.deploy.server.incoming import Incoming, kind_of_refusal, new_nonce, question, read
+from tacit.errors import BadInput, Refusal
 
 AWAY = "is not connected"
 UNFINISHED = "its answer has not arrived whole"
@@ -37,7 +36,12 @@ class Heard:
     answers: dict[int, tuple[dict[str, Any], bytes]] = field(default_factory=dict)
     refusals: dict[int, str] = field(default_factory=dict)
     lost: dict[int, str] = field(default_factory=dict)
-    unpaid: set[int] = field(default_factory=set)  # who refused because its budget is used up
+    kinds: dict[int, Refusal] = field(default_factory=dict)  # of the refusals that sites made
+
+    @property
+    def unpaid(self) -> set[int]:
+        """Who refused because its budget is used up."""
+        return {node for node, kind in self.kinds.items() if kind is Refusal.UNPAID}
 
     def open(self, asks: Asks) -> list[int]:
         """The nodes of `asks` whose word is still awaited: they have neither answered nor refused."""
@@ -57,11 +61,11 @@ class Heard:
             self.refusals[node] = printable(str(message))
             return
         if message.has_error():
-            ours = message.error.code == ErrorCode.MOD_FAILED_PRECONDITION
+            kind = kind_of_refusal(message.error)
             reason = printable(message.error.reason or f"error {message.error.code}")
-            (self.refusals if ours else self.lost)[node] = reason.removeprefix(UNPAID)
-            if ours and reason.startswith(UNPAID):
-                self.unpaid.add(node)
+            (self.lost if kind is None else self.refusals)[node] = reason
+            if kind is not None:
+                self.kinds[node] = kind
             return
         try:
             self.answers[node] = read(message)

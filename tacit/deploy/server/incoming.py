@@ -31,7 +31,7 @@ from flwr.supercore.inflatable.inflatable_utils import (
 from flwr.superlink.grid.http_grid import HttpGrid
 
 from tacit import wire
-from tacit.errors import BadInput
+from tacit.errors import BadInput, Refusal
 
 # A question and its answer as Flower messages: a line of JSON, and the bytes of `tacit.engine.wire`.
 
@@ -47,7 +47,8 @@ HEAD, BODY, BYTES, NONCE = "tacit", "body", "bytes", "nonce"
 WHOLE_BYTES = 4 << 20  # a longer body travels in pieces of this length, each a record of its own
 NONCE_BYTES = 16
 MOST_WORDS = 200
-UNPAID = "[out of budget] "  # in front of a refusal that ends a run as planned
+# a refusal's kind is the code of Flower's error; Flower's own codes are below 100
+CODES = {Refusal.NEVER: ErrorCode.MOD_FAILED_PRECONDITION, Refusal.LATER: 1002, Refusal.UNPAID: 1003}
 
 
 def new_nonce() -> bytes:
@@ -73,9 +74,14 @@ def answer(reply: dict[str, Any], body: bytes, *, to: Message) -> Message:
     return Message(content, reply_to=to)
 
 
-def refusal(reason: str, *, to: Message) -> Message:
-    """A refusal, in words, as one of Flower's errors: a server tells it from what Flower itself lost by its code."""
-    return Message(Error(ErrorCode.MOD_FAILED_PRECONDITION, reason), reply_to=to)
+def refusal(reason: str, *, to: Message, kind: Refusal = Refusal.NEVER) -> Message:
+    """A refusal, in words, as one of Flower's errors, whose code says of which kind it is (`kind_of_refusal`)."""
+    return Message(Error(CODES[kind], reason), reply_to=to)
+
+
+def kind_of_refusal(error: Error) -> Refusal | None:
+    """The kind of a site's refusal; None for an error of Flower's own, as of a message that was lost."""
+    return next((kind for kind, code in CODES.items() if code == error.code), None)
 
 
 def read(message: Message) -> tuple[dict[str, Any], bytes]:

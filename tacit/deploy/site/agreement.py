@@ -11,7 +11,7 @@ from dp_accounting import DpEvent
 
 from tacit import wire
 from tacit.deploy.site import layout, replies
-from tacit.errors import BadInput, Refused
+from tacit.errors import BadInput, Refusal, Refused
 from tacit.experiment import Experiment
 from tacit.experiment.extras import RANGES
 from tacit.privacy.accounting import price
@@ -253,7 +253,9 @@ def refuse_unbound(site: Path, agreed: Agreement, *, query: str = "") -> None:
     if query == RANGES and known:
         raise Refused("The ranges of this run are known already, so that nothing is counted for them any more.")
     if query != RANGES and not known:
-        raise Refused("The ranges of the private columns are not known yet: the server must send them first.")
+        raise Refused(
+            "The ranges of the private columns are not known yet: the server must send them first.", Refusal.LATER
+        )
 
 
 def _file(site: Path, run: str) -> Path:

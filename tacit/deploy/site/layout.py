@@ -25,7 +25,6 @@
     runs/RUN/model-own/, model-alone/     what the site made at home of it, and of the model before round 1: never for others
     runs/RUN/comparison.json              what the site's held-out rows say of the three
     runs/RUN/evaluated.jsonl              what new rows say of them
-    runs/RUN/model-published/             a noised own model that was paid for, with its promise: for whomever it is given to
 
 A run's folder keeps the newest round alone (`outbox`). The keys of encrypted sums are named in `key_files`, because a server has
 some too; those of the line to the server in `tacit.deploy.operate`."""
@@ -45,7 +44,7 @@ LEDGER, LOG, LOCK = "ledger.db", "log.jsonl", ".answer.lock"
 RUNS, AGREEMENT, PROMISE = "runs", "agreement.json", "promise.txt"
 HELD_OUT, RANGES = "held_out.jsonl", "ranges.json"
 CANARIES, COINS = "canaries.json", "canaries.secret"
-COMMON, OWN, ALONE, PUBLISHED = "common", "own", "alone", "published"  # models, in folders that begin with "model-"
+COMMON, OWN, ALONE = "common", "own", "alone"  # models, in folders that begin with "model-"
 COMPARISON, EVALUATED = "comparison.json", "evaluated.jsonl"
 QUESTION, ANSWER = ".question", ".answer"
 COUNTED = "counted-"

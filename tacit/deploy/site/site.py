@@ -31,7 +31,7 @@ from tacit.deploy.site.pay import (
 from tacit.deploy.site.queries import read_broadcast, refuse_odd_word
 from tacit.deploy.site.rows import judge
 from tacit.deploy.site.schedule import declaration
-from tacit.errors import BadInput, BudgetExhausted, Refused, TacitError
+from tacit.errors import BadInput, BudgetExhausted, Refusal, Refused, TacitError
 from tacit.experiment.extras import shares
 from tacit.privacy.guarantee import shown
 from tacit.privacy.kinds import kind_of
@@ -98,7 +98,7 @@ class Site:
             raise
         except BaseException as error:  # SystemExit and MemoryError too: no message ends a site
             note(self.folder, verdict="failed", text=discreet(error), **about)
-            raise Refused(UNSAID) from error
+            raise Refused(UNSAID, Refusal.LATER) from error
         finally:
             if about.get("kind") in ("train", "count"):
                 self._wait(began, about)
@@ -251,7 +251,7 @@ class Site:
         """The model that the run left, for the site's own use: public by then, so nothing is paid, whatever is left of a budget."""
         agreed = agreement.read(self.folder, asked.run)
         if agreed is None:
-            raise Refused("There is no agreement on this run: the server must ask for one first.")
+            raise Refused("There is no agreement on this run: the server must ask for one first.", Refusal.LATER)
         refuse_unbound(self.folder, agreed)
         kept = final_model.keep(self.folder, self._runs.current(agreed, spends=False), body)
         return {}, b"", f"Kept the model that the run left: tacit predict {kept} new.csv"
@@ -260,7 +260,7 @@ class Site:
         """The agreement on a run, if the site's people still allow what it says. Raises Refused."""
         agreed = agreement.read(self.folder, run)
         if agreed is None:
-            raise Refused("There is no agreement on this run: the server must ask for one first.")
+            raise Refused("There is no agreement on this run: the server must ask for one first.", Refusal.LATER)
         if not round < agreed.terms.rounds:
             raise Refused(f"The server asks for round {round + 1}; {agreed.terms.rounds} rounds were agreed.")
         limits, experiment = read_limits(self.folder), read_experiment(agreed.experiment)

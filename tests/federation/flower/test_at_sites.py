@@ -11,11 +11,11 @@ from trained import same_model
 import tacit
 from tacit.deploy.server import queries
 from tacit.deploy.server.client import LocalGrid, client_app
-from tacit.deploy.server.incoming import UNPAID, refusal
+from tacit.deploy.server.incoming import refusal
 from tacit.engine.assemble import build
 from tacit.engine.queries import kept
 from tacit.engine.run_files import read
-from tacit.errors import BadInput, TacitError
+from tacit.errors import BadInput, Refusal, TacitError
 from tacit.privacy.ledger.sql import QUERY
 from tacit.report.closing import facts
 from tacit.report.collect import run_page
@@ -108,7 +108,7 @@ def test_who_refuses_is_missing_and_named_and_the_rest_is_what_is_known(federati
 
     def see(message):
         if is_count(message) and message.metadata.dst_node_id == 2:
-            return lambda asked: refusal(f"{UNPAID}The site's budget does not pay.", to=asked)
+            return lambda asked: refusal("The site's budget does not pay.", to=asked, kind=Refusal.UNPAID)
         return None
 
     history = deployed.run(Watching(deployed, see))

@@ -14,9 +14,9 @@ from trained import same_model
 import tacit
 from tacit.deploy.server import trainer
 from tacit.deploy.server.client import LocalGrid, client_app
-from tacit.deploy.server.incoming import UNPAID, refusal
+from tacit.deploy.server.incoming import refusal
 from tacit.engine.run_folder import CHECKPOINT
-from tacit.errors import BadInput, RunExists, TacitError
+from tacit.errors import BadInput, Refusal, RunExists, TacitError
 
 
 def charges(site):
@@ -446,7 +446,7 @@ class Gone(LocalGrid):
                 self._count += 1
                 names.append(str(self._count))
                 message.metadata.__dict__["_message_id"] = names[-1]
-                self._replies[names[-1]] = refusal(f"{UNPAID}the budget is used up", to=message)
+                self._replies[names[-1]] = refusal("the budget is used up", to=message, kind=Refusal.UNPAID)
             elif node in self.gone:
                 names.append("")
             else:

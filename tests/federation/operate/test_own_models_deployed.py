@@ -1,11 +1,8 @@
 """Own models of a real federation on loopback, over TLS: every site ends with its own, and nothing of it was sent."""
 
 import json
-import os
 import re
-import shutil
 import struct
-import subprocess
 import sys
 from pathlib import Path
 
@@ -138,20 +135,3 @@ def test_from_init_to_up_to_the_better_model_of_each_site(tmp_path, monkeypatch)
     assert max(gains) > 0.3, "one common model cannot serve two opposite wards"
     words = call("deploy", "site", federation.site("north"), "--adapt").stdout
     assert "do not publish them" in " ".join(words.split())
-
-
-def test_the_published_model_of_the_documentation_is_made_as_it_is_written(tmp_path):
-    (walk,) = re.findall(
-        r"One that may leave.*?```sh\n(.*?)```", (ROOT / "docs" / "how-to-join.md").read_text(), flags=re.S
-    )
-    place = shutil.copytree(ROOT / "examples" / "hospitals", tmp_path / "hospitals")
-    walk = f"python make_records.py\n{walk}".replace("deploy init ", f"deploy init --port {free_port()} ")
-    paths = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        ["bash", "-ec", walk], cwd=place, env=os.environ | paths, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "Published: federation/sites/north/runs/" in done.stdout
-    (model,) = (place / "federation" / "sites" / "north" / "runs").glob("*/model-published")
-    assert "the epsilon of the whole run is at most 0.9" in (model / "promise.txt").read_text()
-    assert tacit.load(model).encoder is not None

@@ -1,4 +1,4 @@
-"""A site's own models: made in the quiet after a run, judged on rows it holds out, told to nobody; and one that was paid for."""
+"""A site's own models: made in the quiet after a run, judged on rows it holds out, told to nobody."""
 
 import json
 import os
@@ -8,7 +8,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import threading
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -17,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 from federation.site.test_own_evaluation import holding_out
-from redteam.lying_server import RUN, Server, experiment
+from redteam.lying_server import RUN
 from typer.testing import CliRunner
 
 import tacit
@@ -27,7 +26,7 @@ from tacit.deploy.operate.idle import Quiet
 from tacit.deploy.operate.inspect_site import site_findings
 from tacit.deploy.operate.site_process import run_site
 from tacit.deploy.server.executor import answer
-from tacit.deploy.site import agreement, models, publish
+from tacit.deploy.site import agreement, models
 from tacit.deploy.site.at_home import at_home, due, newest, wanted
 from tacit.deploy.site.final_model import sent
 from tacit.deploy.site.join import join, read_settings
@@ -35,12 +34,8 @@ from tacit.deploy.site.limits import Roster
 from tacit.deploy.site.make import make_site
 from tacit.deploy.site.models import evaluate, taken
 from tacit.deploy.site.site import Site
-from tacit.errors import BadInput, BudgetExhausted, LedgerError, Refused
+from tacit.errors import BadInput, Refused
 from tacit.personal import one
-from tacit.privacy.accounting import price
-from tacit.privacy.guarantee import shown
-from tacit.privacy.ledger.ledger import Charging
-from tacit.privacy.local.mechanism import SampledGaussian
 from tacit.types import Message
 from tacit.wire import pack, unpack
 
@@ -362,175 +357,15 @@ def test_new_rows_repeat_the_comparison_and_decide_nothing(hospital, tmp_path):
     with pytest.raises(BadInput, match="is not a file"):
         evaluate(folder, tmp_path / "none.csv")
     with pytest.raises(BadInput, match="Say one of --adapt"):
-        raise CliRunner().invoke(app, ["deploy", "site", str(folder), "--adapt", "--publish-personal"]).exception
+        raise CliRunner().invoke(app, ["deploy", "site", str(folder), "--run", "f" * 32]).exception
     with pytest.raises(BadInput, match="holds no model that run"):
         newest(folder, "f" * 32)
 
 
-# one that may leave
-
-
 def seals(folder):
     with sqlite3.connect(folder / "ledger.db") as book:
-        query = (
-            "SELECT run, epsilon, delta, most, text FROM seals JOIN events ON events.id = seals.event ORDER BY rowid"
-        )
-        return book.execute(query.replace("ORDER BY rowid", "")).fetchall()
-
-
-def test_a_published_model_is_charged_before_a_step_is_taken_with_the_noise_that_is_drawn(hospital, monkeypatch):
-    folder, drawn, whole = hospital(), [], SampledGaussian.noise
-
-    def watched(self, state, stream, bounded):
-        drawn.append((len(seals(folder)), price.to_text(self.event()), self.noise_std))
-        assert not (folder / "runs" / RUN / "model-published").exists()
-        return whole(self, state, stream, bounded)
-
-    monkeypatch.setattr(SampledGaussian, "noise", watched)
-    made = publish.publish(folder, epsilon=1.0)
-    ((run, epsilon, delta, most, event),) = seals(folder)
-    assert run != RUN
-    assert (most, delta) == (1, pytest.approx(1e-5))
-    assert 0.9 < epsilon <= 1.0
-    assert len(drawn) == 6, "as many steps as the run had"
-    assert {(charged, text) for charged, text, _ in drawn} == {(1, event)}
-    noise = json.loads(event)
-    assert drawn[0][2] == pytest.approx(SampledGaussian.noise_std.fget(_mechanism(noise)))
-    predictor, home = tacit.load(made.folder), at_home(folder, RUN)
-    moved = torch.cat([parameter.detach().reshape(-1) for parameter in predictor.parameters()]) - home.vector()
-    assert float(moved.norm()) > 0
-    assert "the epsilon of the whole run is at most 1" in (made.folder / "promise.txt").read_text()
-    assert str(folder) not in (made.folder / "experiment.toml").read_text()
-    with pytest.raises(BadInput, match="another one is another release"):
-        publish.publish(folder, epsilon=0.1)
-
-
-@pytest.mark.parametrize(
-    ("changed", "why"),
-    [
-        ({"privacy": {"kind": "none"}}, "promised no privacy"),
-        ({"run": {"randomness": "seeded"}}, "drew its noise from a seed that others know"),
-    ],
-)
-def test_a_published_model_that_begins_with_one_that_no_epsilon_covers_is_refused_and_costs_nothing(
-    tmp_path, changed, why
-):
-    """Its fresh noise hides a few more steps; the rows in the model that it begins with were printed under the same epsilon."""
-    folder = left(tmp_path / "north", trained=True, trial=True, **changed)
-    before = (folder / "ledger.db").read_bytes()
-    with pytest.raises(Refused, match=why):
-        publish.publish(folder, epsilon=0.1)
-    assert not (folder / "runs" / RUN / "model-published").exists()
-    assert (folder / "ledger.db").read_bytes() == before
-
-
-def test_of_two_copies_of_a_site_that_lie_side_by_side_one_alone_publishes(hospital):
-    folder = hospital()
-    (folder / "node.pub").write_text("ssh-ed25519 the-key-of-north\n")
-    twin = shutil.copytree(folder, folder.parent / "twin")
-    publish.publish(folder, epsilon=0.5)
-    with pytest.raises(LedgerError, match="one budget twice"):
-        publish.publish(twin, epsilon=0.5)
-    assert not (twin / "runs" / RUN / "model-published").exists()
-
-
-def test_of_two_copies_that_publish_in_the_same_second_at_most_one_publishes(hospital, monkeypatch):
-    folder = hospital()
-    (folder / "node.pub").write_text("ssh-ed25519 the-key-of-north\n")
-    both, write = threading.Barrier(2, timeout=60), Charging._write
-
-    def waiting(self, paying):
-        both.wait()  # each has passed whatever is looked at before a charge
-        return write(self, paying)
-
-    monkeypatch.setattr(Charging, "_write", waiting)
-    made, refused = [], []
-
-    def one(site):
-        try:
-            made.append(publish.publish(site, epsilon=0.5))
-        except LedgerError as error:
-            refused.append(str(error))
-
-    sites = [folder, Path(shutil.copytree(folder, folder.parent / "twin"))]
-    threads = [threading.Thread(target=one, args=(site,)) for site in sites]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(made) + len(refused) == 2
-    assert len(made) <= 1
-    assert "one budget twice" in refused[0]
-    assert len(list(folder.parent.glob("*/runs/*/model-published"))) == len(made)
-
-
-def test_what_is_promised_of_a_published_model_counts_the_run_that_it_begins_with(hospital):
-    """With few and small steps it is nearly the run's model: whoever sees it alone sees that one, at more than its own epsilon."""
-    folder = hospital(spent=True)
-    budget = folder / "budget.toml"
-    budget.write_text(budget.read_text().replace("epsilon = 2.0", "epsilon = 3.0"))
-    run = sum(row[1] for row in seals(folder))
-    made = publish.publish(folder, epsilon=0.1)
-    for text in (made.promise, (made.folder / "promise.txt").read_text()):
-        own, _, both = text.partition(" It begins with that model and tells what that tells: ")
-        assert "that the model that the run left is known already" in own
-        assert "for whoever sees it, alone or beside the run's" in both
-        assert f"comes to epsilon {shown(run + 0.1)} at delta = 2e-05" in both
-
-
-def _mechanism(event):
-    """The mechanism that a price names."""
-    found = re.search(r'"noise_multiplier": ([0-9.e+-]+)', json.dumps(event))
-    return SampledGaussian(noise_multiplier=float(found[1]), clip=1.0, sampling_rate=0.5)
-
-
-def test_it_takes_what_is_left_and_is_refused_in_one_sentence_where_that_does_not_pay(hospital):
-    folder = hospital(spent=True)
-    sealed = sum(row[1] for row in seals(folder))
-    assert 0 < sealed <= 2.0
-    with pytest.raises(BudgetExhausted, match=r"its runs have sealed epsilon .*: that does not pay for epsilon 2\.5"):
-        publish.publish(folder, epsilon=2.5)
-    budget = folder / "budget.toml"
-    text = budget.read_text()
-    budget.write_text(text.replace("epsilon = 2.0", f"epsilon = {sealed!r}"))
-    with pytest.raises(BudgetExhausted, match="leaves nothing for a published model"):
-        publish.publish(folder)
-    budget.write_text(text.replace("delta = 0.0001", "delta = 1e-05"))
-    with pytest.raises(BudgetExhausted, match="have sealed all of delta: a published model needs a share of its own"):
-        publish.publish(folder)
-    assert not (folder / "runs" / RUN / "model-published").exists()
-    budget.write_text(text.replace("epsilon = 2.0", "epsilon = 3.0"))
-    made = publish.publish(folder)
-    assert made.epsilon == pytest.approx(3.0 - sealed)
-    assert sum(row[1] for row in seals(folder)) <= 3.0
-    Site(folder)  # and the site's own ledger stands: its answers are known to it
-    join(folder, RUN, *_agreed(folder))
-
-
-def _agreed(folder):
-    known = agreement.read(folder, RUN)
-    return known.experiment, Roster.of(known.roster)
-
-
-def test_a_budget_per_client_does_not_pay_for_a_model_that_is_noised_per_record(tmp_path):
-    central = {"kind": "central", "epsilon": 8.0}
-    server = Server(tmp_path / "site", experiment(privacy=central, train={"sampling_rate": None}))
-    server.terms["epsilon"] = 8.0
-    budget = tmp_path / "site" / "budget.toml"
-    budget.write_text(budget.read_text().replace("epsilon = 1.0", "epsilon = 8.0"))
-    server.agree(releases=3)
-    server.ask(sent(server.parts.params), kind="keep", run=RUN)
-    with pytest.raises(Refused, match=r"noised per record, and this site's budget\.toml is per client"):
-        publish.publish(tmp_path / "site", epsilon=1.0)
-
-
-def test_a_crash_after_the_charge_leaves_no_model_and_the_charge_stands(hospital, monkeypatch):
-    folder = hospital()
-    monkeypatch.setattr(publish, "_trained", lambda *_: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        publish.publish(folder, epsilon=0.5)
-    assert len(seals(folder)) == 1
-    assert not (folder / "runs" / RUN / "model-published").exists()
+        query = "SELECT run, epsilon, delta, most, text FROM seals JOIN events ON events.id = seals.event"
+        return book.execute(query).fetchall()
 
 
 def test_settings_of_a_site_are_read_with_its_own_models(hospital):
@@ -555,12 +390,3 @@ def test_whatever_a_process_of_the_quiet_has_begun_ends_with_it(tmp_path):
     else:
         os.kill(begun, signal.SIGKILL)
         pytest.fail("it goes on")
-
-
-@pytest.mark.parametrize("epsilon", [0.0, -1.0, float("nan"), float("inf")])
-def test_an_epsilon_that_is_none_is_said_before_anything_about_delta(hospital, epsilon):
-    folder = hospital(spent=True)
-    budget = folder / "budget.toml"
-    budget.write_text(budget.read_text().replace("delta = 0.0001", "delta = 1e-05"))  # of which nothing is left
-    with pytest.raises(BadInput, match="Expected --epsilon above 0"):
-        publish.publish(folder, epsilon=epsilon)
