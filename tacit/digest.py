@@ -1,10 +1,14 @@
 """Digests of what a release is a function of: texts, bytes, tensors and the state that a round starts from."""
 
+from __future__ import annotations
+
 import hashlib
+from typing import TYPE_CHECKING
 
-import torch
+if TYPE_CHECKING:  # texts are digested by commands that never load torch
+    import torch
 
-from tacit.types import State
+    from tacit.types import State
 
 MARK_BYTES = 16
 
@@ -31,10 +35,14 @@ def question_mark(received: bytes) -> str:
 def state_mark(state: State, *, turn: int | None = None) -> str:
     """A hash of everything a round starts from; of its number too (`turn`) where what clients send is bound to it.
 
+    >>> import torch
+    >>> from tacit.types import State
     >>> state = State(torch.zeros(2))
     >>> state_mark(state) == state_mark(state, turn=0), state_mark(state, turn=0) == state_mark(state, turn=1)
     (False, False)
     """
+    import torch
+
     tensors = [("params", state.params), *((f"memory {name}", tensor) for name, tensor in state.memory.items())]
     tensors += [(f"memory optimizer.{name}", tensor) for name, tensor in state.optimizer.items()]
     tensors += [(f"memory control.{name}", tensor) for name, tensor in state.control.items()]

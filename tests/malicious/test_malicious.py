@@ -361,7 +361,7 @@ def test_a_trigger_that_a_table_cannot_carry_is_refused(table, trigger, words):
         ({"kind": "neurotoxin", "avoid": 1.0}, r"attack\.avoid"),
         ({"kind": "adaptive", "passes": 0}, r"attack\.passes"),
         ({"noise": "none"}, r"attack\.noise = \"none\" is for"),
-        ({"kind": "tacit.algorithms.rules.mean:mean"}, r"to make a tacit\.malicious\.Malice"),
+        ({"kind": "tacit.algorithms.rules.mean:mean"}, r"to make a tacit\.engine\.malicious\.Malice"),
     ],
 )
 def test_an_attack_that_cannot_be_is_refused_in_one_sentence(attack, words):

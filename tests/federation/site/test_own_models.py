@@ -390,3 +390,20 @@ def test_whatever_a_process_of_the_quiet_has_begun_ends_with_it(tmp_path):
     else:
         os.kill(begun, signal.SIGKILL)
         pytest.fail("it goes on")
+
+
+def test_the_process_that_answers_has_no_code_for_own_models(tmp_path):
+    script = """
+import sys
+from pathlib import Path
+from tacit.cli.deploy import site_command
+from tacit.errors import BadInput
+try:
+    site_command(Path(sys.argv[1]))
+except BadInput:
+    pass
+import tacit.deploy.site.site
+print([name for name in sys.modules if name.startswith("tacit.personal")])
+"""
+    done = subprocess.run([sys.executable, "-c", script, tmp_path], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
