@@ -18,11 +18,7 @@ import torch
 from torch import nn
 
 from tacit import random
-from tacit.parts.losses.binary_cross_entropy import binary_cross_entropy
-from tacit.parts.losses.cross_entropy import cross_entropy
-from tacit.parts.losses.huber import huber
-from tacit.parts.losses.next_token import next_token
-from tacit.parts.losses.squared import squared
+from tacit.parts.losses import binary_cross_entropy, cross_entropy, huber, next_token, squared
 from tacit.training.clipping import Clipper
 from tacit.training.flat import flatten
 

@@ -1,13 +1,14 @@
 """A part by its name: "package.module:name", or the file of that name in one of Tacit's rooms. One way for all kinds of parts.
 
-A room is a package (`tacit.algorithms.rules`); a part in it is a file with a class or function of the file's name, so there is no
-list to edit. Its options are its own: the fields of its dataclass, or the parameters of its function, with their types and
-defaults.
+A room is a package (`tacit.algorithms.rules`), in which a part is a file with a class or function of the file's name, or a module
+(`tacit.parts.metrics`), in which parts carry `@part`. So there is no list to edit. A part's options are its own: the fields of its
+dataclass, or the parameters of its function, with their types and defaults.
 
 Guarantee: nothing is imported before `find` is asked for it, and whatever somebody's module or factory raises becomes one
 sentence (BadInput), never a traceback. Where modules are searched is said once, by the command: `search_here`, `only_installed`.
 """
 
+import ast
 import importlib
 import inspect
 import os
@@ -16,10 +17,11 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, is_dataclass
+from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import Any, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
 
@@ -42,15 +44,35 @@ class Option:
     required: bool
 
 
-def names(room: str) -> list[str]:
-    """The parts in a room, by file: `inverse_variance.py` is `inverse-variance`. Imports none of them.
+Part = TypeVar("Part", bound=Callable[..., Any])
 
-    >>> "mean" in names("tacit.algorithms.rules")
-    True
+
+def part(found: Part) -> Part:
+    """Marks a class or a function of a room that is one module as a part, which is named after it."""
+    return found
+
+
+def names(room: str) -> list[str]:
+    """The parts in a room: `inverse_variance` is `inverse-variance`. Imports none of them.
+
+    >>> "mean" in names("tacit.algorithms.rules"), "mlp" in names("tacit.parts.models")
+    (True, True)
     """
     spec = find_spec(room)
-    folders = spec.submodule_search_locations if spec else None
+    folders = spec.submodule_search_locations if spec else ()
+    if spec and folders is None:
+        return sorted(name.replace("_", "-") for name in _marked(Path(str(spec.origin))))
     return sorted(path.stem.replace("_", "-") for folder in folders or () for path in Path(folder).glob("[a-z]*.py"))
+
+
+@lru_cache
+def _marked(module: Path) -> list[str]:
+    return [
+        node.name
+        for node in ast.parse(module.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.FunctionDef | ast.ClassDef)
+        and any(isinstance(mark, ast.Name) and mark.id == part.__name__ for mark in node.decorator_list)
+    ]
 
 
 def find(room: str, name: str, *, key: str) -> Factory:
@@ -67,7 +89,8 @@ def find(room: str, name: str, *, key: str) -> Factory:
     module, colon, part = name.partition(":")
     if not colon:
         part = name.replace("-", "_")
-        module = f"{room}.{part}"
+        spec = find_spec(room)
+        module = f"{room}.{part}" if spec and spec.submodule_search_locations is not None else room
     if not all(word.isidentifier() for word in (*module.split("."), part)):
         raise BadInput(f"Expected {key} to be package.module:name, got {name!r}.")
     with guarded(f"{key} = {name!r} cannot be imported"):
@@ -248,10 +271,10 @@ def _place(error: Exception, part: Any) -> str:
 
 
 def _called(part: Any) -> str:
-    """The name that an experiment has for a part: its file's in one of Tacit's rooms, module:name of somebody else's."""
+    """The name that an experiment has for a part: module:name of somebody else's."""
     kind = part if hasattr(part, "__name__") else type(part)
-    module = kind.__module__
-    return module.rpartition(".")[2].replace("_", "-") if module.startswith("tacit.") else f"{module}:{kind.__name__}"
+    name, module = kind.__name__, kind.__module__
+    return name.replace("_", "-") if module.startswith("tacit.") else f"{module}:{name}"
 
 
 def said(error: Exception) -> str:

@@ -16,8 +16,7 @@ from tacit.engine.assemble import Parts
 from tacit.experiment import Experiment
 from tacit.parts import metrics
 from tacit.parts.losses import Losses
-from tacit.parts.metrics import Answers, Metric
-from tacit.parts.metrics._per_class import per_class
+from tacit.parts.metrics import Answers, Metric, per_class
 from tacit.parts.tasks import Task, chosen, headline
 from tacit.training.flat import training
 from tacit.types import Guarantee

@@ -199,7 +199,7 @@ class DataSection(OpenSection):
 class TaskSection(OpenSection):
     """`[task]`: classification, binary, multilabel, regression or tokens, or anybody's as "package.module:name".
 
-    `loss` names the loss that trains it, by a file of tacit/parts/losses or "package.module:name"; the other keys are its options.
+    `loss` names the loss that trains it, one of tacit/parts/losses.py or "package.module:name"; the other keys are its options.
     """
 
     names_part: ClassVar[str] = "kind"

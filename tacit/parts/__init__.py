@@ -1,1 +1,1 @@
-"""The parts that an experiment names: models, losses, tasks and metrics, one file each."""
+"""The parts that an experiment names: models, losses, tasks and metrics."""

@@ -10,10 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from tacit.parts.losses import Losses
-from tacit.parts.losses.binary_cross_entropy import binary_cross_entropy
-from tacit.parts.losses.cross_entropy import cross_entropy
-from tacit.parts.losses.squared import squared
+from tacit.parts.losses import Losses, binary_cross_entropy, cross_entropy, squared
 
 Loss = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
 Bend = Callable[[np.ndarray], np.ndarray]

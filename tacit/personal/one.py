@@ -22,8 +22,7 @@ from tacit.experiment import Experiment
 from tacit.experiment.extras import PersonalSection
 from tacit.experiment.training import TrainSection
 from tacit.parts import metrics
-from tacit.parts.metrics import Answers
-from tacit.parts.metrics._resample import RESAMPLES, middle
+from tacit.parts.metrics import RESAMPLES, Answers, middle
 from tacit.parts.tasks import chosen
 from tacit.personal import home as last
 from tacit.personal import kinds, mean_regularised, shrinkage
@@ -124,7 +123,7 @@ class Judged:
 def judged(metric: str, answers: Mapping[str, Answers], *, seed: int) -> Judged:
     """One client's models by one metric, on draws of its rows that all of them share."""
     made, some = metrics.load(metric), next(iter(answers.values()))
-    values = {name: metrics.told(made, found) for name, found in answers.items()}
+    values = {name: metrics.measure_if_possible(made, found) for name, found in answers.items()}
     known = {name: value for name, value in values.items() if value is not None}
     if len(known) < len(values):
         return Judged(some.test_rows, None)

@@ -55,7 +55,7 @@ class Judge:
         found = Answers(
             experiment.task.kind, np.concatenate(self._targets), np.concatenate(self._means), encoder.classes
         )
-        value = metrics.told(metrics.load(name), found)
+        value = metrics.measure_if_possible(metrics.load(name), found)
         return None if value is None else (metrics.key(name), value)
 
     def sentences(self) -> Iterator[str]:

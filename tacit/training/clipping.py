@@ -13,8 +13,7 @@ from torch import nn
 
 from tacit import check
 from tacit.errors import BadInput, ModelRefused
-from tacit.parts.losses import Losses
-from tacit.parts.losses.cross_entropy import cross_entropy
+from tacit.parts.losses import Losses, cross_entropy
 from tacit.training.batches import Viewed, over_views
 from tacit.training.flat import blocks, flatten, fresh, frozen, hooked, trainable, training
 from tacit.training.layers import sum_type

@@ -22,8 +22,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
 from tacit.errors import ModelRefused
-from tacit.parts.losses import Losses
-from tacit.parts.losses.cross_entropy import cross_entropy
+from tacit.parts.losses import Losses, cross_entropy
 from tacit.training.flat import Block, blocks, fresh, settled, trainable, twin, views
 from tacit.training.independence import LARGE, SMALL, Unsupported
 from tacit.training.layers import PART_FLOATS, RULES, Form, Rule, add_rows, row_norms

@@ -357,7 +357,7 @@ def counting(*, input_shape, classes):
 
 def test_no_client_meets_what_another_left_in_the_model(tmp_path, monkeypatch):
     """Otherwise one client would move the updates of others, and no clip would bound that."""
-    monkeypatch.setattr("tacit.parts.models.mlp.mlp", counting)
+    monkeypatch.setattr("tacit.parts.models.mlp", counting)
     for workers in (1, 3):
         experiment = central(model={"name": "mlp"}, run={"workers": workers}, train={"clients_per_round": 20})
         tacit.run(experiment, out=tmp_path / str(workers))

@@ -12,9 +12,7 @@ from sklearn.metrics import (
 )
 
 from tacit.parts import metrics
-from tacit.parts.metrics import Answers, _resample
-from tacit.parts.metrics._per_class import per_class
-from tacit.parts.metrics.auroc import columns
+from tacit.parts.metrics import Answers, columns, per_class
 
 ROWS = 60
 
@@ -87,18 +85,18 @@ def test_every_metric_that_ships_is_tried():
 def test_a_metric_is_that_of_scikit_learn(kind, name, ties):
     found, metric = answers(kind, ties=ties), metrics.load(name)
     assert metric(found) == pytest.approx(THEIRS[name](found), rel=1e-12)
-    for draw in list(_resample.draws(found))[:20]:
+    for draw in list(metrics.draws(found))[:20]:
         some = found.rows(draw)
-        if metrics.told(metric, some) is not None:
+        if metrics.measure_if_possible(metric, some) is not None:
             assert metric(some) == pytest.approx(THEIRS[name](some), rel=1e-12)
 
 
 @pytest.mark.parametrize(("kind", "name", "ties"), CASES)
 def test_all_draws_at_once_give_what_each_draw_by_itself_gives(kind, name, ties):
     found, metric = answers(kind, ties=ties), metrics.load(name)
-    slow = [metrics.told(metric, found.rows(draw)) for draw in _resample.draws(found)]
-    fast = np.concatenate([metric.resampled(found, counts) for counts in _resample.counts(found)])
-    assert len(slow) == len(fast) == _resample.RESAMPLES
+    slow = [metrics.measure_if_possible(metric, found.rows(draw)) for draw in metrics.draws(found)]
+    fast = np.concatenate([metric.resampled(found, counts) for counts in metrics.counts(found)])
+    assert len(slow) == len(fast) == metrics.RESAMPLES
     assert [value is None for value in slow] == np.isnan(fast).tolist()
     known = [value for value in slow if value is not None]
     assert fast[~np.isnan(fast)] == pytest.approx(known, rel=1e-5, abs=1e-6)
@@ -108,9 +106,9 @@ def test_all_draws_at_once_give_what_each_draw_by_itself_gives(kind, name, ties)
 
 def test_draws_in_parts_are_the_draws_in_one_piece(monkeypatch):
     found = answers("classification")
-    whole = np.concatenate(list(_resample.counts(found)))
-    monkeypatch.setattr(_resample, "MOST_NUMBERS", 7 * ROWS)
-    parts = list(_resample.counts(found))
+    whole = np.concatenate(list(metrics.counts(found)))
+    monkeypatch.setattr(metrics, "MOST_NUMBERS", 7 * ROWS)
+    parts = list(metrics.counts(found))
     assert len(parts) == 29
     assert (np.concatenate(parts) == whole).all()
 
@@ -121,7 +119,7 @@ def test_a_draw_in_which_a_rare_class_is_missing_cannot_tell():
     found.targets[0] = 1
     (entry,) = metrics.table(["auroc"], found).values()
     assert entry["interval"] is not None
-    told = np.isfinite(np.concatenate([metrics.load("auroc").resampled(found, c) for c in _resample.counts(found)]))
+    told = np.isfinite(np.concatenate([metrics.load("auroc").resampled(found, c) for c in metrics.counts(found)]))
     assert 0.5 < told.mean() < 0.75  # 1 - 1/e of the draws have the one row
 
 

@@ -24,9 +24,7 @@ from tacit.deploy.operate.init import deployable
 from tacit.engine.assemble import assemble, build
 from tacit.engine.clients import PERSONAL, population_id
 from tacit.errors import BadData, BadInput, Refused
-from tacit.parts.losses.binary_cross_entropy import binary_cross_entropy
-from tacit.parts.losses.cross_entropy import cross_entropy
-from tacit.parts.losses.squared import squared
+from tacit.parts.losses import binary_cross_entropy, cross_entropy, squared
 from tacit.parts.metrics import Answers
 from tacit.personal import home as last
 from tacit.personal import kinds, linear, mean_regularised, shrinkage

@@ -158,9 +158,7 @@ def test_rows_that_lack_what_they_must_have_get_no_label(tmp_path):
     assert np.isnan(found.probabilities).any(1).tolist() == [False, True, False]
 
 
-MARKED = (
-    "import pathlib\npathlib.Path(__file__).with_name('imported').touch()\nfrom tacit.parts.models.mlp import mlp\n"
-)
+MARKED = "import pathlib\npathlib.Path(__file__).with_name('imported').touch()\nfrom tacit.parts.models import mlp\n"
 
 
 def test_code_that_a_folder_names_is_imported_only_where_it_is_trusted(copied, tmp_path, monkeypatch):

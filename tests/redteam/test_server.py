@@ -329,7 +329,7 @@ def test_code_that_an_experiment_names_is_not_imported(server, name, section):
 def test_listed_code_runs_only_while_its_file_is_the_listed_one(tmp_path, monkeypatch):
     place = tmp_path / "ours" / "own_net.py"
     place.parent.mkdir()
-    place.write_text("from tacit.parts.models.logr import logr as net\n")
+    place.write_text("from tacit.parts.models import logr as net\n")
     monkeypatch.syspath_prepend(str(place.parent))
     asking = Server(tmp_path / "site", experiment(model={"name": "own_net:net"}))
     path = asking.folder / "budget.toml"

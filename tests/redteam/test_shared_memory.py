@@ -12,7 +12,7 @@ from torch import fx, nn
 import tacit
 from tacit.engine.assemble import build
 from tacit.errors import BadInput
-from tacit.parts.losses.cross_entropy import cross_entropy
+from tacit.parts.losses import cross_entropy
 from tacit.training.clipping import Clipper, workspace
 from tacit.training.independence import Unsupported
 from tacit.training.stacked import stack_of

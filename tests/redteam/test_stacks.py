@@ -11,7 +11,7 @@ from tacit.engine.assemble import build
 from tacit.engine.pool import one_by_one, task
 from tacit.engine.stacked import Stacked
 from tacit.errors import BadInput, TacitError
-from tacit.parts.losses.cross_entropy import cross_entropy
+from tacit.parts.losses import cross_entropy
 from tacit.training.clipping import clipped_sum_slow, workspace
 from tacit.training.flat import flatten
 from tacit.training.independence import Unsupported

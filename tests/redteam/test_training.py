@@ -16,7 +16,7 @@ from tacit.engine.assemble import build
 from tacit.engine.pool import one_by_one, task
 from tacit.engine.stacked import Stacked
 from tacit.errors import ModelRefused
-from tacit.parts.losses.cross_entropy import cross_entropy
+from tacit.parts.losses import cross_entropy
 from tacit.parts.models import build as build_model
 from tacit.privacy.local.mechanism import SampledGaussian
 from tacit.random import seeded

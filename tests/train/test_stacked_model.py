@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from tacit.parts.losses.cross_entropy import cross_entropy
+from tacit.parts.losses import cross_entropy
 from tacit.training.clipping import clipped_sum_slow
 from tacit.training.flat import assign, flatten
 from tacit.training.independence import LARGE, SMALL, Unsupported

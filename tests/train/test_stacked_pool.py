@@ -3,7 +3,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tacit.parts.losses.cross_entropy import cross_entropy
+from tacit.parts.losses import cross_entropy
 from tacit.training.batches import sent
 from tacit.training.optimizer import ONEDNN
 from tacit.training.stacked import stack_of

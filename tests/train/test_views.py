@@ -12,7 +12,7 @@ from tacit.engine.pool import one_by_one, task
 from tacit.engine.stacked import Stacked
 from tacit.errors import BadInput
 from tacit.parts import models
-from tacit.parts.losses.cross_entropy import cross_entropy
+from tacit.parts.losses import cross_entropy
 from tacit.privacy.wiring import Wiring
 from tacit.random import seeded
 from tacit.training.batches import Shifts, Viewed, over_views

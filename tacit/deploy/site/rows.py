@@ -137,7 +137,7 @@ def _measured(joined: "Joined", held: HeldOut, params: torch.Tensor) -> dict[str
     if not len(held.y):
         return {metrics.key(name): None for name in names}
     answers = answered(parts, np.concatenate(found), held.y)
-    return {metrics.key(name): metrics.told(metrics.load(name), answers) for name in names}
+    return {metrics.key(name): metrics.measure_if_possible(metrics.load(name), answers) for name in names}
 
 
 OWN_FILES = ("csv", "npz")  # sources where every site has a file of its own; the others are shared out for a trial

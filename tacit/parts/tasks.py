@@ -1,0 +1,223 @@
+"""Tasks: what a model is trained for; `task.kind` names one. A task says which targets it takes, what a model must answer, which
+loss trains it and which metric stands for it."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+
+from tacit import plugin
+from tacit.data.dataset import Dataset
+from tacit.errors import BadData, BadInput
+from tacit.experiment import Experiment
+from tacit.parts import losses, metrics
+from tacit.plugin import part
+
+ROOM = "tacit.parts.tasks"
+
+
+class Task(ABC):
+    """One task for one data set. Raises: BadData where the data's targets are not of its kind."""
+
+    loss: ClassVar[str]  # the loss that trains it unless another is named
+    headline: ClassVar[str]  # the metric that stands for it unless another is chosen
+    metrics: ClassVar[tuple[str, ...]]  # what is measured at the end
+
+    def __init__(self, dataset: Dataset):
+        self.dataset = dataset
+        self.refuse(dataset)
+
+    @abstractmethod
+    def refuse(self, dataset: Dataset) -> None:
+        """Raises: BadData for targets that this task cannot be trained on."""
+
+    @property
+    @abstractmethod
+    def answer(self) -> tuple[int, ...]:
+        """The shape of a model's answer to one example."""
+
+    @abstractmethod
+    def predictions(self, outputs: torch.Tensor) -> torch.Tensor:
+        """What the outputs mean: a probability for each class, for yes, or the numbers themselves. It asks no data set."""
+
+
+def _is_classes(dataset: Dataset, *, dim: int) -> bool:
+    return not dataset.y.is_floating_point() and dataset.y.dim() == dim and dataset.classes >= 2
+
+
+@part
+class binary(Task):
+    """Yes or no: targets are two classes; a model answers one score for the second, yes."""
+
+    loss, headline = "binary-cross-entropy", "auroc"
+    metrics = ("auroc", "average-precision", "accuracy", "balanced-accuracy", "f1", "log-loss", "brier")
+
+    def refuse(self, dataset: Dataset) -> None:
+        if not _is_classes(dataset, dim=1) or dataset.classes != 2:
+            raise BadData(f'task.kind = "binary" needs two classes, and {dataset.name} has {dataset.targets}.')
+
+    @property
+    def answer(self) -> tuple[int, ...]:
+        return (1,)
+
+    def predictions(self, outputs: torch.Tensor) -> torch.Tensor:
+        """The probability of no and of yes."""
+        yes = outputs.sigmoid()
+        return torch.cat([1 - yes, yes], dim=1)
+
+
+@part
+class classification(Task):
+    """Targets are classes; a model answers one score for each."""
+
+    loss, headline = "cross-entropy", "accuracy"
+    metrics = ("accuracy", "balanced-accuracy", "f1", "log-loss", "brier", "auroc")
+
+    def refuse(self, dataset: Dataset) -> None:
+        if not _is_classes(dataset, dim=1):
+            raise BadData(
+                f'task.kind = "classification" needs one class per row, and {dataset.name} has {dataset.targets}: set task.kind'
+                ' to "regression", "multilabel" or "tokens".'
+            )
+
+    @property
+    def answer(self) -> tuple[int, ...]:
+        return (self.dataset.classes,)
+
+    def predictions(self, outputs: torch.Tensor) -> torch.Tensor:
+        """The probability of each class."""
+        return outputs.softmax(1)
+
+
+@part
+class multilabel(Task):
+    """Targets are rows of 0 and 1, one column per label; a model answers one score for each."""
+
+    loss, headline = "binary-cross-entropy", "average-precision"
+    metrics = ("average-precision", "auroc", "f1", "accuracy", "brier")
+
+    def refuse(self, dataset: Dataset) -> None:
+        public = dataset.test_y  # of training rows nothing but kind and shape is looked at: at a site they are private
+        if public.dim() != 2 or not public.is_floating_point() or not bool(((public == 0) | (public == 1)).all()):
+            raise BadData(
+                f'task.kind = "multilabel" needs a row of 0 and 1 for each example, and {dataset.name} has {dataset.targets}.'
+            )
+
+    @property
+    def answer(self) -> tuple[int, ...]:
+        return (self.dataset.y.shape[1],)
+
+    def predictions(self, outputs: torch.Tensor) -> torch.Tensor:
+        """The probability of each label."""
+        return outputs.sigmoid()
+
+
+@part
+class regression(Task):
+    """Targets are one or several numbers; a model answers as many."""
+
+    loss, headline = "squared", "rmse"
+    metrics = ("rmse", "mae", "r2")
+
+    def refuse(self, dataset: Dataset) -> None:
+        if not dataset.y.is_floating_point() or dataset.y.dim() > 2:
+            raise BadData(
+                f'task.kind = "regression" needs numbers as targets, and {dataset.name} has {dataset.targets}.'
+            )
+
+    @property
+    def answer(self) -> tuple[int, ...]:
+        return tuple(self.dataset.y.shape[1:]) or (1,)
+
+    def predictions(self, outputs: torch.Tensor) -> torch.Tensor:
+        """The numbers themselves."""
+        return outputs
+
+
+@part
+class tokens(Task):
+    """The next token, at every position of a row; a model answers (time, vocabulary) scores. A target of -100 counts nothing.
+
+    A record is one row. Of a document that was cut into several rows, an epsilon per record says no more than that epsilon times
+    their number; one row a document, or `privacy.unit = "client"`, says more.
+    """
+
+    loss, headline = "next-token", "perplexity"
+    metrics = ("perplexity", "accuracy")
+
+    def refuse(self, dataset: Dataset) -> None:
+        if not _is_classes(dataset, dim=2):
+            raise BadData(
+                f'task.kind = "tokens" needs rows of token numbers as targets and the vocabulary as classes, and {dataset.name}'
+                f" has {dataset.targets}."
+            )
+
+    @property
+    def answer(self) -> tuple[int, ...]:
+        return (self.dataset.y.shape[1], self.dataset.classes)
+
+    def predictions(self, outputs: torch.Tensor) -> torch.Tensor:
+        """The probability of each token."""
+        return outputs.softmax(-1)
+
+
+def names() -> list[str]:
+    """The tasks that ship with Tacit."""
+    return plugin.names(ROOM)
+
+
+def load(experiment: Experiment, dataset: Dataset) -> Task:
+    """The experiment's task for a data set. Raises: BadInput for an unknown one, BadData for targets of another kind."""
+    factory = plugin.find(ROOM, experiment.task.kind, key="task.kind")
+    with plugin.guarded(f"task.kind = {experiment.task.kind!r} cannot be made"):
+        return factory(dataset)
+
+
+def unread(kind: str) -> Task:
+    """A task without its data set, for whoever has outputs already: it knows what they mean, and no targets."""
+    factory: Any = plugin.find(ROOM, kind, key="task.kind")
+    return object.__new__(factory)
+
+
+def headline(experiment: Experiment) -> str:
+    """The metric that stands for a run, as records name it: the chosen one, or the task's own.
+
+    >>> headline(Experiment(metric={"choose": "balanced-accuracy"})), headline(Experiment(task={"kind": "regression"}))
+    ('balanced_accuracy', 'rmse')
+    """
+    return metrics.key(chosen(experiment))
+
+
+def chosen(experiment: Experiment) -> str:
+    """That metric, as `metric.choose` says it."""
+    factory: Any = plugin.find(ROOM, experiment.task.kind, key="task.kind")
+    return experiment.metric.choose or factory.headline
+
+
+def loss_of(experiment: Experiment, task: Task) -> losses.Losses:
+    """The loss that trains a task, tried on made-up rows of the data's shapes. Raises: BadInput."""
+    outputs = torch.randn(losses.TRIED, *task.answer, generator=torch.Generator().manual_seed(0))
+    y, classes = task.dataset.y, task.answer[-1]
+    shape = torch.Size((losses.TRIED, *y.shape[1:]))
+    targets = (torch.arange(shape.numel()) % max(2, classes)).reshape(shape).to(y.dtype)
+    options = _by_position(experiment.task.options(), task.dataset.class_names)
+    return losses.load(experiment.task.loss or task.loss, options, outputs=outputs, targets=targets)
+
+
+def _by_position(options: Mapping[str, Any], class_names: Sequence[str]) -> dict[str, Any]:
+    # class weights in the order of the classes
+    weights = options.get("class_weights")
+    if weights is None:
+        return dict(options)
+    if isinstance(weights, Mapping):
+        if set(weights) != set(class_names):
+            raise BadInput(
+                f"Expected task.class_weights for the classes {', '.join(class_names)}; got {', '.join(weights)}."
+            )
+        weights = [weights[name] for name in class_names]
+    if not isinstance(weights, Sequence) or len(weights) != len(class_names):
+        raise BadInput(f"Expected one number in task.class_weights for each of {len(class_names)} classes.")
+    if not all(isinstance(w, int | float) and not isinstance(w, bool) and 0 <= w < float("inf") for w in weights):
+        raise BadInput("Expected task.class_weights to be finite numbers that are not negative.")
+    return dict(options) | {"class_weights": list(weights)}
