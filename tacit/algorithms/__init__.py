@@ -2,8 +2,7 @@
 
 The simulator and a deployment call the same methods. `cost` is asked before `train`, and the ledger is paid in between, so
 nothing that costs privacy exists before it is paid for. What arrives is added by the loop (tacit/engine/loop.py), one message
-at a time and each once.
-"""
+at a time and each once."""
 
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -35,16 +34,11 @@ class Collecting(Protocol):
     """A round on the server, between the first message and the last."""
 
     def add(self, message: Message) -> None:
-        """Takes one message, which comes once, and keeps only what it needs of it.
-
-        A forgiving algorithm's raises for nothing that a client may have sent; another's may, and ends the run.
-        """
+        """Takes one message, which comes once. A forgiving algorithm's raises for nothing that a client may have sent."""
         ...
 
     def finish(self, derive: Derive) -> tuple[State, dict[str, Any]]:
-        """The state after the round; the second value is for the reader and never feeds back. `derive` is for its own noise.
-
-        What is for the reader is JSON; a number on a device may come as a tensor, which is looked at when its record is made.
+        """The state after the round, and JSON for the reader that never feeds back (a number on a device may be a tensor).
 
         Guarantee: the state that the round began from is left as it is, so a round can be repeated from it.
         """
@@ -73,10 +67,7 @@ class Algorithm(Protocol):
         ...
 
     def cost(self, client: Client) -> DpEvent | None:
-        """What one round costs this client; None where nothing is promised and nothing charged.
-
-        It depends on public settings and sizes alone, never on rows or on what came before.
-        """
+        """What one round costs this client, by public settings and sizes alone; None where nothing is promised or charged."""
         ...
 
     def train(self, work: Workspace, received: Message, client: Client, derive: Derive) -> Trained:
@@ -84,17 +75,11 @@ class Algorithm(Protocol):
         ...
 
     def release(self, trained: Trained, client: Client, received: Message) -> Message:
-        """The client's last step before the wire: all that others ever see of `trained`. Its `info` stays.
-
-        Raises: TypeError for an update that does not carry the noise which was paid for.
-        """
+        """All that others ever see of `trained`; its `info` stays. Raises: TypeError for an update without its paid noise."""
         ...
 
     def collect(self, state: State, *, round: int) -> Collecting:
-        """The server's part of the round that starts from `state`: messages are added to it, then it is finished.
-
-        A new one for every round; `state` is left as it is.
-        """
+        """The server's part of the round that starts from `state`, which is left as it is; a new one for every round."""
         ...
 
 
@@ -103,7 +88,6 @@ class Server:
     """The server's part of every algorithm that has a rule: one value, and one memory for each of its parts in the state.
 
     Guarantee: post-processing. It sees messages and public facts, draws nothing and costs no privacy.
-
     `schedule` is given where clients send updates over the round's share of the learning rate (DP-SGD): it is multiplied by here.
     """
 
@@ -115,23 +99,19 @@ class Server:
     control: Control | None = None
 
     def init(self, params: torch.Tensor) -> State:
-        """The state before the first round."""
         with failing(self.rule, "The rule {name} failed before the first round", then=MEND):
             memory = self.rule.init(self.layout, self.crowd)
         control = self.control.init(params) if self.control else {}
         return State(params, memory, self.optimizer.init(params), control=control)
 
     def broadcast(self, state: State, cohort: Sequence[Client]) -> Message:
-        """The model, and what the rule tells the round's clients beside it."""
+        epsilons = np.minimum([client.budget.epsilon for client in cohort], self.crowd.most_epsilon)
         with failing(self.rule, "The rule {name} failed at what it tells the clients of a round", then=PAID):
-            added = self.rule.tell(
-                state.memory, np.minimum([client.budget.epsilon for client in cohort], self.crowd.most_epsilon)
-            )
+            added = self.rule.tell(state.memory, epsilons)
         message = Message("server", {"params": state.params, **added.tensors}, added.facts)
         return self.control.tell(message, state.control, cohort) if self.control else message
 
     def collect(self, state: State, *, round: int = 0) -> "Combining":
-        """A round that adds messages by the rule, as they arrive."""
         return Combining(self, state, self.rule.start(), round)
 
 
@@ -151,7 +131,7 @@ class Combining:
         return self.server.schedule(self.round)
 
     def add(self, message: Message) -> None:
-        """Gives the message to the rule. Raises: PartFailed for whatever the rule raises, which ends the run."""
+        """Gives the message to the rule. Raises: PartFailed, which ends the run."""
         if self.server.control:
             own = self.server.control.own(self.state.control, message, round=self.round, share=self.share)
             self.controls.update(own)
@@ -159,10 +139,7 @@ class Combining:
             self.server.rule.add(self.gathered, message)
 
     def finish(self, derive: Derive) -> tuple[State, dict[str, Any]]:
-        """The optimiser's step along the rule's update. Post-processing: it draws nothing, and costs no privacy.
-
-        Raises: BadInput where no message was added; PartFailed for whatever else the rule raises.
-        """
+        """The optimiser's step along the rule's update. Raises: BadInput where no message was added; PartFailed."""
         with self._rule():
             applied = self.server.rule.apply(self.state.memory, self.gathered)
             update = applied.update if self.share == 1.0 else applied.update * self.share
@@ -171,8 +148,22 @@ class Combining:
         return State(params, applied.memory, memory, control=control), applied.info
 
     def _rule(self) -> AbstractContextManager[None]:
-        """The rule's own code: it may be somebody else's, and clients have paid for the round that it ends."""
         return failing(self.server.rule, f"The rule {{name}} failed in round {self.round + 1}", then=PAID)
+
+
+class Served:
+    """The parts of an algorithm's round that are its server's."""
+
+    server: Server
+
+    def init(self, params: torch.Tensor) -> State:
+        return self.server.init(params)
+
+    def broadcast(self, state: State, cohort: Sequence[Client], *, round: int) -> Message:
+        return self.server.broadcast(state, cohort)
+
+    def collect(self, state: State, *, round: int) -> Combining:
+        return self.server.collect(state, round=round)
 
 
 @runtime_checkable
@@ -210,25 +201,12 @@ def rule_of(algorithm: Algorithm) -> Rule | None:
 
 
 def finished(collecting: Collecting, messages: Iterable[Message], derive: Derive) -> tuple[State, dict[str, Any]]:
-    """A round whose messages are all there already. The loop adds them as they arrive.
-
-    Raises: what `add` and `finish` raise.
-
-    >>> from tacit.algorithms.rules.mean import mean
-    >>> server = Server(mean(), [(0, 1)], Crowd(np.ones(1), np.ones(1)))
-    >>> update = Message("a", {"update": torch.ones(1)}, {"examples": 60})
-    >>> finished(server.collect(server.init(torch.zeros(1))), [update], derive=lambda *_: None)[0].params
-    tensor([1.])
-    """
+    """A round whose messages are all there already. The loop adds them as they arrive. Raises: what `add` and `finish` raise."""
     for message in messages:
         collecting.add(message)
     return collecting.finish(derive)
 
 
 def printable(text: str) -> str:
-    r"""A text that may quote a client's message, for a terminal and a log: printable, and at most 500 characters.
-
-    >>> printable("a\x1b[2Jb")
-    'a?[2Jb'
-    """
+    """A text that may quote a client's message, for a terminal and a log: printable, and at most 500 characters."""
     return "".join(sign if sign.isprintable() else "?" for sign in text[:MOST_TEXT])

@@ -4,8 +4,7 @@ central half of Naseri, Hayes, De Cristofaro 2022 (arXiv:2009.03561). Adaptive c
 Guarantee: client level, against everybody who sees the models. The server is trusted: it sees clipped updates and who
 sent them. It clips again, since a client may not have; whose training fails or diverges sends a zero update, and who does not
 answer, or sends what cannot be used, counts as one; the divisor is the expected cohort. So nothing depends on who was drawn,
-who answered, or what one client sent. Where clients take turns in public (tacit/privacy/banded), nobody is in a sum out of turn.
-"""
+who answered, or what one client sent. Where clients take turns in public (tacit/privacy/banded), nobody is in a sum out of turn."""
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -52,31 +51,24 @@ class CentralDP:
     groups: tuple[frozenset[str], ...] = ()
 
     def init(self, params: torch.Tensor) -> State:
-        """The clip of the first round is part of the state, and so is what the mechanism remembers."""
         clip = torch.tensor(self.mechanism.clip, dtype=torch.float64)
         return State(params, {"clip": clip, **self.mechanism.init()}, self.optimizer.init(params))
 
     def broadcast(self, state: State, cohort: Sequence[Client], *, round: int) -> Message:
-        """The model and the round's clip."""
         return Message("server", {"params": state.params, "clip": state.memory["clip"]})
 
     def cost(self, client: Client) -> DpEvent:
-        """The mechanism's event: the same for every client."""
         return self.mechanism.event()
 
     def train(self, work: Workspace, received: Message, client: Client, derive: Derive) -> Trained:
-        """What the client trained, or zeros where training failed or diverged: that it sends nothing would tell everybody.
-
-        Whether its update was longer than the clip is in the info, which stays with the researcher.
-        """
-        # that it sends nothing, or that the run stops, would tell everybody: whoever fails sends a zero update
+        """What the client trained, or zeros where that failed: silence, or a stopped run, would tell everybody."""
         local = told(self.local, received, client)
         trained = attempt(local, work, received.tensors["params"], client, derive("train"))
         clipped = float(trained.update.vector.norm()) > float(received.tensors["clip"])
         return Trained(trained.update, trained.info | {"clipped": float(clipped)})
 
     def release(self, trained: Trained, client: Client, received: Message) -> Message:
-        """The update, clipped but without noise, which the trusted server adds, and whether it was within the clip."""
+        """The update, clipped but without noise, and whether it was within the clip."""
         bounded = self.mechanism.at(float(received.tensors["clip"])).bound(trained.update.vector)
         unclipped = bounded.vector is trained.update.vector
         return Message(client.id, {"update": bounded.vector}, {"unclipped": unclipped})
@@ -92,7 +84,7 @@ class CentralDP:
     ) -> list[tuple[Message, dict[str, float]]]:
         """`train` and `release` of several clients at once, whose finite updates (client, parameter) are known.
 
-        Nothing is looked at client by client. `scales` are what `scale_rows_` has multiplied them by, where it has.
+        `scales` are what `scale_rows_` has multiplied them by, where it has.
         """
         if scales is None:
             over = (torch.linalg.vector_norm(updates, dim=1) > float(received.tensors["clip"])).tolist()
@@ -120,11 +112,7 @@ class CentralDP:
         return scales
 
     def collect(self, state: State, *, round: int) -> "Summing":
-        """An empty sum, under one clip for bound and noise of the round.
-
-        Raises: BadInput where the noise of a public cycle is not at this round, or cannot go on from the state, and for a clip that
-        no round has left.
-        """
+        """An empty sum. Raises: BadInput where a cycle's noise is at another round, and for a clip that no round has left."""
         mechanism = self.mechanism.at(self._clip_of(state))  # S_t: noise and clip of one round cannot differ
         total = ExactSum(state.params, clip=mechanism.clip, most=len(self.weights))
         if not self.groups:
@@ -134,10 +122,7 @@ class CentralDP:
         return Summing(self, state, mechanism, total, self.groups[round % len(self.groups)])
 
     def _clip_of(self, state: State) -> float:
-        """The clip of the round that starts from a state. Raises BadInput for one that was not left by a round.
-
-        Below what adapting leaves, updates and noise come among float32's smallest numbers, where noise is rounded to nothing.
-        """
+        # below what adapting leaves, updates and noise come among float32's smallest numbers, where noise is rounded to nothing
         known = state.memory["clip"]
         clip = float(known) if known.dtype == torch.float64 and not known.shape else math.nan
         adapted = self.adapt is not None and LEAST_CLIP <= clip <= MOST_CLIP
@@ -192,7 +177,7 @@ class Summing:
         self.seen.add(message.sender)
 
     def _add_waiting(self) -> None:
-        """Clips and adds what waits, without a look at the device; the same rule for each as for one alone."""
+        # without a look at the device; the same rule for each as for one alone
         if not self.waiting:
             return
         rows, mechanism = torch.stack(list(self.waiting.values())), self.mechanism
@@ -203,7 +188,6 @@ class Summing:
         self.waiting.clear()
 
     def _refuse_unfit(self) -> None:
-        """Names whose update counted as zero, of those that were added together."""
         for names, scales in self.added:
             for name, scale in zip(names, scales(), strict=True):
                 if scale == 0:
@@ -212,11 +196,7 @@ class Summing:
         self.added.clear()
 
     def finish(self, derive: Derive) -> tuple[State, dict[str, Any]]:
-        """The model moved by the noised sum.
-
-        Guarantee: that of the mechanism, whoever answered. The noise is keyed by the sum, so two different sums never share
-        it.
-        """
+        """The model moved by the noised sum. Guarantee: that of the mechanism, whoever answered."""
         self._add_waiting()
         state, mechanism, total, algorithm = self.state, self.mechanism, self.total.value(), self.algorithm
         # keyed by the sum itself: another sum, of other answers or other rows, never meets the same noise. A sum on a device is
@@ -241,14 +221,14 @@ class Summing:
 
 
 def _in_rows(mechanism: CohortMechanism) -> bool:
-    """Whether it bounds many updates at once: its own method, not what a wrapper would pass on to another's."""
+    # whether it bounds many updates at once: its own method, not what a wrapper would pass on to another's
     return hasattr(type(mechanism), "bound_rows")
 
 
 def update_of(message: Message, *, like: torch.Tensor, known: Collection[str], seen: Collection[str]) -> torch.Tensor:
-    """The update of a known client's first message, of the type and shape of `like`; whether it is finite, the clip checks.
+    """The update of a known client's first message, of the type and shape of `like`. Raises: BadInput with the reason.
 
-    Raises: BadInput with the reason: a stranger, a second answer, no update, another type or shape.
+    Whether it is finite, the clip checks.
     """
     update = message.tensors.get("update")
     if message.sender not in known:

@@ -4,9 +4,7 @@ Differences, each for a reason in docs/papers.md: integers instead of floats, sh
 division after opening. Guarantee: client level, on the opened sum, for whoever cannot read single reports (the server
 holds no key); who can is left with each client's own share. A report that cannot be used is refused by name; a sum of too few
 is not opened, one that is out of range is dropped, and the model stays as it is: what one client can do is stop a sum. Choosing
-clients at random earns nothing: the server knows who reports. The fact `turn` of a broadcast is the round's number, as the loop
-counts it; a site compares it with the round it was asked for (`federation.site.sealed.refuse_other_turn`).
-"""
+clients at random earns nothing: the server knows who reports. A broadcast's fact `turn` is the round's number; a site checks it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,14 +15,43 @@ import torch
 from dp_accounting import DpEvent
 
 from tacit.algorithms import Server, finished, printable, told
-from tacit.algorithms._groups import Group, means
+from tacit.algorithms.rules import stand_in
 from tacit.crypto.grid import Grid, Quantised
-from tacit.crypto.seal import Collected
-from tacit.errors import TacitError
+from tacit.crypto.seal import Collected, Seal
+from tacit.errors import BadCiphertext, BadOpening, GridOverflow, SumOverflow, TacitError, TooFewReports
+from tacit.privacy.mechanism import ShareMechanism
 from tacit.random import Derive
 from tacit.training.clipping import Trained, Workspace
 from tacit.training.sgd import Local
 from tacit.types import Client, Message, Shared, State
+
+# of an opened sum: a sealed number that no honest client seals
+OUT_OF_RANGE = GridOverflow, SumOverflow, BadCiphertext
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """A group's noise and seal, and what is public of each client: facts for the rule, and a weight of at most 1.
+
+    Groups are fixed before the run: noise is sized for the clients it protects, and a client is in one sum only.
+    """
+
+    name: str
+    noise: ShareMechanism
+    seal: Seal
+    facts: Mapping[str, dict[str, Any]] = field(repr=False)
+    weights: Mapping[str, float] = field(repr=False)
+
+    def mean(self, reports: Collected, *, grid: Grid, round: int) -> Message:
+        """The opened sum over the weight it holds, as one message for all who reported. Raises: what `Collected.open` raises.
+
+        Guarantee: clients are counted after opening and by the server's own weights, so nothing that a client states is used.
+        """
+        total, clients = reports.open(), reports.clients
+        weight = sum(self.weights[name] for name in clients)
+        update = grid.dequantise(total, round=round) / weight  # divide by K, after opening
+        members = [self.facts[name] | {"group": self.name} for name in clients]
+        return stand_in(self.name, torch.from_numpy(update).float(), members)
 
 
 @dataclass(frozen=True)
@@ -56,11 +83,7 @@ class Encrypted:
         return self.groups[client.id].noise.event()
 
     def train(self, work: Workspace, received: Message, client: Client, derive: Derive) -> Trained:
-        """Trains, quantises and adds the client's share of the noise.
-
-        Guarantee: it always returns integers with their noise; whatever goes wrong in training ends as a vector of zeros with
-        noise.
-        """
+        """Integers with the client's share of the noise; whatever goes wrong in training ends as zeros with noise."""
         noise = self.groups[client.id].noise
         quantised, info = self.quantised(work, received, client, derive)
         _, shared = noise.noise(noise.init(), derive("share"), quantised)  # + its share of N(0, S²σ²)
@@ -84,17 +107,13 @@ class Encrypted:
             return self.grid.quantise(np.zeros(self.grid.size), **rounding), {"diverged": 1.0}
 
     def release(self, trained: Trained, client: Client, received: Message) -> Message:
-        """Seals the integers for this round.
-
-        Raises: TypeError for integers that carry no share of the noise.
-        """
+        """Seals the integers for this round. Raises: TypeError for integers that carry no share of the noise."""
         if not isinstance(trained.update, Shared):
             raise TypeError("only integers that carry their share of the noise are sealed")
         seal, round = self.groups[client.id].seal, received.facts["turn"]
         return Message(client.id, seal.report(trained.update, client=client.id, round=round))  # HE(Δ)
 
     def collect(self, state: State, *, round: int) -> "Summing":
-        """A round without reports."""
         return Summing(self, state, round)
 
 
@@ -109,9 +128,7 @@ class Summing:
     refused: dict[str, str] = field(default_factory=dict)  # by client, or by what was not opened: the reason
 
     def add(self, message: Message) -> None:
-        """Takes a report, or says in `refused` why not: whatever a client has sent, the round goes on without it. Raises
-        nothing.
-        """
+        """Takes a report, or says in `refused` why not. Raises nothing."""
         group, refused = self.algorithm.groups.get(message.sender), self.refused
         if group is None:
             refused[printable(message.sender)] = "it is no client of this run"
@@ -126,11 +143,10 @@ class Summing:
             refused.setdefault(message.sender, f"its message cannot be used ({type(error).__name__})")
 
     def finish(self, derive: Derive) -> tuple[State, dict[str, Any]]:
-        """The model moved by the opened sums; where none was opened it stays as it is, and so do the memories.
-
-        Raises: what `means` raises: a round that nobody opens now can be opened after a resume.
-        """
-        self._settle()
+        """The model moved by the opened sums; where none was opened it stays as it is, and so do memories. Raises: as `means`."""
+        for _, reports in self.collected.values():  # every proof: nobody counts before
+            for sender, error in reports.settle().items():
+                self.refused[sender] = printable(str(error))
         opened = self.means()  # divide by K
         asked = [reports.opened for _, reports in self.collected.values() if reports.opened]
         info: dict[str, Any] = {"opened": len(opened), "refused": self.refused}
@@ -143,11 +159,27 @@ class Summing:
         return state, info | more
 
     def means(self) -> list[Message]:
-        """The opened sums over their weights. Raises: as `means`."""
-        return means(self.collected, grid=self.algorithm.grid, round=self.round, refused=self.refused)
+        """One message for each group with enough reports; a sum that cannot be opened is named in `refused`. Assumes: proofs were
+        checked (`Collected.settle`).
 
-    def _settle(self) -> None:
-        """Checks every proof: nobody counts before."""
-        for _, reports in self.collected.values():
-            for sender, error in reports.settle().items():
-                self.refused[sender] = printable(str(error))
+        Guarantee: a group with too few reports is left out, and the others count. A sum out of range drops the round, all groups of
+        it: one report did not keep to the grid, and nobody can say whose without opening single reports.
+        Raises: what an opener has for the operator: holders that are away stop the run, for a resume.
+        """
+        opened, refused, dropped = list[Message](), self.refused, False
+        for name, (group, reports) in self.collected.items():
+            try:
+                opened.append(group.mean(reports, grid=self.algorithm.grid, round=self.round))
+            except TooFewReports as error:
+                refused[f"the sum of group {name}"] = str(error)
+            except BadOpening as error:
+                dropped = True
+                why = f"the sum of round {self.round + 1} is not known: {error}; the round is dropped"
+                refused[f"the sum of group {name}"] = why
+            except OUT_OF_RANGE:
+                dropped = True
+                why = f"the sum of round {self.round + 1} is out of range: a report did not keep to the grid; the round is dropped"
+                refused[f"the sum of group {name}"] = f"{why}, one of {', '.join(reports.clients)}"
+            if reports.opened:
+                refused.update({f"the share of {who}": why for who, why in reports.opened.left_out.items()})
+        return [] if dropped else opened

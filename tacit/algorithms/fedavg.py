@@ -7,19 +7,18 @@ from typing import Any, ClassVar
 
 import torch
 
-from tacit.algorithms import Combining, Server, start_of, told
+from tacit.algorithms import Served, Server, start_of, told
 from tacit.random import Derive
 from tacit.training.clipping import Trained, Workspace
 from tacit.training.sgd import Local
-from tacit.types import Client, Message, State
+from tacit.types import Client, Message
 
 
 @dataclass(frozen=True)
-class FedAvg:
-    """Clients run SGD and send the difference; the server averages.
+class FedAvg(Served):
+    """Clients run SGD and send the difference; the server averages: w <- w + sum of n_k/n (w_k - w). Guarantee: none.
 
-    Guarantee: none. Every update can be read by the server and on the way, and a client whose training fails ends the run by
-    name.
+    A client whose training fails ends the run by name.
     """
 
     forgiving: ClassVar[bool] = False
@@ -28,24 +27,15 @@ class FedAvg:
     server: Server
     local: Local
 
-    def init(self, params: torch.Tensor) -> State:
-        return self.server.init(params)
-
-    def broadcast(self, state: State, cohort: Sequence[Client], *, round: int) -> Message:
-        return self.server.broadcast(state, cohort)
-
     def cost(self, client: Client) -> None:
-        """Nothing is promised, so nothing is charged."""
         return None
 
     def train(self, work: Workspace, received: Message, client: Client, derive: Derive) -> Trained:
-        """SGD on the client's rows. Raises: what training raises, by the client's name."""
         local = told(self.local, received, client, self.server.control)
         theta = start_of(received, client, self.server.control)
         return local(work, theta, client, derive("train"))  # ClientUpdate(k, w)
 
     def release(self, trained: Trained, client: Client, received: Message) -> Message:
-        """The difference as it is, and the number of examples it weighs by."""
         return Message(client.id, {"update": trained.update.vector}, self._facts(client))
 
     def released_rows(
@@ -58,11 +48,6 @@ class FedAvg:
         """`train` and `release` of several clients at once, whose updates (client, parameter) are known."""
         messages = [Message(c.id, {"update": u}, self._facts(c)) for c, u in zip(clients, updates, strict=True)]
         return list(zip(messages, told, strict=True))
-
-    def collect(self, state: State, *, round: int) -> Combining:
-        """A round of the rule, which is `mean` in the paper."""
-        # w <- w + sum of n_k/n (w_k - w)
-        return self.server.collect(state, round=round)
 
     def _facts(self, client: Client) -> dict[str, Any]:
         return {"examples": self.server.crowd.facts(client.size, math.inf)["examples"]}

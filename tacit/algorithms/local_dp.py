@@ -2,28 +2,27 @@
 
 Guarantee: record level, add or remove one record of one client; or client level, empty one client.
 Against the server and everybody who sees updates or models. Choosing participants at random earns no amplification here:
-the server sees who takes part.
-"""
+the server sees who takes part."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from dp_accounting import DpEvent
 
-from tacit.algorithms import Combining, Server, start_of, told
+from tacit.algorithms import Served, Server, start_of, told
 from tacit.privacy.mechanism import TrainingMechanism
 from tacit.random import Derive
 from tacit.training.clipping import Trained, Workspace
-from tacit.types import Client, Message, Private, State
+from tacit.types import Client, Message, Private
 
 
 @dataclass(frozen=True)
-class LocalDP:
+class LocalDP(Served):
     """`mechanism(client)` is what the client runs in one round: its sampling, its noise and its price in one object.
 
     `local` is where the noise stands: in every step (record level, DP-SGD) or on the whole clipped update (client level).
+    The rule's round is line 7: theta_r <- sum of n_k/n theta_r^k, written for differences.
 
     Guarantee: an update has its noise before it leaves `train`, drawn by the mechanism that `cost` charges for; all that
     follows, at the client and at the server, is post-processing.
@@ -36,35 +35,19 @@ class LocalDP:
     server: Server
     local: Callable[..., Trained]
 
-    def init(self, params: torch.Tensor) -> State:  # line 2
-        return self.server.init(params)
-
-    def broadcast(self, state: State, cohort: Sequence[Client], *, round: int) -> Message:
-        return self.server.broadcast(state, cohort)
-
     def cost(self, client: Client) -> DpEvent:
-        """The event of the client's own mechanism, for all its steps of one round."""
         return self.mechanism(client).event()
 
     def train(self, work: Workspace, received: Message, client: Client, derive: Derive) -> Trained:  # lines 6, 8-15
-        """Noised local training: what it returns carries its noise."""
         theta, mechanism = start_of(received, client, self.server.control), self.mechanism(client)
         local = told(self.local, received, client, self.server.control)
         return local(work, theta, client, mechanism, stream=derive("train"))
 
     def release(self, trained: Trained, client: Client, received: Message) -> Message:
-        """What the rule sends of an update that carries its noise, and the facts it weighs by: all post-processing.
-
-        Raises: TypeError for an update without noise.
-        """
+        """What the rule sends of a noised update, and the facts it weighs by. Raises: TypeError for an update without noise."""
         if not isinstance(trained.update, Private):
             raise TypeError("local DP releases only updates that carry their noise")
         facts = self.server.crowd.facts(client.size, client.budget.epsilon) | {"noise_std": trained.update.noise_std}
         update = trained.update.vector.to(received.tensors["params"].device)
         tensors, more = self.server.rule.send(update, facts, received)  # post-processing
         return Message(client.id, tensors, facts | more)
-
-    def collect(self, state: State, *, round: int) -> Combining:
-        """A round of the rule on what clients released."""
-        # line 7: theta_r <- sum of n_k/n theta_r^k, written for differences
-        return self.server.collect(state, round=round)

@@ -8,8 +8,7 @@ Guarantee: w_k is the model before round 1 plus all that client k has sent, so t
 begin with it, or to pull from it to w_bar, costs nothing: a round is the same mechanism on the same rows, asked at another place.
 Whoever sees updates knows w_k. So the server keeps it, and clients keep nothing: a w_k that was trained at home without noise
 would carry rows of earlier rounds into the next release, and no price per record would hold. The pull comes after clip and noise
-(as FedProx's does); the paper's code has it inside the clipped gradient.
-"""
+(as FedProx's does); the paper's code has it inside the clipped gradient."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,11 +28,9 @@ class MeanRegularised:
     strength: float
 
     def init(self, params: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Every own model starts where the common one does."""
         return {"own": params.repeat(len(self.places), 1)}
 
     def tell(self, message: Message, controls: Controls, cohort: Sequence[Client]) -> Message:
-        """Adds w_k - w_bar of a round's clients to what they are told."""
         away = controls["own"][[self.places[client.id] for client in cohort]] - message.tensors["params"]
         facts = message.facts | {CORRECTED: [client.id for client in cohort]}
         return replace(message, tensors=message.tensors | {CORRECTION: away}, facts=facts)
@@ -49,14 +46,11 @@ class MeanRegularised:
     def own(self, controls: Controls, message: Message, *, round: int, share: float) -> dict[int, torch.Tensor]:
         """w_k after the round, of who sent the message: before it, plus what was sent."""
         if "update" not in message.tensors:
-            raise BadInput(
-                f"Client {message.sender} sent no whole update to follow its own model by: use the rule mean."
-            )
+            raise BadInput(f"Client {message.sender} sent no whole update for MR-MTL to follow: use the rule mean.")
         k = self.places[message.sender]
         return {k: controls["own"][k] + share * message.tensors["update"]}
 
     def after(self, controls: Controls, new: Mapping[int, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Everybody's own models after the round; who was not in it keeps what it had."""
         own = controls["own"].clone()
         for k, w_k in new.items():
             own[k] = w_k

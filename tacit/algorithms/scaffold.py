@@ -7,8 +7,7 @@ that line for it: clients keep nothing between rounds and send one vector instea
 the server's state.
 
 Guarantee: control variates are functions of released updates, and what a client does with them comes after its noise: all of it
-is post-processing. Where the server has only sums (central and distributed DP), there is none: see docs/decisions.md.
-"""
+is post-processing. Where the server has only sums (central and distributed DP), there is none: see docs/decisions.md."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -36,7 +35,6 @@ class Scaffold:
     reach: Callable[[int], np.ndarray] = field(repr=False)
 
     def init(self, params: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Every control variate starts at zero."""
         return {"c": torch.zeros_like(params), "clients": params.new_zeros(len(self.places), params.numel())}
 
     def tell(self, message: Message, controls: Controls, cohort: Sequence[Client]) -> Message:
@@ -46,7 +44,6 @@ class Scaffold:
         return replace(message, tensors=tensors, facts=message.facts | {CORRECTED: [client.id for client in cohort]})
 
     def start(self, x: torch.Tensor, correction: torch.Tensor) -> torch.Tensor:
-        """A client's round begins with the model that it is sent."""
         return x
 
     def correction(self, correction: torch.Tensor) -> torch.Tensor:

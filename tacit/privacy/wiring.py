@@ -10,7 +10,7 @@ from torch import nn
 
 from tacit.algorithms import Control, Server, rules
 from tacit.algorithms.mean_regularised import MeanRegularised
-from tacit.algorithms.rules._ceiling import ceiling
+from tacit.algorithms.rules import ceiling
 from tacit.algorithms.scaffold import Scaffold
 from tacit.data.population import Population
 from tacit.errors import BadInput

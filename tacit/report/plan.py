@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from tacit import check
-from tacit.algorithms.rules._ceiling import share_of
+from tacit.algorithms.rules import share_of
 from tacit.data.dataset import Dataset
 from tacit.data.population import CRUMB, Population
 from tacit.engine.assemble import Parts, model_size, refuse_unfit

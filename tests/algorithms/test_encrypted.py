@@ -10,8 +10,7 @@ from redteam.cheating_site import CheatingSite, message
 from statistical import has_std
 
 from tacit.algorithms import Server, finished
-from tacit.algorithms._groups import Group
-from tacit.algorithms.encrypted import Encrypted
+from tacit.algorithms.encrypted import Encrypted, Group
 from tacit.algorithms.rules import Crowd, load
 from tacit.crypto.grid import Grid, Lanes
 from tacit.crypto.holder import Alone, Opener

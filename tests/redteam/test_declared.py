@@ -13,7 +13,7 @@ from redteam.lying_server import experiment
 from trained import same_model
 
 import tacit
-from tacit.algorithms.rules._ceiling import ceiling, share_of
+from tacit.algorithms.rules import ceiling, share_of
 from tacit.deploy.operate.init import init
 from tacit.deploy.operate.processes import free_port
 from tacit.deploy.server.client import LocalGrid, client_app

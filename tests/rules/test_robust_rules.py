@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 import tacit
 from tacit.algorithms import rules
-from tacit.algorithms.rules import Sum, combined
-from tacit.algorithms.rules._rows import part
+from tacit.algorithms.rules import Sum, combined, part
 from tacit.algorithms.rules.krum import closeness
 from tacit.engine.assemble import build
 from tacit.errors import BadInput

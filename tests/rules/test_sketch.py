@@ -9,9 +9,8 @@ from rules.exact import Exact
 from statistical import has_std
 
 from tacit.algorithms.rules import Crowd
-from tacit.algorithms.rules._sketch import CLIENTS, SUMS, Residuals, sketched
 from tacit.algorithms.rules.inverse_variance import information, variances_of
-from tacit.algorithms.rules.random_effects import random_effects
+from tacit.algorithms.rules.random_effects import CLIENTS, SUMS, Residuals, random_effects, sketched
 from tacit.types import Message
 
 D = 50_000
@@ -97,7 +96,7 @@ def test_memory_stops_growing_and_whoever_took_part_longest_ago_makes_room():
         memory = rule.apply(memory, cohort).memory
         sizes.append(sum(tensor.numel() for tensor in memory.values()))
     assert sizes[2] == sizes[-1]
-    known = Residuals.of(memory)
+    known = Residuals.of(memory, width=SUMS, dtype=torch.float32)
     assert len(known.names) == CLIENTS == len(set(known.names.tolist()))
     assert known.last.min() >= 5  # rounds 5 to 7 have 300 clients, of whom 256 fit
     assert bool((known.seen == 1).all())
@@ -111,7 +110,7 @@ def test_who_comes_again_is_counted_again_and_not_twice():
     first = [Message(f"client {k}", {"update": torch.randn(10)}, {"noise_std": 0.5}) for k in range(260)]
     for cohort in (first, first[:3], first[255:]):
         memory = rule.apply(memory, cohort).memory
-    known = Residuals.of(memory)
+    known = Residuals.of(memory, width=SUMS, dtype=torch.float32)
     assert sorted(known.seen.tolist())[-3:] == [2.0, 2.0, 2.0]
     assert len(known.names) == CLIENTS
     assert known.variances.max() == pytest.approx(0.25)

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tacit.algorithms.rules._split import threshold
+from tacit.algorithms.rules.pfa import threshold
 from tacit.data.budgets import draw
 
 HOW = ("gmm", "kmeans", "top")

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tacit.algorithms.rules._subspace import subspace
+from tacit.algorithms.rules.pfa import subspace
 
 
 def twin(rows, x, *, rank, centred):

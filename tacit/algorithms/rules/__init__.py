@@ -1,11 +1,8 @@
 """Aggregation rules: how the server combines updates. One file per rule; its name is the name in the TOML.
 
-A rule is post-processing of what clients released, so it costs no privacy. To add one, write one file with a class (or
-factory) of the file's name that extends `Rule` and says what it `sees`; docs/how-to-add-a-rule.md walks through it.
-
-Messages arrive one by one while clients train, and each is given to `add` once; `apply` is called after the last of them, with
-what `add` has kept. So nobody trains inside a rule, and a round of sums holds one sum and one message.
-"""
+A rule is post-processing of what clients released, so it costs no privacy. docs/how-to-add-a-rule.md walks through a new one.
+Messages are given to `add` one by one as they arrive; `apply` is called after the last, with what `add` has kept. So nobody trains
+inside a rule, and a round of sums holds one sum and one message."""
 
 import math
 from abc import ABC, abstractmethod
@@ -22,6 +19,8 @@ from tacit.experiment.training import AggregateSection
 from tacit.types import Message
 
 ROOM = "tacit.algorithms.rules"
+EQUAL_SHARES = 10  # unless said: a tenth of the clients may still carry all the weight, as PFA's public ones do
+SLACK = 1e-9  # of a product that should be a whole number
 Memory = dict[str, torch.Tensor]  # what a rule keeps from round to round, by name
 Layout = Sequence[tuple[int, int]]  # (start, stop) of every parameter in the flat vector
 
@@ -47,10 +46,7 @@ class Crowd:
 
 @dataclass(frozen=True)
 class Applied:
-    """What a rule gives back: the combined update, what it remembers, and numbers for the reader.
-
-    `info` is recorded with the round and never read again.
-    """
+    """The combined update, what the rule remembers, and numbers that are recorded with the round and never read again."""
 
     update: torch.Tensor = field(repr=False)
     memory: Memory = field(repr=False)
@@ -59,9 +55,7 @@ class Applied:
 
 @dataclass
 class Sum:
-    """The sum of w x, that of w, and how many clients are in it, one update at a time. `rule` is whose it is.
-
-    It holds one vector, however many updates were added.
+    """The sum of w x, that of w, and how many clients are in it: one vector, however many updates were added.
 
     >>> gathered = Sum()
     >>> for weight, update in ((3.0, torch.tensor([1.0])), (1.0, torch.tensor([5.0]))): gathered.add(weight, update)
@@ -75,10 +69,7 @@ class Sum:
     _total: torch.Tensor | None = field(default=None, repr=False)
 
     def add(self, weight: float, update: torch.Tensor, *, clients: int = 1) -> None:
-        """Adds w x; the update is left as it is. `clients` is how many it stands for.
-
-        Raises: BadInput for a weight that is negative or not finite; nothing was added then.
-        """
+        """Adds w x for so many clients. Raises: BadInput for a weight that is negative or not finite; nothing was added then."""
         if not (np.isfinite(weight) and weight >= 0):
             raise BadInput(f"Expected weights that are finite and not negative, got {weight}.")
         self._total = update * weight if self._total is None else self._total.add_(update, alpha=weight)
@@ -87,10 +78,7 @@ class Sum:
 
     @property
     def total(self) -> torch.Tensor:
-        """The sum of w x: the tensor itself, which the next `add` changes.
-
-        Raises: BadInput where no weight is above zero.
-        """
+        """The sum of w x, which the next `add` changes in place. Raises: BadInput where no weight is above zero."""
         if self._total is None or self.weight <= 0:
             raise BadInput(
                 "Expected at least one update with a weight above zero: the weights of this round sum to zero."
@@ -98,10 +86,7 @@ class Sum:
         return self._total
 
     def mean(self) -> torch.Tensor:
-        """The sum of w x over that of w: a convex combination of the updates, as a tensor of its own.
-
-        Raises: BadInput where no weight is above zero.
-        """
+        """A convex combination of the updates, as a tensor of its own. Raises: BadInput where no weight is above zero."""
         return self.total / self.weight
 
     def __iter__(self) -> Iterator[Message]:
@@ -115,8 +100,6 @@ class Sum:
 class Rule(ABC):
     """How the server combines updates. Options are the fields of a frozen dataclass; whatever changes is in `memory`.
 
-    A round is `start`, then `add` once for each message as it arrives, then `apply`.
-
     Guarantee, of the loop: no message is given twice, and all clients have trained before `apply` is called. Of every rule
     that ships, held by tests/test_contracts.py: messages are left as they were, what is remembered is tensors, equal updates
     come back unchanged (but by the random control), and with `sees = "sums"` the same comes out of sums by group as of single
@@ -127,9 +110,7 @@ class Rule(ABC):
     """
 
     sees: ClassVar[Literal["sums", "rows"]] = "rows"  # "sums" if (group) sums are all it needs
-
     needs: ClassVar[tuple[str, ...]] = ("epsilon",)  # facts beside "examples" that a client must state
-
     whole: ClassVar[bool] = True  # whether `send` always sends the whole update, as SCAFFOLD needs it
 
     def init(self, layout: Layout, crowd: Crowd) -> Memory:
@@ -137,36 +118,23 @@ class Rule(ABC):
         return {}
 
     def tell(self, memory: Memory, epsilons: np.ndarray) -> Message:
-        """What the round's clients are told beside the model; the cohort's epsilons are known to the server.
-
-        It is part of the broadcast, so everybody in the round sees it.
-        """
+        """What everybody in the round is told beside the model; `epsilons` are those of the cohort, which the server knows."""
         return Message("server", {})
 
     def refuse(self, received: Message, *, size: int) -> None:  # noqa: B027 - most rules tell nothing
-        """Refuses what `tell` cannot have said to clients of a model of `size` parameters.
+        """Refuses what `tell` cannot have said to clients of a model of `size` parameters. Raises: BadInput.
 
         A site asks before it trains, since the server may have crafted it.
-
-        Raises: BadInput.
         """
 
     def send(
         self, update: torch.Tensor, facts: dict[str, Any], received: Message
     ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """The client's last step: what it uploads of an update that is already private, and what it states beside.
-
-        Assumes: `refuse` let `received` pass.
-        """
+        """What a client uploads of an update that is already private, and states beside. Assumes: `refuse` let `received` pass."""
         return {"update": update}, {}
 
     def weight(self, facts: dict[str, Any]) -> float:
-        """The public weight of a client in the sums that a rule which sees sums needs.
-
-        It is computed from facts alone, because under encryption it is needed before anybody has seen an update.
-
-        Raises: BadInput for a rule that sees sums and does not say by what weight.
-        """
+        """The weight of a client in sums, from public facts alone: under encryption it is needed before anybody sees an update."""
         raise BadInput(f"The rule {type(self).__name__} sees sums but does not say of what: give it `weight(facts)`.")
 
     def start(self) -> Any:
@@ -174,10 +142,7 @@ class Rule(ABC):
         return Sum(type(self).__name__) if self.sees == "sums" else []
 
     def add(self, gathered: Any, message: Message, /) -> None:
-        """Takes one message, which comes once. One that stands for several clients (`stand_in`) counts like all of them.
-
-        Raises: BadInput for a message that cannot be weighed.
-        """
+        """Takes one message, which comes once; it may stand for several clients (`stand_in`). Raises: BadInput."""
         if self.sees == "sums":
             gathered.add(self.weight(message.facts), message.tensors["update"], clients=message.facts.get("clients", 1))
         else:
@@ -185,19 +150,11 @@ class Rule(ABC):
 
     @abstractmethod
     def apply(self, memory: Memory, gathered: Any, /) -> Applied:
-        """Combines what was gathered in one round; `gathered` is used up, `memory` is left as it is.
-
-        Raises: BadInput where nothing was gathered.
-        """
+        """Combines what was gathered, which is used up; `memory` is left as it is. Raises: BadInput where nothing was gathered."""
 
 
 def combined(rule: Rule, memory: Memory, messages: Iterable[Message]) -> Applied:
-    """A whole round of a rule, for messages that are all there: each is added once, then the rule is applied.
-
-    For tests and one's own scripts; in a run the loop adds messages as they arrive.
-
-    Raises: what the rule raises.
-    """
+    """A whole round of a rule, for messages that are all there: for tests and one's own scripts. Raises: what the rule raises."""
     gathered = rule.start()
     for message in messages:
         rule.add(gathered, message)
@@ -205,9 +162,7 @@ def combined(rule: Rule, memory: Memory, messages: Iterable[Message]) -> Applied
 
 
 def weighted_sum(pairs: Iterable[tuple[float, torch.Tensor]]) -> tuple[torch.Tensor, float]:
-    """The sum of w x and of w, one vector at a time.
-
-    Raises: BadInput where no weight is above zero, or one is negative or not finite.
+    """The sum of w x and of w, one vector at a time. Raises: as `Sum`.
 
     >>> weighted_sum([(3.0, torch.tensor([1.0])), (1.0, torch.tensor([5.0]))])
     (tensor([8.]), 4.0)
@@ -223,7 +178,6 @@ def stand_in(sender: str, update: torch.Tensor, members: Sequence[dict[str, Any]
 
     Examples and epsilons are added; noise_std is that of the mean by inverse variance, (sum of sigma^-2)^(-1/2), so that
     1/sigma^2 adds up as well. So under every rule that ships and sees sums the group weighs what its members weigh together.
-
     Assumes: at least one member, and every noise_std above zero.
     """
     facts: dict[str, Any] = {"clients": len(members)}
@@ -244,18 +198,22 @@ def seeing_sums() -> list[str]:
 
 
 def load(name: str, **options: Any) -> Rule:
-    """The rule of that name, or of "package.module:name", made with its options.
+    """The rule of that name, or of "package.module:name", made with its options. Raises: BadInput.
 
     Assumes: whoever named it may run code here. A site loads only what its people accepted.
-
-    Raises: BadInput in one sentence for a name that leads nowhere, for options that it does not take or that have another
-    type, and for what is no rule.
 
     >>> load("mean").sees
     'sums'
     """
     factory = find(name)
-    _refuse_options_of_others(name, factory, options)
+    own = set(options) if plugin.takes_any(factory) else set(plugin.options(factory))
+    for option in options:  # what only other rules take is refused with their names
+        others = [] if option in own else taking(option)
+        if others:
+            raise BadInput(
+                f"aggregate.{option} is an option of {', '.join(others)}; the rule here is {name}, which takes"
+                f" {', '.join(sorted(own)) or 'no options'}: leave it out, or choose another rule."
+            )
     rule = plugin.make(factory, options, table="aggregate", keys=("rule",))
     if not isinstance(rule, Rule):
         raise BadInput(
@@ -273,18 +231,6 @@ def taking(option: str) -> list[str]:
     return [name for name in names() if option in plugin.options(find(name))]
 
 
-def _refuse_options_of_others(name: str, factory: plugin.Factory, options: Iterable[str]) -> None:
-    """An option that only other rules take is refused with their names: a list of this rule's keys would not say where it is."""
-    own = set(options) if plugin.takes_any(factory) else set(plugin.options(factory))
-    for option in options:
-        others = [] if option in own else taking(option)
-        if others:
-            raise BadInput(
-                f"aggregate.{option} is an option of {', '.join(others)}; the rule here is {name}, which takes"
-                f" {', '.join(sorted(own)) or 'no options'}: leave it out, or choose another rule."
-            )
-
-
 def of(section: AggregateSection, name: str) -> Rule:
     """The rule of that name with the table's options, or the one that was passed from Python and travels with the table."""
     return load(name, **section.options()) if section.part is None else section.part
@@ -293,3 +239,74 @@ def of(section: AggregateSection, name: str) -> Rule:
 def find(name: str) -> plugin.Factory:
     """What makes the rule of that name: a class or a factory, not yet called. Raises: BadInput for a name that leads nowhere."""
     return plugin.find(ROOM, name, key="aggregate.rule")
+
+
+# How much of what all clients declare one may count for: epsilons and sizes are declared, and nobody can check them. Each counts up
+# to a ceiling that follows from all of them, so that server and sites compute the same one before the first round.
+
+
+def share_of(most_share: float | None, clients: int) -> float:
+    """The largest share of one client: as said, or ten equal ones; never less than an equal one.
+
+    >>> share_of(None, 7), share_of(None, 40), share_of(0.01, 40)
+    (1.0, 0.25, 0.025)
+    """
+    return max(1 / clients, min(1.0, EQUAL_SHARES / clients) if most_share is None else most_share)
+
+
+def ceiling(values: np.ndarray, most_share: float | None) -> float:
+    """Up to what a value counts, so that none is more than its share of the sum of what counts; infinity where all are within it.
+
+    An infinite value is left alone: whoever sets no limit cannot be weighed by it, and the rule says so.
+
+    >>> ceiling(np.array([1.0, 1.0, 8.0]), 0.5), ceiling(np.array([1.0, 1.0, 8.0]), None)
+    (2.0, inf)
+    """
+    ordered, share = np.sort(np.asarray(values, dtype=float))[::-1], share_of(most_share, len(values))
+    if ordered[0] <= share * ordered.sum() or not np.isfinite(ordered[0]):
+        return np.inf
+    for cut in range(1, len(ordered)):  # the first for which it holds leaves room: cut * share < 1
+        top = share * ordered[cut:].sum() / (1 - cut * share)
+        if ordered[cut] <= top:
+            return float(top)
+    return float(ordered[-1])
+
+
+def refuse_unlimited(crowd: Crowd) -> None:
+    """Refuses to weigh by epsilon where one is infinite, before anybody has paid for a round. Raises: BadInput."""
+    if np.isinf(crowd.epsilons).any():
+        raise BadInput(
+            "A client without a limit (epsilon = inf) cannot be weighed by its epsilon: name a finite one, or use another rule."
+        )
+
+
+# What the rules that look at every update have in common. Each client counts once: what it states is not believed.
+
+
+def rows_of(messages: Sequence[Message]) -> torch.Tensor:
+    """The updates of a round as one matrix (client, parameter). Raises: BadInput without updates."""
+    if not messages:
+        raise BadInput("Expected at least one update.")
+    return torch.stack([message.tensors["update"] for message in messages])
+
+
+def refuse_half(share: float) -> None:
+    """Refuses a share of clients that leaves no majority: the rule would trim everybody away. Raises: BadInput."""
+    if not 0 <= share < 0.5:
+        raise BadInput(
+            f"Expected 0 <= aggregate.share < 0.5, got {share!r}: of a half nothing would be left to believe."
+        )
+
+
+def part(share: float, count: int) -> int:
+    """How many of `count` clients a share is, rounded up, and never half of them or more.
+
+    >>> [part(0.1, count) for count in (1, 2, 3, 10, 11, 30)]
+    [0, 0, 1, 1, 2, 3]
+    """
+    return min(math.ceil(share * count - SLACK), (count - 1) // 2)
+
+
+def middle(rows: torch.Tensor, cut: int) -> torch.Tensor:
+    """Every coordinate's mean without its `cut` largest and its `cut` smallest values."""
+    return rows.sort(0).values[cut : len(rows) - cut].mean(0)

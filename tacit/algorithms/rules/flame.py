@@ -3,8 +3,7 @@ arXiv:2101.02281, Algorithm 1).
 
 Sees: rows. A defence of three: HDBSCAN on cosine distances finds the updates of at least half of the clients that lie together; all
 of those are clipped to the median norm of the round's updates; and noise hides what is left. **The noise is no differential
-privacy**: it is sized for no epsilon, and nothing is charged. Time n^2 d.
-"""
+privacy**: it is sized for no epsilon, and nothing is charged. Time n^2 d."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,8 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from tacit import check
-from tacit.algorithms.rules import Applied, Memory, Rule
-from tacit.algorithms.rules._rows import rows_of
+from tacit.algorithms.rules import Applied, Memory, Rule, rows_of
 from tacit.algorithms.rules.norm_bound import clipped, with_weak_noise
 from tacit.types import Message
 
@@ -27,11 +25,11 @@ class flame(Rule):
 
     Guarantee: fewer than half of the clients are never the majority that is kept; where HDBSCAN finds no majority at all, nobody
     is left out and only the clip is a defence. About privacy: none. Nothing that a client states is believed.
-
-    Raises: BadInput for a negative noise. The paper's is 0.001 for pictures; it is left out unless said.
     """
 
-    noise: float = 0.0  # how many median norms the deviation of the added noise is; no privacy
+    noise: float = (
+        0.0  # how many median norms the deviation of the added noise is; no privacy; the paper has 0.001 for pictures
+    )
     sees = "rows"
     needs = ()
 
@@ -39,7 +37,6 @@ class flame(Rule):
         check.at_least(0, **{"aggregate.noise": self.noise})
 
     def apply(self, memory: Memory, messages: Sequence[Message]) -> Applied:
-        """The mean of the majority; how many were kept is in the info. Raises: BadInput without updates."""
         rows = rows_of(messages)
         bound = float(rows.double().norm(dim=1).median())  # line 10
         kept = majority(rows)

@@ -2,8 +2,7 @@
 Kakade, Harchaoui 2022, RFA, arXiv:1912.13445, Algorithm 2).
 
 Sees: rows. A defence: fewer than half of the clients cannot move it far, whatever they send. Unlike the paper's, each client counts
-once, and it starts from the coordinates' median: from the mean, an enormous update would take a step for each of its digits.
-"""
+once, and it starts from the coordinates' median: from the mean, an enormous update would take a step for each of its digits."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,8 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from tacit import check
-from tacit.algorithms.rules import Applied, Memory, Rule
-from tacit.algorithms.rules._rows import rows_of
+from tacit.algorithms.rules import Applied, Memory, Rule, rows_of
 from tacit.algorithms.rules.median import median_of
 from tacit.types import Message
 
@@ -25,8 +23,6 @@ class geometric_median(Rule):
 
     Guarantee: with a share rho < 1/2 of malicious clients it is within 2 (1 - rho)/(1 - 2 rho) of the honest updates' radius
     around any point (Lopuhaa and Rousseeuw 1991), up to the search's end. Nothing that a client states is believed.
-
-    Raises: BadInput for a smoothing that is not above 0, and less than one step.
     """
 
     smoothing: float = 1e-6  # distances below it count as that
@@ -39,7 +35,6 @@ class geometric_median(Rule):
         check.at_least(1, **{"aggregate.steps": self.steps})
 
     def apply(self, memory: Memory, messages: Sequence[Message]) -> Applied:
-        """The geometric median; the info has the least weight over the mean one. Raises: BadInput without updates."""
         rows = rows_of(messages)
         wide = rows.double()
         v, beta = median_of(wide), torch.ones(len(wide), dtype=wide.dtype)

@@ -1,10 +1,8 @@
-"""`inverse-variance`: each client weighted by 1/sigma^2 of its noise: the mean of least variance if all clients want
-the same.
+"""`inverse-variance`: each client weighted by 1/sigma^2 of its noise: the mean of least variance if all clients want the same.
 
-The Gauss-Markov weights; they need no projection. A round whose cohort happens to hold little information (no loose
+The Gauss-Markov weights. A round whose cohort happens to hold little information (no loose
 client was drawn) takes a proportionally smaller step: the sum is divided by the weight that a cohort of this size is
-expected to have, where that is more. Clients whose data differ are not equal, though: see `random-effects`. Sees: sums.
-"""
+expected to have, where that is more. Clients whose data differ are not equal, though: see `random-effects`. Sees: sums."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -32,11 +30,9 @@ class inverse_variance(Rule):
     needs = ("noise_std",)
 
     def init(self, layout: Layout, crowd: Crowd) -> Memory:
-        """The noise variances of all clients there are, for what a cohort is expected to weigh."""
         return variances_of(crowd)
 
     def weight(self, facts: dict[str, Any]) -> float:
-        """1/sigma^2. Raises: ZeroDivisionError without noise; `add` says it by the client's name."""
         return float(facts["noise_std"]) ** -2
 
     def add(self, gathered: Sum, message: Message) -> None:
@@ -45,17 +41,13 @@ class inverse_variance(Rule):
         gathered.add(1 / variance(message), message.tensors["update"], clients=clients)
 
     def apply(self, memory: Memory, gathered: Sum) -> Applied:
-        """The weighted mean, shortened in a round of little information (`information`); its length is `step` in the info."""
         total, weight = gathered.total, gathered.weight
         step = information(memory, weight, clients=gathered.clients)
         return Applied(total * (step / weight), memory, {"step": step})
 
 
 def variance(message: Message) -> float:
-    """The noise variance that a client states per coordinate.
-
-    Raises: BadInput, naming the client, if there is no noise to weigh by.
-    """
+    """The noise variance that a client states per coordinate. Raises: BadInput, naming the client, if it states none."""
     sigma = float(message.facts.get("noise_std", 0.0))
     if sigma <= 0:
         raise BadInput(f"Client {message.sender} states no noise, so it cannot be weighed by it: use the rule mean.")

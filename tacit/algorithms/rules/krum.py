@@ -2,8 +2,7 @@
 with `keep` above 1 the mean of so many of them, Multi-Krum.
 
 Sees: rows. A defence against up to a `share` of malicious clients: f of n. It takes time n^2 d. Malicious updates that lie close
-to each other and within the crowd are not found; and where clients' data differ, one update stands for all.
-"""
+to each other and among honest ones are not found; and where clients' data differ, one update stands for all."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,8 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from tacit import check
-from tacit.algorithms.rules import Applied, Memory, Rule
-from tacit.algorithms.rules._rows import part, refuse_half, rows_of
+from tacit.algorithms.rules import Applied, Memory, Rule, part, refuse_half, rows_of
 from tacit.types import Message
 
 
@@ -23,8 +21,6 @@ class krum(Rule):
     Guarantee: with keep = 1 the result is some client's own update. The paper's (in expectation within an angle of the true
     gradient) needs n >= 2f + 3 and honest updates of one distribution; a smaller round is decided by one neighbour, and no more
     are kept than have so many neighbours. Equals are told apart by the clients' names. Nothing that a client states is believed.
-
-    Raises: BadInput for a share of a half or more, for which there is no such n, and for keeping none.
     """
 
     share: float = 0.2  # of malicious clients in a round at most: f of n
@@ -37,7 +33,6 @@ class krum(Rule):
         check.at_least(1, **{"aggregate.keep": self.keep})
 
     def apply(self, memory: Memory, messages: Sequence[Message]) -> Applied:
-        """The chosen updates' mean; who was chosen is in the info, up to ten. Raises: BadInput without updates."""
         rows = rows_of(messages)
         near = max(1, len(rows) - part(self.share, len(rows)) - 2)
         scores = closeness(rows, near).tolist()

@@ -3,18 +3,15 @@
 
 Sees: rows, one at a time: with a `bound` a round holds one sum. A defence: no client moves the mean by more than the bound over the
 number of clients. **It is not differential privacy**: nothing is charged, the server sees updates as they are, and the noise is
-sized for no epsilon and can be drawn again by whoever knows the mean. Clip with a proof is privacy.kind = "central".
-"""
+sized for no epsilon and can be drawn again by whoever knows the mean. Clip with a proof is privacy.kind = "central"."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from tacit import check
-from tacit.algorithms.rules import Applied, Memory, Rule, Sum
-from tacit.algorithms.rules._rows import rows_of
+from tacit.algorithms.rules import Applied, Memory, Rule, Sum, rows_of
 from tacit.digest import mark, tensor_bytes
 from tacit.random import keyed
 from tacit.types import Message
@@ -28,8 +25,6 @@ class norm_bound(Rule):
     the last has come. The noise is a function of the mean, so that a repeated round repeats it.
 
     Guarantee: with a bound, one client moves the mean by at most 2 bound/n. About privacy: none, with noise or without.
-
-    Raises: BadInput for a bound that is not above 0, and for a negative noise.
 
     >>> from tacit.algorithms.rules import combined
     >>> updates = [Message(name, {"update": torch.tensor([x])}) for name, x in (("a", 1.0), ("b", 100.0))]
@@ -48,27 +43,22 @@ class norm_bound(Rule):
         check.at_least(0, **{"aggregate.noise": self.noise})
 
     def start(self) -> Any:
-        """A sum where the bound is known beforehand, else a list."""
         return [] if self.bound is None else Sum("norm_bound")
 
     def add(self, gathered: Any, message: Message) -> None:
-        """Clips and adds, or keeps the message until the bound is known."""
         if self.bound is None:
             gathered.append(message)
         else:
             gathered.add(1.0, clipped(message.tensors["update"], self.bound))
 
     def apply(self, memory: Memory, gathered: Any) -> Applied:
-        """The mean of the clipped updates; the bound is in the info. Raises: BadInput without updates."""
-        bound, mean = (self.bound, gathered.mean()) if self.bound is not None else within_median(gathered)
+        if self.bound is not None:
+            bound, mean = self.bound, gathered.mean()
+        else:
+            rows = rows_of(gathered)
+            bound = float(rows.double().norm(dim=1).median())
+            mean = torch.stack([clipped(row, bound) for row in rows]).mean(0)
         return Applied(with_weak_noise(mean, self.noise), memory, {"bound": bound})
-
-
-def within_median(messages: Sequence[Message]) -> tuple[float, torch.Tensor]:
-    """The median of the updates' norms, and their mean when each is clipped to that. Raises: BadInput without updates."""
-    rows = rows_of(messages)
-    bound = float(rows.double().norm(dim=1).median())
-    return bound, torch.stack([clipped(row, bound) for row in rows]).mean(0)
 
 
 def clipped(update: torch.Tensor, bound: float) -> torch.Tensor:

@@ -1,16 +1,13 @@
-"""`pfa`: Projected Federated Averaging (Liu, Lou, Xiong, Liu, Meng, PVLDB 15(4), 2021), Algorithm 3.
+"""`pfa`: Projected Federated Averaging (Liu, Lou, Xiong, Liu, Meng, PVLDB 15(4), 2021), Algorithm 3: clients with a large epsilon
+are "public", the private mean is projected onto the top-k subspace of the public updates, both means are averaged by epsilon.
 
-Clients with a large epsilon are "public", the others "private". The private mean is projected onto the top-k subspace
-of the public updates, then both means are averaged by their epsilons. Two readings, because the paper and its released
-code differ: `paper` takes the outer product of the public *mean* (rank one, no centring, whole vector, split per round
-by a mixture); `code` takes the public updates centred by their mean, per layer, split once by the top 10 % of all
-clients.
+Two readings, because the paper and its released code differ: `paper` takes the outer product of the public *mean* (rank one, no
+centring, whole vector, split per round by a mixture); `code` takes the public updates centred by their mean, per layer, split once
+by the top 10 % of all clients. Sees: rows of the public clients and the sum of the private ones (projection is linear); in the
+paper's reading sums of both. A round without a public client leaves the model as it is; one public client is not centred."""
 
-Sees: rows of the public clients and the sum of the private ones (projection is linear); in the paper's reading sums of
-both. A round without a public client cannot project and leaves the model as it is. One public client is not centred. k
-above the rank of the public updates adds nothing.
-"""
-
+import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Literal
@@ -19,27 +16,22 @@ import numpy as np
 import torch
 
 from tacit import check
-from tacit.algorithms.rules import Applied, Crowd, Layout, Memory, Rule, Sum, weighted_sum
-from tacit.algorithms.rules._ceiling import refuse_unlimited
-from tacit.algorithms.rules._split import threshold
-from tacit.algorithms.rules._subspace import Subspace, subspace
+from tacit.algorithms.rules import Applied, Crowd, Layout, Memory, Rule, Sum, refuse_unlimited, weighted_sum
 from tacit.errors import BadInput
 from tacit.types import Message
 
 DEFAULTS = {"paper": {"blocks": "model", "split": "gmm"}, "code": {"blocks": "layer", "split": "top"}}
+CHUNK = 1 << 14  # columns at a time in double precision
+CHUNK_ON_DEVICE = 1 << 20  # enough to keep it busy
+NEGLIGIBLE = 1e-10  # of the largest eigenvalue: float32 rows carry no more
 
 
 @dataclass(frozen=True)
 class pfa(Rule):
-    """PFA. `blocks` and `split` follow the reading unless they are named.
-
-    `rank` is k, the directions of a block; `share` is how many clients `top` makes public; `weights` says by what clients are
-    averaged. `sees` is "sums" in the paper's reading and "rows" in the code's.
+    """PFA. `blocks` and `split` follow the reading unless they are named; k above the rank of the public updates adds nothing.
 
     Assumes: epsilons are stated truthfully. A client that states a large one is public and shapes the subspace, and counts for at
     most `aggregate.most_share` of the weight.
-
-    Raises: BadInput for an unknown reading, a rank below 1, or a share outside (0, 1).
     """
 
     reading: Literal["paper", "code"] = "code"  # the paper's algorithm, or that of its released code
@@ -59,30 +51,23 @@ class pfa(Rule):
             object.__setattr__(self, "sees", "sums")
 
     def init(self, layout: Layout, crowd: Crowd) -> Memory:
-        """The blocks of the model; in the code's reading also the threshold, once, over all clients.
-
-        Raises: BadInput for an infinite epsilon, where clients are weighed by it.
-        """
+        """The blocks of the model; in the code's reading also the threshold. Raises: BadInput for weights that are infinite."""
         if self.weights == "epsilon":
             refuse_unlimited(crowd)
         memory = {"layout": torch.tensor([layout[0][0], *(stop for _, stop in layout)])}
         if self.reading == "code":  # split once, over all clients
-            memory["threshold"] = torch.tensor(
-                threshold(crowd.epsilons, how=str(self.split), share=self.share), dtype=torch.float64
-            )
+            memory["threshold"] = torch.tensor(self._threshold(crowd.epsilons), dtype=torch.float64)
         return memory
 
     def tell(self, memory: Memory, epsilons: np.ndarray) -> Message:
         """The epsilon from which a client is public: the run's, or in the paper's reading that of the round's cohort."""
-        cut = (
-            float(memory["threshold"])
-            if "threshold" in memory
-            else threshold(epsilons, how=str(self.split), share=self.share)
-        )
+        cut = float(memory["threshold"]) if "threshold" in memory else self._threshold(epsilons)
         return Message("server", {}, {"threshold": cut})
 
+    def _threshold(self, epsilons: np.ndarray) -> float:
+        return threshold(epsilons, how=str(self.split), share=self.share)
+
     def refuse(self, received: Message, *, size: int) -> None:
-        """Raises: BadInput without a threshold that is a number."""
         if type(received.facts.get("threshold")) not in (int, float):
             raise BadInput("The rule pfa needs to be told the threshold, a number.")
 
@@ -93,18 +78,13 @@ class pfa(Rule):
         return {"update": update}, {"group": "public" if facts["epsilon"] >= received.facts["threshold"] else "private"}
 
     def start(self) -> "Divided":
-        """Two heaps: public updates one by one, and the sum of the private ones."""
         return Divided()
 
     def add(self, gathered: "Divided", message: Message) -> None:
-        """Keeps a public update, adds a private one."""
         gathered.add(self.weight(message.facts), message)
 
     def apply(self, memory: Memory, gathered: "Divided") -> Applied:
-        """Lines 6-8 of Algorithm 3. Without a public client the update is zero, without a private one the public mean.
-
-        Raises: BadInput where nothing was gathered.
-        """
+        """Lines 6-8 of Algorithm 3. Without a public client the update is zero, without a private one the public mean."""
         public, private = gathered.public, gathered.private_mean()
         if not public.rows and private is not None:
             return Applied(torch.zeros_like(private[1]), memory, public.info(0))
@@ -117,19 +97,18 @@ class pfa(Rule):
         return Applied(combine(public, private), memory, public.info(self.largest_rank(spaces)))
 
     def weight(self, facts: dict[str, Any]) -> float:
-        """Epsilon, or the number of examples."""
         return float(facts[self.weights])
 
     def parts(self, memory: Memory, vector: torch.Tensor) -> list[torch.Tensor]:
-        """The blocks of a vector, as views: every parameter by itself, or the whole model."""
-        return [vector[start:stop] for start, stop in pairwise(self.marks(memory))]
+        """The blocks of a vector, as views: every parameter, or the whole model."""
+        return [vector[start:stop] for start, stop in pairwise(self.offsets(memory))]
 
-    def marks(self, memory: Memory) -> list[int]:
+    def offsets(self, memory: Memory) -> list[int]:
         """Where the blocks begin, and where the last one ends."""
-        marks = memory["layout"].tolist()
-        return marks if self.blocks == "layer" else [marks[0], marks[-1]]
+        offsets = memory["layout"].tolist()
+        return offsets if self.blocks == "layer" else [offsets[0], offsets[-1]]
 
-    def spaces(self, memory: Memory, rows: list[torch.Tensor], weights: list[float]) -> list[Subspace]:
+    def spaces(self, memory: Memory, rows: list[torch.Tensor], weights: list[float]) -> "list[Subspace]":
         """Line 6: the top-k subspace of the public updates, block by block. A single row is not centred."""
         if self.reading == "paper":
             total, weight = weighted_sum(zip(weights, rows, strict=True))
@@ -137,7 +116,7 @@ class pfa(Rule):
         blocks = zip(*(self.parts(memory, row) for row in rows), strict=True)
         return [subspace(block, rank=self.rank, centred=len(rows) > 1) for block in blocks]
 
-    def largest_rank(self, spaces: list[Subspace]) -> int:
+    def largest_rank(self, spaces: "list[Subspace]") -> int:
         """The largest rank among the blocks: at most `rank`, less where the public updates have less."""
         return max(space.mix.shape[1] for space in spaces)
 
@@ -187,3 +166,135 @@ def combine(public: Public, private: tuple[float, torch.Tensor]) -> torch.Tensor
     """
     total, weight = weighted_sum([*public.pairs(), private])
     return total.div_(weight)
+
+
+# The top-k subspace of a few long vectors, exactly, from their Gram matrix: O(n^2 d), never a d x d matrix. For rows X (n x d),
+# centred by mu or not, X X^T = U S^2 U^T gives V = X^T U / S. Nothing as long as V is kept: projecting x needs X x and X^T a only.
+
+
+@dataclass(frozen=True, eq=False)
+class Subspace:
+    """The top directions of the rows of one block of coordinates, written as V = (X - mu)^T mix: never as long as V.
+
+    >>> line = subspace([torch.tensor([3.0, 0.0]), torch.tensor([1.0, 0.0])], rank=1, centred=False)
+    >>> line.point(line.coordinates(torch.tensor([5.0, 7.0]))).round(decimals=3)
+    tensor([5., 0.])
+    """
+
+    rows: Sequence[torch.Tensor] = field(repr=False)
+    centre: torch.Tensor | None = field(repr=False)
+    mix: torch.Tensor = field(repr=False)  # (n, k): V = (X - mu)^T mix
+
+    def coordinates(self, x: torch.Tensor) -> torch.Tensor:
+        """V^T (x - mu), in double precision, on the CPU."""
+        inner = torch.stack([_dot(row, x, self.centre) for row in self.rows])
+        if self.centre is not None:
+            inner = inner - _dot(self.centre, x, self.centre)
+        return self.mix.T @ inner
+
+    def point(self, coordinates: torch.Tensor) -> torch.Tensor:
+        """V c + mu, in the rows' own precision: with `coordinates` the orthogonal projection of x onto mu + span V."""
+        weights = (self.mix @ coordinates).tolist()
+        total = torch.zeros_like(self.rows[0])
+        for weight, row in zip(weights, self.rows, strict=True):
+            total.add_(row, alpha=weight)
+        return total if self.centre is None else total.add_(self.centre, alpha=1 - sum(weights))
+
+    def basis(self) -> torch.Tensor:
+        """V itself, (d, k), as long as k models: only for clients who have to project (`pfa-plus`)."""
+        basis = torch.zeros(len(self.rows[0]), self.mix.shape[1], device=self.rows[0].device)
+        mix = self.mix.float().to(basis.device)
+        for weights, row in zip(mix, self.rows, strict=True):
+            basis.add_(row[:, None] * weights)
+        return basis if self.centre is None else basis.sub_(self.centre[:, None] * mix.sum(0))
+
+
+def subspace(rows: Sequence[torch.Tensor], *, rank: int, centred: bool) -> Subspace:
+    """The top `rank` directions of the rows, around their mean if `centred`; fewer if the rows have fewer.
+
+    Guarantee: V is orthonormal and spans the directions of the largest singular values, without those whose square is below
+    NEGLIGIBLE of the largest: a rank above that of the rows lets no noise in. Assumes: at least one row; they are not copied.
+    """
+    n, step = len(rows), _chunk(rows[0])
+    gram = torch.zeros(n, n, dtype=torch.float64, device=rows[0].device)
+    for start in range(0, len(rows[0]), step):
+        part = torch.stack([row[start : start + step] for row in rows]).double()
+        gram += part @ part.T
+    gram, centre = gram.cpu(), None
+    if centred:
+        centre = torch.stack(list(rows)).mean(0) if n * len(rows[0]) <= CHUNK else _mean(rows)
+        away = torch.eye(n, dtype=torch.float64) - 1.0 / n
+        gram = away @ gram @ away
+    values, vectors = torch.linalg.eigh(gram)
+    order = torch.argsort(values, descending=True)[:rank]
+    order = order[values[order] > max(NEGLIGIBLE * float(values.max()), 1e-300)]
+    return Subspace(rows, centre, vectors[:, order] / values[order].sqrt())
+
+
+def _chunk(row: torch.Tensor) -> int:
+    return CHUNK_ON_DEVICE if row.is_cuda else CHUNK
+
+
+def _mean(rows: Sequence[torch.Tensor]) -> torch.Tensor:
+    total = torch.zeros_like(rows[0])
+    for row in rows:
+        total.add_(row, alpha=1 / len(rows))
+    return total
+
+
+def _dot(a: torch.Tensor, b: torch.Tensor, centre: torch.Tensor | None) -> torch.Tensor:
+    # a . (b - centre), with an error that does not grow with the length, and nothing as long as b made on the way
+    total = torch.zeros((), dtype=torch.float64, device=a.device)
+    step = _chunk(a)
+    for part in (slice(i, i + step) for i in range(0, len(a), step)):
+        away = b[part].double() if centre is None else b[part].double() - centre[part]
+        total += a[part].double() @ away
+    return total.cpu()
+
+
+# Who is "public" (section 4.3): a client with epsilon >= threshold.
+
+
+def threshold(epsilons: np.ndarray, *, how: str, share: float) -> float:
+    """The smallest epsilon that counts as public. `gmm`: two Gaussians fitted to the epsilons; `kmeans`: the exact best cut in two;
+    `top`: the `share` of clients with the largest.
+
+    Guarantee: it is one of the epsilons, so at least one client is public. Equal epsilons make everybody public. If one is
+    infinite, the infinite ones are the public ones.
+
+    >>> threshold(np.array([0.1, 0.12, 9.0, 11.0]), how="kmeans", share=0.1)
+    9.0
+    """
+    values = np.sort(np.asarray(epsilons, dtype=float))
+    if np.isinf(values[-1]):
+        return np.inf
+    if how == "top":
+        return float(values[-max(1, round(share * len(values)))])
+    if values[0] == values[-1]:
+        return float(values[0])
+    return _two_means(values) if how == "kmeans" or len(np.unique(values)) < 3 else _two_gaussians(values)
+
+
+def _two_means(values: np.ndarray) -> float:
+    # the cut that leaves the least squared error, over all cuts between different values
+    n, total, squares = len(values), np.cumsum(values), np.cumsum(values**2)
+    k = np.arange(1, n)
+    error = squares[-1] - total[:-1] ** 2 / k - (total[-1] - total[:-1]) ** 2 / (n - k)
+    error[values[1:] == values[:-1]] = np.inf
+    return float(values[np.argmin(error) + 1])
+
+
+def _two_gaussians(values: np.ndarray) -> float:
+    from sklearn.exceptions import ConvergenceWarning  # 20 MB and half a second, and only this split needs it
+    from sklearn.mixture import GaussianMixture
+
+    start = np.array([[values[0]], [values[-1]]])
+    mixture = GaussianMixture(2, means_init=start, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # a fit that still moves is as good a split
+        component = mixture.fit_predict(values[:, None])
+    means = np.asarray(mixture.means_)[:, 0]
+    upper = component == np.argmax(means)
+    # a wide upper component may also claim what lies below the lower one: only values above the lower mean can be public
+    public = values[upper & (values > means.min())]
+    return float(public[0]) if len(public) else float(values[-1])

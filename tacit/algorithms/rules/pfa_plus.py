@@ -3,8 +3,7 @@
 The first round is PFA. After it the server broadcasts the basis it found last; a private client sends the coordinates of its
 update in that basis and nothing else, the server rebuilds their mean in the same old basis, and the public updates of
 the round give the next one. A round without a public client keeps the old basis. Uplink falls by the model's size over
-k; downlink grows by k + 1 models.
-"""
+k; downlink grows by k + 1 models."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -29,25 +28,22 @@ class pfa_plus(pfa):
         """The threshold, and after the first round the basis, its centre and the blocks."""
         message = super().tell(memory, epsilons)
         basis = {name: memory[name] for name in ("basis", "centre") if name in memory}
-        return Message("server", basis, {**message.facts, "layout": self.marks(memory)} if basis else message.facts)
+        return Message("server", basis, {**message.facts, "layout": self.offsets(memory)} if basis else message.facts)
 
     def refuse(self, received: Message, *, size: int) -> None:
-        """Refuses a basis that a client of this model cannot multiply by.
-
-        Raises: BadInput for a basis, centre or layout of another size or type than the model and the rank allow.
-        """
+        """Refuses a basis, centre or layout of another size or type than the model and the rank allow. Raises: BadInput."""
         super().refuse(received, size=size)
         if "basis" not in received.tensors:
             return
-        basis, marks, centre = received.tensors["basis"], received.facts.get("layout"), received.tensors.get("centre")
+        basis, layout, centre = received.tensors["basis"], received.facts.get("layout"), received.tensors.get("centre")
         fits = basis.dtype == torch.float32 and basis.dim() == 2 and basis.shape[0] == size
         if not fits or not 1 <= basis.shape[1] <= self.rank:
             raise BadInput(f"The basis is not at most {self.rank} vectors of {size} numbers.")
         if centre is not None and (centre.dtype, centre.shape) != (torch.float32, (size,)):
             raise BadInput(f"The centre is not one vector of {size} numbers.")
-        if not isinstance(marks, list) or not all(type(mark) is int for mark in marks):
+        if not isinstance(layout, list) or not all(type(offset) is int for offset in layout):
             raise BadInput("The layout is not a list of whole numbers.")
-        if marks[:1] != [0] or marks[-1] != size or any(stop <= start for start, stop in pairwise(marks)):
+        if layout[:1] != [0] or layout[-1] != size or any(stop <= start for start, stop in pairwise(layout)):
             raise BadInput(f"The layout does not cut {size} numbers into blocks.")
 
     def send(
@@ -58,16 +54,12 @@ class pfa_plus(pfa):
         if "basis" not in received.tensors or group["group"] == "public":
             return tensors, group
         x = update - received.tensors["centre"] if "centre" in received.tensors else update
-        return {"coordinates": _by_block(received.facts["layout"], x, received.tensors["basis"])}, group
+        blocks = pairwise(received.facts["layout"])
+        coordinates = [received.tensors["basis"][start:stop].T @ x[start:stop] for start, stop in blocks]  # V^T x
+        return {"coordinates": torch.stack(coordinates)}, group
 
     def apply(self, memory: Memory, gathered: Divided) -> Applied:
-        """Puts the private mean back by the basis that its coordinates are in, and takes the next one from the public
-        updates.
-
-        In the first round there is no basis, and it is `pfa`.
-
-        Raises: BadInput where nothing was gathered.
-        """
+        """Puts the private mean back by the basis that its coordinates are in, and takes the next one from the public updates."""
         public = gathered.public
         if "basis" not in memory:  # warm-up: private clients sent whole updates
             applied = super().apply(memory, gathered)
@@ -97,12 +89,7 @@ class pfa_plus(pfa):
         return fresh | ({"centre": torch.cat(centres)} if centres else {})
 
     def _rebuilt(self, memory: Memory, coordinates: torch.Tensor) -> torch.Tensor:
-        marks = self.marks(memory)
-        sizes = torch.tensor([stop - start for start, stop in pairwise(marks)], device=coordinates.device)
+        blocks = pairwise(self.offsets(memory))
+        sizes = torch.tensor([stop - start for start, stop in blocks], device=coordinates.device)
         point = (memory["basis"] * coordinates.repeat_interleave(sizes, dim=0)).sum(1)
         return point + memory["centre"] if "centre" in memory else point
-
-
-def _by_block(marks: list[int], x: torch.Tensor, basis: torch.Tensor) -> torch.Tensor:
-    """V^T x for every block, as (blocks, k)."""
-    return torch.stack([basis[start:stop].T @ x[start:stop] for start, stop in pairwise(marks)])

@@ -1,7 +1,6 @@
 """`public-only`: the control that projection has to beat: average the public clients by epsilon and ignore the others.
 
-Sees: sums. A round without a public client leaves the model as it is.
-"""
+Sees: sums. A round without a public client leaves the model as it is."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -24,15 +23,12 @@ class public_only(Rule):
     sees = "sums"
 
     def init(self, layout: Layout, crowd: Crowd) -> Memory:
-        """As `pfa` in the code's reading: the threshold, once, over all clients."""
         return self._pfa().init(layout, crowd)
 
     def tell(self, memory: Memory, epsilons: np.ndarray) -> Message:
-        """The threshold."""
         return self._pfa().tell(memory, epsilons)
 
     def refuse(self, received: Message, *, size: int) -> None:
-        """Raises: BadInput without a threshold that is a number."""
         self._pfa().refuse(received, size=size)
 
     def send(
@@ -42,11 +38,9 @@ class public_only(Rule):
         return self._pfa().send(update, facts, received)
 
     def weight(self, facts: dict[str, Any]) -> float:
-        """Epsilon."""
         return float(facts["epsilon"])
 
     def start(self) -> "PublicSum":
-        """No public update yet."""
         return PublicSum()
 
     def add(self, gathered: "PublicSum", message: Message) -> None:
@@ -56,7 +50,6 @@ class public_only(Rule):
             gathered.public.add(self.weight(message.facts), gathered.last, clients=message.facts.get("clients", 1))
 
     def apply(self, memory: Memory, gathered: "PublicSum") -> Applied:
-        """The public mean, or a zero step without a public client. Raises: BadInput where nothing was gathered."""
         if gathered.last is None:
             raise BadInput("Expected at least one update.")
         public = gathered.public

@@ -18,25 +18,28 @@ all rounds so far, whose noise is sigma^2 over their number; differences are bel
 errors of the score. DerSimonian and Laird's moment estimator is here too, as `between_dl`: it weighs residuals by
 1/sigma^2 once, so with budgets from 0.1 to 10 the tight clients' noise swamps it.
 
-What is remembered has a fixed size: of a residual m = 2,053 sums of coordinates under random signs (`_sketch.py`), and of
+What is remembered has a fixed size: of a residual m = 2,053 sums of coordinates under random signs, and of
 clients the 256 that took part last. Signs keep noise what it was, N(0, sigma^2) in every sum, so the model holds for sums as
-for coordinates, with m replicates for d: tau^2 has the relative standard error sqrt(2/(m n)), 0.2 % with all 256. Sees: rows.
-"""
+for coordinates, with m replicates for d: tau^2 has the relative standard error sqrt(2/(m n)), 0.2 % with all 256. Sees: rows."""
 
+import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 
 import torch
 
 from tacit import check
 from tacit.algorithms.rules import Applied, Crowd, Layout, Memory, Rule, weighted_sum
-from tacit.algorithms.rules._sketch import Residuals, sketched
 from tacit.algorithms.rules.inverse_variance import information, variance, variances_of
 from tacit.errors import BadInput
 from tacit.types import Message
 
 HALVINGS = 60  # of the bracket of tau^2
+SUMS = 2053  # of a sketch
+CLIENTS = 256  # whose residuals are remembered
+FIELDS = ("names", "sums", "seen", "noise", "last")  # of `Residuals`
 
 
 @dataclass(frozen=True)
@@ -48,8 +51,6 @@ class random_effects(Rule):
     mean by the old tau^2, estimates a new one and weighs by that. Memory and time do not grow with the rounds.
 
     Assumes: sigma_m is stated truthfully, and a client keeps its name from round to round.
-
-    Raises: BadInput for a horizon below 1 or a caution below 0.
     """
 
     horizon: float | None = None  # H, the rounds over which noise averages out; nothing: those that are planned
@@ -63,23 +64,20 @@ class random_effects(Rule):
         check.at_least(0, **{"aggregate.caution": self.caution})
 
     def init(self, layout: Layout, crowd: Crowd) -> Memory:
-        """The crowd's variances, the horizon, and tau^2 = 0: at first clients are believed to want the same."""
+        """All clients' variances, the horizon, and tau^2 = 0: at first clients are believed to want the same."""
         horizon = crowd.rounds if self.horizon is None else self.horizon
         numbers = {"tau2": 0.0, "horizon": horizon}
         return variances_of(crowd) | {name: torch.tensor(x, dtype=torch.float64) for name, x in numbers.items()}
 
     def apply(self, memory: Memory, messages: Sequence[Message]) -> Applied:
-        """The weighted mean; tau and the step's length are in the info.
-
-        Raises: BadInput without messages, and by name for a client that states no noise.
-        """
+        """The weighted mean. Raises: BadInput without messages, and by name for a client that states no noise."""
         if not messages:
             raise BadInput("Expected at least one update.")
         noise, horizon = torch.tensor([variance(m) for m in messages], dtype=torch.float64), float(memory["horizon"])
         updates = [m.tensors["update"] for m in messages]
-        known = Residuals.of(memory).with_round(
-            [m.sender for m in messages], sketched(updates), noise, weights=1 / (noise / horizon + memory["tau2"])
-        )
+        sketches, weights = sketched(updates), 1 / (noise / horizon + memory["tau2"])
+        before = Residuals.of(memory, width=sketches.shape[1], dtype=sketches.dtype)
+        known = before.with_round([m.sender for m in messages], sketches, noise, weights=weights)
         tau2 = between(known.variances, gram(known.means), replicates=known.sums.shape[1], caution=self.caution)
         tau2 = tau2 if math.isfinite(tau2) else 0.0  # residuals beyond float32: such a model's loss ends the run
         after = memory | known.memory() | {"tau2": torch.tensor(tau2, dtype=torch.float64)}
@@ -117,10 +115,7 @@ def between(variances: torch.Tensor, products: torch.Tensor, *, replicates: int,
     With w_i = 1/(variance_i + tau^2), S_k = sum of w_i^k and r_i the squared distance of client i to the weighted mean per
     coordinate, the score is sum w_i^2 r_i - S_1 + S_2/S_1 and its variance 2 (S_2 - 2 S_3/S_1 + (S_2/S_1)^2)/replicates.
     Where that is not above zero at tau^2 = 0, or there is one client only, the answer is 0; else a root is bracketed and
-    halved HALVINGS times.
-
-    Assumes: variances above zero, and `products` the inner products of the clients' vectors over `replicates` coordinates
-    each.
+    halved HALVINGS times. Assumes: variances above zero, and `products` the inner products of vectors of `replicates` coordinates.
     """
 
     def excess(tau2: float) -> float:
@@ -145,10 +140,109 @@ def between(variances: torch.Tensor, products: torch.Tensor, *, replicates: int,
 
 def between_dl(variances: torch.Tensor, products: torch.Tensor, *, replicates: int) -> float:
     """DerSimonian and Laird 1986: E[Q] = d ((m - 1) + tau^2 (S1 - S2/S1)), solved for tau^2; not below 0.
-
-    Assumes: at least two clients, variances above zero.
-    """
+    Assumes: at least two clients, variances above zero."""
     w = 1 / variances
     s1, s2 = float(w.sum()), float((w**2).sum())
     q = float(w @ products.diagonal()) - float(w @ products @ w) / s1
     return max(0.0, (q / replicates - (len(w) - 1)) / (s1 - s2 / s1))
+
+
+# Vectors in a few sums. Coordinate j goes, times a sign s_j, into sum j mod m, divided by the root of how many it holds (Charikar,
+# Chen, Farach-Colton 2002, with buckets in turn; m is a prime, so that no layer's width falls into step with it). Noise
+# N(0, sigma^2 I) stays N(0, sigma^2 I); inner products are kept on average, with a relative error of sqrt(2/m).
+
+
+def sketched(vectors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The sums of every vector, (vector, sums), on the CPU; vectors that are no longer than a sketch are kept as they are."""
+    size = vectors[0].numel()
+    if size <= SUMS:
+        return torch.stack(list(vectors)).cpu()
+    signs, divisors = _signs(size, vectors[0].device)
+    return torch.stack([_folded(vector * signs) for vector in vectors]).div_(divisors).cpu()
+
+
+def _folded(vector: torch.Tensor) -> torch.Tensor:
+    whole = vector.numel() // SUMS * SUMS
+    sums = vector[:whole].view(-1, SUMS).sum(0)
+    sums[: vector.numel() - whole] += vector[whole:]
+    return sums
+
+
+@lru_cache(maxsize=4)
+def _signs(size: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    # the same in every process; and the root of how many coordinates are in each sum
+    drawn = torch.randint(0, 2, (size,), generator=torch.Generator().manual_seed(0), dtype=torch.int8)
+    return (2.0 * drawn - 1).to(device), _folded(torch.ones(size)).sqrt().to(device)
+
+
+@dataclass(frozen=True, eq=False)
+class Residuals:
+    """Of each remembered client: the sum of its residuals, how many there were, the variance of their noise, and its last round.
+
+    Guarantee: post-processing of messages, of a fixed size. Whoever took part longest ago makes room for somebody new.
+    """
+
+    names: torch.Tensor  # a hash of each
+    sums: torch.Tensor = field(repr=False)
+    seen: torch.Tensor
+    noise: torch.Tensor
+    last: torch.Tensor
+
+    @classmethod
+    def of(cls, memory: dict[str, torch.Tensor], *, width: int, dtype: torch.dtype) -> "Residuals":
+        """What a rule remembers; before its first round, nobody's sketches of this width."""
+        if "residuals.names" in memory:
+            return cls(*(memory[f"residuals.{name}"] for name in FIELDS))
+        whole, number = torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.float64)
+        return cls(whole, torch.zeros(0, width, dtype=dtype), number, number, whole)
+
+    def memory(self) -> dict[str, torch.Tensor]:
+        """As a rule remembers it."""
+        return {f"residuals.{name}": getattr(self, name) for name in FIELDS}
+
+    @property
+    def means(self) -> torch.Tensor:
+        return self.sums / self.seen[:, None].to(self.sums.dtype)
+
+    @property
+    def variances(self) -> torch.Tensor:
+        """Of the noise of each mean residual."""
+        return self.noise / self.seen**2
+
+    def with_round(
+        self, senders: Sequence[str], sketches: torch.Tensor, noise: torch.Tensor, *, weights: torch.Tensor
+    ) -> "Residuals":
+        """These and a round's residuals around its weighted mean."""
+        mean = (weights @ sketches.double() / weights.sum()).to(sketches.dtype)
+        ids, known = [hashed(sender) for sender in senders], {name: k for k, name in enumerate(self.names.tolist())}
+        places = known | dict(zip((name for name in ids if name not in known), self._free(ids, known), strict=False))
+        grown = max(places.values(), default=-1) + 1 - len(known)
+        new = [place for name, place in places.items() if name not in known]
+        parts = {name: _grown(getattr(self, name), grown, new) for name in FIELDS}
+        round = int(self.last.max()) + 1 if len(self.last) else 0
+        for name, sketch, sigma2 in zip(ids, sketches, noise, strict=True):
+            if name in places:  # else the cohort is larger than what is remembered
+                place = places[name]
+                parts["names"][place] = name
+                parts["sums"][place] += sketch - mean
+                parts["seen"][place] += 1
+                parts["noise"][place] += sigma2
+                parts["last"][place] = round
+        return Residuals(**parts)
+
+    def _free(self, ids: Sequence[int], known: dict[int, int]) -> list[int]:
+        # beside the others while there is room, then in the places of who took part longest ago
+        here = {known[name] for name in ids if name in known}
+        oldest = [place for place in self.last.argsort(stable=True).tolist() if place not in here]
+        return [*range(len(known), CLIENTS), *oldest]
+
+
+def _grown(part: torch.Tensor, by: int, new: list[int]) -> torch.Tensor:
+    grown = torch.cat([part, part.new_zeros(max(0, by), *part.shape[1:])])
+    grown[new] = 0
+    return grown
+
+
+def hashed(name: str) -> int:
+    """A client's name as a number."""
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big", signed=True)

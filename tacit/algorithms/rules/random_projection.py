@@ -4,22 +4,15 @@ from dataclasses import dataclass
 
 import torch
 
-from tacit.algorithms.rules._subspace import Subspace, subspace
-from tacit.algorithms.rules.pfa import pfa
+from tacit.algorithms.rules.pfa import Subspace, pfa, subspace
 
 
 @dataclass(frozen=True)
 class random_projection(pfa):
-    """Projects the private mean onto `rank` random directions per block.
-
-    What it loses against `pfa` is what the public directions are worth.
-    """
+    """Projects the private mean onto `rank` random directions per block: what it loses is what public directions are worth."""
 
     def spaces(self, memory: dict[str, torch.Tensor], rows: list[torch.Tensor], weights: list[float]) -> list[Subspace]:
-        """The span of `rank` random vectors, from a generator that the first public update seeds.
-
-        The same messages in the same order give the same directions, in another order others.
-        """
+        """The span of `rank` random vectors, from a generator that the first public update seeds."""
         generator = torch.Generator().manual_seed(int(rows[0].double().sum().abs().frexp().mantissa * 2**52))
         noise = [torch.randn(len(rows[0]), generator=generator).to(rows[0].device) for _ in range(self.rank)]
         blocks = zip(*(self.parts(memory, row) for row in noise), strict=True)

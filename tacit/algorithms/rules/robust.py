@@ -1,19 +1,16 @@
-"""`robust`: weights from an estimate of each client's noise, so that a client that lies about its epsilon gains
-nothing.
+"""`robust`: weights from an estimate of each client's noise, so that a client that lies about its epsilon gains nothing.
 
 Source: Malekmohammadi, Yu, Cao 2024 (Robust-HDP, arXiv:2406.03519): split the matrix of updates M into low rank L plus
 noise S by robust PCA and weigh client i by 1/|S_i|^2. Principal component pursuit by inexact augmented Lagrangians
 (Lin, Chen, Ma 2010, arXiv:1009.5055), with the singular value step taken through the n x n Gram matrix. Estimated anew
-each round. Sees: rows.
-"""
+each round. Sees: rows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
-from tacit.algorithms.rules import Applied, Memory, Rule, weighted_sum
-from tacit.errors import BadInput
+from tacit.algorithms.rules import Applied, Memory, Rule, rows_of, weighted_sum
 from tacit.types import Message
 
 ITERATIONS = 40
@@ -26,9 +23,7 @@ FLOOR = 1e-12  # of the largest noise: a client without any noise must not divid
 class robust(Rule):
     """The sum of update_i/|S_i|^2 over the sum of 1/|S_i|^2.
 
-    Guarantee: nothing that a client states is believed; a client weighs by how far its update is from what all have in
-    common.
-
+    Guarantee: nothing that a client states is believed; a client weighs by how far its update is from what all have in common.
     Assumes: every update carries noise, as under local DP. One of zeros has no distance to anything and would count nearly
     alone; neither is it a defence against clients that lie alike.
     """
@@ -37,10 +32,7 @@ class robust(Rule):
     needs = ()
 
     def apply(self, memory: Memory, messages: Sequence[Message]) -> Applied:
-        """The weighted mean; the info has the largest over the smallest estimate of noise. Raises: BadInput without updates."""
-        rows = torch.stack([m.tensors["update"] for m in messages] or [torch.zeros(0)])
-        if not rows.numel():
-            raise BadInput("Expected at least one update.")
+        rows = rows_of(messages)
         noise = sparse_part(rows).square().sum(1)
         noise = noise.clamp(min=max(float(noise.max()) * FLOOR, 1e-300))
         total, weight = weighted_sum(zip((noise.min() / noise).tolist(), rows, strict=True))
@@ -50,8 +42,7 @@ class robust(Rule):
 def sparse_part(rows: torch.Tensor) -> torch.Tensor:
     """S of rows = L + S, minimising |L|_* + lambda |S|_1 with lambda = 1/sqrt(max(n, d)), in double precision.
 
-    A single row, or rows of zeros, have nothing in common with others and come back as they are. It stops after ITERATIONS,
-    or when the residual is below CLOSE of the rows' norm; what it returns is rows - L, so nothing is lost in between.
+    A single row, or rows of zeros, have nothing in common with others and come back as they are.
     """
     m = rows.double()
     if len(m) == 1 or not m.any():
@@ -73,8 +64,7 @@ def sparse_part(rows: torch.Tensor) -> torch.Tensor:
 
 
 def _shrink_singular(x: torch.Tensor, by: torch.Tensor) -> torch.Tensor:
-    """Singular values lowered by `by`: U diag(max(s - by, 0)/s) U^T x."""
     values, u = torch.linalg.eigh(x @ x.T)
     s = values.clamp(min=0).sqrt()
     scale = torch.where(s > by, 1 - by / s.clamp(min=1e-300), torch.zeros_like(s))
-    return (u * scale) @ (u.T @ x)
+    return (u * scale) @ (u.T @ x)  # U diag(max(s - by, 0)/s) U^T x

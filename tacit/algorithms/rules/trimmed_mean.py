@@ -1,15 +1,10 @@
 """`trimmed-mean`: every coordinate's mean without its extremes (Yin, Chen, Ramchandran, Bartlett 2018, arXiv:1803.01498,
-Algorithm 1, option II).
-
-Sees: rows. A defence against up to a `share` of malicious clients, which is beta in the paper: so many of the largest and so
-many of the smallest values of every coordinate are left out.
-"""
+Algorithm 1, option II). Sees: rows. A defence against up to a `share` of malicious clients, which is beta in the paper."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tacit.algorithms.rules import Applied, Memory, Rule
-from tacit.algorithms.rules._rows import middle, part, refuse_half, rows_of
+from tacit.algorithms.rules import Applied, Memory, Rule, middle, part, refuse_half, rows_of
 from tacit.types import Message
 
 
@@ -19,8 +14,6 @@ class trimmed_mean(Rule):
 
     Guarantee: with at most that share of malicious clients in the round, every coordinate lies between two honest clients'
     values. A cohort drawn by chance may hold more of them than the population. Nothing that a client states is believed.
-
-    Raises: BadInput for a share of a half or more, which would trim everybody away.
     """
 
     share: float = 0.2  # of the clients that is cut off at each end of a coordinate
@@ -31,7 +24,6 @@ class trimmed_mean(Rule):
         refuse_half(self.share)
 
     def apply(self, memory: Memory, messages: Sequence[Message]) -> Applied:
-        """The mean of the middle; the info has how many were cut at each end. Raises: BadInput without updates."""
         rows = rows_of(messages)
         cut = part(self.share, len(rows))
         return Applied(middle(rows, cut), memory, {"trimmed": cut})

@@ -1,14 +1,12 @@
 """`weighted`: WeiAvg of Liu et al. (PVLDB 15(4), 2021), section 4.1: each client weighted by its epsilon.
 
 Sees: sums. With noise of std c/epsilon this gives every client the same share of the noise, so many tight clients still
-drown a few loose ones; `inverse-variance` weighs by epsilon squared there.
-"""
+drown a few loose ones; `inverse-variance` weighs by epsilon squared there."""
 
 from dataclasses import dataclass
 from typing import Any
 
-from tacit.algorithms.rules import Applied, Crowd, Layout, Memory, Rule, Sum
-from tacit.algorithms.rules._ceiling import refuse_unlimited
+from tacit.algorithms.rules import Applied, Crowd, Layout, Memory, Rule, Sum, refuse_unlimited
 
 
 @dataclass(frozen=True)
@@ -21,14 +19,11 @@ class weighted(Rule):
     sees = "sums"
 
     def init(self, layout: Layout, crowd: Crowd) -> Memory:
-        """Nothing to remember. Raises: BadInput for an infinite epsilon."""
         refuse_unlimited(crowd)
         return {}
 
     def weight(self, facts: dict[str, Any]) -> float:
-        """Epsilon itself."""
         return float(facts["epsilon"])
 
     def apply(self, memory: Memory, gathered: Sum) -> Applied:
-        """The mean. Raises: BadInput without an update."""
         return Applied(gathered.mean(), memory)

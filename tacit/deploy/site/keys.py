@@ -12,8 +12,7 @@ from typing import Any
 
 from gmpy2 import mpz
 
-from tacit.algorithms._groups import Group
-from tacit.algorithms.encrypted import Encrypted
+from tacit.algorithms.encrypted import Encrypted, Group
 from tacit.crypto import keys, signing
 from tacit.crypto import keys as files
 from tacit.crypto.envelope import common_hash

@@ -12,10 +12,9 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tacit.algorithms import Algorithm, rules
-from tacit.algorithms._groups import Group
-from tacit.algorithms.encrypted import Encrypted
+from tacit.algorithms.encrypted import Encrypted, Group
 from tacit.algorithms.rules import Crowd, Rule
-from tacit.algorithms.rules._split import threshold
+from tacit.algorithms.rules.pfa import threshold
 from tacit.crypto import keys, proofs
 from tacit.crypto.grid import WIDEST, Grid, Lanes
 from tacit.crypto.holder import Alone, Opener, Opens, Together
@@ -153,7 +152,7 @@ def names_of(plan: "DistributedPlan", rule: Rule) -> tuple[str, ...]:
     """What the groups of a plan are called, in the order of their numbers.
 
     A rule that tells clients apart by their budgets (`split`) treats a "public" sum otherwise than any other one, and calls
-    everybody public where all budgets are equal (tacit/algorithms/rules/_split.py): so does the lone group here.
+    everybody public where all budgets are equal (`pfa.threshold`): so does the lone group here.
     """
     if len(plan.noises) > 1:
         return APART
