@@ -26,9 +26,9 @@ from tacit.lab import attacks
 from tacit.lab.attacks.backdoor import untouched
 from tacit.lab.compare.grid import Cell, Task, tasks_of
 from tacit.lab.compare.pool import run_all
-from tacit.lab.compare.results import Estimate, Row, estimate, rows_of
-from tacit.lab.compare.table import with_interval
+from tacit.lab.compare.results import Row, estimate, rows_of
 from tacit.report.page import write_matrix
+from tacit.table import Estimate, with_interval
 
 BACKDOORS = ("replacement", "dba", "edge-case")
 ATTACKS = (*BACKDOORS, "membership", "property")

@@ -10,7 +10,8 @@ import pytest
 
 import tacit
 from tacit.engine.assemble import build
-from tacit.lab.compare.results import Estimate, Row
+from tacit.lab.compare.results import Row
+from tacit.table import Estimate
 
 EXPERIMENTS = Path(__file__).resolve().parents[1] / "experiments"
 STUDY = runpy.run_path(str(EXPERIMENTS / "defences.py"))

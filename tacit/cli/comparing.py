@@ -17,7 +17,6 @@ from tacit.cli.trying import wanted
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.lab.attacks._columns import IN_RUNS, chosen, with_columns
-from tacit.lab.compare import export as files
 from tacit.lab.compare import table
 from tacit.lab.compare.grid import ASKED, BASE, asked, parse_vary, refuse_taken, text
 from tacit.lab.compare.pool import Display
@@ -126,7 +125,7 @@ def command(
         if attacks and attacks != [IN_RUNS]:
             tell = partial(print, file=sys.stderr)
             rows = with_columns(rows, attacks, out=folder, jobs=jobs, tell=tell, options=said)
-            files.write(folder, rows)
+            table.write(folder, rows)
             write_page([folder], folder / "report.html")
     except KeyboardInterrupt as error:
         begun = (folder / ASKED).exists()
@@ -143,7 +142,7 @@ def command(
         print(f"Stopped. {way}", file=sys.stderr)
         return exit_code(error)
     if as_json:
-        print(json.dumps(files.record(rows), indent=2))
+        print(json.dumps(table.record(rows), indent=2))
     else:
         table.show(rows, console)
         console.print(

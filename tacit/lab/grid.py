@@ -15,9 +15,7 @@ from rich.console import Console
 from tacit import check
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
-from tacit.lab.compare import export as files
-from tacit.lab.compare import figures
-from tacit.lab.compare import figures as sensitivity
+from tacit.lab.compare import figures, table
 from tacit.lab.compare import ledger as one_ledger
 from tacit.lab.compare.findings import columns
 from tacit.lab.compare.grid import expand, note, refuse_taken, refuse_two_metrics, take, tasks_of, try_out
@@ -67,9 +65,8 @@ def compare(
         display.begin(tasks, waiting, jobs=jobs)
         failures = run_all(waiting, jobs=jobs, logs=folder / "log", watch=display.watch)
         rows = [replace(row, attacked=columns(folder, row.cell)) for row in rows_of(tasks, failures)]
-        files.write(folder, rows)
+        table.write(folder, rows)
         figures.draw(folder, rows)
-        sensitivity.draw_sensitivity(folder, rows)
         write_page([folder], folder / "report.html")
         return rows
     finally:

@@ -17,7 +17,7 @@ from tacit.engine.run_files import RunFiles, read
 from tacit.errors import BadInput
 from tacit.lab.compare import results
 from tacit.lab.compare.differences import Difference, Scored, differences
-from tacit.lab.compare.findings import Found, columns, findings
+from tacit.lab.compare.findings import Finding, columns, findings
 from tacit.lab.compare.grid import ASKED, BASE, asked, expand, tasks_of
 from tacit.lab.compare.results import (
     BACKDOORED,
@@ -182,13 +182,13 @@ def attack_page(folder: Path) -> dict[str, Any]:
     return {"kind": "attack", "name": ", ".join(names), "folder": folder.resolve().name, "findings": shown(found)}
 
 
-def shown(found: Sequence[Found]) -> list[dict[str, Any]]:
+def shown(found: Sequence[Finding]) -> list[dict[str, Any]]:
     """Findings as plain values, with no more points than a line can show."""
     return [_one(one) for one in found]
 
 
-def _one(found: Found) -> dict[str, Any]:
-    kept = found.model_dump(mode="json")
+def _one(found: Finding) -> dict[str, Any]:
+    kept = {key: value for key, value in found.record().items() if key not in ("files", "options", "seconds")}
     kept["more"] = max(0, len(kept["estimates"]) - MOST_NUMBERS)
     kept["estimates"] = kept["estimates"][:MOST_NUMBERS]
     for plot in kept["plots"]:

@@ -16,7 +16,7 @@ from tacit.experiment import Experiment
 from tacit.lab import attacks
 from tacit.lab.attacks._columns import chosen, with_columns
 from tacit.lab.attacks.backdoor import ATTACKED, CLIP_ONLY, NOBODY, untouched, variants
-from tacit.lab.compare import export, table
+from tacit.lab.compare import table
 from tacit.lab.compare.grid import expand
 from tacit.lab.compare.results import Row, Run
 from tacit.report.page import write_page
@@ -100,20 +100,20 @@ def test_a_backdoor_is_a_column_with_its_interval_over_seeds_and_a_note_that_no_
     assert rows[0].backdoor.mean == pytest.approx(0.5)
     assert rows[0].backdoor.interval == pytest.approx(4.3027 * 0.1 / math.sqrt(3), rel=1e-3)
     assert rows[1].backdoor is None
-    column = dict(table.table_columns(rows))["backdoor accuracy*"]
+    column = table.cells(rows).texts()["backdoor accuracy*"]
     assert column[0].startswith("0.5000 ± 0.248")
     assert column[1] == "–"
     assert any("not covered by ε" in note and "norm-bound" in note for note in table.notes(rows))
-    export.write(tmp_path, rows)
+    table.write(tmp_path, rows)
     with (tmp_path / "table.csv").open(encoding="utf-8") as file:
         lines = list(csv.DictReader(file))
     assert [line["backdoor_accuracy_last_10"] for line in lines] == ["0.5", ""]
 
 
 def test_where_nobody_is_malicious_a_comparison_says_nothing_of_attacks(rows):
-    assert not [name for name, _ in table.table_columns(rows[1:]) if name.endswith("*")]
+    assert not [name for name in table.cells(rows[1:]).texts() if name.endswith("*")]
     assert not [note for note in table.notes(rows[1:]) if "attack" in note]
-    assert "backdoor_accuracy_last_10" not in export.row_record(rows[1])
+    assert "backdoor_accuracy_last_10" not in table.record(rows)[1]
 
 
 def test_any_other_attack_is_a_column_of_what_it_found_first(rows, tmp_path):

@@ -9,8 +9,7 @@ from rich.console import Console
 from scipy import stats
 
 from tacit.lab.compare import differences as difference_table
-from tacit.lab.compare import export, table
-from tacit.lab.compare import export as latex
+from tacit.lab.compare import table
 from tacit.lab.compare.differences import Scored, differences, holm
 
 RULES = {"aggregate.rule": ["mean", "pfa", "weighted"]}
@@ -90,13 +89,12 @@ def test_the_table_on_the_terminal_and_in_markdown_has_them_with_their_p_values(
 
 def test_of_one_seed_and_of_one_cell_there_is_no_second_table(made):
     for rows in (made(RULES, seeds=1), made({}, seeds=3)):
-        assert difference_table.columns(rows) == difference_table.notes(rows) == []
-        assert latex.differences(rows) == ""
+        assert list(difference_table.table(rows).columns) == difference_table.notes(rows) == []
 
 
 def test_a_large_grid_shows_some_and_says_where_the_others_are(made):
     rows = made({"train.rounds": list(range(1, 9))})
-    assert len(difference_table.columns(rows)[0][1]) == 12
+    assert len(difference_table.table(rows).columns[0].values) == 12
     assert "16 more differences are in differences.csv." in difference_table.notes(rows)
 
 
@@ -109,14 +107,14 @@ def test_what_every_seed_has_in_common_is_said(made):
 
 def test_files_and_json_say_the_same_differences(made, tmp_path):
     rows = made(RULES)
-    export.write(tmp_path, rows)
+    table.write(tmp_path, rows)
     lines = list(csv.DictReader((tmp_path / "differences.csv").read_text().splitlines()))
     assert [(line["cell"], line["than"]) for line in lines] == [
         ("pfa", "mean"),
         ("weighted", "mean"),
         ("weighted", "pfa"),
     ]
-    mean, pfa, _ = export.record(rows)
+    mean, pfa, _ = table.record(rows)
     assert [one["than"] for one in pfa["differences"]] == ["mean", "weighted"]
     assert float(lines[0]["difference"]) == pfa["differences"][0]["difference"] == -mean["differences"][0]["difference"]
     assert pfa["differences"][0]["difference_low"] == -mean["differences"][0]["difference_high"]

@@ -6,8 +6,8 @@ import subprocess
 
 import pytest
 
-from tacit.lab.compare import export, figures
-from tacit.lab.compare import export as latex
+from tacit import table as latex
+from tacit.lab.compare import figures, table
 from tacit.lab.compare import figures as plot
 
 GRID = {"aggregate.rule": ["mean", "pfa"], "privacy.epsilon": [3, 8]}
@@ -24,7 +24,7 @@ def test_all_rounds_of_all_runs_are_in_one_table_with_what_was_varied(made, tmp_
         for run in row.runs:
             for number, record in enumerate(run.rounds):
                 record |= {"round": number, "score": record["accuracy"], "dropped": ["a"], "epsilon_loosest": 1.5}
-    export.write(tmp_path, rows)
+    table.write(tmp_path, rows)
     found = lines(tmp_path / "rounds.csv")
     assert len(found) == 4 * 2 * 5
     assert list(found[0])[:4] == ["cell", "aggregate.rule", "privacy.epsilon", "seed"]
@@ -38,7 +38,7 @@ def test_all_rounds_of_all_runs_are_in_one_table_with_what_was_varied(made, tmp_
 def test_a_comparison_without_a_finished_run_has_a_table_of_rounds_with_a_heading_alone(made, tmp_path):
     rows = made({}, seeds=1)
     object.__setattr__(rows[0].runs[0], "summary", None)
-    export.write(tmp_path, rows)
+    table.write(tmp_path, rows)
     assert (tmp_path / "rounds.csv").read_text() == "cell,seed,round\n"
     assert lines(tmp_path / "differences.csv") == []
 
@@ -54,20 +54,20 @@ def test_whatever_stands_in_a_table_is_no_command_of_latex():
 
 def test_the_latex_table_has_a_row_per_cell_and_its_notes_cannot_break_out_of_their_comments(made, tmp_path):
     rows = made(GRID)
-    export.write(tmp_path, rows)
+    table.write(tmp_path, rows)
     text = (tmp_path / "table.tex").read_text()
     begin, end = text.index(r"\midrule"), text.index(r"\bottomrule")
     assert text[begin:end].count(r"\\") == 4
     assert r"\begin{tabular}{llrr}" in text
     assert all(line.startswith("%") for line in text[: text.index(r"\begin")].splitlines())
-    broken = latex.tabular([("a", ["b"])], texts=1, notes=["one\n\\input{two}"])
+    broken = latex.Table([latex.Column("a", ["b"])], ["one\n\\input{two}"]).latex()
     assert broken.splitlines()[1] == r"% one \input{two}"
     assert r"pfa, epsilon 3 $-$ mean, epsilon 3" in (tmp_path / "differences.tex").read_text()
 
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex")
 def test_latex_reads_the_tables(made, tmp_path):
-    export.write(tmp_path, made(GRID))
+    table.write(tmp_path, made(GRID))
     for name in ("table.tex", "differences.tex"):
         (tmp_path / "paper.tex").write_text(DOCUMENT.replace("table.tex", name))
         done = subprocess.run(

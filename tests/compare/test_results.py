@@ -15,7 +15,6 @@ from scipy import stats
 
 from tacit.errors import BadInput
 from tacit.lab.compare import differences, figures, table
-from tacit.lab.compare import export as files
 from tacit.lab.compare import figures as plot
 from tacit.lab.compare.ledger import together
 from tacit.lab.compare.results import estimate, over_rounds
@@ -53,7 +52,7 @@ def test_fewer_than_three_seeds_have_no_interval_and_none_no_mean(made):
         "Differences are paired by seed.",
         "–: fewer than 3 seeds, or the very same difference in all, tell nothing about chance.",
     ]
-    assert not any("±" in cell for _, cells in differences.columns(two) for cell in cells)
+    assert not any("±" in cell for cells in differences.table(two).texts().values() for cell in cells)
     assert "too few for an interval" in figures.by_cell(two).axes[0].get_title("left")
     rows = made(RULES, seeds=1)
     assert "±" not in table.score(rows[0])
@@ -86,7 +85,7 @@ def test_a_run_that_stopped_early_keeps_its_last_value(made):
 
 def test_one_promise_is_named_once_below_the_table_and_its_epsilon_is_rounded_up(made):
     rows = made({**RULES, "privacy.epsilon": [1, 3]})
-    found = dict(table.table_columns(rows))
+    found = table.cells(rows).texts()
     assert found["epsilon spent per record"] == ["0.500 to 1.000", "1.500 to 3.000"] * 2  # from 0.9999 and 2.9999
     assert "guarantee" not in found
     assert sum(note.startswith("Epsilon:") and "against the server" in note for note in table.notes(rows)) == 1
@@ -94,7 +93,7 @@ def test_one_promise_is_named_once_below_the_table_and_its_epsilon_is_rounded_up
 
 def test_record_and_client_epsilons_share_neither_a_column_nor_an_axis(made, tmp_path):
     rows = made({"privacy.epsilon": [1, 3]}, **UNITS)
-    found = dict(table.table_columns(rows))
+    found = table.cells(rows).texts()
     assert found["epsilon spent per record"] == ["0.500 to 1.000", "–"]
     assert found["epsilon spent per client"] == ["–", "1.500 to 3.000"]
     assert found["epsilon"] == ["1 per record", "3 per client"]
@@ -103,7 +102,7 @@ def test_record_and_client_epsilons_share_neither_a_column_nor_an_axis(made, tmp
     assert any("no figure has an epsilon axis" in note for note in table.notes(rows))
     with pytest.raises(BadInput, match="not one axis"):
         figures.by_epsilon(rows)
-    files.write(tmp_path, rows)
+    table.write(tmp_path, rows)
     first, second = csv.DictReader((tmp_path / "table.csv").read_text().splitlines())
     assert (first["epsilon_per_client_max"], second["epsilon_per_record_max"]) == ("", "")
     assert first["epsilon_per_record_max"] == repr(1 - 0.0001)
@@ -129,13 +128,13 @@ def test_no_promise_is_said(made):
     rows = made(RULES, unit=lambda number: None)
     assert "No privacy is promised." in table.notes(rows)
     mixed = made(RULES, unit=lambda number: (None, "record")[number])
-    assert dict(table.table_columns(mixed))["epsilon spent per record"] == ["no promise", "1.500 to 3.000"]
+    assert table.cells(mixed).texts()["epsilon spent per record"] == ["no promise", "1.500 to 3.000"]
     assert not figures.can_compare_epsilons(mixed)
 
 
 def test_json_has_no_infinity(made):
     rows = made({"privacy.epsilon": [math.inf, 1]})
-    assert json.loads(json.dumps(files.record(rows), allow_nan=False))[0]["varied"] == {"privacy.epsilon": "inf"}
+    assert json.loads(json.dumps(table.record(rows), allow_nan=False))[0]["varied"] == {"privacy.epsilon": "inf"}
 
 
 def test_markdown_escapes_what_would_break_a_row(made):
@@ -230,7 +229,7 @@ def test_an_interval_of_an_error_is_cut_at_zero_alone():
 @pytest.mark.parametrize(("rounds", "words"), [(12, "last 10 rounds"), (4, "last 4 rounds"), (1, "last round")])
 def test_short_runs_say_over_which_rounds_the_mean_goes(made, rounds, words):
     rows = made({"privacy.epsilon": [3, 5]}, rounds=rounds)
-    assert f"accuracy ({words})" in dict(table.table_columns(rows))
+    assert f"accuracy ({words})" in table.cells(rows).texts()
     assert figures.by_cell(rows).axes[0].get_xlabel() == f"test accuracy, mean of the {words}"
 
 
@@ -257,25 +256,25 @@ def with_own_models(rows, *values):
 
 def test_own_models_have_columns_with_their_paired_differences_and_say_whose_numbers_they_are(made):
     rows = with_own_models(made({"aggregate.rule": ["mean", "pfa"]}), 0.9, 0.92, 0.94)
-    found = dict(table.table_columns(rows))
+    found = table.cells(rows).texts()
     wide = estimate([0.9, 0.92, 0.94]).interval
     assert found["own†"] == [f"0.9200 ± {wide:.4f}", "–"]
     assert found["own − alone†"] == ["+0.0200 ± 0.0000", "–"]
     assert list(found).index("own − common†") < list(found).index("up")
     assert any("paired" in note and "not covered by epsilon" in note for note in table.notes(rows))
-    cell = files.record(rows)[0]
+    cell = table.record(rows)[0]
     assert cell["accuracy_at_home_own"] == pytest.approx(0.92)
     assert cell["accuracy_at_home_own_less_common"] == pytest.approx(0.1)
     assert cell["seeds"][1]["accuracy_at_home_own_low"] == pytest.approx(0.91)
-    assert "accuracy_at_home_own" not in files.record(rows)[1]
+    assert "accuracy_at_home_own" not in table.record(rows)[1]
 
 
 def test_one_seed_has_the_interval_over_its_kept_rows_and_without_own_models_there_are_no_columns(made):
     rows = with_own_models(made({"aggregate.rule": ["mean"]}, seeds=1), 0.9)
-    assert dict(table.table_columns(rows))["own − common†"] == ["+0.1000 (+0.0900 to +0.1100)"]
+    assert table.cells(rows).texts()["own − common†"] == ["+0.1000 (+0.0900 to +0.1100)"]
     assert any("interval over kept rows" in note for note in table.notes(rows))
     plain = made({"aggregate.rule": ["mean"]})
-    assert not [name for name, _ in table.table_columns(plain) if "†" in name]
+    assert not [name for name in table.cells(plain).texts() if "†" in name]
     assert not [note for note in table.notes(plain) if "†" in note]
 
 
@@ -290,7 +289,7 @@ def test_what_the_runs_cost_together_is_the_sum_over_runs_of_the_client_that_spe
         "Together these 6 runs spend at most epsilon 12.000 at delta 6e-05 per record (add or remove one)"
     )
     assert "against the server" in said
-    files.write(tmp_path, rows)
+    table.write(tmp_path, rows)
     (found,) = json.loads((tmp_path / "together.json").read_text())
     assert found["epsilon"] == sums.epsilon
 

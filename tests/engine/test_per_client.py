@@ -14,7 +14,7 @@ import tacit
 from tacit.engine.assemble import assemble, build
 from tacit.engine.history import spread
 from tacit.errors import BadInput
-from tacit.lab.compare import export
+from tacit.lab.compare import table
 from tacit.lab.compare.grid import expand, tasks_of
 from tacit.lab.compare.results import rows_of
 from tacit.lab.grid import plain
@@ -101,7 +101,7 @@ def test_a_comparison_has_the_spread_over_clients_with_its_interval_over_seeds(t
     for task in tasks:
         tacit.run(task.experiment, out=task.folder, page=False)
     rows = rows_of(tasks, {})
-    export.write(tmp_path / "out", rows)
+    table.write(tmp_path / "out", rows)
     each = [run.spread["worst_tenth"] for run in rows[0].runs]
     (cell,) = csv.DictReader((tmp_path / "out" / "table.csv").read_text().splitlines())
     assert float(cell["accuracy_by_client_worst_tenth"]) == pytest.approx(np.mean(each))

@@ -7,10 +7,10 @@ import pytest
 from report_runs import EVIL, changed
 
 import tacit
-from tacit.lab.compare.results import Estimate as Estimated
 from tacit.privacy.guarantee import shown, shown_delta
 from tacit.report.collect import short
 from tacit.report.page import write_matrix, write_page
+from tacit.table import Estimate as Estimated
 
 WIDTHS = (360, 768, 1280)
 LABELLED = "svg.chart, canvas, button, a, [role=region], [role=img], output, table, section"

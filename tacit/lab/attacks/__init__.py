@@ -17,8 +17,9 @@ from tacit import check, plugin, store
 from tacit.digest import mark
 from tacit.errors import BadInput, RunExists, TacitError
 from tacit.experiment import Experiment
-from tacit.lab.attacks._finding import BADGE, Estimate, Finding, Line, Plot
 from tacit.lab.compare.figures import DASHES, GREY, INKS, canvas, save, title
+from tacit.lab.compare.findings import BADGE, Finding, Line, Plot
+from tacit.lab.compare.findings import Number as Estimate
 from tacit.machine import cores
 
 # The plots of a finding as files: .png and .svg, each with the badge in its title.

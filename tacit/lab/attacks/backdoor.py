@@ -38,8 +38,8 @@ from tacit.lab.compare.results import (
     tested,
     values_of,
 )
-from tacit.lab.compare.results import Estimate as Over
 from tacit.parts import metrics
+from tacit.table import Estimate as Over
 from tacit.training.flat import blocks
 
 ATTACKED, CLIP_ONLY, NOBODY = "attacked", "clip only", "nobody malicious"

@@ -13,23 +13,20 @@ from typing import Any
 import numpy as np
 from scipy.special import stdtr, stdtrit
 
-from tacit.experiment import Experiment
 from tacit.lab.compare.results import CONFIDENCE, FEWEST_SEEDS, Row
 from tacit.parts import metrics
+from tacit.table import COUNT, MISSING, Column, Estimate, Kind, Table, with_interval
 
 ROUNDING = 1e-9  # relative: differences that are closer than this are one number
-HEADINGS = (
-    "cell",
-    "than",
-    "key",
-    "seeds",
-    "difference",
-    "difference_low",
-    "difference_high",
-    "p",
-    "p_holm",
-    "comparisons",
-)
+NUMBERS = ("difference", "difference_low", "difference_high", "p", "p_holm", "comparisons")
+KEYS = ("cell", "than", "key", "seeds", *NUMBERS)
+MOST_SHOWN = 12
+SIGNED = Kind(lambda one: with_interval(one, "+"))
+PINNED = {
+    "data": "rows (data.seed)",
+    "epsilon": "budgets (privacy.epsilon_seed)",
+    "model": "first weights (model.seed)",
+}
 
 
 @dataclass(frozen=True)
@@ -62,10 +59,10 @@ class Difference:
     comparisons: int = 1
 
     def record(self) -> dict[str, Any]:
-        """Plain values: of a difference, its ends and its p-values."""
+        """Plain values, with the ends of the interval."""
         ends = (None, None) if self.interval is None else (self.mean - self.interval, self.mean + self.interval)
         who = (self.cell, self.than, self.key, len(self.seeds))
-        return dict(zip(HEADINGS, (*who, self.mean, *ends, self.p, self.p_holm, self.comparisons), strict=True))
+        return dict(zip(KEYS, (*who, self.mean, *ends, self.p, self.p_holm, self.comparisons), strict=True))
 
     def turned(self) -> "Difference":
         """The same from the other side."""
@@ -144,37 +141,25 @@ def _common(one: Scored, other: Scored) -> tuple[int, ...]:
     )
 
 
-# Paired differences for people: the second table of a comparison, on the terminal and as Markdown.
-
-MOST_SHOWN = 12
-NOTHING = "–"
-PINNED = {
-    "data": ("rows", "data.seed"),
-    "epsilon": ("budgets", "privacy.epsilon_seed"),
-    "model": ("first weights", "model.seed"),
-}
-Column = tuple[str, list[str]]
-
-
 def found(rows: Sequence[Row]) -> list[Difference]:
     """The differences between the cells of a comparison."""
     return differences([scored(row) for row in rows])
 
 
-def columns(rows: Sequence[Row]) -> list[Column]:
-    """Headings with a text per pair; none where no pair of cells has two seeds in common."""
+def table(rows: Sequence[Row]) -> Table:
+    """A row per pair of cells; no column where no pair has two seeds in common."""
     pairs = found(rows)
     if not any(len(one.seeds) > 1 for one in pairs):
-        return []
-    shown = pairs[:MOST_SHOWN]
-    made = [
-        ("difference", [f"{one.cell} − {one.than}" for one in shown]),
-        (metrics.words(rows[0].metric), [_with_interval(one) for one in shown]),
-        ("p", [probability(one.p) for one in shown]),
-        ("p (Holm)", [probability(one.p_holm) for one in shown]),
-        ("seeds", [str(len(one.seeds)) for one in shown]),
+        return Table([])
+    shown, number = pairs[:MOST_SHOWN], Kind(probability)
+    columns = [
+        Column("difference", [f"{one.cell} − {one.than}" for one in shown]),
+        Column(metrics.words(rows[0].metric), [Estimate(one.mean, one.interval) for one in shown], SIGNED),
+        Column("p", [one.p for one in shown], number),
+        *([Column("p (Holm)", [one.p_holm for one in shown], number)] if len(pairs) > 1 else []),
+        Column("seeds", [len(one.seeds) for one in shown], COUNT),
     ]
-    return [column for column in made if column[0] != "p (Holm)" or len(pairs) > 1]
+    return Table(columns, notes(rows))
 
 
 def notes(rows: Sequence[Row]) -> list[str]:
@@ -182,14 +167,14 @@ def notes(rows: Sequence[Row]) -> list[str]:
     pairs = found(rows)
     if not any(len(one.seeds) > 1 for one in pairs):
         return []
-    corrected = (
+    many = (
         f"; p (Holm) is corrected for all {len(pairs)} comparisons." if len(pairs) > 1 else ": one comparison was made."
     )
-    how = f", ± {100 * CONFIDENCE:g} % interval and two-sided p (Student t), uncorrected{corrected}"
+    how = f", ± {100 * CONFIDENCE:g} % interval and two-sided p (Student t), uncorrected{many}"
     said = [f"Differences are paired by seed{how if any(one.p is not None for one in pairs) else '.'}"]
     if any(one.p is None for one in pairs):
         said.append(
-            f"{NOTHING}: fewer than {FEWEST_SEEDS} seeds, or the very same difference in all, tell nothing about chance."
+            f"{MISSING}: fewer than {FEWEST_SEEDS} seeds, or the very same difference in all, tell nothing about chance."
         )
     if len(pairs) > MOST_SHOWN:
         said.append(f"{len(pairs) - MOST_SHOWN} more differences are in differences.csv.")
@@ -198,32 +183,23 @@ def notes(rows: Sequence[Row]) -> list[str]:
 
 def pinned(rows: Sequence[Row]) -> list[str]:
     """What seeds do not change, because it has a seed of its own: no interval says anything about it."""
-    experiments = [experiment for row in rows for experiment in row.cell.experiments]
-    if len({one.run.seed for one in experiments}) < 2:
+    every = [experiment for row in rows for experiment in row.cell.experiments]
+    if len({one.run.seed for one in every}) < 2:
         return []
-    held = [key for key in PINNED if all(_said(one, key) for one in experiments)]
-    drawn = [
-        key for key in held if key != "epsilon" or any(isinstance(one.privacy.epsilon, str) for one in experiments)
-    ]
-    if not drawn:
-        return []
-    names, keys = (", ".join(PINNED[key][which] for key in drawn) for which in (0, 1))
-    return [f"The seeds do not change {names} ({keys}): intervals say nothing about others."]
+    held = {
+        "data": all(one.data.seed is not None for one in every),
+        "epsilon": all(one.privacy.epsilon_seed is not None for one in every)
+        and any(isinstance(one.privacy.epsilon, str) for one in every),
+        "model": all(one.model.seed is not None for one in every),
+    }
+    names = [words for key, words in PINNED.items() if held[key]]
+    return [f"The seeds do not change {', '.join(names)}: intervals say nothing about others."] if names else []
 
 
-def probability(p: float | None) -> str:
+def probability(p: float) -> str:
     """A p-value as papers print it.
 
-    >>> probability(0.0412), probability(0.00003), probability(None)
-    ('0.041', '< 0.001', '–')
+    >>> probability(0.0412), probability(0.00003)
+    ('0.041', '< 0.001')
     """
-    return NOTHING if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}"
-
-
-def _said(experiment: Experiment, key: str) -> bool:
-    tables = {"data": experiment.data.seed, "epsilon": experiment.privacy.epsilon_seed, "model": experiment.model.seed}
-    return tables[key] is not None
-
-
-def _with_interval(one: Difference) -> str:
-    return f"{one.mean:+.4f}" + ("" if one.interval is None else f" ± {one.interval:.4f}")
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"

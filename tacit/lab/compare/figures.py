@@ -1,4 +1,6 @@
-"""How the figures of a comparison look: inks, line styles, labels that keep clear of each other, files."""
+"""The figures of a comparison, each as .png, .svg and .pdf: its metric by round, cell, uplink, varied number and epsilon.
+
+Where promises differ, every name on a figure says what its epsilon is per, the promises stand below, and epsilons have no axis."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -17,18 +19,18 @@ from tacit.errors import BadInput
 from tacit.lab.compare.grid import Cell, label, size
 from tacit.lab.compare.results import (
     FEWEST_SEEDS,
-    Estimate,
     Row,
     Run,
     last_rounds,
     lengths,
     over_rounds,
-    statement,
+    statements,
     tested,
     values_of,
+    which_promise,
 )
-from tacit.lab.compare.table import score, statements
 from tacit.parts import metrics
+from tacit.table import with_interval
 
 # Okabe and Ito (2008), without black and yellow, darkest first: told apart by colour-blind readers and in grey
 INKS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
@@ -40,6 +42,12 @@ LINE_HEIGHT = 0.17  # inches of a label of nine points
 MARGIN = 1.0  # inches that title and axis take of a figure's height
 SAMPLE = (1.03, 1.075)  # where a label's piece of line stands, in widths of the axes
 TRUETYPE = 42  # of fonts in a PDF: publishers refuse type 3
+LINE = 90  # characters that fit under an axis
+BUDGETS = ("privacy.epsilon", "privacy.noise_multiplier")  # what sets an epsilon
+SEEDS = ("data.seed", "privacy.epsilon_seed", "model.seed", "run.noise_seed")  # numbers, but of nothing
+ASIDE = 1.02  # a series steps aside by this ratio, never towards a smaller epsilon
+SAME = 1.01  # epsilons closer than this ratio are one place on an axis
+DECADE = 10  # values that span more are drawn on a logarithmic axis
 THICK, THIN = 2.2, 1.2  # the first line and the last: where lines lie upon each other all of them are seen
 
 
@@ -154,102 +162,82 @@ def _numbered(words: Sequence[str]) -> list[int]:
     return [known[word] for word in words]
 
 
-# What the figures of a comparison say around their lines: names, promises, axes and legends.
-
-LINE = 90  # characters that fit under an axis
-
-
-def series(rows: Sequence[Row], without: Sequence[str]) -> list[tuple[Cell, list[Row]]]:
+def _series(rows: Sequence[Row], without: Sequence[str]) -> list[tuple[Cell, list[Row]]]:
     """The rows that differ in these keys alone, each group with a cell that leaves the keys out."""
     groups: dict[str, list[Row]] = {}
     cells = {}
     for row in rows:
         others = {key: value for key, value in row.cell.varied.items() if key not in without}
         groups.setdefault(repr(others), []).append(row)
-        cells[repr(others)] = replace(row.cell, varied=others, label=label(others) or setting_name(rows))
+        cells[repr(others)] = replace(row.cell, varied=others, label=label(others) or _name(rows))
     return [(cells[key], group) for key, group in groups.items()]
 
 
-def named(rows: Sequence[Row]) -> list[str]:
+def _names(rows: Sequence[Row]) -> list[str]:
     """The cells in words; where their promises differ, each says what its epsilon is per, and which promise it makes."""
     known = statements(rows)
-    if len(known) < 2:
-        return [row.cell.label for row in rows]
-    which = [
-        f"({known.index(statement(row.guarantee)) + 1}) per {row.guarantee['unit']}" if row.guarantee else "no promise"
-        for row in rows
-    ]
-    return [f"{row.cell.label}: {words}" for row, words in zip(rows, which, strict=True)]
+    return [row.cell.label if len(known) < 2 else f"{row.cell.label}: {which_promise(row, known)}" for row in rows]
 
 
-def promises(rows: Sequence[Row]) -> list[str]:
+def _promises(rows: Sequence[Row]) -> list[str]:
     """The different promises as lines under a figure; none where there is only one."""
-    known = statements(rows)
-    if len(known) < 2:
-        return []
+    known = statements(rows) if len(statements(rows)) > 1 else []
     return [line for number, words in enumerate(known, 1) for line in wrap(f"({number}) epsilon {words}", LINE)]
 
 
-def xlabel(axes: Axes, words: str, rows: Sequence[Row]) -> None:
-    """What the x axis is, and below it the promises where they differ."""
-    axes.set_xlabel("\n".join([words, *promises(rows)]), fontsize=9 if promises(rows) else None, parse_math=False)
-
-
-def legend(figure: Figure, axes: Axes) -> None:
-    """Beside the axes, where it covers nothing."""
-    made = figure.legend(
-        *axes.get_legend_handles_labels(), loc="outside right upper", frameon=False, fontsize=9, handlelength=3.5
-    )
-    for entry in made.get_texts():
-        entry.set_parse_math(False)
-
-
-def height(rows: Sequence[Row]) -> float:
+def _height(rows: Sequence[Row]) -> float:
     """Inches that have room for every name."""
-    return max(5.0, 1.5 + LINE_HEIGHT * (len(rows) + len(promises(rows))))
+    return max(5.0, 1.5 + LINE_HEIGHT * (len(rows) + len(_promises(rows))))
 
 
-def setting_name(rows: Sequence[Row]) -> str:
-    """The experiment's name."""
+def _name(rows: Sequence[Row]) -> str:
     return rows[0].cell.experiments[0].name
 
 
-def metric_words(rows: Sequence[Row]) -> str:
-    """What an axis of the metric says."""
-    return f"test {metrics.words(rows[0].metric)}"
-
-
-def over(rows: Sequence[Row], more: str = "", *, interval: bool = False) -> str:
+def _over(rows: Sequence[Row], more: str = "", *, interval: bool = False) -> str:
     """Over which seeds a figure's means are."""
     seeds = len(rows[0].runs)
     width = "" if not interval else " with 95 % interval" if seeds >= FEWEST_SEEDS else ", too few for an interval"
     return f"mean of {seeds} seeds{more}{width}" if seeds > 1 else "one seed"
 
 
-# The figures of a comparison, each as .png, .svg and .pdf: its metric by round, cell, uplink and, where it is one
-# thing, epsilon. Where promises differ, every name on a figure says what its epsilon is per, and the promises stand
-# below.
+def _words(axes: Axes, rows: Sequence[Row], *, x: str, over: str, by: str = "", mean: bool = False) -> None:
+    """What the axes are, and the promises where they differ; above, whose metric by what, over which seeds."""
+    below = _promises(rows)
+    axes.set_xlabel("\n".join([x, *below]), fontsize=9 if below else None, parse_math=False)
+    metric = metrics.words(rows[0].metric)
+    if by:
+        last = f", mean of the {last_rounds(lengths(rows))}" if mean else ""
+        axes.set_ylabel(f"test {metric}{last}")
+    title(axes, f"{_name(rows)}: {f'{metric} by {by}, ' if by else ''}{over}")
 
-BUDGETS = ("privacy.epsilon", "privacy.noise_multiplier")  # what sets an epsilon
-ASIDE = 1.02  # a series steps aside by this ratio, never towards a smaller epsilon
-SAME = 1.01  # epsilons closer than this ratio are one place on an axis
+
+def _legend(figure: Figure, axes: Axes) -> None:
+    """Beside the axes, where it covers nothing."""
+    how: Any = {"loc": "outside right upper", "frameon": False, "fontsize": 9, "handlelength": 3.5}
+    for entry in figure.legend(*axes.get_legend_handles_labels(), **how).get_texts():
+        entry.set_parse_math(False)
 
 
 def draw(out: Path, rows: Sequence[Row]) -> list[str]:
     """Draws what the rows allow into a folder and returns the names of the figures."""
     seen = [row for row in rows if any(run.rounds for run in row.ended)]
-    wanted = {"by-round": by_round, "by-cell": by_cell, "by-uplink": by_uplink}
-    if can_compare_epsilons(seen):
+    wanted: dict[str, Callable[[Sequence[Row]], Figure]] = {}
+    if seen:
+        wanted = {"by-round": by_round, "by-cell": by_cell, "by-uplink": by_uplink}
+    if seen and can_compare_epsilons(seen):
         wanted["by-epsilon"] = by_epsilon
-    wanted = {f"{rows[0].metric.replace('_', '-')}-{name}": figure for name, figure in wanted.items()}
-    for name, figure in wanted.items() if seen else ():
-        save(figure(seen), out / name)
-    return list(wanted) if seen else []
+    made = {name: figure(seen) for name, figure in wanted.items()}
+    made |= {f"by-{key.replace('.', '-').replace('_', '-')}": by_value(rows, key) for key in keys(rows)}
+    made = {f"{rows[0].metric.replace('_', '-')}-{name}": figure for name, figure in made.items()}
+    for name, figure in made.items():
+        save(figure, out / name)
+    return list(made)
 
 
 def by_round(rows: Sequence[Row]) -> Figure:
     """Mean over seeds by round, with the band from the worst to the best seed."""
-    figure, axes = canvas(height=height(rows))
+    figure, axes = canvas(height=_height(rows))
     inks, ends = styles([row.cell for row in rows]), []
     for row, ink in zip(rows, inks, strict=True):
         values = over_rounds(row, _scores)
@@ -263,54 +251,44 @@ def by_round(rows: Sequence[Row]) -> Figure:
         ends.append((float(rounds[-1]), float(mean[-1])))
     axes.set_xlim(1 if max(x for x, _ in ends) > 1 else 0.5, max(max(x for x, _ in ends), 1.5))
     axes.xaxis.set_major_locator(MaxNLocator(10, integer=True, steps=[1, 2, 5, 10], min_n_ticks=1))
-    xlabel(axes, "round", rows)
-    axes.set_ylabel(metric_words(rows))
-    title(
-        axes,
-        f"{setting_name(rows)}: {metrics.words(rows[0].metric)} by round, {over(rows, ', band from worst to best')}",
-    )
-    label_ends(axes, ends, named(rows), inks, tall=height(rows))
+    _words(axes, rows, x="round", by="round", over=_over(rows, ", band from worst to best"))
+    label_ends(axes, ends, _names(rows), inks, tall=_height(rows))
     return figure
 
 
 def by_cell(rows: Sequence[Row]) -> Figure:
     """A dot with its interval per cell, the seeds as small dots, and the number in words at the right."""
-    figure, axes = canvas(height=1.3 + 0.36 * len(rows) + LINE_HEIGHT * len(promises(rows)))
-    for row_number, (row, ink) in enumerate(zip(rows, styles([row.cell for row in rows]), strict=True)):
+    figure, axes = canvas(height=1.3 + 0.36 * len(rows) + LINE_HEIGHT * len(_promises(rows)))
+    for place, (row, ink) in enumerate(zip(rows, styles([row.cell for row in rows]), strict=True)):
         found = row.score
         if found is None:
             continue
         seeds = [run.score for run in row.ended]
         if len(seeds) > 1:
-            axes.scatter(seeds, [row_number + 0.2] * len(seeds), s=9, color=GREY, alpha=0.6, linewidths=0)
-        axes.errorbar(
-            found.mean, row_number, xerr=_error(found), color=ink.color, marker=ink.marker, capsize=3, linewidth=1.6
-        )
-        axes.text(1.02, row_number, score(row), transform=axes.get_yaxis_transform(), va="center", fontsize=9)
-    axes.set_yticks(range(len(rows)), named(rows), parse_math=False)
+            axes.scatter(seeds, [place + 0.2] * len(seeds), s=9, color=GREY, alpha=0.6, linewidths=0)
+        error = None if found.interval is None else np.array(found.span)[:, None]
+        axes.errorbar(found.mean, place, xerr=error, color=ink.color, marker=ink.marker, capsize=3, linewidth=1.6)
+        axes.text(1.02, place, with_interval(found), transform=axes.get_yaxis_transform(), va="center", fontsize=9)
+    axes.set_yticks(range(len(rows)), _names(rows), parse_math=False)
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.grid(axis="y", visible=False)
-    xlabel(axes, f"{metric_words(rows)}, mean of the {last_rounds(lengths(rows))}", rows)
-    title(axes, f"{setting_name(rows)}: {over(rows, ' (small dots)', interval=True)}")
+    metric = f"test {metrics.words(rows[0].metric)}, mean of the {last_rounds(lengths(rows))}"
+    _words(axes, rows, x=metric, over=_over(rows, " (small dots)", interval=True))
     return figure
 
 
 def by_uplink(rows: Sequence[Row]) -> Figure:
     """The metric against what all clients have uploaded until then."""
-    figure, axes = canvas(height=height(rows))
-    for row, name, ink in zip(rows, named(rows), styles([row.cell for row in rows]), strict=True):
+    figure, axes = canvas(height=_height(rows))
+    for row, name, ink in zip(rows, _names(rows), styles([row.cell for row in rows]), strict=True):
         values = over_rounds(row, _scores)
         known = tested(values)
         sent, reached = over_rounds(row, _uploaded).mean(axis=0)[known], values[:, known].mean(axis=0)
         axes.plot(sent, reached, markevery=[-1], markersize=6, label=name, **vars(ink))
     log_axis(axes, size)
-    xlabel(axes, "uploaded by all clients until then (log scale)", rows)
-    axes.set_ylabel(metric_words(rows))
-    title(
-        axes,
-        f"{setting_name(rows)}: {metrics.words(rows[0].metric)} by uplink, {over(rows)}; the mark is the last round",
-    )
-    legend(figure, axes)
+    said = f"{_over(rows)}; the mark is the last round"
+    _words(axes, rows, x="uploaded by all clients until then (log scale)", by="uplink", over=said)
+    _legend(figure, axes)
     return figure
 
 
@@ -328,60 +306,16 @@ def by_epsilon(rows: Sequence[Row]) -> Figure:
     """
     if len(statements(rows)) != 1 or not all(row.guarantee for row in rows):
         raise BadInput("Epsilons of different units or adversaries are not one axis: compare them in separate figures.")
-    figure, axes = canvas(height=height(rows))
-    groups = series(rows, BUDGETS)
-    inks = styles([cell for cell, _ in groups])
-    for step, (cell, group) in enumerate(groups):
-        points = [(row.guarantee["epsilon"]["max"], row.score) for row in group if row.guarantee and row.score]
-        points.sort(key=lambda point: point[0])
-        x, y, spans = zip(*((spent, found.mean, found.span) for spent, found in points), strict=True)
-        axes.errorbar(
-            np.array(x) * ASIDE**step,
-            y,
-            yerr=np.array(spans).T,
-            capsize=3,
-            label=cell.label,
-            **vars(inks[step]),
-        )
+    figure, axes = canvas(height=_height(rows))
+    spent = {row.cell.label: row.guarantee["epsilon"]["max"] for row in rows if row.guarantee}
+    _lines(axes, rows, BUDGETS, lambda row: spent[row.cell.label], aside=ASIDE)
     log_axis(axes, "{:g}".format)
-    promise = next(statement(row.guarantee) for row in rows if row.guarantee)
-    below = "\n".join(["largest epsilon spent by a client (log scale)", *wrap(promise, LINE)])
+    said = f"{_over(rows, interval=True)}; equal epsilons stand side by side"
+    _words(axes, rows, x="", by="epsilon", over=said, mean=True)
+    below = "\n".join(["largest epsilon spent by a client (log scale)", *wrap(statements(rows)[0], LINE)])
     axes.set_xlabel(below, fontsize=9, parse_math=False)
-    axes.set_ylabel(f"{metric_words(rows)}, mean of the {last_rounds(lengths(rows))}")
-    title(
-        axes,
-        f"{setting_name(rows)}: {metrics.words(rows[0].metric)} by epsilon, {over(rows, interval=True)};"
-        " equal epsilons stand side by side",
-    )
-    legend(figure, axes)
+    _legend(figure, axes)
     return figure
-
-
-def _error(found: Estimate) -> np.ndarray | None:
-    return None if found.interval is None else np.array(found.span)[:, None]
-
-
-def _scores(run: Run) -> list[float]:
-    return values_of(run, run.metric)
-
-
-def _uploaded(run: Run) -> list[float]:
-    return np.cumsum([record["uplink_bytes"] for record in run.rounds]).tolist()
-
-
-# How much a setting matters: the metric over the values of each varied number, a line for every choice of the other
-# keys.
-
-SEEDS = ("data.seed", "privacy.epsilon_seed", "model.seed", "run.noise_seed")  # numbers, but of nothing
-DECADE = 10  # values that span more are drawn on a logarithmic axis
-
-
-def draw_sensitivity(out: Path, rows: Sequence[Row]) -> list[str]:
-    """Draws a figure for every varied number into a folder, and returns their names."""
-    names = {f"{rows[0].metric.replace('_', '-')}-by-{_slug(key)}": key for key in keys(rows)}
-    for name, key in names.items():
-        save(by_value(rows, key), out / name)
-    return list(names)
 
 
 def keys(rows: Sequence[Row]) -> list[str]:
@@ -398,28 +332,38 @@ def keys(rows: Sequence[Row]) -> list[str]:
 def by_value(rows: Sequence[Row], key: str) -> Figure:
     """The metric by a setting's value, with its interval over seeds; lines join cells that differ in nothing else."""
     seen = [row for row in rows if row.score and row.cell.varied[key] is not None]
-    figure, axes = canvas(height=height(seen))
-    groups = series(seen, [key])
-    inks = styles([cell for cell, _ in groups])
-    for (cell, group), ink in zip(groups, inks, strict=True):
-        points = sorted(((row.cell.varied[key], row.score) for row in group if row.score), key=lambda point: point[0])
-        x, y, spans = zip(*((value, found.mean, found.span) for value, found in points), strict=True)
-        axes.errorbar(x, y, yerr=np.array(spans).T, capsize=3, label=cell.label, **vars(ink))
+    figure, axes = canvas(height=_height(seen))
+    _lines(axes, seen, [key], lambda row: row.cell.varied[key])
     values = [float(row.cell.varied[key]) for row in seen]
     log = min(values) > 0 and max(values) >= DECADE * min(values)
     if log:
         log_axis(axes, "{:g}".format)
-    xlabel(axes, f"{key}{' (log scale)' * log}", seen)
-    axes.set_ylabel(f"{metric_words(seen)}, mean of the {last_rounds(lengths(seen))}")
-    name = f"{setting_name(seen)}: {metrics.words(seen[0].metric)} by {key}"
-    title(axes, f"{name}, {over(seen, interval=True)}")
-    legend(figure, axes)
+    _words(axes, seen, x=f"{key}{' (log scale)' * log}", by=key, over=_over(seen, interval=True), mean=True)
+    _legend(figure, axes)
     return figure
+
+
+def _lines(
+    axes: Axes, rows: Sequence[Row], without: Sequence[str], place: Callable[[Row], float], *, aside: float = 1.0
+) -> None:
+    """A line with intervals for every group of rows that differ in some keys alone; each steps aside of the one before."""
+    groups = _series(rows, without)
+    inks = styles([cell for cell, _ in groups])
+    for step, (cell, group) in enumerate(groups):
+        points = sorted(((place(row), row.score) for row in group if row.score), key=lambda point: point[0])
+        x, y, spans = zip(*((value, found.mean, found.span) for value, found in points), strict=True)
+        axes.errorbar(
+            np.array(x) * aside**step, y, yerr=np.array(spans).T, capsize=3, label=cell.label, **vars(inks[step])
+        )
 
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _slug(key: str) -> str:
-    return key.replace(".", "-").replace("_", "-")
+def _scores(run: Run) -> list[float]:
+    return values_of(run, run.metric)
+
+
+def _uploaded(run: Run) -> list[float]:
+    return np.cumsum([record["uplink_bytes"] for record in run.rounds]).tolist()

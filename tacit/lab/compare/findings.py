@@ -1,36 +1,54 @@
-"""What attacks have left in a folder (attack-NAME.json), read again for tables and pages. No epsilon covers any of it.
+"""What one attack found: numbers with 95 % intervals, lines to draw, pictures; and what attacks have left in a folder, read again.
 
-The attacks of a comparison are in `attacks/<cell>/seed-<n>`. A file is somebody's until it is checked: what is no finding is
-refused in a sentence, and numbers are finite."""
+A finding is about real members of a simulation and carries no noise: it is a researcher's measurement, and no epsilon covers it. A
+file is somebody's until it is checked: what is no finding is refused in a sentence, and numbers are finite or null."""
 
 import base64
 import binascii
+import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import BaseModel, Field, FiniteFloat, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, FiniteFloat, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
 
+from tacit.engine.malicious import BADGE
 from tacit.errors import BadInput
 from tacit.lab.compare.grid import Cell
-from tacit.lab.compare.results import Estimate, estimate
-from tacit.lab.compare.table import AUC
+from tacit.lab.compare.results import ANYTHING, Estimate, estimate
+from tacit.table import for_json
 
-FOLDER = "attacks"
+AUC = "AUC"
+FOLDER = "attacks"  # of a comparison: its findings are in attacks/<cell>/seed-<n>
 NAMED = re.compile(r"attack-[A-Za-z0-9_-]+(\.[A-Za-z_][\w-]*)*\.json")  # attack-NAME.1.json was set aside
 MOST_SIDE = 1024  # pixels of a picture
-Numbers = list[FiniteFloat]
 
 
-class Number(BaseModel):
-    """One number with its 95 % interval, where there is one; `of` says whose."""
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _or_nan(value: Any) -> Any:
+    return math.nan if _finite(value) is None else value
+
+
+Numbers = tuple[FiniteFloat, ...]
+End = Annotated[float | None, BeforeValidator(_finite)]
+Side = Annotated[int, Field(ge=1, le=MOST_SIDE)]
+
+
+@dataclass(frozen=True)
+class Number:
+    """One number with its 95 % interval, where there is one. `of` says whose: a method, a client, a round, a level of privacy."""
 
     name: str
-    value: FiniteFloat | None
-    low: FiniteFloat | None = None
-    high: FiniteFloat | None = None
+    value: Annotated[float, BeforeValidator(_or_nan)]
+    low: End = None
+    high: End = None
     of: str = ""
 
     @property
@@ -39,69 +57,109 @@ class Number(BaseModel):
         return " ".join(word for word in (self.of, self.name) if word)
 
 
-class Line(BaseModel):
-    """A line of a plot."""
+@dataclass(frozen=True)
+class Line:
+    """One line of a plot, perhaps with a band."""
 
     name: str
-    x: Numbers
-    y: Numbers
-    low: Numbers | None = None
-    high: Numbers | None = None
+    x: Numbers = field(repr=False)
+    y: Numbers = field(repr=False)
+    low: Numbers | None = field(default=None, repr=False)
+    high: Numbers | None = field(default=None, repr=False)
 
-    @model_validator(mode="after")
-    def _one_length(self) -> "Line":
+    def __post_init__(self) -> None:
         if {len(part) for part in (self.y, self.low, self.high) if part is not None} != {len(self.x)}:
             raise ValueError(f"{self.name} has parts of different lengths")
-        return self
 
 
-class Plot(BaseModel):
-    """Lines over common axes."""
+@dataclass(frozen=True)
+class Plot:
+    """Lines over common axes, by their words; `log` makes both axes logarithmic."""
 
+    name: str
     title: str
     x: str
     y: str
-    lines: list[Line]
+    lines: tuple[Line, ...]
     log: bool = False
 
 
-class Strip(BaseModel):
+@dataclass(frozen=True)
+class Strip:
     """Rows of pictures of one shape (colours, height, width), by name; a picture is its bytes, 0 to 255, in base64."""
 
-    shape: tuple[int, Annotated[int, Field(ge=1, le=MOST_SIDE)], Annotated[int, Field(ge=1, le=MOST_SIDE)]]
-    rows: list[tuple[str, list[str]]]
+    shape: tuple[int, Side, Side]
+    rows: tuple[tuple[str, tuple[str, ...]], ...] = field(repr=False)
 
-    @model_validator(mode="after")
-    def _of_one_shape(self) -> "Strip":
+    def __post_init__(self) -> None:
         if self.shape[0] not in (1, 3):
             raise ValueError("a picture has one colour or three")
-        for _, pictures in self.rows:
-            for text in pictures:
-                try:
-                    size = len(base64.b64decode(text, validate=True))
-                except binascii.Error:
-                    raise ValueError("a picture is no base64") from None
-                if size != math.prod(self.shape):
-                    raise ValueError("a picture is not of the strip's shape")
-        return self
+        for text in (text for _, pictures in self.rows for text in pictures):
+            try:
+                size = len(base64.b64decode(text, validate=True))
+            except binascii.Error:
+                raise ValueError("a picture is no base64") from None
+            if size != math.prod(self.shape):
+                raise ValueError("a picture is not of the strip's shape")
 
 
-class Found(BaseModel):
-    """What one attack found, as its file says it."""
+@dataclass(frozen=True)
+class Finding:
+    """What one attack on one experiment found. `files` are pictures that the attack itself has written beside the finding.
+
+    Guarantee: none, and the badge says so wherever a finding is shown.
+
+    >>> found = Finding("membership", "digits", "the final model", (Number("AUC", 0.7, 0.6, 0.8, of="LiRA"),))
+    >>> Finding.of(found.record()) == found, found.badge
+    (True, 'not covered by ε')
+    """
 
     attack: str
     experiment: str
     attacked: str
-    badge: str
-    estimates: list[Number]
-    plots: list[Plot] = []
-    notes: list[str] = []
+    estimates: tuple[Number, ...]
+    plots: tuple[Plot, ...] = ()
+    notes: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
     strip: Strip | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
+    badge: str = BADGE
+
+    def number(self, name: str, of: str = "") -> Number:
+        """The estimate of that name. Raises BadInput where there is none."""
+        for one in self.estimates:
+            if (one.name, one.of) == (name, of):
+                return one
+        raise BadInput(f"This finding has no {name!r} of {of!r}.")
+
+    def record(self) -> dict[str, Any]:
+        """The finding as plain values for JSON."""
+        return for_json(asdict(self))
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> "Finding":
+        """The finding of a record. Raises BadInput for what is none."""
+        try:
+            return _FINDING.validate_json(json.dumps(record))
+        except ValidationError:
+            raise BadInput("This does not hold what an attack writes.") from None
 
 
-def findings(folder: Path) -> list[Found]:
+_FINDING = TypeAdapter(Finding)
+
+
+def findings(folder: Path) -> list[Finding]:
     """The findings in a folder, by the names of their files. Raises BadInput for one that is damaged."""
     return [_read(file) for file in sorted(folder.glob("attack-*.json")) if NAMED.fullmatch(file.name)]
+
+
+def _read(file: Path) -> Finding:
+    try:
+        return _FINDING.validate_json(file.read_bytes())
+    except (OSError, ValidationError) as error:
+        why = "it does not hold what an attack writes" if isinstance(error, ValidationError) else error.strerror
+        raise BadInput(f"{file} is damaged ({why}): attack again with --force, which sets it aside.") from None
 
 
 def place(out: Path, cell: Cell, seed: int) -> Path:
@@ -116,29 +174,17 @@ def columns(out: Path, cell: Cell) -> dict[str, Estimate]:
         for found in findings(place(out, cell, experiment.run.seed)):
             for first in found.estimates[:1]:
                 each.setdefault(f"{found.attack} {first.title}", []).append(first)
-    return {title: over(ones) for title, ones in each.items() if len(ones) == len(cell.experiments) and _known(ones)}
+    whole = {title: ones for title, ones in each.items() if len(ones) == len(cell.experiments)}
+    return {title: over(ones) for title, ones in whole.items() if all(math.isfinite(one.value) for one in ones)}
 
 
 def over(numbers: Sequence[Number]) -> Estimate:
     """The mean over seeds with Student's interval; of one seed, the number with the attack's own interval."""
     only = numbers[0]
-    if len(numbers) == 1 and only.value is not None and only.low is not None and only.high is not None:
+    if len(numbers) == 1 and only.low is not None and only.high is not None:
         wide = max(only.value - only.low, only.high - only.value)
         return Estimate(only.value, wide, (only.low, only.high))
-    bounds = (0.0, 1.0) if only.name == AUC else (-math.inf, math.inf)
-    found = estimate([one.value for one in numbers if one.value is not None], bounds)
+    found = estimate([one.value for one in numbers], (0.0, 1.0) if only.name == AUC else ANYTHING)
     if found is None:
         raise BadInput(f"No attack has a number for {only.title}.")
     return found
-
-
-def _known(numbers: Sequence[Number]) -> bool:
-    return all(one.value is not None for one in numbers)
-
-
-def _read(file: Path) -> Found:
-    try:
-        return Found.model_validate_json(file.read_bytes())
-    except (OSError, ValidationError) as error:
-        why = "it does not hold what an attack writes" if isinstance(error, ValidationError) else error.strerror
-        raise BadInput(f"{file} is damaged ({why}): attack again with --force, which sets it aside.") from None

@@ -1,9 +1,7 @@
-"""The grid of a comparison: every combination of the varied values, each with every seed, validated before anything
-runs.
+"""The grid of a comparison: every combination of the varied values, each with every seed, validated before anything runs.
 
-An option of `[aggregate]` goes only to the rules that take it: `aggregate.rank` stays with pfa and leaves mean alone, and
-`privacy.unit` stays with local DP, because central DP has one unit.
-Combinations that are then the same experiment are one cell."""
+An option of `[aggregate]` goes only to the rules that take it, and `privacy.unit` stays with local DP, because central DP has one
+unit. Combinations that are then the same experiment are one cell."""
 
 import hashlib
 import re
@@ -26,10 +24,22 @@ from tacit.experiment.training import AggregateSection
 from tacit.parts import metrics
 from tacit.parts.tasks import headline
 
-# The values of a grid as text: read from the command line, written into labels and file names.
-
 OPEN, CLOSE, QUOTES = "[{", "]}", "\"'"
 LONGEST_VALUE = 24  # characters of a value in a label
+OWN = frozenset(AggregateSection.model_fields)  # the keys of [aggregate] that are no options of a rule
+DEFAULT_RULE = "random-effects"
+NO_TEST_ROWS = (
+    "A comparison draws what every round reaches on public test rows, and there are none: name a file of public rows"
+    " (data.test_path), or set data.test_share, which makes that share of the clients' own rows public."
+)
+LONGEST_SLUG = 120  # a folder's name may have 255 bytes
+REFUSED = {
+    "run.seed": "run.seed is what --seeds counts up: set the first one with --set run.seed=N.",
+    "run.workers": "Every run of a comparison trains in one process: say with --jobs how many run concurrently.",
+    "run.out": "The folder of a comparison is --out.",
+    "privacy.ledger": "The runs of a comparison have one ledger, or each its own: leave it out, or name it with --ledger.",
+}
+ASKED, BASE = COMPARISON, "base.toml"  # of a comparison's folder: what was asked; runs are in runs/<cell>/seed-<n>
 
 
 def parse_vary(lines: Iterable[str]) -> dict[str, list[Any]]:
@@ -91,11 +101,11 @@ def label(varied: Mapping[str, Any], *, every_key: bool = False) -> str:
     """
     words = []
     for key, value in varied.items():
+        if value is None:
+            continue
         name = key if every_key else key.rpartition(".")[2].replace("_", " ")
-        if value is not None:
-            words.append(
-                short(text(value)) if isinstance(value, str) and not every_key else f"{name} {short(text(value))}"
-            )
+        alone = isinstance(value, str) and not every_key
+        words.append(short(text(value)) if alone else f"{name} {short(text(value))}")
     return ", ".join(words)
 
 
@@ -129,21 +139,6 @@ def size(count: float) -> str:
     return f"{count:.3g} TB"
 
 
-OWN = frozenset(AggregateSection.model_fields)  # the keys of [aggregate] that are no options of a rule
-DEFAULT_RULE = "random-effects"
-NO_TEST_ROWS = (
-    "A comparison draws what every round reaches on public test rows, and there are none: name a file of public rows"
-    " (data.test_path), or set data.test_share, which makes that share of the clients' own rows public."
-)
-LONGEST_SLUG = 120  # a folder's name may have 255 bytes
-REFUSED = {
-    "run.seed": "run.seed is what --seeds counts up: set the first one with --set run.seed=N.",
-    "run.workers": "Every run of a comparison trains in one process: say with --jobs how many go side by side.",
-    "run.out": "The folder of a comparison is --out.",
-    "privacy.ledger": "The runs of a comparison have one ledger, or each its own: leave it out, or name it with --ledger.",
-}
-
-
 @dataclass(frozen=True)
 class Cell:
     """One combination: what it varies (None where an option does not belong to its rule), and an experiment per seed."""
@@ -153,6 +148,11 @@ class Cell:
     varied: dict[str, Any]
     experiments: tuple[Experiment, ...] = field(repr=False)
 
+    @property
+    def rule(self) -> str:
+        """The rule of its experiments."""
+        return self.experiments[0].aggregate.rule or DEFAULT_RULE
+
 
 def expand(values: Mapping[str, Any], vary: Mapping[str, Sequence[Any]], *, seeds: int) -> list[Cell]:
     """All cells, in the order given. Raises BadInput in one sentence for the first that cannot be.
@@ -161,12 +161,12 @@ def expand(values: Mapping[str, Any], vary: Mapping[str, Sequence[Any]], *, seed
     ['rounds 1, clients 5', 'rounds 2, clients 5']
     """
     check.at_least(1, seeds=seeds)
-    _check_keys(values, vary)
+    _check_keys(vary)
     found: dict[str, tuple[dict[str, Any], tuple[Experiment, ...]]] = {}
     for combination in product(*vary.values()):
-        varied = dict(zip(vary, combination, strict=True))
-        chosen = _without_foreign_unit(_without_foreign_options(_applied(values, varied)))
-        varied = {key: value if _said(chosen, key) else None for key, value in varied.items()}
+        paths = dict(zip(vary, combination, strict=True))
+        chosen = _taken(_applied(values, paths))
+        varied = {key: value if _said(chosen, key) else None for key, value in paths.items()}
         experiments = _seeded(chosen, seeds)
         found.setdefault(experiments[0].toml(), (varied, experiments))
     _refuse_useless_options(values, vary, [experiments[0] for _, experiments in found.values()])
@@ -197,7 +197,7 @@ def try_out(cell: Cell) -> None:
         raise BadInput(f"{cell.label}: {NO_TEST_ROWS}" if own else NO_TEST_ROWS)
 
 
-def _check_keys(values: Mapping[str, Any], vary: Mapping[str, Sequence[Any]]) -> None:
+def _check_keys(vary: Mapping[str, Sequence[Any]]) -> None:
     for key, choices in vary.items():
         section, _, name = key.partition(".")
         if not section or not name:
@@ -231,21 +231,16 @@ def _seeded(values: dict[str, Any], seeds: int) -> tuple[Experiment, ...]:
     )
 
 
-def _without_foreign_options(values: dict[str, Any]) -> dict[str, Any]:
-    aggregate = values.get("aggregate", {})
-    if not set(aggregate) - OWN:
-        return values
-    rule = str(aggregate.get("rule", DEFAULT_RULE))
-    kept = set(aggregate) if plugin.takes_any(rules.find(rule)) else {*OWN, *taken_by(rule)}
-    return {**values, "aggregate": {key: value for key, value in aggregate.items() if key in kept}}
-
-
-def _without_foreign_unit(values: dict[str, Any]) -> dict[str, Any]:
-    """Central DP has one unit, the client: where units are varied, it is one cell."""
-    privacy = values.get("privacy", {})
-    if privacy.get("kind") != "central":
-        return values
-    return {**values, "privacy": {key: value for key, value in privacy.items() if key != "unit"}}
+def _taken(values: dict[str, Any]) -> dict[str, Any]:
+    """Without the options of `[aggregate]` that the rule does not take, and without the unit of central DP."""
+    aggregate, privacy = values.get("aggregate", {}), values.get("privacy", {})
+    if set(aggregate) - OWN:
+        rule = str(aggregate.get("rule", DEFAULT_RULE))
+        kept = set(aggregate) if plugin.takes_any(rules.find(rule)) else {*OWN, *taken_by(rule)}
+        values = {**values, "aggregate": {key: value for key, value in aggregate.items() if key in kept}}
+    if privacy.get("kind") == "central":
+        values = {**values, "privacy": {key: value for key, value in privacy.items() if key != "unit"}}
+    return values
 
 
 def taken_by(rule: str) -> frozenset[str]:
@@ -277,19 +272,13 @@ def for_some_alone(cells: Sequence[Cell]) -> list[str]:
     for cell in cells:
         for option in cell.experiments[0].aggregate.options():
             if f"aggregate.{option}" not in cell.varied:
-                given.setdefault(option, []).append(_rule(cell))
-    found = []
-    for option, takers in given.items():
-        others = [rule for rule in dict.fromkeys(map(_rule, cells)) if rule not in takers]
-        if others:
-            found.append(
-                f"aggregate.{option} went to {', '.join(dict.fromkeys(takers))} alone: {', '.join(others)} ran without it."
-            )
-    return found
-
-
-def _rule(cell: Cell) -> str:
-    return cell.experiments[0].aggregate.rule or DEFAULT_RULE
+                given.setdefault(option, []).append(cell.rule)
+    every = dict.fromkeys(cell.rule for cell in cells)
+    return [
+        f"aggregate.{option} went to {', '.join(dict.fromkeys(takers))} alone: {', '.join(others)} ran without it."
+        for option, takers in given.items()
+        if (others := [rule for rule in every if rule not in takers])
+    ]
 
 
 def _labels(varied: list[dict[str, Any]], name: str) -> list[str]:
@@ -311,12 +300,6 @@ def _slug(varied: Mapping[str, Any]) -> str:
     if plain == exact and len(exact) <= LONGEST_SLUG:
         return exact
     return f"{plain[:LONGEST_SLUG]}-{hashlib.blake2b(exact.encode(), digest_size=4).hexdigest()}"
-
-
-# A comparison's folder: `compare.toml` and `base.toml` (what was asked), `runs/<cell>/seed-<n>` (a run each), tables,
-# figures.
-
-ASKED, BASE = COMPARISON, "base.toml"
 
 
 @dataclass(frozen=True, eq=False)
@@ -364,11 +347,14 @@ def refuse_taken(path: Path, *, resume: bool, force: bool) -> None:
         raise RunExists(f"{path} already holds a run: choose another --out, or use --force to set it aside.")
 
 
-def take(path: Path, *, force: bool) -> int:
-    """Makes the folder, sets an earlier one aside if told to, and locks it. Close the descriptor to give it free."""
-    if force and ((path / ASKED).exists() or (path / "experiment.toml").exists()):
+def take(path: Path, *, force: bool, files: Sequence[str] = (ASKED, "experiment.toml")) -> int:
+    """Makes the folder, sets aside what was there (by its `files`) if told to, and locks it; the descriptor frees it."""
+    if force and any((path / name).exists() for name in files):
         store.set_aside(path)
-    path.mkdir(parents=True, exist_ok=True)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(f"{path} cannot be made a folder ({error.strerror}): choose another --out.") from None
     return store.lock_folder(path)
 
 

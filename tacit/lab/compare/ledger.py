@@ -27,9 +27,7 @@ from tacit.privacy.guarantee import shown, shown_delta
 from tacit.privacy.ledger.before import Before, read
 from tacit.privacy.ledger.filter import Spent, most_releases, seal, with_spare
 from tacit.privacy.ledger.sql import ALL
-
-# A comparison whose runs share one ledger: what they cost is charged to the clients' budgets, beside all other runs on
-# the data.
+from tacit.table import for_json
 
 OTHER_HANDS = (
     "Runs that share a ledger have the same rows in the same hands, and here another seed deals them out anew: set data.seed, give"
@@ -39,6 +37,10 @@ NOISE_FOLLOWS = (
     "Noise that follows from epsilon takes all that a shared ledger has left, so that the next run would find nothing: set"
     " privacy.noise_multiplier (`tacit plan` says what it costs), or leave out the ledger."
 )
+SEVERAL = "Somebody who sees runs of several of these lines learns more than any one of them says."
+LEDGER = "ledger.db"  # in a run's folder
+Promise = tuple[str, str, str, bool]  # unit, relation, adversary, and whether it is for the honest alone
+Cost = tuple[float, float] | None  # epsilon and delta; None where they cannot be read
 
 
 def shared(cells: Iterable[Cell]) -> str | None:
@@ -50,7 +52,6 @@ def refuse_unpaid(cells: Sequence[Cell], *, begun: bool) -> None:
     """Refuses a grid that shares a ledger and that its clients cannot pay for as a whole. Nothing is written.
 
     A comparison that has `begun` is in the ledger already: there every run is held against it by itself.
-
     Raises: BadInput where runs would not be comparable, or a ledger not theirs; BudgetExhausted where epsilon or delta do not last.
     """
     path = shared(cells)
@@ -80,13 +81,8 @@ def _charge(parts: Parts, path: Path, gone: dict[str, Spent]) -> None:
         event, asked = parts.algorithm.cost(client), plan.asked(index)
         if event is None:
             continue
-        spent = Spent(known.epsilon + mine.epsilon, known.delta + mine.delta)
-        limits = {
-            "total_delta": privacy.delta,
-            "rounds": rounds,
-            "accountant": privacy.accountant,
-            "hint": with_spare(rounds),
-        }
+        spent, accountant = Spent(known.epsilon + mine.epsilon, known.delta + mine.delta), privacy.accountant
+        limits = {"total_delta": privacy.delta, "rounds": rounds, "accountant": accountant, "hint": with_spare(rounds)}
         most = most_releases(client.budget, event, before=spent, asked=asked, **limits)
         if most < rounds:
             left = math.inf if math.isinf(client.budget.epsilon) else max(0.0, client.budget.epsilon - spent.epsilon)
@@ -96,33 +92,23 @@ def _charge(parts: Parts, path: Path, gone: dict[str, Spent]) -> None:
                 f" {rounds} rounds. Raise privacy.epsilon or privacy.noise_multiplier, lower privacy.delta_share, or compare less."
                 " Nothing was run."
             )
-        price = seal(client.budget, event, most=most, accountant=privacy.accountant, asked=asked)
+        price = seal(client.budget, event, most=most, accountant=accountant, asked=asked)
         alone = gone.get(who, Spent())
         gone[who] = Spent(alone.epsilon + price.epsilon, alone.delta + price.delta)
 
 
 def sentences(cells: Sequence[Cell]) -> list[str]:
     """What the shared ledger holds now, for below the table, one for every unit that runs are charged in; none without a ledger."""
-    path = shared(cells)
-    if path is None:
-        return []
-    said = (experiment.privacy for cell in cells for experiment in cell.experiments)
-    return [_held(Path(path), unit) for unit in dict.fromkeys(one.unit_kept for one in said if one.promises)]
-
-
-def _held(path: Path, unit: str) -> str:
-    known = read(path, unit=unit)
-    sealed = known.of(ALL)
-    return (
-        f"The ledger {path} has {known.runs} runs, and for no client more than epsilon {shown(sealed.epsilon)} at delta"
-        f" {shown_delta(sealed.delta)} per {unit} sealed, these among them."
-    )
-
-
-Promise = tuple[str, str, str, bool]  # unit, relation, adversary, and whether it is for the honest alone
-Cost = tuple[float, float] | None  # epsilon and delta; None where they cannot be read
-LEDGER = "ledger.db"  # in a run's folder
-SEVERAL = "Somebody who sees runs of several of these lines learns more than any one of them says."
+    path, said = shared(cells), []
+    every = [experiment.privacy for cell in cells for experiment in cell.experiments]
+    for unit in dict.fromkeys(one.unit_kept for one in every if one.promises) if path is not None else ():
+        known = read(Path(str(path)), unit=unit)
+        sealed = known.of(ALL)
+        said.append(
+            f"The ledger {path} has {known.runs} runs, and for no client more than epsilon {shown(sealed.epsilon)} at delta"
+            f" {shown_delta(sealed.delta)} per {unit} sealed, these among them."
+        )
+    return said
 
 
 @dataclass(frozen=True)
@@ -156,6 +142,7 @@ class Together:
                 " nothing adds them up (data.seed keeps rows in the same hands), and the runs of one way together spend"
             )
             seen = "those of one way, and no others,"
+        whom = " and with no client that is malicious in one of them" if self.honest else ""
         out = (
             f" {self.left_out} that did not end and left no ledger of their own are not counted."
             if self.left_out
@@ -163,16 +150,12 @@ class Together:
         )
         return (
             f"{runs} at most epsilon {shown(self.epsilon)} at delta {shown_delta(self.delta)} per {self.unit} ({self.relation}),"
-            f" against {self.adversary}, if {seen} are seen: basic composition, for whoever is in no test rows{self._whom}.{out}"
+            f" against {self.adversary}, if {seen} are seen: basic composition, for whoever is in no test rows{whom}.{out}"
         )
-
-    @property
-    def _whom(self) -> str:
-        return " and with no client that is malicious in one of them" if self.honest else ""
 
     def record(self) -> dict[str, Any]:
         """For programs; an epsilon without bound is None."""
-        return {**self.__dict__, "epsilon": None if math.isinf(self.epsilon) else self.epsilon}
+        return for_json(self.__dict__)
 
 
 def together(rows: Iterable[Row]) -> list[Together]:
@@ -184,11 +167,11 @@ def together(rows: Iterable[Row]) -> list[Together]:
     rows, found = list(rows), dict[Promise, dict[str, list[Cost]]]()
     for row in rows:
         for run, experiment in zip(row.runs, row.cell.experiments, strict=True):
-            guarantee = _guarantee(row, run)
-            if guarantee is None:
+            promise = _guarantee(row, run)
+            if promise is None:
                 continue
-            one = _promise(guarantee)
-            way = _hands(run, experiment) if one[0] == "client" else ""
+            one = promise["unit"], promise["relation"], promise["adversary"], "whom" in promise
+            way = _hands(experiment) if one[0] == "client" else ""
             found.setdefault(one, {}).setdefault(way, []).append(_cost(run, unit=one[0]))
     return [replace(_of_ways(one, list(ways.values())), outside=outside(rows)) for one, ways in found.items()]
 
@@ -196,49 +179,27 @@ def together(rows: Iterable[Row]) -> list[Together]:
 def outside(rows: Iterable[Row]) -> int:
     """How many runs lie in the comparison's folder that are in its grid no more: whoever made this one may have seen them."""
     known = {run.folder for row in rows for run in row.runs}
-    begun = {
-        file.parent for place in {run.parents[1] for run in known} for file in place.glob("*/seed-*/experiment.toml")
-    }
-    return len(begun - known)
-
-
-def unprotected(rows: Iterable[Row]) -> int:
-    """How many runs promise nothing, and so are in no sum."""
-    return sum(len(row.runs) for row in rows if not row.cell.experiments[0].privacy.promises)
-
-
-def uncounted(rows: Iterable[Row]) -> int:
-    """How many runs that charge a ledger are in no sum: they did not end, and nothing says what they promise."""
-    lost = (run for row in rows for run in row.runs if _guarantee(row, run) is None)
-    return sum((run.folder / LEDGER).exists() for run in lost if run.summary is None)
+    places = {run.parents[1] for run in known}
+    return len({file.parent for place in places for file in place.glob("*/seed-*/experiment.toml")} - known)
 
 
 def notes(rows: Sequence[Row]) -> list[str]:
-    """The sums as sentences, for below a table."""
-    sums, lost = together(rows), uncounted(rows)
+    """The sums as sentences, for below a table, and which runs are in none."""
+    sums, others = together(rows), outside(rows)
+    lost = [run for row in rows for run in row.runs if run.summary is None and _guarantee(row, run) is None]
+    unread = sum((run.folder / LEDGER).exists() for run in lost)
+    bare = sum(len(row.runs) for row in rows if not row.cell.experiments[0].privacy.promises)
     said = [*(one.sentence for one in sums), *([SEVERAL] if len(sums) > 1 else [])]
-    said += (
-        [
-            f"In no sum: {lost} runs that did not end, of which nothing says what they promise; their ledgers are in runs/."
-        ]
-        if lost
-        else []
-    )
-    others = outside(rows)
-    said += (
-        [
-            f"In no sum: {others} runs in runs/ of a grid before this one. Whoever has seen them, or chose this grid by them, has"
-            " learnt more than any number here says."
-        ]
-        if others
-        else []
-    )
-    bare = unprotected(rows)
-    said += (
-        [f"In no sum: {bare} runs without privacy. Whoever sees one of them is promised nothing by any number here."]
-        if bare
-        else []
-    )
+    for count, words in (
+        (unread, "runs that did not end, of which nothing says what they promise; their ledgers are in runs/."),
+        (
+            others,
+            "runs in runs/ of a grid before this one. Whoever has seen them, or chose this grid by them, has learnt more than any"
+            " number here says.",
+        ),
+        (bare, "runs without privacy. Whoever sees one of them is promised nothing by any number here."),
+    ):
+        said += [f"In no sum: {count} {words}"] if count else []
     return [*said, *sentences([row.cell for row in rows])]
 
 
@@ -247,14 +208,9 @@ def _guarantee(row: Row, run: Run) -> dict[str, Any] | None:
     return run.guarantee or (promised(run.folder) if run.summary is None else None) or row.guarantee
 
 
-def _promise(guarantee: dict[str, Any]) -> Promise:
-    return guarantee["unit"], guarantee["relation"], guarantee["adversary"], "whom" in guarantee
-
-
-def _hands(run: Run, experiment: Experiment) -> str:
+def _hands(experiment: Experiment) -> str:
     """How a run's rows come to its clients; where the data names them, no seed is in it, nor which rows there are: somebody may be
-    in both of two files.
-    """
+    in both of two files."""
     data = experiment.data
     said = {key: value for key, value in settings(data).items() if key not in ("path", "test_path", SEED)}
     dealt = None if data.partition == "natural" else experiment.seeds.data
@@ -267,9 +223,8 @@ def _of_ways(promise: Promise, ways: Sequence[Sequence[Cost]]) -> Together:
     sums = [[math.fsum(part) for part in zip(*costs, strict=True)] for costs in counted if costs]
     epsilon, delta = (max(part) for part in zip(*sums, strict=True)) if sums else (0.0, 0.0)
     runs = sum(map(len, counted))
-    *_, honest = promise
     left_out = sum(map(len, ways)) - runs
-    return Together(*promise[:3], runs, epsilon, delta, left_out, max(1, len(sums)), honest=honest)
+    return Together(*promise[:3], runs, epsilon, delta, left_out, max(1, len(sums)), honest=promise[3])
 
 
 def _cost(run: Run, *, unit: str) -> Cost:

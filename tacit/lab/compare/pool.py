@@ -1,8 +1,7 @@
-"""Runs side by side: a few worker processes, each with one thread, fed one run at a time.
+"""Runs concurrently: a few worker processes, each with one thread, fed one run at a time; and what a person sees meanwhile.
 
-Workers are fresh interpreters (`python -m tacit.lab.worker`), not forks: a fork after torch has used threads hangs.
-A worker that dies takes only its own run with it. Workers have their own session, so Ctrl-C reaches the comparison
-alone."""
+Workers are fresh interpreters (`python -m tacit.lab.worker`), not forks: a fork after torch has used threads hangs. A worker that
+dies takes only its own run with it. Workers have their own session, so Ctrl-C reaches the comparison alone."""
 
 import json
 import os
@@ -29,6 +28,7 @@ Event = dict[str, Any]  # kind = "started" | "round" (rounds) | "done" | "failed
 Watch = Callable[[Task | None, Event], None]
 PATIENCE = 10.0  # seconds that a worker has to end before it is killed
 TICK = 0.5  # seconds between two looks at the clock
+EVERY_SECONDS = 30.0  # a line at least so often where there is no terminal
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
@@ -37,65 +37,49 @@ def run_all(tasks: Sequence[Task], *, jobs: int, logs: Path, watch: Watch) -> di
 
     Raises KeyboardInterrupt after every worker has ended; what they did until then is on disk.
     """
-    crew = _Crew(list(tasks), logs, watch)
+    waiting, failed = list(tasks)[::-1], dict[Path, str]()
+    workers, selector = list[_Worker](), selectors.DefaultSelector()
+    logs.mkdir(exist_ok=True)
+
+    def give(worker: "_Worker") -> None:
+        worker.task = None
+        if waiting:
+            worker.give(waiting.pop())
+            watch(worker.task, {"kind": "started"})
+
+    def employ(log: Path) -> None:
+        worker = _Worker(log)
+        workers.append(worker)
+        selector.register(worker.output, selectors.EVENT_READ, worker)
+        give(worker)
+
+    def heed(worker: "_Worker", event: Event) -> None:
+        if worker.task:
+            watch(worker.task, event)
+            if event["kind"] == "failed":
+                failed[worker.task.folder] = event["sentence"]
+        if event.get("dead"):
+            selector.unregister(worker.output)
+            workers.remove(worker)
+            worker.end()
+            if waiting:
+                employ(worker.log)
+        elif event["kind"] in ("done", "failed"):
+            give(worker)
+
     try:
         for number in range(min(jobs, len(tasks))):
-            crew.employ(logs / f"worker-{number + 1}.txt")
-        while any(worker.task for worker in crew.workers):
-            crew.hear()
+            employ(logs / f"worker-{number + 1}.txt")
+        while any(worker.task for worker in workers):
+            for key, _ in selector.select(TICK):
+                for event in key.data.events():
+                    heed(key.data, event)
             watch(None, {"kind": "waiting"})
     finally:
-        crew.dismiss()
-    return crew.failed
-
-
-class _Crew:
-    """The workers, the tasks that wait for them, and what has failed."""
-
-    def __init__(self, tasks: list[Task], logs: Path, watch: Watch):
-        self.workers: list[_Worker] = []
-        self.failed: dict[Path, str] = {}
-        self._waiting, self._watch, self._selector = tasks[::-1], watch, selectors.DefaultSelector()
-        logs.mkdir(exist_ok=True)
-
-    def employ(self, log: Path) -> None:
-        """Starts one more worker."""
-        worker = _Worker(log)
-        self.workers.append(worker)
-        self._selector.register(worker.output, selectors.EVENT_READ, worker)
-        self._give(worker)
-
-    def hear(self) -> None:
-        """Waits a moment for what the workers say."""
-        for key, _ in self._selector.select(TICK):
-            for event in key.data.events():
-                self._heed(key.data, event)
-
-    def dismiss(self) -> None:
-        """Ends every worker; one that is still at a run stops there."""
-        self._selector.close()
-        for worker in self.workers:
+        selector.close()
+        for worker in workers:
             worker.end()
-
-    def _heed(self, worker: "_Worker", event: Event) -> None:
-        if worker.task:
-            self._watch(worker.task, event)
-            if event["kind"] == "failed":
-                self.failed[worker.task.folder] = event["sentence"]
-        if event.get("dead"):
-            self._selector.unregister(worker.output)
-            self.workers.remove(worker)
-            worker.end()
-            if self._waiting:
-                self.employ(worker.log)
-        elif event["kind"] in ("done", "failed"):
-            self._give(worker)
-
-    def _give(self, worker: "_Worker") -> None:
-        worker.task = None
-        if self._waiting:
-            worker.give(self._waiting.pop())
-            self._watch(worker.task, {"kind": "started"})
+    return failed
 
 
 class _Worker:
@@ -153,26 +137,14 @@ class _Worker:
 
 def _start(errors: IO[bytes], environment: dict[str, str]) -> subprocess.Popen[bytes]:
     """A process in a session of its own, with pipes for tasks and events."""
-    return subprocess.Popen(
-        [sys.executable, "-P", "-m", "tacit.lab.worker"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=errors,
-        start_new_session=True,
-        env=environment,
-    )
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": errors, "env": environment}
+    return subprocess.Popen([sys.executable, "-P", "-m", "tacit.lab.worker"], start_new_session=True, **pipes)
 
 
 def _pipe(stream: IO[bytes] | None) -> IO[bytes]:
     if stream is None:
         raise ValueError("Expected a worker with pipes.")
     return stream
-
-
-# What a person sees while a comparison goes on: runs done, time left, what is running; plain lines where there is no
-# terminal.
-
-EVERY_SECONDS = 30.0  # a line at least so often where there is no terminal
 
 
 class Display:
@@ -199,14 +171,13 @@ class Display:
 
     def begin(self, tasks: list[Task], waiting: list[Task], *, jobs: int) -> None:
         """Says what is about to run."""
-        cells = len({task.cell.slug for task in tasks})
-        self._total, self._done = len(tasks), len(tasks) - len(waiting)
+        cells, runs = len({task.cell.slug for task in tasks}), len(tasks)
+        self._total, self._done = runs, runs - len(waiting)
         self._left = {task: task.experiment.train.rounds for task in waiting}
         self._began = self._printed = time.monotonic()
         kept = f", {self._done} of them done before" if self._done else ""
-        self._say(
-            f"{_count(cells, 'cell')}, {_count(len(tasks), 'run')}{kept}, {min(jobs, len(waiting))} side by side."
-        )
+        counted = f"{cells} cell{'s' * (cells != 1)}, {runs} run{'s' * (runs != 1)}{kept}"
+        self._say(f"{counted}, {min(jobs, len(waiting))} side by side.")
         if self._console.is_terminal and waiting:
             self._task = self._bar.add_task("", total=self._total, completed=self._done)
             self._live = Live(self._panel(), console=self._console, refresh_per_second=4, transient=True)
@@ -231,12 +202,11 @@ class Display:
         return f"{span(seconds)} left"
 
     def _take(self, task: Task, event: Event) -> None:
-        planned = task.experiment.train.rounds
         if event["kind"] == "started":
             self._running[task] = 0
         elif event["kind"] == "round":
             self._rounds += "trained" in event  # a resumed run first says how far it had come
-            self._left[task], self._running[task] = planned - event["rounds"], event["rounds"]
+            self._left[task], self._running[task] = task.experiment.train.rounds - event["rounds"], event["rounds"]
         else:
             self._running.pop(task, None)
             self._left[task] = 0
@@ -270,7 +240,3 @@ def span(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 90 * 60 else f"{seconds / 3600:.1f} h"
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}{'s' * (number != 1)}"

@@ -1,8 +1,7 @@
 """What a comparison found: a `Run` per folder, a `Row` per cell, and the mean with its interval over seeds.
 
-A run's score is the mean of its headline metric over its last 10 rounds, as Liu et al. (PVLDB 15(4), 2021) report
-an accuracy; the final one is kept too. An epsilon never loses its unit: record-level and client-level ones are different
-promises and stay in different columns."""
+A run's score is the mean of its headline metric over its last 10 rounds, as Liu et al. (PVLDB 15(4), 2021) report an accuracy; the
+final one is kept too. An epsilon never loses its unit: record-level and client-level ones are different promises."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -19,11 +18,13 @@ from tacit.lab.compare.grid import Cell, Task
 from tacit.parts import metrics
 from tacit.parts.tasks import headline
 from tacit.privacy.guarantee import shown_delta
+from tacit.table import INTERVAL, Column, Epsilon, Estimate, with_interval
 
 LAST_ROUNDS = 10
 BACKDOORED = BACKDOOR.replace("_", " ")
 FEWEST_SEEDS = 3  # of two, the interval is 9 times their distance, which says nothing
 CONFIDENCE = 0.95
+ANYTHING = (-math.inf, math.inf)
 
 
 @dataclass(frozen=True)
@@ -45,13 +46,13 @@ class Run:
     @property
     def score(self) -> float:
         """The mean of its metric over the last 10 rounds; of a run without rounds, what it ended with."""
-        last = [record[self.metric] for record in self.rounds[-LAST_ROUNDS:] if self.metric in record]
-        return math.fsum(last) / len(last) if last else self.final
+        last = _last(self.rounds, self.metric)
+        return self.final if last is None else last
 
     @property
     def backdoor(self) -> float | None:
         """What malicious clients reached, over the same rounds; None where nobody was malicious. No epsilon covers it."""
-        return last_backdoor(self.rounds)
+        return _last(self.rounds, BACKDOOR)
 
     @property
     def final(self) -> float:
@@ -64,10 +65,14 @@ class Run:
         return self.summary["guarantee"] if self.summary else None
 
 
+def _last(rounds: Sequence[dict[str, Any]], key: str) -> float | None:
+    last = [record[key] for record in rounds[-LAST_ROUNDS:] if key in record]
+    return math.fsum(last) / len(last) if last else None
+
+
 def last_backdoor(rounds: Sequence[dict[str, Any]]) -> float | None:
     """What malicious clients reached over the last 10 rounds of a run; None where nobody was malicious."""
-    last = [record[BACKDOOR] for record in rounds[-LAST_ROUNDS:] if BACKDOOR in record]
-    return math.fsum(last) / len(last) if last else None
+    return _last(rounds, BACKDOOR)
 
 
 def final_score(summary: dict[str, Any], metric: str) -> float:
@@ -76,25 +81,6 @@ def final_score(summary: dict[str, Any], metric: str) -> float:
     if value is None:
         value = summary.get("at_clients", {}).get("metrics", {}).get(metric, {}).get("value")
     return math.nan if value is None else float(value)
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A mean over seeds; `interval` is the half width of its 95 % confidence interval, None with fewer than 3 seeds.
-
-    >>> Estimate(0.75, 0.5).span, Estimate(0.75, 0.5, (0.0, 1.0)).span
-    ((0.5, 0.5), (0.5, 0.25))
-    """
-
-    mean: float
-    interval: float | None
-    bounds: tuple[float, float] = (-math.inf, math.inf)  # between which the metric lies
-
-    @property
-    def span(self) -> tuple[float, float]:
-        """How far a picture draws the interval below and above: not where the metric cannot be."""
-        wide, (low, high) = self.interval or 0.0, self.bounds
-        return min(wide, self.mean - low), min(wide, high - self.mean)
 
 
 @dataclass(frozen=True)
@@ -144,6 +130,13 @@ class Row:
             return None
         return {**promises[0], "epsilon": widest([promise["epsilon"] for promise in promises])}
 
+    def epsilon(self, unit: str) -> Epsilon | None:
+        """What its clients spent at most and at least by this unit of privacy; None where it promises nothing by it."""
+        promise = self.guarantee
+        if promise is None or promise["unit"] != unit:
+            return None
+        return Epsilon(promise["epsilon"]["min"], promise["epsilon"]["max"], promise["delta"])
+
     def mean(self, key: str) -> float:
         """The mean of a number of the summaries; NaN where no run ended."""
         numbers = [float(run.summary[key]) for run in self.ended if run.summary]
@@ -160,8 +153,8 @@ def widest(spent: Sequence[dict[str, float | None]]) -> dict[str, float]:
     return {"min": min(low), "max": max(high)}
 
 
-def estimate(numbers: Sequence[float], bounds: tuple[float, float] = (-math.inf, math.inf)) -> Estimate | None:
-    """The mean with Student's t interval.
+def estimate(numbers: Sequence[float], bounds: tuple[float, float] = ANYTHING) -> Estimate | None:
+    """The mean with Student's t interval, from three numbers on.
 
     >>> estimate([0.8, 0.9, 1.0]).mean, round(estimate([0.8, 0.9, 1.0]).interval, 3), estimate([0.5]).interval
     (0.9, 0.248, None)
@@ -204,6 +197,18 @@ def statement(guarantee: dict[str, Any]) -> str:
     )
 
 
+def statements(rows: Iterable[Row]) -> list[str]:
+    """The different promises of the cells, in words."""
+    return list(dict.fromkeys(statement(row.guarantee) for row in rows if row.guarantee))
+
+
+def which_promise(row: Row, known: Sequence[str]) -> str:
+    """The number of a cell's promise among the known ones, and its unit."""
+    if row.guarantee is None:
+        return "no promise"
+    return f"({known.index(statement(row.guarantee)) + 1}) per {row.guarantee['unit']}"
+
+
 def units(rows: Iterable[Row]) -> list[str]:
     """The units of privacy that occur."""
     return list(dict.fromkeys(row.guarantee["unit"] for row in rows if row.guarantee))
@@ -216,6 +221,15 @@ def rows_of(tasks: Sequence[Task], failures: dict[Path, str]) -> list[Row]:
         Row(cell, tuple(_read(task, failures.get(task.folder)) for task in tasks if task.cell is cell))
         for cell in cells.values()
     ]
+
+
+def _read(task: Task, failure: str | None) -> Run:
+    seed = task.experiment.run.seed
+    if not task.finished:
+        return Run(seed, task.folder, None, (), failure or "The run has not ended.")
+    files = read(task.folder)
+    spread = (files.per_client or {}).get("spread") or {}
+    return Run(seed, task.folder, files.summary, tuple(files.rounds), spread=spread)
 
 
 def values_of(run: Run, key: str) -> list[float]:
@@ -236,177 +250,101 @@ def over_rounds(row: Row, number: Callable[[Run], Sequence[float]]) -> np.ndarra
     """Seeds by rounds; a run that stopped early keeps its last value, as its model stays what it is."""
     series = [list(number(run)) for run in row.ended if run.rounds]
     longest = max((len(one) for one in series), default=0)
-    return np.array([one + one[-1:] * (longest - len(one)) for one in series], dtype=float).reshape(
-        len(series), longest
-    )
+    padded = [one + one[-1:] * (longest - len(one)) for one in series]
+    return np.array(padded, dtype=float).reshape(len(series), longest)
 
 
-def _read(task: Task, failure: str | None) -> Run:
-    seed = task.experiment.run.seed
-    if not task.finished:
-        return Run(seed, task.folder, None, (), failure or "The run has not ended.")
-    files = read(task.folder)
-    spread = (files.per_client or {}).get("spread") or {}
-    return Run(seed, task.folder, files.summary, tuple(files.rounds), spread=spread)
+# What clients have: personalised models on rows that each kept (`[personal]`), and how the model serves clients apart
+# (`metric.per_client`). Both are measured on raw rows, and no epsilon covers them.
 
-
-# What clients have at home, cell by cell: alone, by the common model and by their own, on rows that each kept
-# (`[personal]`).
-
-NAMES = {
+PERSONAL = {
     "alone": "alone",
     "common": "common",
     "own": "own",
     "own_less_alone": "own − alone",
     "own_less_common": "own − common",
 }
-NOTHING = "–"
-MARK = "†"
+SPREAD = {"std": "std over clients", "worst_tenth": "worst tenth of clients"}  # what people read
+SPREAD_FILED = ("mean", "std", "worst", "worst_tenth", "median", "best")  # what the files have
+AT_HOME, BY_CLIENT = "†", "‡"
 
 
 def told(run: Run | RunFiles) -> dict[str, Any]:
-    """A run's numbers of the metric that stands for it, by model and by difference; empty where it has none."""
+    """A run's numbers of the metric that stands for it, by model and by difference; empty where it has no personalised models."""
     found = (run.summary or {}).get("personal") or {}
     by = found.get("metrics", {}).get(found.get("metric"), {})
-    return {key: by[key] for key in NAMES if key in by}
+    return {key: by[key] for key in PERSONAL if key in by}
 
 
-def asked(rows: Sequence[Row]) -> bool:
-    """Whether any run of a comparison has own models to tell of."""
-    return any(told(run) for row in rows for run in row.ended)
+def client_columns(rows: Sequence[Row]) -> list[Column]:
+    """A column for each model, each difference and each number of the spread; none where no run measured it."""
+    metric = rows[0].metric
+    found: list[Column] = []
+    if any(told(run) for row in rows for run in row.ended):
+        found += [
+            Column("", [_personal(row, key) for row in rows], INTERVAL, f"{metric}_at_home_{key}") for key in PERSONAL
+        ]
+        found += [
+            Column(f"{name}{AT_HOME}", [_personal_text(row, key) for row in rows]) for key, name in PERSONAL.items()
+        ]
+    if any(run.spread for row in rows for run in row.ended):
+        found += [
+            Column(
+                f"{SPREAD[key]}{BY_CLIENT}" if key in SPREAD else "",
+                [_spread(row, key) for row in rows],
+                INTERVAL,
+                f"{metric}_by_client_{key}",
+            )
+            for key in SPREAD_FILED
+        ]
+    return found
 
 
-def over_seeds(row: Row, key: str) -> Estimate | None:
-    """The mean of one number over a cell's seeds, with its interval."""
-    bounds = (-math.inf, math.inf) if "_less_" in key else metrics.bounds(row.metric)
-    return estimate([found[key]["value"] for run in row.ended if (found := told(run))], bounds)
+def client_notes(rows: Sequence[Row]) -> list[str]:
+    """What must be read with the columns of clients."""
+    metric, said = metrics.words(rows[0].metric), []
+    if any(told(run) for row in rows for run in row.ended):
+        seeds, level = max(len(row.runs) for row in rows), f"{100 * CONFIDENCE:g} % interval"
+        how = f"± the {level} over seeds" if seeds >= FEWEST_SEEDS else "without an interval over so few seeds"
+        how = f"with the {level} over kept rows" if seeds == 1 else how
+        said.append(
+            f"{AT_HOME} At home: {metric} on rows that each client kept, mean over clients by these rows, {how}; differences are"
+            " paired. From raw rows, not covered by epsilon: choosing by them is choosing by private rows."
+        )
+    if any(run.spread for row in rows for run in row.ended):
+        own = [row.cell.experiments[0].data.own_share is not None for row in rows]
+        where = "kept" if all(own) else "kept or, where it kept none, trained on" if any(own) else "trained on"
+        said.append(
+            f"{BY_CLIENT} By client: {metric} of the final model on the rows that each client {where}; every client counts once,"
+            " and the worst tenth is a mean. From raw rows, not covered by epsilon: choosing by it is choosing by private rows."
+        )
+    return said
 
 
-def columns(rows: Sequence[Row]) -> list[tuple[str, list[str]]]:
-    """A column for each model and each difference; none where no run has own models."""
-    if not asked(rows):
-        return []
-    return [(f"{name}{MARK}", [_text(row, key) for row in rows]) for key, name in NAMES.items()]
-
-
-def notes(rows: Sequence[Row]) -> list[str]:
-    """What must be read with the columns."""
-    if not asked(rows):
-        return []
-    seeds = max(len(row.runs) for row in rows)
-    how = (
-        f"± the {100 * CONFIDENCE:g} % interval over seeds"
-        if seeds >= FEWEST_SEEDS
-        else "without an interval over so few seeds"
-    )
-    how = f"with the {100 * CONFIDENCE:g} % interval over kept rows" if seeds == 1 else how
-    what = f"{metrics.words(rows[0].metric)} on rows that each client kept, mean over clients by these rows"
-    return [
-        f"{MARK} At home: {what}, {how}; differences are paired. From raw rows, not covered by epsilon: choosing by"
-        " them is choosing by private rows."
-    ]
-
-
-def record(row: Row) -> dict[str, float | None]:
-    """A cell's numbers for programs; nothing where it has none."""
-    found = {key: over_seeds(row, key) for key in NAMES} if asked([row]) else {}
-    pairs = {f"{row.metric}_at_home_{key}": one for key, one in found.items()}
-    return {
-        name: value
-        for key, one in pairs.items()
-        for name, value in ((key, one.mean if one else None), (f"{key}_interval", one.interval if one else None))
-    }
-
-
-def run_record(run: Run, *, metric: str) -> dict[str, float | None]:
-    """A run's numbers, each with the ends of its interval over kept rows."""
+def client_record(run: Run, *, metric: str) -> dict[str, float | None]:
+    """A run's numbers for programs: of personalised models with the ends of their intervals over kept rows, and the spread."""
     found: dict[str, float | None] = {}
     for key, one in told(run).items():
         low, high = one["interval"] or (None, None)
         name = f"{metric}_at_home_{key}"
         found |= {name: one["value"], f"{name}_low": low, f"{name}_high": high}
-    return found
+    return found | ({f"{metric}_by_client_{key}": run.spread[key] for key in SPREAD_FILED} if run.spread else {})
 
 
-def _text(row: Row, key: str) -> str:
-    known = [found[key] for run in row.ended if (found := told(run))]
-    mean, sign = over_seeds(row, key), "+" if "_less_" in key else ""
-    if mean is None:
-        return NOTHING
-    text = f"{mean.mean:{sign}.4f}"
-    if mean.interval is not None:
-        return f"{text} ± {max(mean.span):.4f}"
-    ends = known[0]["interval"] if len(known) == 1 else None
-    return f"{text} ({ends[0]:{sign}.4f} to {ends[1]:{sign}.4f})" if ends else text
+def _personal(row: Row, key: str) -> Estimate | None:
+    bounds = ANYTHING if "_less_" in key else metrics.bounds(row.metric)
+    return estimate([found[key]["value"] for run in row.ended if (found := told(run))], bounds)
 
 
-# How the model serves clients apart (`metric.per_client`), in the table and the files of a comparison.
-
-NAMES_CLIENT_SPREAD = {"std": "std over clients", "worst_tenth": "worst tenth of clients"}  # what the table shows
-FILED = ("mean", "std", "worst", "worst_tenth", "median", "best")  # what the files have
-MARK_CLIENT_SPREAD, NOTHING_CLIENT_SPREAD = "‡", "–"
-
-
-def over_seeds_client_spread(row: Row, key: str) -> Estimate | None:
-    """The mean of one number over a cell's seeds, with its interval."""
-    bounds = (0.0, float("inf")) if key == "std" else metrics.bounds(row.metric)
+def _spread(row: Row, key: str) -> Estimate | None:
+    bounds = (0.0, math.inf) if key == "std" else metrics.bounds(row.metric)
     return estimate([run.spread[key] for run in row.ended if run.spread], bounds)
 
 
-def asked_client_spread(rows: Sequence[Row]) -> bool:
-    """Whether any run of a comparison measured its clients."""
-    return any(run.spread for row in rows for run in row.ended)
-
-
-def spread_columns(rows: Sequence[Row]) -> list[tuple[str, list[str]]]:
-    """A column for each number that the table shows; none where no run measured its clients."""
-    return (
-        [
-            (f"{name}{MARK_CLIENT_SPREAD}", [_text_client_spread(row, key) for row in rows])
-            for key, name in NAMES_CLIENT_SPREAD.items()
-        ]
-        if asked_client_spread(rows)
-        else []
-    )
-
-
-def notes_client_spread(rows: Sequence[Row]) -> list[str]:
-    """What must be read with the columns."""
-    if not asked_client_spread(rows):
-        return []
-    own = [row.cell.experiments[0].data.own_share is not None for row in rows]
-    where = "kept" if all(own) else "kept or, where it kept none, trained on" if any(own) else "trained on"
-    return [
-        f"{MARK_CLIENT_SPREAD} By client: {metrics.words(rows[0].metric)} of the final model on the rows that each client {where};"
-        " every client counts once, and the worst tenth is a mean. From raw rows, not covered by epsilon:"
-        " choosing by it is choosing by private rows."
-    ]
-
-
-def record_client_spread(row: Row) -> dict[str, float | None]:
-    """A cell's numbers for programs; nothing where it has none."""
-    found = {key: over_seeds_client_spread(row, key) for key in FILED} if asked_client_spread([row]) else {}
-    return {
-        name: value
-        for key, one in found.items()
-        for name, value in (
-            (_named(row.metric, key), one.mean if one else None),
-            (f"{_named(row.metric, key)}_interval", one.interval if one else None),
-        )
-    }
-
-
-def run_record_client_spread(run: Run, *, metric: str) -> dict[str, float]:
-    """A run's numbers for programs."""
-    return {_named(metric, key): run.spread[key] for key in FILED} if run.spread else {}
-
-
-def _named(metric: str, key: str) -> str:
-    return f"{metric}_by_client_{key}"
-
-
-def _text_client_spread(row: Row, key: str) -> str:
-    found = over_seeds_client_spread(row, key)
-    if found is None:
-        return NOTHING_CLIENT_SPREAD
-    return f"{found.mean:.4f}" + ("" if found.interval is None else f" ± {max(found.span):.4f}")
+def _personal_text(row: Row, key: str) -> str | None:
+    mean, sign = _personal(row, key), "+" if "_less_" in key else ""
+    known = [found[key]["interval"] for run in row.ended if (found := told(run))]
+    if mean is None or mean.interval is not None or len(known) != 1 or not known[0]:
+        return None if mean is None else with_interval(mean, sign)
+    low, high = known[0]
+    return f"{mean.mean:{sign}.4f} ({low:{sign}.4f} to {high:{sign}.4f})"

@@ -1,54 +1,99 @@
-"""The table of a comparison for people: on the terminal and as Markdown, one row per cell, in the order of the grid."""
+"""The tables of a comparison: for people (terminal, Markdown, LaTeX) and for programs (CSV, JSON).
 
+A row per cell, in the order of the grid. `compare.csv` has a row per run, `rounds.csv` per round of every run, `differences.csv`
+per pair of cells, and `together.json` what all runs cost in total."""
+
+import json
 import math
 from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
+from tacit import store
+from tacit.engine.evaluate import BACKDOOR, filled, scalars
 from tacit.engine.malicious import BADGE
-from tacit.lab.compare import differences, ledger, results
+from tacit.lab.compare import differences, ledger
+from tacit.lab.compare.findings import AUC
 from tacit.lab.compare.grid import for_some_alone, headings, short, size, text
 from tacit.lab.compare.results import (
     BACKDOORED,
     CONFIDENCE,
     FEWEST_SEEDS,
-    Estimate,
     Row,
+    Run,
+    client_columns,
+    client_notes,
+    client_record,
     last_rounds,
     lengths,
-    statement,
+    statements,
     units,
+    which_promise,
 )
 from tacit.parts import metrics
-from tacit.privacy.guarantee import shown
+from tacit.table import COUNT, EPSILON, INTERVAL, Column, Kind, Table, csv_of, for_json, with_interval
 
-NOTHING = "–"
-ATTACKED = "What an attack reached"
-AUC = "AUC"
-Column = tuple[str, list[str]]
+SCORE = "score"  # of a record as it is read: the headline under another name
+SIZE, SECONDS = Kind(size), Kind("{:.1f}".format)
+MACHINE = ("up", "down", "seconds")  # of the machine, not of the method: left out of papers
+PROMISE = ("unit", "adversary", "relation", "delta")
+COPIED = (
+    "test_loss",
+    "rounds",
+    "stopped",
+    "clients",
+    "parameters",
+    "seconds",
+    "uplink_bytes",
+    "downlink_bytes",
+    "out_of_budget",
+)
 
 
-def table_columns(rows: Sequence[Row]) -> list[Column]:
-    """Headings with a text per row. Each unit of privacy has its own column: their epsilons are not comparable."""
-    keys = list(rows[0].cell.varied)
-    found: list[Column] = [
-        (name, [_value(row, key, units(rows)) for row in rows]) for key, name in zip(keys, headings(keys), strict=True)
+def cells(rows: Sequence[Row]) -> Table:
+    """The table of the cells. Each unit of privacy has its own column: their epsilons are not comparable."""
+    keys, known, promises, metric = list(rows[0].cell.varied), units(rows), statements(rows), rows[0].metric
+    found = [Column(name, [_value(row, key, known) for row in rows]) for key, name in _named(keys).items()]
+    found = found or [Column("experiment", [row.cell.label for row in rows])]
+    heading = f"{metrics.words(metric)} ({last_rounds(lengths(rows))})"
+    found.append(Column(heading, [row.score for row in rows], INTERVAL, f"{metric}_last_10"))
+    found.append(Column("", [row.final for row in rows], INTERVAL, f"{metric}_final"))
+    found += client_columns(rows)
+    keys_of = {BACKDOORED: f"{BACKDOOR}_last_10"}
+    found += [
+        Column(f"{name}*", [row.attacks.get(name) for row in rows], INTERVAL, keys_of.get(name, name.replace(" ", "_")))
+        for name in attacked(rows)
     ]
-    found = found or [("experiment", [row.cell.label for row in rows])]
-    found.append((f"{metrics.words(rows[0].metric)} ({last_rounds(lengths(rows))})", [score(row) for row in rows]))
-    found += results.columns(rows)
-    found += results.spread_columns(rows)
-    found += [(f"{name}*", [with_interval(row.attacks.get(name)) for row in rows]) for name in attacked(rows)]
-    found += [(f"epsilon spent per {unit}", [_epsilon(row, unit) for row in rows]) for unit in units(rows)]
-    if len(statements(rows)) > 1:
-        found.append(("guarantee", [_which(row, statements(rows)) for row in rows]))
-    found.append(("up", [_bytes(row, "uplink_bytes") for row in rows]))
-    found.append(("down", [_bytes(row, "downlink_bytes") for row in rows]))
-    found.append(("seconds", [f"{row.mean('seconds'):.1f}" if row.ended else NOTHING for row in rows]))
-    return found
+    for unit in known:
+        spent = [row.epsilon(unit) or (_no_promise(row) if row.guarantee is None else None) for row in rows]
+        found.append(Column(f"epsilon spent per {unit}", spent, EPSILON, f"epsilon_per_{unit}"))
+    if len(promises) > 1:
+        which = [which_promise(row, promises) if row.guarantee else _no_promise(row) for row in rows]
+        found.append(Column("guarantee", which))
+    traffic = {"up": "uplink_bytes", "down": "downlink_bytes", "seconds": "seconds", "": "rounds"}
+    for name, key in traffic.items():
+        kind = {"": COUNT, "seconds": SECONDS}.get(name, SIZE)
+        found.append(Column(name, [row.mean(key) if row.ended else None for row in rows], kind, key))
+    return Table(found, notes(rows))
+
+
+def _named(keys: Sequence[str]) -> dict[str, str]:
+    return dict(zip(keys, headings(keys), strict=True))
+
+
+def _no_promise(row: Row) -> str | None:
+    return "no promise" if row.ended else None
+
+
+def _value(row: Row, key: str, known: list[str]) -> str | None:
+    value = row.cell.varied[key]
+    if value is None:
+        return None
+    of_unit = f" per {row.guarantee['unit']}" if key == "privacy.epsilon" and row.guarantee and len(known) > 1 else ""
+    return short(text(value)) + of_unit
 
 
 def attacked(rows: Iterable[Row]) -> list[str]:
@@ -56,9 +101,9 @@ def attacked(rows: Iterable[Row]) -> list[str]:
     return list(dict.fromkeys(name for row in rows for name in row.attacks))
 
 
-def statements(rows: Iterable[Row]) -> list[str]:
-    """The different promises of the cells, in words."""
-    return list(dict.fromkeys(statement(row.guarantee) for row in rows if row.guarantee))
+def score(row: Row) -> str:
+    """The metric with its interval, as in `0.8731 ± 0.0120`."""
+    return with_interval(row.score)
 
 
 def notes(rows: Sequence[Row]) -> list[str]:
@@ -73,8 +118,7 @@ def notes(rows: Sequence[Row]) -> list[str]:
         )
     said += for_some_alone([row.cell for row in rows])
     said += differences.notes(rows)
-    said += results.notes(rows)
-    said += results.notes_client_spread(rows)
+    said += client_notes(rows)
     if attacked(rows):
         said.append(_attacked(rows))
     promises = statements(rows)
@@ -90,9 +134,18 @@ def notes(rows: Sequence[Row]) -> list[str]:
     return [*said, *ledger.notes(rows)]
 
 
+def _over(row: Row) -> str:
+    seeds, ends = len(row.runs), [f"{end:g}" for end in metrics.bounds(row.metric) if math.isfinite(end)]
+    if seeds == 1:
+        return "one seed, so no interval."
+    if seeds < FEWEST_SEEDS:
+        return f"mean over {seeds} seeds, which are too few for an interval."
+    cut = f", cut at {' and '.join(ends)}" if ends else ""
+    return f"mean over {seeds} seeds ± {100 * CONFIDENCE:g} % interval (Student t{cut})."
+
+
 def _attacked(rows: Sequence[Row]) -> str:
-    """What must be read with the columns of attacks."""
-    found = [f"* {ATTACKED}: measured on a simulation, {BADGE}."]
+    found = [f"* What an attack reached: measured on a simulation, {BADGE}."]
     names = attacked(rows)
     if BACKDOORED in names:
         found.append(
@@ -107,65 +160,6 @@ def _attacked(rows: Sequence[Row]) -> str:
     if names != [BACKDOORED] and len(rows[0].runs) == 1:
         found.append("Of one seed, intervals are the attacks' own, over their records or clients.")
     return " ".join(found)
-
-
-def markdown(rows: Sequence[Row]) -> str:
-    """The table and its notes as Markdown."""
-    found = table_columns(rows)
-    if any(troubles(row) for row in rows):
-        found.append(("trouble", ["; ".join(troubles(row)) for row in rows]))
-    tables = [_markdown(one) for one in (found, differences.columns(rows)) if one]
-    return "\n\n".join(tables) + "\n\n" + "\n".join(f"- {note}" for note in notes(rows)) + "\n"
-
-
-def _markdown(found: Sequence[Column]) -> str:
-    lines = [[heading for heading, _ in found], ["---"] * len(found), *zip(*(texts for _, texts in found), strict=True)]
-    return "\n".join("| " + " | ".join(_escaped(cell) for cell in line) + " |" for line in lines)
-
-
-def show(rows: Sequence[Row], console: Console) -> None:
-    """Prints the table, what went wrong in which cell, and the notes."""
-    found = table_columns(rows)
-    if any(troubles(row) for row in rows):
-        found.append(("trouble", [_trouble(row) for row in rows]))
-    for one in (found, differences.columns(rows)):
-        if one:
-            console.print(_table(one), crop=False, soft_wrap=True)
-    for row in rows:
-        for sentence in troubles(row):
-            console.print(Text(f"{row.cell.label}: {sentence}", style="red"))
-    for note in notes(rows):
-        console.print(Text(note, style="dim"))
-
-
-def _table(found: Sequence[Column]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
-    for heading, texts in found:
-        table.add_column(heading, min_width=max(map(len, [*heading.split(), *texts])))
-    for line in zip(*(texts for _, texts in found), strict=True):
-        table.add_row(*map(Text, line))
-    return table
-
-
-def score(row: Row) -> str:
-    """The metric with its interval, as in `0.8731 ± 0.0120`."""
-    return with_interval(row.score)
-
-
-def with_interval(found: Estimate | None) -> str:
-    """A mean with its interval over seeds."""
-    if found is None:
-        return NOTHING
-    return f"{found.mean:.4f}" + ("" if found.interval is None else f" ± {max(found.span):.4f}")
-
-
-def _over(row: Row) -> str:
-    seeds, ends = len(row.runs), [f"{end:g}" for end in metrics.bounds(row.metric) if math.isfinite(end)]
-    if seeds == 1:
-        return "one seed, so no interval."
-    if seeds < FEWEST_SEEDS:
-        return f"mean over {seeds} seeds, which are too few for an interval."
-    return f"mean over {seeds} seeds ± {100 * CONFIDENCE:g} % interval (Student t{', cut at ' * bool(ends)}{' and '.join(ends)})."
 
 
 def troubles(row: Row) -> list[str]:
@@ -185,37 +179,117 @@ def _trouble(row: Row) -> str:
     return f"{failed} failed" if failed else "stopped early" if troubles(row) else ""
 
 
-def _value(row: Row, key: str, known: list[str]) -> str:
-    value = row.cell.varied[key]
-    if value is None:
-        return NOTHING
-    of_unit = f" per {row.guarantee['unit']}" if key == "privacy.epsilon" and row.guarantee and len(known) > 1 else ""
-    return short(text(value)) + of_unit
+def _tables(rows: Sequence[Row], trouble: Sequence[str]) -> list[Table]:
+    """The tables that people read: the cells, with a column for trouble where there is any, and the differences."""
+    first, second = cells(rows), differences.table(rows)
+    columns = [*first.columns, Column("trouble", trouble)] if any(trouble) else first.columns
+    return [Table(columns, first.notes), *([second] if second.columns else [])]
 
 
-def _epsilon(row: Row, unit: str) -> str:
-    promise = row.guarantee
-    if promise is None:
-        return _no_promise(row)
-    if promise["unit"] != unit:
-        return NOTHING
-    low, high = shown(promise["epsilon"]["min"]), shown(promise["epsilon"]["max"])
-    return low if low == high else f"{low} to {high}"
+def markdown(rows: Sequence[Row]) -> str:
+    """The tables and their notes as Markdown."""
+    first, *more = _tables(rows, ["; ".join(troubles(row)) for row in rows])
+    texts = "\n\n".join(one.markdown() for one in (first, *more))
+    return f"{texts}\n\n" + "\n".join(f"- {note}" for note in first.notes) + "\n"
 
 
-def _which(row: Row, promises: list[str]) -> str:
-    if row.guarantee is None:
-        return _no_promise(row)
-    return f"({promises.index(statement(row.guarantee)) + 1}) per {row.guarantee['unit']}"
+def show(rows: Sequence[Row], console: Console) -> None:
+    """Prints the tables, what went wrong in which cell, and the notes."""
+    first, *more = _tables(rows, [_trouble(row) for row in rows])
+    for one in (first, *more):
+        console.print(one.terminal(), crop=False, soft_wrap=True)
+    for row in rows:
+        for sentence in troubles(row):
+            console.print(Text(f"{row.cell.label}: {sentence}", style="red"))
+    for note in first.notes:
+        console.print(Text(note, style="dim"))
 
 
-def _no_promise(row: Row) -> str:
-    return "no promise" if row.ended else NOTHING
+def write(out: Path, rows: Sequence[Row]) -> None:
+    """Writes every table into the folder of a comparison."""
+    known, found, pairs = units(rows), cells(rows), differences.table(rows)
+    runs = [
+        _varied(row) | {"folder": str(run.folder.relative_to(out))} | run_record(run, known, metric=row.metric)
+        for row in rows
+        for run in row.runs
+    ]
+    store.write(out / "compare.csv", csv_of(runs))
+    store.write(out / "table.csv", csv_of(_flat(rows, found)))
+    store.write(out / "differences.csv", csv_of([one.record() for one in differences.found(rows)], differences.KEYS))
+    store.write(out / "rounds.csv", csv_of(round_records(rows), ("cell", "seed", "round")))
+    store.write(out / "table.md", markdown(rows).encode())
+    store.write(out / "table.tex", found.latex(MACHINE).encode())
+    store.write(out / "together.json", json.dumps([one.record() for one in ledger.together(rows)], indent=1).encode())
+    if pairs.columns:
+        store.write(out / "differences.tex", pairs.latex().encode())
 
 
-def _bytes(row: Row, key: str) -> str:
-    return size(row.mean(key)) if row.ended else NOTHING
+def _flat(rows: Sequence[Row], found: Table) -> list[dict[str, Any]]:
+    records = []
+    for row, numbers in zip(rows, found.records(), strict=True):
+        promise, lost = row.guarantee or {}, [run for run in row.runs if run.failure]
+        about = {key: promise.get(key) for key in PROMISE}
+        failed = {"failed": "; ".join(f"seed {run.seed}: {run.failure}" for run in lost)}
+        records.append(_varied(row) | {"runs": len(row.runs), "ended": len(row.ended)} | about | numbers | failed)
+    return records
 
 
-def _escaped(words: str) -> str:
-    return words.replace("|", "\\|").replace("\n", " ")
+def _varied(row: Row) -> dict[str, Any]:
+    return {"cell": row.cell.label} | {
+        key: None if value is None else text(value) for key, value in row.cell.varied.items()
+    }
+
+
+def round_records(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """A flat dict for every round of every run that ended, with its cell, what that varies and its seed: for pandas, seaborn or R.
+
+    The other keys are those of a run's own rounds.csv; what a run does not have is None.
+    """
+    found = []
+    for row in rows:
+        for run in row.ended:
+            unit = (run.guarantee or {}).get("unit")
+            for record in run.rounds:
+                numbers = {key: value for key, value in scalars(record, unit=unit).items() if key != SCORE}
+                found.append(_varied(row) | {"seed": run.seed} | numbers)
+    return filled(found)
+
+
+def run_record(run: Run, known: Sequence[str], *, metric: str) -> dict[str, Any]:
+    """All numbers of a run, flat; the columns of an epsilon carry its unit in their name."""
+    summary = run.summary or {}
+    noise, promise = summary.get("noise_multiplier") or {}, run.guarantee or {}
+    scores = (run.score, run.final) if run.summary else (None, None)
+    record: dict[str, Any] = {"seed": run.seed}
+    record |= dict(zip((f"{metric}_last_10", f"{metric}_final"), scores, strict=True))
+    record |= {} if run.backdoor is None else {f"{BACKDOOR}_last_10": run.backdoor}
+    record |= client_record(run, metric=metric)
+    record |= {key: summary.get(key) for key in COPIED}
+    record |= {f"noise_multiplier_{which}": noise.get(which) for which in ("min", "median", "max")}
+    record |= {key: promise.get(key) for key in PROMISE}
+    for unit in known:
+        spent = promise["epsilon"] if promise.get("unit") == unit else {}
+        record |= {f"epsilon_per_{unit}_{which}": spent.get(which) for which in ("min", "median", "max")}
+    return record | {"failed": run.failure}
+
+
+def record(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """The whole table for `--json`, with the runs of each cell and how it differs from others. What is infinite is "inf"."""
+    pairs = [turned.record() for one in differences.found(rows) for turned in (one, one.turned())]
+    found = []
+    for row, numbers in zip(rows, cells(rows).records(), strict=True):
+        label, promise = row.cell.label, row.guarantee
+        always = (f"{row.metric}_last_10", f"{row.metric}_final", "uplink_bytes", "downlink_bytes", "seconds", "rounds")
+        kept = {
+            key: value
+            for key, value in numbers.items()
+            if not key.startswith("epsilon_per_") and (value is not None or key.removesuffix("_interval") in always)
+        }
+        own = [{key: value for key, value in one.items() if key != "cell"} for one in pairs if one["cell"] == label]
+        one = {"cell": label, "varied": row.cell.varied, "runs": len(row.runs), "ended": len(row.ended)} | kept
+        one["guarantee"] = {key: promise[key] for key in (*PROMISE, "epsilon")} if promise else None
+        one["failed"] = {str(run.seed): run.failure for run in row.runs if run.failure}
+        one["differences"] = own
+        one["seeds"] = [run_record(run, units([row]), metric=row.metric) for run in row.runs]
+        found.append(for_json(one, infinite=str))
+    return found
