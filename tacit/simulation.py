@@ -5,6 +5,7 @@ import datetime
 import json
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -28,11 +29,11 @@ from tacit.engine.clients import held
 from tacit.engine.evaluate import evaluate
 from tacit.engine.history import History, finish, note_clients, note_unpaid, open_ledger, open_unpaid
 from tacit.engine.loop import Observer, loop
-from tacit.engine.pool import Trainer, asked, fork_can_train
+from tacit.engine.pool import Trainer, fork_can_train
 from tacit.engine.queries import columns_asked, describe, evaluate_at_clients, judged_by
 from tacit.engine.ranges import query_of, ranged
 from tacit.engine.run_folder import Folder, open_folder, refuse_other_parts, refuse_taken
-from tacit.engine.trainers import Hear, overheard
+from tacit.engine.trainers import Hear, Overheard
 from tacit.errors import BadInput, ModelRefused, TacitError, TrainingDiverged
 from tacit.experiment import Experiment
 from tacit.experiment.schema import CAPPED, OpenSection
@@ -95,12 +96,11 @@ def _seconds(parts: Parts, trainer: Trainer, clock: Clock) -> float:
     count = len(parts.population)
     places = sorted({k * count // MOST for k in range(MOST)} if count > MOST else range(count))[: parts.cohort]
     cohort = [parts.population[place] for place in places]
-    state = parts.algorithm.init(parts.params)
+    message = parts.algorithm.broadcast(parts.algorithm.init(parts.params), cohort, round=0)
     times: list[float] = []
     while len(times) < TURNS:
         began = clock()
-        for _ in asked(trainer, parts.algorithm, state, 0, cohort)[1]:
-            pass
+        deque(trainer.dispatch(message, 0, [client.index for client in cohort]), maxlen=0)
         times.append(clock() - began)
         if times[-1] > LONG:
             break
@@ -345,7 +345,7 @@ def run(
         if parts.plan.priced:
             trainers.workspace_of(parts).refuse_memory(parts.population.x, parts.population.y)
         if hear is not None:
-            trainer = overheard(trainer, hear)
+            trainer = Overheard(trainer, hear)
         ledger = open_ledger(replace(first, together=parts.together), folder)
         unpaid = open_unpaid(first, folder)
         past = folder.past(before=(folder.restore() or (None, 0))[1])

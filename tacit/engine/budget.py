@@ -19,7 +19,7 @@ from tacit.types import Budget, Client
 MARKS = 16  # while a run goes on, epsilon is shown rounded up to the next of so many marks; at the end it is exact
 
 
-class Meter:
+class BudgetTracker:
     """Who is out of budget. Without a ledger nobody ever is."""
 
     def __init__(self, parts: Parts, ledger: Ledger | None, *, first_round: int = 0):
@@ -159,13 +159,21 @@ class Meter:
 
 
 def gather(
-    parts: Parts, ledger: Ledger | None, meter: Meter, round: int, derive: Derive, *, away: Collection[int] = ()
+    parts: Parts,
+    ledger: Ledger | None,
+    budgets: BudgetTracker,
+    round: int,
+    derive: Derive,
+    *,
+    away: Collection[int] = (),
 ) -> list[Client] | None:
     """The clients of a round, paid for; None where too few (or, if all must pay together, not all) can pay."""
-    return charged(parts, ledger, meter, draw(parts, meter, round, derive, away=away))
+    return charged(parts, ledger, budgets, draw(parts, budgets, round, derive, away=away))
 
 
-def draw(parts: Parts, meter: Meter, round: int, derive: Derive, *, away: Collection[int] = ()) -> list[Client] | None:
+def draw(
+    parts: Parts, budgets: BudgetTracker, round: int, derive: Derive, *, away: Collection[int] = ()
+) -> list[Client] | None:
     """The clients that a round is to have. **Nobody has paid**; None where too few can.
 
     `derive` is the server's randomness in the state that the round starts from. Where each pays for itself, who is `away` is asked
@@ -173,20 +181,22 @@ def draw(parts: Parts, meter: Meter, round: int, derive: Derive, *, away: Collec
     """
     if parts.plan.together:
         return [parts.population[index] for index in parts.plan.drawn(derive(round, "cohort"))]
-    cohort = sample(parts, meter, round, derive)
+    cohort = sample(parts, budgets, round, derive)
     here = [client for client in cohort if client.index not in away]
     cohort = here if len(here) >= _fewest(parts) else cohort
     return cohort if len(cohort) >= _fewest(parts) else None
 
 
-def charged(parts: Parts, ledger: Ledger | None, meter: Meter, cohort: list[Client] | None) -> list[Client] | None:
+def charged(
+    parts: Parts, ledger: Ledger | None, budgets: BudgetTracker, cohort: list[Client] | None
+) -> list[Client] | None:
     """Those of a cohort that have paid, on disk; None where too few (or, if all must pay together, not all) can pay."""
     if cohort is None:
         return None
     if parts.plan.together:
-        pays = ledger is not None and ledger.admit_everybody(meter.budget, meter.price_of_all, hint=meter.hint)
+        pays = ledger is not None and ledger.admit_everybody(budgets.budget, budgets.price_of_all, hint=budgets.hint)
         return cohort if pays else None
-    paid = cohort if ledger is None else ledger.admit(cohort, meter.cost, hint=meter.hint)
+    paid = cohort if ledger is None else ledger.admit(cohort, budgets.cost, hint=budgets.hint)
     return paid if len(paid) >= _fewest(parts) else None
 
 
@@ -195,17 +205,17 @@ def _fewest(parts: Parts) -> int:
     return max(parts.experiment.train.min_clients, parts.plan.fewest)
 
 
-def sample(parts: Parts, meter: Meter, round: int, derive: Derive) -> list[Client]:
+def sample(parts: Parts, budgets: BudgetTracker, round: int, derive: Derive) -> list[Client]:
     """The clients of a round that can still pay: whose turn it is, or a uniform choice at a cost that does not depend on others."""
     turn = parts.plan.scheduled(round)
     if turn is not None:
-        return meter.affording(turn, len(turn))
+        return budgets.affording(turn, len(turn))
     everybody, size = len(parts.population), parts.cohort
     rng = derive(round, "cohort").generator()
     if size >= everybody:
-        return meter.affording(range(everybody), everybody)
+        return budgets.affording(range(everybody), everybody)
     first = rng.choice(everybody, size=min(everybody, 2 * size + 16), replace=False)
-    cohort = meter.affording(first.tolist(), size)
+    cohort = budgets.affording(first.tolist(), size)
     if len(cohort) < size:  # many are out of budget: look at all
-        cohort = meter.affording(rng.permutation(everybody).tolist(), size)
+        cohort = budgets.affording(rng.permutation(everybody).tolist(), size)
     return sorted(cohort, key=lambda client: client.index)

@@ -172,7 +172,7 @@ def layers_of(folder: Path) -> list[tuple[str, int, int]]:
     return [(name, start, stop) for name, start, stop in whole]
 
 
-def keep_sight(
+def record_observation(
     parts: Parts,
     folder: Folder,
     round: int,

@@ -1,9 +1,7 @@
 """The one seam for speed: how the clients of a round are trained.
 
-`one_by_one` is the slow twin. `SideBySide` runs clients in parallel, one process per core, each with one thread, and
-yields the same bytes in the same order: every client's randomness is a function of what it releases, so where and when it
-trains does not matter. Data is shared with the workers by fork, without copies; parameters and updates cross by shared
-memory."""
+In this process one after the other (the slow twin), or in one process per core: the same bytes in the same order, since every
+client's randomness is a function of what it releases. Workers have the data by fork; updates cross by shared memory."""
 
 import mmap
 import multiprocessing
@@ -11,37 +9,91 @@ import os
 import signal
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection, wait
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 
 from tacit.algorithms import Algorithm, in_round
 from tacit.data.population import Population
 from tacit.digest import question_mark
-from tacit.engine.budget import Meter
 from tacit.engine.release import ClientDerive
-from tacit.engine.watch import Traffic
 from tacit.errors import TacitError, TrainingDiverged
 from tacit.training.clipping import Workspace
-from tacit.types import Client, Message, State
-from tacit.wire import pack, receive, receive_any, size_of, unpack
+from tacit.types import Client, Message
+from tacit.wire import pack, unpack
 
 Reply = tuple[bytes, dict[str, float]]
-Task = Callable[[Message, str, int, int], Reply]  # (what was broadcast, its mark, round, client) -> message and info
-Trainer = Callable[[bytes, int, Sequence[int]], Iterator[Reply]]
+Carried = tuple[Message, dict[str, float]]
+Pending = Iterator[tuple[bytes | Message, dict[str, float]]]
+Task = Callable[[Message, str, int, int], Reply]  # (what was broadcast, its digest, round, client) -> message and info
 ROOM = 8 << 20  # bytes of address space beyond a message's expected size; untouched pages cost nothing
 DENORMAL = 1e-40
 SLOTS_PER_WORKER = 3  # replies that may wait for their turn
 
 
+class Trainer:
+    """Trains the clients of a round, here or at sites of their own. Called with bytes it gives bytes, in the cohort's order."""
+
+    absent: Mapping[str, str] | None = (
+        None  # who did not answer in the last round, with the reason; None: nobody can be missing
+    )
+    unpaid: Collection[int] = frozenset()  # whose own ledger does not pay any more
+
+    def __call__(self, received: bytes, round: int, cohort: Sequence[int]) -> Iterator[Reply]:
+        raise NotImplementedError
+
+    def dispatch(self, message: Message, round: int, cohort: Sequence[int]) -> Pending:
+        """The clients' replies, in their order. It may be called before anybody has paid.
+
+        Guarantee: nothing of what is trained is read, by whomever, before the first reply is asked for. A CPU computes each reply
+        when it is read, a site is asked when the first one is; a device may be at work already.
+        """
+        yield from self(pack(message), round, cohort)  # a generator: nothing happens before it is read
+
+    def away(self) -> set[int]:
+        """Who has left, and need not be asked before it is back."""
+        return set()
+
+
+@dataclass(frozen=True, eq=False)
+class InProcess(Trainer):
+    """Trains in this process."""
+
+    train: Callable[[bytes, int, Sequence[int]], Iterator[Reply]]
+
+    def __call__(self, received: bytes, round: int, cohort: Sequence[int]) -> Iterator[Reply]:
+        return self.train(received, round, cohort)
+
+
+class OverTensors(Trainer):
+    """A trainer in this process that passes tensors on, which stay on their device. Guarantee: every number in them is finite."""
+
+    def answers(self, received: Message, question: str, round: int, cohort: Sequence[int]) -> Iterator[Carried]:
+        """What the clients release, in their order."""
+        raise NotImplementedError
+
+    def question(self, received: Message) -> str:
+        """What noise is keyed by."""
+        return question_mark(pack(received))
+
+    def __call__(self, received: bytes, round: int, cohort: Sequence[int]) -> Iterator[Reply]:
+        for message, info in self.answers(unpack(received), question_mark(received), round, cohort):
+            yield pack(message), info
+
+    def dispatch(self, message: Message, round: int, cohort: Sequence[int]) -> Pending:
+        """As every trainer, from tensors to tensors."""
+        return self.answers(message, self.question(message), round, cohort)
+
+
 def task(
     algorithm: Algorithm, work: Workspace, population: Population | Mapping[int, Client], derive: ClientDerive
 ) -> Task:
-    """Trains one client for one round and packs what it releases. `derive` is the clients' randomness (build/release.py)."""
+    """Trains one client for one round and packs what it releases. `derive` is the clients' randomness (release.py)."""
 
     def train(received: Message, question: str, round: int, index: int) -> Reply:
         client = population[index]
@@ -72,7 +124,7 @@ def flushed_denormals() -> Iterator[None]:
         torch.set_flush_denormal(before)
 
 
-def one_by_one(train: Task) -> Trainer:
+def one_by_one(train: Task) -> Callable[[bytes, int, Sequence[int]], Iterator[Reply]]:
     """Trains the cohort in this process, one client after the other."""
 
     def trainer(received: bytes, round: int, cohort: Sequence[int]) -> Iterator[Reply]:
@@ -87,7 +139,7 @@ def one_by_one(train: Task) -> Trainer:
     return trainer
 
 
-class SideBySide:
+class SideBySide(Trainer):
     """Trains the cohort in `workers` processes. Raises what a client raised, or TacitError if a process is lost."""
 
     def __init__(self, train: Task, *, workers: int, message_bytes: int):
@@ -176,7 +228,6 @@ LOST = "A training process ended unexpectedly (out of memory?): use fewer run.wo
 def _work(
     train: Task, line: Connection, others: list[Connection], broadcast: mmap.mmap, slots: list[mmap.mmap]
 ) -> None:
-    """A worker's life: until its line closes, which happens also when the parent is killed."""
     for number in (
         signal.SIGINT,
         signal.SIGTERM,
@@ -197,7 +248,6 @@ def _work(
 
 
 def _answer(train: Callable[[], Reply], slot: mmap.mmap) -> tuple[Any, ...]:
-    """Trains one client and leaves its message in the slot; a failure is told, not raised."""
     try:
         reply, info = train()
         if len(reply) > len(slot):
@@ -208,99 +258,3 @@ def _answer(train: Callable[[], Reply], slot: mmap.mmap) -> tuple[Any, ...]:
         return "refused", error
     except Exception:  # noqa: BLE001 - whatever it was, the parent tells
         return "failed", traceback.format_exc()
-
-
-# Between the trainer and the server's part: how clients are asked, what of their answers is read, and who is missing.
-
-Asked = tuple[Message, Iterator[tuple[Any, dict[str, float]]]]
-
-
-@runtime_checkable
-class Carrying(Protocol):
-    """A trainer that passes tensors on, which stay on their device; its clients are in this very process."""
-
-    def carry(
-        self, received: Message, round: int, cohort: Sequence[int], /
-    ) -> Iterator[tuple[Message, dict[str, float]]]:
-        """What the clients release, in their order. Guarantee: every number in it is finite."""
-        ...
-
-
-@runtime_checkable
-class Beginning(Protocol):
-    """A trainer that can set a device to work while somebody else pays."""
-
-    def begin(
-        self, received: Message, round: int, cohort: Sequence[int], /
-    ) -> Iterator[tuple[Message, dict[str, float]]] | None:
-        """As `carry`, with the device at work already; None where there is nothing to gain.
-
-        Guarantee: nothing of what is trained is read, by whomever, before the first answer is asked for.
-        """
-        ...
-
-
-def begun(
-    trainer: Trainer, algorithm: Algorithm, state: State, round: int, cohort: Sequence[Client] | None
-) -> Asked | None:
-    """Sets a device to work for clients that have not paid yet. Their answers are taken when all have, or never.
-
-    None where no device can, and where anything goes wrong: it goes wrong again when they have paid, and is told then.
-    """
-    if cohort is None or not isinstance(trainer, Beginning):
-        return None
-    try:
-        message = algorithm.broadcast(state, cohort, round=round)
-        replies = trainer.begin(message, round, [client.index for client in cohort])
-    except TacitError:
-        return None
-    return None if replies is None else (message, replies)
-
-
-def asked(trainer: Trainer, algorithm: Algorithm, state: State, round: int, cohort: Sequence[Client]) -> Asked:
-    """What is broadcast to clients that have paid, and their answers: messages where the trainer carries them, else bytes."""
-    message, indices = algorithm.broadcast(state, cohort, round=round), [client.index for client in cohort]
-    if isinstance(trainer, Carrying):
-        return message, trainer.carry(message, round, indices)
-    return message, trainer(pack(message), round, indices)
-
-
-def read_off(raw: bytes | Message, told: dict[str, float], traffic: Traffic, round: int, *, forgiving: bool) -> Message:
-    """What arrives. A forgiving server judges each message itself, so that no client can end the run."""
-    traffic.info.append(told)
-    if isinstance(raw, Message):
-        traffic.uplink += size_of(raw)
-        if not forgiving:
-            traffic.take(raw)
-        return raw
-    traffic.uplink += len(raw)
-    if forgiving:  # what it gets may be anything, and carries no noise
-        return receive_any(raw)
-    message = receive(raw, round=round)
-    traffic.take(message)
-    return message
-
-
-@runtime_checkable
-class Elsewhere(Protocol):
-    """A trainer whose clients are on other machines: some are away, and some do not answer."""
-
-    absent: dict[str, str]  # who did not answer in the last round, with the reason
-    unpaid: set[int]  # whose own ledger does not pay any more
-
-    def away(self) -> set[int]:
-        """Who has left, and need not be asked before it is back."""
-        ...
-
-
-def away_of(trainer: Trainer, meter: Meter) -> set[int]:
-    """Who is asked nothing in the coming round; whose own ledger is spent counts as out of budget."""
-    if not isinstance(trainer, Elsewhere):
-        return set()
-    meter.leave(trainer.unpaid)
-    return trainer.away()
-
-
-def absent_of(trainer: Trainer) -> dict[str, Any]:
-    """Who was missing from the round, and why, where clients can be missing."""
-    return {"absent": dict(trainer.absent)} if isinstance(trainer, Elsewhere) else {}

@@ -26,7 +26,7 @@ from tacit.algorithms.mean_regularised import MeanRegularised
 from tacit.algorithms.scaffold import correction_of
 from tacit.data.population import Population
 from tacit.digest import question_mark
-from tacit.engine.pool import Reply, task
+from tacit.engine.pool import Carried, OverTensors, Pending, task
 from tacit.engine.release import ClientDerive
 from tacit.engine.stacked_private import InStep, noised_there
 from tacit.errors import TacitError, TrainingDiverged
@@ -44,8 +44,26 @@ from tacit.wire import pack, unpack
 
 LOG = logging.getLogger(__name__)
 FIRST = 4  # of a cohort on a device, which part is trained first: meanwhile the batches of the others are drawn
-Carried = tuple[Message, dict[str, float]]
 Finish = Callable[[], list[Carried]]
+
+
+def started(working: Iterator[Any]) -> Iterator[Any]:
+    """A generator that has come to its first yield, where it has read nothing. What it raised before is raised when it is read."""
+    try:
+        next(working)
+    except Exception as error:  # noqa: BLE001 - told when the replies are read, which is after the charge
+        return _raising(error)
+    return working
+
+
+def _raising(error: Exception) -> Iterator[Any]:
+    raise error
+    yield
+
+
+def _after_start(working: Iterator[Any]) -> Iterator[Any]:
+    next(working)
+    yield from working
 
 
 def local_of(algorithm: Algorithm) -> DpSgd | LocalSgd:
@@ -70,7 +88,7 @@ class Streams:
         return self._known[purpose]
 
 
-class Stacked:
+class Stacked(OverTensors):
     """The trainer. `chunk` is how many clients are trained together.
 
     Raises: Unsupported with the reason where the model or the algorithm's training cannot be stacked.
@@ -106,26 +124,15 @@ class Stacked:
         """What the number of clients is filled up to a multiple of, so that shapes repeat."""
         return max(1, self.chunk // 16)
 
-    def __call__(self, received: bytes, round: int, cohort: Sequence[int]) -> Iterator[Reply]:
-        """As every trainer: from bytes to bytes."""
-        question = question_mark(received)
-        for message, info in self.answers(unpack(received), question, round, cohort):
-            yield pack(message), info
+    def dispatch(self, message: Message, round: int, cohort: Sequence[int]) -> Pending:
+        """As every trainer; a device is at work before this returns, and what goes wrong there is told when it is read.
 
-    def carry(self, received: Message, round: int, cohort: Sequence[int]) -> Iterator[Carried]:
-        """From tensors to tensors, which stay on the device."""
-        return self.answers(received, self.question(received), round, cohort)
-
-    def begin(self, received: Message, round: int, cohort: Sequence[int]) -> Iterator[Carried] | None:
-        """As `carry`, with the device at work before this returns; None on a CPU, which would be waited for.
-
-        None, too, where a mechanism noises each client by itself: that may be somebody else's code, which reads what it noises.
+        A mechanism that noises each client by itself may be somebody else's code, which reads what it noises: it waits to be read.
         """
-        if not self.work.theta.is_cuda or not self._noised_there(cohort):
-            return None
-        answers = self._working(received, self.question(received), round, cohort)
-        next(answers)
-        return answers
+        working = self._working(message, self.question(message), round, cohort)
+        if self.work.theta.is_cuda and self._noised_there(cohort):
+            return started(working)
+        return _after_start(working)
 
     def question(self, received: Message) -> str:
         """What noise is keyed by: the question's bytes; where a start cannot be repeated, this call alone."""
@@ -146,9 +153,7 @@ class Stacked:
 
     def answers(self, received: Message, question: str, round: int, cohort: Sequence[int]) -> Iterator[Carried]:
         """What the clients release, in their order."""
-        working = self._working(received, question, round, cohort)
-        next(working)
-        yield from working
+        return _after_start(self._working(received, question, round, cohort))
 
     def _working(self, received: Message, question: str, round: int, cohort: Sequence[int]) -> Iterator[Any]:
         """Part by part: while the device trains one, the batches of the next are drawn, and what the one before gave is passed on.

@@ -11,24 +11,31 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 
-from tacit.digest import question_mark
 from tacit.engine.assemble import Parts
-from tacit.engine.pool import Carrying, Reply, SideBySide, Task, Trainer, fork_can_train, one_by_one, task
-from tacit.engine.stacked import Carried, Stacked
+from tacit.engine.pool import (
+    Carried,
+    InProcess,
+    OverTensors,
+    Pending,
+    SideBySide,
+    Task,
+    Trainer,
+    fork_can_train,
+    one_by_one,
+    task,
+)
+from tacit.engine.stacked import Stacked
 from tacit.machine import cores, forks
 from tacit.training.clipping import Workspace, workspace
 from tacit.training.flat import beside
 from tacit.training.optimizer import coarse, full_precision
 from tacit.types import Client, Message
 from tacit.wire import pack, unpack
-
-if TYPE_CHECKING:
-    from tacit.engine.stacked import Stacked
 
 
 def workspace_of(parts: Parts, *, model: nn.Module | None = None) -> Workspace:
@@ -38,11 +45,10 @@ def workspace_of(parts: Parts, *, model: nn.Module | None = None) -> Workspace:
     return workspace(own, clip=parts.plan.training_clip, physical_batch=physical, losses=parts.losses)
 
 
-def alone(parts: Parts, clients: Mapping[int, Client] | None = None, *, model: nn.Module | None = None) -> Trainer:
+def alone(parts: Parts, clients: Mapping[int, Client] | None = None, *, model: nn.Module | None = None) -> InProcess:
     """Trains clients in this process, one after the other; a site has only itself among its `clients`."""
-    return one_by_one(
-        task(parts.algorithm, workspace_of(parts, model=model), clients or parts.population, parts.derive)
-    )
+    work = workspace_of(parts, model=model)
+    return InProcess(one_by_one(task(parts.algorithm, work, clients or parts.population, parts.derive)))
 
 
 def side_by_side(parts: Parts, *, workers: int) -> SideBySide:
@@ -74,89 +80,65 @@ def each_by_itself(parts: Parts, stack: ExitStack) -> Trainer:
     return pool
 
 
-def stacked(parts: Parts) -> "Stacked | Split | Beside":
+def stacked(parts: Parts) -> OverTensors:
     """Trains `parts.together` clients at once, on each of the run's devices; malicious ones by themselves.
 
     Raises: Unsupported with the reason where the algorithm's training or the model cannot be stacked.
     """
-    # a site never stacks
-
-    from tacit.engine.stacked import Stacked
-
     if parts.attack is not None:
-        train = task(parts.algorithm, workspace_of(parts), parts.population, parts.derive)
-        honest: Any = parts.algorithm
-        honest = dataclasses.replace(honest, local=honest.local.honest)
-        return Beside(
-            stacked(dataclasses.replace(parts, algorithm=honest, attack=None)), train, parts.attack[0].malicious
-        )
-    devices = parts.experiment.run.devices
-    if len(devices) > 1:
-        trainers = []
-        for name in devices:
-            work = workspace_of(parts, model=copy.deepcopy(parts.model).to(name))
-            known = (parts.algorithm, work, parts.population.to(torch.device(name)), parts.derive)
-            trainers.append(Stacked(*known, chunk=max(1, parts.together), repeats=not parts.nonce))
-        return Split(trainers, precision=parts.experiment.run.precision)
-    known = (parts.algorithm, workspace_of(parts), parts.population, parts.derive)
-    return Stacked(
-        *known, chunk=max(1, parts.together), repeats=not parts.nonce, precision=parts.experiment.run.precision
-    )
+        malicious: Any = parts.algorithm
+        honest = dataclasses.replace(malicious, local=malicious.local.honest)
+        train = task(malicious, workspace_of(parts), parts.population, parts.derive)
+        stack = stacked(dataclasses.replace(parts, algorithm=honest, attack=None))
+        return Beside(stack, train, parts.attack[0].malicious)
+    devices, precision = parts.experiment.run.devices, parts.experiment.run.precision
+    how = {"chunk": max(1, parts.together), "repeats": not parts.nonce}
+    if len(devices) == 1:
+        return Stacked(parts.algorithm, workspace_of(parts), parts.population, parts.derive, **how, precision=precision)
+    trainers = []
+    for name in devices:
+        work = workspace_of(parts, model=copy.deepcopy(parts.model).to(name))
+        trainers.append(Stacked(parts.algorithm, work, parts.population.to(torch.device(name)), parts.derive, **how))
+    return Split(trainers, precision=precision)
 
 
-# Malicious clients beside a stack of honest ones: these are trained at once, those one by one; answers keep the
-# cohort's order.
-
-
-class Beside:
-    """A trainer of two: `stack` has the honest clients, `alone` trains one of the `malicious`.
+class Beside(OverTensors):
+    """`stack` trains the honest clients at once, `alone` each of the `malicious` by itself; replies keep the cohort's order.
 
     Guarantee: the honest clients' answers are the stack's, for a cohort without the others.
     """
 
-    def __init__(self, stack: Any, alone: Task, malicious: Sequence[int]):
+    def __init__(self, stack: OverTensors, alone: Task, malicious: Sequence[int]):
         self.stack, self.alone, self.malicious = stack, alone, frozenset(malicious)
 
-    def __call__(self, received: bytes, round: int, cohort: Sequence[int]) -> Iterator[Reply]:
-        """As every trainer: from bytes to bytes."""
-        for message, info in self.carry(unpack(received), round, cohort):
-            yield pack(message), info
+    def question(self, received: Message) -> str:
+        """As of the stack."""
+        return self.stack.question(received)
 
-    def carry(
-        self, received: Message, round: int, cohort: Sequence[int], /
-    ) -> Iterator[tuple[Message, dict[str, float]]]:
-        """From tensors to tensors, which stay on the device."""
-        honest = self.stack.carry(received, round, [index for index in cohort if index not in self.malicious])
-        home, told = received.tensors["params"].device, received.to(torch.device("cpu"))
-        question = question_mark(pack(told))
+    def answers(self, received: Message, question: str, round: int, cohort: Sequence[int]) -> Iterator[Carried]:
+        """What the clients release, in their order."""
+        honest = self.stack.answers(received, question, round, [i for i in cohort if i not in self.malicious])
+        home, on_cpu = received.tensors["params"].device, received.to(torch.device("cpu"))
         for index in cohort:
             if index in self.malicious:
-                raw, info = self.alone(told, question, round, index)
+                raw, info = self.alone(on_cpu, question, round, index)
                 yield unpack(raw).to(home), info
             else:
                 yield next(honest)
 
 
-# A cohort over several devices: each trains a part of it with a stack of its own, and their answers come in the
-# cohort's order.
-
-
-class Split:
-    """The trainers of several devices, one thread for each. `precision` is that of plain SGD; the trainers know float32 alone."""
+class Split(OverTensors):
+    """A cohort over several devices, one thread for each. `precision` is that of plain SGD; the trainers know float32 alone."""
 
     def __init__(self, trainers: Sequence[Stacked], *, precision: str = "float32"):
         self.trainers, self.precision = trainers, precision
 
-    def __call__(self, received: bytes, round: int, cohort: Sequence[int]) -> Iterator[Reply]:
-        """As every trainer: from bytes to bytes."""
-        for message, info in self._answers(unpack(received), question_mark(received), round, cohort):
-            yield pack(message), info
+    def question(self, received: Message) -> str:
+        """As of each trainer."""
+        return self.trainers[0].question(received)
 
-    def carry(self, received: Message, round: int, cohort: Sequence[int]) -> Iterator[Carried]:
-        """From tensors to tensors; what was trained elsewhere comes to where the model is."""
-        return self._answers(received, self.trainers[0].question(received), round, cohort)
-
-    def _answers(self, received: Message, question: str, round: int, cohort: Sequence[int]) -> Iterator[Carried]:
+    def answers(self, received: Message, question: str, round: int, cohort: Sequence[int]) -> Iterator[Carried]:
+        """What the clients release, in their order; what was trained on another device comes to where the model is."""
         count, home = len(self.trainers), received.tensors["params"].device
         cuts = [len(cohort) * k // count for k in range(count + 1)]
 
@@ -165,56 +147,37 @@ class Split:
             with torch.cuda.device(device) if device.type == "cuda" else nullcontext():  # of this thread, for kernels
                 return list(self.trainers[k].answers(received, question, round, part)) if part else []
 
-        with ExitStack() as stack, ThreadPoolExecutor(count) as threads:
-            # precision is torch's, for all threads: it is set before they begin and set back after the last has ended
-            private = self.trainers[0].clips_examples
-            stack.enter_context(
-                full_precision(self.trainers[0].work.theta.device) if private else coarse(self.precision)
-            )
+        exact = self.trainers[0].clips_examples
+        # precision is torch's, for all threads: it is set before they begin and set back after the last has ended
+        how = full_precision(self.trainers[0].work.theta.device) if exact else coarse(self.precision)
+        with how, ThreadPoolExecutor(count) as threads:
             parts = list(threads.map(train, range(count)))
         for message, info in (answer for part in parts for answer in part):
             yield message.to(home), info
 
 
-# What the server of a simulation gets, heard by somebody else too: for attacks, which see what their attacker would
-# see.
+# What the server of a simulation gets, heard by somebody else too: for attacks, which see what their attacker would see.
 
 Heard = Sequence[tuple[int, Message]]  # the index of a client and what it sent, in the order of the cohort
 Hear = Callable[[int, Message, Heard], None]  # of a round: its number, what was broadcast, what was answered
 
 
-def overheard(trainer: Trainer, hear: Hear) -> Trainer:
-    """The trainer with somebody who hears every round, once all of its clients have answered and before the next begins."""
-    return _Tensors(trainer, hear) if isinstance(trainer, Carrying) else _Bytes(trainer, hear)
-
-
 @dataclass(frozen=True)
-class _Bytes:
+class Overheard(Trainer):
+    """A trainer with somebody who hears every round, once all of its clients have answered and before the next begins."""
+
     trainer: Trainer
     hear: Hear
 
-    def __call__(self, received: bytes, round: int, cohort: Sequence[int]) -> Iterator[Reply]:
+    def dispatch(self, message: Message, round: int, cohort: Sequence[int]) -> Pending:
+        """The trainer's replies."""
+        return self._heard(self.trainer.dispatch(message, round, cohort), message, round, cohort)
+
+    def _heard(self, pending: Pending, message: Message, round: int, cohort: Sequence[int]) -> Pending:
         answers = []
-        for index, reply in zip(cohort, self.trainer(received, round, cohort), strict=True):
-            answers.append((index, unpack(reply[0])))
+        for index, reply in zip(cohort, pending, strict=True):
+            sent = reply[0] if isinstance(reply[0], Message) else unpack(reply[0])
+            kept = {name: tensor.clone() for name, tensor in sent.tensors.items()}  # buffers are used again
+            answers.append((index, Message(sent.sender, kept, dict(sent.facts))))
             yield reply
-        self.hear(round, unpack(received), answers)
-
-
-@dataclass(frozen=True)
-class _Tensors:
-    trainer: Any
-    hear: Hear
-
-    def __call__(self, received: bytes, round: int, cohort: Sequence[int]) -> Iterator[Reply]:
-        raise TypeError("this trainer passes tensors on: use carry")
-
-    def carry(
-        self, received: Message, round: int, cohort: Sequence[int], /
-    ) -> Iterator[tuple[Message, dict[str, float]]]:
-        answers = []
-        for index, reply in zip(cohort, self.trainer.carry(received, round, cohort), strict=True):
-            kept = {name: tensor.clone() for name, tensor in reply[0].tensors.items()}  # buffers are used again
-            answers.append((index, Message(reply[0].sender, kept, dict(reply[0].facts))))
-            yield reply
-        self.hear(round, received, answers)
+        self.hear(round, message, answers)

@@ -6,36 +6,49 @@ Nothing here feeds back into a run.
 import math
 import statistics
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from tacit.types import Client, Message
 
+Item = TypeVar("Item")
 STAGES = ("admit", "train", "server", "evaluate", "write")
 
 
 class Watch:
-    """Seconds by stage. `lap` gives everything since the last lap to a stage.
+    """Seconds by stage: `with watch("train"): ...`.
 
     The write stage of a round ends after its record is written, so a record carries that of the round before.
     """
 
     def __init__(self) -> None:
-        self._last = time.perf_counter()
-        self._seconds: dict[str, float] = {}
+        self._seconds = dict.fromkeys(STAGES, 0.0)
 
-    def lap(self, stage: str) -> None:
-        """Gives the time since the last lap to a stage."""
-        now = time.perf_counter()
-        self._seconds[stage] = self._seconds.get(stage, 0.0) + now - self._last
-        self._last = now
+    @contextmanager
+    def __call__(self, stage: str) -> Iterator[None]:
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._seconds[stage] += time.perf_counter() - began
+
+    def each(self, stage: str, items: Iterator[Item]) -> Iterator[Item]:
+        """The items; waiting for each counts for a stage, what is done with it does not."""
+        while True:
+            with self(stage):
+                item = next(items, None)
+            if item is None:
+                return
+            yield item
 
     def read(self) -> dict[str, float]:
         """The seconds since the last reading, as `seconds_<stage>`; all start from zero again."""
-        seconds, self._seconds = self._seconds, {}
-        return {f"seconds_{stage}": round(seconds.get(stage, 0.0), 6) for stage in STAGES}
+        seconds, self._seconds = self._seconds, dict.fromkeys(STAGES, 0.0)
+        return {f"seconds_{stage}": round(seconds[stage], 6) for stage in STAGES}
 
 
 @dataclass
@@ -69,12 +82,8 @@ class Traffic:
             return {}
         released = torch.stack([norm for norm, _ in self.norms]).tolist()  # one look at the device for all clients
         ratios = [signal_to_noise(norm, noise) for norm, (_, noise) in zip(released, self.norms, strict=True)]
-        low, high = min(ratios), max(ratios)
-        return {
-            "signal_to_noise": statistics.median(ratios),
-            "signal_to_noise_low": low,
-            "signal_to_noise_high": high,
-        }
+        ends = {"signal_to_noise_low": min(ratios), "signal_to_noise_high": max(ratios)}
+        return {"signal_to_noise": statistics.median(ratios)} | ends
 
 
 def record_of(
@@ -85,6 +94,7 @@ def record_of(
         info.pop("asked_bytes", 0),
         info.pop("answered_bytes", 0),
     )  # reports go on to whoever opens the sum
+    diverged = [client.id for client, info in zip(cohort, traffic.info, strict=False) if info.get("diverged")]
     return {
         "train_loss": traffic.mean("loss"),
         "clipped": traffic.mean("clipped"),
@@ -96,14 +106,8 @@ def record_of(
         "uplink_bytes": traffic.uplink + answered,
         "downlink_bytes": traffic.downlink + asked,
         **{name: value.item() if isinstance(value, torch.Tensor) else value for name, value in info.items()},
-        **_names_diverged(cohort, traffic),
+        **({"diverged": diverged} if diverged else {}),  # for the researcher: nobody may see it in a message
     }
-
-
-def _names_diverged(cohort: list[Client], traffic: Traffic) -> dict[str, Any]:
-    """Whose training diverged, for the researcher: where nobody may see that in a message, the run goes on."""
-    names = [client.id for client, info in zip(cohort, traffic.info, strict=False) if info.get("diverged")]
-    return {"diverged": names} if names else {}
 
 
 def signal_to_noise(released: float, noise: float) -> float:

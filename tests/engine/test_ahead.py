@@ -11,8 +11,9 @@ from tacit.engine import loop as engine
 from tacit.engine import trainers
 from tacit.engine.assemble import build
 from tacit.engine.history import open_ledger
-from tacit.engine.pool import Beginning, begun
+from tacit.engine.pool import Trainer
 from tacit.engine.run_folder import open_folder
+from tacit.engine.stacked import started
 from tacit.engine.stacked_private import noised_there
 from tacit.errors import BadInput, LedgerError
 from tacit.privacy.local.mechanism import SampledGaussian
@@ -29,24 +30,17 @@ KINDS = {
 }
 
 
-class AtWork:
+class AtWork(Trainer):
     """As a device: it begins when it is told, and says when it was first read."""
 
     def __init__(self, parts, seen):
         self.trainer, self.seen = trainers.stacked(parts), seen
 
-    def __call__(self, received, round, cohort):
-        raise AssertionError("a device passes tensors on")
-
-    def carry(self, received, round, cohort):
-        self.seen("carried", round, cohort)
-        return self.trainer.carry(received, round, cohort)
-
-    def begin(self, received, round, cohort):
+    def dispatch(self, message, round, cohort):
         self.seen("begun", round, cohort)
-        working = self.trainer._working(received, self.trainer.question(received), round, cohort)
-        assert next(working) is None
-        return self._read(working, round, cohort)
+        return self._read(
+            started(self.trainer._working(message, self.trainer.question(message), round, cohort)), round, cohort
+        )
 
     def _read(self, working, round, cohort):
         self.seen("read", round, cohort)
@@ -62,7 +56,7 @@ def charged(path):
         }
 
 
-def started(tmp_path, kind, **changes):
+def started_run(tmp_path, kind, **changes):
     settings = SETTINGS | {"privacy": KINDS[kind], "run": {"workers": 1}} | changes
     experiment = tacit.Experiment(**settings)
     parts = build(experiment)
@@ -73,7 +67,7 @@ def started(tmp_path, kind, **changes):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_round_is_on_disk_before_the_first_answer_of_a_device_is_read(tmp_path, kind):
-    parts, folder, ledger = started(tmp_path, kind)
+    parts, folder, ledger = started_run(tmp_path, kind)
     seen = []
 
     def note(what, round, cohort):
@@ -90,13 +84,13 @@ def test_a_round_is_on_disk_before_the_first_answer_of_a_device_is_read(tmp_path
 def test_what_a_device_was_set_to_work_for_gives_the_same_as_what_it_was_asked_for(tmp_path, kind):
     found = []
     for number, trainer in enumerate((trainers.stacked, lambda parts: AtWork(parts, lambda *_: None))):
-        parts, folder, ledger = started(tmp_path / str(number), kind)
+        parts, folder, ledger = started_run(tmp_path / str(number), kind)
         found.append(engine.loop(parts, ledger, folder, trainer(parts), lambda record: None)[0].params)
     assert torch.equal(*found)
 
 
 def test_nothing_of_a_device_is_read_where_the_charge_fails(tmp_path):
-    parts, folder, ledger = started(tmp_path, "central")
+    parts, folder, ledger = started_run(tmp_path, "central")
     seen = []
 
     def refused(*_, **__):
@@ -110,40 +104,45 @@ def test_nothing_of_a_device_is_read_where_the_charge_fails(tmp_path):
 
 
 def test_who_cannot_pay_is_not_read_and_the_others_are_asked_again(tmp_path):
-    parts, folder, ledger = started(tmp_path, "local")
+    parts, folder, ledger = started_run(tmp_path, "local")
     seen, admit = [], ledger.admit
     ledger.admit = lambda clients, cost, hint: admit(clients[1:], cost, hint=hint)
     trainer = AtWork(parts, lambda what, round, cohort: seen.append((what, round, len(cohort))))
     records = []
     engine.loop(parts, ledger, folder, trainer, records.append)
-    assert seen == [row for r in range(3) for row in (("begun", r, 4), ("carried", r, 3))]
+    assert seen == [row for r in range(3) for row in (("begun", r, 4), ("begun", r, 3), ("read", r, 3))]
     assert [record["cohort"] for record in records] == [3, 3, 3]
 
 
-def test_what_goes_wrong_ahead_is_told_when_all_have_paid(tmp_path):
-    parts, _, _ = started(tmp_path, "central")
-
-    class Failing(AtWork):
-        def begin(self, received, round, cohort):
-            raise BadInput("no")
-
-    trainer, algorithm = Failing(parts, lambda *_: None), parts.algorithm
-    state, clients = algorithm.init(parts.params), [parts.population[0]]
-    assert begun(trainer, algorithm, state, 0, clients) is None
-    assert begun(trainer, algorithm, state, 0, None) is None
+def failing(*_):
+    raise BadInput("no")
+    yield
 
 
-def test_on_a_cpu_nobody_trains_before_all_have_paid(tmp_path):
-    parts, _, _ = started(tmp_path, "central")
-    trainer = trainers.stacked(parts)
+def test_what_goes_wrong_on_a_device_is_told_when_all_have_paid(tmp_path):
+    parts, folder, ledger = started_run(tmp_path, "central")
+    paid, trainer = [], AtWork(parts, lambda what, round, cohort: paid.append((what, len(charged(ledger.path)))))
+    trainer.trainer._working = failing
+    with pytest.raises(BadInput, match="no"):
+        engine.loop(parts, ledger, folder, trainer, lambda record: None)
+    assert paid == [("begun", 0), ("read", 1)]
+
+
+@pytest.mark.parametrize("make", [trainers.stacked, trainers.alone])
+def test_on_a_cpu_nobody_trains_before_the_first_reply_is_read(tmp_path, make, monkeypatch):
+    parts, _, _ = started_run(tmp_path, "central")
+    trained, train = [], type(parts.algorithm).train
+    monkeypatch.setattr(type(parts.algorithm), "train", lambda *args: trained.append(1) or train(*args))
+    monkeypatch.setattr("tacit.engine.stacked.Stacked._begin", lambda *args: trained.append(1) or 1 / 0)
     message = parts.algorithm.broadcast(parts.algorithm.init(parts.params), [], round=0)
-    assert isinstance(trainer, Beginning)
-    assert trainer.begin(message, 0, [0, 1]) is None
-    assert not isinstance(trainers.alone(parts), Beginning)
+    pending = make(parts).dispatch(message, 0, [0, 1])
+    assert not trained
+    next(pending)
+    assert trained
 
 
 def test_no_device_begins_with_noise_that_somebody_else_adds_before_all_have_paid(tmp_path):
-    parts, _, _ = started(tmp_path, "local")
+    parts, _, _ = started_run(tmp_path, "local")
     trainer = trainers.stacked(parts)
     assert not trainer._noised_there([0, 1])  # the streams of a CPU, and of the operating system, are not the device's
     trainer.derive = lambda question, round, client, purpose: DeviceStream(bytes(32))

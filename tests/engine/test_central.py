@@ -12,8 +12,9 @@ from torch import nn
 from trained import same_model, weights
 
 import tacit
-from tacit.engine import pool, trainers
-from tacit.engine.budget import Meter, gather
+from tacit.engine import loop as loop_module
+from tacit.engine import trainers
+from tacit.engine.budget import BudgetTracker, gather
 from tacit.engine.run_folder import CHECKPOINT
 from tacit.errors import BadInput, LedgerError
 from tacit.privacy.accounting import price
@@ -78,10 +79,10 @@ def test_the_cohorts_of_a_run_are_the_poisson_samples_that_were_priced():
         def admit_everybody(self, *_, **__):
             return True
 
-    meter = Meter(parts, None)
-    meter._ends = (parts.population[0],)
+    budgets = BudgetTracker(parts, None)
+    budgets._ends = (parts.population[0],)
     derive = parts.releases.server("a state")
-    cohorts = [[client.index for client in gather(parts, Paid(), meter, r, derive)] for r in range(2000)]
+    cohorts = [[client.index for client in gather(parts, Paid(), budgets, r, derive)] for r in range(2000)]
     assert is_poisson_sampling(cohorts, size=30, rate=0.2)
 
 
@@ -115,7 +116,7 @@ def test_every_client_is_charged_before_anybody_is_drawn_and_in_one_row(tmp_path
 
 def test_a_charge_that_cannot_be_written_releases_nothing(tmp_path, monkeypatch):
     trained = []
-    monkeypatch.setattr(pool, "receive_any", lambda raw: trained.append(raw))
+    monkeypatch.setattr(loop_module, "receive_any", lambda raw: trained.append(raw))
 
     def full(self, budget, event):
         raise sqlite3.OperationalError("database or disk is full")
@@ -193,7 +194,7 @@ def test_without_noise_or_clipping_central_dp_is_fedavg(tmp_path):
 
 
 def test_broken_and_missing_answers_leave_the_guarantee_and_the_divisor_as_they_are(tmp_path, monkeypatch):
-    real = pool.receive_any
+    real = loop_module.receive_any
 
     def poisoned(raw):
         message = real(raw)
@@ -202,7 +203,7 @@ def test_broken_and_missing_answers_leave_the_guarantee_and_the_divisor_as_they_
         return message
 
     whole = tacit.run(central(), out=tmp_path / "whole")
-    monkeypatch.setattr(pool, "receive_any", poisoned)
+    monkeypatch.setattr(loop_module, "receive_any", poisoned)
     history = tacit.run(central(), out=tmp_path / "poisoned")
     refused = [name for record in history.rounds for name in record["refused"]]
     assert refused
@@ -213,8 +214,8 @@ def test_broken_and_missing_answers_leave_the_guarantee_and_the_divisor_as_they_
 
 
 def test_bytes_that_are_no_message_are_refused_and_the_run_goes_on(tmp_path, monkeypatch):
-    real = pool.receive_any
-    monkeypatch.setattr(pool, "receive_any", lambda raw: real(raw[: len(raw) // 2]))
+    real = loop_module.receive_any
+    monkeypatch.setattr(loop_module, "receive_any", lambda raw: real(raw[: len(raw) // 2]))
     history = tacit.run(central(), out=tmp_path)
     assert all(set(record["refused"]) <= {"unreadable"} for record in history.rounds)
     assert history.summary["rounds"] == 5

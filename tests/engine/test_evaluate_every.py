@@ -82,8 +82,8 @@ def test_a_run_whose_budgets_end_between_two_tests_has_a_score_for_its_last_roun
 
 def test_a_model_that_diverges_in_a_round_without_a_test_ends_the_run():
     with pytest.raises(TrainingDiverged, match=r"The model became nan in round 4: lower train\.learning_rate"):
-        loop._refuse_diverged({}, State(torch.tensor([1.0, float("inf")])), 3)
-    loop._refuse_diverged({}, State(torch.tensor([1.0, 2.0])), 3)
+        loop._finite({}, State(torch.tensor([1.0, float("inf")])), 3)
+    loop._finite({}, State(torch.tensor([1.0, 2.0])), 3)
 
 
 @pytest.mark.parametrize("every", [0, -1, "a", 1.5])

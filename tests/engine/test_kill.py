@@ -21,7 +21,7 @@ KILLS = 8
 def attempt(experiment, out, log):
     """Runs or resumes in this (forked) process, noting on disk every message that reached the server."""
     torch.set_num_threads(1)  # the parent may have started threads that a fork does not have
-    real = loop_module.read_off
+    real = loop_module._received
 
     def wire(raw, told, traffic, round, **how):
         message = real(raw, told, traffic, round, **how)
@@ -31,7 +31,7 @@ def attempt(experiment, out, log):
             os.fsync(file.fileno())
         return message
 
-    loop_module.read_off = wire
+    loop_module._received = wire
     tacit.run(experiment, out=out, resume=(out / "experiment.toml").exists(), page=False)
     os._exit(0)
 
@@ -79,7 +79,7 @@ def killed_in_its_first_round(experiment, out, log):
         log.touch()
         time.sleep(600)
 
-    loop_module.read_off = wire
+    loop_module._received = wire
     tacit.run(experiment, out=out)
 
 

@@ -9,6 +9,7 @@ from tacit.engine import loop as engine
 from tacit.engine import trainers
 from tacit.engine.assemble import build
 from tacit.engine.history import open_ledger
+from tacit.engine.pool import InProcess
 from tacit.engine.run_folder import Folder, open_folder
 
 SETTINGS = {
@@ -41,7 +42,7 @@ def test_a_server_that_is_killed_when_a_sum_was_told_asks_nobody_for_that_round_
             return train(received, round, cohort)
 
         try:
-            return engine.loop(parts, open_ledger(parts, folder), folder, trainer, lambda record: None)
+            return engine.loop(parts, open_ledger(parts, folder), folder, InProcess(trainer), lambda record: None)
         finally:
             folder.close()
 

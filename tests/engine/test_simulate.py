@@ -11,13 +11,14 @@ from trained import same_model, weights
 
 import tacit
 from tacit.engine import loop as loop_module
-from tacit.engine import pool, trainers
+from tacit.engine import trainers
 from tacit.engine.budget import sample
 from tacit.engine.history import open_ledger
 from tacit.engine.run_folder import CHECKPOINT, open_folder
 from tacit.errors import BadInput, BudgetExhausted, LedgerError, RunExists, TrainingDiverged
 from tacit.privacy.accounting import price
 from tacit.random import seeded
+from tacit.wire import pack
 
 FILES = (
     "experiment.toml", "rounds.jsonl", "rounds.csv", "ledger.db", "clients.json", "model.safetensors",
@@ -108,13 +109,13 @@ def test_the_epsilon_of_a_long_run_is_rounded_up_to_the_next_mark(small, tmp_pat
     parts = tacit.engine.assemble.build(small(train={"rounds": 130}))
     folder = open_folder(tmp_path, parts.experiment, resume=False, force=False)
     ledger = open_ledger(parts, folder)
-    meter, client = loop_module.Meter(parts, ledger), parts.population[0]
+    budgets, client = loop_module.BudgetTracker(parts, ledger), parts.population[0]
     for round in range(11):
         ledger.open_round(round, str(round))
-        ledger.admit([client], meter.cost, hint=meter.hint)
-        found.append(meter.after([client], last=False)["epsilon_tightest"])
+        ledger.admit([client], budgets.cost, hint=budgets.hint)
+        found.append(budgets.after([client], last=False)["epsilon_tightest"])
     folder.close()
-    ((step, each),) = price.compose([(meter.cost(client), 1)])
+    ((step, each),) = price.compose([(budgets.cost(client), 1)])
     marks = {count: price.epsilon(((step, each * count),), delta=1e-5) for count in (9, 18)}
     assert found == pytest.approx([marks[9]] * 9 + [marks[18]] * 2, rel=1e-9)
 
@@ -196,7 +197,7 @@ def test_the_charge_is_on_disk_before_anybody_trains(small, tmp_path, monkeypatc
 
 def test_a_charge_that_cannot_be_written_releases_nothing(small, tmp_path, monkeypatch):
     released = []
-    monkeypatch.setattr(pool, "receive", lambda raw, round: released.append(round))
+    monkeypatch.setattr(loop_module, "receive", lambda raw, round: released.append(round))
 
     def full(self, paying):
         raise sqlite3.OperationalError("database or disk is full")
@@ -289,15 +290,15 @@ def test_a_loss_that_is_not_finite_stops_the_run_by_client_and_round_and_keeps_t
 
 
 def test_divergence_in_a_later_round_keeps_the_last_good_checkpoint(small, tmp_path, monkeypatch):
-    real = pool.receive
+    real = loop_module.receive
 
     def poisoned(raw, *, round):
         message = real(raw, round=round)
         if round == 2:
             message.tensors["update"][0] = float("nan")
-        return real(pool.pack(message), round=round)
+        return real(pack(message), round=round)
 
-    monkeypatch.setattr(pool, "receive", poisoned)
+    monkeypatch.setattr(loop_module, "receive", poisoned)
     with pytest.raises(TrainingDiverged, match=r"Client client-0 sent a update that is not finite in round 3"):
         tacit.run(small(), out=tmp_path)
     kept = load_file(tmp_path / CHECKPOINT)
@@ -366,10 +367,10 @@ def test_what_cannot_be_built_is_refused_in_a_sentence(small, tmp_path, change, 
 def test_cohorts_are_uniform_over_the_clients_that_can_pay(small, tmp_path):
     experiment = small(train={"rounds": 300, "clients_per_round": 2, "local_steps": 1}, privacy={"kind": "none"})
     parts = tacit.engine.assemble.build(experiment)
-    meter = loop_module.Meter(parts, None)
+    budgets = loop_module.BudgetTracker(parts, None)
     counts = np.zeros(6)
     for r in range(3000):
-        for client in sample(parts, meter, r, seeded(1)):
+        for client in sample(parts, budgets, r, seeded(1)):
             counts[client.index] += 1
     assert counts.sum() == 6000
     assert abs(counts - 1000).max() < 5 * np.sqrt(3000 * (1 / 3) * (2 / 3))

@@ -12,7 +12,8 @@ from tacit.types import Message
 def test_every_moment_belongs_to_one_stage():
     watch = Watch()
     for stage in STAGES:
-        watch.lap(stage)
+        with watch(stage):
+            pass
     first = watch.read()
     assert list(first) == [f"seconds_{stage}" for stage in STAGES]
     assert all(value >= 0 for value in first.values())

@@ -20,7 +20,7 @@ from torch import nn
 import tacit
 from tacit.engine.assemble import build
 from tacit.engine.loop import loop
-from tacit.engine.pool import one_by_one, task
+from tacit.engine.pool import InProcess, one_by_one, task
 from tacit.engine.run_folder import open_folder
 from tacit.engine.stacked import Stacked
 from tacit.errors import BadInput
@@ -247,7 +247,7 @@ def test_rounds_with_tree_noise_are_paid_from_a_ledger_that_reads_the_event_back
     book = Ledger(tmp_path / "ledger.db", population="p", run="r", delta=1e-5, rounds=2)
     work = workspace(parts.model, clip=CLIP, physical_batch=256)
     trainer = one_by_one(task(parts.algorithm, work, parts.population, parts.derive))
-    state, why = loop(parts, book, folder, trainer, lambda record: None)
+    state, why = loop(parts, book, folder, InProcess(trainer), lambda record: None)
     book.close()
     folder.close()
     assert why == "rounds"

@@ -31,7 +31,7 @@ from tacit.deploy.site.keys import seals_of
 from tacit.deploy.site.limits import Roster
 from tacit.deploy.site.rows import public_rows, refuse_undeployable, refuse_unpinned, shape
 from tacit.engine.assemble import Parts, assemble, with_rule
-from tacit.engine.budget import Meter
+from tacit.engine.budget import BudgetTracker
 from tacit.engine.history import History, finish, note_clients, open_ledger
 from tacit.engine.loop import Observer, loop
 from tacit.engine.queries import columns_asked, describe, evaluate_at_clients, judged_by
@@ -389,8 +389,8 @@ def _releases(parts: Parts, ledger: Ledger | None, folder: Folder) -> int:
     if ledger is None or not parts.plan.together:
         return rounds
     _, first = folder.restore() or (None, 0)
-    meter = Meter(parts, ledger)
-    left = ledger.rounds_left_to_all(meter.budget, meter.price_of_all, hint=rounds)
+    budgets = BudgetTracker(parts, ledger)
+    left = ledger.rounds_left_to_all(budgets.budget, budgets.price_of_all, hint=rounds)
     return ledger.charged_rounds() + min(rounds - first, left)
 
 

@@ -20,7 +20,7 @@ from tacit import store
 from tacit.deploy.server.gather import ANSWER_BYTES, AWAY, Heard, gather, unanswered
 from tacit.deploy.server.registration import Door
 from tacit.deploy.site.agreement import Terms
-from tacit.engine.pool import Reply
+from tacit.engine.pool import Reply, Trainer
 from tacit.engine.run_files import STATUS
 from tacit.engine.run_folder import Folder
 from tacit.errors import BadInput, BudgetExhausted, TacitError
@@ -131,7 +131,7 @@ MOST_EPSILON = 1e9  # more is no budget; and a whole number of a thousand digits
 
 
 @dataclass
-class OverGrid:
+class OverGrid(Trainer):
     """A trainer whose clients are sites: called with a broadcast, a round and a cohort, it yields their messages.
 
     Guarantee: the question is on disk before anybody is asked, so a restarted server asks the very same one and sites answer it

@@ -269,7 +269,7 @@ def test_the_tensors_that_are_carried_are_those_of_the_bytes():
     trainer = Stacked(parts.algorithm, work, parts.population, parts.derive, chunk=8)
     clients = [parts.population[index] for index in (1, 3)]
     message = parts.algorithm.broadcast(parts.algorithm.init(parts.params), clients, round=0)
-    pairs = zip(trainer(pack(message), 0, [1, 3]), trainer.carry(message, 0, [1, 3]), strict=True)
+    pairs = zip(trainer(pack(message), 0, [1, 3]), trainer.dispatch(message, 0, [1, 3]), strict=True)
     for (raw, info), (carried, same) in pairs:
         sent = unpack(raw)
         assert info == same
@@ -285,9 +285,9 @@ def test_where_a_start_cannot_be_repeated_every_call_has_noise_of_its_own():
         Stacked(parts.algorithm, work, parts.population, parts.derive, chunk=8, repeats=repeats)
         for repeats in (True, False)
     )
-    (first, _), (second, _) = next(once.carry(message, 0, [0])), next(once.carry(message, 0, [0]))
+    (first, _), (second, _) = next(once.dispatch(message, 0, [0])), next(once.dispatch(message, 0, [0]))
     assert torch.equal(first.tensors["update"], second.tensors["update"])
-    (first, _), (second, _) = next(again.carry(message, 0, [0])), next(again.carry(message, 0, [0]))
+    (first, _), (second, _) = next(again.dispatch(message, 0, [0])), next(again.dispatch(message, 0, [0]))
     assert not torch.allclose(first.tensors["update"], second.tensors["update"], atol=1e-3)
 
 
@@ -302,7 +302,9 @@ def test_a_cohort_that_is_split_sends_what_one_trainer_sends_whatever_the_split(
     alone, *rest = (Stacked(parts.algorithm, work, parts.population, parts.derive, chunk=8) for work in works)
     clients = [parts.population[index] for index in (4, 0, 2, 3)]
     message = parts.algorithm.broadcast(parts.algorithm.init(parts.params), clients, round=0)
-    pairs = list(zip(alone.carry(message, 0, [4, 0, 2, 3]), Split(rest).carry(message, 0, [4, 0, 2, 3]), strict=True))
+    pairs = list(
+        zip(alone.dispatch(message, 0, [4, 0, 2, 3]), Split(rest).dispatch(message, 0, [4, 0, 2, 3]), strict=True)
+    )
     assert [a.sender for (a, _), _ in pairs] == [client.id for client in clients]
     for (a, _), (b, _) in pairs:
         assert (a.sender, a.facts) == (b.sender, b.facts)
@@ -315,7 +317,7 @@ def test_a_split_leaves_torchs_precision_as_it_found_it():
     works = [workspace(copy.deepcopy(parts.model), clip=None, physical_batch=256) for _ in range(3)]
     trainers = [Stacked(parts.algorithm, work, parts.population, parts.derive, chunk=8) for work in works]
     message = parts.algorithm.broadcast(parts.algorithm.init(parts.params), [parts.population[0]], round=0)
-    list(Split(trainers, precision="tf32").carry(message, 0, [0, 1, 2, 3]))
+    list(Split(trainers, precision="tf32").dispatch(message, 0, [0, 1, 2, 3]))
     assert torch.get_float32_matmul_precision() == before
 
 

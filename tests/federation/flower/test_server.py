@@ -120,10 +120,10 @@ def test_a_resumed_deployment_goes_on_and_charges_no_round_twice(federation, tmp
 def test_a_server_that_dies_before_aggregating_gets_the_same_answers_again_for_nothing(
     federation, monkeypatch, randomness
 ):
-    from tacit.engine import pool
+    from tacit.engine import loop as loop_module
 
     deployed = federation(run={"randomness": randomness})
-    real, seen = pool.receive, []
+    real, seen = loop_module.receive, []
 
     def dying(raw, *, round):
         seen.append((round, raw))
@@ -131,12 +131,14 @@ def test_a_server_that_dies_before_aggregating_gets_the_same_answers_again_for_n
             raise Stop
         return real(raw, round=round)
 
-    monkeypatch.setattr(pool, "receive", dying)
+    monkeypatch.setattr(loop_module, "receive", dying)
     with pytest.raises(Stop):
         deployed.run()
     first = [raw for round, raw in seen if round == 1]
     seen.clear()
-    monkeypatch.setattr(pool, "receive", lambda raw, *, round: (seen.append((round, raw)), real(raw, round=round))[1])
+    monkeypatch.setattr(
+        loop_module, "receive", lambda raw, *, round: (seen.append((round, raw)), real(raw, round=round))[1]
+    )
     deployed.run(resume=True)
     assert [raw for round, raw in seen if round == 1][: len(first)] == first
     assert [round for round, _ in charges(deployed.site(2))] == [0, 1, 2]
