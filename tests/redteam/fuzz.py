@@ -46,7 +46,7 @@ from tacit.deploy.server import executor
 from tacit.deploy.server import node as node_line
 from tacit.deploy.server.client import respond
 from tacit.deploy.server.gather import gather
-from tacit.deploy.server.incoming import BODY, BYTES, HEAD, KINDS, NONCE, new_nonce, question
+from tacit.deploy.server.messages import BODY, BYTES, HEAD, KINDS, NONCE, new_nonce, question
 from tacit.deploy.server.node import FleetNode
 from tacit.deploy.server.registration import declaration
 from tacit.deploy.server.server import honest, oddity

@@ -18,7 +18,7 @@ from tacit.cli import ledger as ledgers
 from tacit.cli import report
 from tacit.deploy.operate.serve import closing
 from tacit.deploy.server.gather import Heard
-from tacit.deploy.server.incoming import _content, new_nonce, read
+from tacit.deploy.server.messages import _content, new_nonce, read
 from tacit.errors import TacitError
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.types import Budget, Client, Message
@@ -131,7 +131,7 @@ class Greeted(Line):
 def test_a_site_that_lies_about_itself_in_a_greeting_is_refused_by_the_name_of_its_key(federation, why):
     deployed = federation(train={"rounds": 1})
     with pytest.raises(
-        TacitError, match=r"did not join \(client-0\)\. A site refused: client-0 says of itself"
+        TacitError, match=r"did not join \(client-0\)\. A site refused: client-0: it says of itself"
     ) as caught:
         deployed.run(Greeted(deployed, LIES[why]), join_seconds=0.4)
     assert str(caught.value).isprintable()

@@ -17,7 +17,7 @@ from tacit.algorithms.rules import ceiling, share_of
 from tacit.deploy.operate.init import init
 from tacit.deploy.operate.processes import free_port
 from tacit.deploy.server.client import LocalGrid, client_app
-from tacit.deploy.server.incoming import _content, read
+from tacit.deploy.server.messages import _content, read
 from tacit.deploy.site.limits import Roster, read_limits
 from tacit.deploy.site.schedule import proposed
 from tacit.engine.assemble import build

@@ -19,7 +19,7 @@ from tacit.crypto.envelope import RoundContext, parse
 from tacit.crypto.holder import whose_turn
 from tacit.crypto.secret_key import generate
 from tacit.deploy.server.client import LocalGrid, client_app
-from tacit.deploy.server.incoming import _content, new_nonce, read
+from tacit.deploy.server.messages import _content, new_nonce, read
 from tacit.deploy.server.server import _terms
 from tacit.deploy.site import agreement
 from tacit.deploy.site import keys as key_files

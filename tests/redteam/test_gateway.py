@@ -28,7 +28,7 @@ from tacit.deploy.operate.certificates import make_node_key
 from tacit.deploy.operate.connections import announce as announce_length
 from tacit.deploy.operate.processes import Processes
 from tacit.deploy.operate.serve import register, start_server
-from tacit.deploy.server.incoming import answer
+from tacit.deploy.server.messages import answer
 from tacit.deploy.server.node import FleetNode, NotLetIn
 
 MIB = 1 << 20

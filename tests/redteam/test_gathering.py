@@ -23,8 +23,8 @@ from tacit.crypto.signing import Signer
 from tacit.deploy.operate.connections import LEAST_BYTES, TIMES
 from tacit.deploy.server import gather as gather_module
 from tacit.deploy.server import server
-from tacit.deploy.server.gather import ANSWER_BYTES, gather
-from tacit.deploy.server.incoming import HEAD, answer, new_nonce, opened, question
+from tacit.deploy.server.gather import ANSWER_BYTES, gather, opened
+from tacit.deploy.server.messages import HEAD, answer, new_nonce, question
 from tacit.engine.assemble import build
 from tacit.errors import BadInput
 from tacit.training.clipping import Trained

@@ -12,8 +12,8 @@ from flwr.supercore.task_identity import TaskIdentity
 from redteam.lying_server import EPSILONS, RUN, Server, accept, experiment
 
 from tacit.deploy.server.client import respond
-from tacit.deploy.server.incoming import kind_of_refusal
-from tacit.deploy.server.incoming import question as sent_question
+from tacit.deploy.server.messages import kind_of_refusal
+from tacit.deploy.server.messages import question as sent_question
 from tacit.deploy.site import replies
 from tacit.deploy.site.consent import code_digest
 from tacit.deploy.site.join import Loaded

@@ -158,7 +158,6 @@ class Upstream:
 
 
 def _as_passing(first: tuple[bytes, bytes, bytes]) -> tuple[bytes, bytes, bytes]:
-    """An error within the SuperLink ("database is locked") as one that passes: Flower's nodes end at 500, and wait at 503."""
     return (first[0], b"503", b"Service Unavailable") if first[1] == b"500" else first
 
 
@@ -232,11 +231,6 @@ class Gateway:
             self._connections.add(loop.create_task(self._serve(sock, peer)), peer)
 
     async def _serve(self, sock: socket.socket, peer: str) -> None:
-        """One connection, request after request, until either side ends it.
-
-        Guarantee: nothing is raised, whatever comes, but CancelledError. A request that is refused gets its status, a line in the
-        log, and is the connection's last, since nobody can know where the next one would begin.
-        """
         task: Any = asyncio.current_task()
         try:
             reader, writer = await secure(sock, self._context)
@@ -265,7 +259,6 @@ class Gateway:
     async def _request(
         self, reader: Read_gateway, writer: Write_gateway, peer: str, task: Task, seconds: float
     ) -> bool:
-        """One request; whether another may follow on the connection."""
         head = parse(await _in_time(_head(reader), seconds))
         if head.first == HEALTH and not head.all(b"content-length") and not head.all(b"transfer-encoding"):
             writer.write(_answer(200, b"ok\n"))
@@ -311,7 +304,6 @@ class Gateway:
 
 
 def _allowed(head: Head) -> int:
-    """The length of an allowed request's body. Raises BadHead for any other."""
     method, target, version = head.first
     if method != b"POST" or target not in PATHS or version != b"HTTP/1.1":
         raise BadHead(403, f"{b' '.join(head.first)[:120]!r} is nothing that sites ask")

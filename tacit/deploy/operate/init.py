@@ -197,7 +197,6 @@ def with_epsilons(experiment: Experiment, limits: Mapping[str, float]) -> Experi
 
 
 def _refuse_unpaid(experiment: Experiment, limits: dict[str, float]) -> None:
-    """Refuses what sites would refuse when they are asked to agree. Raises BudgetExhausted by a site's name."""
     for name in limits:
         try:
             refuse_unpaid(experiment, limits, delta=experiment.privacy.delta, site=name)
@@ -210,7 +209,6 @@ def _plain(name: str) -> bool:
 
 
 def _connect(federation: Federation, name: str) -> None:
-    """What a site needs to reach the server: its key, the authority's certificate and the address."""
     folder = federation.site(name)
     make_node_key(folder)
     federation.public_key(name).parent.mkdir(exist_ok=True)

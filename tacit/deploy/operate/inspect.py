@@ -180,7 +180,6 @@ def refuse_wrong(federation: Federation, *, resume: bool, force: bool) -> None:
 
 
 def _refuse_finished(federation: Federation, short: Sequence[Short]) -> None:
-    """Raises RunExists for a run that has done all its rounds: it is the results that were wanted, not something in the way."""
     done = finished(federation.results)
     if done is None:
         return
@@ -195,7 +194,6 @@ def anew(federation: Federation, short: Sequence[Short]) -> str:
 
 
 def _unpaid(federation: Federation, short: Sequence[Short]) -> str:
-    """Who cannot pay for another run; what each of them would have to allow is long, and a line of `check` for each."""
     names = [one.site for one in short[:MOST_NAMED]] + [f"{len(short) - MOST_NAMED} others"] * (len(short) > MOST_NAMED)
     who = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
     says = f"`tacit deploy check {federation.folder}` says for each what would allow one"
@@ -282,7 +280,6 @@ def _experiment(federation: Federation) -> Experiment | None:
 
 
 def _epsilons(federation: Federation) -> dict[str, float] | None:
-    """Every site's budget, where all of their folders are here and can be read: each says itself what is wrong with its own."""
     try:
         return {name: read_limits(federation.site(name)).epsilon for name in federation.sites}
     except BadInput:
@@ -290,7 +287,6 @@ def _epsilons(federation: Federation) -> dict[str, float] | None:
 
 
 def _results(federation: Federation, short: Sequence[Short]) -> Iterator[Finding]:
-    """Whether a run stands in results/ already, and what `up` would do with it."""
     results, anew = federation.results, "`up --force` sets it aside and starts anew (what it spent stays spent)"
     if short:
         anew = f"a new one is refused while {', '.join(one.site for one in short)} cannot pay for it"

@@ -97,7 +97,6 @@ def site_findings(
 
 
 def _granted(experiment: Experiment | None, limits: Limits, name: str) -> str:
-    """That a site grants less than it was asked for, and what follows; empty where it does not."""
     if experiment is None or not experiment.privacy.promises:
         return ""
     asked, privacy = proposed(experiment, name), experiment.privacy
@@ -109,7 +108,6 @@ def _granted(experiment: Experiment | None, limits: Limits, name: str) -> str:
 
 
 def _to_list(folder: Path, experiment: Experiment | None) -> str:
-    """The lines to paste where the experiment names code that the site has and its budget file does not list as it is."""
     if experiment is None:
         return ""
     try:
@@ -125,14 +123,12 @@ def _to_list(folder: Path, experiment: Experiment | None) -> str:
 
 
 def _refuse_unpaid(experiment: Experiment, limits: Limits, name: str, epsilons: Mapping[str, float] | None) -> None:
-    """What the site would refuse when it is asked to agree: turns that its budget does not pay for. Raises BudgetExhausted."""
     known = epsilons or everybody(experiment, name, limits.epsilon)
     if known and name in known:
         refuse_unpaid(experiment, known, delta=limits.delta, site=name)
 
 
 def _asked(experiment: Experiment | None, limits: Limits, name: str) -> Iterator[Finding]:
-    """What an experiment asks of the site beside training, and what that may cost."""
     if experiment is None:
         return
     for query, share in shares(experiment).items():
@@ -143,7 +139,6 @@ def _asked(experiment: Experiment | None, limits: Limits, name: str) -> Iterator
 
 
 def _weights(folder: Path, experiment: Experiment | None, settings: dict[str, Any]) -> Iterator[Finding]:
-    """Whether the weights are there that an accepted experiment's model reads. Nothing is opened."""
     if experiment is None or "path" not in experiment.model.options():
         return
     try:
@@ -193,7 +188,6 @@ def server_findings(folder: Path) -> Iterator[Finding]:
 
 
 def _called(folder: Path) -> str:
-    """The site's name; where its site.toml does not say it, its folder's."""
     try:
         return str(Site(folder).settings["name"])
     except TacitError:

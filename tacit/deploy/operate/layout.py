@@ -17,6 +17,7 @@ from tacit.experiment.file import dumps
 APP_FILES = ("pyproject.toml", "tacit_app/__init__.py", "tacit_app/client_app.py", "tacit_app/server_app.py",
              "tacit_app/experiment.toml")  # fmt: skip
 CONNECTION = "federation"  # the SuperLink's name in Flower's own configuration
+FEDERATION = "TACIT_FEDERATION"  # tells the ServerApp, which runs below the SuperLink, where this federation lies
 
 
 HOST = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(\.(?!-)[A-Za-z0-9-]{1,63})*", re.ASCII)  # a name, or an address of numbers
@@ -25,8 +26,6 @@ Port = Annotated[int, Field(strict=True, ge=1, le=65535)]
 
 
 class _Written(BaseModel):
-    """`federation.toml` as it is written."""
-
     name: str
     host: str
     port: Port
@@ -138,7 +137,6 @@ def open_federation(folder: Path) -> Federation:
 
 
 def _instead(folder: Path) -> str:
-    """What else may have been meant."""
     if (folder / SETTINGS).exists():
         return f": it is one site's; the federation may be {folder.resolve().parents[1]}."
     beside = sorted(path.parent.name for path in folder.parent.glob(f"*/{SETTINGS}"))

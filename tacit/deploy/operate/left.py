@@ -92,7 +92,6 @@ def agreed_parts(federation: Federation, experiment: Experiment) -> tuple[Parts,
 
 
 def _priced(parts: Parts, index: int, own: Limits, federation: Federation, runs: int) -> SitePrice:
-    """One site's price, by the plan that everybody computes from the same declarations."""
     client, privacy = parts.population[index], parts.experiment.privacy
     event, asked = parts.algorithm.cost(client), asked_by(parts)(client.id)
     if event is None:
@@ -136,7 +135,6 @@ def _population(experiment: Experiment, known: Mapping[str, Mapping[str, Any]], 
 
 
 def _unsealed(experiment: Experiment) -> Experiment:
-    """The experiment without encryption, which changes whom its noise is against and not what it costs."""
     return experiment.model_copy(update={"protect": experiment.protect.model_copy(update={"kind": "none"})})
 
 
@@ -178,7 +176,6 @@ def short_sites(federation: Federation, experiment: Experiment | None) -> list[S
 
 
 def _sealed(federation: Federation, name: str) -> tuple[Limits, Spent] | None:
-    """A site's limits and what its runs have sealed; None where there was none, or its files cannot be read: `check` says why."""
     folder = federation.site(name)
     try:
         limits = read_limits(folder)
@@ -207,7 +204,6 @@ def _short(
 
 
 def _pays(experiment: Experiment, parts: Parts | None, index: int, limits: Limits, sealed: Spent) -> bool:
-    """Whether the epsilon that is left pays for as much as the site must be able to pay for when it agrees."""
     client = None if parts is None else parts.population[index]
     event = None if parts is None or client is None else parts.algorithm.cost(client)
     if parts is None or client is None or event is None:

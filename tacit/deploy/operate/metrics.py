@@ -59,7 +59,6 @@ def write(folder: Path, out: Path) -> None:
 
 
 def _of_site(folder: Path) -> Iterator[Sample]:
-    """What a site's own people see with `tacit ledger show` and in `log.jsonl`, as numbers."""
     limits, site = read_limits(folder), {"site": str(read_settings(folder)["name"])}
     yield f"epsilon_limit_per_{limits.unit}", site, limits.epsilon
     yield f"delta_limit_per_{limits.unit}", site, limits.delta
@@ -78,7 +77,6 @@ def _ledger(file: Path, site: dict[str, str]) -> Iterator[Sample]:
 
 
 def _verdicts(log: Path) -> dict[str, int]:
-    """How many messages were answered, refused, and so on; lines that are none are not counted."""
     counted: Counter[str] = Counter()
     if log.exists():
         with log.open(encoding="utf-8", errors="replace") as lines:
@@ -91,7 +89,6 @@ def _verdicts(log: Path) -> dict[str, int]:
 
 
 def _of_server(federation: Federation) -> Iterator[Sample]:
-    """How far the run in results/ has come. Who took part is left out where the promise rests on nobody's knowing it."""
     named = {"federation": federation.name}
     yield "sites", named, len(federation.sites)
     yield from _certificate(federation.server / "server.pem", named)

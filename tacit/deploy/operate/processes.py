@@ -1,6 +1,4 @@
-"""Flower's programs as child processes: started with a log each, and ended with everything they started.
-
-Every program leads a session of its own, so one signal to its group reaches its children too."""
+"""Child processes of a federation: started with a log each, ended with everything they started, closed to other users."""
 
 import contextlib
 import ctypes
@@ -21,16 +19,13 @@ from pathlib import Path
 from tacit.errors import BadInput, TacitError
 from tacit.machine import lock
 
-# A federation's files are for their owner: folders 0700, files 0600, whatever the umask. They hold keys, rows and
-# updates.
-
 MASK = 0o077
-FOLDER, FILE = 0o700, 0o600
+FOLDER, FILE = 0o700, 0o600  # whatever the umask: a federation's files hold keys, rows and updates
 
 
 @contextlib.contextmanager
 def closed() -> Iterator[None]:
-    """Has what is made meanwhile, by the whole process, be for its owner only; then the umask is again what it was."""
+    """Has what the whole process makes meanwhile be for its owner only."""
     before = os.umask(MASK)
     try:
         yield
@@ -39,10 +34,7 @@ def closed() -> Iterator[None]:
 
 
 def close(folder: Path) -> None:
-    """Takes a folder, and all that is in it, from everybody but its owner. Links are left alone, and not followed.
-
-    Guarantee: on return nothing in it that was there all the time can be read, written or entered by group or others. What is
-    closed already is not touched, nor is a folder that does not exist.
+    """Takes a folder, and all that is in it, from everybody but its owner. Links are neither changed nor followed.
 
     Raises: BadInput for what is open and belongs to another user.
     """
@@ -70,9 +62,8 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 LAST_WORDS = 3  # lines of a program's log that say why it ended
 PORTS = range(20_000, 32_768)  # below those that Linux gives to outgoing connections
 STOP_SECONDS = 5.0  # between asking a program to end and ending it
-QUIET = {  # nothing is looked up, counted or installed over the network
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
+OFFLINE = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+QUIET = OFFLINE | {  # nothing is looked up, counted or installed over the network
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "OMP_NUM_THREADS": "1",
     "PYTHONUNBUFFERED": "1",
@@ -80,32 +71,34 @@ QUIET = {  # nothing is looked up, counted or installed over the network
 COLOURS = ("FORCE_COLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE")  # a notebook sets them; JSON in colours cannot be read
 
 
+def _path() -> str:
+    return os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
+
+
 def environment(home: Path) -> dict[str, str]:
     """The environment of Flower's programs: this process's own with `QUIET` over it, and `home` in the place of Flower's own.
 
-    This Python's programs come first on the path, no proxy stands between processes of one machine, and nobody forces colours.
+    This Python's programs come first on the path, and no proxy stands between processes of one machine.
     """
-    local = ",".join(
-        dict.fromkeys(filter(None, ["127.0.0.1", "localhost", *os.environ.get("NO_PROXY", "").split(",")]))
-    )
-    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
+    direct = ["127.0.0.1", "localhost", *os.environ.get("NO_PROXY", "").split(",")]
+    local = ",".join(dict.fromkeys(filter(None, direct)))
     own = {name: value for name, value in os.environ.items() if name not in COLOURS}
-    return own | QUIET | {"FLWR_HOME": str(home), "NO_PROXY": local, "no_proxy": local, "PATH": path}
+    return own | QUIET | {"FLWR_HOME": str(home), "NO_PROXY": local, "no_proxy": local, "PATH": _path()}
 
 
 def program(name: str) -> str:
-    """The path of one of Flower's programs, beside this Python or on the PATH. Raises: BadInput where it is not installed."""
-    found = shutil.which(name, path=os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", ""))))
+    """The path of one of Flower's programs. Raises: BadInput where it is not installed."""
+    found = shutil.which(name, path=_path())
     if found is None:
         raise BadInput(f'{name} is not installed: pip install "tacit[flower]"')
     return found
 
 
 class Processes:
-    """Some programs that end together. Used as a context: whatever happens inside, none is left over.
+    """Programs that end together. Used as a context: whatever happens inside, none is left over.
 
-    Guarantee: every program leads a session of its own, writes to a log that is for its owner only, and is ended with all that it
-    started. Under Linux it is also told to end when this process is gone, even if that was killed.
+    Guarantee: every program leads a session of its own and writes to a log that is for its owner only. Under Linux it ends when
+    this process is gone, even if that was killed.
     """
 
     def __init__(self, *, home: Path):
@@ -123,10 +116,7 @@ class Processes:
         self, name: str, command: Sequence[str | Path], *, log: Path, cwd: Path | None = None,
         environment: dict[str, str] | None = None,
     ) -> int:  # fmt: skip
-        """Starts a program, appends what it says to `log`, and returns its process; `name` is how it is spoken of from now on.
-
-        `environment` is added to the common one. Raises: OSError where it cannot be started.
-        """
+        """Starts a program that appends what it says to `log`, and returns its process. Raises: OSError."""
         with closed():
             log.parent.mkdir(parents=True, exist_ok=True)
             file = log.open("ab")
@@ -142,7 +132,7 @@ class Processes:
     def call(self, command: Sequence[str | Path], *, seconds: float, cwd: Path | None = None) -> str:
         """Runs a program to its end and returns what it printed.
 
-        Raises: TacitError with its last words where it fails, or where it has not ended after `seconds`, and then it is killed.
+        Raises: TacitError with its last words where it fails, or has not ended after `seconds`, and then it is killed.
         """
         name = Path(str(command[0])).name
         try:
@@ -157,7 +147,7 @@ class Processes:
         return done.stdout
 
     def refuse_ended(self, *, lines: int = LAST_WORDS) -> None:
-        """Refuses to go on where one of the programs has ended, with whatever code. Raises: TacitError with its last words."""
+        """Refuses to go on where a program has ended, with whatever code. Raises: TacitError with its last words."""
         for name, process in self._running.items():
             if process.poll() is not None:
                 words = _last_words(self._logs[name].read_text("utf-8", "replace"), lines)
@@ -172,14 +162,13 @@ class Processes:
         return self._running[name].poll() is not None
 
     def signal(self, name: str, number: int) -> None:
-        """Sends a signal to a program and to what it started in its own group; one that is gone is no error."""
+        """Sends a signal to a program and its group; one that is gone is no error."""
         _send(self._running[name].pid, number)
 
     def stop(self, name: str | None = None) -> None:
-        """Ends one program, or all, the last started first, with everything they started; they are forgotten then.
+        """Ends one program, or all, the last started first: by SIGTERM, and after `STOP_SECONDS` in all by SIGKILL.
 
-        They are asked to end (SIGTERM) and killed after `STOP_SECONDS` in all; what they had started in sessions of its own, such
-        as Flower's own children, is killed too, where /proc tells.
+        What they had started in sessions of its own, such as Flower's own children, is killed too, where /proc tells.
         """
         names = [name] if name else list(reversed(self._running))
         family = [pid for each in names for pid in descendants(self._running[each].pid)]
@@ -196,8 +185,13 @@ class Processes:
             _send(pid, signal.SIGKILL)
 
 
+def _stat(pid: int | str) -> list[str]:
+    """State, parent and so on of a process, from /proc."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
 def alive(pid: int) -> bool:
-    """Whether a process runs. One that has ended, and that nobody has asked how (a zombie), does not."""
+    """Whether a process runs; a zombie does not."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -205,7 +199,7 @@ def alive(pid: int) -> bool:
     except PermissionError:
         return True
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+        return _stat(pid)[0] not in "ZX"
     except OSError:
         return not Path("/proc/self").exists()  # gone in between; or a machine that does not tell
 
@@ -213,10 +207,9 @@ def alive(pid: int) -> bool:
 def descendants(pid: int) -> list[int]:
     """The processes that a process started, and those that they started, where /proc tells."""
     children: dict[int, list[int]] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
+    for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, ValueError, IndexError):
-            parent = int(stat.read_text().rpartition(")")[2].split()[1])
-            children.setdefault(parent, []).append(int(stat.parent.name))
+            children.setdefault(int(_stat(folder.name)[1]), []).append(int(folder.name))
     found, open_ = [], [pid]
     while open_:
         below = children.get(open_.pop(), [])
@@ -226,7 +219,6 @@ def descendants(pid: int) -> list[int]:
 
 
 def _send(pid: int, number: int) -> None:
-    """To the program's whole group where it leads one, else to itself."""
     with contextlib.suppress(ProcessLookupError):
         if os.getpgid(pid) == pid:
             os.killpg(pid, number)
@@ -235,7 +227,6 @@ def _send(pid: int, number: int) -> None:
 
 
 def _prepare() -> None:
-    """Lets this program have all the files it may, and asks Linux to end it when its parent is gone, even if killed."""
     _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
     if sys.platform == "linux":
@@ -243,7 +234,7 @@ def _prepare() -> None:
 
 
 def free_port() -> int:
-    """A port that is free now, and that no outgoing connection takes before a program listens on it; another program might."""
+    """A port that is free now, and that no outgoing connection takes before a program listens on it."""
     while taken(port := secrets.choice(PORTS)):
         pass
     return port
@@ -261,7 +252,7 @@ def taken(port: int) -> bool:
 
 
 def reach(host: str, port: int, *, authority: Path, seconds: float = 5.0) -> str | None:
-    """Why a TLS server cannot be reached under an authority's certificate, in words, or None if it can; nothing is asked of it."""
+    """Why a TLS server cannot be reached under an authority's certificate, in words, or None if it can."""
     try:
         context = ssl.create_default_context(cafile=str(authority))
         with (
@@ -280,8 +271,6 @@ def _last_words(text: str, count: int = LAST_WORDS) -> str:
     return " ".join(lines[-count:]) if lines else "it said nothing"
 
 
-# One process answers for a site. It knows whether the one before it died without leaving.
-
 LOCK = ".site.lock"
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 
@@ -289,11 +278,8 @@ BOOT = Path("/proc/sys/kernel/random/boot_id")
 def lock_folder(folder: Path) -> bool:
     """Locks a site's folder until this process ends. Returns whether an earlier one ran here, in this very folder, and is dead.
 
-    Guarantee: one process at a time holds a folder; the lock ends with the process, however that ends. The lock's file holds
-    its own inode and the machine's boot, so a copied folder, or one on another machine, never takes a process that may be alive
-    for a dead one. Where the machine does not tell its boot, the answer is False.
-
-    Raises: BadInput while another process holds the lock.
+    The lock's file holds its own inode and the machine's boot, so that a copied folder, or one on another machine, never takes a
+    process that may be alive for a dead one. Raises: BadInput while another process holds the lock.
     """
     file = os.open(folder / LOCK, os.O_CREAT | os.O_RDWR, 0o600)  # stays open: closing it would free the lock
     try:
@@ -309,14 +295,12 @@ def lock_folder(folder: Path) -> bool:
     return known
 
 
-# A program that does not outlive the one that started it: Flower's own exit can wait for a server that is gone.
-
 LOOK_SECONDS = 1.0
-GRACE_SECONDS = 10.0  # for Flower's own way out
+GRACE_SECONDS = 10.0  # for Flower's own way out, which can wait for a server that is gone
 
 
 def end_with_parent() -> None:
-    """Ends this process, within `GRACE_SECONDS` and a look, after the one that started it has ended; returns at once.
+    """Has this process end, soon after the one that started it; returns at once.
 
     The end is `os._exit`: nothing is flushed or closed, as in a kill. What a run needs to go on is on disk before every question.
     """

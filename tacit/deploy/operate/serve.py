@@ -15,9 +15,9 @@ from rich.table import Table
 from rich.text import Text
 
 from tacit.deploy.operate.inspect import anew, finished, refuse_wrong
-from tacit.deploy.operate.layout import CONNECTION, Federation, open_federation
+from tacit.deploy.operate.layout import CONNECTION, FEDERATION, Federation, open_federation
 from tacit.deploy.operate.left import short_sites
-from tacit.deploy.operate.processes import QUIET, Processes, alive, close, program, reach, taken
+from tacit.deploy.operate.processes import OFFLINE, Processes, alive, close, program, reach, taken
 from tacit.deploy.operate.site_process import JOINED
 from tacit.deploy.site.join import read_settings
 from tacit.errors import BadInput, TacitError
@@ -30,7 +30,6 @@ from tacit.report.progress import round_line
 START_SECONDS = 300.0  # for a program of Flower's on a busy machine; one that fails is noticed at once
 LOOK_SECONDS = 0.25
 HERE = "127.0.0.1"
-FEDERATION = "TACIT_FEDERATION"  # tells the ServerApp, which runs below the SuperLink, where this federation lies
 
 
 def run_server(folder: Path, *, listen: str | None, tell: Callable[[str], None]) -> None:
@@ -56,8 +55,7 @@ def run_server(folder: Path, *, listen: str | None, tell: Callable[[str], None])
 
 def run_command(federation: Federation) -> str:
     """The command that starts a run from a terminal on the server, quoted for a shell, with Flower's calls to the network off."""
-    offline = {name: QUIET[name] for name in ("FLWR_TELEMETRY_ENABLED", "FLWR_DISABLE_UPDATE_CHECK")}
-    words = [f"{name}={value}" for name, value in {"FLWR_HOME": shlex.quote(str(federation.home)), **offline}.items()]
+    words = [f"{name}={value}" for name, value in {"FLWR_HOME": shlex.quote(str(federation.home)), **OFFLINE}.items()]
     return " ".join([*words, "flwr", "run", shlex.quote(str(federation.app)), CONNECTION, "--stream"])
 
 
@@ -139,7 +137,6 @@ def _wait(federation: Federation, processes: Processes, port: int) -> None:
 
 
 def _listen(federation: Federation) -> str:
-    """All addresses of this machine, unless sites reach it as this very machine."""
     try:
         here = ipaddress.ip_address(federation.host).is_loopback
     except ValueError:
@@ -183,7 +180,6 @@ def up(federation: Federation, *, resume: bool, force: bool, tell: Tell, observe
 
 
 def _adapt(federation: Federation, tell: Tell) -> None:
-    """Has every site make its own models where its site.toml asks for some: here the quiet that they wait for does not come."""
     from tacit.deploy.site.models import adapt_due  # only where a site wants it
 
     for name in federation.sites:
@@ -210,7 +206,6 @@ def start_sites(federation: Federation, processes: Processes) -> None:
 
 
 def _joined(folder: Path, past: int) -> bool:
-    """Whether a site has said so, after what its log held before."""
     with (folder / "site.log").open("rb") as file:
         file.seek(past)
         return JOINED.encode() in file.read()
@@ -260,7 +255,6 @@ def follow(federation: Federation, processes: Processes, *, since: float, observ
 
 
 def _refuse_failed(processes: Processes, *, unless: Callable[[], bool]) -> None:
-    """Raises TacitError where Flower says that the newest run is over, and it has left no word of its own."""
     listing = json.loads(
         processes.call([program("flwr"), "list", CONNECTION, "--format", "json"], seconds=START_SECONDS)
     )

@@ -82,7 +82,6 @@ def site_data(folder: Path) -> dict[str, Any]:
 
 
 def _spent(folder: Path, limits: Limits) -> dict[str, Any]:
-    """What the ledger has sealed and used, by run, and in all by unit."""
     file = folder / layout.LEDGER
     accounts = reader.accounts(file) if file.is_file() and file.stat().st_size else []
     began: dict[str, str] = {}
@@ -117,7 +116,6 @@ def short_up(value: float) -> float:
 
 
 def _wanted(settings: dict[str, Any]) -> str | None:
-    """The kind of own models that the site asks for; a word of why where that cannot be understood."""
     try:
         return wanted(settings).kind
     except BadInput as error:
@@ -125,7 +123,6 @@ def _wanted(settings: dict[str, Any]) -> str | None:
 
 
 def _run(folder: Path, run: str) -> dict[str, Any]:
-    """A run that the site agreed to: its promise, and what rows say of its models."""
     place = layout.run_folder(folder, run)
     promise, said = place / layout.PROMISE, place / layout.COMPARISON
     compared = _compared(said) if said.is_file() else None
@@ -138,7 +135,6 @@ def _run(folder: Path, run: str) -> dict[str, Any]:
 
 
 def _text(path: Path) -> str:
-    """A small text file. Raises: BadInput for one that is large, not readable or no text."""
     try:
         with path.open("rb") as file:
             content = file.read(MOST_BYTES + 1)
@@ -150,7 +146,6 @@ def _text(path: Path) -> str:
 
 
 def _compared(path: Path) -> dict[str, Any]:
-    """`comparison.json`, checked. Raises: BadInput, naming the file."""
     try:
         found = wire.json_object(_text(path), what="It", finite=True)
         notes = wire.several(found.get("notes", []), what="Its notes", most=MOST_NOTES)
@@ -168,7 +163,6 @@ def _compared(path: Path) -> dict[str, Any]:
 
 
 def _evaluated(path: Path) -> Iterator[dict[str, Any]]:
-    """The last lines of `evaluated.jsonl`, the newest first, checked. Raises: BadInput, naming the file."""
     if not path.is_file():
         return
     for line in _text(path).splitlines()[::-1][:MOST_FILES]:
@@ -183,7 +177,6 @@ def _evaluated(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _judged(found: Mapping[str, Any]) -> dict[str, Any]:
-    """What rows say of the three models, metric by metric; of a metric that they cannot tell, nothing."""
     by = found.get("metrics")
     if not isinstance(by, dict) or not 0 < len(by) <= MOST_METRICS:
         raise BadInput(f"Its metrics are not a table of at most {MOST_METRICS}.")
@@ -195,7 +188,6 @@ def _judged(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _values(one: object) -> list[list[Any]] | None:
-    """[the three models, the two differences], each a value with the ends of its interval; None where rows cannot tell."""
     if not isinstance(one, dict):
         raise BadInput("A metric is no table.")
     if "own" not in one:

@@ -52,7 +52,6 @@ def run_site(folder: Path) -> None:
 
 
 def _serve(folder: Path, name: str, server: str, *, died: bool) -> None:
-    """Answers, and joins again where the server has lost the node. Raises TacitError with the reason why it ends."""
     import httpx
 
     from tacit.deploy.server.executor import answer_for
@@ -83,7 +82,6 @@ def _serve(folder: Path, name: str, server: str, *, died: bool) -> None:
 
 
 def _speak(first: str) -> None:
-    """Says on standard output what the site is asked and answers, for whoever started it."""
     voice = logging.StreamHandler(sys.stdout)
     voice.setFormatter(Plain("%(asctime)s  %(message)s", "%H:%M:%S"))
     SPOKEN.handlers, SPOKEN.propagate = [voice], False

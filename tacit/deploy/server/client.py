@@ -18,7 +18,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from tacit import wire
-from tacit.deploy.server.incoming import answer, read, refusal
+from tacit.deploy.server.messages import answer, read, refusal
 from tacit.deploy.site.log import discreet, note
 from tacit.deploy.site.site import UNSAID, Site
 from tacit.errors import BadInput, BudgetExhausted, Refusal, Refused

@@ -89,13 +89,11 @@ def answer(
 
 
 def _pause(took: float, *, idle: float) -> float:
-    """How long to wait after a look that took so long, when nothing has come for `idle` seconds."""
     least, most = LOOK_SECONDS
     return most if idle > AWAKE_SECONDS else min(max(least, BUSY * took), most)
 
 
 def _endure(error: httpx.HTTPError, failures: int) -> int:
-    """Waits after an error that may pass, longer every time; says the first of several. Raises the others."""
     if isinstance(error, httpx.HTTPStatusError) and error.response.status_code == httpx.codes.UNAUTHORIZED:
         raise NotLetIn(error.response.text) from None
     if not passing(error) and not isinstance(error, httpx.HTTPStatusError):
@@ -107,7 +105,6 @@ def _endure(error: httpx.HTTPError, failures: int) -> int:
 
 
 def _fetch(node: FleetNode, run: int, tree: ObjectTree, ready: "SimpleQueue[Task]") -> None:
-    """Waits for the content of one message; one that cannot be had is dropped, and the server asks again."""
     try:
         ready.put(node.fetch(run, tree))
     except Exception as error:  # noqa: BLE001 - whatever the server sent, the site goes on
@@ -115,7 +112,6 @@ def _fetch(node: FleetNode, run: int, tree: ObjectTree, ready: "SimpleQueue[Task
 
 
 def _answer(node: FleetNode, reply: Reply, task: Task) -> None:
-    """One message: answer, send. What happens within the site is in its log."""
     data = task.message.metadata
     TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = data.run_id, 1, node.node.node_id
     LOG.info("asked: %s", task.name)
@@ -131,8 +127,6 @@ def _answer(node: FleetNode, reply: Reply, task: Task) -> None:
 
 
 class _Heart(threading.Thread):
-    """Says every now and then that the node is alive; nothing but the server's word that it is unknown ends it."""
-
     def __init__(self, node: FleetNode):
         super().__init__(daemon=True)
         self._node, self._ended, self.unknown = node, threading.Event(), False
@@ -154,7 +148,6 @@ class _Heart(threading.Thread):
                 pause = self._sooner(pause)
 
     def _sooner(self, pause: float) -> float:
-        """After an error: soon at first, then less and less, as an error may say that the server has too much to do."""
         return RETRY_SECONDS[0] if pause == BEAT_SECONDS else min(2 * pause, RETRY_SECONDS[1] - 1)
 
     def stop(self) -> None:
@@ -162,6 +155,5 @@ class _Heart(threading.Thread):
 
 
 def _trim() -> None:
-    """Gives memory that training has freed back to the machine, where its C library can."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)

@@ -13,7 +13,7 @@ import httpx
 from flwr.app import Array
 from flwr.supercore.inflatable.inflatable_object import get_object_body, get_object_type_from_object_content
 
-from tacit.deploy.server.incoming import WHOLE_BYTES
+from tacit.deploy.server.messages import WHOLE_BYTES
 
 UNMET_BYTES = 1 << 20  # of all that is held before there is an agreement: a greeting and a proposal
 PIECE_BYTES = 5 << 20  # of Flower's pieces of an array

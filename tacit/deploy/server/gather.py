@@ -1,18 +1,37 @@
-"""Asking several sites at once: send, wait, ask the silent ones again, keep the first answer of each."""
+"""Asking several sites at once: send, wait, ask the silent ones again, keep the first word of each.
 
+Flower's HTTP grid takes in all answers in one go, so that bytes which one site made up lose the answers of all others. Here they
+are taken in one at a time and inside limits: a bad one costs its sender alone, by name."""
+
+import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import httpx
-from flwr.app import Message
+from flwr.app import ConfigRecord, Message
+from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
+from flwr.proto.runtime_pb2 import PullAppMessagesRequest
 from flwr.serverapp import Grid
-from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
+from flwr.supercore.inflatable.inflatable_object import (
+    get_object_body,
+    get_object_type_from_object_content,
+    iterate_object_tree,
+)
+from flwr.supercore.inflatable.inflatable_protobuf_utils import make_pull_object_fn_protobuf
+from flwr.supercore.inflatable.inflatable_utils import (
+    ObjectPullError,
+    ObjectPushError,
+    ObjectUnavailableError,
+    inflate_object_from_contents,
+)
+from flwr.superlink.grid.http_grid import HttpGrid
 
 from tacit.algorithms import printable
-from tacit.deploy.server.incoming import Incoming, kind_of_refusal, new_nonce, question, read
-from tacit.errors import BadInput, Refusal
+from tacit.deploy.server.messages import WHOLE_BYTES, kind_of_refusal, new_nonce, question, read
+from tacit.errors import BadInput, Refusal, TacitError
 
 AWAY = "is not connected"
 UNFINISHED = "its answer has not arrived whole"
@@ -23,20 +42,27 @@ LOOK_SECONDS = 2.0  # between two looks at who is connected
 ANSWER_BYTES = 1 << 20  # of an answer in which nothing of the model's length stands
 
 Asks = dict[int, dict[str, Any]]  # by node
+Accept = Callable[[int, dict[str, Any], bytes], Any]
+
+
+def _as_it_is(node: int, head: dict[str, Any], body: bytes) -> tuple[dict[str, Any], bytes]:
+    del node
+    return head, body
 
 
 @dataclass
 class Heard:
-    """What came back, by node: answers, refusals in the site's words, and what Flower says of those it lost.
+    """What came back, by node: answers as they were accepted, refusals with their kind, and what Flower says of those it lost.
 
     Words are printable and cut short: they stand in the server's log. Who is `lost` is still awaited, since its node may come
     back; an answer and a refusal are final.
     """
 
-    answers: dict[int, tuple[dict[str, Any], bytes]] = field(default_factory=dict)
+    seconds: float = 0.0  # how long was waited at most
+    answers: dict[int, Any] = field(default_factory=dict)
     refusals: dict[int, str] = field(default_factory=dict)
-    lost: dict[int, str] = field(default_factory=dict)
     kinds: dict[int, Refusal] = field(default_factory=dict)  # of the refusals that sites made
+    lost: dict[int, str] = field(default_factory=dict)
 
     @property
     def unpaid(self) -> set[int]:
@@ -47,30 +73,40 @@ class Heard:
         """The nodes of `asks` whose word is still awaited: they have neither answered nor refused."""
         return [node for node in asks if node not in self.answers and node not in self.refusals]
 
-    def take(self, node: int, message: Message | BadInput | None) -> None:
+    def why(self, node: int | None) -> str:
+        """Why there is no answer of a site, whose node is None where it is not connected: in its words, or as it was seen here.
+
+        >>> heard = Heard(25.0, refusals={1: "not today"}, lost={2: "Error: Message Unavailable"})
+        >>> heard.why(None), heard.why(1), heard.why(2)
+        ('is not connected', 'not today', 'did not answer in 25 s (Error: Message Unavailable)')
+        """
+        if node is None:
+            return AWAY
+        lost = f" ({self.lost[node]})" if node in self.lost else ""
+        return self.refusals.get(node) or f"did not answer in {self.seconds:g} s{lost}"
+
+    def take(self, node: int, message: Message | BadInput | None, accept: Accept = _as_it_is) -> None:
         """Notes one reply, or why there is none; after an answer or a refusal, a further one of the same node is dropped.
 
-        Guarantee: nothing is raised, whatever the message holds: what is none of Tacit's counts as a refusal.
+        Guarantee: nothing is raised, whatever the message holds: what is none of Tacit's, and what `accept` raises TacitError
+        at, counts as a refusal.
         """
         if node in self.answers or node in self.refusals:
             return
         if message is None:
             self.lost[node] = UNFINISHED
-            return
-        if isinstance(message, BadInput):
+        elif isinstance(message, BadInput):
             self.refusals[node] = printable(str(message))
-            return
-        if message.has_error():
-            kind = kind_of_refusal(message.error)
-            reason = printable(message.error.reason or f"error {message.error.code}")
-            (self.lost if kind is None else self.refusals)[node] = reason
+        elif message.has_error():
+            kind, reason = kind_of_refusal(message.error), message.error.reason or f"error {message.error.code}"
+            (self.lost if kind is None else self.refusals)[node] = printable(reason)
             if kind is not None:
                 self.kinds[node] = kind
-            return
-        try:
-            self.answers[node] = read(message)
-        except BadInput as error:
-            self.refusals[node] = printable(str(error))
+        else:
+            try:
+                self.answers[node] = accept(node, *read(message))
+            except TacitError as error:
+                self.refusals[node] = printable(str(error))
 
 
 def gather(
@@ -80,6 +116,7 @@ def gather(
     *,
     seconds: float,
     most: int = ANSWER_BYTES,
+    accept: Accept = _as_it_is,
     enough: int | None = None,
     again: float | None = None,
     tell: Callable[[Heard], None] = lambda heard: None,
@@ -89,34 +126,23 @@ def gather(
     Who is silent is asked again, which costs a site nothing, as it gives one answer to one question: at once when its node
     was gone and is back, else after `again` seconds, and then after twice as long every time.
 
-    Guarantee: it returns soon after `seconds` at the latest, and has looked for answers at least once. The first answer or
-    refusal of a node counts; what is no answer, or has more than `most` bytes, is a refusal, and what cannot be asked or had of
-    one node keeps nobody from the others. `tell` is shown what has come after every look that leaves somebody to wait for.
-
-    Assumes: asking a node twice gets the same answer. Who trains anew for each question is asked with `again` not below
-    `seconds`.
+    Guarantee: it returns soon after `seconds` at the latest, and has looked for answers at least once. What is no answer, has more
+    than `most` bytes, or is not accepted (`accept` raises TacitError), is a refusal; what cannot be asked or had of one node
+    keeps nobody from the others. `tell` is shown what has come after every look that leaves somebody to wait for.
     """
-    heard, incoming, ends = Heard(), Incoming(grid, most), time.monotonic() + seconds
+    heard, incoming, ends = Heard(seconds), Incoming(grid, most), time.monotonic() + seconds
     turns = Turns(grid, again or ASK_SECONDS)
-    while True:
+    while asks:
         due, left = turns.due(heard.open(asks)), ends - time.monotonic()
         if due:
             incoming.asked |= _send(grid, {node: asks[node] for node in due}, body, heard, seconds=max(left, 1.0))
         for node, message in incoming.look():  # at least once, however long the sending took
-            heard.take(node, message)
+            heard.take(node, message, accept)
         if not heard.open(asks) or len(heard.answers) >= (enough or len(asks)) or time.monotonic() >= ends:
-            return heard
+            break
         tell(heard)
         time.sleep(POLL_SECONDS)
-
-
-def unanswered(lost: str, seconds: float) -> str:
-    """Why a site is missing that was waited for to the end: first that, then what Flower says of its message.
-
-    >>> unanswered("", 25.0), unanswered("Error: Message Unavailable", 25.0)
-    ('did not answer in 25 s', 'did not answer in 25 s (Error: Message Unavailable)')
-    """
-    return f"did not answer in {seconds:g} s" + (f" ({lost})" if lost else "")
+    return heard
 
 
 class Turns:
@@ -137,12 +163,9 @@ class Turns:
         return due
 
     def _late(self, node: int, now: float) -> bool:
-        return (
-            now >= self._next[node][0] and node not in self._away
-        )  # what was sent to a node that is away waits for it
+        return now >= self._next[node][0] and node not in self._away  # what was sent to one that is away waits for it
 
     def _back(self, nodes: Sequence[int]) -> set[int]:
-        """The nodes that were gone at the last look and are here now."""
         if time.monotonic() < self._look:
             return set()
         here = set(self._grid.get_node_ids())
@@ -154,8 +177,13 @@ class Turns:
 
 def _send(grid: Grid, asks: Asks, body: bytes, heard: Heard, *, seconds: float) -> dict[str, int]:
     """Asks all nodes at once, or, where the SuperLink fails at that, each alone. Returns the nodes by their question's name."""
+    nonce = new_nonce()
     try:
-        return _push(grid, asks, body, seconds)
+        messages = [question(ask, body, node=node, seconds=seconds, nonce=nonce) for node, ask in asks.items()]
+        names = list(grid.push_messages(messages))
+        if len(names) < len(messages):
+            raise BadInput("the SuperLink does not take so long a question")
+        return {name: node for name, node in zip(names, asks, strict=True) if name}
     except (httpx.HTTPStatusError, ObjectPushError, BadInput) as error:
         if len(asks) > 1:
             alone = [_send(grid, {node: ask}, body, heard, seconds=seconds) for node, ask in asks.items()]
@@ -164,10 +192,150 @@ def _send(grid: Grid, asks: Asks, body: bytes, heard: Heard, *, seconds: float) 
         return {}
 
 
-def _push(grid: Grid, asks: Asks, body: bytes, seconds: float) -> dict[str, int]:
-    nonce = new_nonce()
-    messages = [question(ask, body, node=node, seconds=seconds, nonce=nonce) for node, ask in asks.items()]
-    names = list(grid.push_messages(messages))
-    if len(names) < len(messages):
-        raise BadInput("the SuperLink does not take so long a question")
-    return {name: node for name, node in zip(names, asks, strict=True) if name}
+# Taking in what nodes send.
+
+OTHER_PARTS = 4  # of an answer beside its body's full pieces: message, table, head, and a piece that is not full
+SMALL_BYTES = 64 << 10  # of a message or a table, which Flower opens into some fifty times their bytes
+MOST_VALUES = 4  # of a record, which has a head, a body and a nonce
+ITEMS, KEY, VALUE, TEXT, RAW = 1, 1, 2, 5, 6  # fields of flwr's ConfigRecord, of its items and of their values
+
+
+@dataclass
+class _Announced:
+    node: int
+    parts: list[str]
+    held: dict[str, bytes] = field(default_factory=dict)
+
+
+@dataclass
+class Incoming:
+    """The answers to one gathering's questions, each of at most `most` bytes.
+
+    Guarantee: nobody is waited for: an answer that has not arrived whole is looked for again the next time. What was taken in or
+    refused is deleted at the SuperLink.
+
+    Assumes: the SuperLink is the server's own. Over another grid than Flower's HTTP grid nothing is limited.
+    """
+
+    grid: Grid
+    most: int
+    asked: dict[str, int] = field(default_factory=dict)  # by the question's name: its node
+    _announced: dict[str, _Announced] = field(default_factory=dict)  # by the answer's name
+
+    def look(self) -> Iterator[tuple[int, Message | BadInput | None]]:
+        """What has come since the last look, by node: a message, a refusal of what is none, or None for what cannot be had yet."""
+        grid, asked = self.grid, list(self.asked)
+        if not isinstance(grid, HttpGrid):
+            for message in grid.pull_messages(asked) if asked else ():
+                node = self.asked.pop(message.metadata.reply_to_message_id, None)
+                if node is not None:
+                    yield node, message
+            return
+        if asked:
+            yield from self._note(grid, asked)
+        for name, coming in list(self._announced.items()):
+            found = _whole(grid, name, coming, self.most)
+            yield coming.node, found
+            if found is not None:
+                del self._announced[name]
+                done = ConfirmMessageReceivedRequest(node=grid.node, run_id=grid.run.run_id, message_object_id=name)
+                with contextlib.suppress(httpx.HTTPStatusError):  # it is deleted when the run ends
+                    grid._runtime_client.ConfirmMessageReceived(done)
+
+    def _note(self, grid: HttpGrid, asked: list[str]) -> Iterator[tuple[int, None]]:
+        """Notes what is announced; where the SuperLink fails at one, as at one without a time, each is looked for alone."""
+        try:
+            reply = grid._runtime_client.PullMessages(PullAppMessagesRequest(message_ids=asked))
+        except httpx.HTTPStatusError:
+            if len(asked) == 1:
+                yield self.asked.pop(asked[0]), None
+            for name in asked if len(asked) > 1 else ():
+                yield from self._note(grid, [name])
+            return
+        for envelope, tree in zip(reply.messages_list, reply.message_object_trees, strict=True):
+            node = self.asked.pop(envelope.metadata.reply_to_message_id, None)
+            if node is not None:
+                parts = islice(iterate_object_tree(tree), _most_parts(self.most) + 1)
+                self._announced[envelope.metadata.message_id] = _Announced(node, [part.object_id for part in parts])
+
+
+def _most_parts(most: int) -> int:
+    return OTHER_PARTS + most // WHOLE_BYTES
+
+
+def _whole(grid: HttpGrid, name: str, coming: _Announced, most: int) -> Message | BadInput | None:
+    """The announced message, if all of its parts are here; a refusal of what is none. Raises nothing, whatever a site sent."""
+    try:
+        return opened(name, coming.held) if _pull(grid, coming, most) else None
+    except (ObjectPullError, httpx.HTTPStatusError):  # given up half-way, or the SuperLink is busy: asked for again
+        return None
+    except BadInput as error:
+        return error
+    except Exception as error:  # noqa: BLE001 - whatever Flower makes of a site's bytes is the site's doing
+        return BadInput(f"its answer cannot be read ({type(error).__name__})")
+
+
+def _pull(grid: HttpGrid, coming: _Announced, most: int) -> bool:
+    """Fetches what is there; whether that is all. Raises: BadInput for more parts or bytes than an honest answer has."""
+    if len(coming.parts) > _most_parts(most):
+        raise BadInput(f"its answer has more than the {_most_parts(most)} parts of an honest one")
+    pull = make_pull_object_fn_protobuf(grid._runtime_client.PullObject, grid.node, grid.run.run_id)
+    for part in coming.parts:
+        if part not in coming.held:
+            try:
+                coming.held[part] = pull(part)
+            except ObjectUnavailableError:
+                return False
+            if sum(map(len, coming.held.values())) > most:
+                raise BadInput(f"its answer has more than the {most} bytes of an honest one")
+    return True
+
+
+def opened(name: str, held: dict[str, bytes]) -> Message:
+    """The message of this name, from its parts. Raises: BadInput, or whatever Flower raises, for anything else.
+
+    Guarantee: its memory is in proportion to the parts' length. Only messages, tables of records (both up to `SMALL_BYTES`) and
+    records of at most `MOST_VALUES` texts and bytes are opened.
+    """
+    for content in held.values():
+        kind = get_object_type_from_object_content(content)
+        if kind == ConfigRecord.__qualname__:
+            _refuse_heavy(memoryview(get_object_body(content, ConfigRecord)))
+        elif kind not in ("Message", "RecordDict") or len(content) > SMALL_BYTES:
+            raise BadInput("its answer cannot be read (it has a part that no answer has)")
+    message = inflate_object_from_contents(name, dict(held))
+    if not isinstance(message, Message):
+        raise BadInput("its answer cannot be read (it is no message)")
+    return message
+
+
+def _refuse_heavy(record: memoryview) -> None:
+    """Refuses a record of lists, numbers or many values: protobuf opens an empty one of two bytes into a hundred."""
+    for _, item in _fields(record, {ITEMS}, most=MOST_VALUES):
+        for number, value in _fields(item, {KEY, VALUE}, most=2):
+            if number == VALUE:
+                list(_fields(value, {TEXT, RAW}, most=1))
+
+
+def _fields(raw: memoryview, known: set[int], *, most: int) -> Iterator[tuple[int, memoryview]]:
+    """At most so many fields of a protobuf message, by number. Raises: BadInput for more, others, or what has no length."""
+    at, count = 0, 0
+    while at < len(raw):
+        tag, at = _varint(raw, at)
+        length, at = _varint(raw, at)
+        count += 1
+        if tag & 7 != 2 or tag >> 3 not in known or count > most or at + length > len(raw):
+            raise BadInput("its answer cannot be read (a record holds more than texts and bytes)")
+        yield tag >> 3, raw[at : at + length]
+        at += length
+
+
+def _varint(raw: memoryview, at: int) -> tuple[int, int]:
+    """A number, and where it ends."""
+    value, shift = 0, 0
+    while at < len(raw) and shift < 64:
+        value |= (raw[at] & 127) << shift
+        at, shift = at + 1, shift + 7
+        if raw[at - 1] < 128:
+            return value, at
+    raise BadInput("its answer cannot be read (a record is cut short)")

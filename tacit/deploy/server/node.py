@@ -181,7 +181,6 @@ class FleetNode:
         return Task(message, named(message.metadata.message_type, message.metadata.group_id), account.close)
 
     def _most(self) -> int:
-        """How many bytes of messages the site holds at once, by what it has agreed to."""
         for run in set(runs(self._folder)) - set(self._agreed):
             try:
                 agreed = read_agreement(self._folder, run)

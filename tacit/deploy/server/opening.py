@@ -5,7 +5,7 @@ sum gains nothing. Where the key is split it asks every site and joins the first
 where each site has the whole key, it asks the one whose turn it is."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,31 +14,19 @@ from gmpy2 import mpz
 from tacit.crypto.envelope import RoundContext
 from tacit.crypto.holder import Inbox, Opened, Opens, inbox_of, numbers_from_bytes, refuse_few, total_bytes, whose_turn
 from tacit.crypto.threshold import Partial, Verification, join, refuse_wrong
-from tacit.deploy.server import trainer as open_question
-from tacit.deploy.server.gather import gather
-from tacit.deploy.server.trainer import OverGrid
+from tacit.deploy.server.gather import Accept, Heard, gather
+from tacit.deploy.server.trainer import OverGrid, find, keep, listed
 from tacit.deploy.site.keys import share_number
 from tacit.errors import BadCiphertext, BadOpening, TacitError, WrongShare
 from tacit.types import Message
 from tacit.wire import pack, unpack
 
-
-@dataclass(frozen=True)
-class Question:
-    """What sites are asked about a round, as it is on disk, and the reports it holds; `report_bytes` is their length in all."""
-
-    ask: dict[str, Any]
-    body: bytes = field(repr=False)
-    inbox: Inbox = field(repr=False)
-    report_bytes: int
+AGAIN = "then go on with --resume"
 
 
 @dataclass
 class Sites:
-    """The sites that open sums for a server. They are there once its run has begun, which is before any sum.
-
-    Seals are made before the trainer that reaches the sites, and need to know how sums are opened: this stands between the two.
-    """
+    """The sites that open sums for a server. `trainer` is set once the run has begun, which is before any sum."""
 
     trainer: OverGrid | None = None
 
@@ -55,16 +43,40 @@ class Sites:
 
 
 @dataclass(frozen=True)
-class AtSite:
+class _Asking:
+    sites: Sites
+    group: str
+    at_least: int
+
+    def question(self, context: RoundContext, messages: Sequence[bytes]) -> tuple[bytes, Inbox, int]:
+        """The question about these reports, or the one on disk where this round was asked before: sites answer no other.
+
+        Guarantee: it is on disk before it is returned. A report that came only after a restart is left out of the sum, as it
+        would have been without the restart. Raises: TooFewReports; then nobody is asked.
+        """
+        folder, name = self.sites.there.folder, f"asked-to-open-{self.group}.bin"
+        body = find(folder, name, context.round)
+        if body is None:
+            refuse_few(inbox_of(context, messages).complete(), at_least=self.at_least)
+            sent = {f"{i:06d}": torch.frombuffer(bytearray(raw), dtype=torch.uint8) for i, raw in enumerate(messages)}
+            body = keep(folder, name, context.round, pack(Message("server", sent)))
+        reports = [tensor.numpy().tobytes() for _, tensor in sorted(unpack(body).tensors.items())]
+        return body, inbox_of(context, reports), total_bytes(reports)
+
+    def ask(self, nodes: Sequence[int], round: int, body: bytes, accept: Accept, *, enough: int) -> Heard:
+        trainer = self.sites.there
+        ask = {"kind": "open", "run": trainer.folder.run, "round": round, "group": self.group}
+        limits: dict[str, Any] = {"seconds": trainer.seconds, "most": trainer.most, "enough": enough}
+        return gather(trainer.grid, dict.fromkeys(nodes, ask), body, accept=accept, **limits)
+
+
+@dataclass(frozen=True)
+class AtSite(_Asking):
     """The one site whose turn it is opens, with the whole key.
 
     Assumes: that site is honest about the sum: nothing proves what it says, and it could read single reports if the server gave
     them.
     """
-
-    sites: Sites
-    group: str
-    at_least: int
 
     def open(self, context: RoundContext, messages: Sequence[bytes]) -> Opened:
         """Asks for the sum of the reports.
@@ -72,35 +84,33 @@ class AtSite:
         Raises: TooFewReports, before anybody is asked; BadOpening for an answer that is no list of numbers of the right length;
         TacitError with the reason where the site is not connected, refuses, or does not answer.
         """
-        trainer, asked = self.sites.there, question(self, context, messages)
+        trainer, (body, inbox, sent) = self.sites.there, self.question(context, messages)
         who = whose_turn(trainer.names, run=context.run, round=context.round)
         node = trainer.nodes.get(list(trainer.names).index(who))
-        again = "bring it back, then go on with --resume"
         if node is None:
-            raise TacitError(f"Round {context.round + 1} is opened by {who}, which is not connected: {again}.")
-        heard = gather(trainer.grid, {node: asked.ask}, asked.body, seconds=trainer.seconds, most=trainer.most)
+            raise TacitError(
+                f"Round {context.round + 1} is opened by {who}, which is not connected: bring it back, {AGAIN}."
+            )
+        heard = self.ask([node], context.round, body, lambda node, head, raw: raw, enough=1)
         if node not in heard.answers:
-            why = heard.refusals.get(node) or heard.lost.get(node) or f"no answer in {trainer.seconds:g} s"
-            raise TacitError(f"Round {context.round + 1} could not be opened by {who} ({why}): {again}.")
-        raw = heard.answers[node][1]
+            text = f"Round {context.round + 1} could not be opened by {who} ({heard.why(node)})"
+            raise TacitError(f"{text}: bring it back, {AGAIN}.")
+        raw = heard.answers[node]
         try:
             numbers = numbers_from_bytes(context.public, raw, count=sum(context.chunk_sizes))
         except BadCiphertext as error:
             raise BadOpening(f"{who} opened it with something that is no sum") from error
-        return Opened(numbers, asked.inbox.complete(), asked.report_bytes, len(raw))
+        return Opened(numbers, inbox.complete(), sent, len(raw))
 
 
 @dataclass(frozen=True)
-class AtHolders:
+class AtHolders(_Asking):
     """Every site answers with its share of the key; `threshold` answers with a proof open.
 
     Guarantee: a wrong part is found by its proof, left out by name, and does not change the sum. Neither the server nor fewer
     than `threshold` sites together can open one.
     """
 
-    sites: Sites
-    group: str
-    at_least: int
     verification: Verification
 
     def open(self, context: RoundContext, messages: Sequence[bytes]) -> Opened:
@@ -108,65 +118,27 @@ class AtHolders:
 
         Raises: TooFewReports, before anybody is asked; TacitError naming who did not help, and why.
         """
-        trainer, asked, t = self.sites.there, question(self, context, messages), self.verification.threshold
-        total = asked.inbox.total(at_least=self.at_least)
-        good: dict[str, Partial] = {}
-        wrong: dict[str, str] = {}
-        lost: dict[str, str] = {}
-        answered, names = 0, {node: trainer.names[index] for index, node in trainer.nodes.items()}
-        open_, answering = dict.fromkeys(names, asked.ask), True
-        while open_ and answering and len(good) < t:  # again only where a proof failed: who is silent was waited for
-            needed = t - len(good)
-            limits = {"seconds": trainer.seconds, "most": trainer.most}
-            heard = gather(trainer.grid, open_, asked.body, **limits, enough=needed)
-            for node, (_, raw) in heard.answers.items():
-                answered += len(raw)
-                try:
-                    good[names[node]] = self._checked(names[node], total, raw)
-                except TacitError as error:
-                    wrong[names[node]] = str(error)
-            wrong |= {names[node]: why for node, why in heard.refusals.items()}
-            lost |= {names[node]: why for node, why in heard.lost.items()}
-            open_, answering = dict.fromkeys(heard.open(open_), asked.ask), len(heard.answers) >= needed
+        trainer, (body, inbox, sent) = self.sites.there, self.question(context, messages)
+        names, t = {node: trainer.names[index] for index, node in trainer.nodes.items()}, self.verification.threshold
+        total, answered = inbox.total(at_least=self.at_least), list[int]()
+
+        def accept(node: int, head: object, raw: bytes) -> Partial:
+            answered.append(len(raw))
+            return self._checked(names[node], total, raw)
+
+        heard = self.ask(list(names), context.round, body, accept, enough=t)
+        good = {names[node]: part for node, part in heard.answers.items()}
         if len(good) < t:
-            raise TacitError(self._too_few(context.round, good, lost | wrong))
-        numbers = join(self.verification, good.values())
-        return Opened(numbers, asked.inbox.complete(), asked.report_bytes * len(names), answered, wrong)
+            here = {name: node for node, name in names.items()}
+            missing = {name: heard.why(here.get(name)) for name in trainer.names if name not in good}
+            text = f"Round {context.round + 1} is opened by {t} of {len(trainer.names)} sites, and {len(good)} gave their part"
+            raise TacitError(f"{text} ({listed(missing)}): bring them back, {AGAIN}.")
+        wrong = {names[node]: why for node, why in heard.refusals.items()}
+        return Opened(join(self.verification, good.values()), inbox.complete(), sent * len(names), sum(answered), wrong)
 
     def _checked(self, name: str, total: list[mpz], raw: bytes) -> Partial:
-        """A site's answer, if it is its own share's for this sum. Raises WrongShare, or BadCiphertext."""
         partial, number = self.verification.from_bytes(raw), share_number(self.sites.there.names, name)
         if partial.index != number:
             raise WrongShare(f"It answered with share {partial.index}, and its own is {number}: leave it out.")
         refuse_wrong(self.verification, total, partial)
         return partial
-
-    def _too_few(self, round: int, good: dict[str, Partial], reasons: dict[str, str]) -> str:
-        trainer, t = self.sites.there, self.verification.threshold
-        here = {trainer.names[index] for index in trainer.nodes}
-        silent = f"no answer in {trainer.seconds:g} s"
-        missing = [name for name in trainer.names if name not in good]
-        why = "; ".join(
-            f"{name}: {reasons.get(name) or (silent if name in here else 'is not connected')}" for name in missing
-        )
-        text = f"Round {round + 1} is opened by {t} of {len(trainer.names)} sites, and {len(good)} gave their part"
-        return f"{text} ({why}): bring them back, then go on with --resume."
-
-
-def question(opener: AtSite | AtHolders, context: RoundContext, messages: Sequence[bytes]) -> Question:
-    """The question about these reports, or the one on disk where this round was asked before: sites answer no other.
-
-    Guarantee: it is on disk before it is returned. A report that came only after a restart is left out of the sum, as it would
-    have been without the restart.
-
-    Raises: TooFewReports; then the round goes on without a step, and nobody is asked.
-    """
-    folder, name = opener.sites.there.folder, f"asked-to-open-{opener.group}.bin"
-    body = open_question.find(folder, name, context.round)
-    if body is None:
-        refuse_few(inbox_of(context, messages).complete(), at_least=opener.at_least)
-        sent = {f"{i:06d}": torch.frombuffer(bytearray(raw), dtype=torch.uint8) for i, raw in enumerate(messages)}
-        body = open_question.keep(folder, name, context.round, pack(Message("server", sent)))
-    reports = [tensor.numpy().tobytes() for _, tensor in sorted(unpack(body).tensors.items())]
-    ask = {"kind": "open", "run": folder.run, "round": context.round, "group": opener.group}
-    return Question(ask, body, inbox_of(context, reports), total_bytes(reports))

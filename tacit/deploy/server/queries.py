@@ -5,6 +5,7 @@ It stands in the place of a simulation's `ask` (tacit/engine/queries.py): what i
 import json
 import math
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,8 +14,8 @@ from flwr.serverapp import Grid
 from tacit import wire
 from tacit.data.population import Population
 from tacit.deploy.server import trainer
-from tacit.deploy.server.gather import ANSWER_BYTES, Heard, gather
-from tacit.deploy.server.trainer import AWAY, spent_of
+from tacit.deploy.server.gather import ANSWER_BYTES, gather
+from tacit.deploy.server.trainer import listed, spent_of
 from tacit.deploy.site.agreement import MOST_COLUMNS, ranges_from, record_of
 from tacit.deploy.site.rows import public_rows
 from tacit.digest import mark, tensor_bytes
@@ -57,9 +58,7 @@ class AtSites:
     grid: Grid
     nodes: dict[int, int]  # client index -> Flower node
     seconds: float
-    about: bytes = field(
-        default=b"", repr=False
-    )  # the model that sites are asked about, where they are asked about one
+    about: bytes = field(default=b"", repr=False)  # the model that sites are asked about, where there is one
     missing: dict[str, str] = field(default_factory=dict)
     spent: dict[str, float] = field(default_factory=dict)
 
@@ -78,9 +77,9 @@ class AtSites:
         Raises: Unanswered where nobody answers, naming everybody; BudgetExhausted where nobody can pay; AnsweredOnce where the
         ledger was charged for another question.
         """
-        name = question_file(query.name)
-        before = trainer.find(folder, name, ONLY)
-        body = trainer.keep(folder, name, ONLY, self.about) if before is None else before
+        file = question_file(query.name)
+        before = trainer.find(folder, file, ONLY)
+        body = trainer.keep(folder, file, ONLY, self.about) if before is None else before
         if body:  # what is asked about, whatever is trained by now
             question = mark("model", tensor_bytes(unpack(body).tensors["params"]))
         attempt = mark("deployed query", folder.run, repr(query), question)
@@ -88,64 +87,45 @@ class AtSites:
         known = kept(folder.path).get(query.name, Replies(called, {}, {}, question))
         if paid_for(known, ledger, folder, query).attempt != called:
             return known
-        paying = self._paying(parts, ledger, query, attempt)
-        names = parts.population.names
-        asked = {
-            index: node for index, node in self._here().items() if index in paying and names[index] not in known.counts
-        }
+        paying, here, names = _paying(parts, ledger, query, attempt), self._here(), parts.population.names
+        asked = {node: index for index, node in here.items() if index in paying and names[index] not in known.counts}
+
+        def accept(node: int, facts: dict[str, Any], raw: bytes) -> tuple[Any, np.ndarray]:
+            return facts, counts_of(raw, parts, query, asked[node])
+
         ask = {"kind": "count", "run": folder.run, "query": query.name}
-        limits = {"seconds": self.seconds, "most": ANSWER_BYTES + COUNT_BYTES * query.cells}
-        heard = gather(self.grid, dict.fromkeys(asked.values(), ask), body, **limits) if asked else Heard()
+        most = ANSWER_BYTES + COUNT_BYTES * query.cells
+        heard = gather(self.grid, dict.fromkeys(asked, ask), body, seconds=self.seconds, most=most, accept=accept)
         counts, stds = dict(known.counts), dict(known.stds)
-        for index, node in asked.items():
-            found = self._read(parts, query, index, heard, node)
-            if found is not None:
-                counts[names[index]], stds[names[index]] = found
+        for node, (facts, numbers) in sorted(heard.answers.items(), key=lambda answer: asked[answer[0]]):
+            name = names[asked[node]]
+            counts[name], stds[name] = numbers, noise_std(parts, query, asked[node])
+            if (epsilon := spent_of(facts)) is not None:
+                self.spent[name] = epsilon
         self.missing = {
-            name: self._why(index, asked, heard, paying) for index, name in enumerate(names) if name not in counts
+            name: heard.why(here.get(index)) if index in paying else "cannot pay for it"
+            for index, name in enumerate(names)
+            if name not in counts
         }
         if not counts:
-            raise Unanswered(f"No site answered ({_listed(self.missing)}).")
+            raise Unanswered(f"No site answered ({listed(self.missing)}).")
         answers = Replies(called, counts, stds, question)
         keep(folder, query.name, answers)
         return answers
 
-    def _paying(self, parts: Parts, ledger: Ledger | None, query: Query, attempt: str) -> set[int]:
-        """Who can pay, by the server's own ledger, which is charged for them."""
-        clients = [parts.population[index] for index in range(len(parts.population))]
-        if ledger is None:
-            return {client.index for client in clients}
-        paid = ledger.answer(query.name, attempt, clients, cost_of(parts), hint=parts.plan.participations)
-        if not paid:
-            raise BudgetExhausted(f"No site can pay for the query {query.name!r}; nothing was released.")
-        return {client.index for client in paid}
-
     def _here(self) -> dict[int, int]:
-        """The sites whose nodes are connected: nobody is waited for at the end of a run."""
-        here = set(self.grid.get_node_ids())
+        here = set(self.grid.get_node_ids())  # nobody is waited for at the end of a run
         return {index: node for index, node in sorted(self.nodes.items()) if node in here}
 
-    def _read(self, parts: Parts, query: Query, index: int, heard: Heard, node: int) -> tuple[np.ndarray, float] | None:
-        if node not in heard.answers:
-            return None
-        facts, raw = heard.answers[node]
-        try:
-            found = counts_of(raw, parts, query, index)
-        except BadInput as error:
-            heard.refusals[node] = str(error)
-            return None
-        epsilon = spent_of(facts)
-        if epsilon is not None:
-            self.spent[parts.population.names[index]] = epsilon
-        return found, noise_std(parts, query, index)
 
-    def _why(self, index: int, asked: dict[int, int], heard: Heard, paying: set[int]) -> str:
-        if index not in paying:
-            return "cannot pay for it"
-        if index not in asked:
-            return AWAY
-        node = asked[index]
-        return heard.refusals.get(node) or heard.lost.get(node) or f"did not answer in {self.seconds:g} s"
+def _paying(parts: Parts, ledger: Ledger | None, query: Query, attempt: str) -> set[int]:
+    """Who can pay, by the server's own ledger, which is charged for them."""
+    clients = [parts.population[index] for index in range(len(parts.population))]
+    if ledger is not None:
+        clients = ledger.answer(query.name, attempt, clients, cost_of(parts), hint=parts.plan.participations)
+        if not clients:
+            raise BudgetExhausted(f"No site can pay for the query {query.name!r}; nothing was released.")
+    return {client.index for client in clients}
 
 
 def noise_std(parts: Parts, query: Query, index: int) -> float:
@@ -179,12 +159,7 @@ def counts_of(raw: bytes, parts: Parts, query: Query, index: int) -> np.ndarray:
     return counts.numpy()
 
 
-def _listed(missing: dict[str, str]) -> str:
-    return "; ".join(f"{name}: {why}" for name, why in missing.items())
-
-
-# Private ranges in a deployment: asked of the sites before the first round, kept by the server, and sent back to every
-# site.
+# Private ranges: asked of the sites before the first round, kept by the server, and sent back to every site.
 
 FILE = "ranges.json"
 MOST_NOTE = 1 << 20  # characters
@@ -219,17 +194,15 @@ def known(folder: Folder) -> Known | None:
 def learn(parts: Parts, ledger: Ledger | None, folder: Folder, query: Ranges, asking: AtSites, *, least: int) -> Known:
     """Asks the sites, and puts what their answers say into the run's folder before anybody is told.
 
-    Guarantee: what the sites are told is on disk, and a restarted server tells them the very same. From the same counts the ranges
-    are those of a simulation.
+    Guarantee: a restarted server tells the very same. From the same counts the ranges are those of a simulation.
 
     Raises: as `AtSites`; TacitError, by name and reason, where fewer than `least` have answered.
     """
     answers = asking(parts, ledger, folder, query)
     if len(answers.counts) < least:
-        why = "; ".join(f"{name}: {text}" for name, text in asking.missing.items())
         raise TacitError(
-            f"{len(answers.counts)} sites answered for the ranges of private columns, and {least} are needed ({why}): bring the"
-            " sites back, then go on with --resume."
+            f"{len(answers.counts)} sites answered for the ranges of private columns, and {least} are needed"
+            f" ({listed(asking.missing)}): bring the sites back, then go on with --resume."
         )
     ranges, note = found(parts, query, answers)
     folder.write(FILE, json.dumps({"ranges": record_of(ranges), "note": note}).encode())

@@ -175,8 +175,6 @@ def ending(history: History) -> None:
 
 
 class _NotARefusal(logging.Filter):
-    """Lets everything pass but the traceback of a refusal, which has been said in its own words."""
-
     def filter(self, record: logging.LogRecord) -> bool:
         return not (isinstance(record.exc_info, tuple) and isinstance(record.exc_info[1], TacitError))
 
@@ -261,7 +259,6 @@ def serve(grid: Grid, experiment: Experiment, call: Call, observe: Observer | No
 
 
 def _open(experiment: Experiment, call: Call) -> Folder:
-    """The run's folder. A run is resumed while the server before it, whose SuperLink died, may still be on its way out."""
     ends = time.monotonic() + LEAVE_SECONDS
     while True:
         try:
@@ -338,7 +335,6 @@ def _serve(
 def _trained(
     parts: Parts, ledger: Ledger | None, folder: Folder, trainer: OverGrid, observe: Observer
 ) -> tuple[State, str]:
-    """The state that the rounds come to, and why they ended. Sites that were asked about it train no more."""
     asked = EVALUATION in shares(parts.experiment) and was_asked(folder, EVALUATION)
     try:
         if not asked:
@@ -350,7 +346,6 @@ def _trained(
 
 
 def _roster(experiment: Experiment, sites: Sequence[str], facts: dict[str, dict[str, Any]], folder: Folder) -> Roster:
-    """What the sites declared; a resumed run keeps the declarations that sites were asked to agree to."""
     path = folder.path / SITES
     if path.exists():
         return Roster.of(json.loads(path.read_text("utf-8")))
@@ -384,7 +379,6 @@ def _terms(parts: Parts) -> dict[int, Terms]:
 
 
 def _releases(parts: Parts, ledger: Ledger | None, folder: Folder) -> int:
-    """How many models a run of central DP will have released at most: those charged so far and those that can follow."""
     rounds = parts.experiment.train.rounds
     if ledger is None or not parts.plan.together:
         return rounds
@@ -395,7 +389,6 @@ def _releases(parts: Parts, ledger: Ledger | None, folder: Folder) -> int:
 
 
 def _with_sites(history: History, trainer: OverGrid, folder: Folder, kept: Sequence[str]) -> History:
-    """The summary with what the sites' own ledgers say, who was absent at the end, and who has the model."""
     sites = {"epsilon": trainer.spent, "absent": trainer.absent, "have_the_model": list(kept)}
     summary = history.summary | {"sites": sites}
     store.write(folder.path / "summary.json", json.dumps(summary, indent=2).encode())

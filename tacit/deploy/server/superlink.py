@@ -66,17 +66,11 @@ def _hex(end: tuple[str, int]) -> str:
 
 
 def _wait_longer() -> None:
-    """Sets SQLite's patience with a lock for every connection that is opened from now on."""
     words: Any = vars(sql_mixin)
     words["SQLITE_PRAGMAS"] = tuple((dict(words["SQLITE_PRAGMAS"]) | {"busy_timeout": LOCK_MILLISECONDS}).items())
 
 
 def _refuse_false_answers() -> None:
-    """Has the Fleet API look at an announced answer before it is stored.
-
-    Flower proves that the request is the node's, but neither that the message in it is: it would store an answer in another
-    site's name, and a site's message to another site as the server's question.
-    """
     words: Any = vars(fleet_handlers)
     store = words["push_messages"]
 

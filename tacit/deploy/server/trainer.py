@@ -2,8 +2,7 @@
 
 A site that is silent or refuses is left out of the round, and one that was away is let in before the next; the run
 stops, by name and reason, where fewer than `train.min_clients` are left. What a site had charged for an answer that never
-came is spent. One that did not answer and whose node is gone has left: it is asked nothing, and charged nothing, until it is
-back or cannot be done without."""
+came is spent. One that did not answer and whose node is gone is asked and charged nothing until it is back."""
 
 import contextlib
 import json
@@ -17,7 +16,7 @@ from typing import Any
 from flwr.serverapp import Grid
 
 from tacit import store
-from tacit.deploy.server.gather import ANSWER_BYTES, AWAY, Heard, gather, unanswered
+from tacit.deploy.server.gather import ANSWER_BYTES, AWAY, Heard, gather
 from tacit.deploy.server.registration import Door
 from tacit.deploy.site.agreement import Terms
 from tacit.engine.pool import Reply, Trainer
@@ -27,7 +26,9 @@ from tacit.errors import BadInput, BudgetExhausted, TacitError
 from tacit.types import Message
 from tacit.wire import pack, unpack
 
-# The server's open question, kept on disk before it is asked, so that a restarted server asks the very same one.
+ASKED = "asked.bin"
+MOST_EPSILON = 1e9  # more is no budget; and a whole number of a thousand digits is no float
+EVERY_SECONDS = 1.0  # between two words about one round
 
 
 def find(folder: Folder, name: str, round: int) -> bytes | None:
@@ -52,21 +53,18 @@ def find(folder: Folder, name: str, round: int) -> bytes | None:
 def keep(folder: Folder, name: str, round: int, body: bytes) -> bytes:
     """Puts a round's question on disk, in the place of the round's before, and returns it.
 
-    Guarantee: a crash leaves the old question or the new one. Assumes: it is called before anybody is asked.
+    Assumes: it is called before anybody is asked, so that a restarted server asks the very same one.
     """
     folder.write(name, json.dumps({"round": round}).encode() + b"\n" + body)
     return body
 
 
-# `status.json`: how far a server has come and who has answered it, for the people who operate it (`tacit report
-# --live`).
-
-EVERY_SECONDS = 1.0  # between two words about one round
-
-
 @dataclass
 class Status:
-    """What a server says of itself: `began` tells its word from that of one before it, on its way out."""
+    """`status.json`: how far a server has come and who has answered it, for the people who operate it.
+
+    `began` tells its word from that of a server before it, on its way out.
+    """
 
     began: float
     sites: Sequence[str] = ()
@@ -78,12 +76,8 @@ class Status:
     def write(self, folder: Folder, state: str, text: str) -> None:
         """Replaces status.json: the state (waiting, running, finished, failed), words about it, the process, and the sites."""
         record = {"state": state, "text": text, "pid": os.getpid(), "began": self.began, "time": time.time()}
-        record |= {
-            "sites": list(self.sites),
-            "missing": list(self.missing),
-            "asked": self.asked,
-            "spent": dict(self.spent),
-        }
+        record |= {"sites": list(self.sites), "missing": list(self.missing)}
+        record |= {"asked": self.asked, "spent": dict(self.spent)}
         store.write(folder.path / STATUS, json.dumps(record).encode())
         self._said = time.monotonic()
 
@@ -92,56 +86,32 @@ class Status:
         self.missing = missing
         self.write(folder, "waiting", f"for {', '.join(missing)}" if missing else "for everybody to agree")
 
-    def hear(
-        self, folder: Folder, round: int, nodes: Mapping[str, int | None], heard: Heard, *, seconds: float | None
-    ) -> None:
-        """Writes who of a round's sites (their nodes by name) has answered or refused so far; `seconds` is how long they were
-        waited for, once the round is over.
+    def hear(self, folder: Folder, round: int, nodes: Mapping[str, int | None], heard: Heard, *, over: bool) -> None:
+        """Writes who of a round's sites (their nodes by name) has answered or refused so far.
 
-        Until then it speaks once a second at most: a round of many sites has better things to do. A disk that takes no word more
-        stops nothing here: the ledger will.
+        Until the round is over it speaks once a second at most. A disk that takes no word more stops nothing: the ledger will.
         """
-        over = seconds is not None
         if not over and time.monotonic() - self._said < EVERY_SECONDS:
             return
-        self.asked = {"round": round, "over": over} | heard_of(nodes, heard, seconds=seconds)
+        answered = [name for name, node in nodes.items() if node in heard.answers]
+        refused = {name: heard.why(node) for name, node in nodes.items() if node in heard.refusals}
+        waited = {name: node for name, node in nodes.items() if name not in answered and name not in refused}
+        silent = {name: heard.why(node) if over or node is None else "" for name, node in waited.items()}
+        self.asked = {"round": round, "over": over, "answered": answered, "refused": refused, "silent": silent}
         with contextlib.suppress(OSError):
             self.write(folder, "running", f"round {round + 1}")
-
-
-def heard_of(nodes: Mapping[str, int | None], heard: Heard, *, seconds: float | None) -> dict[str, Any]:
-    """Who answered, who refused and who is silent, by name; why, where that is known.
-
-    >>> heard_of({"north": 1, "coast": None, "hill": 2}, Heard(answers={1: ({}, b"")}), seconds=9.0)
-    {'answered': ['north'], 'refused': {}, 'silent': {'coast': 'is not connected', 'hill': 'did not answer in 9 s'}}
-    """
-    answered = [name for name, node in nodes.items() if node in heard.answers]
-    refused = {name: heard.refusals[node] for name, node in nodes.items() if node in heard.refusals}
-    silent = {
-        name: AWAY if node is None else "" if seconds is None else unanswered(heard.lost.get(node, ""), seconds)
-        for name, node in nodes.items()
-        if name not in answered and name not in refused
-    }
-    return {"answered": answered, "refused": refused, "silent": silent}
-
-
-ASKED = "asked.bin"
-NOBODY = -1  # no node has this number
-MOST_EPSILON = 1e9  # more is no budget; and a whole number of a thousand digits is no float
 
 
 @dataclass
 class OverGrid(Trainer):
     """A trainer whose clients are sites: called with a broadcast, a round and a cohort, it yields their messages.
 
-    Guarantee: the question is on disk before anybody is asked, so a restarted server asks the very same one and sites answer it
-    from their own disks. Messages come in the cohort's order, each in the name of the site whose node sent it; one that no
-    honest site could have sent (`odd`) counts as a refusal. `spent` holds the epsilon that each site's own ledger reported
-    last, which nobody checks.
+    Guarantee: the question is on disk before anybody is asked. Messages come in the cohort's order, each in the name of the site
+    whose node sent it; one that no honest site could have sent (`odd`) counts as a refusal. `spent` holds the epsilon that each
+    site's own ledger reported last, which nobody checks.
 
-    Assumes: the server's own ledger was charged for the round. Raises: BudgetExhausted where a round fails because the absent
-    cannot pay, and TacitError, by name and reason, where fewer than `min_clients` of a cohort answer in `seconds` for other
-    reasons.
+    Raises: BudgetExhausted where a round fails because the absent cannot pay, and TacitError, by name and reason, where fewer
+    than `min_clients` of a cohort answer in `seconds` for other reasons.
     """
 
     grid: Grid
@@ -164,22 +134,28 @@ class OverGrid(Trainer):
 
     def __call__(self, received: bytes, round: int, cohort: Sequence[int]) -> Iterator[Reply]:
         body = find(self.folder, ASKED, round) or keep(self.folder, ASKED, round, received)
-        asks = {self.nodes[index]: self._ask(round, index) for index in cohort if index in self.nodes}
-        tell = partial(self._tell, round, cohort)
-        heard = gather(self.grid, asks, body, seconds=self.seconds, most=self.most, tell=tell)
-        self._refuse_odd(heard, unpack(body), cohort, round)
+        asked = {self.nodes[index]: index for index in cohort if index in self.nodes}
+        asks = {node: self._ask(round, index) for node, index in asked.items()}
+        sent, tell = unpack(body), partial(self._tell, round, cohort)
+
+        def accept(node: int, facts: dict[str, Any], raw: bytes) -> tuple[Any, bytes]:
+            if why := self.odd(sent, asked[node], raw, round):
+                raise BadInput(why)
+            return facts, raw
+
+        heard = gather(self.grid, asks, body, seconds=self.seconds, most=self.most, accept=accept, tell=tell)
         tell(heard, over=True)
-        missing = {self.names[index]: self._why(index, heard) for index in cohort if not self._came(index, heard)}
-        self.unpaid |= {index for index in cohort if self.nodes.get(index) in heard.unpaid}
+        came = [index for index in cohort if self.nodes.get(index) in heard.answers]
+        missing = {self.names[index]: heard.why(self.nodes.get(index)) for index in cohort if index not in came}
+        self.unpaid |= {asked[node] for node in heard.unpaid}
         self.absent = {self.names[index]: AWAY for index in sorted(self.left)} | missing
-        self._refuse_too_few(round, cohort, heard, missing)
-        for index in cohort:
-            if self._came(index, heard):
-                facts, raw = heard.answers[self.nodes[index]]
-                spent = spent_of(facts)
-                if spent is not None:
-                    self.spent[self.names[index]] = spent
-                yield attributed(raw, self.names[index]), {}
+        if len(came) < min(self.min_clients, len(cohort)):
+            raise self._too_few(round, len(came), missing, paid=len(heard.unpaid) < len(missing))
+        for index in came:
+            facts, raw = heard.answers[self.nodes[index]]
+            if (spent := spent_of(facts)) is not None:
+                self.spent[self.names[index]] = spent
+            yield attributed(raw, self.names[index]), {}
 
     def away(self) -> set[int]:
         """Lets in who has come, and returns the clients that have left, who are not asked and so not charged.
@@ -198,40 +174,25 @@ class OverGrid(Trainer):
         if self.status is not None:
             self.status.spent = self.spent
             nodes = {self.names[index]: self.nodes.get(index) for index in sorted({*cohort, *self.left})}
-            self.status.hear(self.folder, round, nodes, heard, seconds=self.seconds if over else None)
+            self.status.hear(self.folder, round, nodes, heard, over=over)
 
-    def _refuse_odd(self, heard: Heard, received: Message, cohort: Sequence[int], round: int) -> None:
-        """Who answers what no honest site could is left out, by name, like one that refused."""
-        for index in cohort:
-            node = self.nodes.get(index, NOBODY)
-            why = self.odd(received, index, heard.answers[node][1], round) if node in heard.answers else ""
-            if why:
-                del heard.answers[node]
-                heard.refusals[node] = why
-
-    def _ask(self, round: int, index: int) -> dict:
+    def _ask(self, round: int, index: int) -> dict[str, Any]:
         return {"kind": "train", "run": self.folder.run, "round": round, "terms": asdict(self.terms[index])}
 
-    def _came(self, index: int, heard: Heard) -> bool:
-        return self.nodes.get(index) in heard.answers
-
-    def _why(self, index: int, heard: Heard) -> str:
-        node = self.nodes.get(index)
-        if node is None:
-            return AWAY
-        return heard.refusals.get(node) or unanswered(heard.lost.get(node, ""), self.seconds)
-
-    def _refuse_too_few(self, round: int, cohort: Sequence[int], heard: Heard, missing: dict[str, str]) -> None:
-        came, needed = len(cohort) - len(missing), min(self.min_clients, len(cohort))
-        if came >= needed:
-            return
-        why = "; ".join(f"{name}: {text}" for name, text in missing.items())
-        if len(heard.unpaid) == len(missing):
-            raise BudgetExhausted(f"Round {round + 1} cannot be paid for: {why}")
-        raise TacitError(
+    def _too_few(self, round: int, came: int, missing: dict[str, str], *, paid: bool) -> TacitError:
+        why = listed(missing)
+        if not paid:
+            return BudgetExhausted(f"Round {round + 1} cannot be paid for: {why}")
+        needed = min(self.min_clients, came + len(missing))
+        return TacitError(
             f"Round {round + 1} got {came} answers and needs {needed} ({why}): bring the sites back, "
             "then go on with --resume."
         )
+
+
+def listed(missing: Mapping[str, str]) -> str:
+    """Who is missing, each with the reason."""
+    return "; ".join(f"{name}: {why}" for name, why in missing.items())
 
 
 def attributed(raw: bytes, site: str) -> bytes:

@@ -11,7 +11,7 @@ from trained import same_model
 import tacit
 from tacit.deploy.server import queries
 from tacit.deploy.server.client import LocalGrid, client_app
-from tacit.deploy.server.incoming import refusal
+from tacit.deploy.server.messages import refusal
 from tacit.engine.assemble import build
 from tacit.engine.queries import kept
 from tacit.engine.run_files import read

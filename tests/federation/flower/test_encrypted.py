@@ -95,7 +95,7 @@ def test_a_server_cannot_have_one_report_opened(federation):
 
     def alone(ask, message):
         if ask["kind"] == "open":
-            from tacit.deploy.server.incoming import _content, new_nonce, read
+            from tacit.deploy.server.messages import _content, new_nonce, read
 
             sent = unpack(read(message)[1])
             first = sorted(sent.tensors)[0]
@@ -110,7 +110,7 @@ def test_a_server_cannot_have_one_report_opened(federation):
 
 def test_a_run_whose_opening_was_lost_is_resumed_with_the_same_opening(federation, tmp_path):
     deployed = federation(**ENCRYPTED)
-    with pytest.raises(TacitError, match=r"Round 1 could not be opened by .*no answer in 0\.2 s.*--resume"):
+    with pytest.raises(TacitError, match=r"Round 1 could not be opened by .*did not answer in 0\.2 s.*--resume"):
         deployed.run(grid(deployed, lose=("open",)), round_seconds=0.2)
     assert len(openings(deployed)) == 1
     history = deployed.run(resume=True)

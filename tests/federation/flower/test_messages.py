@@ -5,7 +5,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.task_identity import TaskIdentity
 
-from tacit.deploy.server.incoming import BODY, BYTES, HEAD, WHOLE_BYTES, answer, new_nonce, question, read
+from tacit.deploy.server.messages import BODY, BYTES, HEAD, WHOLE_BYTES, answer, new_nonce, question, read
 from tacit.errors import BadInput
 
 ASK = {"kind": "train", "round": 3}

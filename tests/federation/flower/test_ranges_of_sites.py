@@ -12,7 +12,7 @@ from trained import same_model
 
 import tacit
 from tacit.deploy.server.client import LocalGrid, client_app
-from tacit.deploy.server.incoming import read, refusal
+from tacit.deploy.server.messages import read, refusal
 from tacit.deploy.site.make import make_site
 from tacit.engine.clients import clients
 from tacit.engine.queries import kept

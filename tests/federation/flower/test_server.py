@@ -14,7 +14,7 @@ from trained import same_model
 import tacit
 from tacit.deploy.server import trainer
 from tacit.deploy.server.client import LocalGrid, client_app
-from tacit.deploy.server.incoming import refusal
+from tacit.deploy.server.messages import refusal
 from tacit.engine.run_folder import CHECKPOINT
 from tacit.errors import BadInput, Refusal, RunExists, TacitError
 

@@ -16,7 +16,7 @@ import tacit
 from tacit.crypto import keys
 from tacit.crypto.keys import from_text
 from tacit.deploy.server.client import LocalGrid, client_app
-from tacit.deploy.server.incoming import _content, new_nonce, read
+from tacit.deploy.server.messages import _content, new_nonce, read
 from tacit.deploy.site import keys as key_files
 from tacit.deploy.site.site import Site
 from tacit.errors import TacitError
@@ -223,7 +223,8 @@ def test_lost_answers_stop_the_run_and_come_back_unchanged(federation, tmp_path)
     deployed = federation(**SPLIT, train=ONE)
     line = Wire(deployed, change=lost("open", nodes=(2, 3)))
     with pytest.raises(
-        TacitError, match=r"1 gave their part \(client-1: no answer in 0\.2 s; client-2: no answer in 0\.2 s\)"
+        TacitError,
+        match=r"1 gave their part \(client-1: did not answer in 0\.2 s; client-2: did not answer in 0\.2 s\)",
     ):
         deployed.run(line, round_seconds=0.2)
     kept = [path.read_bytes() for path in sorted((deployed.folder / "sites").rglob("opened-*/round-*.answer"))]

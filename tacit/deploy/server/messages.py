@@ -1,0 +1,90 @@
+"""A question and its answer as Flower messages: a head of JSON, and a body in the bytes of `tacit.wire`."""
+
+import json
+import secrets
+from itertools import count
+from typing import Any
+
+from flwr.app import ConfigRecord, Error, Message, RecordDict
+from flwr.common.constant import ErrorCode
+
+from tacit import wire
+from tacit.errors import BadInput, Refusal
+
+QUERIES = ("hello", "agree", "open", "count", "keep")
+KINDS = {kind: f"query.{kind}" for kind in QUERIES} | {"train": "train"}  # Flower's message types
+HEAD, BODY, BYTES, NONCE = "tacit", "body", "bytes", "nonce"
+WHOLE_BYTES = 4 << 20  # a longer body travels in pieces of this length, each a record of its own
+NONCE_BYTES = 16
+MOST_WORDS = 200
+# a refusal's kind is the code of Flower's error; Flower's own codes are below 100
+CODES = {Refusal.NEVER: ErrorCode.MOD_FAILED_PRECONDITION, Refusal.LATER: 1002, Refusal.UNPAID: 1003}
+
+
+def new_nonce() -> bytes:
+    """What makes the records of one sending unlike any that somebody could guess."""
+    return secrets.token_bytes(NONCE_BYTES)
+
+
+def question(ask: dict[str, Any], body: bytes, *, node: int, seconds: float, nonce: bytes) -> Message:
+    """The question to one node; it and its answer are worth something for so many seconds.
+
+    Questions that are sent together share one fresh `nonce`, so that Flower stores their body once. The round is the message's
+    group, for whoever reads Flower's log.
+    """
+    group = str(ask.get("round", ""))
+    return Message(_content(ask, body, nonce), node, KINDS[ask["kind"]], ttl=seconds, group_id=group)
+
+
+def answer(reply: dict[str, Any], body: bytes, *, to: Message) -> Message:
+    """The answer to a question: one record that holds both parts where the body is short, since each record costs a request."""
+    nonce = new_nonce()
+    short = len(body) <= WHOLE_BYTES
+    content = RecordDict({HEAD: _record(reply, nonce, body)}) if short else _content(reply, body, nonce)
+    return Message(content, reply_to=to)
+
+
+def refusal(reason: str, *, to: Message, kind: Refusal = Refusal.NEVER) -> Message:
+    """A refusal, in words, as one of Flower's errors, whose code says of which kind it is (`kind_of_refusal`)."""
+    return Message(Error(CODES[kind], reason), reply_to=to)
+
+
+def kind_of_refusal(error: Error) -> Refusal | None:
+    """The kind of a site's refusal; None for an error of Flower's own, as of a message that was lost."""
+    return next((kind for kind, code in CODES.items() if code == error.code), None)
+
+
+def read(message: Message) -> tuple[dict[str, Any], bytes]:
+    """What `question` or `answer` wrote: a head, which is a JSON object of bounded length and depth, and a body of bytes.
+
+    Raises: BadInput for a message of somebody else, in words that quote at most `MOST_WORDS` characters of what is wrong.
+    """
+    try:
+        content = message.content
+        record: Any = content[HEAD]
+        head = wire.json_object(record["json"], what="Its head")
+        pieces: list[Any] = [record.get(BYTES, b"")]
+        for place in count():
+            if _name(place) not in content:
+                break
+            pieces.append(content[_name(place)][BYTES])
+        if not all(isinstance(piece, bytes) for piece in pieces):
+            raise TypeError("its body is not bytes")
+    except (KeyError, ValueError, TypeError, AttributeError) as error:  # BadInput is a ValueError
+        raise BadInput(f"A Flower message is not one of Tacit's ({str(error)[:MOST_WORDS]}).") from None
+    return head, b"".join(pieces)
+
+
+def _content(head: dict[str, Any], body: bytes, nonce: bytes) -> RecordDict:
+    content = RecordDict({HEAD: _record(head, nonce)})
+    for place, start in enumerate(range(0, len(body), WHOLE_BYTES)):
+        content[_name(place)] = ConfigRecord({BYTES: body[start : start + WHOLE_BYTES], NONCE: nonce})
+    return content
+
+
+def _record(head: dict[str, Any], nonce: bytes, body: bytes = b"") -> ConfigRecord:
+    return ConfigRecord({"json": json.dumps(head), NONCE: nonce} | ({BYTES: body} if body else {}))
+
+
+def _name(place: int) -> str:
+    return f"{BODY}-{place}" if place else BODY
