@@ -14,7 +14,7 @@ from tacit.data.sources.csv import csv
 from tacit.deploy.operate.certificates import make_authority, make_node_key, make_server
 from tacit.deploy.operate.layout import Federation, app_digest, refuse_host
 from tacit.deploy.operate.processes import close, closed, free_port
-from tacit.deploy.operate.texts import readme, write_services
+from tacit.deploy.operate.texts import readme, template, write_services
 from tacit.deploy.site.keys import make_keys
 from tacit.deploy.site.layout import SETTINGS, called
 from tacit.deploy.site.make import make_site
@@ -29,35 +29,6 @@ from tacit.experiment.extras import shares
 from tacit.privacy.distributed.kind import refuse_threshold
 from tacit.random import seeded
 
-PYPROJECT = """\
-[build-system]
-requires = ["hatchling"]
-build-backend = "hatchling.build"
-
-[project]
-name = "tacit-app"
-version = "{version}"
-description = "{name}, by Tacit"
-license = "Apache-2.0"
-dependencies = ["tacit[flower]=={version}"]
-
-[tool.hatch.build.targets.wheel]
-packages = ["tacit_app"]
-
-[tool.flwr.app]
-publisher = "tacit"
-
-[tool.flwr.app.components]
-serverapp = "tacit_app.server_app:app"
-clientapp = "tacit_app.client_app:app"
-
-[tool.flwr.app.config]
-sites = "{sites}"
-resume = false
-force = false
-join-seconds = 120
-round-seconds = 600
-"""
 SERVER = """\
 from pathlib import Path
 
@@ -222,7 +193,7 @@ def _write_app(federation: Federation, experiment: Experiment) -> None:
     package = federation.app / "tacit_app"
     package.mkdir(parents=True)
     words = {"version": tacit.__version__, "name": called(federation.name)}
-    text = PYPROJECT.format(sites=",".join(federation.sites), **words)
+    text = template("pyproject.txt", sites=",".join(federation.sites), **words)
     (federation.app / "pyproject.toml").write_text(text, "utf-8")
     (package / "__init__.py").write_text(f'"""{words["name"]}, by Tacit."""\n', "utf-8")
     (package / "server_app.py").write_text(SERVER, "utf-8")
