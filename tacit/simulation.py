@@ -40,7 +40,7 @@ from tacit.experiment.schema import CAPPED, OpenSection
 from tacit.parts import metrics
 from tacit.parts.tasks import chosen
 from tacit.personal import everybody
-from tacit.privacy.ledger.before import NOTHING, Before, noted, read
+from tacit.privacy.ledger.reader import NOTHING, Before, noted, read_before
 from tacit.report.live import page_meanwhile
 from tacit.report.page import write_page
 from tacit.report.plan import refuse_spent
@@ -380,7 +380,7 @@ def before_of(experiment: Experiment, path: Path, *, resume: bool) -> Before:
     shared = experiment.privacy.ledger
     if shared is None:
         return NOTHING
-    return noted(path / "run.json") if resume else read(Path(shared), unit=experiment.privacy.unit_kept)
+    return noted(path / "run.json") if resume else read_before(Path(shared), unit=experiment.privacy.unit_kept)
 
 
 def _refuse_in_vain(parts: Parts, *, resume: bool) -> None:

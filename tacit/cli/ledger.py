@@ -20,7 +20,6 @@ from tacit.deploy.site.limits import Limits, read_limits
 from tacit.errors import TacitError
 from tacit.privacy.guarantee import shown, shown_delta
 from tacit.privacy.ledger import reader
-from tacit.privacy.ledger import reader as witness
 from tacit.privacy.ledger.filter import ROUNDING
 from tacit.privacy.ledger.sql import COLUMNS, QUERY
 
@@ -176,7 +175,7 @@ def as_json(path: Path) -> str:
 def verify(path: Path, *, delta: float | None) -> Iterator[str]:
     """Whatever is wrong: with the file, with the budget, or with an answer that nobody was charged for."""
     file = reader.find(path)
-    marks = (file.parent / witness.NAME, file.with_name(f"{file.name}.mark"))
+    marks = (file.parent / reader.NAME, file.with_name(f"{file.name}.mark"))
     found = [*reader.faults(file), *(text for mark in marks for text in reader.marked(file, mark))]
     yield from found
     if found:

@@ -32,7 +32,7 @@ from tacit.parts.losses import Losses
 from tacit.parts.tasks import Task
 from tacit.privacy.guarantee import promise
 from tacit.privacy.kinds import kind_of
-from tacit.privacy.ledger.before import NOTHING, Before
+from tacit.privacy.ledger.reader import NOTHING, Before
 from tacit.privacy.plan import Plan
 from tacit.privacy.wiring import Local, Seals, Wiring
 from tacit.random import seeded

@@ -1,9 +1,8 @@
 """Reads the ledger for the loop and for the reader: who can still pay, and what the tightest and the loosest client
 have spent."""
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ from dp_accounting import DpEvent
 from tacit.engine.assemble import Parts
 from tacit.privacy.accounting import price
 from tacit.privacy.ledger.ledger import Ledger
-from tacit.privacy.ledger.view import AT_ONCE
 from tacit.random import Derive
 from tacit.types import Budget, Client
 
@@ -51,7 +49,7 @@ class BudgetTracker:
     def affording(self, indices: Iterable[int], size: int) -> list[Client]:
         """The first `size` clients that can pay for the open round."""
         found: list[Client] = []
-        for index in self._read_ahead(indices):
+        for index in indices:
             if len(found) == size:
                 break
             if index not in self._out:
@@ -61,15 +59,6 @@ class BudgetTracker:
                 else:
                     self._out.add(index)
         return found
-
-    def _read_ahead(self, indices: Iterable[int]) -> Iterator[int]:
-        """The same, some at a time: the ledger reads what it knows of these clients with one look at its file."""
-        rest = iter(indices)
-        while some := list(islice(rest, AT_ONCE)):
-            new = [index for index in some if index not in self._out and index not in self._paying]
-            if self._ledger is not None:
-                self._ledger.read(self._parts.population.names[index] for index in new)
-            yield from some
 
     def leave(self, indices: Iterable[int]) -> None:
         """Takes clients for out of budget whose own ledgers say so; where all pay together, nobody leaves."""

@@ -25,8 +25,8 @@ from tacit.errors import BadData, BadInput
 from tacit.experiment import Experiment
 from tacit.experiment.extras import EVALUATION, read_with
 from tacit.privacy.kinds import kind_of
-from tacit.privacy.ledger.before import NOTHING, Before
 from tacit.privacy.ledger.holdings import holdings
+from tacit.privacy.ledger.reader import NOTHING, Before
 from tacit.privacy.ledger.sql import Condition
 from tacit.random import seeded
 from tacit.training.flat import bits

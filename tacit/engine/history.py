@@ -48,8 +48,7 @@ from tacit.parts.tasks import chosen, headline
 from tacit.privacy.guarantee import sentence, spent_by
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.ledger.reader import NAME as MARK
-from tacit.privacy.ledger.secret import keyed
-from tacit.privacy.ledger.sql import Condition, Draws
+from tacit.privacy.ledger.sql import Condition, Draws, keyed
 from tacit.training.flat import frozen, named
 from tacit.types import Guarantee
 

@@ -27,9 +27,9 @@ from tacit.experiment.schema import PASSED
 from tacit.machine import keeps_modes
 from tacit.plugin import PASSED_AS, PYTHON
 from tacit.privacy.ledger import reader
-from tacit.privacy.ledger.before import NOTHING, Before
 from tacit.privacy.ledger.ledger import Ledger
-from tacit.privacy.ledger.secret import key_of, keyed
+from tacit.privacy.ledger.reader import NOTHING, Before
+from tacit.privacy.ledger.sql import key_of, keyed
 from tacit.types import State
 
 CHECKPOINT = "checkpoint.safetensors"

@@ -19,8 +19,7 @@ from tacit.errors import LedgerError
 from tacit.experiment import Experiment
 from tacit.privacy.ledger import reader
 from tacit.privacy.ledger.ledger import Ledger
-from tacit.privacy.ledger.secret import key_of, keyed
-from tacit.privacy.ledger.sql import tables_of
+from tacit.privacy.ledger.sql import key_of, keyed, tables_of
 from tacit.training.flat import bits
 
 UNKNOWN = "unknown"  # a run of Tacit that does not say which

@@ -17,9 +17,9 @@ from tacit.data.population import Population
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.privacy.guarantee import Words
-from tacit.privacy.ledger.before import Before
 from tacit.privacy.ledger.filter import NOTHING_ASKED, Asked, most_releases
 from tacit.privacy.ledger.ledger import Ledger
+from tacit.privacy.ledger.reader import Before
 from tacit.privacy.ledger.sql import ALL
 from tacit.privacy.queries.mechanism import NoisyCounts
 from tacit.privacy.wiring import Wiring

@@ -32,9 +32,9 @@ from tacit.privacy.accounting.calibrate import affordable
 from tacit.privacy.accounting.calibrate import noise_multiplier as solve
 from tacit.privacy.guarantee import shown, shown_delta
 from tacit.privacy.kinds import kind_of
-from tacit.privacy.ledger import before as ledgers
-from tacit.privacy.ledger.before import NOTHING, Before
+from tacit.privacy.ledger import reader as ledgers
 from tacit.privacy.ledger.filter import ROUNDING
+from tacit.privacy.ledger.reader import NOTHING, Before
 from tacit.privacy.ledger.sql import ALL
 from tacit.privacy.local.kind import RELATION
 from tacit.privacy.plan import Plan, Purse
@@ -226,7 +226,7 @@ def of_experiment(experiment: Experiment) -> list[dict[str, Any]]:
     """
     metrics.load(tasks.chosen(experiment))
     privacy = experiment.privacy
-    before = ledgers.read(Path(privacy.ledger), unit=privacy.unit_kept) if privacy.ledger else NOTHING
+    before = ledgers.read_before(Path(privacy.ledger), unit=privacy.unit_kept) if privacy.ledger else NOTHING
     dataset, _, population = clients(experiment, before=before)
     if privacy.ledger:
         _refuse(experiment, dataset, population, Path(privacy.ledger))
@@ -280,7 +280,7 @@ def _paid(experiment: Experiment, plan: Plan, rows: list[dict[str, Any]]) -> boo
 
 def _refuse(experiment: Experiment, dataset: Dataset, population: Population, path: Path) -> None:
     holds = who_holds(experiment, population, dataset)
-    ledgers.refuse(path, population=population_id(experiment, population), conditions=holds)
+    ledgers.refuse_before(path, population=population_id(experiment, population), conditions=holds)
 
 
 def _too_dear(experiment: Experiment, population: Population, *, size: int) -> str:

@@ -7,7 +7,7 @@ from tacit.errors import BadInput, BudgetExhausted
 from tacit.lab.compare.grid import expand
 from tacit.lab.compare.ledger import refuse_unpaid, sentences
 from tacit.lab.grid import compare, with_ledger
-from tacit.privacy.ledger.before import read
+from tacit.privacy.ledger.reader import read_before
 from tacit.privacy.ledger.sql import ALL
 
 NOISED = {
@@ -29,7 +29,7 @@ def test_all_runs_are_charged_to_the_one_ledger_and_within_the_clients_budgets(t
     with ready.workers():
         rows = compare(NOISED, RULES, seeds=2, out=tmp_path / "out", jobs=2, ledger=ledger)
     assert [len(row.ended) for row in rows] == [2, 2]
-    before = read(ledger, unit="record")
+    before = read_before(ledger, unit="record")
     assert before.runs == 4
     used = sum((run.guarantee or {})["epsilon"]["max"] for row in rows for run in row.runs)
     assert used < before.of(ALL).epsilon <= 60

@@ -118,10 +118,10 @@ def test_a_charge_that_cannot_be_written_releases_nothing(tmp_path, monkeypatch)
     trained = []
     monkeypatch.setattr(loop_module, "receive_any", lambda raw: trained.append(raw))
 
-    def full(self, budget, event):
+    def full(self, *batch):
         raise sqlite3.OperationalError("database or disk is full")
 
-    monkeypatch.setattr("tacit.privacy.ledger.ledger.Ledger._write_everybody", full)
+    monkeypatch.setattr("tacit.privacy.ledger.ledger.Ledger._link", full)
     with pytest.raises(LedgerError, match="nothing was released"):
         tacit.run(central(), out=tmp_path)
     assert trained == []

@@ -26,7 +26,7 @@ from tacit.engine.assemble import build, written
 from tacit.engine.clients import population_id
 from tacit.errors import BadInput, LedgerError, NeedsRows, TacitError
 from tacit.lab.grid import compare
-from tacit.privacy.ledger.secret import key_of, keyed
+from tacit.privacy.ledger.sql import key_of, keyed
 from tacit.simulation import with_passed
 
 NAMES = ("north", "coast", "valley")

@@ -202,7 +202,7 @@ def test_a_charge_that_cannot_be_written_releases_nothing(small, tmp_path, monke
     def full(self, paying):
         raise sqlite3.OperationalError("database or disk is full")
 
-    monkeypatch.setattr("tacit.privacy.ledger.ledger.Ledger._write", full)
+    monkeypatch.setattr("tacit.privacy.ledger.ledger.Ledger._charge", full)
     with pytest.raises(LedgerError, match="nothing was released"):
         tacit.run(small(), out=tmp_path)
     assert released == []

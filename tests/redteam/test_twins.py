@@ -14,7 +14,7 @@ from tacit.deploy.operate.inspect_site import site_findings
 from tacit.deploy.site.ledger import twins
 from tacit.deploy.site.site import UNSAID
 from tacit.errors import LedgerError, Refused
-from tacit.privacy.ledger.ledger import Charging
+from tacit.privacy.ledger.ledger import Ledger
 
 OTHER = "1" * 32
 
@@ -46,7 +46,7 @@ def _copied(asking, tmp_path):
 @pytest.fixture
 def same_second(monkeypatch):
     """Asks both at once, such that each has passed whatever is looked at before a charge when the other charges."""
-    both, write, seen = threading.Barrier(2, timeout=30), Charging._write, set()
+    both, write, seen = threading.Barrier(2, timeout=30), Ledger._charge, set()
 
     def waiting(self, paying):
         if threading.get_ident() not in seen:  # before its first charge
@@ -55,7 +55,7 @@ def same_second(monkeypatch):
         return write(self, paying)
 
     def run(*calls):
-        monkeypatch.setattr(Charging, "_write", waiting)
+        monkeypatch.setattr(Ledger, "_charge", waiting)
         gained, refused = [], []
 
         def one(asking, call):

@@ -23,7 +23,7 @@ from tacit.lab.tuning.search import price_of, tune
 from tacit.lab.tuning.words import prices
 from tacit.privacy.accounting import price
 from tacit.privacy.accounting.selected import BestOfDpEvent, Repetitions
-from tacit.privacy.ledger import before as ledgers
+from tacit.privacy.ledger import reader as ledgers
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.simulation import run as really_run
 
@@ -239,7 +239,7 @@ def test_a_search_counts_on_a_shared_ledger_and_finds_what_is_left(tmp_path, dra
     said = settings(privacy={"ledger": str(tmp_path / "shared.db"), "delta_share": 0.4})
     shared = settings(privacy=said["privacy"] | SIZED)
     found = tune(said, RATES, runs=3, out=tmp_path / "first")
-    sealed = ledgers.read(tmp_path / "shared.db", unit="client").of("")
+    sealed = ledgers.read_before(tmp_path / "shared.db", unit="client").of("")
     assert sealed.epsilon == pytest.approx(found["guarantee"]["epsilon"]["max"])
     assert sealed.delta == pytest.approx(0.4e-5)
     second, _ = price_of(shared, RATES, runs=3)

@@ -29,8 +29,7 @@ from tacit.privacy.guarantee import shown
 from tacit.privacy.kinds import kind_of
 from tacit.privacy.ledger import reader
 from tacit.privacy.ledger.reader import accounts, at_one_site, marked
-from tacit.privacy.ledger.secret import key_of
-from tacit.privacy.ledger.sql import EVERYBODY
+from tacit.privacy.ledger.sql import EVERYBODY, key_of
 
 # What `tacit deploy check` says, line by line.
 

@@ -22,7 +22,7 @@ from tacit.engine.history import asked_by
 from tacit.errors import BadInput, TacitError
 from tacit.experiment import Experiment
 from tacit.privacy.guarantee import shown, shown_delta
-from tacit.privacy.ledger import before as ledgers
+from tacit.privacy.ledger import reader as ledgers
 from tacit.privacy.ledger.filter import ROUNDING, Spent, most_releases, seal
 from tacit.types import Budget
 
@@ -107,7 +107,7 @@ def _priced(parts: Parts, index: int, own: Limits, federation: Federation, runs:
             f"{client.id}: its budget does not pay for one round of one run, or has too little delta for it."
         )
     one = seal(budget, event, most=most, **how).epsilon
-    before = ledgers.read(federation.site(client.id) / LEDGER, unit=own.unit).of(client.id)
+    before = ledgers.read_before(federation.site(client.id) / LEDGER, unit=own.unit).of(client.id)
     return SitePrice(client.id, own.unit, runs, one, budget.delta, own.epsilon, own.delta, before)
 
 
@@ -179,7 +179,7 @@ def _sealed(federation: Federation, name: str) -> tuple[Limits, Spent] | None:
     folder = federation.site(name)
     try:
         limits = read_limits(folder)
-        before = ledgers.read(folder / LEDGER, unit=limits.unit)
+        before = ledgers.read_before(folder / LEDGER, unit=limits.unit)
     except TacitError:
         return None
     return (limits, before.of(name)) if before.runs else None

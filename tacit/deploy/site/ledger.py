@@ -22,7 +22,6 @@ from tacit.errors import LedgerError
 from tacit.experiment import Experiment
 from tacit.privacy.ledger import reader
 from tacit.privacy.ledger.ledger import Ledger
-from tacit.privacy.ledger.view import RunView
 
 # Copies of a site: two folders that both answer are two ledgers on one budget, of which neither can know the other's
 # charges.
@@ -104,7 +103,7 @@ def refuse_contradicted(folder: Path, ledger: Ledger, name: str) -> None:
     ledger.refuse_copies()
 
 
-def refuse_twin(folder: Path, ledger: RunView) -> None:
+def refuse_twin(folder: Path, ledger: Ledger) -> None:
     """Refuses a ledger that does not know what a copy of the site beside it was charged for. Raises LedgerError."""
     refuse_charged_twin(folder, lambda mark: reader.lacking(ledger, mark) is not None)
 

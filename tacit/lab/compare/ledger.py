@@ -24,8 +24,8 @@ from tacit.experiment import Experiment
 from tacit.lab.compare.grid import Cell
 from tacit.lab.compare.results import Row, Run, widest
 from tacit.privacy.guarantee import shown, shown_delta
-from tacit.privacy.ledger.before import Before, read
 from tacit.privacy.ledger.filter import Spent, most_releases, seal, with_spare
+from tacit.privacy.ledger.reader import Before, read_before
 from tacit.privacy.ledger.sql import ALL
 from tacit.table import for_json
 
@@ -73,7 +73,7 @@ def _charge(parts: Parts, path: Path, gone: dict[str, Spent]) -> None:
     """Adds what a run will seal to what is gone, client by client. Raises BudgetExhausted for the first who cannot pay."""
     experiment, population, plan = parts.experiment, parts.population, parts.plan
     privacy = experiment.privacy
-    before, runs = read(path, unit=population.unit), Before(1, dict(gone))
+    before, runs = read_before(path, unit=population.unit), Before(1, dict(gone))
     for index, name in enumerate(population.names[:1] if plan.together else population.names):
         who, client = ALL if plan.together else name, population[index]
         rounds = plan.turns(None if plan.together else index, rounds=experiment.train.rounds)
@@ -102,7 +102,7 @@ def sentences(cells: Sequence[Cell]) -> list[str]:
     path, said = shared(cells), []
     every = [experiment.privacy for cell in cells for experiment in cell.experiments]
     for unit in dict.fromkeys(one.unit_kept for one in every if one.promises) if path is not None else ():
-        known = read(Path(str(path)), unit=unit)
+        known = read_before(Path(str(path)), unit=unit)
         sealed = known.of(ALL)
         said.append(
             f"The ledger {path} has {known.runs} runs, and for no client more than epsilon {shown(sealed.epsilon)} at delta"
@@ -233,7 +233,7 @@ def _cost(run: Run, *, unit: str) -> Cost:
         return widest([run.guarantee["epsilon"]])["max"], float(run.guarantee["delta"])
     ledger = run.folder / LEDGER
     try:
-        sealed = read(ledger, unit=unit).of(ALL) if ledger.exists() else None
+        sealed = read_before(ledger, unit=unit).of(ALL) if ledger.exists() else None
     except LedgerError:
         return None
     return None if sealed is None else (sealed.epsilon, sealed.delta)

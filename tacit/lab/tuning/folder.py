@@ -31,9 +31,9 @@ from tacit.experiment.file import dumps
 from tacit.lab.tuning.price import Priced, hidden, unsaid
 from tacit.privacy.accounting.selected import Repetitions
 from tacit.privacy.guarantee import shown
-from tacit.privacy.ledger.before import NOTHING, Before, noted, read
 from tacit.privacy.ledger.filter import ROUNDING, Spent, most_releases
 from tacit.privacy.ledger.ledger import Ledger
+from tacit.privacy.ledger.reader import NOTHING, Before, noted, read_before
 from tacit.privacy.ledger.sql import ALL
 
 ASKED, BASE, BEST, RUNS, SUMMARY = "tune.toml", "base.toml", "best", "runs", "summary.json"
@@ -197,7 +197,7 @@ def before_of(path: Path, values: Mapping[str, Any], *, resume: bool) -> Before:
     if not privacy.get("ledger"):
         return NOTHING
     unit = Experiment(**values).privacy.unit_kept
-    return noted(path / SEARCH) if resume else read(Path(privacy["ledger"]), unit=unit)
+    return noted(path / SEARCH) if resume else read_before(Path(privacy["ledger"]), unit=unit)
 
 
 def refuse_dear(priced: Priced, parts: Parts) -> None:

@@ -34,9 +34,9 @@ from tacit.privacy.accounting import price
 from tacit.privacy.accounting.selected import Repetitions, about
 from tacit.privacy.guarantee import spent_by
 from tacit.privacy.kinds import kind_of
-from tacit.privacy.ledger.before import Before
 from tacit.privacy.ledger.filter import Spent, most_releases
 from tacit.privacy.ledger.ledger import Ledger
+from tacit.privacy.ledger.reader import Before
 from tacit.privacy.ledger.sql import ALL
 from tacit.report.plan import tells_nothing
 from tacit.simulation import run

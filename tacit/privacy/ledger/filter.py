@@ -5,7 +5,7 @@ when it is first charged: PLD (or RDP) at the run's own delta is a theorem there
 run after seeing the ones before, and composing privacy losses jointly would be no filter (arXiv:2602.06756). What holds for
 parameters chosen adaptively is basic composition: sum of epsilon_i <= epsilon and sum of delta_i <= delta is a valid privacy
 filter, and the sum of the epsilon_i a valid odometer (Rogers, Roth, Ullman, Vadhan 2016, arXiv:1605.08294, section 3, basic
-composition); runs that go on side by side change nothing (Haney et al. 2023, arXiv:2309.05901v2).
+composition); concurrent runs change nothing (Haney et al. 2023, arXiv:2309.05901v2).
 """
 
 import math
@@ -25,6 +25,9 @@ SPARE_SHARE, SPARE = 10, 2  # repeated rounds are paid again: a tenth of the pla
 text_of = lru_cache(maxsize=100_000)(price.to_text)
 ROUNDING = 1e-9  # of a delta: shares like 0.1 do not add up to 1 in binary
 
+Asked = Mapping[str, DpEvent]  # the queries of a run, by name: each is released once
+NOTHING_ASKED: Asked = {}
+
 
 @dataclass(frozen=True)
 class Spent:
@@ -32,10 +35,6 @@ class Spent:
 
     epsilon: float = 0.0
     delta: float = 0.0
-
-
-Asked = Mapping[str, DpEvent]  # the queries of a run, by name: each is released once
-NOTHING_ASKED: Asked = {}
 
 
 @dataclass(frozen=True)
@@ -51,6 +50,34 @@ class Seal:
     most: int
     epsilon: float
     asked: tuple[tuple[str, str], ...] = ()  # (query, event), in the order of the queries' names
+
+    def __str__(self) -> str:
+        queries = "".join(f" and the query {name} with {event}" for name, event in self.asked)
+        return f"{self.event}{queries} per {self.unit} at delta {self.delta:g}"
+
+    def refuse_other(self, budget: Budget, event: DpEvent, *, who: str, path: object, asked: Asked) -> None:
+        """Refuses a charge with another event, unit or delta, or other queries: the price is that of one event, fixed
+        beforehand.
+
+        Raises: LedgerError, which says what was sealed and what is asked.
+        """
+        now = Seal(budget.unit, text_of(event), budget.delta, self.most, self.epsilon, _in_words(asked))
+        if now != self:
+            raise LedgerError(
+                f"The ledger {path} has sealed this run for {who} with {self}, and it now asks for {now}: put its"
+                " budgets and settings back as they were, or start another run; nothing was released."
+            )
+
+    def stands(self, budget: Budget, *, before: Spent, most_epsilon: float = math.inf) -> bool:
+        """Whether all that was sealed is still within the budget. It is not where that, or `most_epsilon`, was lowered since.
+
+        >>> sealed = Seal("client", "", 1e-6, most=9, epsilon=2.0)
+        >>> [sealed.stands(Budget(epsilon, 1e-6, "client"), before=Spent(0.5)) for epsilon in (3.0, 2.0)]
+        [True, False]
+        """
+        if self.epsilon > most_epsilon * (1 + ROUNDING):
+            return False
+        return budget.epsilon == math.inf or before.epsilon + self.epsilon <= budget.epsilon * (1 + ROUNDING)
 
 
 def with_spare(rounds: int) -> int:
@@ -77,14 +104,12 @@ def most_releases(
 ) -> int:
     """How many releases of the event may be sealed beside the queries, after what other runs have sealed; 0 where none can.
 
-    `budget.delta` is the run's own share of `total_delta`; `most_epsilon` is what this run was promised to cost at most. Without
-    `spare`, what is lost cannot be repeated.
+    `budget.delta` is the run's own share of `total_delta`; `most_epsilon` is what this run was promised to cost at most.
+    Without `spare`, what is lost cannot be repeated.
 
-    Guarantee: the epsilon of so many releases and of every query, added to `before.epsilon`, is at most `budget.epsilon`, and the
-    run's delta, added to `before.delta`, at most `total_delta` (to 1e-9 of it, which binary fractions need). At most the planned
-    rounds and a tenth of them and two are sealed, also where the budget is infinite.
-
-    Raises: BadInput for an event without a price.
+    Guarantee: the epsilon of so many releases and of every query, added to `before.epsilon`, is at most `budget.epsilon`, and
+    the run's delta, added to `before.delta`, at most `total_delta` (to ROUNDING). At most `with_spare(rounds)` are sealed, also
+    where the budget is infinite. Raises: BadInput for an event without a price.
 
     >>> from dp_accounting import GaussianDpEvent
     >>> run = {"total_delta": 2e-6, "rounds": 30, "accountant": "pld", "hint": 1}
@@ -109,52 +134,15 @@ def most_releases(
 
 
 def seal(budget: Budget, event: DpEvent, *, most: int, accountant: str, asked: Asked = NOTHING_ASKED) -> Seal:
-    """The price of `most` releases and of the queries, before the first of them.
-
-    Assumes: `most` is what `most_releases` allowed. Nothing is written: tacit/privacy/ledger/view.py does that.
+    """The price of `most` releases (as `most_releases` allowed) and of the queries, before the first of them; nothing is
+    written.
 
     Raises: BadInput for an event without a price.
     """
     composition = price.compose([(event, most), *((query, 1) for query in asked.values())])
     epsilon = price.epsilon(composition, delta=budget.delta, accountant=accountant)
-    return Seal(budget.unit, text_of(event), budget.delta, most, epsilon, in_words(asked))
+    return Seal(budget.unit, text_of(event), budget.delta, most, epsilon, _in_words(asked))
 
 
-def in_words(asked: Asked) -> tuple[tuple[str, str], ...]:
-    """The queries as a seal has them."""
+def _in_words(asked: Asked) -> tuple[tuple[str, str], ...]:
     return tuple((name, text_of(asked[name])) for name in sorted(asked))
-
-
-def refuse_other(
-    known: Seal, budget: Budget, event: DpEvent, *, who: str, path: object, asked: Asked = NOTHING_ASKED
-) -> None:
-    """Refuses a charge that is not the one a run was sealed with: another event, unit or delta, or other queries.
-
-    The price of a run is that of one event, fixed before its first release; another noise or rate in its midst has no such
-    price.
-
-    Raises: LedgerError, which says what was sealed and what is asked.
-    """
-    now = Seal(budget.unit, text_of(event), budget.delta, known.most, known.epsilon, in_words(asked))
-    if now != known:
-        raise LedgerError(
-            f"The ledger {path} has sealed this run for {who} with {_said(known)}, and it now asks for {_said(now)}: put its"
-            " budgets and settings back as they were, or start another run; nothing was released."
-        )
-
-
-def _said(seal: Seal) -> str:
-    queries = "".join(f" and the query {name} with {event}" for name, event in seal.asked)
-    return f"{seal.event}{queries} per {seal.unit} at delta {seal.delta:g}"
-
-
-def stands(known: Seal, budget: Budget, *, before: Spent, most_epsilon: float = math.inf) -> bool:
-    """Whether all that was sealed is still within the budget. It is not where that, or `most_epsilon`, was lowered since.
-
-    >>> sealed = Seal("client", "", 1e-6, most=9, epsilon=2.0)
-    >>> [stands(sealed, Budget(epsilon, 1e-6, "client"), before=Spent(0.5)) for epsilon in (3.0, 2.0)]
-    [True, False]
-    """
-    if known.epsilon > most_epsilon * (1 + ROUNDING):
-        return False
-    return budget.epsilon == math.inf or before.epsilon + known.epsilon <= budget.epsilon * (1 + ROUNDING)

@@ -1,10 +1,9 @@
 """Who holds which row, and which rows are held out: the identity of a population whose clients the data itself names.
 
-Rows may come and go, and their client's charges carry over. A row that changes hands would have the charges of two clients,
-and one that leaves the protected rows for the test set would be public: both are refused. A row is known by a hash of its
-encoded values and its label under the ledger's key (secret.py), so two equal rows are told apart by nothing. They are counted:
-rows that were at two clients from the first are no move; a move is a row that is new with one client and missing with another,
-whether at once or in two steps.
+Rows may come and go, and their client's charges carry over. A row that changes hands would have the charges of two clients, and
+one that leaves the protected rows for the test set would be public: both are refused. Rows are known by a hash of their encoded
+values and label under the ledger's key, and counted: rows that were at two clients from the first are no move; a move is a row
+that is new with one client and missing with another, whether at once or in two steps.
 """
 
 import hashlib
@@ -12,7 +11,6 @@ import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -21,8 +19,7 @@ from tacit.data.dataset import Dataset
 from tacit.data.population import HASH_BYTES, Population, row_hashes, rows_mark
 from tacit.digest import mark
 from tacit.errors import LedgerError
-from tacit.privacy.ledger.secret import keyed
-from tacit.privacy.ledger.sql import now
+from tacit.privacy.ledger.sql import UNRELEASED, keyed, now
 
 TEST = ""  # whose rows the held-out ones are
 MOST_AT_ONCE = 500  # placeholders of one statement
@@ -56,20 +53,25 @@ class Holdings:
         """Raises LedgerError where a row has changed hands, or went over to the test rows, since this ledger was charged."""
         if db.execute("SELECT 1 FROM holdings WHERE digest = ?", (self.digest,)).fetchone():
             return
-        if db.execute("SELECT 1 FROM holdings", ()).fetchone() and not db.execute("SELECT 1 FROM held").fetchone():
+        if db.execute("SELECT 1 FROM holdings").fetchone() and not db.execute("SELECT 1 FROM held").fetchone():
             raise LedgerError(
                 f"The ledger {path} belongs to other data: it was charged for more than {MOST_ROWS:,} rows, which it knows all"
-                " together; put them back; nothing was released."
+                f" together; put them back; {UNRELEASED}"
             )
         for row, known in self._known(db):
             moved = _moved(self.counts[row], known)
             if moved:
-                raise LedgerError(_sentence(path, *moved))
+                first, second = (f"client {name}" if name != TEST else "the test rows" for name in moved)
+                text = f"a row of {first} is now with {second}, so it would have the charges of both"
+                if moved[1] == TEST:
+                    text = f"a row that {first} was charged for is now among {second}, which are public"
+                raise LedgerError(
+                    f"The ledger {path} belongs to other data or another partition of it: {text}; put it back; {UNRELEASED}"
+                )
 
     def note(self, db: sqlite3.Connection) -> None:
-        """Adds what is new, within the transaction of a charge.
-
-        Of a row seen before, the most often it was at one client is kept.
+        """Adds what is new, within the transaction of a charge; of a row seen before, the most often it was at one client is
+        kept.
         """
         known = {row for row, _ in self._known(db)}
         rows = [
@@ -87,17 +89,17 @@ class Holdings:
         rows = sorted(self.counts)
         for start in range(0, len(rows), MOST_AT_ONCE):
             part = rows[start : start + MOST_AT_ONCE]
-            marks = ", ".join("?" * len(part))
+            places = ", ".join("?" * len(part))
             known: dict[bytes, dict[str, tuple[int, int]]] = {}
-            for row, client, first, most in db.execute(f"SELECT * FROM held WHERE row IN ({marks})", part):
+            for row, client, first, most in db.execute(f"SELECT * FROM held WHERE row IN ({places})", part):
                 known.setdefault(row, {})[client] = (first, most)
             yield from known.items()
 
 
 @dataclass(frozen=True, eq=False)
 class WholeHoldings:
-    """The same for more rows than a ledger can know one by one, and for rows that were passed from Python: all of them as they are,
-    or none. Of the latter nobody knows how they were encoded, so that a row that moved could look like a new one.
+    """The same for more rows than a ledger can know one by one, and for rows that were passed from Python, of which nobody
+    knows how they were encoded: all of them as they are, or none.
 
     Guarantee: as `Holdings`, because a ledger that was charged for these rows is used with no others, and the other way round.
     """
@@ -110,7 +112,7 @@ class WholeHoldings:
         if known and self.digest not in known:
             raise LedgerError(
                 f"The ledger {path} belongs to other data or another partition of it: its rows (passed from Python, or more than"
-                f" {MOST_ROWS:,}) it knows all together, and they are not the same; put them back; nothing was released."
+                f" {MOST_ROWS:,}) it knows all together, and they are not the same; put them back; {UNRELEASED}"
             )
 
     def note(self, db: sqlite3.Connection) -> None:
@@ -133,44 +135,25 @@ def _moved(here: dict[str, int], known: dict[str, tuple[int, int]]) -> tuple[str
 
 
 def holdings(population: Population, dataset: Dataset, key: bytes, *, whole: bool = False) -> Holdings | WholeHoldings:
-    """What every client holds, for training or not, and what is public: one hash per row, of its encoded values and its label,
-    under the ledger's key.
+    """What every client holds, for training or not, and what is public: one hash per row under the ledger's key.
 
-    `whole` asks for one hash of them all, in whatever order. Of very many rows it is that, client by client and in their order.
+    `whole` asks for one hash of them all, in whatever order; of very many rows it is that, client by client and in their order.
 
     Assumes: rows are encoded alike in every run of the ledger; the population's identity sees to that.
     """
-    if len(population.y) + (len(population.held.y) if population.held else 0) > MOST_ROWS:
-        return WholeHoldings(keyed(key, _all_of(population, dataset)))
-    counts: Counts = {}
-    protected = chain(_held(population, key), _held(population.held, key) if population.held else ())
-    everything = chain(protected, ((row, TEST) for row in row_hashes(dataset.test_x, dataset.test_y, key=key)))
+    parts = [part for part in (population, population.held) if part is not None]
+    if sum(len(part.y) for part in parts) > MOST_ROWS:
+        held = [one for part in parts for one in ("\x1f".join(part.names), part.digest())]
+        return WholeHoldings(keyed(key, mark("whole holdings", *held, rows_mark(dataset.test_x, dataset.test_y))))
+    everything: list[tuple[bytes, str]] = []
+    for part in parts:
+        names = (part.names[k] for k in np.repeat(np.arange(len(part)), part.sizes).tolist())
+        everything += zip(row_hashes(part.x, part.y, key=key), names, strict=True)
+    everything += ((row, TEST) for row in row_hashes(dataset.test_x, dataset.test_y, key=key))
     if whole:
         return WholeHoldings(keyed(key, b"".join(row + repr(client).encode() for row, client in sorted(everything))))
+    counts: Counts = {}
     for row, client in everything:
         by_client = counts.setdefault(row, {})
         by_client[client] = by_client.get(client, 0) + 1
     return Holdings(counts)
-
-
-def _all_of(population: Population, dataset: Dataset) -> str:
-    """A hash of every row of every client, by name, and of the public ones."""
-    parts = [part for part in (population, population.held) if part is not None]
-    held = [one for part in parts for one in ("\x1f".join(part.names), part.digest())]
-    return mark("whole holdings", *held, rows_mark(dataset.test_x, dataset.test_y))
-
-
-def _held(population: Population, key: bytes) -> Iterator[tuple[bytes, str]]:
-    """Every row and whose it is."""
-    owners = np.repeat(np.arange(len(population)), population.sizes)
-    names = (population.names[k] for k in owners.tolist())
-    return zip(row_hashes(population.x, population.y, key=key), names, strict=True)
-
-
-def _sentence(path: Path, before: str, after: str) -> str:
-    first, second = (f"client {name}" if name != TEST else "the test rows" for name in (before, after))
-    if after == TEST:
-        text = f"a row that {first} was charged for is now among {second}, which are public"
-    else:
-        text = f"a row of {first} is now with {second}, so it would have the charges of both"
-    return f"The ledger {path} belongs to other data or another partition of it: {text}; put it back; nothing was released."

@@ -1,22 +1,31 @@
-"""The tables of a ledger file, and how a file is opened: sound, of this format, and of this population.
+"""A ledger file: its tables, the secret beside it, and how it is opened, for charging or for reading alone.
 
 `facts` says what the file is. `seals` are prices fixed before a run's first release, `charges` (of one client) and `everybody`
-(of all) what was really released, each naming its event in `events`. `asked` are the queries that a client's seal pays for beside
-its rounds; they are charged under the round QUERY. `batches` chain all charges by hashes, and notes of what was released (NOTE).
-`draws`, `held` and `holdings` are what the runs of one file must agree on (conditions.py, holdings.py). Whatever follows from rows
-(the population, attempts, the three last tables) is a hash under the ledger's key (secret.py)."""
+(of all) what was released, each naming its event in `events`. `asked` are the queries that a seal pays for beside rounds,
+charged under QUERY. `batches` chain all charges by hashes, and notes of what was released (NOTE). `draws`, `held` and
+`holdings` are what runs must agree on.
+
+Whatever follows from rows (the population, attempts, the three last tables) is a hash under the key in the secret, a file
+beside the ledger: whoever has the ledger alone can guess rows and never sees whether a guess was right. Assumes: whoever may
+read the secret is trusted with the rows. Where a system keeps no modes it lies open; noise that must be secret is refused there
+(engine/run_folder.py).
+"""
 
 import datetime
+import hashlib
+import secrets
 import sqlite3
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from shutil import copyfile
+from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
-from tacit import store
-from tacit.errors import LedgerError
-from tacit.machine import keeps_modes
-from tacit.privacy.ledger import secret
+from tacit import machine, store
+from tacit.crypto import keys
+from tacit.errors import BadInput, KeyRefused, LedgerError
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -56,100 +65,186 @@ OTHER_DATA = (
     "belongs to other data or another partition of it, or rows are dealt out or held out by another seed (data.seed, run.seed)"
     " or share"
 )
-FORMAT = "3"  # 1 and 2 had no sealed prices, so what other runs may still spend is not known there
+FORMAT = "3"
 EVERYBODY = "every client"  # how `charges` names whom a charge to all is for
 ALL = ""  # whose seal that is
 QUERY = -1  # the round under which queries are charged: they belong to none
-COLUMNS: tuple[str, ...] = ("run", "round", "attempt", "client", "unit", "event", "time")  # of a charge
 NOTE = -2  # the round of a batch without charges, which notes what was released (`Ledger.release`)
-SECRET = "secret"  # whose keyed hash says which secret is the ledger's
+COLUMNS: tuple[str, ...] = ("run", "round", "attempt", "client", "unit", "event", "time")  # of a charge
+SECRET, SUFFIX = "secret", ".secret"  # whose keyed hash says which secret is the ledger's, and where it lies
+KEY_BYTES, KEYED_BYTES = 32, 16
 OWNER = 0o600
 BUSY_SECONDS = 60.0  # how long a second run on the same ledger waits for its turn
+UNRELEASED = "nothing was released."
+
+
+# The secret beside a ledger. Guarantee: it is made once, before the ledger, and never again: under another key the same rows
+# would be other ones, and their budgets would begin anew.
+
+
+def secret_of(ledger: Path) -> Path:
+    """Where a ledger's secret lies."""
+    return ledger.with_name(ledger.name + SUFFIX)
+
+
+def keyed(key: bytes, text: bytes | str) -> str:
+    """What stands in a ledger, or anywhere else, for a text that follows from rows.
+
+    >>> keyed(b"one", "rows") == keyed(b"one", "rows"), keyed(b"one", "rows") == keyed(b"other", "rows")
+    (True, False)
+    """
+    raw = text.encode() if isinstance(text, str) else text
+    return hashlib.blake2b(raw, digest_size=KEYED_BYTES, key=key, person=b"tacit-ledger").hexdigest()
+
+
+def key_of(ledger: Path) -> bytes:
+    """The key of a ledger; of one that nobody has begun it is made, by one of all who ask at once.
+
+    Raises: LedgerError where it is gone, damaged, open to others or cannot be written.
+    """
+    file, begun = (
+        secret_of(ledger),
+        begun_at(ledger),
+    )  # in this order: a ledger that is there was begun after its secret
+    if not file.exists():
+        if begun:
+            raise LedgerError(
+                f"{file} is gone, without which {ledger} can be read and not be charged (nobody could say whose rows it"
+                f" knows): restore it with the ledger; {UNRELEASED}"
+            )
+        _make_secret(file)
+    try:
+        key = bytes.fromhex(str(keys.read(file, secret=machine.keeps_modes()).get("key")))
+    except (KeyRefused, ValueError):
+        key = b""
+    if len(key) != KEY_BYTES:
+        raise LedgerError(
+            f"{file} is damaged, or not yours alone (mode 600), and without it {ledger} cannot be charged: put it back;"
+            f" {UNRELEASED}"
+        )
+    return key
+
+
+def _make_secret(file: Path) -> None:
+    try:
+        record = {"key": secrets.token_hex(KEY_BYTES)}
+        keys.write(file, record, mode=keys.SECRET if machine.keeps_modes() else keys.PUBLIC)
+    except BadInput as error:
+        if not file.exists():  # else another process was first
+            raise LedgerError(f"{file} cannot be written ({error.__cause__}); {UNRELEASED}") from error
+
+
+def begun_at(ledger: Path) -> bool:
+    """Whether a ledger is there and not empty."""
+    return ledger.exists() and ledger.stat().st_size > 0
+
+
+# Opening a file.
 
 
 def connect(path: Path, *, population: str, key: bytes) -> sqlite3.Connection:
     """Opens or makes a ledger for charging; `key` is that of its secret.
 
-    Guarantee: nobody but its owner can open the file, nor what SQLite writes beside it, which has the file's own mode. A
-    transaction that was committed through this connection has reached the disk (`synchronous=FULL`, rollback journal). A run that
-    finds the file locked by another waits up to BUSY_SECONDS for its turn.
+    Guarantee: only its owner can open the file and what SQLite writes beside it. A transaction that was committed through this
+    connection has reached the disk (`synchronous=FULL`, rollback journal); one that finds the file locked waits BUSY_SECONDS.
 
-    Raises: LedgerError for what cannot be opened, has another format, or belongs to other data; a ledger of formats 1 and 2 is
-    left as it is.
+    Raises: LedgerError for what cannot be opened, has another format (it is left as it is), or belongs to other data.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _close_to_others(path)
         db = sqlite3.connect(path, isolation_level=None, timeout=BUSY_SECONDS)
         db.execute("PRAGMA synchronous=FULL")
-        refuse_older_format(db, path)
+        refuse_other_format(db, path)
         db.executescript(SCHEMA)
-        _fact(db, path, "format", FORMAT, "was written by another version of Tacit")
+        facts = {"format": FORMAT, "secret": keyed(key, SECRET), "population": keyed(key, population)}
         refuse_other_secret(db, path, key)
-        _fact(db, path, "secret", secret.keyed(key, SECRET), "")
-        _fact(db, path, "population", secret.keyed(key, population), OTHER_DATA)
+        db.executemany("INSERT OR IGNORE INTO facts VALUES (?, ?)", facts.items())
+        refuse_other_format(db, path)
+        refuse_other_population(db, path, population, key)
         return db
     except (sqlite3.Error, OSError) as error:
-        raise LedgerError(f"The ledger {path} cannot be opened ({error}); nothing was released.") from error
+        raise LedgerError(f"The ledger {path} cannot be opened ({error}); {UNRELEASED}") from error
 
 
 def _close_to_others(path: Path) -> None:
     """Gives a ledger the mode 0600. One that is there is not opened: closing it would end this process's locks on it."""
     if path.exists():
-        if keeps_modes() and path.stat().st_mode & 0o077:
+        if machine.keeps_modes() and path.stat().st_mode & 0o077:
             path.chmod(OWNER)
         return
     store.create(path, b"")
 
 
-def refuse_older_format(db: sqlite3.Connection, path: Path) -> None:
-    """Refuses a ledger that seals no prices: what its runs may still spend is not known. A file without tables passes.
-
-    Raises: LedgerError, which says how to go on.
-    """
-    if "facts" not in tables_of(db):
-        return
-    (format,) = db.execute("SELECT value FROM facts WHERE name = 'format'").fetchone() or (FORMAT,)
-    if format in ("1", "2"):
-        raise LedgerError(
-            f"The ledger {path} has format {format}, which seals no prices, so it can be read but not charged any more:"
-            " finish its runs with the version that wrote it, or begin a new ledger with the budget that"
-            " `tacit ledger show` says is left."
-        )
+def _fact(db: sqlite3.Connection, name: str, default: str) -> str:
+    known = (
+        db.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone() if "facts" in tables_of(db) else None
+    )
+    return known[0] if known else default
 
 
-def _fact(db: sqlite3.Connection, path: Path, name: str, value: str, otherwise: str) -> None:
-    db.execute("INSERT OR IGNORE INTO facts VALUES (?, ?)", (name, value))
-    _refuse_other(db, path, name, value, otherwise)
+def refuse_other_format(db: sqlite3.Connection, path: Path) -> None:
+    """Refuses a ledger of another format; a file without tables passes. Raises LedgerError."""
+    if _fact(db, "format", FORMAT) != FORMAT:
+        _refuse_other(path, "was written by another version of Tacit")
 
 
 def refuse_other_population(db: sqlite3.Connection, path: Path, population: str, key: bytes) -> None:
-    """Refuses the ledger of other data. One that nobody has charged yet is anybody's.
-
-    Raises: LedgerError.
-    """
-    if "facts" in tables_of(db):
-        refuse_other_secret(db, path, key)
-        _refuse_other(db, path, "population", secret.keyed(key, population), OTHER_DATA)
+    """Refuses the ledger of other data. One that nobody has charged yet is anybody's. Raises LedgerError."""
+    refuse_other_secret(db, path, key)
+    named = keyed(key, population)
+    if _fact(db, "population", named) != named:
+        _refuse_other(path, OTHER_DATA)
 
 
 def refuse_other_secret(db: sqlite3.Connection, path: Path, key: bytes) -> None:
     """Refuses the secret of another ledger: under it the same rows would be other ones. Raises LedgerError."""
-    known = db.execute("SELECT value FROM facts WHERE name = 'secret'").fetchone()
-    if known not in (None, (secret.keyed(key, SECRET),)):
+    named = keyed(key, SECRET)
+    if _fact(db, "secret", named) != named:
         raise LedgerError(
-            f"{secret.of(path)} is the secret of another ledger than {path}: put back the one that belongs to it; nothing was"
-            " released."
+            f"{secret_of(path)} is the secret of another ledger than {path}: put back the one that belongs to it; {UNRELEASED}"
         )
 
 
-def _refuse_other(db: sqlite3.Connection, path: Path, name: str, value: str, otherwise: str) -> None:
-    (known,) = db.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone() or (value,)
-    if known != value:
-        raise LedgerError(
-            f"The ledger {path} {otherwise}: go back to the data and settings that it began with."
-            " Another privacy.ledger would know nothing of what the same people have spent here; divide their budget first."
-        )
+def _refuse_other(path: Path, otherwise: str) -> None:
+    raise LedgerError(
+        f"The ledger {path} {otherwise}: go back to the data and settings that it began with."
+        " Another privacy.ledger would know nothing of what the same people have spent here; divide their budget first."
+    )
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[sqlite3.Connection]:
+    """The file, for reading alone. What a kill left in the middle of a charge is rolled back in a copy.
+
+    Guarantee: neither the ledger nor its journal is changed. Raises: LedgerError for what is no ledger, also within the block.
+    """
+    try:
+        with ExitStack() as stack:
+            db = stack.enter_context(closing(_connect(path, "ro")))
+            if _half_written(db):
+                copy = Path(stack.enter_context(TemporaryDirectory())) / path.name
+                for end in ("", "-journal"):
+                    copyfile(f"{path}{end}", f"{copy}{end}")
+                db = stack.enter_context(closing(_connect(copy, "rw")))
+            yield db
+    except (sqlite3.Error, OSError) as error:
+        raise LedgerError(f"{path} cannot be read as a ledger ({error}).") from error
+
+
+def _half_written(db: sqlite3.Connection) -> bool:
+    """Whether nobody is writing and a journal waits to be rolled back, which a reader who may not write cannot do."""
+    try:
+        db.execute("SELECT 1 FROM sqlite_master").fetchone()
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_READONLY:
+            return True
+        raise
+    return False
+
+
+def _connect(path: Path, mode: str) -> sqlite3.Connection:
+    return sqlite3.connect(f"{path.resolve().as_uri()}?mode={mode}", uri=True, timeout=BUSY_SECONDS)
 
 
 def now() -> str:
@@ -163,10 +258,7 @@ def tables_of(db: sqlite3.Connection) -> set[str]:
 
 
 def charges(db: sqlite3.Connection, tables: Sequence[str] = ("charges", "everybody")) -> Iterator[dict[str, Any]]:
-    """Every charge in these tables, oldest first, as plain values under the names of COLUMNS.
-
-    A charge to all has the client EVERYBODY.
-    """
+    """Every charge in these tables, oldest first, under the names of COLUMNS; one to all has the client EVERYBODY."""
     parts = {"charges": "SELECT * FROM charges", "everybody": f"SELECT '{EVERYBODY}', * FROM everybody"}
     query = (
         f"SELECT run, round, attempt, client, unit, text, time FROM ({' UNION ALL '.join(parts[t] for t in tables)}) AS paid"
@@ -196,57 +288,54 @@ class Condition(Protocol):
 
 
 @dataclass(frozen=True)
-class Released:
-    """That one charge stands for one vector: what was released under a name of a run, by the vector's `digest`."""
-
-    run: str
-    what: str
-    digest: str
-
-    @property
-    def key(self) -> str:
-        """Under which it is noted, beside the cohorts."""
-        return f"released {self.run} {self.what}"
-
-    def known(self, db: sqlite3.Connection) -> str | None:
-        """The digest of what was released under this name; None for nothing."""
-        found = db.execute("SELECT digest FROM draws WHERE key = ?", (self.key,)).fetchone()
-        return found[0] if found else None
-
-    def refuse(self, db: sqlite3.Connection, path: Path) -> None:
-        """Raises LedgerError where another vector was released under this name."""
-        if self.known(db) not in (None, self.digest):
-            raise LedgerError(
-                f"The ledger {path} knows that this {self.what} was released, as something else, for the one charge that stands for"
-                " it: a copy of the folder went on before, or its checkpoint was edited. Nothing was released."
-            )
-
-    def note(self, db: sqlite3.Connection) -> None:
-        """Notes what is released."""
-        db.execute("INSERT OR IGNORE INTO draws VALUES (?, ?)", (self.key, self.digest))
-
-
-@dataclass(frozen=True)
 class Draws:
-    """The server's seeded cohorts: its key knows no rows, so the same key must not draw for other rows. Both stand here as the
-    ledger's secret keys them.
+    """The server's seeded cohorts: the same `key` draws the same ones, on rows with this `digest`; both are keyed by the
+    secret.
 
-    The same `key` draws the same cohorts. On rows with another `digest` two runs would share one draw, and their prices are
-    for independent ones.
+    On other rows two runs would share one draw, and their prices are for independent ones.
     """
 
     key: str
     digest: str
 
+    def known(self, db: sqlite3.Connection) -> str | None:
+        """The digest that is noted under this key; None for nothing."""
+        found = db.execute("SELECT digest FROM draws WHERE key = ?", (self.key,)).fetchone()
+        return found[0] if found else None
+
     def refuse(self, db: sqlite3.Connection, path: Path) -> None:
-        """Raises LedgerError where this key has drawn for other rows: another run.seed or run.noise_seed is needed."""
-        known = db.execute("SELECT digest FROM draws WHERE key = ?", (self.key,)).fetchone()
-        if known is not None and known[0] != self.digest:
-            raise LedgerError(
-                f"The ledger {path} knows a run of these settings on other rows, and the same seed would draw the same"
-                " cohorts: change run.seed or run.noise_seed; nothing was released."
-            )
+        """Raises LedgerError where another digest is noted under this key."""
+        if self.known(db) not in (None, self.digest):
+            raise LedgerError(f"The ledger {path} knows {self.otherwise}")
+
+    @property
+    def otherwise(self) -> str:
+        """What the ledger knows where it knows another digest."""
+        return (
+            "a run of these settings on other rows, and the same seed would draw the same cohorts: change run.seed or"
+            f" run.noise_seed; {UNRELEASED}"
+        )
 
     def note(self, db: sqlite3.Connection) -> None:
-        """Notes for which rows the key has drawn."""
+        """Notes the digest under the key."""
         db.execute("INSERT OR IGNORE INTO draws VALUES (?, ?)", (self.key, self.digest))
+
+
+@dataclass(frozen=True)
+class Released(Draws):
+    """That one charge stands for one vector: what was released under a name (`what`) of a run, by the vector's digest."""
+
+    what: str = ""
+
+    @property
+    def otherwise(self) -> str:
+        """What the ledger knows where another vector was released under this name."""
+        return (
+            f"that this {self.what} was released, as something else, for the one charge that stands for it: a copy of the folder"
+            " went on before, or its checkpoint was edited. Nothing was released."
+        )
+
+
+def released(run: str, what: str, digest: str) -> Released:
+    """The vector that is released under a name of a run."""
+    return Released(f"released {run} {what}", digest, what)

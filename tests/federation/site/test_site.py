@@ -349,7 +349,7 @@ def test_a_full_disk_releases_nothing(server, monkeypatch):
     def full(self, paying):
         raise sqlite3.OperationalError("database or disk is full")
 
-    monkeypatch.setattr("tacit.privacy.ledger.ledger.Ledger._write", full)
+    monkeypatch.setattr("tacit.privacy.ledger.ledger.Ledger._charge", full)
     with pytest.raises(Refused, match=UNSAID):
         asking.train(0)
     assert "nothing was released" in asking.log()[-1]["text"]
