@@ -9,7 +9,7 @@ import tacit
 from tacit.algorithms import Server, finished
 from tacit.algorithms.rules import Crowd
 from tacit.algorithms.rules.mean import mean
-from tacit.training.server_optimizer import Adam, Momentum, Sgd
+from tacit.training.optimizer import Adam, Momentum, Sgd
 from tacit.types import Message
 
 X = torch.tensor([1.0, -2.0, 0.5])

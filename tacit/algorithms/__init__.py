@@ -19,8 +19,7 @@ from tacit.algorithms.scaffold import Scaffold, correction_of
 from tacit.plugin import failing
 from tacit.random import Derive
 from tacit.training.clipping import Trained, Workspace
-from tacit.training.optimizer import CONSTANT, Schedule
-from tacit.training.server_optimizer import ServerOptimizer, Sgd
+from tacit.training.optimizer import CONSTANT, Schedule, ServerOptimizer, Sgd
 from tacit.types import Client, Message, State
 
 MOST_TEXT = 500  # characters of a refusal

@@ -21,7 +21,7 @@ from tacit.privacy.mechanism import LEAST_CLIP, MOST_CLIP, AdaptiveClip, CohortM
 from tacit.random import Derive
 from tacit.training.batches import later, sent
 from tacit.training.clipping import Trained, Workspace
-from tacit.training.server_optimizer import ServerOptimizer
+from tacit.training.optimizer import ServerOptimizer
 from tacit.training.sgd import Local, attempt
 from tacit.types import Bounded, Client, Message, Raw, State
 

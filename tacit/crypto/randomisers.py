@@ -101,12 +101,7 @@ class Randomisers:
     """
 
     def __init__(
-        self,
-        public: PublicKey,
-        *,
-        secret: SecretKey | None = None,
-        expected: int = 10_000,
-        workers: int | None = None,
+        self, public: PublicKey, *, secret: SecretKey | None = None, expected: int = 10_000, workers: int | None = None
     ):
         check.at_least(1, expected=expected)
         if secret is not None and secret.public != public:

@@ -28,8 +28,7 @@ from tacit.privacy.queries import ranges
 from tacit.privacy.queries.evaluation import Judgement, combine, judgement
 from tacit.privacy.queries.mechanism import Counts, NoisyCounts
 from tacit.privacy.queries.ranges import Described
-from tacit.training.apart import answers_apart
-from tacit.training.flat import training
+from tacit.training.flat import answers_apart, training
 from tacit.types import Client
 
 NAME = "queries.json"

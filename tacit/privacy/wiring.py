@@ -18,8 +18,18 @@ from tacit.experiment import Experiment
 from tacit.experiment.training import STEP_FACTOR
 from tacit.training.batches import Shifts
 from tacit.training.flat import blocks
-from tacit.training.optimizer import CONSTANT, Cosine, Descent, Schedule, Step, rounds_in_it
-from tacit.training.server_optimizer import Adam, Momentum, ServerOptimizer, Sgd
+from tacit.training.optimizer import (
+    CONSTANT,
+    Adam,
+    Cosine,
+    Descent,
+    Momentum,
+    Schedule,
+    ServerOptimizer,
+    Sgd,
+    Step,
+    rounds_in_it,
+)
 from tacit.training.sgd import Local, LocalSgd
 from tacit.types import Client
 

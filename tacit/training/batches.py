@@ -52,7 +52,6 @@ class Batches:
     mask: torch.Tensor = field(repr=False)
 
     def to(self, device: torch.device) -> "Batches":
-        """The same on a device."""
         return Batches(sent(self.places, device), sent(self.mask, device))
 
 
@@ -67,10 +66,7 @@ def shuffled(stream: Stream, size: int, *, batch_size: int, steps: int) -> Itera
 
 
 def shuffled_alike(streams: Sequence[Stream], size: int, *, batch_size: int, steps: int) -> np.ndarray | None:
-    """`shuffled` of clients with as many rows, all at once: the very same batches, (client, step, example).
-
-    None where a batch is short.
-    """
+    """`shuffled` of clients with as many rows, all at once, (client, step, example); None where a batch is short."""
     in_epoch, rest = divmod(size, batch_size)
     if rest or not in_epoch:
         return None
@@ -81,7 +77,7 @@ def shuffled_alike(streams: Sequence[Stream], size: int, *, batch_size: int, ste
 
 
 def filled(drawn: Sequence[Sequence[np.ndarray]], starts: Sequence[int], *, longest: int = 1, fold: int = 1) -> Batches:
-    """The batches (client, step) as one. `starts` says where each client's rows begin; who takes fewer steps has empty ones.
+    """The batches (client, step) as one; `starts` says where each client's rows begin. Who takes fewer steps has empty ones.
 
     The longest batch is at least `longest` and a multiple of `fold`, so that shapes repeat from round to round.
     """
@@ -152,7 +148,6 @@ class Viewed(nn.Module):
         self.model = model
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """One answer for every view."""
         return self.model(x.flatten(0, 1)).unflatten(0, x.shape[:2])
 
 

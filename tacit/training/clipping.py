@@ -35,9 +35,8 @@ from tacit.training.per_example import (
 )
 from tacit.types import Bounded, Private, Raw, Shared
 
-SMALLEST = (
-    1e-12  # of a clip: entries whose squares leave float32, below 2^-63, are missing from a norm: 1e-16 of 10^6 of them
-)
+# of a clip: entries whose squares leave float32, below 2^-63, are missing from a norm: 1e-16 of 10^6 of them
+SMALLEST = 1e-12
 PROBED = 32  # examples that a path without a proof is tried with at once, where a physical batch holds so many
 
 Public = tuple[torch.Size, torch.dtype, torch.Size, torch.dtype, bool]  # what a choice may depend on
@@ -68,12 +67,10 @@ class NotPrivate:
 
     @property
     def examples(self) -> int:
-        """How many examples the batch had."""
         return len(self.norms)
 
     @property
     def fraction_clipped(self) -> float:
-        """The fraction of examples whose gradient was longer than the clip; 0 for an empty batch."""
         return float((self.norms > self.clip).float().mean()) if self.examples else 0.0
 
     @property
@@ -87,15 +84,12 @@ class Clipper:
 
     `physical_batch` bounds how many examples are in memory at once. The `path` is "book-keeping" where every operation is known to
     keep examples apart and every trainable parameter belongs to a layer with a rule, else "vmap", else "loop"; it is chosen on
-    synthetic rows of the first data's shape and type, and `reason` says why a faster one was not taken. Frozen parameters have
-    no part in the sum; what is frozen, and on "book-keeping" what the model computes, is read once. The model stays as it is:
-    parameters may be changed in place between calls. A caller who can give the rows `again` saves a copy: x is then written into.
+    synthetic rows, and `reason` says why a faster one was not taken. Parameters may be changed in place between calls; what is
+    frozen, and on "book-keeping" what the model computes, is read once. A caller who gives the rows `again` saves a copy of them.
 
     Guarantee: the vector changes by at most `clip` when an example comes or goes, whatever the example and the parameters: a
     gradient without a finite norm counts as zero. Nothing that is raised depends on values in x and y.
-
     Assumes: what the model computes of an example has the same bits whoever else is in the batch.
-
     Raises: ModelRefused for a model that mixes or remembers examples; BadInput.
 
     >>> clipper = Clipper(nn.Linear(3, 2), clip=1.0)
@@ -140,12 +134,10 @@ class Clipper:
             except OUT_OF_MEMORY:
                 raise
             except Exception:  # noqa: BLE001 - rows of this shape went through, so that it depends on values: no word about it
-                return self._sum(
-                    Looped(self.model, x, self.losses), again() if again else x, y
-                )  # not the rows that were written into
+                rows = again() if again else x  # not the rows that were written into
+                return self._sum(Looped(self.model, x, self.losses), rows, y)
 
     def _path(self, x: torch.Tensor, y: torch.Tensor) -> Path:
-        """The path for such examples, chosen once from what is public about them."""
         public = (x.shape[1:], x.dtype, y.shape[1:], y.dtype, self.model.training)
         if public not in self._settled:
             most = min(self.physical_batch, PROBED)
@@ -154,7 +146,6 @@ class Clipper:
         return path
 
     def _sum(self, path: Path, x: torch.Tensor, y: torch.Tensor) -> tuple[Bounded, NotPrivate]:
-        """The sum over physical batches; the noise makes it float32 where it is double."""
         x = x.contiguous()  # how rows lie would decide what a model that writes in place overwrites
         device = self._first.device
         total, found = torch.zeros(self._size, device=device, dtype=sum_type(device, len(y))), []
@@ -195,19 +186,18 @@ class Workspace:
                 parameter.data.copy_(first)
 
     def forgetful(self) -> nn.Module:
-        """The model with these parameters, remembering no client: where its own code could, a copy of it that nobody has used."""
+        """The model with these parameters, remembering no client: where its own code could, a copy that nobody has used."""
         self.forget()
         return fresh(self.model) if self._could_remember else self.model
 
     @cached_property
     def _could_remember(self) -> bool:
-        """Whether code runs in the model that is neither torch's nor Tacit's: it may keep anything in Python attributes."""
         return could_remember(self.model)
 
     def refuse_memory(self, x: torch.Tensor, y: torch.Tensor) -> None:
         """Raises: ModelRefused where what made-up clients train depends on who trained before, although each has a copy of its own.
 
-        Of x and y only shape and type are used. Only code that is neither torch's nor Tacit's is looked at: no other remembers.
+        Of x and y only shape and type are used. Code of torch and Tacit is not looked at: it does not remember.
         """
         if not self._could_remember:
             return
@@ -248,7 +238,9 @@ def workspace(
     """Prepares a model for training; it is changed in place."""
     training(model)
     buffers = tuple(buffer.detach().clone() for buffer in model.buffers())
-    guarded = could_remember(model) or any(map(rescales, model.modules()))
+    tables = [m for m in model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
+    # a table with max_norm makes rows shorter in place when they are looked up
+    guarded = could_remember(model) or any(table.max_norm is not None for table in tables)
     kept = tuple((p.detach(), p.detach().clone()) for _, p in frozen(model)) if guarded else ()
     return Workspace(model, flatten(model), clip, physical_batch, buffers, losses, kept)
 
@@ -256,11 +248,6 @@ def workspace(
 def could_remember(model: nn.Module) -> bool:
     """Whether code runs in a model that is neither torch's nor Tacit's."""
     return any(hooked(m) or not type(m).__module__.startswith(OWN_CODE) for m in model.modules())
-
-
-def rescales(module: nn.Module) -> bool:
-    """Whether it is a table whose rows are made shorter in place when they are looked up."""
-    return isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.max_norm is not None
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ def finite(update: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class DpSgd:
-    """`dp_sgd` with the settings of an experiment: how a client trains where the noise stands in every step.
+    """`dp_sgd` with the settings of an experiment.
 
     Under a schedule the update is sent over the round's share of the learning rate, and the server multiplies by it again: so
     noise and differences of clients that a rule has seen in other rounds are in one unit.
@@ -97,13 +97,7 @@ def in_units(trained: Trained, share: float) -> Trained:
 
 
 def noised_update(
-    work: Workspace,
-    theta_0: torch.Tensor,
-    client: Client,
-    mechanism: TrainingMechanism,
-    *,
-    sgd: Local,
-    stream: Stream,
+    work: Workspace, theta_0: torch.Tensor, client: Client, mechanism: TrainingMechanism, *, sgd: Local, stream: Stream
 ) -> Trained:
     """Trains from theta_0 and returns the difference, clipped to C, plus N(0, (zC)^2 I)."""
     if (mechanism.sampling_rate, mechanism.steps) != (1.0, 1):

@@ -1,7 +1,7 @@
 """A model's trainable parameters as one contiguous float32 vector, so that an update is one addition and a message one array.
 
 The order is that of `model.named_parameters()`; a parameter tied to several modules is stored once. What does not train
-(`requires_grad = False`) is no part of the vector: it is not copied, moved, noised or sent (`frozen.py`)."""
+(`requires_grad = False`) is no part of the vector: it is not copied, moved, noised or sent."""
 
 import copy
 from collections import deque
@@ -30,9 +30,7 @@ class Block:
 
 
 def blocks(model: nn.Module) -> tuple[Block, ...]:
-    """The layout of the flat vector: the trainable parameters.
-
-    Raises: ModelRefused for parameters that have no shape yet, and for trainable ones that are not float32.
+    """The layout of the flat vector. Raises: ModelRefused for parameters without a shape, and trainable ones that are not float32.
 
     >>> blocks(nn.Linear(3, 2))[1]
     Block(name='bias', shape=torch.Size([2]), start=6, stop=8)
@@ -53,9 +51,7 @@ def trainable(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
 
 
 def flatten(model: nn.Module) -> torch.Tensor:
-    """Makes every trainable parameter a view into one vector and returns that vector; a second call returns the same memory.
-
-    Guarantee: writing into the vector changes the model, and the other way round.
+    """Makes every trainable parameter a view into one vector and returns it; a second call returns the same memory.
 
     >>> model = nn.Linear(3, 2)
     >>> _ = flatten(model).fill_(1.0)
@@ -85,17 +81,14 @@ def named(model: nn.Module, vector: torch.Tensor) -> dict[str, torch.Tensor]:
 
 
 def assign(theta: torch.Tensor, vector: torch.Tensor) -> None:
-    """Writes `vector` into the flat parameters `theta` of a model.
-
-    Raises: BadInput when the sizes differ.
-    """
+    """Writes `vector` into the flat parameters `theta` of a model. Raises: BadInput when the sizes differ."""
     if vector.shape != theta.shape:
         raise BadInput(f"Expected a vector of {theta.numel()} parameters, got shape {tuple(vector.shape)}.")
     theta.copy_(vector)
 
 
 def _is_flat(parameters: list[nn.Parameter], layout: tuple[Block, ...]) -> bool:
-    """Whether the parameters already lie one after the other in one storage that holds nothing else."""
+    # whether the parameters already lie one after the other in one storage that holds nothing else
     storage = parameters[0].untyped_storage()
     return storage.nbytes() == 4 * layout[-1].stop and all(
         parameter.is_contiguous()
@@ -105,8 +98,7 @@ def _is_flat(parameters: list[nn.Parameter], layout: tuple[Block, ...]) -> bool:
     )
 
 
-# What a model holds and does not train: a pretrained body, and buffers. It is part of the model's start and never
-# travels.
+# What a model holds and does not train: a pretrained body, and buffers. It is part of the model's start and never travels.
 
 
 def frozen(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
@@ -165,6 +157,7 @@ def beside(model: nn.Module) -> nn.Module:
 # A model that remembers nothing: each use is given a copy, which shares the parameters at most, and nothing else.
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+ROWS_AT_A_TIME = 1000
 MUTABLE = (list, dict, set, bytearray, deque, torch.Tensor)
 
 
@@ -191,9 +184,12 @@ def _copied(model: nn.Module, memo: dict[int, object]) -> nn.Module:
                 memo[id(value)] = value.detach().clone()
     try:
         copied = copy.deepcopy(model, memo)
-        for module in copied.modules():
-            for name, value in _of_class(type(module)):
-                vars(module).setdefault(name, copy.deepcopy(value, memo))
+        for module in copied.modules():  # what all models of a class would share and could write into
+            for base in type(module).__mro__:
+                own = {} if base is object or base.__module__.startswith("torch.") else vars(base)
+                for name, value in own.items():
+                    if isinstance(value, MUTABLE) and not name.startswith("__"):
+                        vars(module).setdefault(name, copy.deepcopy(value, memo))
     except Exception as error:
         text = str(error).partition("\n")[0] or type(error).__name__
         raise ModelRefused(
@@ -202,12 +198,30 @@ def _copied(model: nn.Module, memo: dict[int, object]) -> nn.Module:
     return copied
 
 
-def _of_class(kind: type) -> list[tuple[str, object]]:
-    """What all models of a class would share and could write into."""
-    own = [base for base in kind.__mro__ if base is not object and not base.__module__.startswith("torch.")]
-    return [
-        (name, value)
-        for base in own
-        for name, value in vars(base).items()
-        if isinstance(value, MUTABLE) and not name.startswith("__")
-    ]
+@torch.no_grad()
+def answers_apart(model: nn.Module, x: torch.Tensor, *, answer: tuple[int, ...]) -> torch.Tensor:
+    """What the model answers to every row, [rows, *answer], each as if it were the only one; zeros for a row that it cannot read.
+
+    Guarantee: an answer depends on its own row and the parameters alone, and a row that cannot be read changes no other, as far
+    as the model keeps what it remembers in itself: `torch.vmap` makes every row a batch of its own, or a copy sees one row.
+    Assumes: the model is in evaluation mode, and draws nothing.
+
+    >>> answers_apart(nn.BatchNorm1d(2).train(), torch.ones(3, 2), answer=(2,)).shape  # alone, no row has a variance
+    torch.Size([3, 2])
+    """
+
+    def one(row: torch.Tensor) -> torch.Tensor:
+        try:
+            return fresh(model)(row[None]).reshape(answer).float().cpu()
+        except Exception:  # noqa: BLE001 - a row's own trouble
+            return torch.zeros(answer)
+
+    def several(rows: torch.Tensor) -> torch.Tensor:
+        try:
+            alone = fresh(model)
+            return torch.vmap(lambda row: alone(row[None]).reshape(answer))(rows).float().cpu()
+        except Exception:  # noqa: BLE001 - whatever cannot be batched is shown row by row
+            return torch.stack([one(row) for row in rows])
+
+    parts = [several(rows) for rows in x.split(ROWS_AT_A_TIME)] if len(x) else []
+    return torch.cat(parts) if parts else x.new_zeros((0, *answer), dtype=torch.float32)

@@ -63,21 +63,21 @@ def unpool(d: torch.Tensor, where: torch.Tensor, size: Pair, stride: Pair, shape
     """Every gradient where its largest was, in images of a shape; a pixel that is the largest of several has their sum."""
     if where.dtype != torch.uint8:
         return F.max_unpool2d(d, where, size, output_size=list(shape))
-    return _fused().unpool(d, where, size, stride, shape)
+    return kernels().unpool(d, where, size, stride, shape)
 
 
 def _kernels(tensor: torch.Tensor) -> Any:
-    return _fused() if tensor.is_cuda else None
+    return kernels() if tensor.is_cuda else None
 
 
 @lru_cache(maxsize=1)
-def _fused() -> Any:
+def kernels() -> Any:
     """The kernels; None where Triton is not installed."""
     try:
-        from tacit.training import kernels_triton as fused_triton
+        from tacit.training import kernels_triton
     except ImportError:
         return None
-    return fused_triton
+    return kernels_triton
 
 
 # Normals drawn where the rows are: counter-based noise for simulations on an accelerator.
@@ -113,9 +113,9 @@ def add_normals_(rows: torch.Tensor, stds: torch.Tensor, keys: torch.Tensor, ste
     >>> bool((add_normals_(torch.zeros(1, 5), torch.ones(1), keys[1:], step=0)[0] == both[1]).all())
     True
     """
-    kernel = _kernel() if rows.is_cuda else None
-    if kernel is not None and rows.stride(1) == 1:
-        kernel(rows, stds, keys, step)
+    kernels = _kernels(rows)
+    if kernels is not None and rows.stride(1) == 1:
+        kernels.add_normals(rows, stds, keys, step)
         return rows
     return rows.add_(normals(keys, step, rows.shape[1]) * stds[:, None].to(rows.dtype))
 
@@ -146,16 +146,6 @@ def philox(counter: Sequence[torch.Tensor], key: Sequence[torch.Tensor]) -> list
 
 
 def _product(word: torch.Tensor, by: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The high and the low half of a product of 32-bit words, which does not fit a signed integer of 64."""
+    # the high and the low half of a product of 32-bit words, which does not fit a signed integer of 64
     high = (word * (by >> 16) + (word * (by & 0xFFFF) >> 16)) >> 16
     return high, (word * by) & LOW
-
-
-@lru_cache(maxsize=1)
-def _kernel() -> Any:
-    """The fused kernel, or None where Triton is not installed."""
-    try:
-        from tacit.training.kernels_triton import add_normals
-    except ImportError:
-        return None
-    return add_normals

@@ -18,13 +18,16 @@ import torch.nn.functional as F
 from torch import nn
 
 SMALL, LARGE = 1, 3  # examples in the two batches that shapes are read from
-_NAMES = """
-    input dim dim0 dim1 dims keepdim dtype descending stable largest sorted p k eps shifts start length index correction unbiased
-    chunks split_size sections indices_or_sections split_size_or_sections
-"""
+_words = str.split
+# what operations along a dimension may be told by name: `axis` is another word for `dim`
 NAMED = frozenset(
-    _NAMES.split()
-)  # what operations along a dimension may be told by name: `axis` is another word for `dim`
+    _words(
+        """
+        input dim dim0 dim1 dims keepdim dtype descending stable largest sorted p k eps shifts start length index correction
+        unbiased chunks split_size sections indices_or_sections split_size_or_sections
+        """
+    )
+)
 
 
 class Unsupported(RuntimeError):
@@ -41,11 +44,10 @@ class Value:
 
     @property
     def rank(self) -> int:
-        """How many dimensions it has, where it is a tensor."""
         return self.small.dim()
 
 
-Rule = Callable[[tuple, dict], None]
+Rule = Callable[[tuple, dict], Any]  # looks at the arguments of an operation
 
 
 def inside(*arguments: Any) -> Iterator[Value]:
@@ -100,11 +102,6 @@ def first_only(args: tuple, kwargs: dict) -> Value:
         raise Unsupported("its first argument does not hold the examples")
     refuse_kinds(rest, "rows", "weight")
     return rows
-
-
-def reshaped(args: tuple, kwargs: dict) -> None:
-    """Any other shape with the batch outermost: examples lie one after the other before and after."""
-    first_only(args, kwargs)
 
 
 def apart(rank: int | None = None, *, least: int = 1) -> Rule:
@@ -196,11 +193,6 @@ def multiplied(args: tuple, kwargs: dict) -> None:
         raise Unsupported("its product runs over the batch")
 
 
-def linear(args: tuple, kwargs: dict) -> None:
-    """A layer of constant weights on the last dimension, which is not the batch."""
-    apart(least=2)(args, kwargs)
-
-
 def attention(args: tuple, kwargs: dict) -> None:
     """Attention within an example: three dimensions or more, the batch first."""
     elementwise((args[:3], args[3:]), kwargs)
@@ -274,13 +266,10 @@ def refuse_kinds(values: list[Value], *kinds: str) -> None:
             raise Unsupported(f"it uses {names[kind]}")
 
 
-# The list of what is known to keep examples apart: functions, methods and modules, each with its rule from
-# `rowwise.py`.
+# The list of what is known to keep examples apart: functions, methods and modules, each with its rule.
 
-
-def _words(text: str) -> list[str]:
-    return text.split()
-
+linear = apart(least=2)  # a layer of constant weights on the last dimension, which is not the batch
+reshaped = first_only  # any other shape with the batch outermost: examples lie one after the other before and after
 
 ELEMENTWISE = _words(
     """
@@ -334,32 +323,19 @@ SHAPES: dict[str, Rule] = {
 POOLS = ("max_pool", "avg_pool", "adaptive_avg_pool", "adaptive_max_pool", "lp_pool")
 POOLED: dict[str, Rule] = {f"{pool}{n}d": apart(n + 2) for pool in POOLS for n in (1, 2, 3)}
 BY_NAME: dict[str, Rule] = {**dict.fromkeys(ELEMENTWISE, elementwise), **ALONG, **SHAPES, **POOLED}
-OPERATORS: dict[Any, Rule] = {
-    **{
-        getattr(operator, name): elementwise
-        for name in _words("add sub mul truediv floordiv mod pow neg pos abs eq ne lt le gt ge and_ or_ invert")
-    },
-    **{getattr(operator, name): elementwise for name in _words("iadd isub imul itruediv")},
+METHODS: dict[str, Rule] = {**BY_NAME, **{f"{name}_": elementwise for name in ELEMENTWISE}}
+OPERATORS = _words(
+    "add sub mul truediv floordiv mod pow neg pos abs eq ne lt le gt ge and_ or_ invert iadd isub imul itruediv"
+)
+FUNCTIONS: dict[Any, Rule] = {
+    **{getattr(operator, name): elementwise for name in OPERATORS},
     operator.matmul: multiplied,
     operator.getitem: indexed,
 }
-FUNCTIONS: dict[Any, Rule] = {
-    **{
-        getattr(space, name): rule
-        for space in (torch, F)
-        for name, rule in BY_NAME.items()
-        if callable(getattr(space, name, None))
-    },
-    **OPERATORS,
-}
-IN_PLACE: dict[str, Rule] = {f"{name}_": elementwise for name in ELEMENTWISE}
-METHODS: dict[str, Rule] = {**BY_NAME, **IN_PLACE}
-FUNCTIONS |= {
-    getattr(space, name): rule
-    for space in (torch, F)
-    for name, rule in IN_PLACE.items()
-    if callable(getattr(space, name, None))
-}
+for _space in (torch, F):
+    FUNCTIONS |= {
+        getattr(_space, name): rule for name, rule in METHODS.items() if callable(getattr(_space, name, None))
+    }
 
 ACTIVATIONS = _words(
     """

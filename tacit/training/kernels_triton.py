@@ -1,4 +1,4 @@
-"""Kernels for `fused`: each in one pass over memory. Needs Triton."""
+"""Kernels for `fused` and `stacked_layers`: each in one pass over memory. Needs Triton."""
 
 import torch
 import triton
@@ -132,13 +132,7 @@ def _sizes(shape: torch.Size, size: Pair, stride: Pair) -> dict[str, int]:
     return sizes | {"OH": (height - kh) // sh + 1, "OW": (width - kw) // sw + 1}
 
 
-# Kernels for `stacked_layers`: the windows of images, and the way back, each in one pass over memory. Needs Triton.
-
-# pyright: reportMissingImports=false
-
-
-BLOCK_WINDOWS_TRITON = 1024
-LONG_WINDOWS_TRITON = 1 << 30  # numbers from which a place is counted in 64 bits, which takes longer
+# For `stacked_layers`: the windows of images, and the way back.
 
 
 @triton.jit
@@ -178,32 +172,25 @@ def _unwindowed(found, out, total, C: tl.constexpr, H: tl.constexpr, W: tl.const
 
 def windows(layer: nn.Conv2d, x: torch.Tensor, padding: tuple[int, int]) -> torch.Tensor:
     """The windows (row, group, channel and kernel, place) of images, with zeros around them."""
-    sizes = _sizes_windows_triton(layer, x.shape, padding)
+    sizes = _window_sizes(layer, x.shape, padding)
     out = x.new_empty(
         len(x), layer.groups, x.shape[1] // layer.groups * sizes["KH"] * sizes["KW"], sizes["OH"] * sizes["OW"]
     )
-    how = {**sizes, "LONG": _long(x, out), "BLOCK": BLOCK_WINDOWS_TRITON}
-    _windows[(triton.cdiv(out.numel(), BLOCK_WINDOWS_TRITON),)](x.contiguous(), out, out.numel(), **how)  # pyright: ignore
+    how = {**sizes, "LONG": max(x.numel(), out.numel()) >= LONG, "BLOCK": BLOCK}
+    _windows[(triton.cdiv(out.numel(), BLOCK),)](x.contiguous(), out, out.numel(), **how)  # pyright: ignore
     return out
 
 
 def unwindowed(layer: nn.Conv2d, found: torch.Tensor, shape: torch.Size, padding: tuple[int, int]) -> torch.Tensor:
     """Adds windows up where they came from."""
     out = found.new_empty(shape)
-    grid, how = (
-        (triton.cdiv(out.numel(), BLOCK_WINDOWS_TRITON),),
-        {"LONG": _long(out, found), "BLOCK": BLOCK_WINDOWS_TRITON},
-    )
-    _unwindowed[grid](found.contiguous(), out, out.numel(), **_sizes_windows_triton(layer, shape, padding), **how)  # pyright: ignore
+    how = {"LONG": max(out.numel(), found.numel()) >= LONG, "BLOCK": BLOCK}
+    grid, sizes = (triton.cdiv(out.numel(), BLOCK),), _window_sizes(layer, shape, padding)
+    _unwindowed[grid](found.contiguous(), out, out.numel(), **sizes, **how)  # pyright: ignore
     return out
 
 
-def _long(images: torch.Tensor, windows: torch.Tensor) -> bool:
-    """Whether places in one of them need 64 bits: windows are more numbers than their images, or, far apart, fewer."""
-    return max(images.numel(), windows.numel()) >= LONG_WINDOWS_TRITON
-
-
-def _sizes_windows_triton(layer: nn.Conv2d, shape: torch.Size, padding: tuple[int, int]) -> dict[str, int]:
+def _window_sizes(layer: nn.Conv2d, shape: torch.Size, padding: tuple[int, int]) -> dict[str, int]:
     (kh, kw), (sh, sw), (dh, dw), (ph, pw) = layer.kernel_size, layer.stride, layer.dilation, padding
     _, channels, height, width = shape
     oh, ow = (height + 2 * ph - dh * (kh - 1) - 1) // sh + 1, (width + 2 * pw - dw * (kw - 1) - 1) // sw + 1
@@ -211,12 +198,7 @@ def _sizes_windows_triton(layer: nn.Conv2d, shape: torch.Size, padding: tuple[in
     return dict(zip(names, (channels, height, width, kh, kw, oh, ow, sh, sw, ph, pw, dh, dw), strict=True))
 
 
-# The kernel behind `device_noise.add_normals_`: draws and adds in one pass over the rows. Needs Triton.
-
-# pyright: reportMissingImports=false
-
-
-BLOCK_DEVICE_NOISE_TRITON = 1024  # pairs
+# For `fused.add_normals_`: draws and adds in one pass over the rows; a block is of pairs.
 
 
 @triton.jit(do_not_specialize=["step"])  # pyright: ignore
@@ -248,5 +230,5 @@ def _add(rows, stds, keys, stride, count, step, BLOCK: tl.constexpr):  # pyright
 def add_normals(rows: torch.Tensor, stds: torch.Tensor, keys: torch.Tensor, step: int) -> None:
     """rows[k] += stds[k] N(0, I), drawn under keys[k] for one step."""
     clients, count = rows.shape
-    grid = (triton.cdiv((count + 1) // 2, BLOCK_DEVICE_NOISE_TRITON), clients)
-    _add[grid](rows, stds, keys.contiguous(), rows.stride(0), count, step, BLOCK=BLOCK_DEVICE_NOISE_TRITON)  # pyright: ignore
+    grid = (triton.cdiv((count + 1) // 2, BLOCK), clients)
+    _add[grid](rows, stds, keys.contiguous(), rows.stride(0), count, step, BLOCK=BLOCK)  # pyright: ignore

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -27,16 +27,12 @@ from tacit.training.flat import blocks, trainable
 
 
 def pull(w: torch.Tensor, w_t: torch.Tensor, *, mu: float | torch.Tensor) -> torch.Tensor:
-    """The gradient of the proximal term, mu (w - w^t).
-
-    >>> pull(torch.tensor([3.0]), torch.tensor([1.0]), mu=0.5)
-    tensor([1.])
-    """
+    """The gradient of the proximal term, mu (w - w^t)."""
     return mu * (w - w_t)
 
 
-# Learning rates over rounds, as torch's schedulers count them over epochs: `StepLR`, and `CosineAnnealingLR` to the
-# last round.
+# Learning rates over rounds, as shares of the first one's, counted as torch's schedulers count epochs: `StepLR`, and
+# `CosineAnnealingLR` to the last round.
 
 
 @dataclass(frozen=True)
@@ -44,7 +40,6 @@ class Constant:
     """Every round at the learning rate that was set."""
 
     def __call__(self, round: int) -> float:
-        """The round's learning rate, as a share of the first one's."""
         return 1.0
 
 
@@ -60,7 +55,6 @@ class Cosine:
     end: float = 0.0
 
     def __call__(self, round: int) -> float:
-        """The round's learning rate, as a share of the first one's."""
         return self.end + (1 - self.end) * (1 + math.cos(math.pi * round / self.rounds)) / 2  # eq. 5
 
 
@@ -76,7 +70,6 @@ class Step:
     factor: float
 
     def __call__(self, round: int) -> float:
-        """The round's learning rate, as a share of the first one's."""
         return self.factor ** (round // self.every)
 
 
@@ -121,10 +114,7 @@ class Descent:
         return found
 
     def responses(self, steps: int, *, learning_rate: float) -> np.ndarray:
-        """How far a gradient has moved the parameters after 1, 2, ... steps, in units of the round's learning rate.
-
-        The gradients that follow are taken as given: 1, 1, 1, ... where all is plain.
-        """
+        """How far a gradient has moved the parameters after 1, 2, ... steps, in units of its learning rate: 1, 1, ... if plain."""
         return _responses(self.momentum, learning_rate * self.share * (self.weight_decay + self.proximal), steps)
 
     def growth(self, steps: np.ndarray, *, learning_rate: float) -> np.ndarray:
@@ -203,9 +193,8 @@ def kept(rate: float, *, round: int) -> float:
 
 
 def rounds_in_it(rounds: int, *, rate: float) -> float:
-    """How many rounds of independent noise are in the mean after so many: (sum g)^2/sum g^2, g_t the share that has seen round t.
-
-    As Kish counts a weighted sample. Without a mean, all of them.
+    """How many rounds of independent noise are in the mean after so many: (sum g)^2/sum g^2, g_t the share that has seen round t
+    (as Kish counts a weighted sample).
 
     >>> rounds_in_it(100, rate=0.0), round(rounds_in_it(100, rate=0.9), 1), round(rounds_in_it(20, rate=0.9), 1)
     (100.0, 96.0, 19.3)
@@ -225,7 +214,6 @@ LAYERS = ("conv", "rnn")  # together: cuDNN's older setting `allow_tf32`, the on
 
 
 def _settings(backend: Any) -> list[Any]:
-    """Where torch lets one choose the precision of a backend's convolutions."""
     return [getattr(backend, layer) for layer in LAYERS if hasattr(backend, layer)]
 
 
@@ -233,7 +221,7 @@ CUDNN, ONEDNN = _settings(torch.backends.cudnn), _settings(torch.backends.mkldnn
 
 
 class full_precision:
-    """Convolutions on this device in full float32 within the block; the user's settings are back afterwards, whatever happens.
+    """Convolutions on this device in full float32 within the block; the user's settings are back afterwards.
 
     Raises: BadInput where torch may round the factors of matrix products, unless nothing is clipped.
     """
@@ -295,8 +283,71 @@ def refuse_coarse_products() -> None:
 
 
 def _allowed() -> bool:
-    """Torch's older setting; False where it has no answer, because the newer ones were used."""
     try:
         return torch.backends.cudnn.allow_tf32
     except RuntimeError:
         return False
+
+
+# What the server does with the combined update: SGD, momentum (FedAvgM; Hsu, Qi, Brown 2019, arXiv:1909.06335, section 4) or Adam
+# (FedAdam; Reddi et al. 2021, arXiv:2003.00295, Algorithm 2, without bias correction). Post-processing, so it costs no privacy.
+# What an optimiser remembers is `State.optimizer`, so that a checkpoint holds it.
+
+Memory = dict[str, torch.Tensor]
+BETA_2 = 0.99  # section 5.2 of arXiv:2003.00295
+
+
+class ServerOptimizer(Protocol):
+    """How the model moves by an update."""
+
+    def init(self, params: torch.Tensor) -> Memory: ...
+
+    def step(self, params: torch.Tensor, memory: Memory, update: torch.Tensor) -> tuple[torch.Tensor, Memory]:
+        """The model after the update, and what to remember next."""
+        ...
+
+
+@dataclass(frozen=True)
+class Sgd:
+    """x <- x + eta Delta."""
+
+    learning_rate: float = 1.0
+
+    def init(self, params: torch.Tensor) -> Memory:
+        return {}
+
+    def step(self, params: torch.Tensor, memory: Memory, update: torch.Tensor) -> tuple[torch.Tensor, Memory]:
+        return params + self.learning_rate * update, {}
+
+
+@dataclass(frozen=True)
+class Momentum:
+    """v <- beta v + Delta; x <- x + eta v."""
+
+    learning_rate: float = 1.0
+    momentum: float = 0.9
+
+    def init(self, params: torch.Tensor) -> Memory:
+        return {"v": torch.zeros_like(params)}
+
+    def step(self, params: torch.Tensor, memory: Memory, update: torch.Tensor) -> tuple[torch.Tensor, Memory]:
+        v = self.momentum * memory["v"] + update
+        return params + self.learning_rate * v, {"v": v}
+
+
+@dataclass(frozen=True)
+class Adam:
+    """m <- b1 m + (1 - b1) Delta; v <- b2 v + (1 - b2) Delta^2; x <- x + eta m / (sqrt(v) + tau), with v_0 = tau^2."""
+
+    learning_rate: float = 1.0
+    momentum: float = 0.9
+    adaptivity: float = 1e-3
+
+    def init(self, params: torch.Tensor) -> Memory:
+        return {"m": torch.zeros_like(params), "v": torch.full_like(params, self.adaptivity**2)}
+
+    def step(self, params: torch.Tensor, memory: Memory, update: torch.Tensor) -> tuple[torch.Tensor, Memory]:
+        m = self.momentum * memory["m"] + (1 - self.momentum) * update
+        v = BETA_2 * memory["v"] + (1 - BETA_2) * update.square()
+        moved = params + self.learning_rate * m / (v.sqrt() + self.adaptivity)
+        return moved, {"m": m, "v": v}

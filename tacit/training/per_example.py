@@ -1,9 +1,8 @@
 """Three ways to add up clipped per-example gradients: book-keeping, vmap, and a loop over examples.
 
-Each is called with a batch and adds sum_i min(1, C / |g_i|) g_i to `out`, in its type; a gradient without a finite norm
-counts as zero.
+Each adds sum_i min(1, C / |g_i|) g_i to `out`, in its type; a gradient without a finite norm counts as zero.
 None can mix examples or remember them: the first runs a graph of operations that keep them apart (`traced.py`), the others take the
-gradient of one example at a time, of a model that is copied before each use (`fresh.py`)."""
+gradient of one example at a time, of a model that is copied before each use (`flat.fresh`)."""
 
 import operator
 import random
@@ -65,7 +64,7 @@ class BookKeeping:
         self.losses, reason = losses, unsupported(model)
         if reason:
             raise Unsupported(reason)
-        self.layers = [module for module in model.modules() if _trainable(module)]
+        self.layers = [module for module in model.modules() if trains(module)]
         self.forward = traced(model, self.layers, like)
         block_of = {id(p): block for (_, p), block in zip(trainable(model), blocks(model), strict=True)}
         self.blocks_of = [
@@ -110,7 +109,6 @@ class Tape:
         return logits
 
     def record(self, index: int, a: torch.Tensor, output: torch.Tensor) -> None:
-        """Notes one use of a layer."""
         if output.requires_grad:
             self.order.append(index)
             self.inputs.append(a)
@@ -180,10 +178,7 @@ class Vmapped:
 
 
 class Looped:
-    """One example after the other: always right, for models that nothing else can take.
-
-    An example that the model's code refuses to read, with whatever error, counts as zero too: an error would tell about it.
-    """
+    """One example after the other: always right. One that the model's code cannot read counts as zero: an error would tell."""
 
     def __init__(self, model: nn.Module, like: torch.Tensor, losses: Losses):
         self.model, self.losses = model, losses
@@ -227,8 +222,9 @@ def unsupported(model: nn.Module) -> str:
     return ""
 
 
-def _trainable(module: nn.Module) -> list[nn.Parameter]:
-    return [parameter for parameter in module.parameters(recurse=False) if parameter.requires_grad]
+def trains(module: nn.Module) -> bool:
+    """Whether it holds a trainable parameter itself."""
+    return any(parameter.requires_grad for parameter in module.parameters(recurse=False))
 
 
 # Rows made up from public facts, their shape and type, on which a model is tried before it meets private ones.
@@ -237,10 +233,7 @@ SEED = 0
 
 
 def synthetic(model: nn.Module, x: torch.Tensor, y: torch.Tensor, *, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """`count` rows and labels of the shape and type of x and y; of their values nothing is read.
-
-    Raises: ModelRefused for a model that cannot read such rows, with what it said.
-    """
+    """`count` rows and labels of the shape and type of x and y; of their values nothing is read. Raises: ModelRefused."""
     said = ""
     for rows in candidates(model, x, count):
         try:
@@ -312,9 +305,8 @@ def refuse(model: nn.Module) -> None:
             raise ModelRefused(
                 f"A layer remembers examples: replace {name!r} ({kind}) by {kind}(track_running_stats=False)."
             )
-        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and (
-            module.max_norm is not None or module.scale_grad_by_freq
-        ):
+        table = isinstance(module, nn.Embedding | nn.EmbeddingBag)
+        if table and (module.max_norm is not None or module.scale_grad_by_freq):
             raise ModelRefused(
                 f"A layer depends on the whole batch: use {name!r} ({kind}) without max_norm and scale_grad_by_freq."
             )
@@ -461,12 +453,12 @@ class Watched(TorchFunctionMode):
 
 
 def _state(model: nn.Module) -> dict[str, tuple[int, int]]:
-    """Identity and version of everything the model holds."""
+    # identity and version of everything the model holds
     tensors = [*model.named_parameters(), *model.named_buffers()]
     return {name: (id(tensor), tensor._version) for name, tensor in tensors}
 
 
 def _equal(used: nn.Module, model: nn.Module, name: str) -> bool:
-    """Whether a parameter or buffer of the copy still has the model's values; `.data` leaves no other trace."""
+    # whether a parameter or buffer of the copy still has the model's values; `.data` leaves no other trace
     found, first = operator.attrgetter(name)(used), operator.attrgetter(name)(model)
     return torch.equal(found.detach().nan_to_num(), first.detach().nan_to_num())

@@ -27,11 +27,9 @@ class LocalSgd:
     descent: Descent = PLAIN
 
     def told(self, round: int, correction: torch.Tensor | None = None) -> "LocalSgd":
-        """The training of one round."""
         return replace(self, descent=self.descent.told(round, correction))
 
     def __call__(self, work: Workspace, theta_0: torch.Tensor, client: Client, stream: Stream) -> Trained:
-        """Trains one client."""
         settings: dict[str, Any] = {"steps": self.steps(client), "batch_size": self.batch_size(client)}
         settings |= {"learning_rate": self.learning_rate, "descent": self.descent}
         return sgd(work, theta_0, client, **settings, stream=stream)

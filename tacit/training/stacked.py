@@ -1,7 +1,8 @@
-"""Which stack a model can be trained in with many clients at once, decided on synthetic rows."""
+"""Models with one set of parameters for every client: forward passes, gradients and clipped sums of a whole cohort at once."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Protocol
+from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -26,47 +27,38 @@ from tacit.training.per_example import (
     same_chance,
     settle,
     synthetic,
+    trains,
     unsupported,
 )
 from tacit.training.stacked_layers import RULES, STACKED, Pool, beginning
 from tacit.training.traced import analysed, named_layers, recorded
 
-# A model with one set of parameters for every client: forward passes, gradients and clipped sums of a whole cohort at
-# once.
-
 ALIGNED = 32  # floats: rows of a stack begin at whole cache lines
 
 
-class Stackable(Protocol):
-    """What the steps of a cohort ask of a model: `StackedModel`, or `stacked_vmap.VmappedModel`."""
+class Stackable(ABC):
+    """What the steps of a cohort ask of a model whose parameters are rows (client, parameter) of one matrix."""
 
     blocks: tuple[Block, ...]
 
-    def rows(self, start: torch.Tensor, clients: int) -> torch.Tensor:
-        """So many rows of parameters that all begin at `start`."""
-        ...
-
-    def cut(self, theta: torch.Tensor) -> list[torch.Tensor]:
-        """The parameters of a stack by block."""
-        ...
-
+    @abstractmethod
     def gradients(
         self, parts: Sequence[torch.Tensor], x: torch.Tensor, y: torch.Tensor, weights: torch.Tensor
     ) -> "Gradients":
-        """Every client's gradient of its weighted loss."""
-        ...
+        """For each client the gradient of its weighted sum of losses, by parameter; weights and rows are (client, example).
 
+        `parts` are the clients' parameters, one matrix (client, size) for each block.
+        """
+
+    @abstractmethod
     def clipped_sums(
         self, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor, mask: torch.Tensor, *, clip: float
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Every client's sum of its clipped gradients, and of every row its norm and its loss."""
-        ...
+        """For each client the sum of g_i min(1, C/|g_i|) over its rows, and of every row its norm and its loss.
 
-
-class Rows:
-    """A stack's parameters as rows of one matrix."""
-
-    blocks: tuple[Block, ...]
+        `mask` (client, example) is 0 for rows that fill the batch up, and 1 for the others.
+        Guarantee: an example changes its own client's sum alone, and by at most `clip`.
+        """
 
     def rows(self, start: torch.Tensor, clients: int) -> torch.Tensor:
         """So many rows that all begin at `start`."""
@@ -82,6 +74,14 @@ class Rows:
         return [theta[..., block.start : block.stop] for block in self.blocks]
 
 
+@dataclass(frozen=True)
+class Gradients:
+    """The gradients of all clients, one matrix (client, size) for each parameter, and each client's loss."""
+
+    blocks: list[torch.Tensor]
+    losses: torch.Tensor
+
+
 class Layer(nn.Module):
     """A trainable layer of all clients: it is told their parameters before each pass."""
 
@@ -90,16 +90,14 @@ class Layer(nn.Module):
         self.layer, self.own, self.read = layer, dict[str, torch.Tensor](), torch.zeros(0)
 
     def forward(self, a: torch.Tensor) -> torch.Tensor:
-        """The output for all clients' rows; what the layer's rule reads is kept until the recorder was told."""
         self.read, out = STACKED[type(self.layer)](self.layer, a, self.own)
         return beginning(out)
 
 
-class StackedModel(Rows):
+class StackedModel(Stackable):
     """The model of many clients. Parameters are rows (client, parameter) of one matrix, as `flat` orders them.
 
     Guarantee: what a client's row gives depends on that row and on the client's own examples alone, up to rounding.
-
     Raises: Unsupported with the reason for a model that cannot be stacked.
     """
 
@@ -109,7 +107,7 @@ class StackedModel(Rows):
             raise Unsupported(reason)
         self.losses, self.blocks = losses, blocks(model)
         block_of = {name: block for (name, _), block in zip(trainable(model), self.blocks, strict=True)}
-        layers = {name: module for name, module in model.named_modules() if _trains(module)}
+        layers = {name: module for name, module in model.named_modules() if trains(module)}
         copied = fresh(model)
         for place, module in list(copied.named_modules()):
             if like.is_cuda and getattr(module, "only_for_cpu", False):
@@ -136,11 +134,7 @@ class StackedModel(Rows):
 
     def gradients(
         self, parts: Sequence[torch.Tensor], x: torch.Tensor, y: torch.Tensor, weights: torch.Tensor
-    ) -> "Gradients":
-        """For each client the gradient of its weighted sum of losses, by parameter; weights and rows are (client, example).
-
-        `parts` are the clients' parameters, one matrix (client, size) for each block.
-        """
+    ) -> Gradients:
         own = self._tell(parts)
         with torch.enable_grad():
             losses = self.losses(self.forward(x.flatten(0, 1), Nobody()), y.flatten(0, 1)).view(weights.shape)
@@ -151,12 +145,6 @@ class StackedModel(Rows):
     def clipped_sums(
         self, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor, mask: torch.Tensor, *, clip: float
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """For each client the sum of g_i min(1, C/|g_i|) over its rows, and of every row its norm and its loss.
-
-        `mask` (client, example) is 0 for rows that fill the batch up, and 1 for the others.
-
-        Guarantee: an example changes its own client's sum alone, and by at most `clip`.
-        """
         tape = Kept(self.layers)
         self._tell(self.cut(theta), trained=False)
         with torch.enable_grad():
@@ -175,19 +163,11 @@ class StackedModel(Rows):
         return sums, norms, losses.detach().view(mask.shape)
 
     def _tell(self, parts: Sequence[torch.Tensor], *, trained: bool = True) -> list[torch.Tensor]:
-        """Gives every layer its clients' parameters, as leaves that have gradients if `trained`; in the order of `blocks`."""
         shaped = zip(self.blocks, parts, strict=True)
         own = {block.name: part.unflatten(1, block.shape).detach().requires_grad_(trained) for block, part in shaped}
         for layer, named in zip(self.layers, self.own_blocks, strict=True):
             layer.own = {part: own[block.name] for part, block in named.items()}
         return [own[block.name] for block in self.blocks]
-
-
-class Gradients:
-    """The gradients of all clients, one matrix (client, size) for each parameter, and each client's loss."""
-
-    def __init__(self, blocks: list[torch.Tensor], losses: torch.Tensor):
-        self.blocks, self.losses = blocks, losses
 
 
 class Kept(Tape):
@@ -198,7 +178,6 @@ class Kept(Tape):
         self.layers = layers
 
     def record(self, index: int, a: torch.Tensor, output: torch.Tensor) -> None:
-        """Notes one use of a layer."""
         super().record(index, self.layers[index].read, output)
         self.layers[index].read = output.new_zeros(0)
 
@@ -210,18 +189,11 @@ class Nobody:
         """Forgets it."""
 
 
-def _trains(module: nn.Module) -> bool:
-    return any(parameter.requires_grad for parameter in module.parameters(recurse=False))
-
-
-# Many clients at once for a model that cannot be read as a graph: gradients by `torch.func`, one client and example at
-# a time.
-
 MOST_FLOATS = 1 << 29  # 2 GiB of per-example gradients at once
 
 
-class VmappedModel(Rows):
-    """The same questions as `StackedModel`, by `torch.func`. Assumes: `settle` has found that it agrees with single examples."""
+class VmappedModel(Stackable):
+    """For a model that cannot be read as a graph: by `torch.func`. Assumes: `settle` has found it to agree with single examples."""
 
     def __init__(self, model: nn.Module, losses: Losses):
         self.model, self.losses, self.blocks = model, losses, blocks(model)
@@ -229,7 +201,6 @@ class VmappedModel(Rows):
     def gradients(
         self, parts: Sequence[torch.Tensor], x: torch.Tensor, y: torch.Tensor, weights: torch.Tensor
     ) -> Gradients:
-        """For each client the gradient of its weighted sum of losses, and that sum."""
         copied = fresh(self.model)
 
         def loss(own: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
@@ -244,7 +215,6 @@ class VmappedModel(Rows):
     def clipped_sums(
         self, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor, mask: torch.Tensor, *, clip: float
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """For each client the sum of g_i min(1, C/|g_i|) over its rows, and of every row its norm and its loss."""
         total, parts = self.sums(theta, mask), []
 
         def loss(own: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -277,11 +247,9 @@ NO_CLIP = 1e30
 
 
 def stack_of(model: nn.Module, x: torch.Tensor, y: torch.Tensor, losses: Losses) -> Stackable:
-    """The fastest stack that agrees with single examples. Of x and y only shape and type are used.
+    """The fastest stack that agrees with single examples; of x and y only shape and type are used. Raises: Unsupported.
 
     Whole numbers (tokens) are left to graphs alone: `torch.func` would look one that is in no table up in another client's.
-
-    Raises: Unsupported with the reason where there is none: the model mixes or remembers examples, or torch.func cannot take it.
     """
     try:
         refuse(model)
@@ -302,7 +270,6 @@ def stack_of(model: nn.Module, x: torch.Tensor, y: torch.Tensor, losses: Losses)
 
 
 def _difference(model: nn.Module, rows: torch.Tensor, labels: torch.Tensor, losses: Losses) -> str:
-    """Why a model cannot be stacked as a graph: how two stacked clients differ from the model alone, or nothing."""
     try:
         stack, (x, y) = StackedModel(model, rows, losses), (rows[:TRIED], labels[:TRIED])
         with Watched():  # dropout off

@@ -5,7 +5,6 @@ equal parts as there are clients gives each its own. A function takes the layer 
 parameters (client, ...) by name. No client's rows ever meet another's parameters: products are batched over clients."""
 
 from collections.abc import Callable, Mapping
-from functools import lru_cache
 from itertools import product
 from math import prod
 from typing import Any
@@ -14,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tacit.training.fused import add_bias_, pool, pools_overlapping, sum_bias, unpool
+from tacit.training.fused import add_bias_, kernels, pool, pools_overlapping, sum_bias, unpool
 from tacit.training.layers import LAYERS, Conv, Dense, Form, Product, Rule, Uses, by_type, joined, padded
 from tacit.training.layers import RULES as ALONE
 
@@ -37,7 +36,6 @@ class Multiplied(torch.autograd.Function):
     @staticmethod
     @torch.amp.custom_fwd(device_type="cuda")
     def forward(ctx: Any, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        """(client, row, in) by (client, out, in)."""
         ctx.types = rows.dtype, weight.dtype
         rows, weight = _rounded(rows), _rounded(weight)  # once for both ways
         ctx.save_for_backward(rows, weight)
@@ -46,7 +44,6 @@ class Multiplied(torch.autograd.Function):
     @staticmethod
     @torch.amp.custom_bwd(device_type="cuda")
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        """The gradients of rows and weights, of those only that are asked for."""
         (rows, weight), d = ctx.saved_tensors, gradients[0]
         before = torch.bmm(d, weight).to(ctx.types[0]) if ctx.needs_input_grad[0] else None
         own = torch.bmm(d.mT, rows).to(ctx.types[1]) if ctx.needs_input_grad[1] else None
@@ -63,7 +60,6 @@ def conv(layer: Conv, a: torch.Tensor, own: Own) -> tuple[torch.Tensor, torch.Te
 
 
 def _rounded(tensor: torch.Tensor) -> torch.Tensor:
-    """In the type that products on a device are asked for in, where a coarser one is."""
     asked = tensor.is_cuda and torch.is_autocast_enabled("cuda")
     return tensor.to(torch.get_autocast_dtype("cuda")) if asked else tensor
 
@@ -89,7 +85,6 @@ class Convolved(torch.autograd.Function):
         layer: Conv,
         margin: tuple[int, ...],
     ) -> torch.Tensor:
-        """The convolution of rows whose windows are known."""
         kernels = weight.reshape(len(weight), 1, layer.groups, -1, found.shape[2])
         ctx.save_for_backward(kernels, found)
         ctx.layer, ctx.shape, ctx.weight_shape, ctx.margin = layer, x.shape, weight.shape, margin
@@ -99,7 +94,6 @@ class Convolved(torch.autograd.Function):
     @staticmethod
     @torch.amp.custom_bwd(device_type="cuda")
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        """The gradients of rows, kernels and biases, of those only that are asked for."""
         kernels, found = ctx.saved_tensors
         d = gradients[0].reshape(len(found), ctx.layer.groups, -1, found.shape[-1])
         rows = weight = bias = None
@@ -120,13 +114,11 @@ def places(layer: Conv, shape: torch.Size, margin: tuple[int, ...]) -> list[int]
 
 
 def _of(layer: nn.Module, name: str, own: Own) -> Any:
-    """The clients' parameters of a name; the layer's, the same for all, where they do not train."""
     fixed, clients = getattr(layer, name, None), len(next(iter(own.values())))
     return own.get(name) if name in own or fixed is None else fixed.expand(clients, *fixed.shape)
 
 
 def _times(kernels: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
-    """kernels (client, 1, group, q, p) by columns (row, group, p, place), each row's by its client's."""
     clients, rows = len(kernels), len(columns)
     return torch.matmul(kernels, columns.unflatten(0, (clients, rows // clients))).flatten(0, 1)
 
@@ -158,23 +150,13 @@ def unwindowed(layer: Conv, found: torch.Tensor, shape: torch.Size, margin: tupl
 
 
 def _kernels(layer: Conv, rows: torch.Tensor) -> Any:
-    """The fused kernels for images on a CUDA device; None where there are none."""
-    return _fused() if rows.is_cuda and isinstance(layer, nn.Conv2d) else None
-
-
-@lru_cache(maxsize=1)
-def _fused() -> Any:
-    try:
-        from tacit.training import kernels_triton as windows_triton
-    except ImportError:
-        return None
-    return windows_triton
+    return kernels() if rows.is_cuda and isinstance(layer, nn.Conv2d) else None
 
 
 def embedding(layer: nn.Embedding, a: torch.Tensor, own: Own) -> tuple[torch.Tensor, torch.Tensor]:
     """Each client looks its tokens up in its own part of one long table.
 
-    Guarantee: a token that is in no table reads nobody's: what it gives is no number, so that its example counts as zero.
+    Guarantee: a token that is in no table gives NaN and reads nobody's, so that its example counts as zero.
     """
     table = own["weight"]  # its only parameter
     clients, rows = table.shape[:2]
@@ -210,7 +192,6 @@ def instance_norm(layer: Any, a: torch.Tensor, own: Own) -> tuple[torch.Tensor, 
 
 
 def _affine(layer: Any, out: torch.Tensor, own: Own, shape: tuple[int, ...]) -> torch.Tensor:
-    """Scale and shift; `shape` is that of a row, all rows outermost, where each parameter stands for its leading dimensions."""
     before = out.shape
     for name, combine in (("weight", torch.mul), ("bias", torch.add)):
         value = _of(layer, name, own)
@@ -277,7 +258,6 @@ class Pool(nn.Module):
         return plain and not layer.ceil_mode and (size == stride or pools_overlapping(like, size))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The largest of every window."""
         return Pooled.apply(x, self.size, self.stride)
 
 
@@ -286,7 +266,6 @@ class Pooled(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, size: tuple[int, int], stride: tuple[int, int]) -> torch.Tensor:
-        """The largest of every window, and where it was."""
         out, at = pool(x, size, stride)
         ctx.save_for_backward(at)
         ctx.size, ctx.stride, ctx.shape = size, stride, x.shape
@@ -294,7 +273,6 @@ class Pooled(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        """Every gradient where its largest was."""
         (at,) = ctx.saved_tensors
         return unpool(gradients[0], at, ctx.size, ctx.stride, ctx.shape), None, None
 

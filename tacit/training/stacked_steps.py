@@ -133,7 +133,6 @@ class Captured:
         self._pool: Any = None  # one memory for all graphs: none is played while another's results are needed
 
     def __call__(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """The function's results."""
         if not tensors[0].is_cuda or self.refused:
             return self.function(*tensors)
         shape = tuple((tensor.shape, tensor.dtype) for tensor in tensors)
@@ -173,7 +172,6 @@ class Graph:
             self.outputs = function(*self.inputs)
 
     def __call__(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Plays it with other numbers."""
         for own, tensor in zip(self.inputs, tensors, strict=True):
             own.copy_(tensor, non_blocking=True)
         self.graph.replay()
@@ -185,7 +183,7 @@ class Graph:
 
 
 def warm(devices: Sequence[str]) -> None:
-    """Has CUDA devices wake up in a thread; does nothing for others, and nothing about what fails: the run will say it.
+    """Has CUDA devices wake up in a thread, and says nothing about what fails: the run will.
 
     A process that ends meanwhile waits for it: torch aborts where Python ends beside a thread that is at work in it.
     """

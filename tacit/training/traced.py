@@ -33,9 +33,7 @@ PLAIN = (torch.Tensor, int, float, complex, str, torch.dtype, torch.device, torc
 class Recorder(Protocol):
     """Is told of every use of a layer: its number, what it read and what it answered."""
 
-    def record(self, index: int, a: torch.Tensor, output: torch.Tensor) -> None:
-        """Takes note of one use."""
-        ...
+    def record(self, index: int, a: torch.Tensor, output: torch.Tensor) -> None: ...
 
 
 Forward = Callable[[torch.Tensor, Recorder], torch.Tensor]
@@ -63,20 +61,14 @@ class Tracer(fx.Tracer):
 
 
 def traced(model: nn.Module, layers: list[nn.Module], x: torch.Tensor) -> Forward:
-    """The forward pass, telling a recorder of the layers in this list. `x`: rows like those to come, SMALL + LARGE of them.
-
-    Raises: Unsupported where an operation is not known to keep examples apart.
-    """
+    """The forward pass, telling a recorder of these layers. `x`: SMALL + LARGE rows like those to come. Raises: Unsupported."""
     root, graph = analysed(fresh(model), x)
     numbers = {name: layers.index(module) for name, module in model.named_modules() if module in layers}
     return recorded(root, graph, dict(zip(named_layers(numbers), numbers.values(), strict=True)))
 
 
 def analysed(model: nn.Module, x: torch.Tensor) -> tuple[nn.Module, fx.Graph]:
-    """A model's graph, whose operations all keep examples apart, and the module that it runs in. `x`: rows like those to come.
-
-    Raises: Unsupported.
-    """
+    """A model's graph, whose operations all keep examples apart, and the module that it runs in. Raises: Unsupported."""
     refuse_hooks(model)
     root = Root(model)
     try:
@@ -197,8 +189,8 @@ class Analysis:
     def _refuse_write(self, target: Value) -> None:
         """Raises: Unsupported unless what is written are rows that lie apart, in memory that they share with other rows at most.
 
-        What shares it must be the same for one example as for several: a tensor that is copied where there are several, and is not
-        where there is one, would make an example's answer depend on whether it is alone.
+        What shares it must be the same for one example as for several: a tensor that is a copy only for several would make an
+        example's answer depend on whether it is alone.
         """
         if target.kind != "rows" or not all(map(_lie_apart, _tensors(target))):
             raise Unsupported("it writes into what the model holds, or into what several examples share")
@@ -216,7 +208,6 @@ class Analysis:
 
 
 def _held(value: Any) -> Value:
-    """What the model holds."""
     trainable = isinstance(value, torch.Tensor) and value.requires_grad
     return Value("weight" if trainable else "const", value, value)
 
@@ -226,7 +217,6 @@ def _plain(value: Any) -> bool:
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors of a value for both batches, or of a result."""
     if isinstance(value, Value):
         yield from _tensors((value.small, value.large))
     elif isinstance(value, list | tuple):
@@ -241,19 +231,17 @@ def _place(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def _lie_apart(rows: torch.Tensor) -> bool:
-    """Whether each row ends in memory before the next one begins."""
+    # whether each row ends in memory before the next one begins
     length = 1 + sum((size - 1) * step for size, step in zip(rows.shape[1:], rows.stride()[1:], strict=True))
     return not rows.numel() or len(rows) == 1 or rows.stride(0) >= length
 
 
 def _shared(one: Any, other: Any) -> bool:
-    """Whether two results have memory in common."""
     mine = {tensor.untyped_storage().data_ptr() for tensor in _tensors(one)}
     return any(tensor.untyped_storage().data_ptr() in mine for tensor in _tensors(other))
 
 
 def _at(size: str, arguments: Any) -> Any:
-    """Arguments with the values of one of the two batches."""
     if isinstance(arguments, Value):
         return getattr(arguments, size)
     if isinstance(arguments, dict):
@@ -266,7 +254,6 @@ def _at(size: str, arguments: Any) -> Any:
 
 
 def _fact(value: Any, name: Any) -> Value:
-    """An attribute of a tensor: its shape, or what is the same for every batch."""
     small, large = getattr(value.small, name), getattr(value.large, name)
     if value.kind == "const" or name in FACTS:
         return Value("const", small, large)

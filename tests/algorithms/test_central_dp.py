@@ -14,7 +14,7 @@ from tacit.errors import BadInput, TrainingDiverged
 from tacit.privacy.central.mechanism import CohortGaussian, QuantileClip
 from tacit.random import seeded
 from tacit.training.clipping import Trained
-from tacit.training.server_optimizer import Sgd
+from tacit.training.optimizer import Sgd
 from tacit.types import Budget, Client, Message, Raw
 
 SIZE = 400

@@ -19,7 +19,7 @@ from tacit.privacy.central.mechanism import CohortGaussian
 from tacit.privacy.distributed.mechanism import even
 from tacit.privacy.local.mechanism import SampledGaussian
 from tacit.random import seeded
-from tacit.training.server_optimizer import Sgd
+from tacit.training.optimizer import Sgd
 from tacit.types import Bounded, Message, Private
 
 SIZE, D = 50, 2000

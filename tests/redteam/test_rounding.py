@@ -19,7 +19,7 @@ from tacit.privacy.mechanism import FAST_FROM, ExactSum, bound, norm_bound, row_
 from tacit.random import seeded
 from tacit.training.clipping import Clipper
 from tacit.training.flat import flatten
-from tacit.training.server_optimizer import Sgd
+from tacit.training.optimizer import Sgd
 from tacit.training.stacked import StackedModel, VmappedModel
 from tacit.types import Message
 

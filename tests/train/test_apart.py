@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from tacit.training.apart import answers_apart
+from tacit.training.flat import answers_apart
 
 
 class Mixing(nn.Module):

@@ -28,7 +28,7 @@ from tacit.privacy.central.kind import CentralPlan
 from tacit.privacy.distributed.kind import DistributedPlan, lanes_of
 from tacit.random import Derive, keyed
 from tacit.training.dp_sgd import DpSgd
-from tacit.training.server_optimizer import Sgd
+from tacit.training.optimizer import Sgd
 from tacit.types import Message
 
 ROUNDS = 6  # of exact probes: each draws every client's records anew

@@ -20,7 +20,7 @@ from tacit.privacy.guarantee import EMPTIED, Words
 from tacit.privacy.plan import Plan, Purse
 from tacit.privacy.wiring import Wiring
 from tacit.random import seeded
-from tacit.training.server_optimizer import Momentum
+from tacit.training.optimizer import Momentum
 
 # The plan of central DP with public cohorts: clients are dealt into groups that take turns, and pay for their own turns
 # alone.

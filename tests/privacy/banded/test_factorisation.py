@@ -87,7 +87,7 @@ def test_the_stated_deviation_of_every_round_is_that_of_the_dense_inverse():
 def test_momentum_is_what_the_optimiser_makes_of_the_sums():
     import torch
 
-    from tacit.training.server_optimizer import Momentum
+    from tacit.training.optimizer import Momentum
 
     optimizer, moved = Momentum(1.0, 0.5), []
     params, memory = torch.zeros(1, dtype=torch.float64), {"v": torch.zeros(1, dtype=torch.float64)}

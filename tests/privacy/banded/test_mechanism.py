@@ -15,7 +15,7 @@ from tacit.errors import BadInput
 from tacit.privacy.accounting import pld, price
 from tacit.privacy.banded.mechanism import BandedGaussian, banded
 from tacit.random import seeded
-from tacit.training.server_optimizer import Sgd
+from tacit.training.optimizer import Sgd
 from tacit.types import Bounded, Message
 
 Z, CLIP, CYCLE, ROUNDS = 1.5, 0.5, 4, 11
