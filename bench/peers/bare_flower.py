@@ -139,7 +139,9 @@ def seconds_per_round(bare: Bare, start: Start, *, poll: float | None, model: st
         (bare.place / name).mkdir()
         make_node_key(bare.place / name)
     keys = [f"bare-{name}={bare.place / name / 'node.pub'}" for name in bare.names]
-    bare.processes.call([sys.executable, "-m", "tacit.deploy.server.register", CONNECTION, *keys], seconds=300)
+    bare.processes.call(
+        [sys.executable, "-m", "tacit.deploy.server.superlink", "register", CONNECTION, *keys], seconds=300
+    )
     for name in bare.names:
         start(bare, name)
     bare.processes.call([program("flwr"), "run", bare.app, CONNECTION], seconds=300)

@@ -12,7 +12,6 @@ from rich.text import Text
 
 from tacit.cli.running import Program
 from tacit.deploy.operate.site_page import write_site_page
-from tacit.deploy.site import models
 from tacit.deploy.site.at_home import compared, due, newest, wanted
 from tacit.deploy.site.join import read_settings
 from tacit.errors import BadInput
@@ -157,6 +156,8 @@ def command(folder: Path, *, adapt: bool, evaluate: Path | None, run: str | None
     only_installed()
     if adapt == (evaluate is not None):
         raise BadInput("Say one of --adapt and --evaluate FILE; --run goes with them.")
+    from tacit.deploy.site import models  # code that the process that answers never loads
+
     console = Console()
     if evaluate is not None:
         _show(models.in_words_new_rows(models.evaluate(folder, evaluate, run=run)), console)
@@ -171,6 +172,8 @@ def _adapt(folder: Path, run: str | None, console: Console) -> None:
         raise BadInput(
             'site.toml asks for no own models: add held_out = 0.2 and, below it, [personal] with kind = "mean-regularised".'
         )
+    from tacit.deploy.site import models
+
     meant = newest(folder, run)
     for one in [meant] if run else due(folder):
         models.adapt(folder, one)

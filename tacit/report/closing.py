@@ -17,7 +17,6 @@ from tacit.engine.queries import in_words
 from tacit.engine.run_files import read
 from tacit.lab.compare.grid import size
 from tacit.parts import metrics
-from tacit.personal import everybody
 from tacit.privacy.guarantee import seen_by_more, shown, shown_delta, with_others
 from tacit.types import Others
 
@@ -181,7 +180,10 @@ def facts(summary: dict[str, Any]) -> dict[str, str]:
     if "attack" in summary:
         reached = f"{summary['attack']['backdoor_accuracy']:.4f} ({summary['attack']['badge']})"
         rows[f"backdoor accuracy, {summary['attack']['kind']}"] = reached
-    rows |= dict(everybody.in_words(summary["personal"])) if "personal" in summary else {}
+    if "personal" in summary:
+        from tacit.personal import everybody  # code that a site's own process never loads
+
+        rows |= dict(everybody.in_words(summary["personal"]))
     if summary.get("rule"):
         rows["rule"] = summary["rule"]
     if summary["guarantee"]:

@@ -19,8 +19,7 @@ from flwr.proto.message_pb2 import Message, Metadata, ObjectTree, PullObjectResp
 from redteam.lying_server import RUN, Server, experiment
 
 from tacit.deploy.operate.certificates import make_authority, make_node_key, make_server
-from tacit.deploy.server.fetching import PIECE_BYTES, UNMET_BYTES, Account, Budget
-from tacit.deploy.server.node import FleetNode
+from tacit.deploy.server.node import PIECE_BYTES, UNMET_BYTES, Account, Budget, FleetNode
 from tacit.deploy.site.agreement import read as read_agreement
 from tacit.deploy.site.join import longest_question
 

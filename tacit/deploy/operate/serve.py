@@ -119,7 +119,7 @@ def start_gateway(federation: Federation, processes: Processes, *, listen: str =
 
 def register(federation: Federation, processes: Processes) -> None:
     """Tells the SuperLink the sites' keys, each under its site's name; what it knows already stays. May be repeated."""
-    command = [sys.executable, "-m", "tacit.deploy.server.register", CONNECTION, *_keys(federation)]
+    command = [sys.executable, "-m", "tacit.deploy.server.superlink", "register", CONNECTION, *_keys(federation)]
     processes.call(command, seconds=START_SECONDS, cwd=federation.folder)
 
 

@@ -1,14 +1,23 @@
-"""`tacit deploy site`: one site. Joins its server as a node and answers until it is stopped."""
+"""`tacit deploy site`: one site. Joins its server as a node and answers until it is stopped.
 
+In the quiet after the server's last word it makes the site's own models, where its site.toml asks for some, in a process that no
+answer waits for: ended before a question is looked at, of the lowest priority, without a ledger or a lock of answers. So neither
+whether a site makes own models nor how long its rows take it shows in an answer."""
+
+import contextlib
 import logging
 import os
+import signal
+import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from tacit import plugin
-from tacit.deploy.operate.processes import MASK, close, lock_folder
-from tacit.deploy.site.at_home import wanted
+from tacit.deploy.operate.processes import MASK, close, end_with_parent, lock_folder
+from tacit.deploy.site.at_home import due, wanted
 from tacit.deploy.site.layout import LOG
 from tacit.deploy.site.limits import read_limits
 from tacit.deploy.site.log import SPOKEN, Plain
@@ -16,11 +25,14 @@ from tacit.deploy.site.site import Site
 from tacit.errors import BadInput, TacitError
 from tacit.machine import stop_on_term
 
-FORGET_SECONDS = (
-    90.0  # a SuperLink takes a killed node for online until its heartbeats are missed: every 30 s, two may be
-)
+FORGET_SECONDS = 90.0  # a SuperLink takes a killed node for online until two heartbeats, of every 30 s, are missed
 AGAIN_SECONDS = 3.0
 JOINED = "joined the server"
+QUIET_SECONDS = 10.0
+LOWEST = 19  # of priorities
+COMMAND = "from tacit.deploy.operate.site_process import make_own_models; make_own_models()"
+
+T = TypeVar("T")
 
 
 def run_site(folder: Path) -> None:
@@ -52,33 +64,36 @@ def run_site(folder: Path) -> None:
 
 
 def _serve(folder: Path, name: str, server: str, *, died: bool) -> None:
+    """Answers, and joins again where the server has lost the node. Raises TacitError with the reason why it ends."""
     import httpx
 
-    from tacit.deploy.server.executor import answer_for
+    from tacit.deploy.server.client import respond
+    from tacit.deploy.server.executor import answer
     from tacit.deploy.server.node import FleetNode, NotLetIn, passing
 
-    node, refused = FleetNode(folder, server=server), None
-    try:
-        while True:
-            try:
-                node.join(died=died)
-                died, refused = True, None  # from here on, the node that the server knows is this one
-                SPOKEN.info(JOINED)
-                answer_for(folder, node)
-            except NotLetIn:
-                refused = refused or time.monotonic()
-                if time.monotonic() - refused > FORGET_SECONDS:
-                    raise TacitError(
-                        f"The server does not let {name} in: register its node.pub there, or stop the other process "
-                        "that uses its key."
-                    ) from None
-            except httpx.HTTPError as error:
-                if not passing(error):
-                    raise TacitError(f"Site {name} left: {error}") from None
-                SPOKEN.info("the server %s cannot be reached (%s); trying again", server, error)
-            time.sleep(AGAIN_SECONDS)
-    finally:
-        node.leave()
+    node, site, refused = FleetNode(folder, server=server), Site(folder), None
+    with OwnModels(folder) as models:
+        try:
+            while True:
+                try:
+                    node.join(died=died)
+                    died, refused = True, None  # from here on, the node that the server knows is this one
+                    SPOKEN.info(JOINED)
+                    answer(node, lambda message: models.broken(lambda: respond(site, message)), idle=models.look)
+                except NotLetIn:
+                    refused = refused or time.monotonic()
+                    if time.monotonic() - refused > FORGET_SECONDS:
+                        raise TacitError(
+                            f"The server does not let {name} in: register its node.pub there, or stop the other process "
+                            "that uses its key."
+                        ) from None
+                except httpx.HTTPError as error:
+                    if not passing(error):
+                        raise TacitError(f"Site {name} left: {error}") from None
+                    SPOKEN.info("the server %s cannot be reached (%s); trying again", server, error)
+                time.sleep(AGAIN_SECONDS)
+        finally:
+            node.leave()
 
 
 def _speak(first: str) -> None:
@@ -87,3 +102,62 @@ def _speak(first: str) -> None:
     SPOKEN.handlers, SPOKEN.propagate = [voice], False
     SPOKEN.setLevel(logging.INFO)
     SPOKEN.info(first)
+
+
+class OwnModels:
+    """Makes a site's own models while nothing is asked. Used as a context: whatever happens inside, no process is left over."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self._child: subprocess.Popen[bytes] | None = None
+        self._last, self._looked = time.monotonic(), False
+
+    def __enter__(self) -> "OwnModels":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+
+    def broken(self, answer: Callable[[], T]) -> T:
+        """Ends what is being made, and then answers."""
+        self._end()
+        try:
+            return answer()
+        finally:
+            self._last, self._looked = time.monotonic(), False
+
+    def look(self) -> None:
+        """Starts to make what is due, where nothing has come for `QUIET_SECONDS`; at most once until something comes."""
+        if self._looked or time.monotonic() - self._last < QUIET_SECONDS:
+            return
+        self._looked = True
+        with contextlib.suppress(TacitError, OSError):  # the process itself says in the log what is wrong
+            if not due(self.folder):
+                return
+        self._end()
+        with contextlib.suppress(OSError):
+            self._child = subprocess.Popen(
+                [sys.executable, "-c", COMMAND, str(self.folder), str(os.getpid())], umask=MASK,
+                env=dict(os.environ) | {"OMP_NUM_THREADS": "1"}, cwd="/", start_new_session=True,
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            )  # fmt: skip
+
+    def _end(self) -> None:
+        if self._child is not None:
+            with contextlib.suppress(
+                ProcessLookupError
+            ):  # a model's code may have begun others: all are in its session
+                os.killpg(self._child.pid, signal.SIGKILL)
+            self._child.wait()
+            self._child = None
+
+
+def make_own_models() -> None:
+    """What such a process does: `python -c COMMAND FOLDER PARENT`."""
+    from tacit.deploy.site.models import adapt_due  # what a site's own process never loads
+
+    plugin.only_installed()
+    os.nice(LOWEST)
+    end_with_parent()
+    if os.getppid() == int(sys.argv[2]):  # else it is gone already
+        adapt_due(Path(sys.argv[1]))

@@ -10,7 +10,6 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from queue import Empty, SimpleQueue
 
 import httpx
@@ -18,10 +17,7 @@ from flwr.app import Message
 from flwr.proto.message_pb2 import ObjectTree
 from flwr.supercore.task_identity import TaskIdentity
 
-from tacit.deploy.operate.idle import Quiet
-from tacit.deploy.server.client import respond
 from tacit.deploy.server.node import RETRY_SECONDS, FleetNode, NotLetIn, Task, passing
-from tacit.deploy.site.site import Site
 
 LOG = logging.getLogger("tacit.deploy.site")
 BEAT_SECONDS = 20.0  # Flower takes a node for gone when two of its intervals of 30 s have passed
@@ -34,16 +30,6 @@ BUSY = 50.0
 Reply = Callable[[Message], Message]
 
 
-def answer_for(folder: Path, node: FleetNode) -> None:
-    """Answers for the site in `folder`, by the Tacit that is installed here, until the server does not know its node any more.
-
-    Assumes: the node has joined (`FleetNode.join`). Raises: as `answer`.
-    """
-    site = Site(folder)
-    with Quiet(folder) as quiet:
-        answer(node, lambda message: quiet.broken(lambda: respond(site, message)), idle=quiet.look)
-
-
 def answer(
     node: FleetNode,
     reply: Reply,
@@ -53,14 +39,10 @@ def answer(
 ) -> None:
     """Answers one message after the other until `stopped()`; between two looks it calls `idle`.
 
-    The content of each is fetched by a thread of its own: a server that was killed in the middle of a message announces what
-    never comes, and the wait for it must not keep the site from the next message.
+    Guarantee: no message ends it, whatever it holds. Each content is fetched by a thread of its own, at most `MOST_FETCHES` at
+    once, so that what a killed server announced and never sends keeps the site from nothing. One answer is computed at a time.
 
-    Guarantee: no message ends it, whatever it holds, and at most `MOST_FETCHES` threads wait for content. One answer is
-    computed at a time. An answer that could not be sent is not lost: the site has kept it, and the server asks again.
-
-    Raises: NotLetIn where the server does not know the node any more; httpx.HTTPError for an error that will not pass by
-    itself, such as another certificate.
+    Raises: NotLetIn where the server does not know the node any more; httpx.HTTPError for an error that will not pass.
     """
     heart, ready = _Heart(node), SimpleQueue[Task]()
     heart.start()
@@ -140,15 +122,11 @@ class _Heart(threading.Thread):
             except NotLetIn:
                 self.unknown = True
                 return
-            except httpx.HTTPStatusError as error:
-                self.unknown = error.response.status_code == httpx.codes.UNAUTHORIZED
-                pause = self._sooner(pause)
             except Exception as error:  # noqa: BLE001 - a heart that stops would take the node offline
                 LOG.info("a heartbeat failed: %s: %s", type(error).__name__, error)
-                pause = self._sooner(pause)
-
-    def _sooner(self, pause: float) -> float:
-        return RETRY_SECONDS[0] if pause == BEAT_SECONDS else min(2 * pause, RETRY_SECONDS[1] - 1)
+                self.unknown = isinstance(error, httpx.HTTPStatusError) and error.response.status_code == 401
+                # soon at first, then less and less, as an error may say that the server has too much to do
+                pause = RETRY_SECONDS[0] if pause == BEAT_SECONDS else min(2 * pause, RETRY_SECONDS[1] - 1)
 
     def stop(self) -> None:
         self._ended.set()

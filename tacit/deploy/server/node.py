@@ -4,17 +4,20 @@ Every request is signed with the site's key. What the server does not answer, or
 again; only its word that this key is unknown ends the site."""
 
 import contextlib
+import json
 import random
+import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
 import httpx
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
-from flwr.app import Message
+from flwr.app import Array, Message
 from flwr.app.message import remove_content_from_message
 from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL
 from flwr.common.serde import message_to_proto
@@ -24,7 +27,9 @@ from flwr.proto.message_pb2 import ObjectTree
 from flwr.proto.node_pb2 import Node
 from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
+    get_object_body,
     get_object_tree,
+    get_object_type_from_object_content,
     iterate_object_tree,
     no_object_id_recompute,
 )
@@ -40,7 +45,7 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from tacit.deploy.operate.processes import closed
-from tacit.deploy.server.fetching import UNMET_BYTES, Account, Budget, guard
+from tacit.deploy.server.messages import WHOLE_BYTES
 from tacit.deploy.site.agreement import read as read_agreement
 from tacit.deploy.site.asked import MOST_ROUNDS
 from tacit.deploy.site.join import longest_question
@@ -56,6 +61,114 @@ MOST_OBJECTS = 4096  # in one message; Flower cuts an array into pieces of 5 MiB
 MOST_NAME = 80
 
 T = TypeVar("T")
+
+
+# How much of a server's answers a site holds: a lying one sends bytes without end, or few bytes that become many.
+
+UNMET_BYTES = 1 << 20  # of all that is held before there is an agreement: a greeting and a proposal
+PIECE_BYTES = 5 << 20  # of Flower's pieces of an array
+SMALL_BYTES = 64 << 10  # of an answer that says yes or no; parsed, empty messages become some 40 times their bytes
+MOST_BYTES = {  # of the calls whose answers are longer
+    "/v1/fleet/pull-messages": 256 << 10,  # the names of a message's parts
+    "/v1/fleet/push-messages": 256 << 10,  # those of an answer's parts
+    "/v1/fleet/pull-object": PIECE_BYTES + SMALL_BYTES,
+}
+_calling = threading.local()  # whose message a thread fetches a part of: httpx does not say
+
+
+def guard(line: httpx.Client) -> None:
+    """Has a line go to its server and nowhere else, and refuses answers that are larger than they look.
+
+    Followed, a redirection would carry an answer to any address within the site's own network. An answer that is compressed, that
+    does not say exactly one length, or a longer one than its call can need, raises httpx.RemoteProtocolError before its body is
+    read; one that a message has no room for raises ValueError.
+    """
+    line.follow_redirects = False
+    line.event_hooks = {"response": [_refuse_long]}
+
+
+def _refuse_long(response: httpx.Response) -> None:
+    lengths = response.headers.get_list("content-length")
+    packed = {"content-encoding", "transfer-encoding"} & set(response.headers)
+    if packed or len(lengths) != 1 or not lengths[0].isascii() or not lengths[0].isdecimal():
+        raise httpx.RemoteProtocolError("its answer is packed, or does not say its one length")
+    length = int(lengths[0][:20])
+    if length > MOST_BYTES.get(response.request.url.path, SMALL_BYTES):
+        raise httpx.RemoteProtocolError(f"its answer is too long ({length} bytes)")
+    if (account := getattr(_calling, "account", None)) is not None:
+        account.take(length - _calling.taken)
+        _calling.taken = length  # a call that is repeated holds one answer
+
+
+@dataclass
+class Budget:
+    """What all messages of a site may hold together; `most()` says how much that is now."""
+
+    most: Callable[[], int]
+    held: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+@dataclass
+class Account:
+    """What one message holds of the budget, until it was answered or given up."""
+
+    budget: Budget
+    most: int = 0
+    held: int = 0
+    small: int = 0  # of it, what Flower parses
+
+    def __post_init__(self) -> None:
+        self.most = self.budget.most()
+
+    def take(self, count: int) -> None:
+        """Raises: ValueError, and takes nothing, where there is no room; what has come is of no use then."""
+        with self.budget.lock:
+            if self.budget.held + count > self.most:
+                raise ValueError(f"it has more than {self.most} bytes, or others that are fetched leave no room for it")
+            self.budget.held += count
+            self.held += count
+
+    def close(self) -> None:
+        """Gives all of it back."""
+        with self.budget.lock:
+            self.budget.held -= self.held
+            self.held = 0
+
+    def charged(self, pull: Callable[[str], bytes]) -> Callable[[str], bytes]:
+        """`pull`, whose answers are paid for before they are read; a part that would grow when it is opened raises ValueError."""
+
+        def pulled(name: str) -> bytes:
+            with _charging(self):
+                part = pull(name)
+            self._refuse_growing(part)
+            return part
+
+        return pulled
+
+    def _refuse_growing(self, part: bytes) -> None:
+        kind = get_object_type_from_object_content(part)
+        if kind == "ArrayChunk":
+            return
+        with self.budget.lock:
+            self.small += len(part)
+        if self.small > WHOLE_BYTES + UNMET_BYTES:
+            raise ValueError(f"it has more than {WHOLE_BYTES + UNMET_BYTES} bytes beside the pieces of its body")
+        if kind == "Array":  # it lists its pieces, and may list one a million times
+            if len(part) > SMALL_BYTES:
+                raise ValueError("its body has too many pieces")
+            pieces = len(json.loads(get_object_body(part, Array))["arraychunk_ids"])
+            if pieces * PIECE_BYTES > self.most + PIECE_BYTES:
+                raise ValueError(f"its body has {pieces} pieces, more than {self.most} bytes have")
+
+
+@contextmanager
+def _charging(account: Account) -> Iterator[None]:
+    _calling.account, _calling.taken = account, 0
+    try:
+        yield
+    finally:
+        _calling.account = None
 
 
 class NotLetIn(Exception):
@@ -87,7 +200,7 @@ class FleetNode:
     """A node's key and its line to the server.
 
     Guarantee: the server is held to the authority's certificate in the site's folder (`ca.crt`), every request is signed with the
-    site's key, no redirection is followed, and answers are within the limits of `fetching`. Making one asks nothing yet.
+    site's key, no redirection is followed, and answers are within limits. Making one asks nothing yet.
 
     Raises: OSError where `node.key` or `ca.crt` cannot be read; BadInput for a key that is no elliptic curve's.
     """
@@ -104,16 +217,10 @@ class FleetNode:
         self.node, self._agreed = Node(), dict[str, int]()
 
     def join(self, *, died: bool) -> None:
-        """Tells the server that the node is here.
+        """Tells the server that the node is here. Raises: NotLetIn where it refuses the node; httpx.HTTPError where it fails.
 
-        Where the process before this one is known to be dead, its word is taken back first: the server would take the node
-        for online for another minute. The pause lets a server that waits for an answer see that the node was gone, so that it
-        asks again at once what the dead process was asked.
-
-        Assumes: `died` is True only where that is known (`presence`): else a living process would be pushed out.
-
-        Raises: NotLetIn where the server refuses the node; httpx.HTTPError where it cannot be reached, fails, or answers what
-        is no answer.
+        Where the process before this one is known to be dead (`lock_folder`), its word is taken back first. The pause lets a
+        server that waits for an answer see that the node was gone, so that it asks again at once what the dead one was asked.
         """
         if died and self._last_node.exists():
             with contextlib.suppress(httpx.HTTPError, ValueError):
@@ -157,10 +264,7 @@ class FleetNode:
 
         Guarantee: at most `MOST_OBJECTS` parts are asked for; all messages together hold at most `UNMET_BYTES` before there is an
         agreement, and after it twice what the longest question of an agreed run needs, or the site's own `most_bytes` where that
-        is less; and after `CONTENT_SECONDS` it is given up.
-
-        Raises: ValueError for a message that is larger than a question may be; BadInput where the budget file cannot be read; or
-        what flwr raises for content that does not come or cannot be read.
+        is less. Raises: ValueError for a larger one, BadInput for a damaged budget file, or what flwr raises.
         """
         if sum(1 for _ in iterate_object_tree(tree)) > MOST_OBJECTS:
             raise ValueError(f"it has more than {MOST_OBJECTS} parts")
@@ -191,12 +295,7 @@ class FleetNode:
         return UNMET_BYTES + min(longest, read_limits(self._folder).most_bytes)
 
     def push(self, message: Message) -> None:
-        """Sends an answer, whole, and asks again while the server cannot be reached.
-
-        Guarantee: how long the answer took to compute is not told (Flower's field for it is 0).
-
-        Raises: httpx.HTTPError after `PUSH_SECONDS`, or for an error that will not pass.
-        """
+        """Sends an answer, whole, and tries again while the server cannot be reached. Raises: httpx.HTTPError, as `patient`."""
         message.metadata.__dict__["_message_id"] = message.object_id
         with no_object_id_recompute():
             ask = PushMessagesRequest(

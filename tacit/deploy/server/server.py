@@ -3,6 +3,7 @@
 import json
 import logging
 import math
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -49,7 +50,7 @@ from tacit.training.clipping import Trained
 from tacit.types import Client, Message, Private, Raw, State
 from tacit.wire import all_finite, unpack
 
-# What arrives from a site, held against what an honest one would send: only the values of its tensors may differ.
+# What arrives from a site is held against what an honest one would send: only the values of its tensors may differ.
 
 CLOSE = 1e-6  # relative: one formula on two machines
 NUMBER_BYTES = 8  # of the widest number that a parameter becomes
@@ -74,65 +75,55 @@ def honest(parts: Parts, client: Client, received: Message, round: int = 0) -> M
 
 def answer_bytes(parts: Parts) -> int:
     """No honest answer of a run is longer: a number for each parameter, or a sealed report, and what stands beside them."""
-    algorithm, numbers = parts.algorithm, NUMBER_BYTES * parts.params.numel()
-    reports = (
-        [group.seal.report_bytes for group in algorithm.groups.values()] if isinstance(algorithm, Encrypted) else []
-    )
-    return ANSWER_BYTES + max(numbers, *reports, 0)
+    algorithm = parts.algorithm
+    groups = algorithm.groups.values() if isinstance(algorithm, Encrypted) else ()
+    return ANSWER_BYTES + max([NUMBER_BYTES * parts.params.numel(), *(group.seal.report_bytes for group in groups)])
 
 
 def oddity(parts: Parts, received: Message, index: int, raw: bytes, round: int = 0) -> str:
-    """What no honest site would have sent in an answer, in words; empty where all is in order.
+    """What no honest site would have sent in an answer to `received`, in words; empty where all is in order.
 
-    Guarantee: nothing is raised, whatever the bytes are. Where the algorithm judges every message itself, nothing is odd here.
-
-    Assumes: `received` is what the client at `index` was asked with.
+    Guarantee: nothing is raised, whatever the bytes are. What passes has the sender, the tensors' names, shapes and types, and the
+    facts (numbers to a relative 1e-6) of an honest answer; its numbers are finite, and no larger than clip and noise allow. Where
+    the algorithm judges every message itself, nothing is odd here.
     """
     client = parts.population[index]
     like = honest(parts, client, received, round)
     if like is None:
         return ""
     try:
-        refuse_odd(raw, sender=client.id, like=like, most=longest(parts, received, index, round))
+        message = unpack(raw)
     except BadInput as error:
         return str(error)
+    if message.sender != client.id:
+        return "it answered in another's name"
+    if _shapes(message) != _shapes(like):
+        return f"it sent {_words(message)} where {_words(like)} belongs"
+    most = _longest(parts, received, index, round)
+    for name, tensor in message.tensors.items():
+        if tensor.is_floating_point() and not all_finite(tensor):
+            return f"it sent a {name} that is not finite"
+        if tensor.is_floating_point() and tensor.numel() and float(tensor.abs().max()) > most:
+            return f"it sent a {name} that is larger than any honest one"
+    if set(message.facts) != set(like.facts) or not all(_same(message.facts[k], like.facts[k]) for k in like.facts):
+        return "it states other facts about itself than were agreed"
     return ""
 
 
-def longest(parts: Parts, received: Message, index: int, round: int) -> float:
+def _longest(parts: Parts, received: Message, index: int, round: int) -> float:
     """A bound that no number of a client's honest answer exceeds: what clip and noise allow, and never more than `LARGEST`.
 
     It bounds single coordinates, not the norm: an answer within it may still be a lie, but no sum of such answers overflows.
     """
-    rate, parameters = parts.experiment.train.learning_rate, parts.params.numel()
-    asked = {
-        "descent": descent_of(parts.experiment).told(round),
-        "largest": float(received.tensors["params"].abs().max()),
-    }
-    most = parts.plan.longest(index, parts.population.sizes, learning_rate=rate, parameters=parameters, **asked)
+    most = parts.plan.longest(
+        index,
+        parts.population.sizes,
+        learning_rate=parts.experiment.train.learning_rate,
+        parameters=parts.params.numel(),
+        descent=descent_of(parts.experiment).told(round),
+        largest=float(received.tensors["params"].abs().max()),
+    )
     return min(LARGEST, most * (1 + CLOSE))
-
-
-def refuse_odd(raw: bytes, *, sender: str, like: Message, most: float) -> None:
-    """Refuses an answer that no honest site of this name could give.
-
-    Guarantee: what passes has the sender, the tensors' names, shapes and types, and the facts (numbers to a relative 1e-6) of
-    `like`; its numbers are finite, and no larger than `most`.
-
-    Raises: BadInput, also for bytes that are no message, in words that quote no more than names and shapes.
-    """
-    message = unpack(raw)
-    if message.sender != sender:
-        raise BadInput("it answered in another's name")
-    if _shapes(message) != _shapes(like):
-        raise BadInput(f"it sent {_words(message)} where {_words(like)} belongs")
-    for name, tensor in message.tensors.items():
-        if tensor.is_floating_point() and not all_finite(tensor):
-            raise BadInput(f"it sent a {name} that is not finite")
-        if tensor.is_floating_point() and tensor.numel() and float(tensor.abs().max()) > most:
-            raise BadInput(f"it sent a {name} that is larger than any honest one")
-    if set(message.facts) != set(like.facts) or not all(_same(message.facts[k], like.facts[k]) for k in like.facts):
-        raise BadInput("it states other facts about itself than were agreed")
 
 
 def _shapes(message: Message) -> dict[str, tuple[Any, Any]]:
@@ -159,10 +150,7 @@ def observer(experiment: Experiment) -> Callable[[dict[str, Any]], None]:
 
 
 def ending(history: History) -> None:
-    """Writes the report's page, and says what came out, where it is, and what was promised.
-
-    A page that cannot be made is said and stops nothing: the run has ended.
-    """
+    """Writes the report's page, and says what came out, where it is, and what was promised; a page that fails stops nothing."""
     lines = [f"{name}: {value}" for name, value in facts(history.summary).items()]
     page = history.out / "report.html"
     try:
@@ -191,10 +179,7 @@ def in_flowers_words(error: TacitError) -> str:
     >>> in_flowers_words(TacitError("Go on with --resume."))
     "Go on with --run-config 'resume=true'."
     """
-    words = str(error)
-    for option in ("resume", "force"):
-        words = words.replace(f"--{option}", f"--run-config '{option}=true'")
-    return words
+    return re.sub("--(resume|force)", r"--run-config '\1=true'", str(error))
 
 
 KEEP_SECONDS = 60.0  # for the sites to keep the model at the end
@@ -252,7 +237,8 @@ def serve(grid: Grid, experiment: Experiment, call: Call, observe: Observer | No
     except SystemExit:  # Flower ends a process whose SuperLink is gone; the server after it has the word
         raise
     except BaseException as error:
-        status.write(folder, "failed", in_words(error))
+        told = isinstance(error, KeyboardInterrupt)
+        status.write(folder, "failed", "The server was told to stop." if told else str(error) or type(error).__name__)
         raise
     finally:
         folder.close()
@@ -393,10 +379,3 @@ def _with_sites(history: History, trainer: OverGrid, folder: Folder, kept: Seque
     summary = history.summary | {"sites": sites}
     store.write(folder.path / "summary.json", json.dumps(summary, indent=2).encode())
     return replace(history, summary=summary)
-
-
-def in_words(error: BaseException) -> str:
-    """Why a run ended, for status.json; Flower ends a server whose SuperLink is gone by SystemExit."""
-    if isinstance(error, SystemExit | KeyboardInterrupt):
-        return "The server was told to stop, or its SuperLink is gone."
-    return str(error) or type(error).__name__

@@ -1,8 +1,9 @@
 """Flower's SuperLink as Tacit starts it: `python -m tacit.deploy.server.superlink OPTIONS...`, the options of flower-superlink.
 
 Four things differ. Its files are for their owner only. A writer waits for SQLite's lock longer than the five seconds in which
-forty sites may all want it. On loopback it takes connections of this user (the gateway's among them) and of root only: Linux
-tells whose the other end is (/proc/net/tcp). And a site can announce nothing but one answer of its own, of few parts."""
+forty sites may all want it. On loopback it takes connections of this user (the gateway's among them) and of root only. And a site
+can announce nothing but one answer of its own, of few parts. As `... register CONNECTION NAME=KEY.pub...` it tells a running
+SuperLink which node keys may join."""
 
 import os
 import socket
@@ -13,9 +14,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import httpx
 import uvicorn
 from fastapi import HTTPException
+from flwr.cli.flower_config import read_superlink_connection
+from flwr.cli.supernode.register import try_load_public_key
+from flwr.cli.utils import init_http_client_from_connection
 from flwr.common.constant import SUPERLINK_NODE_ID
+from flwr.proto.control_pb2 import RegisterNodeRequest
 from flwr.proto.fleet_pb2 import PushMessagesRequest, PushMessagesResponse
 from flwr.server.superlink.linkstate import LinkState
 from flwr.supercore import sql_mixin
@@ -33,57 +39,47 @@ MOST_PARTS = 256  # of an answer: an array in pieces of 5 MiB has 1.2 GiB; the s
 class OwnSocket(socket.socket):
     """A listening socket that takes connections from processes of this user and of root alone, and hangs up on all others.
 
-    Guarantee: under Linux it asks the kernel whose the other end is, before a byte is read, so nothing it says of itself counts.
-
-    Assumes: it listens on IPv4's loopback. Elsewhere than under Linux nobody is refused.
+    Flower's programs show their addresses in command lines, so that no token in one would stay secret from other users: under
+    Linux the kernel is asked whose the other end is, before a byte is read. Elsewhere nobody is refused.
     """
 
     def accept(self) -> tuple[socket.socket, Any]:
         """The next connection. Raises: ConnectionAbortedError for somebody else's, which asyncio passes over."""
         line, client = super().accept()
-        if TABLE.exists() and owner(client, self.getsockname()) not in (os.geteuid(), 0):
+        if TABLE.exists() and _owner(client, self.getsockname()) not in (os.geteuid(), 0):
             line.close()
             raise ConnectionAbortedError
         return line, client
 
 
-def owner(client: tuple[str, int], server: tuple[str, int], *, table: Path = TABLE) -> int | None:
-    """The number of the user whose process is the client's end of a connection within this machine; None if the table has none.
-
-    `table` is in the form of /proc/net/tcp: IPv4 only, with addresses as the machine's own 32-bit numbers.
-    """
-    wanted = [_hex(client), _hex(server), ESTABLISHED]
-    for line in table.read_text("ascii").splitlines()[1:]:
+def _owner(client: tuple[str, int], server: tuple[str, int]) -> int | None:
+    """The user whose process is the client's end of a connection over IPv4's loopback; None if the kernel's table has none."""
+    ends = [f"{struct.unpack('=I', socket.inet_aton(host))[0]:08X}:{port:04X}" for host, port in (client, server)]
+    for line in TABLE.read_text("ascii").splitlines()[1:]:
         words = line.split()
-        if words[1:4] == wanted:
+        if words[1:4] == [*ends, ESTABLISHED]:
             return int(words[7])
     return None
 
 
-def _hex(end: tuple[str, int]) -> str:
-    (number,) = struct.unpack("=I", socket.inet_aton(end[0]))
-    return f"{number:08X}:{end[1]:04X}"
-
-
-def _wait_longer() -> None:
-    words: Any = vars(sql_mixin)
-    words["SQLITE_PRAGMAS"] = tuple((dict(words["SQLITE_PRAGMAS"]) | {"busy_timeout": LOCK_MILLISECONDS}).items())
-
-
 def _refuse_false_answers() -> None:
+    """Has the Fleet API look at an announced answer before it is stored.
+
+    Flower proves that the request is the node's, but neither that the message in it is: it would store an answer in another
+    site's name, and a site's message to another site as the server's question.
+    """
     words: Any = vars(fleet_handlers)
     store = words["push_messages"]
 
     def push_messages(request: PushMessagesRequest, state: LinkState) -> PushMessagesResponse:
-        if not is_own_answer(request):
+        if not _is_own_answer(request):
             raise HTTPException(400, "A site announces one answer of its own at a time, of few parts.")
         return store(request=request, state=state)
 
     words["push_messages"] = push_messages
 
 
-def is_own_answer(request: PushMessagesRequest) -> bool:
-    """Whether a request announces one answer, from its node to the server, whose parts are at most `MOST_PARTS`."""
+def _is_own_answer(request: PushMessagesRequest) -> bool:
     if not len(request.messages_list) == len(request.message_object_trees) == 1:
         return False
     (metadata,), (tree,) = [message.metadata for message in request.messages_list], request.message_object_trees
@@ -98,7 +94,8 @@ def is_own_answer(request: PushMessagesRequest) -> bool:
 def main() -> None:
     """Serves until SIGTERM, by the same steps as `flower-superlink`; what it writes is for its owner only."""
     os.umask(0o077)
-    _wait_longer()
+    pragmas: Any = vars(sql_mixin)
+    pragmas["SQLITE_PRAGMAS"] = tuple((dict(pragmas["SQLITE_PRAGMAS"]) | {"busy_timeout": LOCK_MILLISECONDS}).items())
     _refuse_false_answers()
     config = _parse_superlink_lifespan_config()
     listening = OwnSocket(socket.AF_INET)
@@ -115,11 +112,22 @@ def main() -> None:
     sys.exit(not server.started)
 
 
+def register(connection: str, keys: dict[str, Path]) -> None:
+    """Registers every key under its site's name, to which the server holds its node; a known key keeps the name it has.
+
+    Raises: httpx.HTTPStatusError for any other word of the SuperLink's.
+    """
+    with init_http_client_from_connection(read_superlink_connection(connection)) as client:
+        for name, key in keys.items():
+            try:
+                client.RegisterNode(request=RegisterNodeRequest(public_key=try_load_public_key(key), name=name))
+            except httpx.HTTPStatusError as error:
+                if "already" not in error.response.text.lower():
+                    raise
+
+
 if __name__ == "__main__":
-    main()
-
-
-# A ServerApp that does not outlive its SuperLink: Flower's own exit can wait for a server that is gone.
-
-LOOK_SECONDS = 1.0
-GRACE_SECONDS = 10.0  # for Flower's own way out
+    if sys.argv[1:2] == ["register"]:
+        register(sys.argv[2], {name: Path(key) for name, _, key in (word.partition("=") for word in sys.argv[3:])})
+    else:
+        main()

@@ -2,7 +2,7 @@
 
 `[personal]` in `site.toml` asks for them, `held_out` there says which rows judge them. Guarantee: nothing of it is a function of a
 question or goes into an answer. It happens after the server's last word has been answered, in a process of its own that is ended
-before any other question is (`tacit.deploy.operate.idle`); no server can ask for it, forbid it or see that it was done."""
+before any other question is (`tacit.deploy.operate.site_process`); no server can ask for it, forbid it or see that it was done."""
 
 import json
 from collections.abc import Iterator

@@ -26,7 +26,7 @@ HEARD = """
 import json, sys
 import httpx
 from tacit.cli import main
-from tacit.deploy.operate import idle as quiet
+from tacit.deploy.operate import site_process as quiet
 folder, file, quiet.QUIET_SECONDS = sys.argv[1], open(sys.argv[2], "a"), float(sys.argv[3])
 send = httpx.Client.send
 def heard(self, request, **options):  # what goes into the TLS line, before it is encrypted

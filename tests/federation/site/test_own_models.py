@@ -21,10 +21,9 @@ from typer.testing import CliRunner
 
 import tacit
 from tacit.cli.app import app
-from tacit.deploy.operate import idle
-from tacit.deploy.operate.idle import Quiet
+from tacit.deploy.operate import site_process
 from tacit.deploy.operate.inspect_site import site_findings
-from tacit.deploy.operate.site_process import run_site
+from tacit.deploy.operate.site_process import OwnModels, run_site
 from tacit.deploy.server.executor import answer
 from tacit.deploy.site import agreement, models
 from tacit.deploy.site.at_home import at_home, due, newest, wanted
@@ -190,9 +189,9 @@ def test_whatever_goes_wrong_in_it_is_a_line_in_the_log_without_anything_of_the_
 
 def test_what_is_being_made_has_ended_before_a_question_is_looked_at(hospital, monkeypatch):
     folder = hospital()
-    monkeypatch.setattr(idle, "QUIET_SECONDS", 0.0)
-    monkeypatch.setattr(idle, "COMMAND", "import time; time.sleep(600)")
-    with Quiet(folder) as waiting:
+    monkeypatch.setattr(site_process, "QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(site_process, "COMMAND", "import time; time.sleep(600)")
+    with OwnModels(folder) as waiting:
         waiting.look()
         child = waiting._child.pid
         os.kill(child, 0)  # it runs
@@ -211,10 +210,10 @@ def test_what_is_being_made_has_ended_before_a_question_is_looked_at(hospital, m
 
 def test_nothing_is_started_before_it_is_quiet_or_where_no_own_models_are_wanted(hospital, monkeypatch):
     folder = hospital()
-    with Quiet(folder) as waiting:
+    with OwnModels(folder) as waiting:
         waiting.look()
         assert waiting._child is None
-        monkeypatch.setattr(idle, "QUIET_SECONDS", 0.0)
+        monkeypatch.setattr(site_process, "QUIET_SECONDS", 0.0)
         text = (folder / "site.toml").read_text()
         (folder / "site.toml").write_text(text.split("[personal]")[0])
         waiting.look()
@@ -223,14 +222,14 @@ def test_nothing_is_started_before_it_is_quiet_or_where_no_own_models_are_wanted
 
 def test_a_process_of_its_own_makes_them_in_the_quiet(hospital, monkeypatch):
     folder, ends = hospital(), time.monotonic() + 120
-    monkeypatch.setattr(idle, "QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(site_process, "QUIET_SECONDS", 0.0)
     monkeypatch.setattr("tacit.deploy.server.executor.LOOK_SECONDS", (0.05, 0.05))
     there = folder / "runs" / RUN / "comparison.json"
 
     class Line:
         node = look = beat = staticmethod(lambda: None)
 
-    with Quiet(folder) as waiting:
+    with OwnModels(folder) as waiting:
         answer(
             Line(),
             lambda message: message,
@@ -376,7 +375,7 @@ def test_settings_of_a_site_are_read_with_its_own_models(hospital):
 
 def test_whatever_a_process_of_the_quiet_has_begun_ends_with_it(tmp_path):
     """A model's code may start processes of its own; they went on beside the answer."""
-    waiting = Quiet(tmp_path)
+    waiting = OwnModels(tmp_path)
     text = "import subprocess, sys, time; print(subprocess.Popen(['sleep', '60'], stdout=2).pid, flush=True); time.sleep(60)"
     waiting._child = subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, start_new_session=True)
     with waiting._child.stdout as told:
