@@ -13,6 +13,7 @@ PAGE = Path(__file__).with_name("commands.md")
 HEAD = """# Every command
 
 Written by `python docs/commands.py` from the program; do not edit. `tacit COMMAND --help` says the same in a terminal.
+`tacit --json COMMAND` and `tacit COMMAND --json` print JSON instead of tables, where a command has results to print.
 Exit codes: 0 done; 2 refused, with one sentence that says what to do; 3 a claim that an audit rejects.
 """
 

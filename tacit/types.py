@@ -8,12 +8,13 @@ not run.
 
 import math
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
-
-import torch
+from typing import TYPE_CHECKING, Any, Literal
 
 from tacit import check
 from tacit.errors import BadInput
+
+if TYPE_CHECKING:
+    import torch
 
 Unit = Literal["record", "client"]
 
@@ -44,8 +45,8 @@ class Client:
     index: int
     id: str
     budget: Budget
-    x: torch.Tensor = field(repr=False)
-    y: torch.Tensor = field(repr=False)
+    x: "torch.Tensor" = field(repr=False)
+    y: "torch.Tensor" = field(repr=False)
     mark: bytes = field(default=b"", repr=False)  # of its rows, where no population knows it
 
     @property
@@ -58,7 +59,7 @@ class Client:
 class Bounded:
     """A vector whose change, when one unit comes or goes, has norm at most `sensitivity`."""
 
-    vector: torch.Tensor = field(repr=False)
+    vector: "torch.Tensor" = field(repr=False)
     sensitivity: float
 
 
@@ -66,14 +67,14 @@ class Bounded:
 class Raw:
     """A vector with no protection: it leaves its client only where the experiment asks for no privacy."""
 
-    vector: torch.Tensor = field(repr=False)
+    vector: "torch.Tensor" = field(repr=False)
 
 
 @dataclass(frozen=True)
 class Private:
     """A vector that may be released: it carries its noise."""
 
-    vector: torch.Tensor = field(repr=False)
+    vector: "torch.Tensor" = field(repr=False)
     noise_std: float
 
 
@@ -81,7 +82,7 @@ class Private:
 class Shared:
     """Integers with one client's share of the noise: private in a sum of enough of them, hardly by itself."""
 
-    vector: torch.Tensor = field(repr=False)
+    vector: "torch.Tensor" = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -89,10 +90,10 @@ class Message:
     """What one side sends to the other: named tensors and plain facts. Only what the trust model allows goes in."""
 
     sender: str
-    tensors: dict[str, torch.Tensor] = field(repr=False)
+    tensors: "dict[str, torch.Tensor]" = field(repr=False)
     facts: dict[str, Any] = field(default_factory=dict)
 
-    def to(self, device: torch.device) -> "Message":
+    def to(self, device: "torch.device") -> "Message":
         """The same with its tensors on a device; itself where they are there."""
         if all(tensor.device == device for tensor in self.tensors.values()):
             return self
@@ -108,16 +109,16 @@ class State:
     control variates, the server's and every client's.
     """
 
-    params: torch.Tensor = field(repr=False)
-    memory: dict[str, torch.Tensor] = field(default_factory=dict, repr=False)
-    optimizer: dict[str, torch.Tensor] = field(default_factory=dict, repr=False)
-    average: torch.Tensor | None = field(default=None, repr=False)
-    control: dict[str, torch.Tensor] = field(default_factory=dict, repr=False)
+    params: "torch.Tensor" = field(repr=False)
+    memory: "dict[str, torch.Tensor]" = field(default_factory=dict, repr=False)
+    optimizer: "dict[str, torch.Tensor]" = field(default_factory=dict, repr=False)
+    average: "torch.Tensor | None" = field(default=None, repr=False)
+    control: "dict[str, torch.Tensor]" = field(default_factory=dict, repr=False)
 
-    def to(self, device: torch.device) -> "State":
+    def to(self, device: "torch.device") -> "State":
         """The same with all that is as long as the model on a device; the rest is for the CPU."""
 
-        def moved(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        def moved(tensors: "dict[str, torch.Tensor]") -> "dict[str, torch.Tensor]":
             long = self.params.numel()
             return {name: tensor.to(device) if long in tensor.shape else tensor for name, tensor in tensors.items()}
 
@@ -125,7 +126,7 @@ class State:
         return State(self.params.to(device), moved(self.memory), moved(self.optimizer), average, moved(self.control))
 
     @property
-    def result(self) -> torch.Tensor:
+    def result(self) -> "torch.Tensor":
         """The parameters to evaluate and to keep: the average where there is one."""
         return self.params if self.average is None else self.average
 

@@ -9,15 +9,13 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any
-
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load as load_tensors
-from safetensors.torch import save as save_tensors
+from typing import TYPE_CHECKING, Any
 
 from tacit.errors import BadInput, TrainingDiverged
 from tacit.types import Message
+
+if TYPE_CHECKING:  # texts are read by commands that never load torch
+    import torch
 
 MOST_TEXT = 1 << 20  # characters of one JSON or TOML text: a roster of 10,000 sites has about half of that
 MOST_BRACKETS = (
@@ -171,34 +169,38 @@ MOST_FACTS = 64  # brackets: facts are a flat table
 MOST_NAME_WIRE = 1_000  # of a client, which may have any letters in a simulation
 MOST_WORDS = 200
 CODES = {
-    torch.bool: "BOOL",
-    torch.uint8: "U8",
-    torch.int8: "I8",
-    torch.int16: "I16",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.int32: "I32",
-    torch.float32: "F32",
-    torch.float64: "F64",
-    torch.int64: "I64",
+    "torch.bool": "BOOL",
+    "torch.uint8": "U8",
+    "torch.int8": "I8",
+    "torch.int16": "I16",
+    "torch.float16": "F16",
+    "torch.bfloat16": "BF16",
+    "torch.int32": "I32",
+    "torch.float32": "F32",
+    "torch.float64": "F64",
+    "torch.int64": "I64",
 }
-TYPES = list(CODES)
+TYPES = list(CODES.values())
 
 
 def pack(message: Message) -> bytes:
     """The message as bytes.
 
+    >>> import torch
     >>> sent = Message("a", {"update": torch.ones(3)}, {"examples": 60})
     >>> unpack(pack(sent)).facts
     {'examples': 60}
     """
+    from safetensors.torch import save
+
     facts = json.dumps({"sender": message.sender, "facts": message.facts})
-    return save_tensors({name: tensor.cpu().contiguous() for name, tensor in message.tensors.items()}, {"tacit": facts})
+    return save({name: tensor.cpu().contiguous() for name, tensor in message.tensors.items()}, {"tacit": facts})
 
 
 def size_of(message: Message) -> int:
     """How many bytes `pack` would write, from names, shapes and facts alone: a simulation's tensors stay where they are.
 
+    >>> import torch
     >>> sent = Message("a", {"update": torch.ones(3)}, {"examples": 60})
     >>> size_of(sent) == len(pack(sent))
     True
@@ -212,19 +214,22 @@ def size_of(message: Message) -> int:
 
 
 @lru_cache(maxsize=256)
-def _layout(tensors: tuple[tuple[str, torch.dtype, torch.Size], ...]) -> tuple[int, int]:
+def _layout(tensors: "tuple[tuple[str, torch.dtype, torch.Size], ...]") -> tuple[int, int]:
     """How many bytes safetensors writes about tensors, with empty facts, and how many of them themselves."""
     head: dict[str, Any] = {"__metadata__": {"tacit": ""}}
     end = 0
     # as safetensors lays tensors out: by type, the last of this list first, then by name
-    for name, dtype, shape in sorted(tensors, key=lambda item: (-TYPES.index(item[1]), item[0])):
+    for name, dtype, shape in sorted(tensors, key=lambda item: (-TYPES.index(CODES[str(item[1])]), item[0])):
         start, end = end, end + shape.numel() * dtype.itemsize
-        head[name] = {"dtype": CODES[dtype], "shape": list(shape), "data_offsets": [start, end]}
+        head[name] = {"dtype": CODES[str(dtype)], "shape": list(shape), "data_offsets": [start, end]}
     return len(json.dumps(head, separators=(",", ":"), ensure_ascii=False).encode()), end
 
 
 def unpack(raw: bytes) -> Message:
     """The message that `pack` wrote. Raises BadInput for bytes that are not one."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
     what = f"A message of {len(raw)} bytes"
     head = int.from_bytes(raw[:LENGTH_BYTES], "little")
     if len(raw) < LENGTH_BYTES or head > min(MOST_HEAD, len(raw)):
@@ -239,7 +244,7 @@ def unpack(raw: bytes) -> Message:
         )
         if not isinstance(facts, dict) or type(sender) is not str or len(sender) > MOST_NAME_WIRE:
             raise BadInput("its facts are no table, or its sender has no name")
-        return Message(sender, load_tensors(raw), facts)
+        return Message(sender, load(raw), facts)
     except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:  # BadInput is a ValueError
         raise BadInput(f"{what} could not be read ({str(error)[:MOST_WORDS]}).") from None
 
@@ -252,12 +257,13 @@ def receive_any(raw: bytes) -> Message:
         return Message("unreadable", {}, {"failed": str(error)})
 
 
-def all_finite(tensor: torch.Tensor) -> bool:
+def all_finite(tensor: "torch.Tensor") -> bool:
     """Whether every number of a tensor is finite, in one pass where it is: a sum is finite only if all its terms are.
 
     Finite numbers can have an infinite sum; those are looked at one by one. For what others may see, not for a client's secrets:
     how long it takes depends on the numbers.
 
+    >>> import torch
     >>> all_finite(torch.tensor([3e38, 3e38])), all_finite(torch.tensor([torch.inf, -torch.inf]))
     (True, False)
     """

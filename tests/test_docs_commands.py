@@ -9,7 +9,7 @@ import sys
 
 import pytest
 import ready
-from docs_pages import PAGES, ROOT, commands, known
+from docs_pages import PAGES, ROOT, commands, known, whole
 
 from tacit.crypto import envelope
 from tacit.deploy.site import asked
@@ -61,7 +61,7 @@ def test_every_command_of_a_page_is_one_that_the_program_knows(page):
         assert not hasattr(command, "commands") or not words or words[0].startswith("--"), (
             f"{one.line}: no such command"
         )
-        options = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+        options = {name for one in (*command.params, *whole().params) for name in (*one.opts, *one.secondary_opts)}
         unknown = [word for word in words if word.startswith("--") and word.partition("=")[0] not in options]
         assert not unknown, f"{one.line}: {unknown}"
 

@@ -24,7 +24,7 @@ SMALL = {  # what makes a command small; a later word of a command wins over an 
     "attack": ["--set", "train.rounds=2", "--set", "run.workers=1", "--jobs", "1"],
 }
 INSTEAD = ["--set", "data.name=digits", "--set", "data.clients=20", "--set", "data.examples_per_client=60"]  # for MNIST
-FEWER = {"--repeat": "2", "--models": "6"}
+FEWER = {"--repeat": "2", "--with": "models=6"}
 WITH = {"backdoor": ["seeds=1"], "property": ["looks=1", "auxiliary=4"], "inversion": ["records=1", "steps=5"]}
 ELSEWHERE = {  # what another test runs: its file and name
     "tests/federation/operate/test_hospitals.py::test_the_walk_through_of_the_documentation_works_as_it_is_written": (
@@ -34,12 +34,12 @@ ELSEWHERE = {  # what another test runs: its file and name
         "tacit deploy check federation",
         "tacit deploy up federation",
         "tacit predict federation/results public-test.csv --out predictions.csv",
-        "tacit ledger show federation/sites/north",
-        "tacit ledger export federation/sites/north --to north.csv",
-        "tacit ledger verify federation/sites/north",
-        "tacit ledger show sites/north",
-        "tacit ledger export sites/north --to north.csv",
-        "tacit ledger verify sites/north",
+        "tacit ledger federation/sites/north",
+        "tacit ledger federation/sites/north --to north.csv",
+        "tacit ledger federation/sites/north --verify",
+        "tacit ledger sites/north",
+        "tacit ledger sites/north --to north.csv",
+        "tacit ledger sites/north --verify",
     ),
     "tests/federation/operate/test_own_models_deployed.py::test_from_init_to_up_to_the_better_model_of_each_site": (
         "tacit deploy site sites/north --adapt",
@@ -50,8 +50,8 @@ ELSEWHERE = {  # what another test runs: its file and name
         "tacit audit sites/north",
     ),
     "tests/federation/operate/test_metrics.py::test_the_command_prints_or_writes_a_file_for_its_owner_alone": (
-        "tacit deploy metrics sites/north",
-        "tacit deploy metrics . --out /var/lib/node_exporter/tacit.prom",
+        "tacit deploy check sites/north --metrics -",
+        "tacit deploy check . --metrics /var/lib/node_exporter/tacit.prom",
     ),
     "tests/federation/operate/test_hospitals.py::test_resuming_a_finished_deployment_starts_nothing_and_shows_it": (
         "tacit deploy up trial --resume",
@@ -67,10 +67,10 @@ ELSEWHERE = {  # what another test runs: its file and name
         "tacit deploy check sites/north",
     ),
     "tests/personal/test_gain.py::test_with_rows_said_no_file_is_looked_for_and_names_and_epsilons_are_the_experiments": (
-        "tacit plan federation.toml --gain --rows 100 --columns 12",
+        "tacit plan federation.toml --gain --with rows=100 --with columns=12",
     ),
     "tests/personal/test_gain.py::test_how_much_sites_differ_is_taken_from_a_finished_run_in_the_units_of_a_gain": (
-        "tacit plan examples/hospitals/different.toml --gain --tau-from runs/different",
+        "tacit plan examples/hospitals/different.toml --gain --with tau=runs/different",
     ),
     "tests/tuning/test_tune.py::"
     "test_a_search_scored_by_a_priced_query_charges_every_answer_of_every_run_before_the_first": (
@@ -154,7 +154,7 @@ def small(command):
         more += INSTEAD + (["--set", "train.clients_per_round=10"] if "mnist-central" in words else [])
     more += ["--set", "attack.start=0"] if "attack.start" in command.line else []
     if command.line.startswith("tacit deploy init"):
-        more += ["--port", str(free_port())]  # others may use the usual one
+        more += ["--address", f"127.0.0.1:{free_port()}"]  # others may use the usual one
     for option, value in FEWER.items():
         more += [option, value] if option in words else []
     if name == "attack":

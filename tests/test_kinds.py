@@ -76,7 +76,7 @@ def test_a_kind_of_somebody_elses_is_planned_compared_reported_and_its_ledger_re
         done = CliRunner().invoke(app, ["compare", "digits", *chosen(), *vary], env={"PYTHONPATH": str(ROOT / "tests")})
     assert done.exit_code == 0, done.output
     folder = next((tmp_path / "compared" / "runs").glob("*/seed-*"))
-    for words in (["report", str(folder)], ["ledger", "show", str(folder)]):
+    for words in (["report", str(folder)], ["ledger", str(folder)]):
         done = CliRunner().invoke(app, words)
         assert done.exit_code == 0, done.output
     assert "whoever sees a toy" in (folder / "report.html").read_text("utf-8")

@@ -1,4 +1,4 @@
-"""The commands of `tacit deploy`."""
+"""`tacit deploy`: an experiment across machines, on Flower."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,11 +10,9 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from tacit.cli.running import Program
-from tacit.deploy.operate.site_page import write_site_page
-from tacit.deploy.site.at_home import compared, due, newest, wanted
-from tacit.deploy.site.join import read_settings
+from tacit.cli.program import Program, Settings
 from tacit.errors import BadInput
+from tacit.experiment import Experiment
 from tacit.plugin import only_installed
 
 app = Program(help="Run an experiment across machines, on Flower.", no_args_is_help=True)
@@ -30,23 +28,22 @@ def init_command(
         str, typer.Option(help="How many sites; or their names, north,coast, where each has its own rows.")
     ] = "3",
     experiment: Annotated[str, typer.Option(help="A shipped experiment or a TOML file.")] = "digits",
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change one setting; may be repeated."),
-    ] = None,
-    host: Annotated[str, typer.Option(help="The name or address under which sites reach the server.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="The server's port.")] = PORT,
+    settings: Settings = None,
+    address: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help=f"Where sites reach the server; port {PORT} if it has none.")
+    ] = "127.0.0.1",
     trial: Annotated[
         bool, typer.Option("--trial", help="Keep seeded noise, to compare with a simulation. It protects nothing.")
     ] = False,
 ) -> None:
     """Write everything a federation needs: certificates, keys, a folder per site, the Flower app and a README."""
+    chosen = Experiment.load(experiment, tuple(settings or ()))
+    host, port = _address(address)
+
     from tacit.deploy.operate.init import init
     from tacit.deploy.operate.inspect import who_opens
     from tacit.deploy.site.rows import OWN_FILES
-    from tacit.experiment import Experiment
 
-    chosen = Experiment.load(experiment, tuple(settings or ()))
     console = Console()
     with Console(stderr=True).status("Making keys; the safe primes of a key that is split can take a minute"):
         made = init(folder, sites=sites, experiment=chosen, host=host, port=port, trial=trial)
@@ -66,6 +63,20 @@ def init_command(
     )
 
 
+def _address(text: str) -> tuple[str, int]:
+    """Host and port of HOST, HOST:PORT or [IPv6]:PORT. Raises BadInput.
+
+    >>> _address("fed.example.org"), _address("[::1]:9000"), _address("::1")
+    (('fed.example.org', 8443), ('::1', 9000), ('::1', 8443))
+    """
+    host, colon, port = text.rpartition(":")
+    if not colon or (":" in host and not host.endswith("]")):
+        host, port = text, str(PORT)
+    if not (port.isascii() and port.isdecimal() and 0 < int(port) < 2**16):
+        raise BadInput(f"Expected --address HOST:PORT with a port from 1 to 65535, got {text!r}.")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
 @app.command("up")
 def up_command(
     folder: Folder,
@@ -82,8 +93,25 @@ def up_command(
 
 
 @app.command("check")
-def check_command(folder: Folder) -> None:
-    """Say what is wrong with a federation, or with one site's folder; the exit code is 2 if anything is."""
+def check_command(
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="The federation's folder, or one site's.", show_default=False)
+    ],
+    metrics: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write the numbers of the server's run or the site's ledger for Prometheus; - prints them.",
+        ),
+    ] = None,
+) -> None:
+    """Say what is wrong with a federation, or with one site's folder; the exit code is 2 if anything is.
+
+    With --metrics nothing is checked, asked, started or read from rows, and the file is for its owner only.
+    """
+    if metrics is not None:
+        _metrics(folder, metrics)
+        return
     from tacit.deploy.operate.inspect import findings
 
     only_installed()
@@ -96,19 +124,10 @@ def check_command(folder: Folder) -> None:
         raise typer.Exit(2)
 
 
-@app.command("metrics")
-def metrics_command(
-    folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="The federation's folder, or one site's.", show_default=False)
-    ],
-    out: Annotated[
-        Path | None, typer.Option("--out", help="The file, for its owner only; standard output if left out.")
-    ] = None,
-) -> None:
-    """Say in Prometheus's text how a server's run or a site's ledger stands. Nothing is asked, started or read from rows."""
+def _metrics(folder: Path, out: Path) -> None:
     from tacit.deploy.operate import metrics
 
-    if out is None:
+    if out == Path("-"):
         typer.echo(metrics.text_of(folder), nl=False)
     else:
         metrics.write(folder, out)
@@ -139,51 +158,44 @@ def site_command(
     ] = None,
     run: Annotated[str | None, typer.Option(help="Which run's models; the newest unless said.")] = None,
 ) -> None:
-    """Join the server as one site, and answer until stopped; or, with an option, work on the site's own models at home."""
+    """Join the server as one site, and answer until stopped; or, with an option, work on the site's own models on its machine."""
     if adapt or evaluate is not None or run is not None:
-        command(folder, adapt=adapt, evaluate=evaluate, run=run)
+        _own_models(folder, adapt=adapt, evaluate=evaluate, run=run)
         return
     from tacit.deploy.operate.site_process import run_site
 
     run_site(folder)
 
 
-# `tacit deploy site SITE --adapt | --evaluate FILE`: a site's own models, for its own people.
-
-
-def command(folder: Path, *, adapt: bool, evaluate: Path | None, run: str | None) -> None:
-    """Does the one thing that was asked for, and prints what came of it. Raises BadInput in one sentence."""
-    only_installed()
+def _own_models(folder: Path, *, adapt: bool, evaluate: Path | None, run: str | None) -> None:
+    """A site's own models, for its own people: makes and compares them, or judges them on new rows."""
     if adapt == (evaluate is not None):
         raise BadInput("Say one of --adapt and --evaluate FILE; --run goes with them.")
+
+    from tacit.deploy.operate.site_page import write_site_page
     from tacit.deploy.site import models  # code that the process that answers never loads
+    from tacit.deploy.site.at_home import compared, due, newest, wanted
+    from tacit.deploy.site.join import read_settings
 
-    console = Console()
+    only_installed()
     if evaluate is not None:
-        _show(models.in_words_new_rows(models.evaluate(folder, evaluate, run=run)), console)
+        _show(models.in_words_new_rows(models.evaluate(folder, evaluate, run=run)))
     else:
-        _adapt(folder, run, console)
-    console.print(Text(f"Report: {write_site_page(folder)} (for this site alone)"), soft_wrap=True)
+        if wanted(read_settings(folder)).kind is None:
+            raise BadInput(
+                'site.toml asks for no own models: add held_out = 0.2 and, below it, [personal] with kind = "mean-regularised".'
+            )
+        meant = newest(folder, run)
+        for one in [meant] if run else due(folder):
+            models.adapt(folder, one)
+        comparison = compared(folder, meant)
+        if comparison is not None:
+            _show(models.in_words(comparison))
+    Console().print(Text(f"Report: {write_site_page(folder)} (for this site alone)"), soft_wrap=True)
 
 
-def _adapt(folder: Path, run: str | None, console: Console) -> None:
-    """Makes what is due, and prints the comparison of the newest run, or of the one that is named."""
-    if wanted(read_settings(folder)).kind is None:
-        raise BadInput(
-            'site.toml asks for no own models: add held_out = 0.2 and, below it, [personal] with kind = "mean-regularised".'
-        )
-    from tacit.deploy.site import models
-
-    meant = newest(folder, run)
-    for one in [meant] if run else due(folder):
-        models.adapt(folder, one)
-    told = compared(folder, meant)
-    if told is not None:
-        _show(models.in_words(told), console)
-
-
-def _show(lines: Iterable[tuple[str, str]], console: Console) -> None:
+def _show(lines: Iterable[tuple[str, str]]) -> None:
     table = Table(show_header=False, box=None, padding=(0, 2))
     for name, text in lines:
         table.add_row(Text(name, style="dim"), Text(text))
-    console.print(table)
+    Console().print(table)

@@ -1,116 +1,134 @@
-"""`tacit keys`: make, show and split keys. Nothing secret is ever printed."""
+"""`tacit keys`: shows, makes and splits the keys of encrypted sums. Nothing secret is ever printed."""
 
-import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
-from tacit.cli.running import Program
+from tacit.cli.program import as_json, print_json, refuse_given
+from tacit.errors import BadInput
 
-keys = Program(name="keys", help="Make, show and split the keys of encrypted sums.", no_args_is_help=True)
-Force = Annotated[bool, typer.Option("--force", help="Overwrite key files that exist. What they sealed stays sealed.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")]
-
-
-@keys.command("new")
-def new_command(
-    folder: Annotated[Path, typer.Argument(help="Where the key files go.")],
-    bits: Annotated[int, typer.Option(help="2048 (experiments), 3072 or 4096.")] = 3072,
-    shape: Annotated[
-        str, typer.Option(help="ordinary; short-exponent (faster, a stronger assumption); safe-prime (can be split).")
-    ] = "ordinary",
-    force: Force = False,
-    as_json: AsJson = False,
-) -> None:
-    """Make a Paillier key pair: secret.json for the clients, public.json for everybody."""
-    from tacit.crypto import keys as on_disk
-    from tacit.crypto.secret_key import generate
-    from tacit.errors import BadInput
-
-    if folder.is_file():
-        raise BadInput(f"{folder} is a file: name the folder that the key files go into.")
-    taken = [name for name in (on_disk.SECRET_FILE, on_disk.PUBLIC_FILE) if (folder / name).exists()]
-    if taken and not force:
-        raise BadInput(f"{folder / taken[0]} exists: choose another folder, or overwrite it with --force.")
-    with Console(stderr=True).status(f"Looking for primes for a key of {bits} bits"):
-        key = generate(bits=bits, shape=shape)  # type: ignore[arg-type]  # refused by name if it is none of the shapes
-    paths = on_disk.save(folder, key, force=force)
-    _tell(_facts(key.public, "public key") | {"files": [str(path) for path in paths]}, as_json=as_json)
-
-
-@keys.command("client")
-def client_command(
-    folder: Annotated[Path, typer.Argument(help="Where the key files go.")],
-    name: Annotated[str, typer.Argument(help="The client's id.")],
-    force: Force = False,
-    as_json: AsJson = False,
-) -> None:
-    """Make a client's signing key: NAME.signing.json stays with it, NAME.member.json goes to everybody."""
-    from tacit.crypto import signing
-
-    signer = signing.new_signer(name)
-    paths = signing.save(folder, signer, force=force)
-    facts = {"kind": "signing key", "client": name, "id": signing.fingerprint(signer.public)}
-    _tell(facts | {"files": [str(path) for path in paths]}, as_json=as_json)
-
-
-@keys.command("show")
-def show_command(file: Annotated[Path, typer.Argument(help="A key file.")], as_json: AsJson = False) -> None:
-    """Say what a key file holds: its kind, size, shape and fingerprint."""
-    from tacit.crypto import keys as files
-    from tacit.crypto import keys as on_disk
-    from tacit.crypto import signing
+if TYPE_CHECKING:
     from tacit.crypto.paillier import PublicKey
-    from tacit.crypto.secret_key import SecretKey
-    from tacit.crypto.threshold import Share
 
-    record = files.read(file, secret=False)
-    if record.get("kty") == "OKP":
-        client, public, kind = signing.described(file, record)
-        _tell({"kind": kind, "client": client, "id": signing.fingerprint(public)}, as_json=as_json)
-        return
-    key = on_disk.load(file)
-    if isinstance(key, PublicKey):
-        facts = _facts(key, "public key")
-    elif isinstance(key, SecretKey):
-        facts = _facts(key.public, "secret key")
-    else:
-        whole, kind = (key.verification, f"share {key.index}") if isinstance(key, Share) else (key, "verification key")
-        facts = _facts(whole.public, kind) | {"opened by": f"{whole.threshold} of {whole.of}"}
-    _tell(facts, as_json=as_json)
+BITS = 3072
 
 
-@keys.command("split")
-def split_command(
-    file: Annotated[Path, typer.Argument(help="A secret key of shape safe-prime.")],
-    threshold: Annotated[int, typer.Option(help="How many shares open a sum; more than half.")],
-    of: Annotated[int, typer.Option(help="How many shares there are.")],
-    out: Annotated[Path, typer.Option(help="Where the shares go.")],
-    force: Force = False,
-    as_json: AsJson = False,
+def keys_command(
+    path: Annotated[Path, typer.Argument(help="A key file, which is shown or split; or the folder for new keys.")],
+    new: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SHAPE",
+            help="Make a Paillier key pair in the folder (secret.json for the clients, public.json for everybody): ordinary;"
+            " short-exponent (faster, a stronger assumption); safe-prime (can be split).",
+        ),
+    ] = None,
+    bits: Annotated[int | None, typer.Option(help=f"With --new: 2048 (experiments), 3072 or 4096. {BITS}")] = None,
+    client: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Make a client's signing key: NAME.signing.json stays with it, NAME.member.json goes to everybody.",
+        ),
+    ] = None,
+    split: Annotated[
+        str | None,
+        typer.Option(
+            metavar="T/N", help="Split a secret safe-prime key into N shares, of which T, more than half, open a sum."
+        ),
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="With --split: where the shares go.")] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Overwrite key files that exist. What they sealed stays sealed.")
+    ] = False,
 ) -> None:
-    """Split a secret key, so that no single client opens anything."""
-    from tacit.crypto import keys as on_disk
-    from tacit.crypto.threshold import deal
-
-    shares = deal(on_disk.load_secret(file), threshold=threshold, of=of)
-    paths = on_disk.save_shares(out, shares, force=force)
-    facts = _facts(shares[0].verification.public, "shares") | {"opened by": f"{threshold} of {of}"}
-    _tell(facts | {"files": [str(path) for path in paths]}, as_json=as_json)
-    if not as_json:
-        typer.echo(f"Give each client its own share, then destroy {file}: whoever has it opens everything alone.")
-
-
-def _facts(key: Any, kind: str) -> dict[str, Any]:
-    return {"kind": kind, "bits": key.bits, "shape": key.shape, "id": key.id}
-
-
-def _tell(facts: dict[str, Any], *, as_json: bool) -> None:
-    if as_json:
-        typer.echo(json.dumps(facts))
+    """Say what a key file holds: its kind, size, shape and fingerprint; or make keys; or split one among clients."""
+    if sum(one is not None for one in (new, client, split)) > 1:
+        raise BadInput("--new, --client and --split do different things: use one of them.")
+    refuse_given(
+        {"--bits": bits if new is None else None}, "{} is for a new key pair: add --new SHAPE, or leave it out."
+    )
+    refuse_given({"--out": out if split is None else None}, "{} is where shares go: add --split T/N, or leave it out.")
+    if new is not None:
+        facts = _new(path, new, BITS if bits is None else bits, force=force)
+    elif client is not None:
+        facts = _client(path, client, force=force)
+    elif split is not None:
+        facts = _split(path, split, out, force=force)
+    else:
+        refuse_given({"--force": force}, "{} overwrites key files: add --new, --client or --split, or leave it out.")
+        facts = _facts(path)
+    if as_json():
+        print_json(facts)
         return
     for name, value in facts.items():
         for line in value if isinstance(value, list) else [value]:
             typer.echo(f"{name:10} {line}")
+    if split is not None:
+        typer.echo(f"Give each client its own share, then destroy {path}: whoever has it opens everything alone.")
+
+
+def _new(folder: Path, shape: str, bits: int, *, force: bool) -> dict[str, Any]:
+    from rich.console import Console
+
+    from tacit.crypto import keys
+    from tacit.crypto.secret_key import generate
+
+    if folder.is_file():
+        raise BadInput(f"{folder} is a file: name the folder that the key files go into.")
+    taken = [name for name in (keys.SECRET_FILE, keys.PUBLIC_FILE) if (folder / name).exists()]
+    if taken and not force:
+        raise BadInput(f"{folder / taken[0]} exists: choose another folder, or overwrite it with --force.")
+    with Console(stderr=True).status(f"Looking for primes for a key of {bits} bits"):
+        key = generate(bits=bits, shape=shape)  # type: ignore[arg-type]  # refused by name if it is none of the shapes
+    return _of(key.public, "public key") | _files(keys.save(folder, key, force=force))
+
+
+def _client(folder: Path, name: str, *, force: bool) -> dict[str, Any]:
+    from tacit.crypto import signing
+
+    signer = signing.new_signer(name)
+    facts = {"kind": "signing key", "client": name, "id": signing.fingerprint(signer.public)}
+    return facts | _files(signing.save(folder, signer, force=force))
+
+
+def _split(file: Path, shares: str, out: Path | None, *, force: bool) -> dict[str, Any]:
+    from tacit.crypto import keys
+    from tacit.crypto.threshold import deal
+
+    threshold, _, of = shares.partition("/")
+    if not (threshold.isdecimal() and of.isdecimal()):
+        raise BadInput(f"Expected --split T/N, such as 2/3, got {shares!r}.")
+    if out is None:
+        raise BadInput("--split needs --out DIR, where the shares go.")
+    made = deal(keys.load_secret(file), threshold=int(threshold), of=int(of))
+    facts = _of(made[0].verification.public, "shares") | {"opened by": f"{threshold} of {of}"}
+    return facts | _files(keys.save_shares(out, made, force=force))
+
+
+def _facts(file: Path) -> dict[str, Any]:
+    from tacit.crypto import keys, signing
+    from tacit.crypto.paillier import PublicKey
+    from tacit.crypto.secret_key import SecretKey
+    from tacit.crypto.threshold import Share
+
+    record = keys.read(file, secret=False)
+    if record.get("kty") == "OKP":
+        client, public, kind = signing.described(file, record)
+        return {"kind": kind, "client": client, "id": signing.fingerprint(public)}
+    key = keys.load(file)
+    if isinstance(key, PublicKey):
+        return _of(key, "public key")
+    if isinstance(key, SecretKey):
+        return _of(key.public, "secret key")
+    whole, kind = (key.verification, f"share {key.index}") if isinstance(key, Share) else (key, "verification key")
+    return _of(whole.public, kind) | {"opened by": f"{whole.threshold} of {whole.of}"}
+
+
+def _of(key: "PublicKey", kind: str) -> dict[str, Any]:
+    return {"kind": kind, "bits": key.bits, "shape": key.shape, "id": key.id}
+
+
+def _files(paths: Any) -> dict[str, Any]:
+    return {"files": [str(path) for path in paths]}

@@ -1,4 +1,4 @@
-"""The commands of `tacit ledger`."""
+"""`tacit ledger`: who was charged what, when and for what. Every epsilon has its delta and its unit. No torch is loaded."""
 
 import csv
 import io
@@ -6,84 +6,47 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
 
-import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tacit.cli.running import Program
-from tacit.deploy.site.layout import BUDGET
-from tacit.deploy.site.ledger import in_words, unpaid
+from tacit.deploy.site.layout import BUDGET, promises
 from tacit.deploy.site.limits import Limits, read_limits
-from tacit.errors import TacitError
+from tacit.errors import BadInput, TacitError
 from tacit.privacy.guarantee import shown, shown_delta
 from tacit.privacy.ledger import reader
 from tacit.privacy.ledger.filter import ROUNDING
 from tacit.privacy.ledger.sql import COLUMNS, QUERY
 
-app = Program(help="Who was charged what, when and for what.", no_args_is_help=True)
-
-Place = Annotated[
-    Path, typer.Argument(metavar="PATH", help="A ledger, or the folder of a run or a site.", show_default=False)
-]
 WIDE = 130
-Delta = Annotated[float | None, typer.Option(help="The delta at which epsilon is stated, where nothing else says it.")]
 
 
-@app.command("show")
-def show_command(path: Place, delta: Delta = None) -> None:
-    """Print what every client was charged, and the last charges one by one."""
-
-    from tacit.deploy.site.layout import promises
-
+def show(path: Path, delta: float | None) -> None:
+    """Prints what clients, runs and charges cost, and what was promised."""
     console = Console()
     console.width = max(console.width, WIDE)  # rather a wrapped line than half a number
-    console.print(by_client(path, delta=delta))
-    console.print(by_run(path))
-    console.print(by_charge(path))
+    for table in (by_client(path, delta=delta), by_run(path), by_charge(path)):
+        console.print(table)
     for run, promise in promises(path):
         console.print(Text(f"Promised in run {run[:8]}: {promise}"))
 
 
-@app.command("export")
-def export_command(
-    path: Place,
-    to: Annotated[Path | None, typer.Option("--to", help="A .csv or .json file; otherwise CSV is printed.")] = None,
-) -> None:
-    """Write every charge as CSV or JSON."""
-
-    from tacit.errors import BadInput
-
-    if to is None:
-        typer.echo(as_csv(path), nl=False)
-    elif to.suffix not in (".csv", ".json"):
+def export(path: Path, to: Path) -> None:
+    """Writes every charge as CSV or JSON. Raises BadInput for another kind of file, and for one that exists."""
+    if to.suffix not in (".csv", ".json"):
         raise BadInput(f"Expected --to to end in .csv or .json, got {to}.")
-    elif to.exists():
+    if to.exists():
         raise BadInput(f"{to} exists already: choose another name.")
-    else:
-        to.write_text(as_json(path) if to.suffix == ".json" else as_csv(path), "utf-8")
-        typer.echo(f"Written: {to} ({_charges(summary(path))}).")
+    to.write_text(as_json(path) if to.suffix == ".json" else as_csv(path), "utf-8")
 
 
-@app.command("verify")
-def verify_command(path: Place, delta: Delta = None) -> None:
-    """Look for damage, overspending, and answers that nobody was charged for; the exit code is 2 if there is any."""
+def counted(path: Path) -> str:
+    """How many charges a ledger holds, and of how many clients."""
+    charges = reader.entries(reader.find(path))
+    clients = len({entry["client"] for entry in charges})
+    return f"{len(charges)} charges of {clients} client{'s' * (clients != 1)}"
 
-    wrong = list(verify(path, delta=delta))
-    for text in wrong:
-        typer.echo(f"wrong: {text}", err=True)
-    if wrong:
-        raise typer.Exit(2)
-    typer.echo(f"ok: {_charges(summary(path))}, each with a price and a time.")
-
-
-def _charges(looked: dict[str, Any]) -> str:
-    return f"{looked['charges']} charges of {looked['clients']} client{'s' * (looked['clients'] != 1)}"
-
-
-# `tacit ledger`: a ledger for people. Every epsilon is printed with its delta and its unit.
 
 MOST_ROWS = 40
 CAPTION = (
@@ -108,7 +71,7 @@ def by_client(path: Path, *, delta: float | None) -> Table:
         limit = f" of {limits.epsilon:g}" if limits and limits.unit == unit else ""
         last = mine[-1]["time"][:16].replace("T", " ")
         counts = [str(len(mine)), str(len({entry["run"] for entry in mine})), last]
-        if (client, unit) not in sealed:  # a ledger of an earlier format
+        if (client, unit) not in sealed:  # nothing is reserved: a damaged ledger
             table.add_row(Text(client), Text(unit), *counts, f"{shown(joint)}{limit}", "", shown_delta(delta), "")
             continue
         epsilon, at = sealed[client, unit]
@@ -138,7 +101,7 @@ def by_charge(path: Path) -> Table:
     charges = reader.entries(reader.find(path))
     table = Table("time (UTC)", "client", "run", "round", "per", "for", box=None)
     if len(charges) > MOST_ROWS:
-        table.caption = f"the last {MOST_ROWS} of {len(charges)}; `tacit ledger export` has all"
+        table.caption = f"the last {MOST_ROWS} of {len(charges)}; `tacit ledger PATH --to FILE` has all"
     for entry in charges[-MOST_ROWS:]:
         when = entry["time"][:19].replace("T", " ")
         round = reader.release(entry).removeprefix("round ")
@@ -172,7 +135,7 @@ def as_json(path: Path) -> str:
     return json.dumps(reader.entries(reader.find(path)), indent=1)
 
 
-def verify(path: Path, *, delta: float | None) -> Iterator[str]:
+def faults(path: Path, *, delta: float | None) -> Iterator[str]:
     """Whatever is wrong: with the file, with the budget, or with an answer that nobody was charged for."""
     file = reader.find(path)
     marks = (file.parent / reader.NAME, file.with_name(f"{file.name}.mark"))
@@ -192,6 +155,9 @@ def verify(path: Path, *, delta: float | None) -> Iterator[str]:
             if unit == limits.unit and epsilon > limits.epsilon * (1 + ROUNDING):
                 text = f"the runs of {client} have sealed epsilon {shown(epsilon)} per {unit}, more than the {limits.epsilon:g} of"
                 yield f"{text} {BUDGET}: nothing more will be charged"
+
+    from tacit.deploy.site.ledger import in_words, unpaid
+
     paid = {
         (entry["run"], entry["attempt"].partition(":")[0] if entry["round"] == QUERY else entry["round"])
         for entry in charges
@@ -219,9 +185,3 @@ def _delta(file: Path, delta: float | None) -> float:
     if sealed:  # what its runs have taken of their clients' delta, each its own share
         return max(sealed)
     raise TacitError("An epsilon needs a delta: give --delta, for this ledger stands alone.")
-
-
-def summary(path: Path) -> dict[str, Any]:
-    """What `verify` looked at."""
-    charges = reader.entries(reader.find(path))
-    return {"charges": len(charges), "clients": len({entry["client"] for entry in charges})}

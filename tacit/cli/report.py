@@ -1,81 +1,108 @@
-"""`tacit report` behind the command line."""
+"""What a run left: its page (`tacit report`), its model's predictions (`tacit predict`), and who was charged (`tacit ledger`)."""
 
-import json
-import shutil
 import sys
 import tempfile
 import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from tacit import check, plugin, store
-from tacit.deploy.operate.site_page import is_site, write_site_page
-from tacit.deploy.site.models import taken
-from tacit.engine.queries import read_stats
+from tacit.cli.program import refuse_given
 from tacit.errors import BadInput
-from tacit.experiment import Experiment
-from tacit.lab.compare.grid import ASKED
-from tacit.lab.stats import stats
-from tacit.predict import load
-from tacit.privacy.queries.ranges import QUANTILES
-from tacit.report.live import serve
-from tacit.report.page import write_page
-from tacit.report.predictions import predict_file
+
+PAGE = "report.html"
+SITE = "site.toml"
 
 
-def command(folders: Sequence[Path], *, out: Path | None, live: bool, port: int | None, show: bool) -> None:
-    """Makes the page of the folders, or serves it. Raises BadInput in one sentence."""
+def report_command(
+    folders: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="DIR...", help="Folders of runs, comparisons, searches, attacks or federations; or one site's."
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="The file; DIR/report.html if left out, report.html here for several folders."),
+    ] = None,
+    live: Annotated[
+        bool, typer.Option("--live", help="Serve the page on localhost and follow a run that goes on.")
+    ] = False,
+    port: Annotated[int | None, typer.Option(help="The port for --live; any free one if left out.")] = None,
+    show: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
+) -> None:
+    """Make the page of a run, a comparison, a search, a federation or a site again, or of several runs side by side."""
     folders = list(dict.fromkeys(folders))
-    if any(is_site(folder) for folder in folders):
-        _of_site(folders, out=out, live=live or port is not None, show=show)
-        return
-    if live:
-        if out is not None:
-            raise BadInput("--live serves the page and writes no file: leave out --out, or --live.")
-        serve(folders, port=port or 0, ready=lambda url, page: _ready(url, page, show=show))
-        typer.echo("Stopped.")
-        return
-    if port is not None:
+    site = any((folder / SITE).is_file() for folder in folders)
+    if site and len(folders) > 1:
+        raise BadInput("A site's page shows that site alone, and stays in its folder: name one folder.")
+    if site and (live or port is not None):
+        raise BadInput("A site's page is a file in its folder: leave out --live and --port.")
+    if live and out is not None:
+        raise BadInput("--live serves the page and writes no file: leave out --out, or --live.")
+    if port is not None and not live:
         raise BadInput("--port is for --live: add --live, or leave it out.")
-    path = out or (folders[0] / "report.html" if len(folders) == 1 else Path("report.html"))
-    if path.is_dir():
-        path = path / "report.html"
-    write_page(folders, path)
-    kind = "Comparison" if len(folders) == 1 and (folders[0] / ASKED).exists() else "Report"
-    typer.echo(f"{kind}: {path}")
+    if live:
+        _serve(folders, port=port or 0, show=show)
+        return
+    path = _write_site(folders[0], out) if site else _write(folders, out)
     if show:
         webbrowser.open(path.resolve().as_uri())
 
 
-def _of_site(folders: Sequence[Path], *, out: Path | None, live: bool, show: bool) -> None:
-    """A site's own page, alone, in its folder."""
-    if len(folders) > 1:
-        raise BadInput("A site's page shows that site alone, and stays in its folder: name one folder.")
-    if live:
-        raise BadInput("A site's page is a file in its folder: leave out --live and --port.")
-    path = write_site_page(folders[0], out)
+def _write(folders: Sequence[Path], out: Path | None) -> Path:
+    from tacit.lab.compare.grid import ASKED
+    from tacit.report.page import write_page
+
+    path = out or (folders[0] / PAGE if len(folders) == 1 else Path(PAGE))
+    if path.is_dir():
+        path = path / PAGE
+    write_page(folders, path)
+    kind = "Comparison" if len(folders) == 1 and (folders[0] / ASKED).exists() else "Report"
+    typer.echo(f"{kind}: {path}")
+    return path
+
+
+def _write_site(folder: Path, out: Path | None) -> Path:
+    from tacit.deploy.operate.site_page import write_site_page
+
+    path = write_site_page(folder, out)
     typer.echo(f"Report: {path} (for this site alone: it stays in its folder)")
-    if show:
-        webbrowser.open(path.as_uri())
+    return path
 
 
-def _ready(url: str, page: Path, *, show: bool) -> None:
-    typer.echo(f"The report is at {url} and follows the run; Ctrl-C ends it.")
-    if show:
-        webbrowser.open(page.resolve().as_uri())
+def _serve(folders: Sequence[Path], *, port: int, show: bool) -> None:
+    from tacit.report.live import serve
+
+    def ready(url: str, page: Path) -> None:
+        typer.echo(f"The report is at {url} and follows the run; Ctrl-C ends it.")
+        if show:
+            webbrowser.open(page.resolve().as_uri())
+
+    serve(folders, port=port, ready=ready)
+    typer.echo("Stopped.")
 
 
-# `tacit predict` behind the command line.
-
-
-def command_predict(run: Path, rows: Path, *, out: Path | None, trust: bool, model: str | None = None) -> None:
-    """Predicts a file and writes the whole result or nothing. Raises BadInput in one sentence."""
+def predict_command(
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="The folder of a run that has ended, or of a deployed site.")
+    ],
+    rows: Annotated[
+        Path, typer.Argument(metavar="CSV", help="New rows; their labels, if they have any, are compared.")
+    ],
+    out: Annotated[Path | None, typer.Option("--out", help="The csv file; standard output if left out.")] = None,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Import the model's own code, where the run names some.")
+    ] = False,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", help="Of a site: common or own; the better by its held-out rows unless said."),
+    ] = None,
+) -> None:
+    """Predict new rows with a run's model: a label and the probability of each class for every row."""
     if trust:
         plugin.search_here()
     if not rows.is_file():
@@ -85,85 +112,59 @@ def command_predict(run: Path, rows: Path, *, out: Path | None, trust: bool, mod
     if out is not None and not out.parent.is_dir():
         raise BadInput(f"{out.parent} is no folder: make it, or choose another --out.")
     check.one_of(("common", "own"), **{"--model": model or "own"})
+
+    from tacit.deploy.site.models import taken
+    from tacit.predict import load
+    from tacit.report.predictions import predict_file
+
     run, which = taken(run, model)
     predictor = load(run, trust=trust)
-    with tempfile.TemporaryFile("w+", encoding="utf-8", newline="") as file:
-        told = predict_file(predictor, rows, file)
+    with tempfile.TemporaryFile("w+", encoding="utf-8", newline="") as file:  # the whole result or nothing
+        found = predict_file(predictor, rows, file)
         file.seek(0)
         if out is None:
-            shutil.copyfileobj(file, sys.stdout)
+            sys.stdout.write(file.read())
         else:
             store.write(out, file.read().encode())
-    for sentence in (*(which,) * bool(which), *told.sentences()):
-        typer.echo(sentence, err=True)
-    if out is not None:
-        typer.echo(f"Predictions: {out}", err=True)
+    lines = [*([which] if which else []), *found.sentences(), *([f"Predictions: {out}"] if out else [])]
+    for line in lines:
+        typer.echo(line, err=True)
 
 
-# `tacit stats`: prints what a federation's columns look like, and what that cost.
-
-MOST_VALUES = 12  # of a column of words, in the table
-
-
-def command_stats(
-    experiment: str, settings: tuple[str, ...], *, columns: tuple[str, ...], share: float, as_json: bool, **where: Any
+def ledger_command(
+    path: Annotated[
+        Path, typer.Argument(metavar="PATH", help="A ledger, or the folder of a run or a site.", show_default=False)
+    ],
+    verify: Annotated[
+        bool,
+        typer.Option(
+            "--verify",
+            help="Look for damage, overspending, and answers that nobody was charged for; the exit code is 2 if there is any.",
+        ),
+    ] = False,
+    to: Annotated[
+        Path | None, typer.Option("--to", help="Write every charge into a .csv or .json file; - prints CSV.")
+    ] = None,
+    delta: Annotated[
+        float | None, typer.Option(help="The delta at which epsilon is stated, where nothing else says it.")
+    ] = None,
 ) -> None:
-    """Asks, or reads what a folder has, and prints a table or JSON."""
-    if Path(experiment).is_dir():
-        _show(_only(read_stats(Path(experiment)), columns), as_json=as_json)
-        return
-    chosen = Experiment.load(experiment, settings)
-    told = stats(chosen, columns=columns, share=share, **where)
-    if _show(told, as_json=as_json):
-        return
-    console = Console()
-    console.print(Text(told["sentence"]), soft_wrap=True)
-    console.print(Text(f"Files: {Path(told['out'])} (stats.json, queries.json)"))
-    if told["guarantee"] is not None and chosen.privacy.ledger is None:
-        console.print(
-            "This was charged to a ledger of its own: set privacy.ledger and privacy.delta_share here and in training, or the two"
-            " do not know of each other."
-        )
+    """Print what every client was charged, and the last charges one by one; or verify it, or write every charge into a file."""
+    refuse_given({"--to": to if verify else None}, "{} writes charges and --verify looks for damage: use one of them.")
 
+    from tacit.cli import ledger
 
-def _only(told: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    """A folder's statistics of some columns; of all where none is named. Raises BadInput for one that was not asked for."""
-    known = {column["column"]: column for column in told["columns"]}
-    for name in names if known else ():  # without answers there is only the reason to show
-        if name not in known:
-            raise BadInput(f"{name} was not asked; this run has: {', '.join(known)}.")
-    return told | {"columns": [known[name] for name in dict.fromkeys(names) if name in known] or told["columns"]}
-
-
-def _show(told: dict[str, Any], *, as_json: bool) -> bool:
-    """Prints statistics as JSON or as tables; whether it was JSON."""
-    if as_json:
-        typer.echo(json.dumps(told, indent=1))
-        return True
-    console = Console()
-    for table in _tables(told):
-        console.print(table)
-    why = f" Not known: {told['unknown']}" if "unknown" in told else ""
-    missing = "".join(f" Without {name}: {reason}." for name, reason in told.get("missing", {}).items())
-    console.print(Text(f"{told['answered']} of {told['clients']} clients answered.{why}{missing}"))
-    return False
-
-
-def _tables(told: dict[str, Any]) -> list[Table]:
-    heads = ["mean", *(f"{100 * q:g} %" for q in QUANTILES)]
-    numbers = Table("column", "mean (95 %)", *heads[1:], title="numbers")
-    words = Table("column", "value", "rows", title="words")
-    for column in told["columns"]:
-        if "values" in column:
-            for value, count in list(zip(column["values"], column["counts"], strict=True))[:MOST_VALUES]:
-                words.add_row(*map(Text, (column["column"], value, f"{count} ± {column['margin']:.0f}")))
-            continue
-        ends = column["mean"]["interval"]
-        interval = f" ({ends[0]:.4g} to {ends[1]:.4g})" if ends else ""
-        values = [_shown(column[head]["value"]) for head in heads]
-        numbers.add_row(Text(column["column"]), f"{values[0]}{interval}", *values[1:])
-    return [table for table in (numbers, words) if table.row_count]
-
-
-def _shown(value: float | None) -> str:
-    return "not known" if value is None else f"{value:.4g}"
+    if verify:
+        wrong = list(ledger.faults(path, delta=delta))
+        for text in wrong:
+            typer.echo(f"wrong: {text}", err=True)
+        if wrong:
+            raise typer.Exit(2)
+        typer.echo(f"ok: {ledger.counted(path)}, each with a price and a time.")
+    elif to is None:
+        ledger.show(path, delta)
+    elif str(to) == "-":
+        typer.echo(ledger.as_csv(path), nl=False)
+    else:
+        ledger.export(path, to)
+        typer.echo(f"Written: {to} ({ledger.counted(path)}).")

@@ -166,7 +166,7 @@ def deal(secret: SecretKey, *, threshold: int, of: int) -> list[Share]:
     public = secret.public
     if public.shape != "safe-prime":
         text = f"Only a key of shape safe-prime can be split, this one is {public.shape}"
-        raise KeyRefused(f"{text}: make one with `tacit keys new DIR --shape safe-prime`.")
+        raise KeyRefused(f"{text}: make one with `tacit keys DIR --new safe-prime`.")
     m = (secret.p - 1) // 2 * ((secret.q - 1) // 2)
     order = public.n * m
     d = m * gmpy2.invert(m, public.n)

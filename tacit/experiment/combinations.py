@@ -121,7 +121,7 @@ def _cyclic(experiment: "Experiment") -> None:
     if experiment.audit.canaries is not None:
         raise BadInput(
             "What a canary did is read off noise that is independent in every round, and that of a cycle is not: leave out"
-            " [audit], and use tacit audit --mechanism, which covers it."
+            " [audit], and use `tacit audit EXPERIMENT`, which covers it."
         )
 
 

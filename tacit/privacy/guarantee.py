@@ -5,17 +5,20 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Context, Decimal
+from typing import TYPE_CHECKING
 
 import numpy as np
 from dp_accounting import DpEvent
 
-from tacit.data.population import Population
-from tacit.experiment import Experiment
 from tacit.privacy.accounting import price
 from tacit.privacy.ledger.filter import RULE
-from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.ledger.sql import ALL
 from tacit.types import Guarantee, Others, Unit
+
+if TYPE_CHECKING:
+    from tacit.data.population import Population
+    from tacit.experiment import Experiment
+    from tacit.privacy.ledger.ledger import Ledger
 
 SEEDED = "a seed (an experiment: whoever knows the seed can remove the noise)"
 FROM_OS = "the operating system's entropy"
@@ -28,6 +31,7 @@ SMALL, TINY = (
 )  # below the one an epsilon keeps more places, below the other its exponent
 # The changes of the data that an epsilon can be for, each in the only words that Tacit has for it (docs/glossary.md).
 ONE_RECORD = "add or remove one record of one client"
+RECORD_LEVEL = f"record level, {ONE_RECORD}, Poisson-sampled Gaussian"
 ONE_CLIENT = "add or remove one client"
 EMPTIED = "empty one client (its update is then zero)"
 REPLACED = "replace one client by another"
@@ -61,7 +65,7 @@ class Words:
     assumes: tuple[str, ...] = FLOATS
 
 
-def promise(experiment: Experiment, words: Words) -> Guarantee:
+def promise(experiment: "Experiment", words: Words) -> Guarantee:
     """The statement of a run before anything is spent: for whom, against whom, under which change.
 
     Guarantee: it names the randomness and the assumptions, and says of somebody else's kind that its code is not Tacit's.
@@ -87,7 +91,7 @@ def _itself(event: DpEvent) -> DpEvent:
 
 
 def spent_by(
-    guarantee: Guarantee, ledger: Ledger, population: Population, *, seen: Callable[[DpEvent], DpEvent] = _itself
+    guarantee: Guarantee, ledger: "Ledger", population: "Population", *, seen: Callable[[DpEvent], DpEvent] = _itself
 ) -> Guarantee:
     """The statement with what this run spent, over all clients, and what it comes to with the other runs of its ledger.
 
@@ -114,7 +118,7 @@ def spent_by(
 
 
 def _others(
-    guarantee: Guarantee, ledger: Ledger, alone: dict[str, float], seen: Callable[[DpEvent], DpEvent]
+    guarantee: Guarantee, ledger: "Ledger", alone: dict[str, float], seen: Callable[[DpEvent], DpEvent]
 ) -> Others | None:
     """What the client that has spent most has spent in all runs of the ledger, by basic composition of sealed prices."""
     unit = guarantee.unit

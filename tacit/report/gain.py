@@ -81,7 +81,7 @@ def _looks(experiment: Experiment, columns: int | None) -> Dataset:
     data = experiment.data
     if data.name not in FILES:
         if columns is not None:
-            raise BadInput(f"--columns is for rows in files, and the {data.name} data has its own: leave it out.")
+            raise BadInput(f"columns=N is for rows in files, and the {data.name} data has its own: leave it out.")
         return load(data, seed=experiment.seeds.data)
     files = cast(csv | npz, source(data))
     classes = declared_classes(files)
@@ -97,7 +97,7 @@ def _looks(experiment: Experiment, columns: int | None) -> Dataset:
 def _shape(files: csv | npz, columns: int | None) -> tuple[int, ...]:
     """The shape of a row: as somebody says, else by what is declared of columns."""
     if columns is not None:
-        check.at_least(1, **{"--columns": columns})
+        check.at_least(1, columns=columns)
         return (columns,)
     if isinstance(files, npz):
         known = tuple(files.shape or ())
@@ -105,7 +105,9 @@ def _shape(files: csv | npz, columns: int | None) -> tuple[int, ...]:
         named = files.columns or (*files.ranged, *(name for name in files.categorical if name not in files.ranged))
         known = (sum(column_of(name, files).width for name in named),) if named else ()
     if not known:
-        raise BadInput("Without rows nothing says how many features one has: list data.columns, or say --columns N.")
+        raise BadInput(
+            "Without rows nothing says how many features one has: list data.columns, or say --with columns=N."
+        )
     return known
 
 
@@ -163,7 +165,7 @@ def of_experiment(
     if rows is not None:
         check.at_least(1, rows=rows)
     if rows is None and columns is not None:
-        raise BadInput("--columns is for rows that nobody has read: say --rows too, or leave it out.")
+        raise BadInput("columns=N is for rows that nobody has read: say rows=N too, or leave it out.")
     if rows is not None:
         dataset, population = unread(experiment, rows=rows, columns=columns)
     else:
@@ -243,7 +245,7 @@ def assumptions(gains: Gains) -> list[str]:
         "sites' optima differ by tau (a standard deviation, in the same units), and by nothing else",
         "noise as the plan has it, averaged over all steps; the clip is as long as a row's gradient; nobody drops out",
         "own: the best combination of the others' answers and the site's own rows, which carry no noise at home",
-        "errors are squared distances, not the metric of a run; tau is guessed, or from a run (--tau-from)",
+        "errors are squared distances, not the metric of a run; tau is guessed, or from a run (--with tau=RUN)",
         "numbers of rows and epsilons are the experiment's, or as said; no row enters, and no gain is promised",
     ]
 
@@ -352,11 +354,11 @@ def tau_of(run: Path) -> float:
     if not taus or files.clients is None or files.summary is None:
         raise BadInput(
             f'{run} does not say how much its clients differ: only a finished run with aggregate.rule = "random-effects" does,'
-            " which is the rule where epsilons differ; say --tau instead."
+            " which is the rule where epsilons differ; say --with tau=0.1 instead."
         )
     experiment = files.experiment
     if not experiment.privacy.noises_records:
-        raise BadInput(f'{run} is no run of privacy.kind = "local" with unit = "record": say --tau instead.')
+        raise BadInput(f'{run} is no run of privacy.kind = "local" with unit = "record": say --with tau=0.1 instead.')
     names, sizes, size = tuple(files.clients["names"]), np.array(files.clients["records"]), files.summary["parameters"]
     population = sites_of(experiment, names, sizes, SOMETHING)
     plan: Any = kind_of(experiment).plan(experiment, population, size=size)

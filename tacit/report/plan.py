@@ -7,13 +7,10 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from pathlib import Path
 from typing import Any
 
-import dp_accounting
 import numpy as np
-from dp_accounting import DpEvent
 from rich.markup import escape
 from rich.table import Table
 
-from tacit import check
 from tacit.algorithms.rules import share_of
 from tacit.data.dataset import Dataset
 from tacit.data.population import CRUMB, Population
@@ -22,23 +19,20 @@ from tacit.engine.clients import clients, population_id, who_holds
 from tacit.engine.queries import columns_asked, judged_by
 from tacit.engine.ranges import query_of
 from tacit.engine.start import start_of
-from tacit.errors import BadInput, BudgetExhausted
+from tacit.errors import BudgetExhausted
 from tacit.experiment import Experiment
 from tacit.experiment.extras import EVALUATION, WORDS, shares
 from tacit.parts import metrics, tasks
 from tacit.personal import one
-from tacit.privacy.accounting import price
-from tacit.privacy.accounting.calibrate import affordable
-from tacit.privacy.accounting.calibrate import noise_multiplier as solve
 from tacit.privacy.guarantee import shown, shown_delta
 from tacit.privacy.kinds import kind_of
 from tacit.privacy.ledger import reader as ledgers
 from tacit.privacy.ledger.filter import ROUNDING
 from tacit.privacy.ledger.reader import NOTHING, Before
 from tacit.privacy.ledger.sql import ALL
-from tacit.privacy.local.kind import RELATION
 from tacit.privacy.plan import Plan, Purse
 from tacit.privacy.queries.evaluation import Judgement, told_apart
+from tacit.report.price import rounded
 from tacit.report.writers import load_writers
 
 CAPTIONED = ("delta", "accountant", "guarantee", "ledger", "ledger_runs", "ledger_delta", "note", "most_share")
@@ -62,57 +56,8 @@ LONGEST_NAME = 16  # characters of a client's name in a table
 MOST_NAMES = 4  # of a group's clients that are named; --json names all
 
 
-def of_numbers(
-    *,
-    epsilon: float | None,
-    delta: float,
-    sampling_rate: float | None,
-    steps: int | None,
-    noise_multiplier: float | None,
-    accountant: str,
-) -> dict[str, Any]:
-    """Computes whichever of epsilon, steps and noise_multiplier is missing; with all three given it says if they agree."""
-    if sampling_rate is None:
-        raise BadInput(
-            "Give an experiment, or --sampling-rate (the probability with which a record enters a step) and the other numbers."
-        )
-    check.rate(sampling_rate=sampling_rate)
-    check.one_of(price.ACCOUNTANTS, accountant=accountant)
-    missing = [name for name, value in (("epsilon", epsilon), ("noise-multiplier", noise_multiplier)) if value is None]
-    if len(missing) == 2:
-        raise BadInput(
-            "Give --epsilon to get the noise, --noise-multiplier to get the epsilon, or both to get the steps."
-        )
-    answer: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "noise_multiplier": noise_multiplier}
-    answer |= {"sampling_rate": sampling_rate, "steps": steps, "accountant": accountant, "guarantee": RELATION}
-    if steps is None and missing:
-        raise BadInput("--steps is needed: how many noisy steps are released.")
-    if noise_multiplier is None and epsilon is not None and steps is not None:
-        answer["noise_multiplier"] = z = solve(
-            epsilon=epsilon, delta=delta, sampling_rate=sampling_rate, steps=steps, accountant=accountant
-        )
-        return answer | {"computed": "noise_multiplier", "epsilon_spent": _spent(z, answer, steps)}
-    check.positive(noise_multiplier=noise_multiplier or 0)
-    if epsilon is None:
-        check.at_least(1, steps=steps or 0)
-        return answer | {"computed": "epsilon", "epsilon": _spent(noise_multiplier or 0, answer, steps or 0)}
-    check.positive(epsilon=epsilon)
-    event = _event(noise_multiplier or 0, sampling_rate)
-    most = affordable(event, epsilon=epsilon, delta=delta, accountant=accountant)
-    spent = _spent(noise_multiplier or 0, answer, most) if most else 0.0
-    return answer | {"computed": "steps", "steps": most, "epsilon_spent": spent}
-
-
-def table(answer: dict[str, Any] | list[dict[str, Any]]) -> Table:
-    """The answer as a table."""
-    if isinstance(answer, dict):
-        shown = Table(show_header=False, box=None, padding=(0, 2))
-        for name, value in answer.items():
-            if name != "computed" and value is not None:
-                mark = " (computed)" if name == answer["computed"] else ""
-                number = isinstance(value, int | float)
-                shown.add_row(name.replace("_", " "), f"{_rounded(name, value, 6)}{mark}" if number else str(value))
-        return shown
+def table(answer: list[dict[str, Any]]) -> Table:
+    """A row per budget group, as wide as a terminal."""
     first = answer[0]
     # of what is asked beside training a terminal has room for the price alone
     names = [name for name in first if name not in CAPTIONED and not name.endswith("_noise_multiplier")]
@@ -186,29 +131,8 @@ def _who(names: Sequence[str]) -> str:
 def _span(name: str, value: Any) -> str:
     if name == "names":
         return _who(value)
-    low, high = (_rounded(name, end, 4) for end in (value if isinstance(value, list) else [value, value]))
+    low, high = (rounded(name, end, 4) for end in (value if isinstance(value, list) else [value, value]))
     return low if low == high else f"{low} to {high}"
-
-
-def _rounded(name: str, value: float, digits: int) -> str:
-    """A number for print. What is spent, and the noise that keeps a budget, are rounded up: what is read must hold.
-
-    >>> _rounded("epsilon", 2.00001, 4), _rounded("steps", 100.0, 4)
-    ('2.001', '100')
-    """
-    up = "epsilon" in name or "multiplier" in name or name == "delta"
-    exact = Context(prec=12).create_decimal(repr(float(value)))
-    return f"{float(Context(prec=digits, rounding=ROUND_CEILING).plus(exact)) if up else value:.{digits}g}"
-
-
-def _event(z: float, rate: float) -> DpEvent:
-    gaussian = dp_accounting.GaussianDpEvent(z)
-    return gaussian if rate == 1 else dp_accounting.PoissonSampledDpEvent(rate, gaussian)
-
-
-def _spent(z: float, answer: dict[str, Any], steps: int) -> float:
-    composition = ((_event(z, answer["sampling_rate"]), steps),)
-    return price.epsilon(composition, delta=answer["delta"], accountant=answer["accountant"])
 
 
 # The rows of `tacit plan EXPERIMENT`: noise, price and affordable rounds of every budget group, after what other runs

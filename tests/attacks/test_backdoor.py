@@ -8,8 +8,9 @@ import re
 
 import pytest
 import ready
+from terminal import compare as command
 
-from tacit.cli.comparing import command, options_of
+from tacit.cli.runs import attack_options
 from tacit.engine.assemble import build
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
@@ -127,8 +128,8 @@ def test_any_other_attack_is_a_column_of_what_it_found_first(rows, tmp_path):
 
 def test_the_options_of_an_attack_are_said_with_its_name_and_reach_it(rows, tmp_path):
     row = dataclasses.replace(rows[1], cell=expand(SMALL, {}, seeds=1)[0])
-    said = options_of([f"{COUNTING}.models=7"], COUNTING)
-    assert said == options_of(["models=7"], COUNTING) == {COUNTING: {"models": 7}}
+    said = attack_options([f"{COUNTING}.models=7"], COUNTING)
+    assert said == attack_options(["models=7"], COUNTING) == {COUNTING: {"models": 7}}
     (found,) = with_columns([row], [COUNTING], out=tmp_path, jobs=1, tell=lambda words: None, options=said)
     (file,) = (tmp_path / "attacks").rglob("attack-*.json")
     assert json.loads(file.read_text("utf-8"))["options"] == {"models": 7}
@@ -150,7 +151,7 @@ def test_the_options_of_an_attack_are_said_with_its_name_and_reach_it(rows, tmp_
 )
 def test_options_that_no_attack_has_are_refused_before_anything_is_compared(attack, words, sentence):
     with pytest.raises(BadInput, match=re.escape(sentence)):
-        chosen(attack, options_of(words, attack))
+        chosen(attack, attack_options(words, attack))
 
 
 def test_an_attack_that_is_none_or_stands_twice_is_refused_before_anything_is_compared(tmp_path):

@@ -8,7 +8,8 @@ import pytest
 import ready
 import torch
 
-from tacit.cli.trying import simulated, wanted
+from tacit.cli.program import options_of
+from tacit.cli.trying import simulated
 from tacit.errors import BadInput, RunExists
 from tacit.experiment import Experiment
 from tacit.lab import attacks
@@ -119,10 +120,10 @@ def test_a_runs_folder_is_its_experiment_and_everything_within_a_deployment_is_r
 
 
 def test_an_option_that_is_no_pair_is_refused():
-    assert wanted(["models=3", "columns=[1, 2]"]) == {"models": 3, "columns": [1, 2]}
+    assert options_of(["models=3", "columns=[1, 2]"]) == {"models": 3, "columns": [1, 2]}
     for word in ("models", "=3", "models="):
         with pytest.raises(BadInput, match="--with key=value"):
-            wanted([word])
+            options_of([word])
 
 
 @pytest.mark.parametrize("how", [{"workers": 1}, {"workers": 2}, {"workers": 1, "at_once": True}])

@@ -389,7 +389,7 @@ def test_the_command_prints_three_numbers_and_exits_with_3_where_a_claim_is_reje
 def test_the_command_says_what_to_audit():
     for words, said in (
         ([], "Say what to audit"),
-        (["digits"], "add --mechanism"),
+        (["digits", "--set", "train.rond=3"], "Did you mean 'train.rounds'"),
         (["nowhere"], "There is no folder nowhere"),
     ):
         with pytest.raises(BadInput, match=said):
@@ -549,7 +549,9 @@ def tiny(folder, *, seed=0, **more):
 
 
 def test_a_model_too_small_for_canaries_is_sent_to_the_mechanism_and_not_told_to_plant_what_cannot_fit(tmp_path):
-    with pytest.raises(BadInput, match=r"too small to be audited by canaries: even the 54 that fit .* --mechanism"):
+    with pytest.raises(
+        BadInput, match=r"too small to be audited by canaries: even the 54 that fit .* tacit audit EXPERIMENT"
+    ):
         audit_run(tiny(tmp_path))
 
 

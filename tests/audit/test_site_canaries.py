@@ -99,7 +99,7 @@ def test_a_site_without_canaries_says_how(tmp_path):
     server = Server(tmp_path / "site", experiment())
     server.agree()
     server.train()
-    with pytest.raises(BadInput, match=r"--mechanism"):
+    with pytest.raises(BadInput, match=r"tacit audit EXPERIMENT"):
         audit_site(tmp_path / "site")
 
 

@@ -148,13 +148,18 @@ def test_a_second_run_on_the_same_folder_is_refused(command):
         (["run", "--frobnicate"], "--frobnicate"),
         (["runn"], "runn"),
         (["data", "mnits"], "Did you mean 'mnist'?"),
-        (["plan", "--epsilon", "3", "--sampling-rate", "0.1"], "--steps"),
-        (["plan", "--epsilon", "-3", "--sampling-rate", "0.1", "--steps", "5"], "epsilon > 0"),
-        (["plan", "--epsilon", "3", "--steps", "5"], "--sampling-rate"),
-        (["plan", "--sampling-rate", "2", "--epsilon", "3", "--steps", "5"], "sampling_rate"),
-        (["plan", "--epsilon", "3", "--delta", "2", "--sampling-rate", "0.1", "--steps", "5"], "delta"),
-        (["plan", "--sampling-rate", "0.1", "--steps", "5"], "--noise-multiplier"),
-        (["plan", "digits", "--epsilon", "3"], "--epsilon"),
+        (["plan", "epsilon=3", "sampling_rate=0.1"], "steps=N is needed"),
+        (["plan", "epsilon=-3", "sampling_rate=0.1", "steps=5"], "epsilon > 0"),
+        (["plan", "epsilon=3", "steps=5"], "sampling_rate=Q"),
+        (["plan", "epsilon=3", "steps=5.5"], "steps to be a whole number"),
+        (["plan", "epsilon=x", "steps=5"], "epsilon to be a number"),
+        (["plan", "epsilom=3"], "Did you mean 'epsilon'?"),
+        (["plan", "sampling_rate=2", "epsilon=3", "steps=5"], "sampling_rate"),
+        (["plan", "epsilon=3", "delta=2", "sampling_rate=0.1", "steps=5"], "delta"),
+        (["plan", "sampling_rate=0.1", "steps=5"], "noise_multiplier=Z"),
+        (["plan", "--epsilon", "3"], "--set privacy.epsilon=VALUE"),
+        (["plan", "digits", "epsilon=3"], "leave out epsilon or use --set"),
+        (["predict", "--json", "old", "file"], "--json"),
         (["plan", "digits", "--set", "privacy.kind=none"], "nothing to plan"),
         (["plan", "digits", *SHARED, "--set", "privacy.ledger=."], "is a folder: name a file"),
         (["run", "digits", *SHARED, "--set", "privacy.ledger=file/x.db"], "file is a file, not a folder"),
@@ -192,15 +197,15 @@ def test_debug_shows_the_traceback(command):
 
 
 def test_plan_computes_the_noise_the_epsilon_or_the_steps(command):
-    common = ["plan", "--delta", "1e-5", "--sampling-rate", "0.05", "--json"]
-    noise = json.loads(command(*common, "--epsilon", "3", "--steps", "150").stdout)
+    common = ["plan", "delta=1e-5", "sampling_rate=0.05", "--json"]
+    noise = json.loads(command(*common, "epsilon=3", "steps=150").stdout)
     assert 1.18 < noise["noise_multiplier"] < 1.2
     assert noise["epsilon_spent"] <= 3
-    spent = json.loads(command(*common, "--noise-multiplier", "1", "--steps", "150").stdout)
+    spent = json.loads(command(*common, "noise_multiplier=1", "steps=150").stdout)
     assert spent["epsilon"] == pytest.approx(4.18, abs=0.005)
-    rdp = json.loads(command(*common, "--noise-multiplier", "1", "--steps", "150", "--accountant", "rdp").stdout)
+    rdp = json.loads(command(*common, "noise_multiplier=1", "steps=150", "accountant=rdp").stdout)
     assert rdp["epsilon"] == pytest.approx(4.75, abs=0.005)
-    steps = json.loads(command(*common, "--noise-multiplier", "1", "--epsilon", "4.18").stdout)
+    steps = json.loads(command(*common, "noise_multiplier=1", "epsilon=4.18").stdout)
     assert steps["steps"] == 150
     assert {"epsilon", "delta", "noise_multiplier", "sampling_rate", "steps", "accountant", "guarantee"} <= set(steps)
 

@@ -50,7 +50,7 @@ def test_the_table_states_what_the_run_stated(run):
 
 def test_a_ledger_of_another_format_is_named(copy, run):
     edit(copy, "UPDATE facts SET value = '1' WHERE name = 'format'")
-    assert "it has format 1" in str(list(ledger.verify(copy, delta=None)))
+    assert "it has format 1" in str(list(ledger.faults(copy, delta=None)))
 
 
 def test_what_everybody_was_charged_for_counts_for_each_client():
@@ -71,7 +71,7 @@ def test_a_ledger_of_integer_noise_is_shown_too(tmp_path):
     done = tacit.run(experiment, out=tmp_path / "run", page=False)
     assert ledger.by_client(done.out, delta=None).row_count == 3
     assert ledger.by_charge(done.out).row_count == 6
-    assert list(ledger.verify(done.out, delta=None)) == []
+    assert list(ledger.faults(done.out, delta=None)) == []
 
 
 def test_an_export_holds_every_charge(run):
@@ -83,9 +83,9 @@ def test_an_export_holds_every_charge(run):
 
 def test_a_sound_ledger_is_verified_and_nothing_is_written(run):
     before = (run.out / "ledger.db").read_bytes()
-    assert list(ledger.verify(run.out, delta=None)) == []
+    assert list(ledger.faults(run.out, delta=None)) == []
     assert (run.out / "ledger.db").read_bytes() == before
-    assert ledger.summary(run.out) == {"charges": 6, "clients": 3}
+    assert ledger.counted(run.out) == "6 charges of 3 clients"
 
 
 @pytest.mark.parametrize(
@@ -99,12 +99,12 @@ def test_a_sound_ledger_is_verified_and_nothing_is_written(run):
 )
 def test_a_ledger_that_was_tampered_with_is_told(copy, statement, words):
     edit(copy, statement)
-    assert any(words in text for text in ledger.verify(copy, delta=None))
+    assert any(words in text for text in ledger.faults(copy, delta=None))
 
 
 def test_spending_beyond_the_budget_file_is_told(copy):
     (copy / "budget.toml").write_text("epsilon = 1.5\ndelta = 1e-5\n")
-    assert sum("more than the 1.5 of budget.toml" in text for text in ledger.verify(copy, delta=None)) == 2
+    assert sum("more than the 1.5 of budget.toml" in text for text in ledger.faults(copy, delta=None)) == 2
 
 
 def test_an_answer_without_a_charge_is_told(copy):
@@ -114,14 +114,14 @@ def test_an_answer_without_a_charge_is_told(copy):
     terms = {"event": "something", "epsilon": 1.0, "rounds": 5, "parameters": 3}
     record = {"run": "0" * 32, "experiment": "", "roster": {}, "terms": terms}
     (place / "agreement.json").write_text(json.dumps(record))
-    assert any("round 5 of run 000" in text for text in ledger.verify(copy, delta=None))
+    assert any("round 5 of run 000" in text for text in ledger.faults(copy, delta=None))
 
 
 def test_an_answer_whose_agreement_is_gone_counts_as_one_to_be_paid_for(copy):
     place = copy / "runs" / ("0" * 32)
     place.mkdir(parents=True)
     (place / "round-0000004.answer").write_bytes(b"x")
-    assert any("round 5 of run 000" in text for text in ledger.verify(copy, delta=None))
+    assert any("round 5 of run 000" in text for text in ledger.faults(copy, delta=None))
 
 
 def test_what_is_no_ledger_is_refused(tmp_path):
@@ -142,15 +142,15 @@ def test_the_commands_print_and_exit_by_what_they_find(copy, monkeypatch, capsys
     from tacit.cli.app import app
 
     call = CliRunner().invoke
-    assert "epsilon spent" in call(app, ["ledger", "show", str(copy)]).output
-    assert call(app, ["ledger", "export", str(copy)]).output.startswith("run,round,attempt,client")
-    assert call(app, ["ledger", "export", str(copy), "--to", str(copy / "all.json")]).exit_code == 0
+    assert "epsilon spent" in call(app, ["ledger", str(copy)]).output
+    assert call(app, ["ledger", str(copy), "--to", "-"]).output.startswith("run,round,attempt,client")
+    assert call(app, ["ledger", str(copy), "--to", str(copy / "all.json")]).exit_code == 0
     assert len(json.loads((copy / "all.json").read_text())) == 6
-    assert "exists already" in str(call(app, ["ledger", "export", str(copy), "--to", str(copy / "all.json")]).exception)
-    assert "end in .csv or .json" in str(call(app, ["ledger", "export", str(copy), "--to", str(copy / "x")]).exception)
-    assert call(app, ["ledger", "verify", str(copy)]).output.startswith("ok: 6 charges")
+    assert "exists already" in str(call(app, ["ledger", str(copy), "--to", str(copy / "all.json")]).exception)
+    assert "end in .csv or .json" in str(call(app, ["ledger", str(copy), "--to", str(copy / "x")]).exception)
+    assert call(app, ["ledger", str(copy), "--verify"]).output.startswith("ok: 6 charges")
     edit(copy, "UPDATE charges SET unit = 'house'")
-    assert call(app, ["ledger", "verify", str(copy)]).exit_code == 2
+    assert call(app, ["ledger", str(copy), "--verify"]).exit_code == 2
 
 
 def test_the_line_under_the_table_says_which_number_to_quote_and_when_the_other_is_valid(run):

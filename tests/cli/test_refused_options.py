@@ -17,10 +17,10 @@ CENTRAL = ("--set", "privacy.kind=central", "--set", "privacy.epsilon=8", "--set
             "sampler",
         ),
         (("tune", "digits", *CENTRAL, "--vary", "train.sampler=poisson,cyclic"), "sampler"),
-        (("plan", "digits", "--gain", "--picture", "nowhere/gain.svg"), "no folder nowhere"),
-        (("plan", "digits", "--gain", "--epsilon", "3"), "--set privacy.epsilon"),
+        (("plan", "digits", "--gain", "--with", "picture=nowhere/gain.svg"), "no folder nowhere"),
+        (("plan", "digits", "--gain", "epsilon=3"), "or use --set"),
         (("attack", "inversion", "digits", "--with", "records=0"), "with.records >= 1"),
-        (("attack", "inversion", "digits", "--models", "3"), "--models is for attacks that train models of their own"),
+        (("attack", "inversion", "digits", "--with", "models=3"), "Unknown key 'with.models'"),
     ],
 )
 def test_what_was_typed_is_named_and_nothing_is_written(words, said, tmp_path, monkeypatch):
@@ -32,5 +32,5 @@ def test_what_was_typed_is_named_and_nothing_is_written(words, said, tmp_path, m
 
 
 def test_a_table_of_some_sites_says_of_how_many():
-    done = CliRunner().invoke(app, ["plan", "digits", "--gain", "--tau", "0.1"])
+    done = CliRunner().invoke(app, ["plan", "digits", "--gain", "--with", "tau=0.1"])
     assert "12 of 20 sites" in done.output

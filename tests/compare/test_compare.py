@@ -17,9 +17,9 @@ import pytest
 import ready
 from rich.console import Console
 from scipy import stats
+from terminal import compare as command
 
 import tacit
-from tacit.cli.comparing import command
 from tacit.errors import BadInput, RunExists
 from tacit.lab.compare.pool import Display
 from tacit.lab.grid import compare

@@ -279,7 +279,7 @@ def test_another_seed_deals_other_groups_and_everything_of_the_plan_is_in_its_di
         ({"privacy": {"epsilon": [1.0] * 9 + [2.0]}}, "their epsilons differ"),
         ({"privacy": {"epsilon": float("inf")}}, "set privacy.noise_multiplier"),
         ({"train": {"min_clients": 2}}, "leave out train.min_clients"),
-        ({"audit": {"canaries": 10}}, "use tacit audit --mechanism, which covers it"),
+        ({"audit": {"canaries": 10}}, "use `tacit audit EXPERIMENT`, which covers it"),
         ({"train": {"sampler": "poisson"}, "privacy": {"bands": 3}}, 'set privacy.kind = "central" and train.sampler'),
         ({"privacy": {"kind": "local"}}, "has clients take turns in public for the noise of privacy.kind"),
     ],

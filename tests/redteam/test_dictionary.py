@@ -269,5 +269,5 @@ def test_a_backup_without_the_secret_is_said_to_be_one(tmp_path):
     (tmp_path / "backup").mkdir()
     shutil.copy(tmp_path / "ledger.db", tmp_path / "backup")
     for place, code in ((tmp_path, 0), (tmp_path / "backup", 2)):
-        done = CliRunner().invoke(app, ["ledger", "verify", str(place / "ledger.db")])
+        done = CliRunner().invoke(app, ["ledger", str(place / "ledger.db"), "--verify"])
         assert (done.exit_code, "ledger.db.secret is gone" in " ".join(done.output.split())) == (code, code == 2)

@@ -7,7 +7,7 @@ import sqlite3
 import pytest
 from federation.site.test_own_models import RUN, left, seals
 
-from tacit.cli.ledger import verify
+from tacit.cli.ledger import faults
 from tacit.deploy.operate import metrics
 from tacit.deploy.operate.inspect_site import site_findings
 from tacit.deploy.operate.metrics import text_of
@@ -95,7 +95,7 @@ def test_what_a_site_was_charged_under_two_names_is_told_as_one_sum(tmp_path):
     assert len(seals(folder)) == 2
     assert site_data(folder)["sealed"] == short_up(sealed)
     assert f'tacit_epsilon_sealed_per_record{{site="north"}} {sealed!r}\n' in text_of(folder)
-    assert any("this site have sealed epsilon" in text for text in verify(folder, delta=None))
+    assert any("this site have sealed epsilon" in text for text in faults(folder, delta=None))
 
 
 @pytest.mark.parametrize("file", ["ledger.db", "ledger.mark", "budget.toml", f"runs/{RUN}/agreement.json"])

@@ -1,4 +1,4 @@
-"""`tacit deploy metrics`: a server's or a site's numbers in the text format of Prometheus, read off its folder.
+"""`tacit deploy check --metrics`: a server's or a site's numbers in the text format of Prometheus, read off its folder.
 
 It is a command of its own, and no part of what answers: when it runs, how long it takes and whether it fails is seen by nobody who
 asks the site anything. What it says of a site follows from its budget, its ledger and the verdicts in its log, which its owner has

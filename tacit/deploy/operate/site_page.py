@@ -111,7 +111,9 @@ def short_up(value: float) -> float:
     (1.0001, inf)
     """
     if type(value) not in (int, float) or not value >= 0:  # NaN compares with nothing
-        raise BadInput(f"The ledger says {wire.shown(value)} where an epsilon should stand: tacit ledger verify it.")
+        raise BadInput(
+            f"The ledger says {wire.shown(value)} where an epsilon should stand: look at it with `tacit ledger SITE --verify`."
+        )
     return value if math.isinf(value) else short(value, up=True)
 
 

@@ -10,18 +10,19 @@ import json
 import tomllib
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
-import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from tacit import wire
-from tacit.data.population import Population
 from tacit.deploy.site.layout import BUDGET, unknown, wording
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.types import Budget, Unit
+
+if TYPE_CHECKING:
+    from tacit.data.population import Population
 
 KEYS = (
     *Experiment.model_fields,
@@ -149,13 +150,17 @@ class Roster:
     delta: float
     unit: Unit = "record"
 
-    def population(self, shape: tuple[int, ...]) -> Population:
+    def population(self, shape: tuple[int, ...]) -> "Population":
         """Clients without their rows: one zero stands for all of them, so sizes are right and no memory is taken.
 
         `shape` is that of one row.
         """
         offsets = np.concatenate([[0], np.cumsum(self.sizes)]).astype(np.int64)
         rows = int(offsets[-1])
+        import torch
+
+        from tacit.data.population import Population
+
         x = torch.zeros((1,) * (len(shape) + 1)).expand(rows, *shape)
         y = torch.zeros(1, dtype=torch.int64).expand(rows)
         return Population(x, y, offsets, self.names, np.array(self.epsilons), self.delta, self.unit)

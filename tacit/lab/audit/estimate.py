@@ -416,7 +416,7 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
 # little.
 
 TELLING = 0.5  # of the promise: the least lower limit of an audit that can tell
-MECHANISM = "`tacit audit EXPERIMENT --mechanism`"
+MECHANISM = "`tacit audit EXPERIMENT`"
 
 
 def tells(low: float, promised: float) -> bool:

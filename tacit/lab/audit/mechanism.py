@@ -1,4 +1,4 @@
-"""`tacit audit EXPERIMENT --mechanism`: noise, clip, rate and divisor as run, for each trainer, without training to the end."""
+"""`tacit audit EXPERIMENT`: noise, clip, rate and divisor as run, for each trainer, without training to the end."""
 
 from collections.abc import Container, Sequence
 from dataclasses import replace

@@ -37,7 +37,7 @@ REFUSED = {
     "run.seed": "run.seed is what --seeds counts up: set the first one with --set run.seed=N.",
     "run.workers": "Every run of a comparison trains in one process: say with --jobs how many run concurrently.",
     "run.out": "The folder of a comparison is --out.",
-    "privacy.ledger": "The runs of a comparison have one ledger, or each its own: leave it out, or name it with --ledger.",
+    "privacy.ledger": "The runs of a comparison have one ledger, or each its own: set it once, with --set privacy.ledger=FILE.",
 }
 ASKED, BASE = COMPARISON, "base.toml"  # of a comparison's folder: what was asked; runs are in runs/<cell>/seed-<n>
 

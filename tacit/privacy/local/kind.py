@@ -17,7 +17,7 @@ from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.experiment.extras import EVALUATION
 from tacit.privacy.accounting import price
-from tacit.privacy.guarantee import EMPTIED, ONE_RECORD, Words
+from tacit.privacy.guarantee import EMPTIED, ONE_RECORD, RECORD_LEVEL, Words
 from tacit.privacy.local.mechanism import SampledGaussian
 from tacit.privacy.local.strategies import same_noise, sampling_rates, spread
 from tacit.privacy.plan import Plan, Purse, planned_participations
@@ -31,8 +31,7 @@ from tacit.types import Client, Unit
 
 
 SIGHT = "the server, the other clients and everybody who sees updates or models"
-RELATION = f"record level, {ONE_RECORD}, Poisson-sampled Gaussian"
-LEVELS = {"record": RELATION, "client": f"client level, {EMPTIED}, Gaussian on its whole update"}
+LEVELS = {"record": RECORD_LEVEL, "client": f"client level, {EMPTIED}, Gaussian on its whole update"}
 
 
 def promised(unit: Unit, queries: Sequence[str] = ()) -> Words:

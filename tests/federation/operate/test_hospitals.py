@@ -56,7 +56,7 @@ def hospitals(written, tmp_path, monkeypatch):
 
 def make(*options):
     words = ["deploy", "init", "federation", "--sites", ",".join(NAMES), "--experiment", "hospitals.toml", *options]
-    done = CliRunner().invoke(app, [*words, "--port", str(free_port())], catch_exceptions=False)
+    done = CliRunner().invoke(app, [*words, "--address", f"127.0.0.1:{free_port()}"], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     return open_federation(Path("federation"))
 
@@ -227,7 +227,7 @@ def test_the_site_keeps_its_own_promise_in_words(hospitals):
     assert "the server, the other clients and everybody who sees updates or models can observe" in promise
     assert "the epsilon of the whole run is at most 3.000" in promise
     assert any(promise.strip() in text for text in said(federation))
-    shown = CliRunner().invoke(app, ["ledger", "show", str(federation.site("coast"))])
+    shown = CliRunner().invoke(app, ["ledger", str(federation.site("coast"))])
     assert "For coast, record-level differential privacy" in " ".join(shown.output.split())
 
 

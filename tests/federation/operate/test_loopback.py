@@ -26,7 +26,10 @@ SETTINGS = (
 def test_from_an_empty_folder_to_the_report_and_to_the_simulators_model(tmp_path):
     place, call = tmp_path / "federation", CliRunner().invoke
     settings = [part for setting in SETTINGS for part in ("--set", setting)]
-    made = call(app, ["deploy", "init", str(place), "--sites", "2", "--trial", "--port", str(free_port()), *settings])
+    made = call(
+        app,
+        ["deploy", "init", str(place), "--sites", "2", "--trial", "--address", f"127.0.0.1:{free_port()}", *settings],
+    )
     assert made.exit_code == 0, made.output
     place = place.rename(tmp_path / "moved")  # nothing in it names a place
     done = call(app, ["deploy", "up", str(place)], catch_exceptions=False)

@@ -96,10 +96,10 @@ def _results(federation, experiment, **more):
 
 def test_the_command_prints_or_writes_a_file_for_its_owner_alone(federation, tmp_path):
     site = federation.site("client-0")
-    printed = CliRunner().invoke(app, ["deploy", "metrics", str(site)])
+    printed = CliRunner().invoke(app, ["deploy", "check", str(site), "--metrics", "-"])
     assert printed.exit_code == 0, printed.output
     out = tmp_path / "site.prom"
-    assert CliRunner().invoke(app, ["deploy", "metrics", str(site), "--out", str(out)]).exit_code == 0
+    assert CliRunner().invoke(app, ["deploy", "check", str(site), "--metrics", str(out)]).exit_code == 0
     assert samples(out.read_text("utf-8")) == samples(printed.output)
     assert stat.S_IMODE(out.stat().st_mode) == 0o600
     with pytest.raises(BadInput, match="holds no federation"):

@@ -119,7 +119,17 @@ def test_from_init_to_up_to_the_better_model_of_each_site(tmp_path, monkeypatch)
         assert done.exit_code == 0, done.output
         return done
 
-    call("deploy", "init", "place", "--sites", "north,south", "--experiment", "wards.toml", "--port", free_port())
+    call(
+        "deploy",
+        "init",
+        "place",
+        "--sites",
+        "north,south",
+        "--experiment",
+        "wards.toml",
+        "--address",
+        f"127.0.0.1:{free_port()}",
+    )
     federation = open_federation(tmp_path / "place")
     prepared(federation)
     assert "north has made its own models" in call("deploy", "up", "place").output

@@ -1,0 +1,316 @@
+"""`tacit run`, `tacit compare` and `tacit tune`: one run, a grid of runs side by side, and a search whose best is released."""
+
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+import tacit
+from tacit.cli.program import (
+    Force,
+    Jobs,
+    Out,
+    Resume,
+    Settings,
+    Source,
+    Vary,
+    as_json,
+    check_resume,
+    console,
+    load,
+    options_of,
+    print_json,
+    refuse_given,
+    stoppable,
+)
+from tacit.errors import BadInput
+
+if TYPE_CHECKING:
+    from tacit.deploy.operate.left import SitePrice
+
+SEEDS = 3  # the fewest that give an interval one can use
+RUNS = 10
+FEDERATION = "federation.toml"
+LEDGER = "privacy.ledger="
+
+
+def run_command(
+    experiment: Source = None,
+    settings: Settings = None,
+    out: Out = None,
+    resume: Resume = False,
+    force: Force = False,
+) -> None:
+    """Train a federated model and keep the ledger."""
+    check_resume(out, resume=resume, force=force)
+    if resume and out and (out / FEDERATION).is_file():
+        raise BadInput(f"{out} is a federation, whose run goes on with `tacit deploy up {out} --resume`.")
+    if resume and out and not (out / "experiment.toml").exists():
+        raise BadInput(f"There is no run to resume in {out}.")
+    chosen = load(out / "experiment.toml" if resume and out and experiment is None else experiment, settings)
+
+    from tacit.report.closing import closing
+    from tacit.report.progress import Display
+    from tacit.simulation import new_folder
+
+    folder, screen = out or Path(chosen.run.out or new_folder(chosen.name)), console()
+    begun = (folder / "experiment.toml").exists
+    with stoppable(begun, lambda: f"go on with `tacit run --resume --out {folder}`"), Display(screen) as display:
+        history = tacit.run(
+            chosen, out=folder, resume=resume, force=force, observe=display.observe, ready=display.ready
+        )
+    if as_json():
+        print_json(history.summary)
+    else:
+        closing(history, screen)
+
+
+def compare_command(
+    experiment: Source = None,
+    vary: Vary = None,
+    settings: Settings = None,
+    seeds: Annotated[
+        int | None, typer.Option(help=f"How many seeds each combination has; {SEEDS} if left out.")
+    ] = None,
+    out: Out = None,
+    resume: Resume = False,
+    force: Force = False,
+    jobs: Jobs = None,
+    attack: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME,NAME", help="Attacks to try on every run, a column each: backdoor,membership,property."
+        ),
+    ] = None,
+    having: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--with", metavar="NAME.KEY=VALUE", help="An option of an attack (property.classes=[3]); may be repeated."
+        ),
+    ] = None,
+) -> None:
+    """Run every combination of settings with several seeds, and put the results side by side, with what they cost in total.
+
+    With --set privacy.ledger=FILE all runs share one ledger. The exit code is 1 if a run failed; the others are in the table.
+    """
+    said = attack_options(having or [], attack)
+    check_resume(out, resume=resume, force=False, what="comparison")
+    named = [one.partition("=")[2] for one in settings or [] if one.startswith(LEDGER)]
+    ledger = Path(named[-1]) if named and named[-1] else None  # its runs' parts of delta are known when the grid is
+    settings = [one for one in settings or [] if not one.startswith(LEDGER)]
+    if not resume and not vary:
+        load(experiment, settings)  # what is mistyped is refused at once
+
+    from rich.text import Text
+
+    from tacit.lab.attacks._columns import IN_RUNS, chosen, with_columns
+    from tacit.lab.compare import table
+    from tacit.lab.compare.grid import ASKED, refuse_taken
+    from tacit.lab.compare.pool import Display
+    from tacit.lab.grid import compare
+    from tacit.report.page import write_page
+    from tacit.simulation import new_folder
+
+    attacks = chosen(attack, said)
+    if out is not None:
+        refuse_taken(out, resume=resume, force=force)
+    base, choices, count = _grid(experiment, vary or [], settings, seeds, known=out if resume else None)
+    if IN_RUNS in attacks:
+        base.setdefault("attack", {"kind": "replacement"})
+    if not choices and not resume and seeds is None:
+        raise BadInput(
+            "Nothing is varied, so there is nothing to compare: add --vary aggregate.rule=mean,weighted (or another key and its "
+            "values), give --seeds N to compare seeds alone, or use `tacit run`."
+        )
+    folder, screen = out or new_folder(f"{base.get('name', 'digits')}-compare"), console()
+    words = [f" --attack {attack}"] * bool(attack) + [f" --with {word}" for word in having or ()]
+    go_on = f"go on with `tacit compare --resume --out {folder}{''.join(words)}`"
+    with stoppable((folder / ASKED).exists, lambda: go_on):
+        with Display(screen) as display:
+            options: dict[str, Any] = {"resume": resume, "force": force, "jobs": jobs, "display": display}
+            rows = compare(base, choices, seeds=count, out=folder, ledger=ledger, **options)
+        if attacks and attacks != [IN_RUNS]:
+            tell = partial(print, file=sys.stderr)
+            rows = with_columns(rows, attacks, out=folder, jobs=jobs, tell=tell, options=said)
+            table.write(folder, rows)
+            write_page([folder], folder / "report.html")
+    if as_json():
+        print_json(table.record(rows))
+    else:
+        table.show(rows, screen)
+        kinds = "report.html; table.md, .csv and .tex; differences.csv; compare.csv, rounds.csv"
+        screen.print(Text(f"Files: {folder} ({kinds}; figures as .png, .svg and .pdf; runs/)"))
+    raise typer.Exit(int(any(run.failure for row in rows for run in row.runs)))
+
+
+def attack_options(words: Sequence[str], attack: str | None) -> dict[str, dict[str, Any]]:
+    """The options of every attack, from NAME.key=value, or key=value where one attack is named. Raises BadInput.
+
+    >>> attack_options(["classes=[3]", "property.looks=2"], "property")
+    {'property': {'classes': [3], 'looks': 2}}
+    """
+    found: dict[str, dict[str, Any]] = {}
+    only = "" if "," in (attack or "") else (attack or "").strip()
+    for word in words:
+        key, separator, text = word.partition("=")
+        name, _, option = key.rpartition(".")
+        if not (name or only):
+            raise BadInput(f"Expected an option of one of the attacks as --with NAME.key=value, got {word!r}.")
+        found.setdefault(name or only, {}).update(options_of([f"{option}{separator}{text}"]))
+    return found
+
+
+def _grid(
+    experiment: str | None, vary: list[str], settings: list[str], seeds: int | None, *, known: Path | None
+) -> tuple[dict[str, Any], dict[str, list[Any]], int]:
+    """The base experiment, what varies, and the number of seeds; from the known folder where they are not said."""
+    from tacit.lab.compare.grid import BASE, asked, parse_vary, text
+    from tacit.lab.grid import plain
+
+    choices, count = parse_vary(vary), SEEDS if seeds is None else seeds
+    source: str | Path | None = experiment
+    if known is not None:
+        before, seeds_before = asked(known)
+        choices, count = choices or before, seeds_before if seeds is None else seeds
+        source = experiment or known / BASE
+    try:
+        return plain(load(source, settings)), choices, count
+    except BadInput:  # a file may leave out what is varied: read it as the first cell has it
+        first = [f"{key}={text(values[0])}" for key, values in choices.items()]
+        return plain(load(source, [*settings, *first])), choices, count
+
+
+def tune_command(
+    experiment: Annotated[
+        str | None,
+        typer.Argument(
+            help="A TOML file or a shipped experiment; with --price also the folder of a federation.",
+            show_default=False,
+        ),
+    ] = None,
+    vary: Vary = None,
+    settings: Settings = None,
+    runs: Annotated[
+        int | None,
+        typer.Option(help=f"How many runs: under central DP about so many, drawn and secret. {RUNS} if left out."),
+    ] = None,
+    shape: Annotated[
+        float | None,
+        typer.Option(help="Of the law of that number: 1 is geometric (if left out), 0 logarithmic and cheaper."),
+    ] = None,
+    losers: Annotated[
+        str | None,
+        typer.Option(
+            metavar="hidden|seen",
+            help="Under central DP: hidden (if left out), or seen, a fixed number of runs that are paid for in total.",
+        ),
+    ] = None,
+    out: Out = None,
+    resume: Resume = False,
+    force: Force = False,
+    price: Annotated[bool, typer.Option("--price", help="Print what it would cost, and stop.")] = False,
+) -> None:
+    """Search for settings at a price that is known before it begins, and release the best run alone."""
+    if resume and (experiment or vary or settings or runs is not None or shape is not None or losers):
+        raise BadInput("--resume goes on with a search as it was asked for: give --out alone.")
+    check_resume(out, resume=resume, force=False, what="search")
+    given: Any = {"runs": RUNS if runs is None else runs, "shape": 1.0 if shape is None else shape, "losers": losers}
+    if experiment is not None and (Path(experiment) / FEDERATION).is_file():
+        named = {"--vary": vary, "--set": settings, "--shape": shape, "--losers": losers, "--out": out}
+        _price_of_federation(Path(experiment), given["runs"], named | {"--force": force}, price=price)
+        return
+    chosen = None if resume else load(experiment, settings)
+
+    from rich.text import Text
+
+    from tacit.lab.compare.grid import parse_vary
+    from tacit.lab.grid import plain
+    from tacit.lab.tuning import folder as folders
+    from tacit.lab.tuning.search import price_of, tune
+    from tacit.lab.tuning.words import prices
+    from tacit.simulation import new_folder
+
+    screen = console()
+
+    def announce(*priced: Any) -> None:
+        for line in prices(*priced):
+            screen.print(Text(line), soft_wrap=True)
+
+    if chosen is None and out is not None:
+        base, choices, given = folders.asked(out)
+    else:
+        base, choices = plain(chosen or {}), parse_vary(vary or [])
+    if price:
+        announce(*price_of(base, choices, **given))
+        return
+    path = out or new_folder(f"{base.get('name', 'experiment')}-tune")
+    with stoppable((path / folders.ASKED).exists, lambda: f"go on with `tacit tune --resume --out {path}`"):
+        # no bar and no count: how far it is would tell how many runs there are
+        found = tune(base, choices, out=path, resume=resume, force=force, announce=announce, **given)
+    if as_json():
+        print_json(found)
+    else:
+        _show_best(found, path / folders.BEST)
+
+
+def _show_best(found: dict[str, Any], best: Path) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    from tacit.engine.queries import in_words
+    from tacit.parts.metrics import words
+
+    screen, table = console(), Table(title="the best", show_header=False)
+    for key, value in found["settings"].items():
+        table.add_row(Text(key), Text(str(value)))
+    name, tested = words(found["metric"]), found[f"test_{found['metric']}"]
+    if tested is not None:
+        table.add_row(f"{name} on public rows", f"{tested:.4f}")
+    if "at_clients" in found:
+        table.add_row(f"{name} on rows held out by clients", Text(in_words(found["at_clients"])))
+    screen.print(table)
+    screen.print(Text(found["sentence"]), soft_wrap=True)
+    screen.print(
+        Text(f"Publish {best} (settings, model, score and promise), and nothing else of its folder."), soft_wrap=True
+    )
+
+
+def _price_of_federation(folder: Path, runs: int, named: dict[str, Any], *, price: bool) -> None:
+    """What so many runs of a federation cost its sites. Raises BadInput for anything else that is asked of one."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from tacit.deploy.operate.layout import open_federation
+    from tacit.deploy.operate.left import price_of_runs
+    from tacit.privacy.guarantee import shown, shown_delta
+
+    if not price:
+        raise BadInput(
+            f"The server of a deployment sees every run, so that a search is several runs whose prices add up at each site: `tacit"
+            f" tune {folder} --runs {runs} --price` says what they cost, and docs/how-to-tune.md how to make them."
+        )
+    refuse_given(named, "{} is for a search in a simulation: of a federation give --runs and --price alone.")
+    found: list[SitePrice] = price_of_runs(open_federation(folder), runs=runs)
+    if as_json():
+        print_json([one.record() for one in found])
+        return
+    heads = ("site", "epsilon of one run", f"of {runs} in total", "at delta", "budget", "sealed", "it pays for")
+    table = Table(*heads, title=f"{runs} runs of this federation, at every site")
+    for one in found:
+        budget = f"{one.limit:g}, delta {one.limit_delta:g}"
+        costs = (shown(one.one), shown(one.together), shown_delta(runs * one.delta))
+        table.add_row(Text(one.site), *costs, budget, shown(one.sealed.epsilon), f"{one.paid} of {runs}")
+    screen = console()
+    screen.print(table)
+    lines = [f"Per {found[0].unit}, by basic composition of what each run seals, as every site's own ledger adds them."]
+    short = [one.site for one in found if one.paid < runs]
+    if short:
+        lines.append(
+            f"The budget of {', '.join(short)} cannot pay for {runs} runs: agree on privacy.delta_share = {1 / runs:.3g} or less"
+            " and a smaller privacy.epsilon at init, or on larger budgets in budget.toml, or on fewer runs."
+        )
+    for line in lines:
+        screen.print(Text(line), soft_wrap=True)

@@ -1,0 +1,89 @@
+"""`tacit plan` of numbers: noise, epsilon or steps from the other two. It loads neither torch nor data."""
+
+from decimal import ROUND_CEILING, Context
+from typing import Any
+
+import dp_accounting
+from dp_accounting import DpEvent
+
+from tacit import check
+from tacit.errors import BadInput
+from tacit.privacy.accounting import price
+from tacit.privacy.accounting.calibrate import affordable
+from tacit.privacy.accounting.calibrate import noise_multiplier as solve
+from tacit.privacy.guarantee import RECORD_LEVEL
+
+NUMBERS = ("epsilon", "delta", "sampling_rate", "steps", "noise_multiplier", "accountant")
+
+
+def of_numbers(
+    *,
+    epsilon: float | None = None,
+    delta: float = 1e-5,
+    sampling_rate: float | None = None,
+    steps: int | None = None,
+    noise_multiplier: float | None = None,
+    accountant: str = "pld",
+) -> dict[str, Any]:
+    """Computes whichever of epsilon, steps and noise_multiplier is missing; with all three given it says if they agree."""
+    if sampling_rate is None:
+        raise BadInput(
+            "Give an experiment, or sampling_rate=Q (the probability with which a record enters a step) and the other numbers."
+        )
+    check.rate(sampling_rate=sampling_rate)
+    check.one_of(price.ACCOUNTANTS, accountant=accountant)
+    missing = [name for name, value in (("epsilon", epsilon), ("noise_multiplier", noise_multiplier)) if value is None]
+    if len(missing) == 2:
+        raise BadInput(
+            "Give epsilon=E to get the noise, noise_multiplier=Z to get the epsilon, or both to get the steps."
+        )
+    if steps is None and missing:
+        raise BadInput("steps=N is needed: how many noisy steps are released.")
+    answer: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "noise_multiplier": noise_multiplier}
+    answer |= {"sampling_rate": sampling_rate, "steps": steps, "accountant": accountant, "guarantee": RECORD_LEVEL}
+    if noise_multiplier is None and epsilon is not None and steps is not None:
+        answer["noise_multiplier"] = z = solve(
+            epsilon=epsilon, delta=delta, sampling_rate=sampling_rate, steps=steps, accountant=accountant
+        )
+        return answer | {"computed": "noise_multiplier", "epsilon_spent": _spent(z, answer, steps)}
+    check.positive(noise_multiplier=noise_multiplier or 0)
+    if epsilon is None:
+        check.at_least(1, steps=steps or 0)
+        return answer | {"computed": "epsilon", "epsilon": _spent(noise_multiplier or 0, answer, steps or 0)}
+    check.positive(epsilon=epsilon)
+    event = _event(noise_multiplier or 0, sampling_rate)
+    most = affordable(event, epsilon=epsilon, delta=delta, accountant=accountant)
+    spent = _spent(noise_multiplier or 0, answer, most) if most else 0.0
+    return answer | {"computed": "steps", "steps": most, "epsilon_spent": spent}
+
+
+def lines(answer: dict[str, Any]) -> list[tuple[str, str]]:
+    """The answer as names and printed values; what was computed is marked."""
+    found = []
+    for name, value in answer.items():
+        if name != "computed" and value is not None:
+            mark = " (computed)" if name == answer["computed"] else ""
+            text = f"{rounded(name, value, 6)}{mark}" if isinstance(value, int | float) else str(value)
+            found.append((name.replace("_", " "), text))
+    return found
+
+
+def rounded(name: str, value: float, digits: int) -> str:
+    """A number for print. What is spent, and the noise that keeps a budget, are rounded up: what is read must hold.
+
+    >>> rounded("epsilon", 2.00001, 4), rounded("steps", 100.0, 4)
+    ('2.001', '100')
+    """
+    up = "epsilon" in name or "multiplier" in name or name == "delta"
+    exact = Context(prec=12).create_decimal(repr(float(value)))
+    return f"{float(Context(prec=digits, rounding=ROUND_CEILING).plus(exact)) if up else value:.{digits}g}"
+
+
+def _event(z: float, rate: float) -> DpEvent:
+    gaussian = dp_accounting.GaussianDpEvent(z)
+    return gaussian if rate == 1 else dp_accounting.PoissonSampledDpEvent(rate, gaussian)
+
+
+def _spent(z: float, answer: dict[str, Any], steps: int) -> float:
+    composition = ((_event(z, answer["sampling_rate"]), steps),)
+    return price.epsilon(composition, delta=answer["delta"], accountant=answer["accountant"])
