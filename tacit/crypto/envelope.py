@@ -32,11 +32,7 @@ MOST_HEADER = 4096  # a header is a few hundred bytes; a longer one is not read
 
 @dataclass(frozen=True)
 class Header:
-    """Where a chunk of ciphertexts belongs, and what it is.
-
-    `run` names one attempt at one run, `key` is the public key's id, `roster` the hash of what the site was told, `size` and
-    `sha256` are those of the body.
-    """
+    """Where a chunk of ciphertexts belongs. `run` names one attempt at one run; `size` and `sha256` are those of the body."""
 
     run: str
     round: int
@@ -65,7 +61,7 @@ class SignedHeader:
 class RoundContext:
     """What a report must be for: one round of one run under one key and roster, with `chunk_sizes[i]` ciphertexts in chunk i.
 
-    Everybody who checks a report makes this value for itself, from what it knows and never from the report.
+    Whoever checks a report makes this value from its own knowledge, never from the report.
     """
 
     run: str
@@ -86,14 +82,9 @@ class RoundContext:
 
 
 def common_hash(run: str, experiment: str, roster: Mapping[str, Any]) -> str:
-    """A hash of what all sites of a run must have been told alike.
-
-    That is the run's name, the experiment's text, and every site's name, size and epsilon.
+    """A hash of what all sites of a run must have been told alike: its name, the experiment, every site's name, size and epsilon.
 
     Guarantee: a server that tells two sites different stories gets reports that nobody adds together.
-
-    >>> common_hash("r", "", {"names": ["a"]}) == common_hash("r", "", {"names": ["b"]})
-    False
     """
     text = json.dumps([run, experiment, roster], sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(b"tacit roster 1\n" + text.encode()).hexdigest()
@@ -111,8 +102,7 @@ def chunk_sizes(count: int, *, chunk: int = CHUNK) -> tuple[int, ...]:
 def write(context: RoundContext, signer: Signer, ciphertexts: Sequence[mpz], proof: bytes) -> Iterator[bytes]:
     """A client's report on a round: one signed message per chunk, the proof behind the last.
 
-    Assumes: as many ciphertexts as the chunks take together, and a proof of `proof_bytes`. Another number makes messages that
-    every `check_header` refuses.
+    Assumes: as many ciphertexts as the chunks take, and a proof of `proof_bytes`; of others every `check_header` refuses.
     """
     start, chunks = 0, len(context.chunk_sizes)
     for chunk, count in enumerate(context.chunk_sizes):
@@ -125,12 +115,9 @@ def write(context: RoundContext, signer: Signer, ciphertexts: Sequence[mpz], pro
 
 
 def parse(raw: bytes) -> tuple[SignedHeader, bytes]:
-    """Header, signature and body of a message. Nothing is verified yet: not the signature, nor that the sender is anybody.
+    """Header, signature and body of a message, of which nothing is verified yet. Raises: Truncated, BadSignature.
 
     Guarantee: the header has our fields, of our types, in our one form (`Header.raw` gives back the bytes that arrived).
-
-    Raises: Truncated if the message ends before its signature or its header is longer than MOST_HEADER, BadSignature if the
-    header cannot be read or has another form.
     """
     length = int.from_bytes(raw[:LENGTH_BYTES], "big")
     head, rest = raw[LENGTH_BYTES : LENGTH_BYTES + length], raw[LENGTH_BYTES + length :]
@@ -174,14 +161,10 @@ def check_header(context: RoundContext, signed: SignedHeader) -> None:
 
 
 def check_body(context: RoundContext, header: Header, body: bytes) -> tuple[list[mpz], bytes]:
-    """The ciphertexts of a chunk, and behind those of the last chunk the proof (else no bytes).
+    """The ciphertexts of a chunk, and behind those of the last the proof. Assumes: `check_header` has let the header pass.
 
     Guarantee: the body is what the header's signature covers, and every ciphertext is a unit modulo n^2.
-
-    Assumes: `check_header` has let the header pass.
-
-    Raises: Truncated for another length, BadSignature for another hash, BadCiphertext for a number that is no ciphertext, all
-    naming the sender.
+    Raises: Truncated for another length, BadSignature for another hash, BadCiphertext, all naming the sender.
     """
     who = f"The report of {header.client!r}"
     if len(body) != header.size:

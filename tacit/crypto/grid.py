@@ -40,11 +40,7 @@ class Quantised:
 
 @dataclass(frozen=True)
 class Grid:
-    """The grid of one federation: `size` real coordinates, clipped to norm `clip`, as integers of `bits` bits.
-
-    Everything here is public: the grid is the same at every client and does not depend on data.
-
-    Raises: BadInput for a size below 1, a clip that is not positive, an unknown rotation, or bits other than 8, 12 and 16.
+    """The grid of one federation: `size` real coordinates, clipped to norm `clip`, as integers of `bits` bits. All of it is public.
 
     >>> grid = Grid(size=3, clip=1.0, bits=8)
     >>> quantised = grid.quantise(np.array([0.6, 0.0, 0.0]), stream=seeded(0)("rounding"))
@@ -78,8 +74,7 @@ class Grid:
     def step(self) -> float:
         """The distance between two grid points in the vector's own units.
 
-        Rotated coordinates are flat: the grid then ends at FLATNESS of their standard deviations, C/sqrt(d), instead of at C,
-        which makes the step finer, and a coordinate beyond is cut.
+        Rotated coordinates are flat: their grid ends at FLATNESS standard deviations, C/sqrt(d) each; what is beyond is cut.
         """
         flat = 1.0 if self.rotation == "none" else min(1.0, FLATNESS / math.sqrt(self.dimension))
         return self.clip * flat / self.largest
@@ -88,8 +83,7 @@ class Grid:
     def l2_squared(self) -> int:
         """The greatest sum of squares of a quantised vector: the squared sensitivity, when a client comes or goes.
 
-        It is the smaller of the bound of Proposition 22 (arXiv:2102.06387), which a rounding meets with probability at least
-        1 - e^-2, and of (C/step + sqrt(d))^2, which every rounding meets.
+        The smaller of Proposition 22's bound, which a rounding meets with probability 1 - e^-2, and of what every rounding meets.
         """
         length, d = self.clip / self.step, self.dimension
         usual = length**2 + d / 4 + LENGTH_MARGIN * (length + math.sqrt(d) / 2)  # Proposition 22
@@ -101,17 +95,11 @@ class Grid:
         return math.sqrt(self.l2_squared) * self.step
 
     def quantise(self, vector: np.ndarray, *, stream: Stream, round: int = 0, weight: float = 1.0) -> Quantised:
-        """Clips to norm C, weighs, rotates, and rounds each coordinate up or down at random.
-
-        The rotation is public: its signs follow from the number of the round.
+        """Clips to norm C, weighs, rotates by public signs of the round, and rounds each coordinate up or down at random.
 
         Guarantee: whatever the vector, the integers' sum of squares is at most `l2_squared` and none is beyond `largest`.
-        Zero stays zero. Rounding is on average exact, but for what it costs to draw again a rounding that came out too long,
-        and to cut a rotated coordinate that is beyond the grid. How often it draws depends on the vector, and so does the
-        time it takes.
-
-        Raises: BadInput for a vector that is not finite or has another size, for a weight that is not in (0, 1], and if
-        MOST_TRIES roundings in a row came out too long, which has probability of at most 2^-288.
+        Zero stays zero. Rounding is on average exact, but for what is drawn again or cut; the time depends on the vector.
+        Raises: BadInput for a vector that is not finite or has another size, and a weight outside (0, 1].
         """
         check.rate(weight=weight)
         x = np.asarray(vector, dtype=np.float64)
@@ -124,14 +112,12 @@ class Grid:
             x = x / np.abs(x).max()
             norm = max(math.sqrt(float(x @ x)), self.clip)
         x = x * (SHORTEN * weight * min(1.0, self.clip / norm) / self.step) if norm else x
-        y = x if self.rotation == "none" else _hadamard(self._padded(x) * self._signs(round))
-        return Quantised(self._round(np.clip(y, -self.largest, self.largest), stream), self.l2_squared, self.largest)
+        if self.rotation != "none":
+            x = _hadamard(np.pad(x, (0, self.dimension - self.size)) * self._signs(round))
+        return Quantised(self._round(np.clip(x, -self.largest, self.largest), stream), self.l2_squared, self.largest)
 
     def dequantise(self, values: np.ndarray, *, round: int = 0) -> np.ndarray:
-        """The real vector that integers, or a sum of them, stand for: `quantise` backwards, but for rounding and clipping.
-
-        Assumes: the `round` of `quantise`; with another one the rotation is not undone.
-        """
+        """The real vector that integers, or a sum of them, stand for. Assumes: the `round` of `quantise`."""
         x = np.asarray(values, dtype=np.float64) * self.step
         if self.rotation == "none":
             return x
@@ -145,9 +131,6 @@ class Grid:
             if int(values @ values) <= self.l2_squared:
                 return values
         raise BadInput("An update could not be rounded within its length: it was not clipped.")
-
-    def _padded(self, x: np.ndarray) -> np.ndarray:
-        return np.concatenate([x, np.zeros(self.dimension - self.size)])
 
     def _signs(self, round: int) -> np.ndarray:
         words = seeded(round)("rotation").words(-(-self.dimension // 32))  # public: it only spreads a vector evenly
@@ -174,11 +157,8 @@ WIDEST = 62  # bits of a lane: sums are int64
 class Lanes:
     """`count` integers of at most `reach` in size, in numbers below 2^plaintext_bits, of which up to `reports` are added.
 
-    Guarantee: the sum of up to `reports` packed vectors unpacks to the sum of the vectors, exactly. An integer that is not in
-    -reach ... reach cannot be packed; a sum that no packed vectors have, as a lane or what lies beyond the last one shows, is
-    refused. A false sum within all ranges is not seen here.
-
-    Raises: BadInput for a count, reach or number of reports below 1, and for lanes wider than 62 bits or than the plaintext.
+    Guarantee: the sum of up to `reports` packed vectors unpacks to the sum of the vectors, exactly. An integer beyond `reach`
+    cannot be packed; a sum that no packed vectors have is refused. A false sum within all ranges is not seen here.
 
     >>> lanes = Lanes(count=3, reach=100, reports=2, plaintext_bits=30)
     >>> total = [a + b for a, b in zip(lanes.pack([1, -2, 3]), lanes.pack([10, 20, -100]))]
@@ -213,12 +193,7 @@ class Lanes:
         return -(-self.count // self.per_number)
 
     def pack(self, values: Sequence[int] | np.ndarray) -> list[int]:
-        """The integers as numbers, the first in the lowest lane.
-
-        Assumes: integers; an array of floats would be cut to whole numbers.
-
-        Raises: BadInput for another number of them, GridOverflow for one beyond its lane's reach.
-        """
+        """The integers as numbers, the first in the lowest lane. Raises: BadInput for another number of them, GridOverflow."""
         shifted = np.asarray(values, dtype=np.int64) + self.reach
         if shifted.shape != (self.count,):
             raise BadInput(f"Expected {self.count} integers, got shape {shifted.shape}.")
@@ -231,12 +206,9 @@ class Lanes:
         return [int.from_bytes(row.tobytes(), "little") for row in rows]
 
     def unpack(self, numbers: Sequence[int], *, reports: int) -> np.ndarray:
-        """The sums of the integers in a sum of `reports` packed vectors.
+        """The sums of the integers in a sum of `reports` packed vectors. Assumes: `reports` is true: each added `reach`.
 
-        Assumes: `reports` is the true number of vectors in the sum, since each has added `reach` to every lane.
-
-        Raises: GridOverflow where a lane, or what lies beyond the last one, is out of range, and for more reports than there
-        is room for; BadInput for another number of numbers.
+        Raises: GridOverflow where a lane, or what lies beyond the last one, is out of range, and for too many reports; BadInput.
         """
         if not 1 <= reports <= self.reports:
             raise GridOverflow(f"A sum of {reports} reports does not fit lanes made for at most {self.reports}.")

@@ -36,8 +36,7 @@ class Inbox:
     """The reports of one round, for whoever adds them up.
 
     Guarantee: whoever counts (`complete`), and whose ciphertexts are in `total`, is a member, has sent all its chunks, signed
-    and for this round, and a proof that held. A refused message leaves the others as they are, and a client whose proof
-    failed may send its report again.
+    and for this round, and a proof that held. A refused message leaves the others as they are.
     """
 
     def __init__(self, context: RoundContext):
@@ -47,11 +46,7 @@ class Inbox:
         self._proved: set[str] = set()
 
     def accept(self, raw: bytes) -> SignedHeader:
-        """Takes one message, in any order; its proof is checked by `settle`.
-
-        Raises: what `parse`, `check_header` and `check_body` raise, and Duplicate for a chunk that is there already, all of
-        them a MessageRefused. The messages taken before stay.
-        """
+        """Takes one message, in any order; `settle` checks its proof. Raises: MessageRefused, also for a chunk that is there."""
         signed, body = parse(raw)
         header = signed.header
         check_header(self.context, signed)
@@ -64,12 +59,9 @@ class Inbox:
         return signed
 
     def accept_report(self, client: str, messages: Sequence[bytes]) -> None:
-        """Takes the messages of one client's report; if one of them is refused, none of them stays.
+        """Takes the messages of one client's report; if one is refused, none stays. A report that lacks chunks never counts.
 
-        A report that lacks chunks is taken and never counts: the caller says how many there must be.
-
-        Raises: Duplicate if anything of this client is there already, BadSignature if a message is in another client's name,
-        and what `accept` raises.
+        Raises: Duplicate if anything of this client is there, BadSignature for another client's name, and what `accept` raises.
         """
         if client in self._chunks:
             raise Duplicate(f"The report of {client!r} is refused: one has been received.")
@@ -87,8 +79,7 @@ class Inbox:
     def settle(self) -> dict[str, MessageRefused]:
         """Checks the proofs of all complete reports that are new, together; returns the refusals of those that do not hold.
 
-        Guarantee: an honest client is never refused for what another one sent. Whoever is refused is forgotten; it counts as
-        if it had sent nothing.
+        Guarantee: an honest client is never refused for what another one sent. Whoever is refused is forgotten and may send again.
         """
         whole = [name for name, chunks in self._chunks.items() if len(chunks) == len(self.context.chunk_sizes)]
         new = [name for name in whole if name not in self._proved]
@@ -114,30 +105,22 @@ class Inbox:
         return sorted(self._proved)
 
     def total(self, *, at_least: int) -> list[mpz]:
-        """Ciphertexts of the sum of all reports that `complete` names: multiplied here, nobody's word for a product is taken.
-
-        Raises: TooFewReports if there are fewer than `at_least`.
-        """
+        """Ciphertexts of the sum of all reports that `complete` names, multiplied here. Raises: TooFewReports below `at_least`."""
         clients = self.complete()
         refuse_few(clients, at_least=at_least)
         return self.context.public.add(map(self._row, clients))
 
 
 def refuse_few(clients: Sequence[str], *, at_least: int) -> None:
-    """Refuses a round with fewer than `at_least` complete reports, whose sum would carry less noise than was promised.
-
-    Raises: TooFewReports.
-    """
+    """Refuses a round whose sum would carry less noise than was promised. Raises: TooFewReports."""
     if len(clients) < at_least:
         raise TooFewReports(f"{len(clients)} whole reports arrived and {at_least} are needed: the round is not opened.")
 
 
 def inbox_of(context: RoundContext, messages: Sequence[bytes]) -> Inbox:
-    """The inbox of reports that must all be in order and proved: for holders, who open nothing as soon as one thing is wrong.
+    """The inbox of reports that must all be in order and proved: holders open nothing as soon as one thing is wrong.
 
-    A report that lacks chunks is no error here; it does not count.
-
-    Raises: the MessageRefused of the first message, or the first proof, that is not in order.
+    A report that lacks chunks is no error here; it does not count. Raises: the first MessageRefused.
     """
     inbox = Inbox(context)
     for raw in messages:
@@ -160,13 +143,7 @@ BUSY_SECONDS = 30  # how long a second opener on the same file waits for its tur
 def whose_turn(turns: Sequence[str], *, run: str, round: int) -> str:
     """The member that opens this round: a hash of run and round among the sorted names, so everybody computes the same one.
 
-    Guarantee: never two holders for one round. Whoever names the run can favour a holder, so turns are no defence against one
-    that helps the server.
-
-    Assumes: at least one name.
-
-    >>> whose_turn(["coast", "north"], run="r", round=0) in ("coast", "north")
-    True
+    Guarantee: never two holders for one round. Whoever names the run can favour a holder: no defence against one that helps it.
     """
     digest = hashlib.sha256(f"tacit turn {run} {round}".encode()).digest()
     return sorted(turns)[int.from_bytes(digest, "big") % len(turns)]
@@ -178,10 +155,7 @@ class Opener(Generic[T]):
     Guarantee: before `open_with` is called, run, round, key and a hash of the sum are on disk (SQLite, synchronous=FULL).
     Another sum of the round is refused from then on, by every process that uses the same file and after a crash; the same sum
     is opened again. Nothing is written for what is refused.
-
-    Assumes: the file is neither deleted nor replaced by an older copy, and nobody else uses the same key or share with
-    another file.
-
+    Assumes: the file is neither deleted nor replaced by an older copy, and nobody else uses the key or share with another file.
     Raises: BadInput for `at_least` below 2 or a name that is not among the turns, OpeningRefused if the file cannot be kept.
     """
 
@@ -211,27 +185,19 @@ class Opener(Generic[T]):
         """Opens the sum of the reports it is shown, and says whose they are. Withstands a server that lies.
 
         Assumes: `context` is the holder's own knowledge of run, round, key, roster and members, not the server's.
-
-        Raises: MessageRefused for a report that is not in order, TooFewReports, or OpeningRefused: another sum of this round
-        was opened, it is another's turn, or the opening cannot be written down. In each case nothing is opened.
+        Raises: MessageRefused, TooFewReports, or OpeningRefused (another sum, another's turn, no disk). Nothing is opened then.
         """
         inbox = inbox_of(context, messages)
         total, clients = inbox.total(at_least=self.at_least), inbox.complete()
-        return self._open(context, total, clients), clients
+        turn = whose_turn(self.turns, run=context.run, round=context.round) if self.turns else self.name
+        if turn != self.name:
+            raise OpeningRefused(f"Round {context.round + 1} is opened by {turn!r}, not by {self.name!r}: ask there.")
+        self._record(context, total, clients)
+        return self._open_with(total), clients
 
     def close(self) -> None:
-        """Closes the file; nothing is pending, because every opening was on disk before it was made."""
+        """Closes the file; every opening was on disk before it was made."""
         self._db.close()
-
-    def _open(self, context: RoundContext, total: list[mpz], clients: list[str]) -> T:
-        if self.turns:
-            turn = whose_turn(self.turns, run=context.run, round=context.round)
-            if turn != self.name:
-                raise OpeningRefused(
-                    f"Round {context.round + 1} is opened by {turn!r}, not by {self.name!r}: ask there."
-                )
-        self._record(context, total, clients)
-        return self._open_with(total)
 
     def _record(self, context: RoundContext, total: list[mpz], clients: list[str]) -> None:
         digest = hashlib.sha256(context.public.to_bytes(total)).hexdigest()
@@ -240,17 +206,13 @@ class Opener(Generic[T]):
         try:
             self._db.execute("INSERT INTO openings VALUES (?, ?, ?, ?, ?, ?)", row)
         except sqlite3.IntegrityError as error:
-            if self._opened(context) == (context.public.id, digest):
+            query = "SELECT key, sha256 FROM openings WHERE run = ? AND round = ?"
+            if self._db.execute(query, (context.run, context.round)).fetchone() == (context.public.id, digest):
                 return
             text = f"Another sum of round {context.round + 1} of run {context.run} has been opened"
             raise OpeningRefused(f"{text}: a second could give away a single update, so start a new round.") from error
         except sqlite3.Error as error:
             raise OpeningRefused(f"The openings {self.path} cannot be kept ({error}); nothing was opened.") from error
-
-    def _opened(self, context: RoundContext) -> tuple[str, str]:
-        """Key and digest of the round's sum that is on disk as opened."""
-        query = "SELECT key, sha256 FROM openings WHERE run = ? AND round = ?"
-        return self._db.execute(query, (context.run, context.round)).fetchone()
 
 
 # How a server, which has no key, gets a sum opened: by one holder of the key, or by `threshold` holders of its shares.
@@ -258,10 +220,9 @@ class Opener(Generic[T]):
 
 @dataclass(frozen=True)
 class Opened:
-    """An opened sum: its numbers, and whose reports are in it.
+    """An opened sum: its numbers, whose reports are in it, and what question and answers weigh on the wire.
 
-    `asked_bytes` and `answered_bytes` are what question and answers weigh on the wire; `left_out` names holders whose answer
-    was wrong, with the reason, where the others were enough.
+    `left_out` names holders whose answer was wrong, with the reason, where the others were enough.
     """
 
     numbers: list[mpz] = field(repr=False)
@@ -275,10 +236,7 @@ class Opens(Protocol):
     """Whoever opens sums for the server, which learns the sum and no single report."""
 
     def open(self, context: RoundContext, messages: Sequence[bytes]) -> Opened:
-        """The sum of these reports, which the server has checked (`Inbox`) and the holders check again.
-
-        Raises: TooFewReports, OpeningRefused or another TacitError that says why not.
-        """
+        """The sum of these reports, which the server has checked (`Inbox`) and the holders check again. Raises: a TacitError."""
         ...
 
 
@@ -289,7 +247,6 @@ class Alone:
     holder: Opener[list[mpz]]
 
     def open(self, context: RoundContext, messages: Sequence[bytes]) -> Opened:
-        """Asks the one holder. Raises: what `Opener.open` and the key raise."""
         numbers, clients = self.holder.open(context, messages)
         return Opened(numbers, clients, total_bytes(messages), len(numbers_to_bytes(context.public, numbers)))
 
@@ -302,11 +259,7 @@ class Together:
     holders: Sequence[Opener[Partial]]
 
     def open(self, context: RoundContext, messages: Sequence[bytes]) -> Opened:
-        """Asks every holder for its part and joins them.
-
-        Raises: what `Opener.open` and `threshold.combine` raise. Here all holders are one process, so a wrong part is a fault
-        and nobody is left out.
-        """
+        """Asks every holder for its part and joins them. Raises: what `Opener.open` and `threshold.combine` raise."""
         inbox = inbox_of(context, messages)
         total = inbox.total(at_least=min(holder.at_least for holder in self.holders))
         partials = [holder.open(context, messages)[0] for holder in self.holders]
@@ -321,20 +274,12 @@ def total_bytes(messages: Sequence[bytes]) -> int:
 
 
 def numbers_to_bytes(public: PublicKey, numbers: Sequence[mpz]) -> bytes:
-    """Opened numbers for the wire, of one width: the length says how many there are and nothing else.
-
-    The width has room for n itself, which stands for a ciphertext that opens to nothing (`SecretKey.open_any`).
-    """
+    """Opened numbers for the wire, of one width, with room for n, which stands for what opens to nothing (`SecretKey.open_any`)."""
     return to_octets(numbers, width=_width(public))
 
 
 def numbers_from_bytes(public: PublicKey, raw: bytes, *, count: int) -> list[mpz]:
-    """What `numbers_to_bytes` wrote.
-
-    The numbers may be any of that width: who asked refuses what is out of range (`Lanes.unpack`).
-
-    Raises: BadCiphertext where it is not `count` numbers.
-    """
+    """What `numbers_to_bytes` wrote; who asked refuses what is out of range (`Lanes.unpack`). Raises: BadCiphertext."""
     width = _width(public)
     if len(raw) != count * width:
         raise BadCiphertext(f"{len(raw)} bytes came where {count} opened numbers of {width} bytes belong.")

@@ -27,8 +27,6 @@ MOST_BYTES = 1 << 20  # the verification keys of 100 shares of 4096 bits take 14
 def to_text(number: int) -> str:
     """A number as JSON web keys have it: base64url of its big-endian bytes, without padding (RFC 7518, section 2).
 
-    Raises: OverflowError for a negative number.
-
     >>> to_text(65537), from_text("AQAB")
     ('AQAB', mpz(65537))
     """
@@ -37,10 +35,7 @@ def to_text(number: int) -> str:
 
 
 def from_text(text: str) -> mpz:
-    """The number that `to_text` wrote.
-
-    Raises: ValueError or TypeError for what is no base64url, as `bytes_from_text`.
-    """
+    """The number that `to_text` wrote. Raises: ValueError or TypeError, as `bytes_from_text`."""
     return mpz(int.from_bytes(bytes_from_text(text), "big"))
 
 
@@ -50,26 +45,17 @@ def bytes_to_text(raw: bytes) -> str:
 
 
 def bytes_from_text(text: str) -> bytes:
-    r"""What `bytes_to_text` wrote, with or without padding.
-
-    Raises: ValueError for a character outside the alphabet or a length that no bytes have, TypeError for what is no text.
-
-    >>> bytes_from_text("AQAB")
-    b'\x01\x00\x01'
-    """
+    r"""What `bytes_to_text` wrote, with or without padding. Raises: ValueError, or TypeError for what is no text."""
     if not isinstance(text, str):
         raise TypeError(f"{type(text).__name__} in the place of base64url")
     return b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
 
 
 def write(path: Path, record: dict[str, Any], *, mode: int, force: bool = False) -> None:
-    """Writes a record as JSON into a file of exactly this mode.
+    """Writes a record as JSON into a file of exactly this mode. Without `force` an existing file is left as it is.
 
     Guarantee: the file is there complete, and forced to the disk, or not at all; a secret is never readable by others, not
-    for a moment, because the temporary file is created with its mode. Without `force` an existing file is left as it is.
-
-    Raises: BadInput if the file exists and `force` is not given, or if it cannot be written; KeyRefused for a secret on a system
-    without modes.
+    for a moment. Raises: BadInput; KeyRefused for a secret on a system without modes.
     """
     if mode == SECRET:
         _refuse_open(path)
@@ -87,12 +73,9 @@ def write(path: Path, record: dict[str, Any], *, mode: int, force: bool = False)
 
 
 def read(path: Path, *, secret: bool) -> dict[str, Any]:
-    """The JSON object in a key file.
+    """The JSON object in a key file. Raises: KeyRefused for a file that is missing, unreadable, too long or no JSON object.
 
-    Guarantee: with `secret`, the mode and the owner are those of the very file that is read.
-
-    Raises: KeyRefused if the file is missing, unreadable, longer than MOST_BYTES or no JSON object; with `secret` also if
-    group or others have any right to it, if it belongs to another user than this one or root, or if the system cannot tell.
+    Guarantee: with `secret`, nobody else has any right to the very file that is read, and it is this user's or root's.
     """
     if secret:
         _refuse_open(path)
@@ -128,12 +111,7 @@ T = TypeVar("T", PublicKey, SecretKey, Share, Verification)
 
 
 def save(folder: Path, key: SecretKey, *, force: bool = False) -> tuple[Path, Path]:
-    """Writes `secret.json` (its owner's alone) and `public.json` (everybody's) and returns where they are.
-
-    The secret is written first: if the second cannot be written, the public key is still in the first.
-
-    Raises: BadInput if either exists and `force` is not given, or cannot be written.
-    """
+    """Writes `secret.json` (its owner's alone), then `public.json` (everybody's), and returns where they are. Raises: BadInput."""
     secret, public = folder / SECRET_FILE, folder / PUBLIC_FILE
     write(secret, secret_record(key), mode=SECRET, force=force)
     write(public, public_record(key.public), mode=PUBLIC, force=force)
@@ -143,9 +121,7 @@ def save(folder: Path, key: SecretKey, *, force: bool = False) -> tuple[Path, Pa
 def save_shares(folder: Path, shares: list[Share], *, force: bool = False) -> list[Path]:
     """Writes one secret file per share and the public verification keys, and returns where they are, the verification last.
 
-    Assumes: the folder is the dealer's, who hands every share to its owner and keeps none: all together open everything.
-
-    Raises: BadInput as `save`; the files before the one that failed are there.
+    Assumes: the dealer hands every share to its owner and keeps none: all of them open everything. Raises: BadInput.
     """
     paths = [folder / f"share-{share.index}.json" for share in shares]
     for path, share in zip(paths, shares, strict=True):
@@ -154,25 +130,22 @@ def save_shares(folder: Path, shares: list[Share], *, force: bool = False) -> li
 
 
 def save_share(path: Path, share: Share, *, force: bool = False) -> None:
-    """Writes one share, for its owner alone, with the verification key it belongs to. Raises: BadInput as `save`."""
+    """Writes one share, for its owner alone, with the verification key it belongs to. Raises: BadInput."""
     record = verification_record(share.verification) | {"key_ops": ["share"], "index": share.index}
     write(path, record | {"share": to_text(share.value)}, mode=SECRET, force=force)
 
 
 def save_verification(folder: Path, key: Verification, *, force: bool = False) -> Path:
-    """Writes what everybody may know of a split key and returns where it is. Raises: BadInput as `save`."""
+    """Writes what everybody may know of a split key and returns where it is. Raises: BadInput."""
     path = folder / VERIFICATION_FILE
     write(path, verification_record(key), mode=PUBLIC, force=force)
     return path
 
 
 def load(path: Path) -> Key:
-    """The key in a file, whatever its kind.
+    """The key in a file, whatever its kind. Raises: KeyRefused for one that is damaged, too weak, or readable by others.
 
-    Guarantee: a key that is returned has passed the checks of its class, so a weak or damaged one is never used; a file with
-    secrets in it was read by `owner_files.read(secret=True)`.
-
-    Raises: KeyRefused for a file that is damaged, holds a key that is too weak, or is a secret that others can read.
+    Guarantee: a key that is returned has passed the checks of its class; secrets were read by `read(secret=True)`.
     """
     record = read(path, secret=False)
     if "p" in record or "share" in record:
@@ -184,10 +157,7 @@ def load(path: Path) -> Key:
 
 
 def load_public(path: Path) -> PublicKey:
-    """A public key.
-
-    Raises: KeyRefused as `load`, and for a secret key's file: the server must not have one.
-    """
+    """A public key. Raises: KeyRefused as `load`, and for a secret key's file: the server must not have one."""
     return _expect(path, PublicKey, "a public key")
 
 
@@ -197,12 +167,7 @@ def load_secret(path: Path) -> SecretKey:
 
 
 def load_share(path: Path) -> Share:
-    """One share of a split key.
-
-    Guarantee: its number is the one that its verification key was made from, so its answers will pass `refuse_wrong`.
-
-    Raises: KeyRefused as `load`, and for a share that is not genuine.
-    """
+    """One share of a split key, which is the one that its verification key was made from. Raises: KeyRefused."""
     share = _expect(path, Share, "a share of a key")
     if not share.genuine():
         raise KeyRefused(f"{path} does not hold share {share.index} of its key: it was altered, so ask for it again.")
@@ -230,12 +195,8 @@ def secret_record(key: SecretKey) -> dict[str, Any]:
 def verification_record(key: Verification) -> dict[str, Any]:
     """What everybody may know of a split key, and the first part of a share's own record."""
     record = {"kty": "DAJ", "key_ops": ["verify"], "pub": public_record(key.public), "kid": key.public.id}
-    return record | {
-        "threshold": key.threshold,
-        "of": key.of,
-        "v": to_text(key.v),
-        "keys": [to_text(k) for k in key.keys],
-    }
+    numbers = {"v": to_text(key.v), "keys": [to_text(k) for k in key.keys]}
+    return record | {"threshold": key.threshold, "of": key.of} | numbers
 
 
 def _parse(record: dict[str, Any]) -> Key:
@@ -265,9 +226,8 @@ def _public(record: dict[str, Any]) -> PublicKey:
     if record["alg"] != "PAI-GN1":
         raise ValueError("alg")
     own = record.get("tacit", {})
-    return PublicKey(
-        from_text(record["n"]), own.get("shape", "ordinary"), from_text(own["h_s"]) if "h_s" in own else None
-    )
+    h_s = from_text(own["h_s"]) if "h_s" in own else None
+    return PublicKey(from_text(record["n"]), own.get("shape", "ordinary"), h_s)
 
 
 def _expect(path: Path, kind: type[T], words: str) -> T:

@@ -34,9 +34,7 @@ from tacit.errors import BadCiphertext, BadInput, KeyRefused
 
 
 def to_octets(numbers: Iterable[int], *, width: int) -> bytes:
-    """The integers one after another, `width` bytes each.
-
-    Raises: OverflowError for one that is negative or needs more bytes.
+    """The integers one after another, `width` bytes each. Raises: OverflowError for one that is negative or needs more bytes.
 
     >>> to_octets([1, 258], width=2).hex()
     '00010102'
@@ -45,14 +43,7 @@ def to_octets(numbers: Iterable[int], *, width: int) -> bytes:
 
 
 def from_octets(raw: bytes, *, width: int) -> list[mpz]:
-    """What `to_octets` wrote.
-
-    Assumes: a length that is a multiple of `width`, which callers check where the bytes came from outside: what is left over
-    at the end would be read as one more integer.
-
-    >>> from_octets(bytes([0, 1, 1, 2]), width=2)
-    [mpz(1), mpz(258)]
-    """
+    """What `to_octets` wrote. Assumes: a length that is a multiple of `width`; a rest would be read as one more integer."""
     return [mpz(int.from_bytes(raw[at : at + width], "big")) for at in range(0, len(raw), width)]
 
 
@@ -68,20 +59,16 @@ AGAIN = "make a new key"
 
 @cache
 def _primorial() -> mpz:
-    """The product of all primes below SMALL."""
     return gmpy2.primorial(SMALL)
 
 
 def refuse_public(n: mpz, *, shape: str, h_s: mpz | None) -> None:
-    """Refuses what a look at the public key can find.
+    """Refuses what a look at the public key can find. Raises: KeyRefused.
 
     That is: n even, prime, a power, or of more than MOST_BITS bits; a factor below 2^20; factors whose ratio is near a
     fraction of numbers up to 8; no h_s where the shape needs one. Where there is an h_s: an n without the residue of its
-    shape, or an h_s that is trivial, no unit or of the wrong Jacobi symbol.
-
-    Guarantee: none beyond that. A key made to be broken, by primes that somebody kept or that are not random, passes.
-
-    Raises: KeyRefused.
+    shape, or an h_s that is trivial, no unit or of the wrong Jacobi symbol. A key made to be broken, by primes that somebody
+    kept or that are not random, passes.
     """
     if n.bit_length() > MOST_BITS:
         raise KeyRefused(f"A key of {n.bit_length()} bits is too large to use: make one of 3072 bits.")
@@ -104,21 +91,18 @@ def refuse_public(n: mpz, *, shape: str, h_s: mpz | None) -> None:
 
 
 def refuse_secret(n: mpz, p: mpz, q: mpz, *, shape: str, h_s: mpz | None, short: tuple[mpz, mpz] | None) -> None:
-    """Refuses what only a holder of p and q can see.
+    """Refuses what only a holder of p and q can see. Raises: KeyRefused.
 
     That is: factors that are not two different primes of n, of one size and far apart, also up to a small fraction; short
     primes that do not belong to them; n with a factor in common with (p - 1)(q - 1); and where there is an h_s, primes
     without the shape that is claimed, or an h_s that is no n-th residue or trivial modulo one of them.
-
-    Raises: KeyRefused.
     """
     if p * q != n or p == q or not (_prime(p) and _prime(q)):
         raise KeyRefused("The secret key does not belong to its public key: take both from the same file.")
     if (short is not None) != (shape == "short-exponent"):
         raise KeyRefused(f"The secret key does not have the shape {shape!r} of its public key.")
-    if short and not all(
-        s > 2 and (prime - 1) % (2 * s) == 0 and _prime(s) for prime, s in zip((p, q), short, strict=True)
-    ):
+    pairs = zip((p, q), short or (), strict=bool(short))
+    if not all(s > 2 and (prime - 1) % (2 * s) == 0 and _prime(s) for prime, s in pairs):
         raise KeyRefused("The short primes do not belong to the secret key: take both from the same file.")
     half = (n.bit_length() + 1) // 2
     if p.bit_length() != q.bit_length() or p.bit_length() != half:
@@ -132,7 +116,6 @@ def refuse_secret(n: mpz, p: mpz, q: mpz, *, shape: str, h_s: mpz | None, short:
 
 
 def _refuse_shape(p: mpz, q: mpz, *, shape: str, h_s: mpz, short: tuple[mpz, mpz] | None) -> None:
-    """Raises KeyRefused where the primes are not of Tacit's own shapes, or h_s is no n-th residue among them."""
     right = p % 4 == q % 4 == 3 and gcd(p - 1, q - 1) == 2
     if not right or (shape == "safe-prime" and not (_prime(p >> 1) and _prime(q >> 1))):
         raise KeyRefused(f"The secret key's primes do not have the shape {shape!r}: {AGAIN}.")
@@ -164,8 +147,7 @@ SPARE_BITS = 2  # a plaintext is below n / 2, so a sum that has run over by less
 class Source(Protocol):
     """Where randomisers come from.
 
-    Guarantee, of every implementation: no randomiser is handed out twice, by either method. Two ciphertexts with one
-    randomiser give away the difference of their messages.
+    Guarantee: none is handed out twice, by either method. Two ciphertexts with one give away the difference of their messages.
     """
 
     def take(self, count: int) -> list[mpz]:
@@ -173,7 +155,7 @@ class Source(Protocol):
         ...
 
     def take_known(self, count: int) -> list[tuple[mpz, mpz]]:
-        """The same, each with the number it was made from: r with rho = h_s^r, or rho = r^n under a key without h_s.
+        """The same, each with the secret number it was made from: r with rho = h_s^r, or rho = r^n under a key without h_s.
 
         That number opens whatever the randomiser seals, and is what a sender needs to prove that it knows what it sealed.
         """
@@ -183,26 +165,19 @@ class Source(Protocol):
 def short_bits(bits: int) -> int:
     """The bits of r under a `short-exponent` key of `bits` bits, which are those of the order of its secret subgroup.
 
-    At least four times the security of n: one of the two short primes has half of them, and finding it takes the square root
-    of its size. Ma, Han and Lei (ACSAC 2021) have 448 for 2048 and 512 for 3072; 4096 lies between 512 and their 768 for
-    7680. Other sizes, which only tests have, get a quarter.
-
-    >>> short_bits(3072)
-    512
+    At least four times the security of n: finding one of the two short primes takes the square root of its size. Ma, Han and Lei
+    (ACSAC 2021) have 448 for 2048, 512 for 3072, 768 for 7680. Other sizes, which only tests have, get a quarter.
     """
     return {2048: 448, 3072: 512, 4096: 640}.get(bits, bits // 4)
 
 
 @dataclass(frozen=True)
 class PublicKey:
-    """n, and h_s for fast randomisers: all that is needed to seal and to add.
+    """n, and h_s for fast randomisers: all that is needed to seal and to add. Raises: KeyRefused for a short or weak key; BadInput.
 
-    Guarantee: n has at least `least_bits` bits, and `weak.refuse_public` has found neither a factor of it nor an h_s that
+    Guarantee: n has at least `least_bits` bits, and `refuse_public` has found neither a factor of it nor an h_s that
     hides nothing. That n is a product of two primes drawn at random, and that nobody kept them, is the maker's word.
-
     A key without `h_s` (one made elsewhere) still works, with randomisers r^n. `least_bits` is for tests alone.
-
-    Raises: KeyRefused for a key that is too short or weak, BadInput for an unknown shape.
     """
 
     n: mpz = field(repr=False)
@@ -218,7 +193,6 @@ class PublicKey:
 
     @property
     def bits(self) -> int:
-        """The bits of n."""
         return self.n.bit_length()
 
     @property
@@ -248,21 +222,16 @@ class PublicKey:
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     def seal(self, messages: Sequence[int], randomisers: Source) -> list[mpz]:
-        """A ciphertext per message, each under a randomiser of its own.
+        """A ciphertext per message, each under a randomiser of its own. Raises: BadInput, and the randomisers are gone.
 
         Guarantee: IND-CPA, under the assumptions of the module, as long as the source hands out no randomiser twice.
-
-        Raises: BadInput for a message that is not an integer, is negative or is not below 2^plaintext_bits. The randomisers
-        that were taken for it are gone all the same.
         """
         return self.seal_with(messages, randomisers.take(len(messages)))
 
     def seal_with(self, messages: Sequence[int], values: Sequence[mpz]) -> list[mpz]:
-        """The same, with randomisers that were taken before.
+        """The same, with values that came from a `Source` for this key and are used nowhere else.
 
-        Assumes: every value came from a `Source` for this key and is used nowhere else.
-
-        Raises: BadInput as `seal`, ValueError for another number of values than messages.
+        Raises: BadInput for a message that is no integer in 0 ... 2^plaintext_bits - 1, ValueError for another number of values.
         """
         n, n_squared, limit = self.n, self.n_squared, 1 << self.plaintext_bits
         try:
@@ -274,15 +243,10 @@ class PublicKey:
         return [(1 + m * n) * rho % n_squared for m, rho in zip(numbers, values, strict=True)]
 
     def add(self, rows: Iterable[Sequence[mpz]]) -> list[mpz]:
-        """Ciphertexts of the sums of equally long rows, position by position. Needs no secret.
+        """Ciphertexts of the sums of equally long rows, position by position. Raises: BadInput for no rows, or different lengths.
 
-        Guarantee: opens to the sums modulo n. Nothing random is added, so whoever knows the rows can tell that this is their
-        sum.
-
-        Assumes: ciphertexts that `validate` has let pass, and messages whose sum is below 2^plaintext_bits (`Lanes` leaves
-        room for it).
-
-        Raises: BadInput for no rows, or rows of different lengths.
+        Guarantee: opens to the sums modulo n. Nothing random is added: whoever knows the rows can tell that this is their sum.
+        Assumes: ciphertexts that `validate` has let pass, and messages whose sum is below 2^plaintext_bits (`Lanes`).
         """
         rows = list(rows)
         if not rows or any(len(row) != len(rows[0]) for row in rows):
@@ -290,18 +254,11 @@ class PublicKey:
         return [reduce(lambda a, b: a * b % self.n_squared, column) for column in zip(*rows, strict=True)]
 
     def to_bytes(self, ciphertexts: Iterable[mpz]) -> bytes:
-        """Ciphertexts as big-endian numbers of one width: the length says how many there are and nothing else.
-
-        Raises: OverflowError for a number that is longer than a ciphertext.
-        """
+        """Ciphertexts as big-endian numbers of one width: the length says how many there are. Raises: OverflowError."""
         return to_octets(ciphertexts, width=self.ciphertext_bytes)
 
     def from_bytes(self, raw: bytes) -> list[mpz]:
-        """What `to_bytes` wrote, each number checked by `validate`.
-
-        Raises: BadCiphertext for no bytes, for bytes that are not a number of whole ciphertexts, and for what `validate`
-        refuses.
-        """
+        """What `to_bytes` wrote, checked by `validate`. Raises: BadCiphertext, also for no bytes or too few."""
         width = self.ciphertext_bytes
         if not raw or len(raw) % width:
             raise BadCiphertext(f"{len(raw)} bytes are not a number of whole ciphertexts of {width} bytes.")
@@ -310,13 +267,7 @@ class PublicKey:
         return ciphertexts
 
     def validate(self, ciphertexts: Sequence[mpz]) -> None:
-        """Refuses what is not a ciphertext under this key.
-
-        Guarantee: what passes is a unit modulo n^2, so that it opens to something. That its sender knows to what, `proofs`
-        must show.
-
-        Raises: BadCiphertext, naming the first c outside 0 < c < n^2 or with a factor in common with n.
-        """
+        """Refuses what is not a unit modulo n^2, so that all that passes opens. Raises: BadCiphertext, naming the first."""
         for position, c in enumerate(ciphertexts):
             if not 0 < c < self.n_squared:
                 raise BadCiphertext(f"Ciphertext {position} is outside 0 < c < n^2: refuse its sender.")

@@ -23,10 +23,7 @@ FEW_DIGIT = 4  # bits of a digit where every base has a table of its own, of its
 def product_of_powers(bases: Sequence[mpz], exponents: Sequence[int], modulus: mpz, *, bits: int) -> mpz:
     """prod_i bases[i]^exponents[i] modulo `modulus`, by whichever of two ways needs fewer multiplications.
 
-    Assumes: 0 <= exponent < 2^bits for every exponent; the bits of a longer one are lost, or it raises an IndexError. How
-    long it takes depends on the exponents, which are public here: challenges and weights.
-
-    Raises: ValueError for another number of exponents than bases.
+    Assumes: 0 <= exponent < 2^bits, and exponents that are public (challenges, weights): the time depends on them.
 
     >>> product_of_powers([mpz(2), mpz(3)], [5, 2], mpz(1000), bits=3)
     mpz(288)
@@ -41,8 +38,7 @@ def product_of_powers(bases: Sequence[mpz], exponents: Sequence[int], modulus: m
 def by_buckets(bases: Sequence[mpz], exponents: Sequence[int], modulus: mpz, *, bits: int, width: int) -> mpz:
     """Pippenger's way, for many bases: digit by digit of `width` bits, from the top.
 
-    Bases with the same digit are multiplied into one bucket, and the buckets are weighed by running products: about
-    bits/width (bases + 2^(width + 1)) multiplications.
+    Bases with the same digit share a bucket: about bits/width (bases + 2^(width + 1)) multiplications.
     """
     total, mask = mpz(1), (1 << width) - 1
     for shift in range((bits - 1) // width * width, -1, -width):
@@ -62,10 +58,7 @@ def by_buckets(bases: Sequence[mpz], exponents: Sequence[int], modulus: mpz, *, 
 
 
 def by_squarings(bases: Sequence[mpz], exponents: Sequence[int], modulus: mpz, *, bits: int) -> mpz:
-    """Straus's way, for few bases: bit by bit from the top, all sharing the squarings.
-
-    Every base has a table of its odd powers, of FEW_DIGIT bits.
-    """
+    """Straus's way, for few bases: bit by bit from the top, all sharing the squarings; each has a table of its odd powers."""
     due: list[list[mpz]] = [[] for _ in range(bits)]  # by position: what is multiplied in there
     for base, exponent in zip(bases, exponents, strict=True):
         digits = list(_odd_digits(exponent))
@@ -83,22 +76,16 @@ def by_squarings(bases: Sequence[mpz], exponents: Sequence[int], modulus: mpz, *
 
 
 def small_exponents(seed: bytes, count: int, *, bits: int) -> list[int]:
-    """The challenge of a batch: `count` numbers of `bits` bits, from SHAKE-256 of a seed.
+    """The challenge of a batch: `count` numbers of `bits` bits, uniform and independent as a random oracle's, zero included.
 
-    Guarantee: the same numbers for everybody who has the seed; as a random oracle has it, uniform and independent, zero
-    included. With them a batch stands for its members (the small exponents test of Bellare, Garay and Rabin, EUROCRYPT 1998).
-
+    With them a batch stands for its members (the small exponents test of Bellare, Garay and Rabin, EUROCRYPT 1998).
     Assumes: the seed is a hash of all that is batched. Whoever could choose a part of it afterwards could make errors cancel.
-
-    >>> all(0 <= e < 2**16 for e in small_exponents(b"a hash of the statement", 100, bits=16))
-    True
     """
     width = bits // 8
     return [int(e) for e in from_octets(hashlib.shake_256(b"batch" + seed).digest(width * count), width=width)]
 
 
 def _odd_digits(exponent: int) -> Iterator[tuple[int, int]]:
-    """Places and odd digits of FEW_DIGIT bits: the exponent is the sum of digit 2^position."""
     position, mask = 0, (1 << FEW_DIGIT) - 1
     while exponent:
         zeros = (exponent & -exponent).bit_length() - 1
@@ -117,8 +104,7 @@ class Comb:
     """Powers of one base by tables: Lim and Lee's comb.
 
     The exponent's bits stand in `teeth` rows, which are read column by column, the columns in `blocks` with a table each. A
-    power takes bits / teeth multiplications and bits / (teeth blocks) squarings; every table has 2^teeth numbers. It pays
-    where one base is raised to many long exponents, which is what a proof and its check do with h_s.
+    power takes bits / teeth multiplications and bits / (teeth blocks) squarings; every table has 2^teeth numbers.
 
     >>> Comb(mpz(3), mpz(1000), bits=20, teeth=3, blocks=2).power(12345) == powmod(3, 12345, 1000)
     True
@@ -139,10 +125,7 @@ class Comb:
             self.tables.append(table)
 
     def power(self, exponent: int | mpz) -> mpz:
-        """base^exponent, for an exponent of at most `bits` bits.
-
-        Raises: ValueError for one that is negative or longer: never a wrong power.
-        """
+        """base^exponent. Raises: ValueError for an exponent that is negative or longer than `bits`: never a wrong power."""
         if exponent < 0 or exponent.bit_length() > self.bits:
             raise ValueError("an exponent is longer than its comb")
         digits, total = format(int(exponent), f"0{self.bits}b"), mpz(1)
@@ -164,12 +147,9 @@ class Batch:
     """`count` integers below 256^width that forked processes compute while the caller goes on.
 
     Guarantee: `result` gives what `compute(0, count)` would, in order. A process that failed, was killed or could not be
-    started is no loss: its part is computed again in the caller, where an error can be seen. No process outlives the batch:
-    `close`, which is also called when the batch is no longer used, kills and awaits what still runs.
-
-    Assumes: `compute(start, stop)` yields stop - start integers, none negative and none of more than `width` bytes; if it
-    draws anything, it draws from the operating system, because a generator's state would be copied by the fork; `workers` is
-    at least 1.
+    started is no loss: its part is computed again in the caller, where an error can be seen. No process outlives the batch.
+    Assumes: `compute(start, stop)` yields stop - start integers, none negative and none of more than `width` bytes; what it draws,
+    it draws from the operating system, because a generator's state would be copied by the fork.
     """
 
     def __init__(self, compute: Compute, count: int, *, width: int, workers: int):
@@ -181,12 +161,7 @@ class Batch:
                 self._parts.append((self._fork(start, stop), start, stop))
 
     def result(self) -> list[mpz]:
-        """The integers, in order, once every process has ended.
-
-        Each part is handed over once, so a second call returns an empty list.
-
-        Raises: what `compute` raises, for a part that had to be computed here.
-        """
+        """The integers, in order, once every process has ended; handed over once. Raises: what `compute` raises here."""
         values: list[mpz] = []
         while self._parts:
             pid, start, stop = self._parts[0]
@@ -230,7 +205,6 @@ class Batch:
 
 
 def _succeeded(pid: int) -> bool:
-    """Waits for a process; whether it did its part."""
     try:
         return pid != NO_PROCESS and os.waitpid(pid, 0)[1] == 0
     except ChildProcessError:  # a program that ignores SIGCHLD never hears how its processes ended
@@ -238,14 +212,9 @@ def _succeeded(pid: int) -> bool:
 
 
 def compute(work: Compute, count: int, *, width: int, workers: int | None = None) -> list[mpz]:
-    """`count` integers below 256^width, on `workers` cores (all of them if None).
+    """`count` integers below 256^width, on `workers` cores (all of them if None). Raises: what `work` raises.
 
-    Guarantee: the integers of `work(0, count)` in their order, however many cores there are. Few integers, one core, or a
-    system without `fork` compute them in this process.
-
-    Assumes: of `work` what `Batch` does of its `compute`.
-
-    Raises: what `work` raises.
+    Guarantee: the integers of `work(0, count)` in their order, however many cores there are. Assumes: as `Batch`.
 
     >>> compute(lambda start, stop: (mpz(i * i) for i in range(start, stop)), 4, width=1)
     [mpz(0), mpz(1), mpz(4), mpz(9)]

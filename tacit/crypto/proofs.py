@@ -57,8 +57,7 @@ TEETH, BLOCKS = 11, 4  # of the comb for h_s: 6 MB, as dear as five exponentiati
 class Claim:
     """Who says to know what: the proof is for this and nothing else.
 
-    Assumes, where it is checked: every field but the ciphertexts is the checker's own knowledge, and the ciphertexts are in
-    the order in which they were sent.
+    Assumes, where it is checked: all but the ciphertexts is the checker's own knowledge, and those are in the order they were sent.
     """
 
     public: PublicKey
@@ -71,9 +70,8 @@ class Claim:
     def seed(self) -> bytes:
         """A hash of all of it, from which the challenge is made.
 
-        Guarantee: claims that differ in anything have different seeds (SHA-256; the numbers have fixed widths and their count
-        is hashed before them), so a proof cannot be carried to another run, round, client, roster, key or list of
-        ciphertexts.
+        Guarantee: claims that differ in anything have different seeds (SHA-256, fixed widths, the count hashed before them), so a
+        proof cannot be carried to another run, round, client, roster, key or list of ciphertexts.
         """
         words = json.dumps([self.run, self.round, self.client, self.roster, self.public.shape, len(self.ciphertexts)])
         hashed = hashlib.sha256(DOMAIN + words.encode() + b"\n")
@@ -84,10 +82,9 @@ class Claim:
 
 @dataclass(frozen=True, eq=False)
 class Equation:
-    """What holds where a claim is proved: (1 + n)^z1 h_s^z2 = +-A prod c_j^(e_j) modulo n^2.
+    """What holds where a claim is proved: (1 + n)^z1 h_s^z2 = +-A prod c_j^(e_j) modulo n^2; A is the commitment, e_j coefficients.
 
-    `commitment` is A, `coefficients` are the e_j; under a key without h_s, z2^n stands for h_s^z2. `proved` checks equations,
-    one by one or many at once.
+    Under a key without h_s, z2^n stands for h_s^z2.
     """
 
     commitment: mpz
@@ -105,12 +102,8 @@ def proof_bytes(public: PublicKey) -> int:
 def prove(claim: Claim, messages: Sequence[int], exponents: Sequence[mpz]) -> bytes:
     """The proof of who sealed `messages` with randomisers made from `exponents`, which `Source.take_known` gave with them.
 
-    Guarantee: it says nothing about messages or exponents (statistically, within 2^-128). x and s are drawn anew each time,
-    so two proofs of one claim are as safe as one.
-
-    Assumes: the claim's ciphertexts are those of these messages and exponents. Nothing is checked: of others it makes a proof
-    that does not hold.
-
+    Guarantee: it says nothing about messages or exponents (statistically, within 2^-128). x and s are drawn anew each time.
+    Assumes: the claim's ciphertexts are those of these messages and exponents; of others it makes a proof that does not hold.
     Raises: BadInput for another number of messages or exponents than ciphertexts, for none, and for 2^24 or more.
     """
     public, count = claim.public, len(claim.ciphertexts)
@@ -134,21 +127,15 @@ def prove(claim: Claim, messages: Sequence[int], exponents: Sequence[mpz]) -> by
 
 
 def proof_to_bytes(public: PublicKey, commitment: mpz, z1: mpz, z2: mpz) -> bytes:
-    """A proof for the wire: A, z1 and z2, each of a width that follows from the key.
-
-    Raises: OverflowError for a number beyond its width.
-    """
+    """A proof for the wire: A, z1 and z2, each of a width that follows from the key. Raises: OverflowError."""
     numbers = zip((commitment, z1, z2), _widths(public), strict=True)
     return b"".join(int(number).to_bytes(width, "big") for number, width in numbers)
 
 
 def equation(claim: Claim, proof: bytes, *, seed: bytes) -> Equation:
-    """What has to hold for this claim, `seed` being its hash (`Claim.seed`). That it does hold is `proved`'s to find out.
+    """What has to hold for this claim, whose `seed` is known; whether it does is found out later. Raises: BadProof.
 
-    Assumes: the ciphertexts are below n^2.
-
-    Raises: BadProof for bytes that are no proof of anything: another length, a number out of its range, no ciphertexts or too
-    many.
+    Refused are bytes that are no proof of anything: another length, a number out of its range, no ciphertexts or too many.
     """
     public, count, (a, b, _) = claim.public, len(claim.ciphertexts), _widths(claim.public)
     parts = proof[:a], proof[a : a + b], proof[a + b :]
@@ -175,9 +162,7 @@ def warm(public: PublicKey) -> None:
 
 @lru_cache(maxsize=2)
 def comb(public: PublicKey) -> Comb:
-    """Powers of h_s, with room for the weighted sum of the z2 of 2^REPORT_BITS reports.
-
-    The tables of the last two keys stay in memory.
+    """Powers of h_s, with room for the weighted sum of the z2 of 2^REPORT_BITS reports; of the last two keys.
 
     Raises: TypeError for a key without h_s.
     """
@@ -193,10 +178,7 @@ def coefficients(public: PublicKey, seed: bytes, commitment: mpz, count: int) ->
 
 
 def response_bits(public: PublicKey) -> int:
-    """The bits of z2 = s + sum e_j r_j, which s hides.
-
-    The sum is below 2^(128 + 24) times a randomiser's exponent, and s has HIDING_BITS more.
-    """
+    """The bits of z2 = s + sum e_j r_j: the sum is below 2^(128 + 24) exponents, and s, which hides it, has HIDING_BITS more."""
     return COEFFICIENT_BITS + COUNT_BITS + public.exponent_bits + HIDING_BITS + 1
 
 
@@ -222,33 +204,36 @@ def unproved(reports: Mapping[str, tuple[Claim, bytes]]) -> dict[str, BadProof]:
     """Whose proof does not hold, with the refusal. Nothing is raised.
 
     Guarantee: whoever is not named has a proof that held, by its own equation or by one together with others (false with
-    probability at most 2^-127), in this call or in an earlier one of this process. Whoever is named fails by itself, so
+    probability at most 2^-127), in this call or in an earlier one of this process. Whoever is named fails alone, so
     nobody is refused for what another sent. One cheat costs a check of each report in its batch.
-
     Assumes: all claims are under one key, and their ciphertexts are units below n^2.
     """
     refused: dict[str, BadProof] = {}
     pending: dict[str, tuple[bytes, Equation]] = {}
     for name, (claim, proof) in reports.items():
         seed = claim.seed()
-        mark = hashlib.sha256(seed + proof).digest()
-        if mark not in _HELD:
+        digest = hashlib.sha256(seed + proof).digest()
+        if digest not in _HELD:
             try:
-                pending[name] = mark, equation(claim, proof, seed=seed)
+                pending[name] = digest, equation(claim, proof, seed=seed)
             except BadProof as error:
                 refused[name] = error
     names = list(pending)
     for start in range(0, len(names), TOGETHER):
         some = names[start : start + TOGETHER]
         public = reports[some[0]][0].public
-        for name in _failing(public, {name: pending[name][1] for name in some}):
-            refused[name] = refusal(reports[name][0])
-        _remember([pending[name][0] for name in some if name not in refused])
+        if not hold_together(public, [pending[name][1] for name in some]):
+            failing = (name for name in some if not balanced(public, [pending[name][1]], [1]))
+            refused |= {name: refusal(reports[name][0]) for name in failing}
+        for digest in (pending[name][0] for name in some if name not in refused):
+            while len(_HELD) >= REMEMBERED:
+                del _HELD[next(iter(_HELD))]
+            _HELD[digest] = None
     return refused
 
 
 def holds(claim: Claim, proof: bytes) -> bool:
-    """Whether a proof is one of this claim: the work itself, nothing remembered, one equation and no batch."""
+    """Whether a proof is one of this claim: the slow twin of `unproved`, nothing remembered and no batch."""
     try:
         return balanced(claim.public, [equation(claim, proof, seed=claim.seed())], [1])
     except BadProof:
@@ -256,20 +241,18 @@ def holds(claim: Claim, proof: bytes) -> bool:
 
 
 def hold_together(public: PublicKey, equations: Sequence[Equation]) -> bool:
-    """Whether all of them hold, but for probability 2^-127.
+    """Whether all of them hold, but for probability 2^-127. Assumes: one equation to TOGETHER, for which the comb has room.
 
     The weights are drawn here, from the operating system, after all equations are fixed: that is what the guarantee rests on.
-
-    Assumes: at least one equation, and no more than TOGETHER, for which the comb has room.
     """
     drawn = [secrets.randbelow((1 << COEFFICIENT_BITS) - 1) + 1 for _ in equations[1:]]
     return balanced(public, equations, [1, *drawn])
 
 
 def balanced(public: PublicKey, equations: Sequence[Equation], weights: Sequence[int]) -> bool:
-    """Whether the product of the equations, each to its weight, holds up to the sign.
+    """Whether the product of the equations, each to its weight of at most 128 bits, holds up to the sign.
 
-    Assumes: weights of at most 128 bits. Weights that a sender could foresee prove nothing; use `hold_together`.
+    Weights that a sender could foresee prove nothing; use `hold_together`.
     """
     z1 = sum(w * one.z1 for w, one in zip(weights, equations, strict=True)) % public.n
     left = (1 + z1 * public.n) * _hidden(public, [one.z2 for one in equations], weights) % public.n_squared
@@ -278,39 +261,23 @@ def balanced(public: PublicKey, equations: Sequence[Equation], weights: Sequence
 
 
 def _hidden(public: PublicKey, z2: Sequence[mpz], weights: Sequence[int]) -> mpz:
-    """h_s^(sum w_i z2_i), or (prod z2_i^(w_i))^n."""
+    # h_s^(sum w_i z2_i), or (prod z2_i^(w_i))^n
     if public.h_s is None:
         return gmpy2.powmod(product_of_powers(z2, weights, public.n, bits=COEFFICIENT_BITS), public.n, public.n_squared)
     return comb(public).power(mpz(sum(w * z for w, z in zip(weights, z2, strict=True))))
 
 
 def _committed(public: PublicKey, equations: Sequence[Equation], weights: Sequence[int]) -> mpz:
-    """prod_i (A_i prod_j c_ij^(e_ij))^(w_i): in one step, or report by report first."""
+    # prod_i (A_i prod_j c_ij^(e_ij))^(w_i): in one step, or report by report first
     modulus, bits = public.n_squared, COEFFICIENT_BITS
     if max(len(one.ciphertexts) for one in equations) <= FEW:
         bases = [base for one in equations for base in (one.commitment, *one.ciphertexts)]
-        pairs = zip(weights, equations, strict=True)
-        return product_of_powers(
-            bases, [w * e for w, one in pairs for e in (1, *one.coefficients)], modulus, bits=2 * bits
-        )
+        exponents = [w * e for w, one in zip(weights, equations, strict=True) for e in (1, *one.coefficients)]
+        return product_of_powers(bases, exponents, modulus, bits=2 * bits)
     inner = (product_of_powers(one.ciphertexts, one.coefficients, modulus, bits=bits) for one in equations)
     bases = [one.commitment * product % modulus for one, product in zip(equations, inner, strict=True)]
     return product_of_powers(bases, weights, modulus, bits=bits)
 
 
-def _failing(public: PublicKey, equations: Mapping[str, Equation]) -> list[str]:
-    """Whose equation does not hold."""
-    if hold_together(public, list(equations.values())):
-        return []
-    return [name for name, one in equations.items() if not balanced(public, [one], [1])]
-
-
 # hashes of seed and proof, the oldest first: a party checks the same report several times
 _HELD: dict[bytes, None] = {}
-
-
-def _remember(marks: Sequence[bytes]) -> None:
-    for mark in marks:
-        while len(_HELD) >= REMEMBERED:
-            del _HELD[next(iter(_HELD))]
-        _HELD[mark] = None

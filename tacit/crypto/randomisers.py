@@ -62,7 +62,7 @@ class FixedBase:
 class SplitBase:
     """Powers modulo n^2 for who has its factors: modulo p^2 and q^2, joined by the Chinese remainder theorem.
 
-    The numbers are the same as `FixedBase` modulo n^2 gives: nobody can tell from a randomiser how it was made.
+    The numbers are those of `FixedBase` modulo n^2: nobody can tell from a randomiser how it was made.
     """
 
     def __init__(self, base: mpz, secret: SecretKey, *, bits: int, window: int):
@@ -71,7 +71,7 @@ class SplitBase:
         self.inverse = gmpy2.invert(p_squared, q_squared)
 
     def power(self, exponent: int | mpz) -> mpz:
-        """base^exponent for an exponent of at most `bits` bits. Raises: ValueError as `FixedBase.power`."""
+        """As `FixedBase.power`."""
         a, b = (half.power(exponent) for half in self.halves)
         p_squared, q_squared = (half.modulus for half in self.halves)
         return a + p_squared * ((b - a) * self.inverse % q_squared)
@@ -91,13 +91,9 @@ class Randomisers:
     """A stock of randomisers for one public key. `expected` says how many it will make in all: it sizes the table.
 
     Who has the `secret` key may give it: the same randomisers then take about three quarters of the time.
-
     Guarantee: no randomiser is handed out twice by one stock or its forks; two stocks agree in one only if the operating
-    system draws the same exponent twice. What is handed out, value and exponent, is gone from the stock. Threads may share a
-    stock.
-
-    Raises: BadInput for `expected` below 1, KeyRefused for a secret key of another public key, TypeError when it is copied or
-    pickled.
+    system draws the same exponent twice. What is handed out, value and exponent, is gone. Threads may share a stock.
+    Raises: BadInput for `expected` below 1, KeyRefused for another key's secret, TypeError when it is copied or pickled.
     """
 
     def __init__(
@@ -122,12 +118,7 @@ class Randomisers:
                 self._table = FixedBase(self.public.h_s, self.public.n_squared, bits=bits, window=window)
 
     def prepare(self, count: int) -> None:
-        """Starts making `count` randomisers in the background, to be ready when the model has been trained.
-
-        Where there is no `fork` it does nothing, and they are made when they are taken.
-
-        Raises: BadInput for a count below 0.
-        """
+        """Starts making `count` randomisers in the background; without `fork` they are made when taken. Raises: BadInput."""
         check.at_least(0, count=count)
         self._own()
         self.warm()
@@ -170,13 +161,11 @@ class Randomisers:
         raise TypeError("a stock of randomisers is never copied: make a new one from the public key")
 
     def _draw(self, count: int) -> list[mpz]:
-        """The secret numbers of `count` randomisers, from the operating system."""
         if self.public.h_s is not None:
             return [mpz(secrets.randbits(self.public.exponent_bits)) for _ in range(count)]
         return [mpz(secrets.randbelow(int(self.public.n) - 1) + 1) for _ in range(count)]
 
     def _make(self, exponents: Sequence[mpz]) -> powers.Compute:
-        """The randomisers of these numbers."""
         table, n, n_squared = self._table, self.public.n, self.public.n_squared
         power = table.power if table else lambda r: gmpy2.powmod(r, n, n_squared)
         return lambda start, stop: (power(r) for r in exponents[start:stop])

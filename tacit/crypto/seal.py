@@ -50,28 +50,19 @@ class Collected(Protocol):
         ...
 
     def settle(self) -> Mapping[str, TacitError]:
-        """Checks what is cheaper to check for all at once. Who is refused now is out of the sum; the reasons by client.
-
-        Assumes: it is called before `open`, since nobody counts before.
-        """
+        """Refuses by client what is cheaper to check for all at once. Assumes: it is called before `open`: nobody counts before."""
         ...
 
     def open(self) -> np.ndarray:
-        """The sum of the integers of all reports that are settled.
+        """The sum of the integers of all reports that are settled. Raises: TooFewReports, GridOverflow, SumOverflow, BadOpening.
 
         Guarantee: no sum of fewer reports than the noise was shared for.
-
-        Raises: TooFewReports, GridOverflow or SumOverflow where a report left the grid, BadOpening for an answer that is no
-        sum, or another TacitError of whoever opens.
         """
         ...
 
 
 class Seal(Protocol):
-    """What one group of clients uses.
-
-    Guarantee, of every implementation: from the same integers the opened sum is the same, to the bit.
-    """
+    """What one group of clients uses. Guarantee: from the same integers every one opens the same sum, to the bit."""
 
     @property
     def report_bytes(self) -> int:
@@ -79,10 +70,7 @@ class Seal(Protocol):
         ...
 
     def report(self, shared: Shared, *, client: str, round: int) -> dict[str, torch.Tensor]:
-        """What a client sends: integers that carry their share of the noise, written for one round.
-
-        Raises: GridOverflow for integers beyond the lanes.
-        """
+        """What a client sends: integers that carry their share of the noise, written for one round. Raises: GridOverflow."""
         ...
 
     def collect(self, *, round: int) -> Collected:
@@ -102,23 +90,17 @@ class Plain:
 
     @property
     def kind(self) -> torch.dtype:
-        """The integer type of a report."""
+        """The smallest integer type that holds the lanes' reach."""
         return torch.int32 if self.lanes.reach < 2**31 else torch.int64
 
     @property
     def report_bytes(self) -> int:
-        """The integers."""
         return self.lanes.count * self.kind.itemsize
 
     def report(self, shared: Shared, *, client: str, round: int) -> dict[str, torch.Tensor]:
-        """The integers themselves, of the smallest type that holds the lanes' reach.
-
-        Assumes: integers within the lanes' reach, as the mechanism cuts them; here nothing checks before the server does.
-        """
         return {"report": shared.vector.to(self.kind)}
 
     def collect(self, *, round: int) -> "PlainSum":
-        """An empty sum."""
         return PlainSum(self)
 
 
@@ -132,11 +114,7 @@ class PlainSum:
     opened: Opened | None = None  # the server reads it itself
 
     def accept(self, message: Message) -> None:
-        """Adds one client's integers.
-
-        Raises: MessageRefused for another set of tensors, Duplicate for a second report, BadInput for another shape or type,
-        GridOverflow for an integer beyond the grid. The sum is then as it was.
-        """
+        """Adds one client's integers. Raises: MessageRefused, Duplicate, BadInput, GridOverflow; the sum is then as it was."""
         (report,), lanes = _tensors(message, 1), self.seal.lanes
         if message.sender in self.clients:
             raise Duplicate("a second report: the first counts")
@@ -149,11 +127,9 @@ class PlainSum:
         self.clients.append(message.sender)
 
     def settle(self) -> Mapping[str, TacitError]:
-        """Nobody is refused: all was checked on arrival."""
         return {}
 
     def open(self) -> np.ndarray:
-        """The sum. Raises: TooFewReports below `fewest`."""
         if self.total is None or len(self.clients) < self.seal.fewest:
             text = f"{len(self.clients)} reports arrived and {self.seal.fewest} are needed"
             raise TooFewReports(f"{text}: the sum would carry less noise than was promised.")
@@ -166,10 +142,7 @@ class Sealed:
 
     Guarantee: a server without a key learns from a report that its sender took part, and nothing of its integers (IND-CPA); a
     report counts for one round, once, and only where its sender proved that it knows what it sealed. What is opened is the
-    holders' decision (`holder`).
-
-    A site has its own entry in `signers` and its `holder`; the server has neither, and an `opener` that asks. `roster` is the
-    `common_hash` of what all sites were told.
+    holders' decision (`holder`). A site has its own entry in `signers` and its `holder`; the server an `opener` that asks.
     """
 
     lanes: Lanes
@@ -198,9 +171,7 @@ class Sealed:
         """Packs and seals the integers, proves that the sender knows them, and signs: one tensor of bytes a chunk.
 
         Guarantee: its length depends on lanes and key alone. Calling it twice makes two reports that share no randomiser.
-
-        Raises: GridOverflow for an integer beyond its lane, BadInput for another number of them, KeyError for a client
-        without a signer.
+        Raises: GridOverflow, BadInput for another number of integers, KeyError for a client without a signer.
         """
         numbers, context = self.lanes.pack(shared.vector.numpy()), self.context(round)
         values, exponents = zip(*self.randomisers.take_known(len(numbers)), strict=True)
@@ -209,16 +180,12 @@ class Sealed:
         return {_name(i): torch.frombuffer(bytearray(raw), dtype=torch.uint8) for i, raw in enumerate(parts)}
 
     def collect(self, *, round: int) -> "SealedSum":
-        """An empty inbox for this round."""
         return SealedSum(self, Inbox(self.context(round)))
 
 
 @dataclass
 class SealedSum:
-    """Signed ciphertexts, checked as they come and their proofs together.
-
-    The opener is shown all messages that hold, so that it need not believe the server.
-    """
+    """Signed ciphertexts, checked as they come and their proofs together. The opener is shown all messages that hold."""
 
     seal: Sealed
     inbox: Inbox
@@ -227,14 +194,10 @@ class SealedSum:
 
     @property
     def clients(self) -> list[str]:
-        """Whose report is complete and proved; once the sum is opened, whose report is in it."""
         return self.opened.clients if self.opened else self.inbox.complete()
 
     def accept(self, message: Message) -> None:
-        """Takes a client's report, all of it or nothing.
-
-        Raises: a MessageRefused: other tensors than the parts of a report, or what `Inbox.accept_report` refuses.
-        """
+        """Takes a client's report, all of it or nothing. Raises: MessageRefused."""
         parts = [report_bytes(tensor) for tensor in _tensors(message, len(self.inbox.context.chunk_sizes))]
         self.inbox.accept_report(message.sender, parts)
         self.messages[message.sender] = parts
@@ -263,7 +226,6 @@ def _name(part: int) -> str:
 
 
 def _tensors(message: Message, parts: int) -> list[torch.Tensor]:
-    """The parts of a report, and nothing else. Raises MessageRefused."""
     names = [_name(part) for part in range(parts)]
     if not message.tensors:
         raise MessageRefused(f"it sent no report: {message.facts.get('failed', 'there was none in its message')}")
@@ -273,10 +235,7 @@ def _tensors(message: Message, parts: int) -> list[torch.Tensor]:
 
 
 def report_bytes(tensor: torch.Tensor) -> bytes:
-    """The bytes of one part of a report.
-
-    Raises: MessageRefused for a tensor that is not one row of bytes.
-    """
+    """The bytes of one part of a report. Raises: MessageRefused for a tensor that is not one row of bytes."""
     if tensor.dtype != torch.uint8 or tensor.dim() != 1:
         raise MessageRefused(f"its report is {tensor.dtype} of shape {list(tensor.shape)}, not bytes")
     return tensor.numpy().tobytes()

@@ -23,10 +23,7 @@ SIEVE_SPAN = 1 << 17  # candidates per random start; a hit is chosen at random a
 
 
 def is_prime(candidate: mpz) -> bool:
-    """Whether a candidate is prime, but for an error of at most 4^-40.
-
-    Assumes: it was drawn at random. GMP's test is not made for numbers that somebody chose so that they pass it.
-    """
+    """Whether a random candidate is prime, but for an error of at most 4^-40; somebody could choose numbers that pass."""
     return gmpy2.is_prime(candidate, ROUNDS)
 
 
@@ -41,12 +38,7 @@ def draw(bits: int, *, top: int = 2) -> mpz:
 
 
 def random_prime(bits: int, *, top: int = 2) -> mpz:
-    """A random prime of `bits` bits that is 3 modulo 4 and has its `top` highest bits set.
-
-    >>> prime = random_prime(64)
-    >>> is_prime(prime), prime.bit_length(), prime % 4
-    (True, 64, mpz(3))
-    """
+    """A random prime of `bits` bits that is 3 modulo 4 and has its `top` highest bits set."""
     while True:
         candidate = draw(bits, top=top)
         if is_prime(candidate):
@@ -56,8 +48,7 @@ def random_prime(bits: int, *, top: int = 2) -> mpz:
 def safe_prime(bits: int) -> mpz:
     """A random prime p of `bits` bits with (p - 1) / 2 prime, its two top bits set.
 
-    Both are sieved together by the primes below SIEVE_BELOW, among SIEVE_SPAN candidates behind a random start, and tried in
-    random order. Of the three kinds it takes by far the longest: two numbers have to be prime at once.
+    Both are sieved together among SIEVE_SPAN candidates behind a random start, and tried in random order.
     """
     while True:
         start = draw(bits - 1)  # p' is odd, so p = 2p' + 1 is 3 modulo 4
@@ -71,10 +62,7 @@ def safe_prime(bits: int) -> mpz:
 
 
 def structured_prime(bits: int, short: int) -> tuple[mpz, mpz]:
-    """A prime P = 2pp' + 1 of `bits` bits and its short prime p of `short` bits; p' is prime as well.
-
-    P has its two top bits set, so that a product of two has exactly the bits asked for.
-    """
+    """A prime P = 2pp' + 1 of `bits` bits, its two top bits set, and its short prime p of `short` bits; p' is prime as well."""
     rest = random_prime(bits - 1 - short, top=3)  # so that every second p or so gives P its two top bits
     while True:
         p = draw(short)
@@ -97,7 +85,6 @@ def _sieve(start: mpz) -> list[int]:
 
 @cache
 def _small_primes() -> list[int]:
-    """The odd primes below SIEVE_BELOW (Eratosthenes)."""
     sieve = np.ones(SIEVE_BELOW, dtype=bool)
     for number in range(3, int(SIEVE_BELOW**0.5) + 1, 2):
         sieve[number * number :: number] = False
@@ -108,11 +95,8 @@ def _small_primes() -> list[int]:
 class SecretKey:
     """The primes of a public key, and for short-exponent keys the short primes behind them. Never printed.
 
-    Guarantee: both are primes of n, of one size and far apart, with the shape that the public key claims
-    (`weak.refuse_secret`).
-
+    Guarantee: both are primes of n, of one size and far apart, with the shape that the public key claims (`refuse_secret`).
     Assumes: whoever holds it opens single reports as well as sums. What keeps it from that is `holder`.
-
     Raises: KeyRefused for primes that do not belong to the public key or are weak.
 
     >>> from tacit.crypto.randomisers import Randomisers
@@ -133,21 +117,18 @@ class SecretKey:
 
     @cached_property
     def _halves(self) -> tuple[tuple[mpz, mpz, mpz, mpz], ...]:
-        """For each prime: the prime, its square, an exponent that removes every rho, and 1 / L((1 + n)^exponent)."""
+        # for each prime: the prime, its square, an exponent that removes every rho, and 1 / L((1 + n)^exponent)
         exponents = [2 * s for s in self.short] if self.short else [self.p - 1, self.q - 1]
         pairs = ((self.p, self.q), (self.q, self.p))
-        return tuple(
-            (p, p * p, e, gmpy2.invert(e * q, p)) for (p, q), e in zip(pairs, exponents, strict=True)
-        )  # (1 + n)^e = 1 + epq modulo p^2, so L is eq
+        # (1 + n)^e = 1 + epq modulo p^2, so L is eq
+        return tuple((p, p * p, e, gmpy2.invert(e * q, p)) for (p, q), e in zip(pairs, exponents, strict=True))
 
     @cached_property
     def _p_inverse(self) -> mpz:
         return gmpy2.invert(self.p, self.q)
 
     def decrypt(self, c: mpz) -> mpz:
-        """The message modulo n of one ciphertext, which may come from any Paillier with g = n + 1.
-
-        Assumes: c is a unit modulo n^2 (`PublicKey.validate`).
+        """The message modulo n of one unit modulo n^2, which may come from any Paillier with g = n + 1.
 
         Raises: BadCiphertext under a short-exponent key, for what was not sealed with that key's own h_s.
         """
@@ -163,22 +144,18 @@ class SecretKey:
         return m_p + self.p * ((m_q - m_p) * self._p_inverse % self.q)
 
     def open(self, ciphertexts: Sequence[mpz], *, workers: int | None = None) -> list[mpz]:
-        """The messages, in order, on all cores unless `workers` says how many.
+        """The messages, in order, on all cores unless `workers` says how many; all of them or none.
 
         Raises: BadCiphertext for what is no ciphertext of this key, SumOverflow if a message is not below 2^plaintext_bits.
-        Then no message at all is returned.
         """
         messages = self._messages(self.decrypt, ciphertexts, workers)
         refuse_overflow(self.public, messages)
         return messages
 
     def open_any(self, ciphertexts: Sequence[mpz], *, workers: int | None = None) -> list[mpz]:
-        """The messages modulo n, out of range or not, and n itself, which is no message, where there is none.
+        """The messages modulo n, out of range or not, and n, which is no message, where there is none. Raises: BadCiphertext.
 
-        For a holder that answers whoever asks: it answers alike whatever the sum is, and what a sum out of range means is
-        decided by who asked, with `refuse_overflow`.
-
-        Raises: BadCiphertext for what `PublicKey.validate` refuses.
+        For a holder, which answers alike whatever the sum is: whoever asked decides by `refuse_overflow`.
         """
         return self._messages(self._decrypt_any, ciphertexts, workers)
 
@@ -199,26 +176,20 @@ class SecretKey:
 
 
 def refuse_overflow(public: PublicKey, opened: Sequence[mpz]) -> None:
-    """Refuses opened sums beyond the plaintext's band.
+    """Refuses opened sums beyond the plaintext's band. Raises: SumOverflow.
 
-    Guarantee: a sum from 2^plaintext_bits up to n is refused. One of n or more wraps around and can fall back into the band,
-    so the messages must be small enough together; `Lanes` sees to that for honest reports and looks at what was opened again.
-
-    Raises: SumOverflow.
+    Guarantee: a sum from 2^plaintext_bits up to n is refused. One of n or more wraps around and can fall back into it: `Lanes`
+    keeps honest reports small enough and looks at what was opened again.
     """
     if any(m.bit_length() > public.plaintext_bits for m in opened):
         raise SumOverflow(f"A sum is not below 2^{public.plaintext_bits}: fewer reports or more headroom are needed.")
 
 
 def generate(*, bits: int = 3072, shape: Shape = "ordinary", least_bits: int = LEAST_BITS) -> SecretKey:
-    """A new key from the operating system's entropy.
+    """A new key from the operating system's entropy. Raises: BadInput for a size that is not one of SIZES, or an unknown shape.
 
     Guarantee: n has exactly `bits` bits; p and q are random primes of half of them, both 3 modulo 4, at least 2^(bits/2 -
-    100) apart (FIPS 186-5, A.1.1), with gcd(p - 1, q - 1) = 2 and n prime to (p - 1)(q - 1).
-
-    `least_bits` is for tests alone.
-
-    Raises: BadInput for a size that is not one of SIZES, or an unknown shape.
+    100) apart (FIPS 186-5, A.1.1), with gcd(p - 1, q - 1) = 2 and n prime to (p - 1)(q - 1). `least_bits` is for tests alone.
     """
     check.one_of(SHAPES, shape=shape)
     if bits % 2 or bits < least_bits or (least_bits == LEAST_BITS and bits not in SIZES):
@@ -245,7 +216,6 @@ def _new_prime(bits: int, shape: Shape, key_bits: int) -> tuple[mpz, mpz | None]
 
 
 def _unit(n: mpz) -> mpz:
-    """A random number that is prime to n."""
     while True:
         x = mpz(secrets.randbelow(int(n)))
         if gcd(x, n) == 1:

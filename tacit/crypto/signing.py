@@ -28,11 +28,7 @@ class Signer:
     key: Ed25519PrivateKey = field(repr=False)
 
     def sign(self, content: bytes) -> bytes:
-        """A signature of 64 bytes (Ed25519, deterministic).
-
-        Assumes: content that starts with a prefix of its own use (`envelope.PREFIX`), so that it can be taken for nothing
-        else.
-        """
+        """A signature of 64 bytes (Ed25519, deterministic). Assumes: content with a prefix of its own use (`envelope.PREFIX`)."""
         return self.key.sign(content)
 
     @property
@@ -42,31 +38,16 @@ class Signer:
 
 
 def new_signer(client: str) -> Signer:
-    """A new signing key, from the operating system's entropy.
-
-    Raises: BadInput for a name that cannot be a file's: anything but letters, digits, '-', '_' and '.', or with a dot in
-    front.
-
-    >>> new_signer("../north")
-    Traceback (most recent call last):
-    tacit.errors.BadInput: Expected a client's name of letters, digits, '-', '_' and '.', got '../north'.
-    """
+    """A new signing key, from the operating system's entropy. Raises: BadInput for a name that cannot be a file's."""
     if not _usable(client):
         raise BadInput(f"Expected a client's name of letters, digits, '-', '_' and '.', got {client!r}.")
     return Signer(client, Ed25519PrivateKey.generate())
 
 
 def save(folder: Path, signer: Signer, *, force: bool = False) -> tuple[Path, Path]:
-    """Writes NAME.signing.json (its owner's alone) and NAME.member.json (for the others' folders) and returns where they are.
-
-    Raises: BadInput if either exists and `force` is not given, or cannot be written. The secret is written first.
-    """
-    public = {
-        "kty": "OKP",
-        "crv": "Ed25519",
-        "x": bytes_to_text(signer.public.public_bytes_raw()),
-        "kid": signer.client,
-    }
+    """Writes NAME.signing.json (its owner's alone), then NAME.member.json (for others' folders); returns both. Raises: BadInput."""
+    x = bytes_to_text(signer.public.public_bytes_raw())
+    public = {"kty": "OKP", "crv": "Ed25519", "x": x, "kid": signer.client}
     secret, member = folder / f"{signer.client}{SIGNING}", folder / f"{signer.client}{MEMBER}"
     files.write(secret, public | {"d": bytes_to_text(signer.key.private_bytes_raw())}, mode=files.SECRET, force=force)
     files.write(member, public, mode=files.PUBLIC, force=force)
@@ -74,12 +55,7 @@ def save(folder: Path, signer: Signer, *, force: bool = False) -> tuple[Path, Pa
 
 
 def load_signer(path: Path) -> Signer:
-    """A signing key.
-
-    Guarantee: its public half belongs to it, and its name can be a file's.
-
-    Raises: KeyRefused if others can read the file, or if it is no signing key.
-    """
+    """A signing key, whose public half belongs to it and whose name can be a file's. Raises: KeyRefused."""
     record = files.read(path, secret=True)
     try:
         signer = Signer(_kid(record), Ed25519PrivateKey.from_private_bytes(bytes_from_text(record["d"])))
@@ -96,10 +72,7 @@ def fingerprint(public: Ed25519PublicKey) -> str:
 
 
 def described(path: Path, record: dict[str, Any]) -> tuple[str, Ed25519PublicKey, str]:
-    """Whose key a file holds, its public half, and of which kind it is.
-
-    Raises: KeyRefused as `load_signer` for a file with a secret, else for what is no member's key.
-    """
+    """Whose key a file holds, its public half, and of which kind it is. Raises: KeyRefused."""
     if "d" in record:
         signer = load_signer(path)
         return signer.client, signer.public, "signing key"
@@ -107,13 +80,10 @@ def described(path: Path, record: dict[str, Any]) -> tuple[str, Ed25519PublicKey
 
 
 def load_members(folder: Path) -> dict[str, Ed25519PublicKey]:
-    """All members in a folder of NAME.member.json, by name.
+    """All members in a folder of NAME.member.json, by name. Raises: KeyRefused; BadInput for a folder without members.
 
     Guarantee: one key a name and one name a key, so that counting names counts keys. Whether a key is an institution's is
     agreed outside Tacit.
-
-    Raises: KeyRefused for a file that is no member's key, names somebody else, or holds a key that another member has;
-    BadInput for a folder without members.
     """
     members = {}
     for path in sorted(folder.glob(f"*{MEMBER}")):
@@ -137,12 +107,10 @@ def _member(path: Path, record: dict[str, Any]) -> tuple[str, Ed25519PublicKey]:
 
 
 def _usable(name: str) -> bool:
-    """Whether a name can be a file's."""
     return bool(name) and all(sign.isalnum() or sign in "-_." for sign in name) and not name.startswith(".")
 
 
 def _kid(record: dict[str, Any]) -> str:
-    """The name in a key file. Raises ValueError for what is no client's name."""
     name = record["kid"]
     if not isinstance(name, str) or not _usable(name):
         raise ValueError("kid, which is no client's name")

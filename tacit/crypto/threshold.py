@@ -14,7 +14,7 @@ two different sums of one round, whose difference may be one update."""
 
 import hashlib
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from math import factorial, prod
@@ -22,9 +22,8 @@ from math import factorial, prod
 import gmpy2
 from gmpy2 import mpz
 
-from tacit.crypto import powers as cores
 from tacit.crypto.paillier import PublicKey
-from tacit.crypto.powers import product_of_powers, small_exponents
+from tacit.crypto.powers import compute, product_of_powers, small_exponents
 from tacit.crypto.secret_key import SecretKey, refuse_overflow
 from tacit.errors import BadInput, KeyRefused, WrongShare
 
@@ -40,9 +39,7 @@ class Verification:
 
     Guarantee: the numbers can be those of a split key: units, v with Jacobi symbol 1, more than half of the shares needed.
     That they belong to shares of this key is the dealer's word; a holder checks its own share (`Share.genuine`).
-
-    Raises: KeyRefused for numbers that cannot; BadInput for fewer than 2 shares, more than MOST_SHARES, or a threshold that
-    is not more than half of them or is more than all.
+    Raises: KeyRefused for numbers that cannot; BadInput for a number of shares or a threshold that is not allowed.
     """
 
     public: PublicKey
@@ -53,14 +50,10 @@ class Verification:
     def __post_init__(self) -> None:
         _check_numbers(self.threshold, self.of)
         n = self.public.n
-        known = (self.v, *self.keys)
-        if (
-            any(not 1 < x < self.public.n_squared or gmpy2.gcd(x, n) != 1 for x in known)
-            or gmpy2.jacobi(self.v, n) != 1
-        ):
-            raise KeyRefused(
-                "The verification key is not one of a split key: take the file that was made with the shares."
-            )
+        units = all(1 < x < self.public.n_squared and gmpy2.gcd(x, n) == 1 for x in (self.v, *self.keys))
+        if not units or gmpy2.jacobi(self.v, n) != 1:
+            text = "The verification key is not one of a split key: take the file that was made with the shares."
+            raise KeyRefused(text)
 
     @property
     def of(self) -> int:
@@ -83,13 +76,10 @@ class Verification:
         return b"".join(int(x).to_bytes(width, "big") for x, width in numbers) + self.public.to_bytes(partial.values)
 
     def from_bytes(self, raw: bytes) -> "Partial":
-        """What `to_bytes` wrote. Whether it is right, `refuse_wrong` says.
-
-        Raises: BadCiphertext if it is cut short, or holds a number that is no ciphertext.
-        """
-        marks = list(accumulate(self._head, initial=0))
-        index, e, z = (mpz(int.from_bytes(raw[start:stop], "big")) for start, stop in pairwise(marks))
-        return Partial(int(index), tuple(self.public.from_bytes(raw[marks[-1] :])), e, z)
+        """What `to_bytes` wrote. Whether it is right, `refuse_wrong` says. Raises: BadCiphertext."""
+        offsets = list(accumulate(self._head, initial=0))
+        index, e, z = (mpz(int.from_bytes(raw[start:stop], "big")) for start, stop in pairwise(offsets))
+        return Partial(int(index), tuple(self.public.from_bytes(raw[offsets[-1] :])), e, z)
 
     @property
     def _head(self) -> tuple[int, int, int]:
@@ -108,10 +98,7 @@ class Partial:
 
 @dataclass(frozen=True)
 class Share:
-    """A share of a secret key: s_i = f(i). Never printed.
-
-    Guarantee: by itself it opens nothing, and with t - 2 others neither.
-    """
+    """A share of a secret key: s_i = f(i). Never printed. Guarantee: alone it opens nothing, and with t - 2 others neither."""
 
     verification: Verification
     index: int
@@ -126,41 +113,31 @@ class Share:
         return 1 <= self.index <= verification.of and raised == verification.keys[self.index - 1]
 
     def open(self, ciphertexts: Sequence[mpz], *, workers: int | None = None) -> Partial:
-        """This share's part of opening, c^(2 Delta s_i) for every ciphertext, with one proof for all.
+        """This share's part of opening, c^(2 Delta s_i) for every ciphertext, with one proof for all. Raises: BadCiphertext.
 
         Guarantee: the proof says nothing about the share beyond its verification key (statistically, within 2^-128).
-
         Assumes: whoever calls has decided that this sum may be opened (`holder`): t such answers open whatever was asked.
-
-        Raises: BadCiphertext.
         """
         public, delta = self.verification.public, self.verification.delta
         public.validate(ciphertexts)
-        values = cores.compute(
-            lambda start, stop: (
-                gmpy2.powmod(c, 2 * delta * self.value, public.n_squared) for c in ciphertexts[start:stop]
-            ),
-            len(ciphertexts),
-            width=public.ciphertext_bytes,
-            workers=workers,
-        )
+
+        def powers(start: int, stop: int) -> Iterator[mpz]:
+            return (gmpy2.powmod(c, 2 * delta * self.value, public.n_squared) for c in ciphertexts[start:stop])
+
+        values = compute(powers, len(ciphertexts), width=public.ciphertext_bytes, workers=workers)
         base, image, seed = _batch(self.verification, self.index, ciphertexts, values)
         hidden = delta * self.value
         r = mpz(secrets.randbits(self.verification.response_bits - 1))
-        e = _challenge(
-            public, seed, base, image, *(gmpy2.powmod(x, r, public.n_squared) for x in (base, self.verification.v))
-        )
+        first = (gmpy2.powmod(x, r, public.n_squared) for x in (base, self.verification.v))
+        e = _challenge(public, seed, base, image, *first)
         return Partial(self.index, tuple(values), e, r + e * hidden)
 
 
 def deal(secret: SecretKey, *, threshold: int, of: int) -> list[Share]:
-    """Splits a safe-prime key into `of` shares of which `threshold` open.
+    """Splits a safe-prime key into `of` shares of which `threshold` open. Raises: KeyRefused for another shape; BadInput.
 
     Guarantee: any `threshold` shares open what the key opens; fewer say nothing about it.
-
     Assumes: the caller hands every share to its owner and forgets them and the key.
-
-    Raises: KeyRefused for a key of another shape, BadInput for numbers that `Verification` refuses.
     """
     _check_numbers(threshold, of)
     public = secret.public
@@ -179,12 +156,10 @@ def deal(secret: SecretKey, *, threshold: int, of: int) -> list[Share]:
 
 
 def refuse_wrong(verification: Verification, ciphertexts: Sequence[mpz], partial: Partial) -> None:
-    """Refuses an answer that is not its share's for these ciphertexts.
+    """Refuses an answer that is not its share's for these ciphertexts. Raises: WrongShare, naming the share; BadCiphertext.
 
     Guarantee: a wrong answer passes with probability about 2^-128 for each hash that its maker tries (in the random oracle
     model). Wrong is meant up to a factor of order two, such as -1, which changes no message: `join` takes even powers.
-
-    Raises: WrongShare, naming the share; BadCiphertext for a value that is no unit modulo n^2.
     """
     public, i = verification.public, partial.index
     wrong = WrongShare(f"Share {i} answered with something else than its part of this sum: leave it out.")
@@ -205,8 +180,6 @@ def refuse_wrong(verification: Verification, ciphertexts: Sequence[mpz], partial
 def combine(verification: Verification, ciphertexts: Sequence[mpz], partials: Iterable[Partial]) -> list[mpz]:
     """The messages, from the answers of at least `threshold` shares, each of which is checked.
 
-    Of two answers with one index the later counts.
-
     Raises: BadInput for too few answers, WrongShare or BadCiphertext for a wrong one (leave that share out and combine
     again), SumOverflow for a sum out of range.
     """
@@ -219,13 +192,9 @@ def combine(verification: Verification, ciphertexts: Sequence[mpz], partials: It
 
 
 def join(verification: Verification, partials: Iterable[Partial]) -> list[mpz]:
-    """The messages, from the answers of at least `threshold` shares: the first so many by index, any others would give the
-    same.
+    """The messages, from the answers of at least `threshold` shares: the first so many by index. Raises: SumOverflow.
 
-    Assumes: `refuse_wrong` let every answer pass. Unchecked, one wrong answer makes every message wrong, and nothing shows
-    it.
-
-    Raises: SumOverflow for a sum out of range.
+    Assumes: `refuse_wrong` let every answer pass. Unchecked, one wrong answer makes every message wrong, and nothing shows it.
     """
     answers = {partial.index: partial for partial in partials}
     public, delta = verification.public, verification.delta
@@ -245,7 +214,7 @@ def join(verification: Verification, partials: Iterable[Partial]) -> list[mpz]:
 def _batch(
     verification: Verification, index: int, ciphertexts: Sequence[mpz], values: Sequence[mpz]
 ) -> tuple[mpz, mpz, bytes]:
-    """The products of c^(4 rho) and of c_i^(2 rho): the second is the first to the power Delta s_i; and a hash of it all."""
+    # the products of c^(4 rho) and of c_i^(2 rho), the second the first to the power Delta s_i; and a hash of it all
     public = verification.public
     n_squared, sizes = public.n_squared, f"{verification.threshold} {verification.of} {index} {len(ciphertexts)}"
     hashed = hashlib.sha256(f"tacit threshold {public.id} {sizes}\n".encode())
@@ -262,8 +231,6 @@ def _challenge(public: PublicKey, seed: bytes, *numbers: mpz) -> mpz:
 
 def fewest_shares(*, of: int, colluding: int) -> int:
     """The smallest threshold t with 2t > n + c: two sums of one round then need a common holder who is not among c colluders.
-
-    It exceeds `of` where there are too many colluders for any threshold.
 
     >>> fewest_shares(of=3, colluding=0), fewest_shares(of=3, colluding=1), fewest_shares(of=20, colluding=1)
     (2, 3, 11)
