@@ -17,7 +17,7 @@ import tacit
 from tacit.deploy.server.client import LocalGrid, client_app
 from tacit.deploy.server.server import Call, serve
 from tacit.deploy.site.make import make_site
-from tacit.engine.clients import clients
+from tacit.engine.assemble import clients
 
 HOME = Path(tacit.__file__).parent
 PAGE = HOME.parent / "docs" / "architecture.md"

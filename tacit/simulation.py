@@ -25,13 +25,14 @@ from tacit.engine import trainers
 from tacit.engine.assemble import Parts, build, written
 from tacit.engine.canaries import planted
 from tacit.engine.canary_plan import sizes_of
-from tacit.engine.clients import held
 from tacit.engine.evaluate import evaluate
-from tacit.engine.history import History, finish, note_clients, note_unpaid, open_ledger, open_unpaid
+from tacit.engine.history import History, finish, note_clients
+from tacit.engine.ledgers import note_unpaid, open_ledger, open_unpaid
 from tacit.engine.loop import Observer, loop
 from tacit.engine.pool import Trainer, fork_can_train
 from tacit.engine.queries import columns_asked, describe, evaluate_at_clients, judged_by
 from tacit.engine.ranges import query_of, ranged
+from tacit.engine.release import held
 from tacit.engine.run_folder import Folder, open_folder, refuse_other_parts, refuse_taken
 from tacit.engine.trainers import Hear, Overheard
 from tacit.errors import BadInput, ModelRefused, TacitError, TrainingDiverged
@@ -67,7 +68,7 @@ def gain(parts: Parts, *, clock: Clock = time.perf_counter) -> float:
 
     Raises: Unsupported where they cannot be stacked.
     """
-    trial = replace(parts, draw=DRAW, population=_made_up(parts))
+    trial = replace(parts, trial_id=DRAW, population=_made_up(parts))
     stacked = trainers.stacked(trial)
     try:
         with ExitStack() as stack:  # processes are forked before a stack uses threads
@@ -312,7 +313,7 @@ def run(
     progress: Progress | None = None,
     page: bool = True,
     hear: Hear | None = None,
-    draw: str = "",
+    trial_id: str = "",
 ) -> History:
     """Runs an experiment and returns its history; the files are in `out` (or `run.out`, or a new folder under runs/).
 
@@ -320,7 +321,7 @@ def run(
     the experiment names; the run's files have their digests, and go on only with the same ones. `observe` is called with the
     record of every round. `page = False` leaves out report.html; `tacit report` makes it later. `hear` is for attacks
     (tacit/lab/attacks): it is shown what the server sends and gets, which in a deployment nobody else is.
-    `draw` names a run of a search (tacit/lab/tuning): another name is other noise, and another release.
+    `trial_id` names a run of a search (tacit/lab/tuning): another name is other noise, and another release.
 
     Guarantee: the ledger is charged on disk before anything that a client trained is read; on a CPU, before it trains. With seeded
     randomness a resumed run equals an uninterrupted one, bit for bit on CPU. Raises TacitError in one sentence for whatever cannot
@@ -335,7 +336,7 @@ def run(
     warm(experiment.run.devices)  # while rows are read
     with ExitStack() as stack:
         before = before_of(experiment, path, resume=resume)
-        parts = replace(build(experiment, progress=progress, before=before), draw=draw)
+        parts = replace(build(experiment, progress=progress, before=before), trial_id=trial_id)
         _refuse_in_vain(parts, resume=resume)
         folder = open_folder(path, experiment, resume=resume, force=force, resolved=written(parts), before=before)
         stack.callback(folder.close)

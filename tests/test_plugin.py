@@ -15,7 +15,7 @@ from tacit import plugin
 from tacit.cli.app import main
 from tacit.deploy.operate.site_process import run_site
 from tacit.deploy.site.consent import departures, digest
-from tacit.engine.clients import population_id
+from tacit.engine.ledgers import population_id
 from tacit.engine.release import experiment_text
 from tacit.errors import BadInput
 from tacit.experiment import Experiment

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
+from typing import Literal
 
 import numpy as np
 import torch
@@ -14,19 +15,20 @@ from torch import nn
 
 from tacit import check, plugin
 from tacit.algorithms import Algorithm, rule_of
+from tacit.data.budgets import budgets
 from tacit.data.dataset import Dataset
+from tacit.data.load import load
 from tacit.data.names import FROM_DATA_NOTE
-from tacit.data.partition import Shares
-from tacit.data.population import Population
+from tacit.data.partition import Shares, client_names, share_out
+from tacit.data.population import Population, coins, populate
 from tacit.digest import mark, tensor_bytes
-from tacit.engine.clients import clients, held
 from tacit.engine.malicious import Malice, Scene, in_words, scene_of
 from tacit.engine.malicious._among import among
-from tacit.engine.release import ONE_BY_ONE, STACKED, ClientDerive, Releases
+from tacit.engine.release import ONE_BY_ONE, STACKED, ClientDerive, Releases, held
 from tacit.engine.start import Start, start_of
-from tacit.errors import BadInput, Refused
+from tacit.errors import BadData, BadInput, Refused
 from tacit.experiment import Experiment
-from tacit.experiment.extras import NOBODY_MALICIOUS, refuse_deployed
+from tacit.experiment.extras import EVALUATION, NOBODY_MALICIOUS, read_with, refuse_deployed
 from tacit.parts import models, tasks
 from tacit.parts.losses import Losses
 from tacit.parts.tasks import Task
@@ -83,6 +85,56 @@ def _factors(model: nn.Module) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:
                 yield parameter, named[other]
 
 
+# Who has which rows, with which budget.
+
+PERSONAL = "own evaluation"  # of the coin that says which of a client's rows are for its own evaluation alone
+
+
+def clients(
+    experiment: Experiment,
+    *,
+    progress: Progress | None = None,
+    before: Before = NOTHING,
+    ranges: Mapping[str, tuple[float, float]] = MappingProxyType({}),
+    mask: np.ndarray | None = None,
+) -> tuple[Dataset, Shares, Population]:
+    """The data and who has what of it, with each client's epsilon, and what of that other runs have sealed."""
+    seeds, privacy, data = experiment.seeds, experiment.privacy, read_with(experiment.data, ranges)
+    dataset = load(data, seed=seeds.data, progress=progress)
+    shares = share_out(dataset, experiment.data, rng=seeded(seeds.data)("partition").generator())
+    names = client_names(dataset, experiment.data)
+    spec = privacy.epsilon if privacy.epsilon is not None else float("inf")
+    epsilons = budgets(spec, clients=len(shares), rng=seeded(seeds.epsilon)("budgets").generator(), names=names)
+    if privacy.level != "own":
+        epsilons = np.full(len(epsilons), epsilons.min() if privacy.level == "minimum" else epsilons.max())
+    limits = {"epsilons": epsilons, "delta": privacy.run_delta, "unit": privacy.unit_kept}
+    population = populate(dataset, shares, names=names, **limits)
+    for key, share, purpose in (("held_out", data.held_out, EVALUATION), ("own_share", data.own_share, PERSONAL)):
+        if share is None:
+            continue
+        if dataset.mapped:
+            raise BadInput(f"Rows that stay in a file are not divided: leave out data.{key}.")
+        if mask is None:
+            mask = coins(population.x, population.y, share=share, seed=seeds.data, purpose=purpose)
+        elif len(mask) != len(population.y):
+            raise BadData("The data files have changed while they were read: start again when they are at rest.")
+        population = population.holding_out(mask, key=f"data.{key}")
+    dataset = dataset.noting(*_loose_delta(experiment, population))
+    if before.runs:
+        sealed = before.epsilons(population.names, together=kind_of(experiment).plans.together)
+        population = replace(population, sealed=sealed)
+    return dataset, shares, population
+
+
+def _loose_delta(experiment: Experiment, population: Population) -> Iterator[str]:
+    """A note where delta is no small probability among so many: it bounds for how many of them the promise may fail outright."""
+    unit, delta = population.unit, population.delta
+    most = int(population.sizes.max()) if unit == "record" else len(population)
+    if experiment.privacy.epsilon is not None and delta * most > 1:
+        whose = f"the largest client has {most} records" if unit == "record" else f"there are {most} clients"
+        yield f"delta = {delta:g} is more than 1/{most}, and {whose}: set privacy.delta below {1 / most:.1g}"
+
+
 UNPUBLISHED = (
     "clients' own models stay at home: the epsilon is the common model's, an own one has none and must not be published"
 )
@@ -90,63 +142,80 @@ RELEASED = "clients' own models were trained in the rounds: each is made of what
 START = (
     "the model that training starts from was made without these records, but for what runs of the same ledger released"
 )
+Place = Literal["simulation", "server", "site"]
 FOREIGN = (
     "This experiment's promise is made in Tacit's own training: another client's code can take part only under "
     'privacy.kind = "central" or "distributed".'
 )
 
 
-@dataclass(frozen=True, eq=False)
-class Parts:
-    """Everything a run needs, put together once.
-
-    `theta` is the vector that the trainable parameters of `model` are views of; `params` are the initial ones.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TrainingTask:
+    """What is trained, on what: enough to judge parameters by. `theta` is the vector that the trainable parameters of `model` are
+    views of; `params` are the initial ones.
     """
 
     experiment: Experiment
     dataset: Dataset = field(repr=False)
-    shares: Shares | None = field(repr=False)
-    population: Population = field(repr=False)
     task: Task = field(repr=False)
     losses: Losses = field(repr=False)
     model: nn.Module = field(repr=False)
     theta: torch.Tensor = field(repr=False)
     params: torch.Tensor = field(repr=False)
+    initial_model_digest: str = ""  # what the model was before anybody used it
+    threads: int = field(default_factory=torch.get_num_threads)  # what this process was given
+
+    @cached_property
+    def frozen(self) -> str:
+        """A hash of what of the model does not train."""
+        return frozen_mark(self.model)
+
+    @cached_property
+    def test_rows(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """The public test rows and their targets, where the model is; moved once."""
+        return self.dataset.test_x.to(self.theta.device), self.dataset.test_y.to(self.theta.device)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Parts(TrainingTask):
+    """A run: a task, its clients, and how they train and what is promised."""
+
+    population: Population = field(repr=False)
     plan: Plan
     algorithm: Algorithm
-    made: str = ""  # what the model was before anybody used it
-    frozen: str = ""  # a hash of what of the model does not train
+    place: Place = "simulation"
     nonce: str = ""  # not empty where a start cannot repeat the one before it bit for bit
-    elsewhere: bool = False  # whether the clients' rows are at sites of their own
-    simulated: bool = True  # whether all of it is in this process, and nothing is released to anybody
     before: Before = NOTHING  # what other runs of a shared ledger had sealed when this one began
     together: int = 0  # how many clients are trained at once in one stack; 0: each by itself
-    attack: tuple[Scene, Malice] | None = field(
-        default=None, repr=False
-    )  # malicious clients, where the experiment has some
-    draw: str = ""  # which of a search's runs it is (tacit/lab/tuning): in the key of every noise
-    threads: int = field(default_factory=torch.get_num_threads)  # what this process was given
+    attack: tuple[Scene, Malice] | None = field(default=None, repr=False)  # malicious clients
+    trial_id: str = ""  # which of a search's runs it is (tacit/lab/tuning): in the key of every noise
+
+    @property
+    def is_deployed(self) -> bool:
+        """Whether the clients' rows are at sites of their own."""
+        return self.place != "simulation"
 
     @cached_property
     def releases(self) -> Releases:
         """What every release of this start is a function of."""
-        rule = rule_of(self.algorithm)
-        parts = (self.population, self.plan, self.model, rule, self.made, self.nonce, self.elsewhere)
-        trainer = f"{STACKED} by {self.together}" if self.together else ONE_BY_ONE
-        coins = getattr(getattr(self.algorithm, "canaries", None), "commitment", "")
         return Releases(
-            with_rule(self), *parts, simulated=self.simulated, trainer=trainer, draw=self.draw, canaries=coins
+            with_rule(self),
+            self.population,
+            self.plan,
+            self.model,
+            rule_of(self.algorithm),
+            self.initial_model_digest,
+            self.nonce,
+            self.is_deployed,
+            trainer=f"{STACKED} by {self.together}" if self.together else ONE_BY_ONE,
+            trial_id=self.trial_id,
+            canaries=getattr(getattr(self.algorithm, "canaries", None), "commitment", ""),
         )
 
     @cached_property
     def derive(self) -> ClientDerive:
         """The clients' randomness."""
         return self.releases.streams()
-
-    @cached_property
-    def test_rows(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """The public test rows and their targets, where the model is; moved once."""
-        return self.dataset.test_x.to(self.theta.device), self.dataset.test_y.to(self.theta.device)
 
     @cached_property
     def backdoor_rows(self) -> tuple[torch.Tensor, torch.Tensor] | None:
@@ -167,10 +236,7 @@ class Parts:
         """The statement of the run before anything is spent. With malicious clients it is about the honest ones, and says so."""
         words = self.plan.words(self.experiment)
         own = RELEASED if self.experiment.personal.during else UNPUBLISHED
-        model, given = (
-            self.experiment.model,
-            not (self.simulated or self.elsewhere),
-        )  # at a site the server gives the start
+        model, given = self.experiment.model, self.place == "site"  # there the server gives the start
         drawn = models.drawn(model.name, options=model.options(), factory=model.part) and not given
         fixed = (*(START,) * (not drawn), *(own,) * bool(self.experiment.personal.kind))
         if FROM_DATA_NOTE in self.dataset.notes:
@@ -217,25 +283,24 @@ def build(
     `ranges` are those of the columns that the experiment calls private, where they have been asked for: without them such a column
     is taken as it stands. `mask` says which rows are held out, where that was decided before they were scaled.
     """
-    dataset, shares, population = clients(experiment, progress=progress, before=before, ranges=ranges, mask=mask)
+    dataset, _, population = clients(experiment, progress=progress, before=before, ranges=ranges, mask=mask)
     # the rows are held once, client by client: the order of the source is not needed any more
     rows = replace(dataset, x=population.x, y=population.y, client=None)
-    return assemble(experiment, rows, population, shares, before=before)
+    return assemble(experiment, rows, population, before=before)
 
 
 def assemble(
     experiment: Experiment,
     dataset: Dataset,
     population: Population,
-    shares: Shares | None = None,
     *,
     before: Before = NOTHING,
     own: int | None = None,
-    elsewhere: bool = False,
+    place: Place = "simulation",
     seals: Seals | None = None,
     local: Local | None = None,
 ) -> Parts:
-    """The parts for clients that are known already: of a deployment's (`elsewhere`), only names, sizes and budgets need to be.
+    """The parts for clients that are known already: of a deployment's, only names, sizes and budgets need to be.
 
     A site names itself (`own`), and the noise of others may then be unknown; it brings its own seals, and may bring somebody
     else's training (`local`), which the plan must not have made its promise in. Raises BadInput, or Refused for such training.
@@ -245,9 +310,10 @@ def assemble(
         raise BadInput(f"Expected train.clients_per_round <= {len(population)} clients, got {train.clients_per_round}.")
     if train.min_clients > (train.clients_per_round or len(population)):
         raise BadInput(f"Expected train.min_clients <= the clients of a round, got {train.min_clients}.")
-    if elsewhere and experiment.metric.per_client:
+    if place != "simulation" and experiment.metric.per_client:
         raise BadInput("metric.per_client reads every client's rows, which only a simulation can: leave it out.")
-    simulated = own is None and not elsewhere
+    place = place if own is None else "site"
+    simulated = place == "simulation"
     if experiment.attack is not None and not simulated:
         raise Refused(NOBODY_MALICIOUS)
     if not simulated:
@@ -255,7 +321,7 @@ def assemble(
     task = tasks.load(experiment, dataset)
     losses = tasks.loss_of(experiment, task)
     model = _model(experiment, dataset)
-    made, fixed = held(model), frozen_mark(model)
+    initial = held(model)
     dataset = dataset.noting(*note(experiment, model))
     shown = dataset.test_x[:2] if len(dataset.test_x) else torch.zeros(2, *dataset.x.shape[1:], dtype=dataset.x.dtype)
     models.check_output(model, shown, task.answer)
@@ -279,8 +345,23 @@ def assemble(
     repeats = run.device == "cpu" and run.randomness == "seeded" and not run.at_once and local is None
     nonce = "" if repeats else uuid.uuid4().hex
     params = theta.clone() if simulated else theta.cpu().clone()  # a simulation's stay on its device
-    whole = (experiment, dataset, shares, population, task, losses, model, theta, params, plan, algorithm)
-    return Parts(*whole, made, fixed, nonce, elsewhere, simulated, before, attack=attack)
+    return Parts(
+        experiment=experiment,
+        dataset=dataset,
+        task=task,
+        losses=losses,
+        model=model,
+        theta=theta,
+        params=params,
+        initial_model_digest=initial,
+        population=population,
+        plan=plan,
+        algorithm=algorithm,
+        place=place,
+        nonce=nonce,
+        before=before,
+        attack=attack,
+    )
 
 
 def model_size(experiment: Experiment, dataset: Dataset) -> int:
@@ -343,7 +424,7 @@ def written(parts: Parts) -> Experiment:
     experiment = with_rule(parts)
     if experiment.model.part is None:
         return experiment
-    digest = mark("model", parts.made, tensor_bytes(parts.params))
+    digest = mark("model", parts.initial_model_digest, tensor_bytes(parts.params))
     model = experiment.model.carrying(experiment.model.part, passed=f"{type(parts.model).__name__}, {digest}")
     return experiment.model_copy(update={"model": model})
 

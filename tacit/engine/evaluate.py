@@ -5,19 +5,16 @@ import io
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
-from tacit.data.dataset import IGNORED, Dataset
-from tacit.engine.assemble import Parts
-from tacit.experiment import Experiment
+from tacit.data.dataset import IGNORED
+from tacit.engine.assemble import Parts, TrainingTask
 from tacit.parts import metrics
-from tacit.parts.losses import Losses
 from tacit.parts.metrics import Answers, Metric, per_class
-from tacit.parts.tasks import Task, chosen, headline
+from tacit.parts.tasks import chosen, headline
 from tacit.training.flat import training
 from tacit.types import Guarantee
 
@@ -26,45 +23,6 @@ CHUNK = 1000  # rows at a time, so that activations stay in the cache
 ON_DEVICE = 1 << 25  # bytes of rows at a time on an accelerator
 BACKDOOR = "backdoor_accuracy"  # of a round's record, where clients are malicious
 WORTH_THREADS = 2e7  # rows x parameters: below, waking threads costs more than they do
-
-
-class Judging(Protocol):
-    """What it takes to judge parameters: a run's `Parts` have it, and so has a site that has a model and no run."""
-
-    @property
-    def experiment(self) -> Experiment:
-        """What was asked for."""
-        ...
-
-    @property
-    def dataset(self) -> Dataset:
-        """The rows, and those to judge by."""
-        ...
-
-    @property
-    def task(self) -> Task:
-        """What outputs mean."""
-        ...
-
-    @property
-    def losses(self) -> Losses:
-        """The loss of every example."""
-        ...
-
-    @property
-    def model(self) -> nn.Module:
-        """The model that parameters are put into."""
-        ...
-
-    @property
-    def theta(self) -> torch.Tensor:
-        """Parameters of its shape."""
-        ...
-
-    @property
-    def threads(self) -> int:
-        """How many threads may be used."""
-        ...
 
 
 def evaluate(parts: Parts, params: torch.Tensor) -> dict[str, float]:
@@ -105,13 +63,13 @@ def answers(parts: Parts, params: torch.Tensor) -> tuple[Answers, float]:
     return answers_to(parts, params, *parts.test_rows)
 
 
-def answers_to(parts: Judging, params: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> tuple[Answers, float]:
+def answers_to(parts: TrainingTask, params: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> tuple[Answers, float]:
     """What the model answers to some rows, and its mean loss."""
     return _asked(parts, params, x, y)()
 
 
 def _asked(
-    parts: Judging, params: torch.Tensor, x: torch.Tensor, y: torch.Tensor
+    parts: TrainingTask, params: torch.Tensor, x: torch.Tensor, y: torch.Tensor
 ) -> Callable[[], tuple[Answers, float]]:
     """Has some rows answered; what is returned waits for it."""
     before = torch.get_num_threads()
@@ -154,7 +112,7 @@ def classes_measured(found: Answers) -> list[dict[str, Any]]:
 
 @torch.inference_mode()
 def _answers(
-    parts: Judging, params: torch.Tensor, x: torch.Tensor, y: torch.Tensor
+    parts: TrainingTask, params: torch.Tensor, x: torch.Tensor, y: torch.Tensor
 ) -> Callable[[], tuple[Answers, float]]:
     parts.theta.copy_(params)
     chunk = _at_once(x, parts.theta.device)
@@ -173,7 +131,7 @@ def _answers(
     return lambda: (answered(parts, told.cpu().numpy(), y), sum(summed.tolist()) / len(y))
 
 
-def _outputs(parts: Judging, x: torch.Tensor, y: torch.Tensor, chunk: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _outputs(parts: TrainingTask, x: torch.Tensor, y: torch.Tensor, chunk: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The predictions, and the summed loss of every chunk of rows."""
     predictions, losses, device = [], [], parts.theta.device
     for rows, targets in zip(x.split(chunk), y.split(chunk), strict=True):
@@ -189,7 +147,7 @@ def _at_once(x: torch.Tensor, device: torch.device) -> int:
     return max(CHUNK, most)
 
 
-def answered(parts: Judging, predictions: np.ndarray, y: torch.Tensor) -> Answers:
+def answered(parts: TrainingTask, predictions: np.ndarray, y: torch.Tensor) -> Answers:
     """Predictions beside their targets. Of tokens each position is one answer, but for those that are not counted."""
     kind, names, targets = parts.experiment.task.kind, parts.dataset.class_names, y.cpu().numpy()
     if targets.ndim == 1 or y.is_floating_point():

@@ -6,25 +6,21 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from dp_accounting import DpEvent
 from safetensors.torch import save
 from torch import nn
 
 import tacit
 from tacit.data import encoder as encoder_file
-from tacit.engine import run_folder
 from tacit.engine.assemble import Parts
-from tacit.engine.clients import population_id, who_holds
 from tacit.engine.evaluate import (
     answers,
     answers_to,
@@ -39,16 +35,13 @@ from tacit.engine.evaluate import (
 from tacit.engine.malicious import BADGE
 from tacit.engine.queries import told
 from tacit.engine.release import package, processor
-from tacit.engine.run_folder import Folder, ledger_of
-from tacit.engine.start import digests, note_unprotected, trained
-from tacit.errors import LedgerError
+from tacit.engine.run_folder import Folder
+from tacit.engine.start import trained
 from tacit.machine import cores
 from tacit.parts import metrics
 from tacit.parts.tasks import chosen, headline
 from tacit.privacy.guarantee import sentence, spent_by
 from tacit.privacy.ledger.ledger import Ledger
-from tacit.privacy.ledger.reader import NAME as MARK
-from tacit.privacy.ledger.sql import Condition, Draws, keyed
 from tacit.training.flat import frozen, named
 from tacit.types import Guarantee
 
@@ -170,7 +163,6 @@ def spread(values: Sequence[float | None], *, better: str) -> dict[str, float] |
     }
 
 
-Asking = Callable[[str], Mapping[str, DpEvent]]  # by a client's name, its queries with their price
 FROZEN = "frozen"  # the key, in a model's file, of the hash of what does not train
 
 
@@ -193,89 +185,6 @@ class History:
     def records(self) -> list[dict[str, Any]]:
         """A flat dict of scalars per round, as in rounds.csv: `pandas.DataFrame(history.records())`."""
         return flat_records(self.rounds, unit=self.guarantee.unit if self.guarantee else None)
-
-
-def open_ledger(parts: Parts, folder: Folder, *, once: bool = False, asked: Asking | None = None) -> Ledger | None:
-    """The ledger of a run, or None where nothing is charged; of a run of one release and no other where that is `once`, beside the
-    queries that are `asked` (unless said: those of the run's own plan, and none beside one release).
-
-    Raises: LedgerError where it lacks what the folder's run released.
-    """
-    if not parts.plan.priced:
-        return None
-    experiment, releases = parts.experiment, parts.releases
-    shared = experiment.privacy.ledger
-    path = ledger_of(experiment, folder.path)
-    draws = parts.plan.together and experiment.run.randomness == "seeded" and not parts.elsewhere
-    drawn = releases.server_key, releases.digest
-    conditions: list[Callable[[bytes], Condition]] = []
-    if draws:
-        conditions.append(lambda key: Draws(*(keyed(key, part) for part in drawn)))
-    if not parts.elsewhere:  # sites' own ledgers know what their records were in
-        conditions += [parts.start.under, *who_holds(experiment, parts.population, parts.dataset)]
-    if shared:
-        run_folder.refuse_lost(path, folder.path)
-    ledger = Ledger(
-        path,
-        population=population_id(experiment, parts.population, elsewhere=parts.elsewhere),
-        run=folder.run,
-        delta=experiment.privacy.delta,
-        rounds=1 if once else parts.plan.turns(None, rounds=experiment.train.rounds),
-        accountant=experiment.privacy.accountant,
-        asked=asked or ((lambda client: {}) if once else asked_by(parts)),
-        spare=not once,
-        marks=(folder.path / MARK, *([path.with_name(f"{path.name}.mark")] if shared else [])),
-        conditions=conditions,
-    )
-    refuse_unknown(folder, ledger)
-    if shared:
-        run_folder.refuse_older(ledger, folder.path)
-    return ledger
-
-
-def open_unpaid(parts: Parts, folder: Folder) -> Ledger | None:
-    """The shared ledger of a run that promises nothing: it charges nothing, and is told what such a run trained on its records.
-
-    Raises: LedgerError where the ledger belongs to others.
-    """
-    shared = parts.experiment.privacy.ledger
-    if parts.plan.priced or not shared:
-        return None
-    path = Path(shared)
-    return Ledger(
-        path,
-        population=population_id(parts.experiment, parts.population),
-        run=folder.run,
-        marks=[path.with_name(f"{path.name}.mark")],
-        conditions=who_holds(parts.experiment, parts.population, parts.dataset),
-    )
-
-
-def note_unpaid(ledger: Ledger | None, parts: Parts, params: torch.Tensor) -> None:
-    """Has the ledger know every tensor that the run has changed, before any file has it. Raises: LedgerError."""
-    if ledger is not None:
-        before, after = named(parts.model, parts.params), named(parts.model, params)
-        note_unprotected(ledger, digests(after[name] for name in after if not torch.equal(before[name], after[name])))
-        ledger.close()
-
-
-def asked_by(parts: Parts) -> Asking:
-    """The queries that each client answers beside its rounds, by its name."""
-    if not any(parts.plan.asked(0)):
-        return lambda client: {}
-    places = {name: index for index, name in enumerate(parts.population.names)}
-    return lambda client: parts.plan.asked(places[client]) if client in places else {}
-
-
-def refuse_unknown(folder: Folder, ledger: Ledger) -> None:
-    """Refuses to go on where the folder holds rounds that its ledger was never charged for. Raises LedgerError."""
-    _, first = folder.restore() or (None, 0)
-    for round in chain(range(first), folder.logged()):  # the first that is not known ends it, however many are claimed
-        if not ledger.knows(round):
-            raise LedgerError(
-                f"{folder.path} holds round {round + 1}, and its ledger {ledger.path} knows no charge for it: restore the ledger"
-                " that was charged; nothing was released."
-            )
 
 
 def note_clients(parts: Parts, ledger: Ledger | None, folder: Folder, *, simulated: bool = True) -> None:
@@ -348,7 +257,7 @@ def finish(
         "run": folder.run,
     }
     folder.write("model.safetensors", save(named(parts.model, params), {FROZEN: parts.frozen}))
-    if experiment.metric.per_client and not parts.elsewhere:
+    if experiment.metric.per_client and not parts.is_deployed:
         folder.write(NAME, json.dumps(record(parts, params)).encode())
     history = History(rounds, summary, trained(parts.model.eval(), folder.run), guarantee, ledger, folder.path)
     folder.write("rounds.csv", csv_text(history.records()).encode())

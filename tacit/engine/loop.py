@@ -43,7 +43,7 @@ def open_round(parts: Parts, ledger: Ledger | None, state: State, round: int) ->
     Raises: LedgerError where the round was released before, and not in a way that can be repeated bit for bit.
     """
     numbered = parts.algorithm.numbered or parts.experiment.train.schedule is not None
-    if parts.nonce and not parts.elsewhere:  # no other start has these keys, and in this one a round happens once
+    if parts.nonce and not parts.is_deployed:  # no other start has these keys, and in this one a round happens once
         begins = mark("round", str(round))
     else:
         begins = state_mark(state, turn=round if numbered else None)
@@ -51,7 +51,7 @@ def open_round(parts: Parts, ledger: Ledger | None, state: State, round: int) ->
         ledger.open_round(round, parts.releases.attempt(begins))
         known_released = ledger.ahead or ledger.released(released(round))
         # two releases of a round have the noise of the rounds before it in common, whose clients pay once
-        if parts.plan.once and known_released and (parts.elsewhere or parts.nonce or not ledger.again):
+        if parts.plan.once and known_released and (parts.is_deployed or parts.nonce or not ledger.again):
             known = (
                 f"The ledger {ledger.path} was charged for rounds after round {round + 1}"
                 if ledger.ahead
@@ -99,7 +99,7 @@ def _rounds(
     algorithm, plan, last = parts.algorithm, parts.plan, parts.experiment.train.rounds - 1
     budgets, watch = BudgetTracker(parts, ledger, first_round=first), Watch()
     # sites answer the same question with the same report, for one charge: a second sum, of others of them, would show who is new
-    one_sum = parts.elsewhere and plan.summed and not plan.together
+    one_sum = parts.is_deployed and plan.summed and not plan.together
     checkpoint_first = plan.once or one_sum  # what is repeated after a crash was then never released
     for r in range(first, last + 1):
         before, traffic, due = state, Traffic(), is_due(parts.experiment, r)

@@ -9,7 +9,7 @@ import os
 import signal
 import traceback
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -39,10 +39,8 @@ SLOTS_PER_WORKER = 3  # replies that may wait for their turn
 class Trainer:
     """Trains the clients of a round, here or at sites of their own. Called with bytes it gives bytes, in the cohort's order."""
 
-    absent: Mapping[str, str] | None = (
-        None  # who did not answer in the last round, with the reason; None: nobody can be missing
-    )
-    unpaid: Collection[int] = frozenset()  # whose own ledger does not pay any more
+    absent: Any = None  # {name: reason} of who did not answer in the last round; None: nobody can be missing
+    unpaid: Any = frozenset()  # the clients whose own ledger does not pay any more
 
     def __call__(self, received: bytes, round: int, cohort: Sequence[int]) -> Iterator[Reply]:
         raise NotImplementedError

@@ -262,7 +262,7 @@ def evaluate_at_clients(
     after it was paid for: then it says why nothing is known.
     """
     judged, held = judged_by(parts.experiment, parts.dataset), parts.population.held
-    if judged is None or (held is None and not parts.elsewhere):
+    if judged is None or (held is None and not parts.is_deployed):
         return None
     question = mark("model", tensor_bytes(params))
     try:

@@ -7,7 +7,7 @@ import numpy as np
 from tacit.data.dataset import Dataset
 from tacit.data.population import Population
 from tacit.engine.assemble import Parts, build
-from tacit.engine.history import open_ledger
+from tacit.engine.ledgers import open_ledger
 from tacit.engine.queries import Replies, ask
 from tacit.engine.run_folder import Folder
 from tacit.errors import BadData
@@ -56,7 +56,7 @@ def ranged(parts: Parts, folder: Folder) -> Parts:
     if not np.array_equal(made.population.offsets, parts.population.offsets):
         raise BadData("The data files have changed while they were read: start again when they are at rest.")
     notes = (*(_asked_for(each, ranges) for each in made.dataset.notes), note)
-    return replace(made, draw=parts.draw, dataset=replace(made.dataset, notes=notes))
+    return replace(made, trial_id=parts.trial_id, dataset=replace(made.dataset, notes=notes))
 
 
 def found(parts: Parts, query: Ranges, answers: Replies) -> tuple[dict[str, Range], str]:

@@ -10,15 +10,20 @@ likewise, by the state they start from, and without rows, which a deployed serve
 Where a run's files lie and how fast it goes is left out. Partition, budgets and initial weights stay on their bare seeds
 (`Experiment.seeds`), each of which is in the digest too: runs that differ in one of them alone are different releases."""
 
+import functools
+import hashlib
 import json
 import os
 import platform
 import sys
 import uuid
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,10 +33,10 @@ import tacit
 from tacit.data.load import settings
 from tacit.data.population import Population
 from tacit.digest import mark
-from tacit.engine.clients import held
 from tacit.experiment import Experiment
 from tacit.privacy.plan import Plan
 from tacit.random import Derive, Stream, from_os, keyed
+from tacit.training.flat import bits
 from tacit.training.fused import DeviceStream
 from tacit.types import Client
 
@@ -39,7 +44,7 @@ FORMAT = "tacit release 1"
 WHERE = {  # where, how fast and under which seal, not what: a sealed run releases the very integers of an unsealed one
     "run": {"out", "workers", "writers", "evaluate_every"},
     "data": {"path", "test_path"},
-    "model": {"path"},  # what lies there is in the model: what trains in the state, the rest in `made`
+    "model": {"path"},  # what lies there is in the model: what trains in the state, the rest in `initial_model_digest`
     "privacy": {"ledger"},
     "protect": {"kind", "key_bits", "key_shape", "key", "threshold"},
 }
@@ -57,7 +62,7 @@ ClientDerive = Callable[[str, int, Client, str], Stream]  # (question, round, cl
 
 @dataclass(frozen=True, eq=False)
 class Releases:
-    """The digests of one start of a run. `elsewhere` says that the clients' rows are not on this machine.
+    """The digests of one start of a run. `is_deployed` says that the clients' rows are not on this machine.
 
     `nonce` is empty where a start repeats the one before it bit for bit.
     """
@@ -67,12 +72,11 @@ class Releases:
     plan: Plan
     model: nn.Module = field(repr=False)
     rule: object
-    made: str = ""  # what the model was when it was made: `held`
+    initial_model_digest: str = ""  # `held`
     nonce: str = ""
-    elsewhere: bool = False
-    simulated: bool = True
+    is_deployed: bool = False
     trainer: str = ONE_BY_ONE
-    draw: str = ""  # which of a search's runs this is, where it is one: no two of them share noise
+    trial_id: str = ""  # which of a search's runs this is, where it is one: no two of them share noise
     canaries: str = ""  # the hash of all coins, where canaries are planted: they move what the rows are asked at
     start: str = field(default_factory=lambda: uuid.uuid4().hex)
 
@@ -82,7 +86,7 @@ class Releases:
         run, p = self.experiment.run, self.population
         sizes, epsilons = (np.ascontiguousarray(part).tobytes() for part in (p.offsets, p.epsilons))
         clients = mark(json.dumps(p.names), sizes, epsilons, repr((p.delta, p.unit)))
-        own = (repr(self.model), self.made, held(self.rule, *named_code(self.experiment)))
+        own = (repr(self.model), self.initial_model_digest, held(self.rule, *named_code(self.experiment)))
         code = mark(package(), tacit.__version__, torch.__version__, np.__version__, *own)
         settings = experiment_text(self.experiment)
         return mark(
@@ -118,13 +122,13 @@ class Releases:
 
     @property
     def _planted(self) -> tuple[str, ...]:
-        draw = ("draw", self.draw) if self.draw else ()
-        return (*draw, self.canaries) if self.canaries else draw  # without any not one bit changes
+        trial = ("draw", self.trial_id) if self.trial_id else ()
+        return (*trial, self.canaries) if self.canaries else trial  # without any not one bit changes
 
     @property
     def _stream(self) -> type[Stream]:
         """Noise is drawn on the device in a seeded simulation alone: a site's, and a deployed server's, is drawn from AES."""
-        return DeviceStream if self.simulated and self.experiment.run.device != "cpu" else Stream
+        return DeviceStream if not self.is_deployed and self.experiment.run.device != "cpu" else Stream
 
     @cached_property
     def server_key(self) -> str:
@@ -134,16 +138,16 @@ class Releases:
     @cached_property
     def digest(self) -> str:
         """Everything that all releases of the run are a function of, but the state: every row, budget and mechanism."""
-        rows = "elsewhere" if self.elsewhere else self.population.digest()
+        rows = "elsewhere" if self.is_deployed else self.population.digest()
         trainer = () if self.trainer == ONE_BY_ONE else (self.trainer,)
         return mark("run", self.server_key, self.plan.digest(), rows, *trainer)
 
     def attempt(self, state: str) -> str:
         """The name of one round's release, for the ledger: the same name is the same bits, and is paid once."""
-        if self.elsewhere and not self.plan.together:
+        if self.is_deployed and not self.plan.together:
             return mark("deployment", state)  # sites keep their answers: what is asked again is the same release
         # whoever answers a deployed server may be others than before its restart, and give another sum
-        return mark("attempt", self.digest, state, self.start if self.elsewhere else "")
+        return mark("attempt", self.digest, state, self.start if self.is_deployed else "")
 
 
 def experiment_text(experiment: Experiment) -> str:
@@ -202,3 +206,132 @@ def processor() -> str:
         lines = []
     named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(named, platform.processor() or platform.machine())
+
+
+# What a model or a rule is, as it lies in memory: a digest of its code, its attributes and whatever they reach.
+
+HELD_BYTES = 16
+PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), range, slice)
+KNOWN = frozenset({"torch", "numpy", "tacit", "builtins", *sys.stdlib_module_names} - {"__main__"})
+UNSEEN = frozenset(
+    {"__dict__", "__weakref__", "__doc__", "__module__", "__firstlineno__", "__static_attributes__", "_abc_impl"}
+)
+
+
+def held(*things: object) -> str:
+    """The digest of all that these things are and hold; the same in every process that runs the same code.
+
+    >>> held(nn.Linear(2, 1)) == held(nn.Linear(2, 1)), held(nn.Dropout(0.1)) == held(nn.Dropout(0.2))
+    (True, False)
+    """
+    made, seen = hashlib.blake2b(digest_size=HELD_BYTES, person=b"tacit-held"), dict[int, tuple[int, object]]()
+    for part in _each(things, seen):
+        made.update(len(part).to_bytes(8, "little"))
+        made.update(part)
+    return made.hexdigest()
+
+
+def _each(thing: Any, seen: dict[int, tuple[int, object]]) -> Iterator[bytes]:
+    if isinstance(thing, PLAIN):
+        yield f"{type(thing).__name__} {thing!r}".encode()
+        return
+    if id(thing) in seen:
+        yield f"again {seen[id(thing)][0]}".encode()
+        return
+    seen[id(thing)] = (len(seen), thing)  # kept, so that no other thing takes its place in memory
+    yield f"{_place(type(thing).__module__)}.{type(thing).__qualname__}".encode()
+    for part in _inside(thing):
+        if isinstance(part, bytes):
+            yield part
+        else:
+            yield from _each(part[0], seen)
+
+
+def _inside(thing: Any) -> Iterator[bytes | tuple[Any]]:
+    if isinstance(thing, torch.Tensor):
+        yield from _tensor(thing)
+    elif isinstance(thing, np.ndarray | np.generic):
+        yield f"{thing.dtype} {thing.shape}".encode()
+        yield thing.tobytes()
+    elif isinstance(thing, Mapping):
+        yield from ((part,) for pair in thing.items() for part in pair)
+    elif isinstance(thing, set | frozenset):
+        yield from (mark.encode() for mark in sorted(held(part) for part in thing))
+    elif isinstance(thing, list | tuple | deque):
+        yield str(len(thing)).encode()
+        yield from ((part,) for part in thing)
+    elif isinstance(thing, CodeType):
+        yield thing.co_code
+        yield from ((part,) for part in (thing.co_consts, thing.co_names, thing.co_varnames, thing.co_freevars))
+    elif isinstance(thing, FunctionType | type | ModuleType | BuiltinFunctionType):
+        yield from _code(thing)
+    elif isinstance(thing, MethodType):
+        yield from ((thing.__func__,), (thing.__self__,))
+    elif isinstance(thing, functools.partial):
+        yield from ((thing.func,), (thing.args,), (thing.keywords,))
+    else:
+        yield from _object(thing)
+
+
+def _tensor(thing: torch.Tensor) -> Iterator[bytes | tuple[Any]]:
+    if nn.parameter.is_lazy(thing):
+        return
+    yield f"{thing.dtype} {tuple(thing.shape)} {thing.requires_grad}".encode()
+    if not (isinstance(thing, nn.Parameter) and thing.requires_grad) and not thing.is_meta:
+        yield bits(thing)
+
+
+def _code(thing: Any) -> Iterator[bytes | tuple[Any]]:
+    module = thing.__name__ if isinstance(thing, ModuleType) else str(thing.__module__)
+    yield f"{_place(module)} {getattr(thing, '__qualname__', '')}".encode()
+    top = sys.modules.get(module.partition(".")[0])
+    if isinstance(thing, BuiltinFunctionType | ModuleType) or module.partition(".")[0] in KNOWN or _installed(top):
+        yield str(getattr(top, "__version__", "")).encode()
+    elif isinstance(thing, FunctionType):
+        cells = [cell.cell_contents for cell in thing.__closure__ or () if _full(cell)]
+        yield from ((part,) for part in (thing.__code__, thing.__defaults__, thing.__kwdefaults__, cells))
+        yield from ((part,) for part in _named(thing.__code__, thing.__globals__))
+    else:
+        yield (thing.__bases__,)
+        yield from ((part,) for name, value in vars(thing).items() if name not in UNSEEN for part in (name, value))
+
+
+def _place(module: str) -> str:
+    """Where code lies. Of Tacit's own only that it is Tacit's: its text is in the digest of the code that makes a release."""
+    return "tacit" if module.startswith("tacit.") else module
+
+
+def _named(code: CodeType, space: Mapping[str, Any]) -> Iterator[Any]:
+    found = [space[name] for name in code.co_names if name in space]
+    yield from found
+    for module in found:
+        if isinstance(module, ModuleType):
+            yield from (vars(module)[name] for name in code.co_names if name in vars(module))
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _named(inner, space)
+
+
+def _object(thing: Any) -> Iterator[bytes | tuple[Any]]:
+    yield (type(thing),)
+    if isinstance(thing, torch.jit.ScriptModule):
+        yield str(thing.graph).encode()
+    for name in ("__func__", "__wrapped__", "fget", "fset", "func"):  # static methods, properties, caches and the like
+        if name not in getattr(thing, "__dict__", {}) and callable(getattr(thing, name, None)):
+            yield (getattr(thing, name),)
+    slots = [name for kind in type(thing).__mro__ for name in getattr(kind, "__slots__", ())]
+    yield from ((part,) for name in slots if hasattr(thing, name) for part in (name, getattr(thing, name)))
+    yield from ((part,) for pair in getattr(thing, "__dict__", {}).items() for part in pair)
+
+
+def _installed(module: ModuleType | None) -> bool:
+    return any(
+        part in ("site-packages", "dist-packages") for part in (getattr(module, "__file__", None) or "").split("/")
+    )
+
+
+def _full(cell: Any) -> bool:
+    try:
+        return cell.cell_contents is not cell
+    except ValueError:  # a name that has no value yet
+        return False

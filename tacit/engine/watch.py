@@ -26,7 +26,7 @@ class Watch:
     """
 
     def __init__(self) -> None:
-        self._seconds = dict.fromkeys(STAGES, 0.0)
+        self._seconds: dict[str, float] = dict.fromkeys(STAGES, 0.0)
 
     @contextmanager
     def __call__(self, stage: str) -> Iterator[None]:

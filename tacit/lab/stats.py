@@ -13,7 +13,7 @@ from tacit import check
 from tacit.data.population import Population, rows_mark
 from tacit.digest import mark
 from tacit.engine.assemble import Parts, build, written
-from tacit.engine.history import open_ledger
+from tacit.engine.ledgers import open_ledger
 from tacit.engine.queries import FILE, Replies, called, columns_told, keep, kept, query_of
 from tacit.engine.run_folder import Folder, open_folder, refuse_taken
 from tacit.errors import BadInput, BudgetExhausted, LedgerError

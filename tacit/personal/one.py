@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as dataclasses_replace
 from pathlib import Path
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 import torch
@@ -16,7 +16,8 @@ from safetensors.torch import save
 from torch import nn
 
 from tacit import store
-from tacit.engine.evaluate import Judging, answers_to
+from tacit.engine.assemble import TrainingTask
+from tacit.engine.evaluate import answers_to
 from tacit.errors import BadInput, Refused
 from tacit.experiment import Experiment
 from tacit.experiment.extras import PersonalSection
@@ -183,15 +184,6 @@ ONE_CLASS = "all rows that it trains on are of one class, so that at home there 
 Adapt = Callable[[Home, torch.Tensor], Adapted]
 
 
-class Beginning(Judging, Protocol):
-    """A model that can be judged, and the parameters that it had before the first round."""
-
-    @property
-    def params(self) -> torch.Tensor:
-        """The parameters before round 0."""
-        ...
-
-
 @dataclass(frozen=True, eq=False)
 class Made:
     """A client's own models, how the second was chosen, whether it stays alone, and the CPU seconds that it took.
@@ -237,7 +229,7 @@ def refuse_unfit(experiment: Experiment, kind: str | None, model: nn.Module, x: 
 
 
 def make(
-    parts: Beginning,
+    parts: TrainingTask,
     common: torch.Tensor,
     x: torch.Tensor,
     y: torch.Tensor,
@@ -262,7 +254,7 @@ def make(
     return Made(first, second, adapted.chosen, stays, seconds, spent)
 
 
-def _home(parts: Beginning, x: torch.Tensor, y: torch.Tensor, *, seed: int) -> Home:
+def _home(parts: TrainingTask, x: torch.Tensor, y: torch.Tensor, *, seed: int) -> Home:
     """The client with its rows, and work for a tenth of the time that its training took."""
     experiment, device = parts.experiment, parts.theta.device
     spared = NOISED if experiment.privacy.noises_records else PLAIN
@@ -299,7 +291,7 @@ def _both(
 
 
 def tell(
-    parts: Judging,
+    parts: TrainingTask,
     made: Made,
     common: torch.Tensor,
     x: torch.Tensor,
@@ -328,7 +320,7 @@ def tell(
     return Told({name: judged(name, answers, seed=seed) for name in names}, losses)
 
 
-def measured_by(parts: Judging) -> list[str]:
+def measured_by(parts: TrainingTask) -> list[str]:
     """The headline, and the log loss where the task has one: probabilities show what hits do not."""
     first = chosen(parts.experiment)
     return [first, *(name for name in ("log-loss",) if name in parts.task.metrics and name != first)]
@@ -351,7 +343,7 @@ def ways(personal: PersonalSection) -> tuple[Adapt, Adapt]:
     return known[kind], known[kind] if kind in ("finetune", "shrinkage") else mean_regularised.adapt
 
 
-def one_class(parts: Judging, y: torch.Tensor) -> bool:
+def one_class(parts: TrainingTask, y: torch.Tensor) -> bool:
     """Whether rows of a task that tells classes apart have one alone."""
     return parts.experiment.task.kind in ("classification", "binary") and len(y.unique()) < 2
 

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tacit.data.partition import label_counts
-from tacit.engine.clients import clients
+from tacit.engine.assemble import clients
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
 

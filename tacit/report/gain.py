@@ -24,8 +24,7 @@ from tacit.data.names import NUMBERS
 from tacit.data.population import Population
 from tacit.data.sources.csv import csv
 from tacit.data.sources.npz import npz
-from tacit.engine.assemble import model_size
-from tacit.engine.clients import clients
+from tacit.engine.assemble import clients, model_size
 from tacit.engine.run_files import read
 from tacit.errors import BadInput
 from tacit.experiment import Experiment

@@ -14,7 +14,8 @@ import tacit
 from tacit import Dataset
 from tacit.data.given import digest_of
 from tacit.data.population import coins
-from tacit.engine.clients import clients, population_id, who_holds
+from tacit.engine.assemble import clients
+from tacit.engine.ledgers import population_id, who_holds
 from tacit.errors import BadData, BadInput
 from tacit.simulation import with_passed
 

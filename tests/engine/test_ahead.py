@@ -10,7 +10,7 @@ import tacit
 from tacit.engine import loop as engine
 from tacit.engine import trainers
 from tacit.engine.assemble import build
-from tacit.engine.history import open_ledger
+from tacit.engine.ledgers import open_ledger
 from tacit.engine.pool import Trainer
 from tacit.engine.run_folder import open_folder
 from tacit.engine.stacked import started

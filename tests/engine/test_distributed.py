@@ -316,7 +316,7 @@ def test_colluders_who_could_open_single_reports_or_two_sums_are_refused(summed)
         experiment = summed(privacy={"colluding": colluding}, protect=PAILLIER | {"threshold": threshold})
         return kind_of(experiment).plan(experiment, six, size=10)
 
-    six = tacit.engine.clients.clients(summed())[2]
+    six = tacit.engine.assemble.clients(summed())[2]
     for threshold in range(2, 7):
         for colluding in range(6):
             honest = 2 * threshold - 6 - colluding  # in any two groups of t holders

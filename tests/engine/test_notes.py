@@ -3,7 +3,7 @@
 import pytest
 
 import tacit
-from tacit.engine.clients import clients
+from tacit.engine.assemble import clients
 from tacit.errors import TrainingDiverged
 from tacit.experiment import Experiment
 

@@ -8,7 +8,7 @@ import tacit
 from tacit.engine import loop as engine
 from tacit.engine import trainers
 from tacit.engine.assemble import build
-from tacit.engine.history import open_ledger
+from tacit.engine.ledgers import open_ledger
 from tacit.engine.pool import InProcess
 from tacit.engine.run_folder import Folder, open_folder
 
@@ -25,12 +25,12 @@ class Killed(Exception):
     pass
 
 
-@pytest.mark.parametrize(("elsewhere", "asked_then"), [(True, [2]), (False, [1, 2])])
+@pytest.mark.parametrize(("place", "asked_then"), [("server", [2]), ("simulation", [1, 2])])
 def test_a_server_that_is_killed_when_a_sum_was_told_asks_nobody_for_that_round_again(
-    tmp_path, monkeypatch, elsewhere, asked_then
+    tmp_path, monkeypatch, place, asked_then
 ):
     experiment = tacit.Experiment(**SETTINGS)
-    parts = replace(build(experiment), elsewhere=elsewhere)
+    parts = replace(build(experiment), place=place)
     asked, log = [], Folder.log
 
     def start(*, resume):

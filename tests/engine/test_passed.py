@@ -23,7 +23,7 @@ from tacit.cli.app import app
 from tacit.data.given import digest_of
 from tacit.digest import state_mark
 from tacit.engine.assemble import build, written
-from tacit.engine.clients import population_id
+from tacit.engine.ledgers import population_id
 from tacit.errors import BadInput, LedgerError, NeedsRows, TacitError
 from tacit.lab.grid import compare
 from tacit.privacy.ledger.sql import key_of, keyed

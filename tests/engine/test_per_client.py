@@ -49,7 +49,7 @@ def test_nobody_is_measured_unless_it_is_asked_for(tmp_path):
 def test_a_deployment_refuses_to_measure_clients():
     parts = build(changed(metric={"per_client": True}))
     with pytest.raises(BadInput, match="only a simulation can: leave it out"):
-        assemble(parts.experiment, parts.dataset, parts.population, elsewhere=True)
+        assemble(parts.experiment, parts.dataset, parts.population, place="server")
 
 
 @pytest.mark.parametrize("crafted", [{"values": ["high"] * 5}, {"intervals": []}, {"clients": 3}], ids=str)

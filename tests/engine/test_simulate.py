@@ -13,7 +13,7 @@ import tacit
 from tacit.engine import loop as loop_module
 from tacit.engine import trainers
 from tacit.engine.budget import sample
-from tacit.engine.history import open_ledger
+from tacit.engine.ledgers import open_ledger
 from tacit.engine.run_folder import CHECKPOINT, open_folder
 from tacit.errors import BadInput, BudgetExhausted, LedgerError, RunExists, TrainingDiverged
 from tacit.privacy.accounting import price

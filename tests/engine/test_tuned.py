@@ -102,9 +102,12 @@ def test_two_bodies_are_two_releases_and_share_no_noise(small):
     section = small().model
     made = [build(small().model_copy(update={"model": section.carrying(f, passed="")})) for f in (same, other)]
     assert torch.equal(made[0].params, made[1].params)
-    assert made[0].made != made[1].made
+    assert made[0].initial_model_digest != made[1].initial_model_digest
     assert made[0].frozen == first.frozen != made[1].frozen
-    assert dataclasses.replace(made[0].releases, made=made[1].made).common != made[0].releases.common
+    assert (
+        dataclasses.replace(made[0].releases, initial_model_digest=made[1].initial_model_digest).common
+        != made[0].releases.common
+    )
 
 
 def test_a_model_passed_from_python_goes_on_only_with_the_body_that_it_had(small, tmp_path):

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from tacit.engine.assemble import build
-from tacit.engine.clients import population_id
+from tacit.engine.ledgers import population_id
 from tacit.engine.release import experiment_text
 from tacit.errors import BadInput
 from tacit.experiment import Experiment

@@ -403,7 +403,7 @@ def test_in_a_deployment_and_under_an_audit_there_are_no_malicious_clients():
         refuse_beyond(Limits(epsilon=1.0, delta=1e-5, trial=True, accept=Accept(experiments=(digest(chosen),))), chosen)
     assert departures(chosen)["attack.kind"] == "replacement"
     with pytest.raises(Refused, match="in a deployment nobody is on purpose"):
-        assemble(chosen, parts.dataset, parts.population, own=0, elsewhere=True)
+        assemble(chosen, parts.dataset, parts.population, own=0, place="server")
 
 
 def test_every_attack_that_ships_is_a_file_of_its_name_with_its_paper_on_top():

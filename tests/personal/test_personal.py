@@ -21,8 +21,8 @@ import tacit
 from tacit.data.given import Dataset
 from tacit.data.population import coins
 from tacit.deploy.operate.init import deployable
-from tacit.engine.assemble import assemble, build
-from tacit.engine.clients import PERSONAL, population_id
+from tacit.engine.assemble import PERSONAL, assemble, build
+from tacit.engine.ledgers import population_id
 from tacit.errors import BadData, BadInput, Refused
 from tacit.parts.losses import binary_cross_entropy, cross_entropy, squared
 from tacit.parts.metrics import Answers
@@ -136,7 +136,7 @@ def test_a_server_can_neither_ask_for_own_models_nor_forbid_them(changes):
     with pytest.raises(
         BadInput, match=r"each site's own choice: leave them out, and set \[personal\] in the site.toml"
     ):
-        assemble(parts.experiment, parts.dataset, parts.population, elsewhere=True)
+        assemble(parts.experiment, parts.dataset, parts.population, place="server")
     with pytest.raises(
         BadInput, match=r"each site's own choice: leave them out, and set \[personal\] in the site.toml"
     ):

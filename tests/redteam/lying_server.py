@@ -11,8 +11,7 @@ from tacit.deploy.site.join import asked_of
 from tacit.deploy.site.limits import Roster
 from tacit.deploy.site.make import make_site
 from tacit.deploy.site.site import Site
-from tacit.engine.assemble import assemble
-from tacit.engine.clients import clients
+from tacit.engine.assemble import assemble, clients
 from tacit.experiment.file import dumps
 from tacit.types import Message
 from tacit.wire import pack

@@ -100,7 +100,7 @@ def told(deployed, change, *, to):
             (folder / "keys" / f"{name}.member.json").unlink()
         told = {"text": head["experiment"], "roster": roster.record()}
         seals = seals_of(deployed.experiment, folder, run=head["run"], site=None, **told)
-        parts = assemble(deployed.experiment, rows, roster.population(shape(rows)), elsewhere=True, seals=seals)
+        parts = assemble(deployed.experiment, rows, roster.population(shape(rows)), place="server", seals=seals)
         for name, raw in sites.items():
             (folder / "keys" / name).write_bytes(raw)
         return head | {"roster": roster.record(), "terms": asdict(_terms(parts)[index])}, body

@@ -10,8 +10,7 @@ import torch
 import tacit
 from tacit import simulation
 from tacit.data.names import FROM_DATA_NOTE
-from tacit.engine.assemble import build
-from tacit.engine.clients import clients
+from tacit.engine.assemble import build, clients
 from tacit.errors import BadInput
 from tacit.personal import everybody
 from tacit.simulation import with_passed

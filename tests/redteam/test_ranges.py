@@ -58,7 +58,7 @@ class Ranging(Server):
         size = self.hello()["examples"]
         self.roster = Roster(("client-0", "client-1"), (size, 70), EPSILONS, self.experiment.privacy.run_delta)
         rows = public_rows(self.experiment)
-        self.parts = assemble(self.experiment, rows, self.roster.population((2,)), elsewhere=True)
+        self.parts = assemble(self.experiment, rows, self.roster.population((2,)), place="server")
         event = self.parts.algorithm.cost(self.parts.population[0])
         told = {"epsilon": EPSILONS[0], "rounds": 3, "parameters": self.parts.params.numel()}
         self.terms = asdict(terms_of(event, **told, frozen=self.parts.frozen, asked=asked_of(self.parts, 0)))

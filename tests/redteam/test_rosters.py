@@ -6,8 +6,7 @@ import pytest
 from redteam.lying_server import RUN
 
 from tacit.deploy.site.limits import Roster
-from tacit.engine.assemble import assemble
-from tacit.engine.clients import clients
+from tacit.engine.assemble import assemble, clients
 from tacit.errors import BudgetExhausted, Refused
 from tacit.privacy.accounting import price
 from tacit.privacy.ledger import reader as books

@@ -160,7 +160,7 @@ def test_every_start_that_tacit_did_not_draw_is_in_the_promise_whether_anything_
 
 def test_a_site_says_so_of_every_start_for_the_server_gives_it(tmp_path):
     parts = build(with_passed(experiment(model={"name": "mlp"}), data=rows()))
-    assert START in replace(parts, simulated=False).promise.assumes
+    assert START in replace(parts, place="site").promise.assumes
 
 
 def test_a_plan_refuses_the_start_that_the_run_would_refuse(tmp_path, monkeypatch):

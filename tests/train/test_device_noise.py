@@ -120,8 +120,7 @@ def streams_of(**where):
 
 def test_only_a_seeded_simulation_draws_on_the_device_a_site_and_a_deployed_server_draw_from_aes():
     assert streams_of() == (DeviceStream, DeviceStream)
-    assert streams_of(simulated=False) == (Stream, Stream)
-    assert streams_of(simulated=False, elsewhere=True) == (Stream, Stream)
+    assert streams_of(is_deployed=True) == (Stream, Stream)
     released = build(tacit.Experiment(run={"randomness": "os"}, privacy={"kind": "local", "epsilon": 3.0}))
     assert type(released.derive("question", 0, released.population[0], "train")) is Stream
     assert type(released.releases.server("state")("noise")) is Stream
@@ -130,7 +129,7 @@ def test_only_a_seeded_simulation_draws_on_the_device_a_site_and_a_deployed_serv
 def test_the_parts_of_a_site_are_no_simulation():
     whole = build(tacit.Experiment(privacy={"kind": "local", "epsilon": 3.0}))
     known = (whole.experiment, whole.dataset, whole.population)
-    assert whole.simulated
-    assert not assemble(*known, own=0).simulated
-    assert not assemble(*known, elsewhere=True).simulated
-    assert not assemble(*known, own=0).releases.simulated
+    assert not whole.is_deployed
+    assert assemble(*known, own=0).is_deployed
+    assert assemble(*known, place="server").is_deployed
+    assert assemble(*known, own=0).releases.is_deployed

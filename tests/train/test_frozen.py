@@ -5,7 +5,7 @@ import torch
 import tuned
 from torch import nn
 
-from tacit.engine.clients import held
+from tacit.engine.release import held
 from tacit.errors import ModelRefused
 from tacit.random import seeded
 from tacit.training.clipping import Clipper, clipped_sum_slow, workspace

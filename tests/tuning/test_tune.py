@@ -210,7 +210,7 @@ def test_every_run_has_noise_and_cohorts_of_its_own_although_one_seed_is_given(t
 
 def test_every_release_of_a_run_is_keyed_by_its_place_in_a_search():
     parts = search.build(tacit.Experiment(**settings()))
-    named = search.replace(parts, draw="a")
+    named = search.replace(parts, trial_id="a")
     assert parts.releases.server_key != named.releases.server_key
     assert parts.releases.client(parts.population[0]) != named.releases.client(named.population[0])
     assert parts.releases._planted == ()

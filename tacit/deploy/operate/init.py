@@ -20,7 +20,7 @@ from tacit.deploy.site.layout import SETTINGS, called
 from tacit.deploy.site.make import make_site
 from tacit.deploy.site.rows import OWN_FILES, public_rows, refuse_undeployable, refuse_unpinned
 from tacit.deploy.site.schedule import refuse_unpaid
-from tacit.engine.clients import clients
+from tacit.engine.assemble import clients
 from tacit.engine.queries import columns_asked, judged_by
 from tacit.errors import BadInput, BudgetExhausted
 from tacit.experiment import Experiment

@@ -18,7 +18,7 @@ from tacit.deploy.site.rows import public_rows, shape
 from tacit.deploy.site.schedule import declaration
 from tacit.deploy.site.site import Site
 from tacit.engine.assemble import Parts, assemble
-from tacit.engine.history import asked_by
+from tacit.engine.ledgers import asked_by
 from tacit.errors import BadInput, TacitError
 from tacit.experiment import Experiment
 from tacit.privacy.guarantee import shown, shown_delta
@@ -87,7 +87,7 @@ def agreed_parts(federation: Federation, experiment: Experiment) -> tuple[Parts,
     limits = {name: _limits(federation, experiment, name) for name in federation.sites}
     known = {name: _declared(federation, experiment, name, limits[name]) for name in federation.sites}
     rows = public_rows(experiment)
-    parts = assemble(_unsealed(experiment), rows, _population(experiment, known, shape(rows)), elsewhere=True)
+    parts = assemble(_unsealed(experiment), rows, _population(experiment, known, shape(rows)), place="server")
     return parts, limits
 
 

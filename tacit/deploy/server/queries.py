@@ -215,4 +215,4 @@ def with_ranges(parts: Parts, told: Known, seals: Seals | None) -> Parts:
     read = experiment.model_copy(update={"data": read_with(experiment.data, told.ranges)})
     rows = public_rows(read)
     rows = replace(rows, notes=(*rows.notes, told.note))
-    return assemble(experiment, rows, parts.population, elsewhere=True, seals=seals)
+    return assemble(experiment, rows, parts.population, place="server", seals=seals)

@@ -33,7 +33,8 @@ from tacit.deploy.site.limits import Roster
 from tacit.deploy.site.rows import public_rows, refuse_undeployable, refuse_unpinned, shape
 from tacit.engine.assemble import Parts, assemble, with_rule
 from tacit.engine.budget import BudgetTracker
-from tacit.engine.history import History, finish, note_clients, open_ledger
+from tacit.engine.history import History, finish, note_clients
+from tacit.engine.ledgers import open_ledger
 from tacit.engine.loop import Observer, loop
 from tacit.engine.queries import columns_asked, describe, evaluate_at_clients, judged_by
 from tacit.engine.run_folder import Folder, open_folder
@@ -274,7 +275,7 @@ def _serve(
         roster=roster.record(),
         opening=sites.opening,
     )
-    parts = assemble(experiment, rows, population, elsewhere=True, seals=seals)
+    parts = assemble(experiment, rows, population, place="server", seals=seals)
     folder.write("experiment.toml", with_rule(parts).toml().encode())
     terms = _terms(parts)
     parts.algorithm.init(parts.params)  # a rule that cannot weigh these sites says so before they are asked to agree

@@ -12,9 +12,7 @@ from typing import Any
 import torch
 from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
-from torch import nn
 
-from tacit.data.dataset import Dataset
 from tacit.deploy.site import agreement, layout
 from tacit.deploy.site.agreement import Agreement, bound
 from tacit.deploy.site.consent import refuse_beyond
@@ -22,39 +20,25 @@ from tacit.deploy.site.join import own_path, read_experiment, read_parted, read_
 from tacit.deploy.site.layout import wording
 from tacit.deploy.site.limits import Limits, read_limits
 from tacit.deploy.site.rows import HeldOut, own_model, shape
-from tacit.engine.assemble import model_of
+from tacit.engine.assemble import TrainingTask, model_of
 from tacit.engine.history import FROZEN
 from tacit.errors import BadInput
-from tacit.experiment import Experiment
 from tacit.experiment.extras import PersonalSection
 from tacit.parts import tasks
-from tacit.parts.losses import Losses
-from tacit.parts.tasks import Task
 from tacit.training.flat import blocks, flatten, frozen_mark
 
 MODEL = "model.safetensors"
 
 
-@dataclass(frozen=True, eq=False)
-class AtHome:
-    """A run at a site: its agreement, rows that are trained on and rows that are held out, and the model before the first round.
-
-    It can be judged as a run's parts can (`tacit.engine.evaluate.Judging`).
-    """
+@dataclass(frozen=True, eq=False, kw_only=True)
+class AtHome(TrainingTask):
+    """A run at a site: its agreement, rows that are trained on and rows that are held out, and the model before the first round."""
 
     folder: Path
     agreement: Agreement
     limits: Limits
     settings: dict[str, Any]
-    experiment: Experiment
-    dataset: Dataset = field(repr=False)
     held: HeldOut | None = field(repr=False)
-    task: Task = field(repr=False)
-    losses: Losses = field(repr=False)
-    model: nn.Module = field(repr=False)
-    theta: torch.Tensor = field(repr=False)
-    params: torch.Tensor = field(repr=False)
-    threads: int = field(default_factory=torch.get_num_threads)
 
     @property
     def run(self) -> str:
@@ -92,8 +76,9 @@ def at_home(folder: Path, run: str) -> AtHome:
     task = tasks.load(experiment, rows)
     model = model_of(experiment, input_shape=shape(rows), classes=task.answer[-1])
     theta = flatten(model)
-    known = (folder, agreed, limits, settings, experiment, rows, held, task, tasks.loss_of(experiment, task))
-    return AtHome(*known, model, theta, theta.clone())
+    site = {"folder": folder, "agreement": agreed, "limits": limits, "settings": settings, "held": held}
+    judged = {"experiment": experiment, "dataset": rows, "task": task, "losses": tasks.loss_of(experiment, task)}
+    return AtHome(**site, **judged, model=model, theta=theta, params=theta.clone())
 
 
 def wanted(settings: dict[str, Any]) -> PersonalSection:

@@ -214,7 +214,7 @@ def join(
     population = roster.population(shape(rows))
     seals = seals_of(experiment, folder, run=run, site=name, text=text, roster=roster.record())
     own = None if seals else index  # the shares of a sum are sized for all of its clients
-    parts = assemble(experiment, rows, population, own=own, elsewhere=True, seals=seals, local=local)
+    parts = assemble(experiment, rows, population, own=own, place="site", seals=seals, local=local)
     parts = with_own_canaries(folder, run, parts, index, settings)
     budget = Budget(limits.epsilon, experiment.privacy.run_delta, limits.unit)
     client = Client(index, name, budget, rows.x, rows.y, rows_mark(rows.x, rows.y))

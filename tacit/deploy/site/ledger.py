@@ -16,8 +16,7 @@ from tacit.deploy.site.agreement import Agreement
 from tacit.deploy.site.limits import Limits
 from tacit.deploy.site.rows import OWN_FILES
 from tacit.engine.assemble import Parts
-from tacit.engine.clients import population_id
-from tacit.engine.history import asked_by
+from tacit.engine.ledgers import asked_by, population_id
 from tacit.errors import LedgerError
 from tacit.experiment import Experiment
 from tacit.privacy.ledger import reader
@@ -81,7 +80,7 @@ def own_ledger(
     experiment = parts.experiment
     ledger = Ledger(
         folder / layout.LEDGER,
-        population=population_of(experiment, settings, parts.population, elsewhere=parts.elsewhere),
+        population=population_of(experiment, settings, parts.population, is_deployed=parts.is_deployed),
         run=agreed.run,
         delta=limits.delta,
         rounds=parts.plan.turns(None, rounds=experiment.train.rounds),
@@ -108,11 +107,13 @@ def refuse_twin(folder: Path, ledger: Ledger) -> None:
     refuse_charged_twin(folder, lambda mark: reader.lacking(ledger, mark) is not None)
 
 
-def population_of(experiment: Experiment, settings: dict[str, Any], population: Population, *, elsewhere: bool) -> str:
+def population_of(
+    experiment: Experiment, settings: dict[str, Any], population: Population, *, is_deployed: bool
+) -> str:
     """What the site's ledger belongs to: its own data file, or its share of data that is dealt out."""
     if experiment.data.name in OWN_FILES:
         return f"{experiment.data.name}:{settings.get('data')}"
-    return population_id(experiment, population, elsewhere=elsewhere)
+    return population_id(experiment, population, is_deployed=is_deployed)
 
 
 def refuse_renamed(ledger: Path, charged: Collection[str], name: str) -> None:

@@ -21,7 +21,7 @@ from tacit.data.sources.csv import csv
 from tacit.data.sources.npz import npz
 from tacit.deploy.site import layout, replies
 from tacit.deploy.site.log import discreet, note
-from tacit.engine.clients import clients
+from tacit.engine.assemble import clients
 from tacit.engine.evaluate import CHUNK, answered
 from tacit.errors import BadInput
 from tacit.experiment import Experiment

@@ -15,8 +15,7 @@ from tacit import check
 from tacit.data.dataset import Dataset
 from tacit.data.population import Population, rows_mark
 from tacit.engine import trainers
-from tacit.engine.assemble import Parts
-from tacit.engine.clients import clients
+from tacit.engine.assemble import Parts, clients
 from tacit.errors import BadData, BadInput
 from tacit.experiment import Experiment
 from tacit.random import seeded

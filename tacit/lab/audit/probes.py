@@ -65,7 +65,7 @@ class Probe:
             for start, stop in zip(old.offsets[:-1].tolist(), old.offsets[1:].tolist(), strict=True):
                 targets[start + 1 : stop : 2] = self.muted.to(device)
         population = replace(old, x=x.expand(count, *x.shape), y=targets)
-        if not parts.elsewhere:
+        if not parts.is_deployed:
             population.__dict__["marks"] = old.marks  # the noise of the rows that were there
         return population
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from tacit.data.load import SEED, settings
 from tacit.engine.assemble import Parts, build
-from tacit.engine.clients import population_id
+from tacit.engine.ledgers import population_id
 from tacit.engine.run_files import promised
 from tacit.errors import BadInput, BudgetExhausted, LedgerError
 from tacit.experiment import Experiment

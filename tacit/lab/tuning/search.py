@@ -14,10 +14,9 @@ import numpy as np
 
 from tacit.data.dataset import Dataset
 from tacit.data.population import Population
-from tacit.engine.assemble import Parts, assemble, build
-from tacit.engine.clients import clients
+from tacit.engine.assemble import Parts, assemble, build, clients
 from tacit.engine.evaluate import evaluate
-from tacit.engine.history import open_ledger
+from tacit.engine.ledgers import open_ledger
 from tacit.engine.queries import judged_by
 from tacit.engine.run_folder import Folder
 from tacit.errors import BadInput, BudgetExhausted, LedgerError, TacitError, TrainingDiverged, Unmeasured
@@ -260,7 +259,7 @@ def tune(
         folder = folders.begin(path, lock, values, vary, **said)
         if announce:
             announce(priced, unit)
-        return _searched(folder, replace(parts, draw=folder.run), priced, assumes)
+        return _searched(folder, replace(parts, trial_id=folder.run), priced, assumes)
     finally:
         os.close(lock)
 
@@ -371,7 +370,7 @@ def _hidden_runs(path: Path, state: secret.State, priced: Priced, ledger: Ledger
     while state.done < len(state.picks):
         number = state.done + 1
         candidate = state.picks[number - 1]
-        rank = _ran(secret.place(path, state, number), priced.runs[candidate], draw=state.draw(number))
+        rank = _ran(secret.place(path, state, number), priced.runs[candidate], trial_id=state.draw(number))
         state = state.after(rank)
         secret.write(path, state)
         secret.forget_losers(path, state)
@@ -388,7 +387,7 @@ def _seen_runs(folder: Folder, priced: Priced, ledger: Ledger) -> tuple[Path, in
     for number in range(1, priced.count + 1):
         which, place = (number - 1) % len(priced.runs), folders.run_place(folder.path, number)
         begun = partial(begin_seen, folder.path, number, ledger)
-        rank = _ran(place, priced.runs[which], draw=f"{folder.run}:{number}", begun=begun)
+        rank = _ran(place, priced.runs[which], trial_id=f"{folder.run}:{number}", begun=begun)
         ranks += [(rank, place, which)] if rank else []
     if not ranks:
         raise TrainingDiverged(NO_BEST)
@@ -396,7 +395,7 @@ def _seen_runs(folder: Folder, priced: Priced, ledger: Ledger) -> tuple[Path, in
 
 
 def _ran(
-    place: Path, candidate: Candidate, *, draw: str, begun: Callable[[Parts], None] = lambda parts: None
+    place: Path, candidate: Candidate, *, trial_id: str, begun: Callable[[Parts], None] = lambda parts: None
 ) -> tuple[float, str] | None:
     """Runs, or goes on with, one run; its place in the order by which the best is chosen, or None where it has no score: it
     diverged, or its metric cannot be told of the model.
@@ -408,7 +407,7 @@ def _ran(
     """
     if not (place / folders.SUMMARY).exists():
         try:
-            again, said = (place / "experiment.toml").exists(), {"page": False, "draw": draw}
+            again, said = (place / "experiment.toml").exists(), {"page": False, "trial_id": trial_id}
             history = run(candidate.experiment, out=place, resume=again, ready=lambda parts, _: begun(parts), **said)
         except (TrainingDiverged, Unmeasured):
             return None

@@ -6,7 +6,7 @@ from tacit.deploy.server.client import LocalGrid, client_app
 from tacit.deploy.server.server import Call, serve
 from tacit.deploy.site.keys import make_keys
 from tacit.deploy.site.make import make_site
-from tacit.engine.clients import clients
+from tacit.engine.assemble import clients
 
 THREE = {
     "data": {"clients": 3, "examples_per_client": 60},

@@ -14,7 +14,7 @@ import tacit
 from tacit.deploy.server.client import LocalGrid, client_app
 from tacit.deploy.server.messages import read, refusal
 from tacit.deploy.site.make import make_site
-from tacit.engine.clients import clients
+from tacit.engine.assemble import clients
 from tacit.engine.queries import kept
 from tacit.errors import BadInput, TacitError
 from tacit.privacy.ledger.sql import QUERY

@@ -62,7 +62,7 @@ def trained_once(federation):
     }
     rows = public_rows(experiment)
     population = _population(experiment, known, shape(rows))
-    parts = assemble(experiment, rows, population, elsewhere=True)
+    parts = assemble(experiment, rows, population, place="server")
     roster = Roster(
         population.names, tuple(population.sizes.tolist()), tuple(population.epsilons.tolist()), population.delta
     )

@@ -11,8 +11,7 @@ from tasks.test_tasks import experiment as of_task
 
 from tacit.data.dataset import IGNORED
 from tacit.deploy.site import rows as own_evaluation
-from tacit.engine.assemble import assemble, build
-from tacit.engine.clients import clients
+from tacit.engine.assemble import assemble, build, clients
 from tacit.engine.evaluate import answers_to
 from tacit.errors import Refused
 from tacit.parts import metrics, tasks
