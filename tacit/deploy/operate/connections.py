@@ -52,12 +52,10 @@ class Head:
 
 
 def parse(raw: bytes) -> Head:
-    """A head as it came, with its empty line.
+    """A head as it came, with its empty line. Raises: BadHead (400, or 431 for more than `MOST_HEADERS`).
 
     Guarantee: what passes can be understood in one way: lines end in CRLF, none is folded, names are tokens (RFC 9110, 5.6.2) and
     directly followed by a colon, values are printable ASCII without spaces around them.
-
-    Raises: BadHead (400, or 431 for more than `MOST_HEADERS`).
 
     >>> parse(b"GET /health HTTP/1.1\\r\\nHost: a\\r\\n\\r\\n").all(b"host")
     [b'a']

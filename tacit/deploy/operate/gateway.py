@@ -16,10 +16,9 @@ import ssl
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Awaitable
 from email.utils import formatdate
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from tacit.deploy.operate.connections import (
     END,
@@ -67,56 +66,32 @@ async def copy(reader: Read, writer: Write, length: int, *, seconds: float) -> N
 
 
 class Line:
-    """One connection to the SuperLink, used for one request at a time; `since` is when it was used last.
-
-    `length` is that of the last answer's body.
-    """
+    """One connection to the SuperLink, used for one request at a time; `since` is when it was used last."""
 
     def __init__(self, reader: Read, writer: Write):
-        self.reader, self.writer, self.since, self.length = reader, writer, time.monotonic(), 0
+        self.reader, self.writer, self.since = reader, writer, time.monotonic()
 
-    async def answer(self, to: Write) -> bool:
-        """Passes one answer on; whether the connection can be used again.
+    async def answer(self, to: Write) -> tuple[int, bool]:
+        """Passes one answer on. Returns the length of its body, and whether the connection can be used again.
 
-        An error within the SuperLink (500) goes on as one that passes (503): Flower's nodes end at the first and wait at the
-        second.
-
-        Raises: BadHead (502) for what is no answer, or none in `ANSWER_SECONDS`; EOFError, TimeoutError or OSError where it
-        breaks off in the middle. The connection is then of no use.
+        An error within the SuperLink ("database is locked", 500) goes on as one that passes (503): Flower's nodes end at the first
+        and wait at the second. Raises: BadHead (502) for what is no answer of known length, or none in `ANSWER_SECONDS`; EOFError,
+        TimeoutError or OSError where it breaks off in the middle.
         """
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 head = parse(await self.reader.readuntil(END))
         except (BadHead, EOFError, asyncio.LimitOverrunError, TimeoutError, OSError):
             raise BadHead(502, "the SuperLink did not answer") from None
-        headers = [(name, value) for name, value in head.headers if name not in KEPT_BACK]
-        chunked, lengths = head.all(b"transfer-encoding") == [b"chunked"], head.all(b"content-length")
-        if chunked:
-            headers = [(name, value) for name, value in headers if name != b"content-length"]
-            headers.append((b"transfer-encoding", b"chunked"))
-        elif len(lengths) != 1 or not lengths[0].isdigit():
+        lengths = head.all(b"content-length")
+        if head.all(b"transfer-encoding") or len(lengths) != 1 or not lengths[0].isdigit():
             raise BadHead(502, "the SuperLink's answer has no length")
-        to.write(dumps(b" ".join(_as_passing(head.first)), headers))
-        self.length = 0
-        if chunked:
-            await self._chunks(to)
-        else:
-            self.length = int(lengths[0])
-            await copy(self.reader, to, self.length, seconds=ANSWER_SECONDS)
-        return not _closes(head)
-
-    async def _chunks(self, to: Write) -> None:
-        while True:
-            size = int((await self.reader.readuntil(b"\r\n")).split(b";")[0], 16)
-            self.length += size
-            to.write(b"%x\r\n" % size)
-            await copy(self.reader, to, size, seconds=ANSWER_SECONDS)
-            if await self.reader.readexactly(2) != b"\r\n":
-                raise EOFError
-            to.write(b"\r\n")
-            if not size:
-                await to.drain()
-                return
+        version, status, words = head.first
+        first = (version, b"503", b"Service Unavailable") if status == b"500" else (version, status, words)
+        to.write(dumps(b" ".join(first), [each for each in head.headers if each[0] not in KEPT_BACK]))
+        await copy(self.reader, to, int(lengths[0]), seconds=ANSWER_SECONDS)
+        ends = any(value.lower() == b"close" for value in head.all(b"connection")) or version != b"HTTP/1.1"
+        return int(lengths[0]), not ends
 
     def close(self) -> None:
         """Ends the connection; one that is broken already is no error."""
@@ -157,14 +132,6 @@ class Upstream:
             line.close()
 
 
-def _as_passing(first: tuple[bytes, bytes, bytes]) -> tuple[bytes, bytes, bytes]:
-    return (first[0], b"503", b"Service Unavailable") if first[1] == b"500" else first
-
-
-def _closes(head: Head) -> bool:
-    return any(value.lower() == b"close" for value in head.all(b"connection")) or head.first[0] != b"HTTP/1.1"
-
-
 NAMES_BYTES = 1 << 10  # of a request that names a node, a run and an object: 50 to 300
 TREE_BYTES = 24 << 10  # of an announced answer: 70 for each part (`superlink.MOST_PARTS`), and its metadata
 PIECE_BYTES = (5 << 20) + (64 << 10)  # Flower cuts arrays into pieces of 5 MiB, Tacit keeps other bodies below that
@@ -187,13 +154,12 @@ FULL_SECONDS = 0.1  # before another connection is accepted where that failed
 WORDS = {400: "Bad Request", 401: "Unauthorized", 403: "Forbidden", 411: "Length Required", 413: "Content Too Large",
          431: "Too Large", 501: "Not Implemented", 502: "Bad Gateway"}  # fmt: skip
 REFUSAL = "This server passes on what its sites ask, and nothing else.\n"
-UNKNOWN = "This server does not take this key: it is not registered here, or its machine's clock is more than 5 minutes off.\n"
+TEXTS = {
+    401: "This server does not take this key: it is not registered here, or its machine's clock is more than 5 minutes off.\n",
+    502: "The SuperLink does not answer.\n",
+}
 LOGGED_A_MINUTE = 60  # lines about others, and as many about itself; the rest are counted
 SELF = "gateway"
-
-Read_gateway = asyncio.StreamReader
-Write_gateway = asyncio.StreamWriter
-T = TypeVar("T")
 
 
 class Gateway:
@@ -247,7 +213,7 @@ class Gateway:
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
 
-    async def _requests(self, reader: Read_gateway, writer: Write_gateway, peer: str, task: Task) -> None:
+    async def _requests(self, reader: Read, writer: Write, peer: str, task: Task) -> None:
         seconds = FIRST_SECONDS
         try:
             while await self._request(reader, writer, peer, task, seconds):
@@ -256,10 +222,12 @@ class Gateway:
             self.log(peer, f"refused ({error.status}): {error}")
             await _refuse(reader, writer, error.status)
 
-    async def _request(
-        self, reader: Read_gateway, writer: Write_gateway, peer: str, task: Task, seconds: float
-    ) -> bool:
-        head = parse(await _in_time(_head(reader), seconds))
+    async def _request(self, reader: Read, writer: Write, peer: str, task: Task, seconds: float) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                head = parse(await reader.readuntil(END))
+        except asyncio.LimitOverrunError:
+            raise BadHead(431, f"its head is longer than {HEAD_BYTES} bytes") from None
         if head.first == HEALTH and not head.all(b"content-length") and not head.all(b"transfer-encoding"):
             writer.write(_answer(200, b"ok\n"))
             await writer.drain()
@@ -272,15 +240,12 @@ class Gateway:
         async with self._pieces[name] if length > TREE_BYTES else contextlib.nullcontext():
             line = await self.upstream.take()
             if line is None:
-                self.log(SELF, "the SuperLink cannot be reached")
-                writer.write(_answer(502, b"The SuperLink cannot be reached.\n"))
-                await writer.drain()
-                return False
+                raise BadHead(502, "the SuperLink cannot be reached")
             try:
                 line.writer.write(dumps(b"POST " + head.first[1] + b" HTTP/1.1", headers))
                 await copy(reader, line.writer, length, seconds=BODY_SECONDS)
-                keep = await line.answer(writer)
-                self._account.handed(name, head.first[1], line.length)
+                answered, keep = await line.answer(writer)
+                self._account.handed(name, head.first[1], answered)
             except BaseException:
                 line.close()
                 raise
@@ -312,29 +277,19 @@ def _allowed(head: Head) -> int:
     return body_length(head, most=PATHS[target])
 
 
-async def _head(reader: Read_gateway) -> bytes:
-    try:
-        return await reader.readuntil(END)
-    except asyncio.LimitOverrunError:
-        raise BadHead(431, f"its head is longer than {HEAD_BYTES} bytes") from None
-
-
-async def _in_time(what: Awaitable[T], seconds: float) -> T:
-    async with asyncio.timeout(seconds):
-        return await what
-
-
 def _answer(status: int, text: bytes) -> bytes:
     headers = [(b"date", formatdate(usegmt=True).encode()), (b"content-type", b"text/plain")]
     headers += [(b"content-length", b"%d" % len(text)), (b"connection", b"close")]
     return dumps(b"HTTP/1.1 %d %s" % (status, WORDS.get(status, "OK").encode()), headers) + text
 
 
-async def _refuse(reader: Read_gateway, writer: Write_gateway, status: int) -> None:
-    writer.write(_answer(status, (UNKNOWN if status == 401 else REFUSAL).encode()))
-    await _in_time(writer.drain(), TLS_SECONDS)
+async def _refuse(reader: Read, writer: Write, status: int) -> None:
+    writer.write(_answer(status, TEXTS.get(status, REFUSAL).encode()))
+    async with asyncio.timeout(TLS_SECONDS):
+        await writer.drain()
     with contextlib.suppress(TimeoutError):
-        await _in_time(reader.read(HEAD_BYTES), LINGER_SECONDS)  # an unread body would cut the answer off
+        async with asyncio.timeout(LINGER_SECONDS):  # an unread body would cut the answer off
+            await reader.read(HEAD_BYTES)
 
 
 async def run(listen: tuple[str, int], upstream: Upstream, certificates: Path, keys: Keys) -> None:
@@ -343,11 +298,8 @@ async def run(listen: tuple[str, int], upstream: Upstream, certificates: Path, k
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION
     context.load_cert_chain(certificates / "server.pem", certificates / "server.key")
-    gateway, stop, loop = (
-        Gateway(upstream, keys, context, Account(certificates)),
-        asyncio.Event(),
-        asyncio.get_running_loop(),
-    )
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    gateway = Gateway(upstream, keys, context, Account(certificates))
     loop.set_exception_handler(lambda _, what: gateway.log(SELF, str(what.get("exception") or what["message"])))
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
