@@ -1,4 +1,4 @@
-"""Writes docs/reference.md: every public name with its signature and its docstring. `python docs/reference.py`.
+"""The page of every public name: docs/site.py puts it into the site, `python docs/reference.py` prints it.
 
 What is public is `tacit.__all__`, and what docs/how-to-extend.md has people build on; a test holds the page against the code.
 """
@@ -6,17 +6,15 @@ What is public is `tacit.__all__`, and what docs/how-to-extend.md has people bui
 import importlib
 import inspect
 import re
-from pathlib import Path
 from typing import Any, get_origin
 
 from pydantic import BaseModel
 
 import tacit
 
-PAGE = Path(__file__).with_name("reference.md")
 HEAD = """# Python reference
 
-Written by `python docs/reference.py` from the code; do not edit. [The Python API](api.md) explains the names of `tacit` with
+[The Python API](api.md) explains the names of `tacit` with
 examples, [how to extend](how-to-extend.md) the others. What is not here may change from one version to the next.
 """
 EXTENDED = {  # a part that somebody else writes is built on these
@@ -147,4 +145,4 @@ def page() -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(), "utf-8")
+    print(page())

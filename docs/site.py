@@ -4,6 +4,7 @@ A link to `first-run.ipynb` is right on a web page of the repository and on the 
 to `../examples/own_model.py` or `../experiments/results.md` too, because the site has a copy.
 """
 
+import importlib.util
 import json
 import re
 from pathlib import Path
@@ -37,11 +38,24 @@ def on_files(files: Files, *, config: Any) -> Files:
             files.append(File.generated(config, name, abs_src_path=str(path), inclusion=InclusionLevel.INCLUDED))
     path = str(ROOT / TABLES)
     files.append(File.generated(config, TABLES, abs_src_path=path, inclusion=InclusionLevel.NOT_IN_NAV))
+    files.append(File.generated(config, "reference.md", content=_reference()))
     return files
+
+
+def _reference() -> str:
+    """The page of every public name, made from the code."""
+    spec = importlib.util.spec_from_file_location("reference", Path(__file__).with_name("reference.py"))
+    if spec is None or spec.loader is None:
+        raise ImportError("docs/reference.py is not there")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.page()
 
 
 def on_page_read_source(page: Any, *, config: Any) -> str | None:
     """The Markdown of a notebook; other pages are read as they are, but for links to examples, of which the site has copies."""
+    if page.file.abs_src_path is None:  # made here
+        return None
     if not page.file.src_uri.endswith(".ipynb"):
         return OUTSIDE.sub(r"](\1)", Path(page.file.abs_src_path).read_text("utf-8"))
     with open(page.file.abs_src_path, encoding="utf-8") as file:
