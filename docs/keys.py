@@ -20,8 +20,8 @@ from typing import Any, get_args, get_origin
 
 from pydantic_core import PydanticUndefined
 
-from tacit import plugin
-from tacit.experiment import Experiment
+from tacit import check, plugin
+from tacit.experiment import file
 from tacit.experiment.schema import OpenSection, Section
 from tacit.parts import losses
 
@@ -52,13 +52,20 @@ Words = dict[str, str]
 
 
 def sections() -> dict[str, type[Section]]:
-    """The tables by name, in the order of the file."""
-    found = {}
-    for name, field in Experiment.model_fields.items():
-        for kind in (field.annotation, *get_args(field.annotation)):
-            if inspect.isclass(kind) and issubclass(kind, Section):
-                found[name] = kind
-    return found
+    """The tables, and what a table of several kinds has in each: by heading, in the order of the file."""
+    found: dict[str, Any] = {}
+    for name, kinds in file.sections().items():
+        common = next(one for one in next(iter(kinds.values())).__mro__ if one.__name__.endswith("Section"))
+        found[f"[{name}]"] = common
+        found |= {f"[{name}]` with `{check.in_kind(one)}": one for one in kinds.values() if one is not common}
+    return {heading: one for heading, one in found.items() if own_keys(one)}
+
+
+def own_keys(section: type[Section]) -> list[str]:
+    """The keys of a table, or beside its other kinds' those of one kind: `kind` is in the heading, and so is what tells it."""
+    above = [one for one in section.__mro__[1:] if one.__name__.endswith("Section") and issubclass(one, Section)]
+    base = above[0].model_fields if above and above[0] not in (Section, OpenSection) else {}
+    return [key for key in section.model_fields if key not in base]
 
 
 def comments(thing: Any) -> Words:
@@ -202,12 +209,18 @@ def concerned(sentence: str, tables: typing.Iterable[str]) -> list[str]:
 def page() -> str:
     """The whole page."""
     lines, found, tables = [HEAD, "`name`, above all tables, names the experiment.\n"], list(parts()), sections()
-    known = [(sentence, concerned(sentence, tables)) for sentence in refusals()]
-    for name, section in tables.items():
-        said = meanings(section)
-        lines += [f"## `[{name}]`\n", TABLE]
-        lines += [row(key, one.annotation, one.default, said[key]) for key, one in section.model_fields.items()]
+    known = [(sentence, concerned(sentence, file.sections())) for sentence in refusals()]
+    for heading, section in tables.items():
+        said, name = meanings(section), section.table()
+        lines += [f"## `{heading}`\n", TABLE]
+        lines += [
+            row(key, one.annotation, one.default, said[key])
+            for key in own_keys(section)
+            for one in [section.model_fields[key]]
+        ]
         lines.append("")
+        if heading != f"[{name}]":
+            continue
         for _, key, part, rows in [one for one in found if one[0] == name and one[3]]:
             lines += [f'### `{name}.{key} = "{part}"`\n', TABLE, *(row(*one) for one in rows), ""]
         plain = [f"`{part}`" for table, _, part, rows in found if table == name and not rows]

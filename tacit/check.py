@@ -1,4 +1,4 @@
-"""Argument checks in one voice: `check.positive(clip=clip)` raises "Expected clip > 0, got -1.0."."""
+"""Checks of arguments and of files in one voice: `check.positive(clip=clip)` raises "Expected clip > 0, got -1.0."."""
 
 import difflib
 import math
@@ -6,7 +6,7 @@ import types
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Tag, ValidationError
 from pydantic.fields import FieldInfo
 
 from tacit.errors import BadInput
@@ -76,10 +76,8 @@ def nearest(word: str, options: Iterable[str]) -> str:
 
     Near is what a slip of the hand makes of a name, a name that the other begins with, or the one whose words begin so.
 
-    >>> nearest("AGE", ["sex", "age", "Average"])
-    " Did you mean 'age'?"
-    >>> nearest("lr", ["rounds", "learning_rate"])
-    " Did you mean 'learning_rate'?"
+    >>> nearest("AGE", ["sex", "age", "Average"]), nearest("lr", ["rounds", "learning_rate"])
+    (" Did you mean 'age'?", " Did you mean 'learning_rate'?")
     >>> nearest("rest_bp", ["chest_pain", "age"])
     ''
     """
@@ -90,17 +88,14 @@ def nearest(word: str, options: Iterable[str]) -> str:
         for name in known
         if min(len(said), len(name)) >= BEGINNING and (name.startswith(said) or said.startswith(name))
     ]
-    abbreviated = [name for name in known if len(said) > 1 and said == _initials(name)]
+    initials = {name: "".join(part[0] for part in name.replace("-", "_").split("_") if part) for name in known}
+    abbreviated = [name for name in known if len(said) > 1 and said == initials[name]]
     found = difflib.get_close_matches(said, known, n=1, cutoff=NEAR) or begun or abbreviated
     return f" Did you mean {spelled[found[0]]!r}?" if found else ""
 
 
-def _initials(name: str) -> str:
-    return "".join(word[0] for word in name.replace("-", "_").split("_") if word)
-
-
 def listed(options: Iterable[str]) -> str:
-    """The hint " There are: x, y." of what can be said instead.
+    """The hint of what can be said instead.
 
     >>> listed(["age", "sex"])
     ' There are: age, sex.'
@@ -110,9 +105,26 @@ def listed(options: Iterable[str]) -> str:
     return f" There are: {', '.join(known[:MOST_LISTED])}{more}." if known else ""
 
 
+def unknown(key: str, known: Iterable[str], *, where: Sequence[str] = (), kind: str = "") -> str:
+    """The sentence for a key that a table (of this kind) does not have, or that would be a part of a value.
+
+    >>> unknown("epsilom", ["epsilon", "delta"])
+    "Unknown key 'epsilom'. Did you mean 'epsilon'?"
+    >>> unknown("epsilon.north", ["epsilon"], where=["privacy"])
+    "'privacy.epsilon.north' cannot be set alone: give the whole of privacy.epsilon, a table as {north = ..., ...}."
+    """
+    keys, above = list(dict.fromkeys(known)), "".join(f"{table}." for table in where)
+    whole, _, part = key.partition(".")
+    if part and whole in keys and not any(one.startswith(f"{whole}.") for one in keys):
+        return (
+            f"'{above}{key}' cannot be set alone: give the whole of {above}{whole}, a table as {{{part} = ..., ...}}."
+        )
+    hint = nearest(key, keys).replace("mean '", f"mean '{above}") or f" Valid keys: {', '.join(keys)}."
+    return f"Unknown key {above + key!r}{kind and f' for {kind}'}.{hint}"
+
+
 # What is wrong with a file's value, in one sentence that names the key as it was written and says what may stand there.
 
-SHOWN = 100  # characters of a value that are repeated
 ONE = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", dict: "a table", list: "a list"}
 SEVERAL = {int: "whole numbers", float: "numbers", str: "texts", bool: "true or false", dict: "tables", list: "lists"}
 RANGE, LOW_HIGH = tuple[float, float], "[low, high]"  # two numbers are a range wherever a file has them
@@ -138,17 +150,99 @@ def sentence(error: ValidationError, model: type[BaseModel], values: Mapping[str
     problem = min(problems, key=lambda each: each["type"] != "extra_forbidden")
     if problem["type"] == "value_error":
         return problem["msg"].removeprefix("Value error, ")
-    keys, field = _declared(model, problem["loc"])
-    name = ".".join(keys)
+    keys, field, _, above = _declared(model, problem["loc"])
     if problem["type"] == "extra_forbidden":
-        return unknown(keys[-1], keys_of(model, keys[:-1]), where=keys[:-1])
+        return _foreign_key(keys, above)
+    name = ".".join(keys)
     if problem["type"] == "missing":
         return f"{name} is missing: add a line {name} = ..."
     value: Any = values
     for key in keys:
         value = value[key]
-    places = [each["loc"][len(keys) :] for each in problems if list(each["loc"][: len(keys)]) == keys]
-    return wrong(name, _hint(field) if field else Any, value, places)
+    if problem["type"].startswith("union_tag") and field is not None:
+        return _no_kind(name, value, kinds_of(field))
+    declared = [_declared(model, each["loc"]) for each in problems]
+    places = [rest for path, _, rest, _ in declared if path == keys]
+    return wrong(name, hint_of(field) if field else Any, value, places)
+
+
+def _foreign_key(keys: Sequence[str], above: "Table") -> str:
+    """The sentence for a key that a table has not, which may be a key of the same table's other kinds."""
+    own = above.kinds.get(above.tag)
+    kind, key = in_kind(own) if own and len(above.kinds) > 1 else "", keys[-1]
+    others = [in_kind(one) for one in above.kinds.values() if key in one.model_fields]
+    if others:
+        return f"Unknown key {'.'.join(keys)!r} for {kind}: it is a key of {' and of '.join(filter(None, others))}."
+    return unknown(key, own.model_fields if own else (), where=keys[:-1], kind=kind)
+
+
+def _no_kind(name: str, value: Any, kinds: Mapping[str, type[BaseModel]]) -> str:
+    """The sentence for a table whose kind is none of those that there are."""
+    said = value.get("kind") if isinstance(value, Mapping) else value
+    name = f"{name}.kind" if isinstance(value, Mapping) else name
+    fields = [one.model_fields["kind"].annotation for one in kinds.values()]
+    known = list(dict.fromkeys(word for hint in fields for word in _options(hint)))
+    if str in fields:
+        known.append("package.module:name")
+    if said is None:
+        return f"{name} is missing: say one of {', '.join(known)}."
+    if not isinstance(said, str):
+        return f"Expected {name} to be {'a text' if isinstance(value, Mapping) else 'a table'}, got {shown(said)}."
+    return f"Expected {name} to be one of {', '.join(known)}; got {shown(said)}.{nearest(said, known)}"
+
+
+def in_kind(model: type[BaseModel]) -> str:
+    """What a file says to have a table of this kind: the keys that have but one value.
+
+    >>> class Central(BaseModel):
+    ...     kind: Literal["central"]
+    >>> in_kind(Central)
+    'kind = "central"'
+    """
+    known = {key: get_args(field.annotation) for key, field in model.model_fields.items() if _is_literal(field)}
+    return ", ".join(f'{key} = "{said[0]}"' for key, said in known.items() if len(said) == 1) or "this kind"
+
+
+def _is_literal(field: FieldInfo) -> bool:
+    return get_origin(field.annotation) is Literal
+
+
+def kinds_of(field: FieldInfo | None) -> dict[str, type[BaseModel]]:
+    """The tables that a key may hold, by their tag; "" where there is but one."""
+    found: dict[str, type[BaseModel]] = {}
+    for part in _parts(field.annotation) if field else ():
+        bare, *marks = get_args(part) if get_origin(part) is Annotated else (part,)
+        if isinstance(bare, type) and issubclass(bare, BaseModel):
+            named = _options(bare.model_fields["kind"].annotation) if "kind" in bare.model_fields else []
+            tags = [mark.tag for mark in marks if isinstance(mark, Tag)] or named
+            found[tags[0] if len(tags) == 1 else ""] = bare
+    return found if len(found) != 1 else {"": next(iter(found.values()))}
+
+
+class Table:
+    """Where a place of a file has come to: the kinds of the table there, and which of them it is."""
+
+    def __init__(self, kinds: dict[str, type[BaseModel]]):
+        self.kinds, self.tag = kinds, ""
+
+
+def _declared(
+    model: type[BaseModel], place: Sequence[int | str]
+) -> tuple[list[str], FieldInfo | None, Sequence[int | str], Table]:
+    """Of a place: the names of tables and key it begins with, how the key is declared, the rest, and the table it is in."""
+    keys: list[str] = []
+    field, inside, above = None, Table({"": model}), Table({})
+    for at, part in enumerate(place):
+        if len(inside.kinds) > 1 and not inside.tag:
+            inside.tag = str(part)
+            continue
+        table = inside.kinds.get(inside.tag)
+        if table is None or not isinstance(part, str):
+            return keys, field, place[at:], above
+        keys.append(part)
+        field, above = table.model_fields.get(part), inside
+        inside = Table(kinds_of(field))
+    return keys, field, (), above
 
 
 def wrong(name: str, hint: Any, value: Any, places: Sequence[Sequence[int | str]] = ()) -> str:
@@ -166,17 +260,6 @@ def wrong(name: str, hint: Any, value: Any, places: Sequence[Sequence[int | str]
     return f"Expected {name} to be {wanted}, got {shown(inner)}{where}."
 
 
-def unknown(key: str, known: Iterable[str], *, where: Sequence[str] = ()) -> str:
-    """That a file has a key that nothing reads, with the nearest one that something does.
-
-    >>> unknown("epsilom", ["epsilon", "delta"])
-    "Unknown key 'epsilom'. Did you mean 'epsilon'?"
-    """
-    keys, above = list(known), "".join(f"{table}." for table in where)
-    hint = nearest(key, keys).replace("mean '", f"mean '{above}") or f" Valid keys: {', '.join(keys)}."
-    return f"Unknown key {above + key!r}.{hint}"
-
-
 def in_words(hint: Any) -> str:
     """What values of a type are called: what a file says, not what Python calls it.
 
@@ -187,7 +270,7 @@ def in_words(hint: Any) -> str:
     """
     words = list(dict.fromkeys(_one(part) for part in _parts(hint)))
     within = any(" or " in word for word in words)  # an "or" of its own would run into ours
-    return (", or " if within else " or ").join(filter(None, [", ".join(words[:-1]), words[-1]]))
+    return _joined(words, ", or " if within else " or ")
 
 
 def shown(value: Any) -> str:
@@ -197,36 +280,11 @@ def shown(value: Any) -> str:
     ('true', '...')
     """
     text = str(value).lower() if isinstance(value, bool) else repr(value)
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
 
 
-def keys_of(model: type[BaseModel], tables: Sequence[str] = ()) -> list[str]:
-    """The keys of a model, or of the table within it that the names lead to."""
-    for table in tables:
-        inner = _table(model.model_fields[table]) if table in model.model_fields else None
-        if inner is None:
-            return []
-        model = inner
-    return list(model.model_fields)
-
-
-def _declared(model: type[BaseModel], place: Sequence[int | str]) -> tuple[list[str], FieldInfo | None]:
-    """The names of the tables and of the key that a place begins with, and how that key is declared."""
-    keys: list[str] = []
-    field, table = None, model
-    for part in place:
-        if table is None or not isinstance(part, str):
-            break
-        keys.append(part)
-        field = table.model_fields.get(part)
-        table = _table(field) if field else None
-    return keys, field
-
-
-def _table(field: FieldInfo) -> type[BaseModel] | None:
-    """The table that a key holds, where it holds one."""
-    found = [part for part in _parts(field.annotation) if isinstance(part, type) and issubclass(part, BaseModel)]
-    return found[0] if found else None
+def _joined(words: Sequence[str], last: str = " or ") -> str:
+    return last.join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
 
 def _led(value: Any, place: Sequence[int | str]) -> tuple[Any, str]:
@@ -240,7 +298,8 @@ def _led(value: Any, place: Sequence[int | str]) -> tuple[Any, str]:
     return value, where
 
 
-def _hint(field: FieldInfo) -> Any:
+def hint_of(field: FieldInfo) -> Any:
+    """The type of a key, with its bounds."""
     return Annotated[(field.annotation, *field.metadata)] if field.metadata else field.annotation
 
 
@@ -260,23 +319,17 @@ def _one(hint: Any) -> str:
         hint, *more = get_args(hint)
         marks += tuple(more)
     if get_origin(hint) is Literal:
-        return f"{'one of ' * (len(get_args(hint)) > 1)}{_quoted(get_args(hint))}"
-    several = _of_several(hint)
-    if several:
-        return several
-    if isinstance(hint, type) and issubclass(hint, BaseModel):
-        return "a table"
-    return f"{ONE.get(hint, ANYTHING)}{_bounds(marks)}"
-
-
-def _of_several(hint: Any) -> str:
-    """Of a list or a table, what it holds; nothing for what is neither."""
+        return f"{'one of ' * (len(get_args(hint)) > 1)}{_joined([repr(value) for value in get_args(hint)])}"
     if hint == RANGE:
         return LOW_HIGH
     origin, inside = get_origin(hint), [part for part in get_args(hint) if part is not Ellipsis]
     if origin in LISTS:
         return f"a list of {_plural(inside[0])}" if inside else "a list"
-    return f"a table of {_plural(inside[1])}" if origin in (dict, Mapping) and inside else ""
+    if origin in (dict, Mapping) and inside:
+        return f"a table of {_plural(inside[1])}"
+    if isinstance(hint, type) and issubclass(hint, BaseModel):
+        return "a table"
+    return f"{ONE.get(hint, ANYTHING)}{_bounds(marks)}"
 
 
 def _plural(hint: Any) -> str:
@@ -288,23 +341,20 @@ def _plural(hint: Any) -> str:
             continue
         bare = {tuple: list, Mapping: dict}.get(get_origin(bare) or bare, get_origin(bare) or bare)
         words.append(SEVERAL.get(bare, "values"))
-    words = list(dict.fromkeys(words))
-    return " or ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+    return _joined(list(dict.fromkeys(words)))
 
 
 def _bounds(marks: Sequence[Any]) -> str:
     """The bounds that a type names, as in " of at least 0"."""
     inner = [each for mark in marks for each in (mark.metadata if isinstance(mark, FieldInfo) else [mark])]
-    found = [f"{words} {getattr(mark, end)}" for mark in inner for end, words in BOUNDS.items() if hasattr(mark, end)]
-    return f" of {' and '.join(found)}" if found else ""
+    found = [f"{words} {getattr(mark, end):g}" for end, words in BOUNDS.items() for mark in inner if hasattr(mark, end)]
+    return (
+        f" of {' and '.join(found)}" if found and found[0].startswith("at") else f" {' and '.join(found)}" * bool(found)
+    )
 
 
 def _options(hint: Any) -> list[str]:
     """The texts that a type lists, where it lists what may be said."""
-    found = [part for part in _parts(hint) if get_origin(part) is Literal]
-    return [value for part in found for value in get_args(part) if isinstance(value, str)]
-
-
-def _quoted(values: Sequence[Any]) -> str:
-    words = [repr(value) for value in values]
-    return " or ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+    found = [get_args(part)[0] if get_origin(part) is Annotated else part for part in _parts(hint)]
+    literals = [part for part in found if get_origin(part) is Literal]
+    return [value for part in literals for value in get_args(part) if isinstance(value, str)]

@@ -26,7 +26,6 @@ from typing import Any, TypeVar, get_type_hints
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
 
 from tacit import check
-from tacit import check as wording
 from tacit.errors import BadInput, PartFailed, TacitError
 
 Factory = Callable[..., Any]
@@ -183,7 +182,7 @@ def typed(
     known, anything = options(factory, given=given), takes_any(factory)
     for key in values:
         if key not in known and (not anything or key in set(given)):
-            raise BadInput(unknown(key, table=table, known=[*keys, *known]))
+            raise BadInput(check.unknown(key, [*keys, *known], where=[table]))
     for key, option in known.items():
         if option.required and key not in values:
             raise BadInput(f"{table}.{key} is missing: {_name(factory)} cannot be made without it.")
@@ -212,22 +211,6 @@ def make(
     parameters, anything = _parameters(factory), takes_any(factory)
     with guarded(f"{_name(factory)}, which [{table}] names, cannot be made"):
         return factory(**{key: value for key, value in given.items() if anything or key in parameters}, **checked)
-
-
-def refuse_namesake(factory: Factory, key: str, *, table: str) -> None:
-    """Refuses a part that has an option of its own under a key of its table, which never gets to it. Raises BadInput.
-
-    >>> def drawn(*, seed: int = 0): ...
-    >>> refuse_namesake(drawn, "seed", table="data")
-    Traceback (most recent call last):
-    tacit.errors.BadInput: data.seed is a key of [data] itself, and drawn has an option of that name, which cannot be set: rename \
-the option.
-    """
-    if key in options(factory):
-        raise BadInput(
-            f"{table}.{key} is a key of [{table}] itself, and {_name(factory)} has an option of that name, which cannot be set:"
-            " rename the option."
-        )
 
 
 @contextmanager
@@ -282,26 +265,6 @@ def said(error: Exception) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())[:LONGEST].rstrip(".: ")
 
 
-def unknown(key: str, *, table: str, known: Iterable[str]) -> str:
-    """The sentence for a key that a table does not have, or that would be a part of a value.
-
-    >>> unknown("epsilon.north", table="privacy", known=["epsilon"])
-    "'privacy.epsilon.north' cannot be set alone: give the whole of privacy.epsilon, a table as {north = ..., ...}."
-    """
-    valid = list(dict.fromkeys(known))
-    whole, dot, part = key.partition(".")
-    if dot and whole in valid:
-        return (
-            f"'{table}.{key}' cannot be set alone: give the whole of {table}.{whole}, a table as {{{part} = ..., ...}}."
-        )
-    near = check.nearest(key, valid).replace("mean '", f"mean '{table}.")
-    return (
-        f"Unknown key '{table}.{key}'.{near}"
-        if near
-        else f"Unknown key '{table}.{key}'. Valid keys: {', '.join(valid)}."
-    )
-
-
 def search_here() -> None:
     """Modules in the current folder can be named, and are searched last: for a researcher's commands, never at a site."""
     only_installed()
@@ -327,7 +290,7 @@ def _value(key_path: str, value: Any, hint: Any) -> Any:
         problems = error.errors(include_url=False)
         if problems[0]["type"] == "value_error":
             raise BadInput(problems[0]["msg"].removeprefix("Value error, ")) from None
-        raise BadInput(wording.wrong(key_path, hint, value, [each["loc"] for each in problems])) from None
+        raise BadInput(check.wrong(key_path, hint, value, [each["loc"] for each in problems])) from None
     except PydanticUserError:
         raise BadInput(f"{key_path} cannot be set: no text says a value of the type {hint}.") from None
 

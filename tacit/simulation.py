@@ -37,7 +37,8 @@ from tacit.engine.run_folder import Folder, open_folder, refuse_other_parts, ref
 from tacit.engine.trainers import Hear, Overheard
 from tacit.errors import BadInput, ModelRefused, TacitError, TrainingDiverged
 from tacit.experiment import Experiment
-from tacit.experiment.schema import CAPPED, OpenSection
+from tacit.experiment.data import CAPPED
+from tacit.experiment.schema import OpenSection
 from tacit.parts import metrics
 from tacit.parts.tasks import chosen
 from tacit.personal import everybody
@@ -249,8 +250,8 @@ def _model(experiment: Experiment, model: Any) -> OpenSection:
     """The table with a factory; the model's digest is written down once it is made (build/parts.py)."""
     if isinstance(model, nn.Module):
         _refuse_options(experiment.model, "a model that is made already is")
-        if experiment.model.seed is not None:
-            raise BadInput("A model that is made already has its weights: leave out model.seed, or pass a function.")
+        if experiment.seed.model is not None:
+            raise BadInput("A model that is made already has its weights: leave out seed.model, or pass a function.")
         return experiment.model.carrying(Copies(_copied(model, "model")), passed="")
     if not callable(model):
         raise BadInput(

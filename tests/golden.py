@@ -86,15 +86,15 @@ RUNS = {  # name: (how it is started, what differs from SMALL)
     "central, Poisson": ("run", {"privacy": CENTRAL, "train": WHOLE | {"clients_per_round": 2}}),
     "central, fixed size": (
         "run",
-        {"privacy": CENTRAL | {"accountant": "rdp"}, "train": WHOLE | {"clients_per_round": 2, "sampler": "fixed"}},
+        {"privacy": CENTRAL | {"accountant": "rdp", "sampler": "fixed"}, "train": WHOLE | {"clients_per_round": 2}},
     ),
     "central, cyclic": (
         "run",
-        {"privacy": CENTRAL, "train": WHOLE | {"clients_per_round": 1, "sampler": "cyclic", "rounds": 5}},
+        {"privacy": CENTRAL | {"sampler": "cyclic"}, "train": WHOLE | {"clients_per_round": 1, "rounds": 5}},
     ),
     "central, clip that adapts": (
         "run",
-        {"privacy": CENTRAL | {"clip_quantile": 0.5, "count_noise": 2.0}, "train": WHOLE},
+        {"privacy": CENTRAL | {"adaptive_clip": {"quantile": 0.5, "count_noise": 2.0}}, "train": WHOLE},
     ),
     "distributed": ("run", SUMS),
     "distributed, resumed": ("resume", SUMS),

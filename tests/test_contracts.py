@@ -243,8 +243,8 @@ KINDS = {
     "local, record level": {"kind": "local", "epsilon": 5.0},
     "local, client level": {"kind": "local", "unit": "client", "epsilon": 5.0},
     "central, poisson": {"kind": "central", "epsilon": 5.0},
-    "central, fixed": {"kind": "central", "epsilon": 5.0, "accountant": "rdp"},
-    "central, adaptive": {"kind": "central", "epsilon": 5.0, "clip_quantile": 0.5, "count_noise": 5.0},
+    "central, fixed": {"kind": "central", "epsilon": 5.0, "accountant": "rdp", "sampler": "fixed"},
+    "central, adaptive": {"kind": "central", "epsilon": 5.0, "adaptive_clip": {"quantile": 0.5, "count_noise": 5.0}},
     "distributed, skellam": {"kind": "distributed", "epsilon": 5.0},
     "distributed, discrete-gaussian": {"kind": "distributed", "epsilon": 5.0, "noise": "discrete-gaussian"},
     "scaffold": {"kind": "none"},
@@ -260,8 +260,7 @@ OWN = {"kind": "mean-regularised", "strength": 0.1, "when": "during"}
 @pytest.fixture(params=KINDS)
 def parts(request):
     """One experiment per way in which an algorithm can be set."""
-    more = {"sampler": "fixed"} if request.param == "central, fixed" else {}
-    more |= {"control": "scaffold"} if request.param.startswith("scaffold") else {}
+    more = {"control": "scaffold"} if request.param.startswith("scaffold") else {}
     own = OWN if request.param.startswith("mean-regularised") else {}
     return build(
         tacit.Experiment(

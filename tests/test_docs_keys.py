@@ -15,8 +15,10 @@ def test_every_key_of_an_experiment_file_is_on_its_page_with_a_meaning_as_the_co
     keys = made("keys")
     page = keys.PAGE.read_text("utf-8")
     for name, section in keys.sections().items():
-        assert [key for key, text in keys.meanings(section).items() if not text] == [], name
-        assert f"## `[{name}]`" in page
+        assert [
+            key for key, text in keys.meanings(section).items() if not text and key in keys.own_keys(section)
+        ] == [], name
+        assert f"## `{name}`" in page
     assert "None" not in page
 
 
@@ -53,8 +55,7 @@ def test_the_page_of_keys_says_what_is_refused_in_the_words_of_the_refusal():
     keys = made("keys")
     refused = keys.refusals()
     for values, words in (
-        ({"privacy": {"bands": 2}}, "privacy.bands correlates the noise"),
-        ({"train": {"step_rounds": 3}}, "train.step_rounds is for train.schedule"),
+        ({"train": {"shift": 3}}, "train.shift is how far"),
         ({"train": {"batch_size": 3, "sampling_rate": 0.1}}, "train.batch_size and train.sampling_rate say"),
         ({"personal": {"kind": "finetune"}}, "Own models are judged on rows"),
     ):

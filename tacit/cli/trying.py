@@ -230,7 +230,7 @@ def refuse_options(name: str, options: Iterable[str]) -> None:
     known = [] if ":" in name else _fields(name)
     for key in options:
         if known and key not in known:
-            raise BadInput(plugin.unknown(key, table="with", known=known))
+            raise BadInput(check.unknown(key, known, where=["with"]))
 
 
 def _fields(name: str) -> list[str]:

@@ -58,7 +58,7 @@ class Grid:
         check.positive(clip=self.clip)
         check.one_of(("none", "hadamard"), rotation=self.rotation)
         if self.bits not in (8, 12, 16):
-            raise BadInput(f"Expected protect.bits to be 8, 12 or 16, got {self.bits!r}.")
+            raise BadInput(f"Expected privacy.bits to be 8, 12 or 16, got {self.bits!r}.")
 
     @property
     def dimension(self) -> int:
@@ -175,7 +175,7 @@ class Lanes:
         check.at_least(1, count=self.count, reach=self.reach, reports=self.reports)
         if self.width > min(WIDEST, self.plaintext_bits):
             text = f"{self.reports} reports of {2 * self.reach} need lanes of {self.width} bits"
-            raise BadInput(f"{text}, which do not fit: use fewer protect.bits or a larger protect.key_bits.")
+            raise BadInput(f"{text}, which do not fit: use fewer privacy.bits or a larger protect.key_bits.")
 
     @property
     def width(self) -> int:

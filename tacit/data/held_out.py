@@ -106,5 +106,5 @@ def hold_out(
     who = f"every row of client {called[int(np.argmin(kept))]!r}" if held.any() and clients else "every row or none"
     raise BadData(
         f"The coins of data.test_share = {share:g} hold out {who}: clients this small need public test rows in data.test_path"
-        " (or choose another share or data.seed)."
+        " (or choose another share or seed.data)."
     )

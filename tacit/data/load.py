@@ -18,10 +18,9 @@ from tacit import plugin
 from tacit.data.dataset import Dataset
 from tacit.data.sources import Source
 from tacit.errors import BadData, BadInput, TacitError
-from tacit.experiment.schema import DataSection
+from tacit.experiment.data import DataSection
 
 ROOM = "tacit.data.sources"
-SEED = "data.seed"
 
 
 def names() -> list[str]:
@@ -37,8 +36,6 @@ def source(section: DataSection) -> Source:
     'label'
     """
     factory = plugin.find(ROOM, section.name, key="data.name")
-    if section.seed is not None:
-        plugin.refuse_namesake(factory, "seed", table="data")
     made = plugin.make(factory, section.options(), table="data", keys=type(section).model_fields)
     if not callable(getattr(made, "load", None)):
         raise BadInput(
@@ -48,12 +45,8 @@ def source(section: DataSection) -> Source:
 
 
 def settings(section: DataSection) -> dict[str, Any]:
-    """How a section's rows are read and shared: every key as it counts, whether it was written out or not.
-
-    The seed that they are shared by is under `data.seed`, where the section says one: a source may have a `seed` of its own.
-    """
-    own = section.model_dump(include=set(type(section).model_fields) - {"seed"})
-    own |= {} if section.seed is None else {SEED: section.seed}
+    """How a section's rows are read and shared: every key as it counts, whether it was written out or not."""
+    own = section.model_dump(include=set(type(section).model_fields))
     if section.part is not None:
         return own | section.part.settings()
     made = source(section)

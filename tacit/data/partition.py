@@ -17,7 +17,7 @@ import numpy as np
 from tacit import check
 from tacit.data.dataset import Dataset
 from tacit.errors import BadData, BadInput
-from tacit.experiment.schema import CAPPED, KINDS, DataSection
+from tacit.experiment.data import CAPPED, KINDS, DataSection
 
 # Which rows each client holds, in two arrays: 6 million rows of 100,000 clients take 49 MB.
 

@@ -13,7 +13,7 @@ import torch
 from rich.progress import Progress
 from torch import nn
 
-from tacit import check, plugin
+from tacit import check
 from tacit.algorithms import Algorithm, rule_of
 from tacit.data.budgets import budgets
 from tacit.data.dataset import Dataset
@@ -405,9 +405,6 @@ def model_of(experiment: Experiment, *, input_shape: tuple[int, ...], classes: i
     seed = seeded(experiment.seeds.model)("model").torch_seed()
     facts = {"input_shape": input_shape, "classes": classes, "seed": seed}
     options, part = experiment.model.options(), experiment.model.part
-    if experiment.model.seed is not None:
-        found = part or plugin.find(models.ROOM, experiment.model.name, key="model.name")
-        plugin.refuse_namesake(found, "seed", table="model")
     return freeze_first(experiment, models.build(experiment.model.name, **facts, options=options, factory=part))
 
 

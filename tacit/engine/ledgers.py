@@ -11,7 +11,6 @@ import torch
 from dp_accounting import DpEvent
 
 from tacit.data.dataset import Dataset
-from tacit.data.load import SEED
 from tacit.data.load import settings as reading
 from tacit.data.population import Population
 from tacit.engine.assemble import Parts
@@ -138,7 +137,6 @@ def population_id(experiment: Experiment, population: Population, *, is_deployed
         return f"{data.name}:natural:{sorted(data.part.settings().items())}{kept}"
     later = ("wide", "held_out", "own_share")  # keys that ledgers of earlier versions do not know
     settings = {key: value for key, value in reading(data).items() if key not in later or value}
-    settings.pop(SEED, None)  # as it counts it stands below, whether it was said as data.seed or as run.seed
     tested = settings.pop("test_path", None)
     for key in ("path", "shape", "label_shape"):  # where rows lie and what they must look like changes nobody's hands
         settings.pop(key, None)

@@ -1,18 +1,24 @@
-"""`[audit]`: canaries in a real run. Left out, not one bit of a run changes."""
+"""What a run does beside training: canaries, malicious clients, models of clients' own, and what clients are asked for a price."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from pydantic import field_validator
+from pydantic import Field
 
-from tacit import check
+from tacit.digest import mark
 from tacit.errors import BadInput
-from tacit.experiment.schema import DataSection, OpenSection, Section
+from tacit.experiment.data import DataSection
+from tacit.experiment.schema import Count, NotNegative, OpenSection, Part, Section, Whole
+from tacit.experiment.training import refuse_overshooting
 
 if TYPE_CHECKING:
     from tacit.experiment import Experiment
 
 UNPLAIN = ("momentum", "weight_decay", "proximal", "control")
+SHARE = 0.1  # of the clients that are malicious, unless said
+NOBODY_MALICIOUS = (
+    "[attack] makes clients of a simulation malicious, and in a deployment nobody is on purpose: leave it out."
+)
 
 
 class AuditSection(Section):
@@ -22,65 +28,12 @@ class AuditSection(Section):
     the default, plants what a record's clipped gradient could be, and "record" rows that are clipped like any other.
     """
 
-    canaries: int | None = None  # how many are planted; nothing: none
+    canaries: Annotated[int, Field(ge=2)] | None = None  # how many are planted; nothing: none
     placement: Literal["gradient", "record"] | None = None  # in gradients, or as rows that are made up
 
     def possible(self) -> None:
-        if self.canaries is not None:
-            check.at_least(2, **{"audit.canaries": self.canaries})
-        elif self.placement is not None:
+        if self.placement is not None and self.canaries is None:
             raise BadInput("audit.placement says where audit.canaries are planted: set those too, or leave it out.")
-
-
-def refuse_unauditable(experiment: "Experiment") -> None:
-    """Refuses canaries where nothing is promised, and where nobody could read off what they did. Raises BadInput."""
-    audit, privacy, train = experiment.audit, experiment.privacy, experiment.train
-    if audit.canaries is None:
-        return
-    if privacy.kind not in ("local", "central", "distributed"):
-        raise BadInput(
-            'audit.canaries are held against what is promised: set privacy.kind to "local", "central" or "distributed",'
-            " or leave out [audit]."
-        )
-    by_record = privacy.kind == "local" and privacy.unit_kept == "record"
-    if audit.placement is not None and not by_record:
-        raise BadInput('audit.placement is for records (privacy.kind = "local", unit = "record"): leave it out.')
-    if audit.placement == "record":
-        if train.views is not None or experiment.run.at_once or experiment.run.device != "cpu":
-            raise BadInput(
-                'audit.placement = "record" is for rows as they are, trained one by one on a CPU: leave out train.views,'
-                " run.at_once and run.device."
-            )
-        return  # read off every step, whatever is made of it
-    refuse_unplain(experiment, "[audit]")
-    if privacy.kind == "central" and train.sampler == "fixed":
-        raise BadInput(
-            "With cohorts of a fixed size a client is replaced, never added: canaries that come or go measure another promise."
-            ' Set train.sampler = "poisson", or leave out [audit].'
-        )
-
-
-def refuse_unplain(experiment: "Experiment", what: str) -> None:
-    """Refuses canary records where an update is not made of plain steps: nobody could read off what they did. Raises BadInput.
-
-    A whole update that is clipped and noised at the end may have been trained in any way.
-    """
-    for key in UNPLAIN if experiment.privacy.unit_kept == "record" else ():
-        if getattr(experiment.train, key):
-            raise BadInput(
-                f"What a canary did is read off an update made of plain steps: leave out train.{key}, or {what}."
-            )
-
-
-# The `[attack]` table of an experiment file: malicious clients, in simulations alone. Absent, nothing changes.
-
-if TYPE_CHECKING:
-    from tacit.experiment import Experiment
-
-SHARE = 0.1  # of the clients, unless said
-NOBODY_MALICIOUS = (
-    "[attack] makes clients of a simulation malicious, and in a deployment nobody is on purpose: leave it out."
-)
 
 
 class AttackSection(OpenSection):
@@ -95,19 +48,14 @@ class AttackSection(OpenSection):
     names_part: ClassVar[str] = "kind"
 
     kind: str = "replacement"  # replacement, dba, edge-case, neurotoxin, adaptive, or package.module:name
-    share: float | None = None  # of the clients that are malicious
-    clients: int | None = None  # the same as a number
-    start: int = 0  # the first round in which they attack, counted from 0
+    share: Part | None = None  # of the clients that are malicious
+    clients: Count | None = None  # the same as a number
+    start: Whole = 0  # the first round in which they attack, counted from 0
     target: str | int | None = None  # the class that they want
     noise: Literal["own", "none"] = "own"  # whether they add the noise that local DP asks of them
 
     def possible(self) -> None:
         self.refuse_both("attack", "share", "clients")
-        if self.share is not None:
-            check.probability(**{"attack.share": self.share})
-        if self.clients is not None:
-            check.at_least(1, **{"attack.clients": self.clients})
-        check.at_least(0, **{"attack.start": self.start})
 
     def count(self, everybody: int) -> int:
         """How many of all clients are malicious: at least one. Raises BadInput where nobody would be honest.
@@ -122,6 +70,150 @@ class AttackSection(OpenSection):
                 f" attack.{'clients' if self.clients else 'share'}, or have more clients."
             )
         return wanted
+
+
+class PersonalSection(Section):
+    """`[personal]`: how each client adapts the global model on its own (`kind`, a file in tacit/personal).
+
+    `strength` is lambda of `mean-regularised`; left out, each client finds its own by cross-validation. With `when = "during"` each
+    client keeps an own model from round to round (MR-MTL), which is made of what it sends: it has the noise, and the epsilon, of
+    that; `strength` is then in what is sent, and has to be said.
+    """
+
+    kind: Literal["alone", "finetune", "mean-regularised", "shrinkage", "head"] | None = None  # nothing: none is made
+    strength: NotNegative | None = None  # how strongly it is held to the global one; nothing: chosen on the client
+    when: Literal["after", "during"] | None = (
+        None  # made after the last round (the default), or kept from round to round
+    )
+
+    @property
+    def during(self) -> bool:
+        """Whether own models are trained in rounds, and so are a part of what is sent."""
+        return self.when == "during"
+
+    def possible(self) -> None:
+        if self.during and self.kind == "mean-regularised" and self.strength is None:
+            raise BadInput(
+                "During training personal.strength is in every update that is sent, and to choose it by clients' rows would have a"
+                " price: say it, such as 0.1."
+            )
+        for key, said in (('when = "during"', self.during), ("strength", self.strength is not None)):
+            if said and self.kind != "mean-regularised":
+                raise BadInput(f'personal.{key} is for personal.kind = "mean-regularised": leave it out.')
+
+
+# Queries: what is asked beside training, and the share of epsilon that each may cost.
+
+RANGES, EVALUATION, STATS = "ranges", "evaluation", "stats"
+USUAL = {RANGES: 0.05, EVALUATION: 1.0, STATS: 0.1}  # of epsilon; held-out rows are asked about nothing else
+WORDS = {
+    RANGES: "the ranges of data.numeric",
+    EVALUATION: "results on the rows of data.held_out",
+    STATS: "statistics of the columns of privacy.stats",
+}
+TRAINED_ON, HELD_OUT = "trained on", "held out"  # the sides of the coin that every record has tossed
+SIDES = {RANGES: TRAINED_ON, EVALUATION: HELD_OUT, STATS: TRAINED_ON}  # whom each query is about
+PAID = {  # how the price of a query stands to that of training, by whom it is about
+    TRAINED_ON: "which is part of the epsilon of training and not added to it",
+    HELD_OUT: "which the records held out pay, while those trained on pay for training: no record pays for both",
+}
+
+
+def shares(experiment: "Experiment") -> dict[str, float]:
+    """The queries of an experiment, by name, and the share of every client's epsilon that each may cost.
+
+    >>> from tacit.experiment import Experiment
+    >>> shares(Experiment(data={"name": "csv", "path": "a.csv", "classes": 2, "numeric": {"chol": "private"}}))
+    {'ranges': 0.05}
+    """
+    asked = {
+        RANGES: bool(experiment.data.private_columns),
+        EVALUATION: experiment.data.held_out is not None,
+        STATS: bool(experiment.privacy.stats),
+    }
+    said = experiment.privacy.query_shares
+    return {query: getattr(said, query, None) or USUAL[query] for query, wanted in asked.items() if wanted}
+
+
+def split(experiment: "Experiment") -> str:
+    """The name of the coin that decides which records are held out; empty where none are."""
+    share = experiment.data.held_out
+    return "" if share is None else mark(HELD_OUT, repr((experiment.seeds.data, share)))
+
+
+def read_with(data: DataSection, ranges: Mapping[str, tuple[float, float]]) -> DataSection:
+    """The section that reads rows with ranges which were found, in the place of those that it calls private.
+
+    >>> read_with(DataSection(name="csv", path="a.csv", numeric={"chol": "private"}), {"chol": (0.0, 512.0)}).options()["numeric"]
+    {'chol': (0.0, 512.0)}
+    """
+    return data.model_copy(update={"numeric": data.options()["numeric"] | dict(ranges), "wide": {}}) if ranges else data
+
+
+def refuse_per_client(experiment: "Experiment", why: str) -> None:
+    """Refuses an experiment whose promise is not per record and each client's own. Raises BadInput, which begins with why."""
+    if experiment.privacy.promises and not experiment.privacy.noises_records:
+        raise BadInput(f'{why}: set privacy.kind = "local" with unit = "record", or do not ask.')
+
+
+# What these cannot be combined with.
+
+
+def refuse_unpriced(experiment: "Experiment") -> None:
+    """Refuses queries that no ledger would pay for, and shares that no query has. Raises BadInput."""
+    privacy, asked = experiment.privacy, shares(experiment)
+    for query in privacy.query_shares.model_fields_set if privacy.query_shares else ():
+        if query not in asked:
+            raise BadInput(
+                f"privacy.query_shares.{query} is for {WORDS[query]}, which are not asked for: leave it out."
+            )
+    if asked:
+        what = " and ".join(WORDS[query] for query in asked)
+        refuse_per_client(experiment, f"Asking the clients for {what} is priced per record")
+
+
+def refuse_unauditable(experiment: "Experiment") -> None:
+    """Refuses canaries where nothing is promised, and where nobody could read off what they did. Raises BadInput."""
+    audit, privacy, train = experiment.audit, experiment.privacy, experiment.train
+    if audit.canaries is None:
+        return
+    if not privacy.promises or privacy.foreign:
+        raise BadInput(
+            'audit.canaries are held against what is promised: set privacy.kind to "local", "central" or "distributed",'
+            " or leave out [audit]."
+        )
+    if privacy.sampler == "cyclic":
+        raise BadInput(
+            "What a canary did is read off noise that is independent in every round, and that of a cycle is not: leave out"
+            " [audit], and use `tacit audit EXPERIMENT`, which covers it."
+        )
+    if audit.placement is not None and not privacy.noises_records:
+        raise BadInput('audit.placement is for records (privacy.kind = "local", unit = "record"): leave it out.')
+    if audit.placement == "record":
+        if train.views is not None or experiment.run.at_once or experiment.run.device != "cpu":
+            raise BadInput(
+                'audit.placement = "record" is for rows as they are, trained one by one on a CPU: leave out train.views,'
+                " run.at_once and run.device."
+            )
+        return  # read off every step, whatever is made of it
+    refuse_unplain(experiment, "[audit]")
+    if privacy.sampler == "fixed":
+        raise BadInput(
+            "With cohorts of a fixed size a client is replaced, never added: canaries that come or go measure another promise."
+            ' Set privacy.sampler = "poisson", or leave out [audit].'
+        )
+
+
+def refuse_unplain(experiment: "Experiment", what: str) -> None:
+    """Refuses canary records where an update is not made of plain steps: nobody could read off what they did. Raises BadInput.
+
+    A whole update that is clipped and noised at the end may have been trained in any way.
+    """
+    for key in UNPLAIN if experiment.privacy.unit_kept == "record" else ():
+        if getattr(experiment.train, key):
+            raise BadInput(
+                f"What a canary did is read off an update made of plain steps: leave out train.{key}, or {what}."
+            )
 
 
 def refuse_attack(experiment: "Experiment") -> None:
@@ -153,66 +245,16 @@ def refuse_attack(experiment: "Experiment") -> None:
         )
 
 
-# `[personal]`: a model for every client, made at home after the last round, or kept during training.
-
-if TYPE_CHECKING:
-    from tacit.experiment import Experiment
-
-
-class PersonalSection(Section):
-    """`[personal]`: how each client adapts the common model at home (`kind`, a file in tacit/personal).
-
-    `strength` is lambda of `mean-regularised`; left out, each client finds its own by cross-validation. With `when = "during"` each
-    client keeps an own model from round to round (MR-MTL), which is made of what it sends: it has the noise, and the epsilon, of
-    that; `strength` is then in what is sent, and has to be said.
-    """
-
-    kind: Literal["alone", "finetune", "mean-regularised", "shrinkage", "head"] | None = (
-        None  # how it is made (alone: nothing is adapted, a control); nothing: none
-    )
-    strength: float | None = None  # how strongly it is held to the common one; nothing: chosen at home
-    when: Literal["after", "during"] | None = None  # made after the last round, or kept from round to round
-
-    @field_validator("when")
-    @classmethod
-    def _nothing(cls, value: str | None) -> str | None:
-        """After is as if it had not been said."""
-        return None if value == "after" else value
-
-    @property
-    def during(self) -> bool:
-        """Whether own models are trained in rounds, and so are a part of what is sent."""
-        return self.when == "during"
-
-    def possible(self) -> None:
-        if self.during and self.kind != "mean-regularised":
-            raise BadInput('personal.when = "during" is for personal.kind = "mean-regularised": leave it out.')
-        if self.during and self.strength is None:
-            raise BadInput(
-                "During training personal.strength is in every update that is sent, and to choose it by clients' rows would have a"
-                " price: say it, such as 0.1."
-            )
-        if self.strength is None:
-            return
-        check.at_least(0, **{"personal.strength": self.strength})
-        if self.kind != "mean-regularised":
-            raise BadInput('personal.strength is for personal.kind = "mean-regularised": leave it out.')
-
-
-def refuse_unjudged(experiment: "Experiment") -> None:
-    """Refuses own models that nobody could judge. Raises BadInput."""
-    if experiment.personal.kind is not None and experiment.data.own_share is None:
+def refuse_personal(experiment: "Experiment") -> None:
+    """Refuses own models that nobody could judge or keep, or where something else moves the same steps. Raises BadInput."""
+    personal, train = experiment.personal, experiment.train
+    if personal.kind is not None and experiment.data.own_share is None:
         raise BadInput(
             "Own models are judged on rows that their client never trained on: set data.own_share, such as 0.2, or leave out"
             " [personal]."
         )
-
-
-def refuse_unkept(experiment: "Experiment") -> None:
-    """Refuses own models during training where nobody could keep them, or something else moves the same steps. Raises BadInput."""
-    if not experiment.personal.during:
+    if not personal.during:
         return
-    train, strength = experiment.train, experiment.personal.strength or 0.0
     if experiment.privacy.kind not in ("local", "none"):
         raise BadInput(
             'personal.when = "during" follows what each client has released by itself: set privacy.kind = "local" or "none", or'
@@ -221,15 +263,11 @@ def refuse_unkept(experiment: "Experiment") -> None:
     for key in ("proximal", "control"):
         if getattr(train, key):
             raise BadInput(f'personal.when = "during" and train.{key} pull the same steps elsewhere: leave one out.')
-    for table in ("attack", "audit"):
-        if experiment.said().get(table):
+    for table, said in (("attack", experiment.attack), ("audit", experiment.audit.canaries)):
+        if said:
             raise BadInput(f"[{table}] is not known to own models during training: leave it out, or personal.when.")
-    momentum, pulled = train.momentum or 0.0, (train.weight_decay or 0.0) + strength
-    if train.learning_rate * pulled >= 2 * (1 + momentum):
-        raise BadInput(
-            "Expected train.learning_rate * (weight_decay + personal.strength) < 2 * (1 + momentum), got"
-            f" {train.learning_rate * pulled:g}: steps would overshoot further and further, whatever the data."
-        )
+    pulls = {"weight_decay": train.weight_decay, "personal.strength": personal.strength}
+    refuse_overshooting(train.learning_rate, train.momentum, pulls)
 
 
 def refuse_deployed(experiment: "Experiment") -> None:
@@ -239,89 +277,3 @@ def refuse_deployed(experiment: "Experiment") -> None:
             "In a deployment own models ([personal], data.own_share) are each site's own choice: leave them out, and set [personal]"
             " in the site.toml of whoever wants them."
         )
-
-
-# What an experiment asks beside training: which queries, and the share of epsilon that each may cost.
-
-if TYPE_CHECKING:
-    from tacit.experiment import Experiment
-
-PRIVATE = "private"  # in the place of a range: it is asked for
-RANGES, EVALUATION, STATS = "ranges", "evaluation", "stats"
-USUAL = {
-    RANGES: 0.05,
-    EVALUATION: 1.0,
-    STATS: 0.1,
-}  # of epsilon, unless said; held-out rows are asked about nothing else
-WORDS = {
-    RANGES: "the ranges of data.numeric",
-    EVALUATION: "results on the rows of data.held_out",
-    STATS: "statistics of the columns of privacy.stats",
-}
-TRAINED_ON, HELD_OUT = "trained on", "held out"  # the sides of the coin that every record has tossed
-SIDES = {RANGES: TRAINED_ON, EVALUATION: HELD_OUT, STATS: TRAINED_ON}  # whom each query is about
-PAID = {  # how the price of a query stands to that of training, by whom it is about
-    TRAINED_ON: "which is part of the epsilon of training and not added to it",
-    HELD_OUT: "which the records held out pay, while those trained on pay for training: no record pays for both",
-}
-
-
-def shares(experiment: "Experiment") -> dict[str, float]:
-    """The queries of an experiment, by name, and the share of every client's epsilon that each may cost by itself.
-
-    >>> from tacit.experiment import Experiment
-    >>> shares(Experiment(data={"name": "csv", "path": "a.csv", "classes": 2, "numeric": {"chol": "private"}}))
-    {'ranges': 0.05}
-    """
-    asked = {
-        RANGES: bool(private_columns(experiment.data)),
-        EVALUATION: experiment.data.held_out is not None,
-        STATS: bool(experiment.privacy.stats),
-    }
-    said = {query: getattr(experiment.privacy, f"{query}_share") for query in asked}
-    return {query: USUAL[query] if said[query] is None else said[query] for query, wanted in asked.items() if wanted}
-
-
-def split(experiment: "Experiment") -> str:
-    """The name of the coin that decides which records are held out; empty where none are."""
-    from tacit.digest import mark  # it needs torch, which takes seconds to load
-
-    share = experiment.data.held_out
-    return "" if share is None else mark(HELD_OUT, repr((experiment.seeds.data, share)))
-
-
-def private_columns(data: DataSection) -> tuple[str, ...]:
-    """The csv columns whose ranges are asked for, in alphabetical order."""
-    numeric = data.options().get("numeric") if data.name == "csv" else None
-    return tuple(sorted(name for name, said in numeric.items() if said == PRIVATE)) if isinstance(numeric, dict) else ()
-
-
-def read_with(data: DataSection, ranges: Mapping[str, tuple[float, float]]) -> DataSection:
-    """The section that reads rows with ranges which were found, in the place of those that it calls private.
-
-    >>> read_with(DataSection(name="csv", path="a.csv", numeric={"chol": "private"}), {"chol": (0.0, 512.0)}).options()["numeric"]
-    {'chol': (0.0, 512.0)}
-    """
-    return data.model_copy(update={"numeric": data.options()["numeric"] | dict(ranges), "wide": {}}) if ranges else data
-
-
-def refuse_per_client(experiment: "Experiment", why: str) -> None:
-    """Refuses an experiment whose promise is not per record and each client's own. Raises BadInput, which begins with why."""
-    privacy = experiment.privacy
-    if privacy.kind != "none" and not privacy.noises_records:
-        raise BadInput(f'{why}: set privacy.kind = "local" with unit = "record", or do not ask.')
-
-
-def refuse_unpriced(experiment: "Experiment") -> None:
-    """Refuses queries that no ledger would pay for, and shares that no query has. Raises BadInput."""
-    privacy, asked = experiment.privacy, shares(experiment)
-    for query in USUAL:
-        said = getattr(privacy, f"{query}_share")
-        if said is not None:
-            (check.rate if query == EVALUATION else check.probability)(**{f"privacy.{query}_share": said})
-        if said is not None and query not in asked:
-            raise BadInput(f"privacy.{query}_share is for {WORDS[query]}, which are not asked for: leave it out.")
-    if not asked or privacy.kind == "none":
-        return
-    what = " and ".join(WORDS[query] for query in asked)
-    refuse_per_client(experiment, f"Asking the clients for {what} is priced per record")

@@ -15,15 +15,12 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from tacit import check, plugin
-from tacit import check as wording
 from tacit.errors import BadInput
-from tacit.experiment.combinations import refuse_impossible
+from tacit.experiment import extras
+from tacit.experiment.data import DataSection, MetricSection, Seeds, SeedSection, TaskSection
 from tacit.experiment.extras import AttackSection, AuditSection, PersonalSection
-from tacit.experiment.privacy import PrivacySection
-from tacit.experiment.schema import DataSection, MetricSection, Seeds, TaskSection
-from tacit.experiment.training import AggregateSection, ModelSection, ProtectSection, RunSection, TrainSection
-
-# Plain values as TOML text: the standard library reads TOML but does not write it.
+from tacit.experiment.privacy import NoPrivacy, Privacy, Protect, Unprotected
+from tacit.experiment.training import AggregateSection, ModelSection, RunSection, TrainSection
 
 
 def dumps(values: Mapping[str, Any]) -> str:
@@ -85,7 +82,7 @@ def _text(text: str) -> str:
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-OPTIONAL = ("audit", "personal")  # sections that a run knows nothing of unless they are said
+OPTIONAL = ("audit", "personal", "seed")  # sections that a run knows nothing of unless they are said
 
 
 class Experiment(BaseModel):
@@ -103,11 +100,12 @@ class Experiment(BaseModel):
     task: TaskSection = TaskSection()
     metric: MetricSection = MetricSection()
     train: TrainSection = TrainSection()
-    privacy: PrivacySection = PrivacySection()
+    privacy: Privacy = NoPrivacy()
     aggregate: AggregateSection = AggregateSection()
-    protect: ProtectSection = ProtectSection()
+    protect: Protect = Unprotected()
     audit: AuditSection = AuditSection()
     personal: PersonalSection = PersonalSection()
+    seed: SeedSection = SeedSection()
     run: RunSection = RunSection()
     attack: AttackSection | None = None
 
@@ -118,7 +116,7 @@ class Experiment(BaseModel):
             raise BadInput(_sentence(error, values)) from None
 
     @model_validator(mode="after")
-    def _together(self) -> "Experiment":
+    def _in_total(self) -> "Experiment":
         refuse_impossible(self)
         return self
 
@@ -132,8 +130,9 @@ class Experiment(BaseModel):
 
     @property
     def seeds(self) -> Seeds:
-        """The seed that each kind of chance follows."""
-        return Seeds.of(self)
+        """The seed that each kind of chance follows: its own where one is said, else `run.seed`."""
+        said = self.seed.model_dump()
+        return Seeds(**{kind: self.run.seed if seed is None else seed for kind, seed in said.items()})
 
     @property
     def secret_cohorts(self) -> bool:
@@ -142,11 +141,10 @@ class Experiment(BaseModel):
         Where everybody is in every round it does not, unless the clip adapts: then an absent client and an empty one are counted
         differently.
         """
-        privacy, train = self.privacy, self.train
-        if privacy.kind != "central":
+        privacy = self.privacy
+        if privacy.kind != "central" or privacy.sampler == "cyclic":
             return privacy.foreign
-        chosen = train.clients_per_round is not None or privacy.clip_quantile is not None
-        return train.sampler != "cyclic" and chosen
+        return self.train.clients_per_round is not None or privacy.adaptive_clip is not None
 
     def toml(self) -> str:
         """The whole experiment, defaults included, as the text of a TOML file."""
@@ -156,6 +154,88 @@ class Experiment(BaseModel):
         """Every section as plain values; those that ask for nothing unless they are said are left out where they are not."""
         values = self.model_dump(exclude_none=True, **how)
         return {name: value for name, value in values.items() if value or name not in OPTIONAL}
+
+
+def refuse_impossible(experiment: Experiment) -> None:
+    """Raises BadInput where a guarantee would not hold, or a setting would have no effect."""
+    privacy, train = experiment.privacy, experiment.train
+    if train.views is not None and not privacy.noises_records:
+        raise BadInput(
+            'train.views averages gradients of records before they are clipped, which only privacy.kind = "local" with'
+            ' unit = "record" does: leave it out.'
+        )
+    if train.control is not None and privacy.kind in ("central", "distributed"):
+        raise BadInput(
+            'train.control = "scaffold" follows what each client has released, and with privacy.kind = "central" or "distributed"'
+            ' only sums are: set privacy.kind = "local" or "none", or leave it out.'
+        )
+    for key in ("schedule", "control") if privacy.foreign else ():
+        if getattr(train, key) is not None:
+            raise BadInput(f"train.{key} is not told to a kind of privacy that is not Tacit's own: leave it out.")
+    if experiment.protect.kind != "none" and privacy.kind != "distributed":
+        raise BadInput(
+            f'protect.kind = "{experiment.protect.kind}" encrypts integers with shares of noise: set privacy.kind = "distributed".'
+        )
+    if privacy.groups == 2 and train.clients_per_round and not privacy.fewest_reports:
+        raise BadInput(
+            "With two groups and a part of the clients in a round, how many of each report is random: set privacy.fewest_reports"
+            " lower than train.clients_per_round."
+        )
+    if privacy.network is not None and not experiment.secret_cohorts:
+        raise BadInput(
+            'privacy.network = "unwatched" is for secret cohorts of privacy.kind = "central", and there are none: leave it out.'
+        )
+    if experiment.seed.noise is not None and experiment.run.randomness == "os":
+        raise BadInput(
+            'With run.randomness = "os" no noise is drawn from a seed: leave out seed.noise, or set randomness = "seeded".'
+        )
+    if privacy.kind == "central":
+        _refuse_beside_central(experiment)
+    extras.refuse_unpriced(experiment)
+    extras.refuse_attack(experiment)
+    extras.refuse_unauditable(experiment)
+    extras.refuse_personal(experiment)
+
+
+def _refuse_beside_central(experiment: Experiment) -> None:
+    train, privacy, aggregate = experiment.train, experiment.privacy, experiment.aggregate
+    if privacy.sampler == "cyclic" and train.clients_per_round is None:
+        raise BadInput(
+            'privacy.sampler = "cyclic" deals the clients into groups that take turns: set train.clients_per_round, the size of'
+            " one."
+        )
+    if privacy.bands is not None and privacy.bands > train.rounds:
+        raise BadInput(
+            f"Noise of {privacy.bands} bands takes as many rounds to be whole, and there are {train.rounds}: raise"
+            " train.rounds, or set privacy.bands lower."
+        )
+    if train.min_clients > 1:
+        raise BadInput(
+            "With central DP a round goes on whoever is drawn, even nobody (waiting for more would give away who took part):"
+            " leave out train.min_clients."
+        )
+    if aggregate.rule not in (None, "mean"):
+        raise BadInput(
+            'With privacy.kind = "central" the server releases one noised sum, so aggregate.rule must be mean,'
+            f" got {aggregate.rule!r}."
+        )
+    options = aggregate.options()
+    if options.get("weights") == "examples" and privacy.weight_cap is None:
+        raise BadInput(
+            "Weights by examples have no bound, so no noise covers them: set privacy.weight_cap, the examples beyond which"
+            " a client weighs no more."
+        )
+    extra = [key for key, value in options.items() if (key, value) != ("weights", "examples")]
+    extra += ["most_share"] * (aggregate.most_share is not None)
+    if extra:
+        raise BadInput(f'aggregate.{extra[0]} has no effect with privacy.kind = "central": leave it out.')
+
+
+def refuse_passed(experiment: Experiment) -> None:
+    """Refuses an experiment any of whose parts was passed from Python, where its file is all there is. Raises BadInput."""
+    for key in plugin.PASSED_AS:
+        section, _, name = key.partition(".")
+        plugin.refuse_passed(getattr(getattr(experiment, section), name), key=key)
 
 
 def shipped() -> list[str]:
@@ -207,7 +287,7 @@ def _apply(values: dict[str, Any], setting: str) -> None:
         return
     table = values.setdefault(section, {})
     if not isinstance(table, dict):
-        raise BadInput(wording.wrong(section, dict, table))
+        raise BadInput(check.wrong(section, dict, table))
     if not text:  # "train.sampling_rate=" goes back to the default
         table.pop(key, None)
     else:
@@ -215,22 +295,28 @@ def _apply(values: dict[str, Any], setting: str) -> None:
 
 
 def _sentence(error: ValidationError, values: dict[str, Any]) -> str:
-    """The first problem of a validation error, in one sentence."""
-    problem = error.errors()[0]
-    if problem["type"] == "extra_forbidden":
-        *section, key = [str(part) for part in problem["loc"]]
-        if section:
-            return plugin.unknown(key, table=section[0], known=_keys(section[0]))
-        known = list(Experiment.model_fields)
-        near = f" Did you mean {next(iter(homes(key)))!r}?" if homes(key) else check.nearest(key, known)
-        return f"Unknown key {key!r}.{near}" if near else f"Unknown key {key!r}. Valid keys: {', '.join(known)}."
-    return wording.sentence(error, Experiment, values)
+    """The first problem of a validation error, in one sentence; a key without its table is led to one that has it."""
+    for problem in error.errors():
+        if problem["type"] == "extra_forbidden" and len(problem["loc"]) == 1:
+            key = str(problem["loc"][0])
+            if homes(key):
+                return f"Unknown key {key!r}. Did you mean {next(iter(homes(key)))!r}?"
+    return check.sentence(error, Experiment, values)
 
 
-def _keys(section: str) -> list[str]:
-    return wording.keys_of(Experiment, [section])
+def sections() -> dict[str, dict[str, type[BaseModel]]]:
+    """The tables of a file by name: of each the classes of its kinds, by tag; "" where it has only one."""
+    return {name: check.kinds_of(field) for name, field in Experiment.model_fields.items() if check.kinds_of(field)}
+
+
+def keys() -> list[str]:
+    """Every "table.key" of a file, whatever its kind."""
+    found = {
+        f"{name}.{key}": 0 for name, kinds in sections().items() for one in kinds.values() for key in one.model_fields
+    }
+    return list(found)
 
 
 def homes(key: str) -> dict[str, str]:
     """The sections that have a key of this name, as {"train.rounds": "rounds"}."""
-    return {f"{section}.{key}": key for section in Experiment.model_fields if key in _keys(section)}
+    return {home: key for home in keys() if home.partition(".")[2] == key}

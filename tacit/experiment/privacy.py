@@ -1,148 +1,97 @@
-"""The `[privacy]` table of an experiment file: what is promised, to whom, and by which noise."""
+"""`[privacy]` and `[protect]`: what is promised, to whom, by which noise, and how sums are encrypted. One class for each kind."""
+
+# pyright: reportIncompatibleVariableOverride=false
+# (a kind may narrow what its table takes: nothing is ever assigned)
 
 import math
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from tacit import check
 from tacit.errors import BadInput
-from tacit.experiment.schema import Section
+from tacit.experiment.schema import Count, Part, Positive, Section, Share, Whole
 
 KINDS = ("none", "local", "central", "distributed")
 ADAPTIVE_START = 0.1  # the first clip of arXiv:1905.03871, from which it grows
 SMALLEST_CLIP = 1e-12  # below, norms and noise leave float32, and a clip means nothing (tacit/training/clipping.py)
 Epsilon = float | tuple[float, ...] | str | dict[str, float] | dict[str, str]
+Unit = Literal["record", "client"]
+
+
+class QueryShares(Section):
+    """The share of every client's epsilon that a query may cost; those of training and of held-out rows are apart."""
+
+    ranges: Part | None = None  # the ranges of data.numeric (0.05)
+    stats: Part | None = None  # the histograms of privacy.stats (0.1)
+    evaluation: Share | None = None  # results on the rows of data.held_out (1: they pay for nothing else)
+
+    @classmethod
+    def table(cls) -> str:
+        return "privacy.query_shares"
+
+
+class AdaptiveClip(Section):
+    """A clip that follows a quantile of the updates' norms, from `clip` on."""
+
+    quantile: Part  # of the updates' norms
+    learning_rate: Positive | None = None  # how fast the clip follows
+    count_noise: Positive | None = None  # of the count that it follows by
+
+    @classmethod
+    def table(cls) -> str:
+        return "privacy.adaptive_clip"
 
 
 class PrivacySection(Section):
-    """`[privacy]`: what is promised.
+    """What every kind has.
 
-    `epsilon` is a number, a list, a table by client, a distribution's name or {file = "..."}; inf sets no limit. `level` gives
-    every client the smallest or the largest of the budgets instead of its own: the bounds of a comparison.
-    `delta` is for all runs of a ledger together; `delta_share` is this run's part of it, said beforehand: all of it where the run
-    has a ledger of its own, and a must where `ledger` names one that runs share.
-    `ranges_share` is the share of epsilon that asking for the ranges of `data.numeric` may cost (0.05), `evaluation_share` that of
-    asking for results on held-out rows (all of it: nothing else is asked about those). `stats` names columns whose noised
-    histograms every client releases once, before the first round, for `stats_share` of epsilon (0.1).
-    `clip_quantile` makes the clip of central DP follow that quantile of the updates' norms, from `clip` (0.1) on.
-    `bands` says over how many rounds the noise of central DP with train.sampler = "cyclic" is correlated: as many as there are
-    groups, unless said; 1 is independent noise.
-    `network = "unwatched"` is a deployment's word, without which it has no secret cohorts: that nobody whom the promise is against
-    sees the network's traffic or the server's log, which both show who took part.
-    Distributed DP adds shares of integer `noise`, sized for `fewest_reports` of which `colluding` may be known; `share` says
-    how large each is: "even" shares make the smallest sum carry `noise_multiplier`; those of "note-2020" (docs/papers.md) are
-    smaller by the root of the cohort, and are priced at what they are worth. `groups = 2` sums loose and tight clients apart.
+    `epsilon` is a number, a list, a table by client, a distribution's name or {file = "..."}; inf sets no limit. `delta` is for
+    all runs of a ledger together; `delta_share` is this run's part of it, and a must where `ledger` names one that runs share.
     """
 
     kind: str = "none"  # none, local, central, distributed, or package.module:name
-    unit: Literal["record", "client"] | None = None  # whom epsilon protects; needed where both are possible
-    epsilon: Epsilon | None = (
-        None  # a number for all, a table by client, a list, a distribution's name, or {file = ...}
+    unit: Unit | None = None  # whom epsilon protects; needed where both are possible
+    epsilon: Epsilon | None = None  # a number for all, a table by client, a list, a distribution, or {file = ...}
+    delta: Part = 1e-5  # of a client's whole ledger
+    delta_share: Share | None = None  # the share of delta that this run may use
+    clip: Annotated[float, Field(ge=SMALLEST_CLIP, allow_inf_nan=False)] = (
+        1.0  # the largest norm of a gradient or update
     )
-    epsilon_seed: int | None = Field(default=None, ge=0)  # of who draws which epsilon; nothing: run.seed
-    delta: float = 1e-5  # of a client's whole ledger
-    delta_share: float | None = None  # the share of delta that this run may use
-    clip: float = 1.0  # the largest norm of a gradient or an update
     level: Literal["own", "minimum", "maximum"] = "own"  # everybody at its own epsilon, the smallest, or the largest
-    strategy: Literal["spread", "same-noise"] | None = (
-        None  # local: own noise for all rounds, or one noise, fewer rounds
-    )
-    noise_multiplier: float | None = None  # noise over clip, said instead of derived
+    strategy: Literal["spread", "same-noise"] | None = None  # own noise for all rounds, or one noise and fewer rounds
+    noise_multiplier: Positive | None = None  # noise over clip, said instead of derived
     accountant: Literal["pld", "rdp"] = "pld"  # how releases are priced
     ledger: str | None = None  # a file that several runs share
-    ranges_share: float | None = None  # the share of epsilon that private ranges of columns may cost
-    evaluation_share: float | None = None  # the share that the query about held-out rows may cost
-    stats: tuple[str, ...] | None = None  # columns of which noised histograms are asked before the first round
-    stats_share: float | None = None  # the share that these may cost
-    weight_cap: int | None = None  # central: clients weigh by their rows, up to so many
-    clip_quantile: float | None = None  # central: the clip follows this quantile of the updates' norms
-    clip_learning_rate: float | None = None  # how fast it follows
-    count_noise: float | None = None  # of the count that it follows by
-    bands: int | None = None  # cyclic cohorts: over how many rounds noise is correlated; nothing: as many as groups
-    network: Literal["unwatched"] | None = None  # secret cohorts, deployed: nobody else sees the traffic and the log
-    noise: Literal["skellam", "discrete-gaussian"] | None = None  # distributed: which integer noise
-    share: Literal["even", "note-2020"] | None = None  # distributed: how clients share the noise
-    fewest_reports: int | None = None  # distributed: with fewer, nothing is opened
-    colluding: int | None = None  # distributed: so many clients may tell the server their shares
-    groups: Literal[1, 2] | None = None  # distributed: 2 has everybody in one of two sums, by its epsilon
 
-    @property
-    def noise_said(self) -> bool:
-        """Whether the noise is said, and does not follow from budgets."""
-        return self.noise_multiplier is not None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _first_clip(cls, values: Any) -> Any:
-        if isinstance(values, dict) and values.get("clip_quantile") is not None:
-            return {"clip": ADAPTIVE_START} | values
-        return values
-
-    @model_validator(mode="before")
-    @classmethod
-    def _renamed_share(cls, values: Any) -> Any:
-        if isinstance(values, dict) and values.get("share") == "seed":
-            raise BadInput('privacy.share = "seed" is called "note-2020" now: write that.')
-        return values
+    if TYPE_CHECKING:  # keys of other kinds than this one are None
+        stats: tuple[str, ...] | None = None
+        query_shares: QueryShares | None = None
+        weight_cap: int | None = None
+        sampler: Literal["poisson", "fixed", "cyclic"] | None = None
+        adaptive_clip: AdaptiveClip | None = None
+        network: Literal["unwatched"] | None = None
+        bands: int | None = None
+        noise: Literal["skellam", "discrete-gaussian"] | None = None
+        share: Literal["even", "note-2020"] | None = None
+        fewest_reports: int | None = None
+        colluding: int | None = None
+        groups: Literal[1, 2] | None = None
+        bits: Literal[8, 12, 16] | None = None
+        rotation: Literal["none", "hadamard"] | None = None
 
     def possible(self) -> None:
-        if self.foreign:  # it is looked for when it is needed, not here
-            if self.unit is None:
-                raise BadInput(
-                    f'privacy.kind = "{self.kind}" needs privacy.unit: say "record" or "client", whom its epsilon is about.'
-                )
-        else:
-            check.one_of(KINDS, **{"privacy.kind": self.kind})
-        self._possible_client_level()
-        check.probability(**{"privacy.delta": self.delta})
         if self.ledger is not None and self.delta_share is None:
             raise BadInput(
                 "privacy.ledger is for several runs, and each has its part of delta, said beforehand: set privacy.delta_share,"
                 " for instance 0.1."
             )
-        check.rate(**{"privacy.delta_share": 1.0 if self.delta_share is None else self.delta_share})
-        check.positive(**{"privacy.clip": self.clip})
-        if self.kind != "none":
-            check.at_least(SMALLEST_CLIP, **{"privacy.clip": self.clip})
-        if self.noise_multiplier is not None:
-            check.positive(**{"privacy.noise_multiplier": self.noise_multiplier})
-            if self.strategy == "spread":
-                raise BadInput('strategy = "spread" derives the noise from epsilon: remove privacy.noise_multiplier.')
+        if self.noise_said and self.strategy == "spread":
+            raise BadInput('strategy = "spread" derives the noise from epsilon: remove privacy.noise_multiplier.')
         if isinstance(self.epsilon, int | float) and self.epsilon != math.inf:
             check.positive(**{"privacy.epsilon": self.epsilon})
-        if self.epsilon is not None and "kind" not in self.model_fields_set:
-            raise BadInput(
-                'privacy.epsilon is set but privacy.kind is not: say kind = "local", "central" or "distributed", or "none".'
-            )
         if self.kind != "none" and self.epsilon is None:
             raise BadInput(f'privacy.kind = "{self.kind}" needs privacy.epsilon (inf sets no limit, and must be said).')
-
-    def _possible_client_level(self) -> None:
-        """What belongs to client-level DP is refused elsewhere."""
-        if self.kind in ("central", "distributed") and self.unit == "record":
-            raise BadInput(f'privacy.kind = "{self.kind}" protects whole clients: leave out privacy.unit.')
-        if self.noise_multiplier == 0 and self.kind != "none":
-            raise BadInput("privacy.noise_multiplier = 0 adds no noise, and without noise no epsilon holds: raise it.")
-        for key in ("weight_cap", "clip_quantile", "clip_learning_rate", "count_noise"):
-            if getattr(self, key) is not None and self.kind != "central":
-                raise BadInput(f'privacy.{key} belongs to privacy.kind = "central": leave it out.')
-        for key in ("clip_learning_rate", "count_noise"):
-            if getattr(self, key) is not None and self.clip_quantile is None:
-                raise BadInput(
-                    f"privacy.{key} is for a clip that adapts: set privacy.clip_quantile too, or leave it out."
-                )
-        for key in ("weight_cap", "clip_quantile", "clip_learning_rate", "count_noise"):
-            if getattr(self, key) is not None:
-                (check.probability if key == "clip_quantile" else check.positive)(
-                    **{f"privacy.{key}": getattr(self, key)}
-                )
-
-        for key in ("noise", "share", "fewest_reports", "colluding", "groups"):
-            if getattr(self, key) is not None and self.kind != "distributed":
-                raise BadInput(f'privacy.{key} belongs to privacy.kind = "distributed": leave it out.')
-        check.at_least(1, **{"privacy.fewest_reports": 1 if self.fewest_reports is None else self.fewest_reports})
-        check.at_least(0, **{"privacy.colluding": self.colluding or 0})
 
     @property
     def foreign(self) -> bool:
@@ -155,6 +104,11 @@ class PrivacySection(Section):
         return self.kind != "none"
 
     @property
+    def noise_said(self) -> bool:
+        """Whether the noise is said, and does not follow from budgets."""
+        return self.noise_multiplier is not None
+
+    @property
     def noises_records(self) -> bool:
         """Whether every client noises the gradients of its own records."""
         return self.kind == "local" and self.unit_kept == "record"
@@ -165,7 +119,7 @@ class PrivacySection(Section):
         return self.delta * (1.0 if self.delta_share is None else self.delta_share)
 
     @property
-    def unit_kept(self) -> Literal["record", "client"]:
+    def unit_kept(self) -> Unit:
         """Whom the promise is about."""
         return self.unit or ("client" if self.kind in ("central", "distributed") else "record")
 
@@ -173,3 +127,179 @@ class PrivacySection(Section):
     def rule(self) -> str:
         """The strategy that applies: a given noise is the same for all, otherwise budgets are spread."""
         return self.strategy or ("same-noise" if self.noise_said else "spread")
+
+
+class Asking(PrivacySection):
+    """The kinds under which clients may be asked for more than training."""
+
+    stats: tuple[str, ...] | None = None  # columns of which noised histograms are asked before the first round
+    query_shares: QueryShares | None = None  # the share of epsilon that each query may cost
+
+
+class NoPrivacy(Asking):
+    """Nothing is promised; an epsilon is still what rules weigh clients by."""
+
+    kind: Literal["none"] = "none"
+
+    def possible(self) -> None:
+        super().possible()
+        if self.epsilon is not None and "kind" not in self.model_fields_set:
+            raise BadInput(
+                'privacy.epsilon is set but privacy.kind is not: say kind = "local", "central" or "distributed", or "none".'
+            )
+
+
+class Local(Asking):
+    """Every client clips and noises: the gradients of its records, or with unit = "client" its whole update."""
+
+    kind: Literal["local"] = "local"
+
+
+class Trusted(PrivacySection):
+    """A trusted server noises the sum of clipped updates."""
+
+    kind: Literal["central"] = "central"
+    unit: Literal["client"] | None = None
+    weight_cap: Count | None = None  # clients weigh by their rows, up to so many
+
+
+class Central(Trusted):
+    """Cohorts are drawn in secret. `network = "unwatched"` is a deployment's word, without which it has no secret cohorts: nobody
+    whom the promise is against sees the network's traffic or the server's log, which both show who took part.
+    """
+
+    sampler: Literal["poisson", "fixed"] | None = None  # the cohorts; of a fixed size they are priced by RDP alone
+    adaptive_clip: AdaptiveClip | None = None  # the clip follows a quantile of the updates' norms
+    network: Literal["unwatched"] | None = None  # secret cohorts, deployed: nobody else sees the traffic and the log
+
+    @model_validator(mode="before")
+    @classmethod
+    def _first_clip(cls, values: Any) -> Any:
+        adapts = isinstance(values, dict) and values.get("adaptive_clip") is not None
+        return {"clip": ADAPTIVE_START} | values if adapts else values
+
+    def possible(self) -> None:
+        super().possible()
+        if self.sampler == "fixed" and self.accountant != "rdp":
+            raise BadInput(
+                'Cohorts of a fixed size are priced by RDP alone (replace one client): set privacy.accountant = "rdp",'
+                ' or privacy.sampler = "poisson".'
+            )
+
+
+class Cyclic(Trusted):
+    """Clients take turns in public, and the noise of rounds is correlated."""
+
+    sampler: Literal["cyclic"] = "cyclic"  # in public, by turns
+    bands: Count | None = None  # over how many rounds noise is correlated; nothing: as many as there are groups
+
+
+class Distributed(PrivacySection):
+    """Clients add shares of integer noise, sized for `fewest_reports` of which `colluding` may be known.
+
+    "even" shares make the smallest sum carry `noise_multiplier`; those of "note-2020" (docs/papers.md) are smaller by the root of
+    the cohort, and are priced at what they are worth. `groups = 2` sums loose and tight clients apart.
+    """
+
+    kind: Literal["distributed"] = "distributed"
+    unit: Literal["client"] | None = None
+    noise: Literal["skellam", "discrete-gaussian"] | None = None  # which integer noise (skellam)
+    share: Literal["even", "note-2020"] | None = None  # how clients share the noise (even)
+    fewest_reports: Count | None = None  # with fewer, nothing is opened
+    colluding: Whole | None = None  # so many clients may tell the server their shares
+    groups: Literal[1, 2] | None = None  # 2 has everybody in one of two sums, by its epsilon
+    bits: Literal[8, 12, 16] | None = None  # of one coordinate on the grid (16)
+    rotation: Literal["none", "hadamard"] | None = None  # what is done to updates before the grid (none)
+
+
+class Foreign(PrivacySection):
+    """Somebody else's kind; it is looked for when it is needed, not here."""
+
+    def possible(self) -> None:
+        super().possible()
+        if self.unit is None:
+            raise BadInput(
+                f'privacy.kind = "{self.kind}" needs privacy.unit: say "record" or "client", whom its epsilon is about.'
+            )
+
+
+def _kind(values: Any) -> str | None:
+    said = values if isinstance(values, dict) else vars(values) if isinstance(values, PrivacySection) else None
+    kind = "none" if said is None else said.get("kind", "none")
+    if kind == "central" and said is not None and said.get("sampler") == "cyclic":
+        return "cyclic"
+    return None if not isinstance(kind, str) else "foreign" if ":" in kind else kind
+
+
+Privacy = Annotated[
+    Annotated[NoPrivacy, Tag("none")]
+    | Annotated[Local, Tag("local")]
+    | Annotated[Central, Tag("central")]
+    | Annotated[Cyclic, Tag("cyclic")]
+    | Annotated[Distributed, Tag("distributed")]
+    | Annotated[Foreign, Tag("foreign")],
+    Discriminator(_kind),
+]
+PrivacySection.elsewhere = frozenset(
+    {key for kind in (Local, Central, Cyclic, Distributed) for key in kind.model_fields}
+    - set(PrivacySection.model_fields)
+)
+
+
+class ProtectSection(Section):
+    """`[protect]`: how reports are encrypted on their way; unless it is said, they are not."""
+
+    kind: Literal["none", "paillier"] = "none"  # paillier: the server adds ciphertexts
+
+    if TYPE_CHECKING:
+        key_bits: Literal[2048, 3072, 4096] | None = None
+        key_shape: Literal["ordinary", "short-exponent", "safe-prime"] | None = None
+        key: str | None = None
+        threshold: int | None = None
+
+    @property
+    def split(self) -> bool:
+        """Whether every client has a share of the key instead of the whole."""
+        return (self.threshold or 1) > 1
+
+    @property
+    def shape(self) -> Literal["ordinary", "short-exponent", "safe-prime"]:
+        """The shape of a key that is made."""
+        return self.key_shape or ("safe-prime" if self.split else "ordinary")
+
+
+class Unprotected(ProtectSection):
+    """Reports are as they are."""
+
+    kind: Literal["none"] = "none"
+
+
+class Paillier(ProtectSection):
+    """Encrypted sums. Without `key`, the file of a secret key, every start of a run makes a key of its own.
+
+    `threshold = t` splits it: every client has a share, and t of them open a sum together; without it they have one key.
+    """
+
+    kind: Literal["paillier"] = "paillier"
+    key_bits: Literal[2048, 3072, 4096] | None = None  # of a new key (3072)
+    key_shape: Literal["ordinary", "short-exponent", "safe-prime"] | None = None  # of a new key (ordinary)
+    key: str | None = None  # the file of a key that is there already
+    threshold: Count | None = None  # how many holders must open a sum together
+
+    def possible(self) -> None:
+        if self.key is not None and (self.key_bits or self.key_shape):
+            raise BadInput("protect.key names a key that has its own bits and shape: leave out key_bits and key_shape.")
+        if self.split and self.key_shape not in (None, "safe-prime"):
+            raise BadInput(
+                f"Only safe-prime keys can be split, and protect.key_shape is {self.key_shape}: leave it out, or set"
+                " protect.threshold = 1 for one key that all clients have."
+            )
+
+
+def _protect(values: Any) -> str | None:
+    kind = values.get("kind", "none") if isinstance(values, dict) else getattr(values, "kind", None)
+    return kind if isinstance(kind, str) else None
+
+
+Protect = Annotated[Annotated[Unprotected, Tag("none")] | Annotated[Paillier, Tag("paillier")], Discriminator(_protect)]
+ProtectSection.elsewhere = frozenset(set(Paillier.model_fields) - set(ProtectSection.model_fields))

@@ -18,7 +18,7 @@ def kind_of(experiment: Experiment) -> Kind:
     """
     name = experiment.privacy.kind
     if name in KINDS:
-        room = "banded" if name == "central" and experiment.train.sampler == "cyclic" else name
+        room = "banded" if name == "central" and experiment.privacy.sampler == "cyclic" else name
         return importlib.import_module(f"tacit.privacy.{room}.kind").KIND
     kind = plugin.make(plugin.find("tacit.privacy", name, key="privacy.kind"), {}, table="privacy")
     plans = getattr(kind, "plans", None)

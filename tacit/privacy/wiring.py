@@ -15,7 +15,7 @@ from tacit.algorithms.scaffold import Scaffold
 from tacit.data.population import Population
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
-from tacit.experiment.training import STEP_FACTOR
+from tacit.experiment import training as schedules
 from tacit.training.batches import Shifts
 from tacit.training.flat import blocks
 from tacit.training.optimizer import (
@@ -43,10 +43,10 @@ MOST_CONTROLS = 1 << 28  # numbers that SCAFFOLD keeps for all clients: 1 GiB in
 def descent_of(experiment: Experiment) -> Descent:
     """How an experiment's clients descend beside their learning rate."""
     train, schedule = experiment.train, CONSTANT
-    if train.schedule == "cosine":
-        schedule = Cosine(train.rounds, (train.final_learning_rate or 0.0) / train.learning_rate)
-    elif train.schedule == "step" and train.step_rounds is not None:
-        schedule = Step(train.step_rounds, STEP_FACTOR if train.step_factor is None else train.step_factor)
+    if isinstance(train.schedule, schedules.Cosine):
+        schedule = Cosine(train.rounds, train.schedule.final / train.learning_rate)
+    elif train.schedule is not None:
+        schedule = Step(train.schedule.rounds, train.schedule.factor)
     pull = experiment.personal.strength if experiment.personal.during else train.proximal
     return Descent(train.momentum or 0.0, train.weight_decay or 0.0, pull or 0.0, schedule)
 

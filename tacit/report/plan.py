@@ -250,7 +250,7 @@ def tells_nothing(experiment: Experiment, judged: Judgement, plan: Plan, populat
         return ""
     return (
         f"Note: beside its noise, {metrics.words(metric)} on about {expected.sum():.0f} held-out rows would tell no more than a"
-        " coin: raise privacy.evaluation_share, data.held_out or epsilon, or leave out data.held_out."
+        " coin: raise privacy.query_shares.evaluation, data.held_out or epsilon, or leave out data.held_out."
     )
 
 

@@ -19,12 +19,12 @@ KINDS = {
         "privacy": {"kind": "central", "epsilon": 8.0, "clip": 0.5, "network": "unwatched"},
     },
     "cyclic": {
-        "train": TRAIN | {"clients_per_round": 2, "sampler": "cyclic"},
-        "privacy": {"kind": "central", "epsilon": 8.0, "clip": 0.5},
+        "train": TRAIN | {"clients_per_round": 2},
+        "privacy": {"kind": "central", "sampler": "cyclic", "epsilon": 8.0, "clip": 0.5},
     },
     "distributed": {
-        "privacy": {"kind": "distributed", "epsilon": 8.0, "clip": 0.5},
-        "protect": {"kind": "paillier", "bits": 12, "key_bits": 2048},
+        "privacy": {"kind": "distributed", "epsilon": 8.0, "clip": 0.5, "bits": 12},
+        "protect": {"kind": "paillier", "key_bits": 2048},
     },
 }
 

@@ -370,8 +370,8 @@ def test_cohorts_of_a_fixed_size_have_no_canaries():
     with pytest.raises(BadInput, match="poisson"):
         experiment(
             "central",
-            train={"rounds": 2, "clients_per_round": 3, "sampler": "fixed"},
-            privacy={"kind": "central", "epsilon": 8, "accountant": "rdp"},
+            train={"rounds": 2, "clients_per_round": 3},
+            privacy={"kind": "central", "epsilon": 8, "accountant": "rdp", "sampler": "fixed"},
         )
 
 

@@ -13,10 +13,10 @@ CENTRAL = ("--set", "privacy.kind=central", "--set", "privacy.epsilon=8", "--set
     [
         (("tune", "digits", *CENTRAL, "--vary", "train.learning_rate=0.1,0.4", "--runs", "0"), "above 1"),
         (
-            ("tune", "digits", *CENTRAL, "--set", "train.sampler=cyclic", "--vary", "train.learning_rate=0.1,0.4"),
+            ("tune", "digits", *CENTRAL, "--set", "privacy.sampler=cyclic", "--vary", "train.learning_rate=0.1,0.4"),
             "sampler",
         ),
-        (("tune", "digits", *CENTRAL, "--vary", "train.sampler=poisson,cyclic"), "sampler"),
+        (("tune", "digits", *CENTRAL, "--vary", "privacy.sampler=poisson,cyclic"), "sampler"),
         (("plan", "digits", "--gain", "--with", "picture=nowhere/gain.svg"), "no folder nowhere"),
         (("plan", "digits", "--gain", "epsilon=3"), "or use --set"),
         (("attack", "inversion", "digits", "--with", "records=0"), "with.records >= 1"),

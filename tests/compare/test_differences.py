@@ -99,10 +99,10 @@ def test_a_large_grid_shows_some_and_says_where_the_others_are(made):
 
 
 def test_what_every_seed_has_in_common_is_said(made):
-    rows = made(RULES | {"data.seed": [4]})
+    rows = made(RULES | {"seed.data": [4]})
     (said,) = difference_table.pinned(rows)
-    assert said == "The seeds do not change rows (data.seed): intervals say nothing about others."
-    assert difference_table.pinned(made(RULES)) == difference_table.pinned(made({"data.seed": [4]}, seeds=1)) == []
+    assert said == "The seeds do not change rows (seed.data): intervals say nothing about others."
+    assert difference_table.pinned(made(RULES)) == difference_table.pinned(made({"seed.data": [4]}, seeds=1)) == []
 
 
 def test_files_and_json_say_the_same_differences(made, tmp_path):

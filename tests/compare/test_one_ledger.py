@@ -12,7 +12,8 @@ from tacit.privacy.ledger.sql import ALL
 
 NOISED = {
     "name": "small",
-    "data": {"clients": 3, "examples_per_client": 40, "seed": 1},
+    "data": {"clients": 3, "examples_per_client": 40},
+    "seed": {"data": 1},
     "train": {"rounds": 2, "local_steps": 2, "sampling_rate": 0.5},
     "privacy": {"kind": "local", "epsilon": 60, "noise_multiplier": 2.0},
 }
@@ -57,9 +58,9 @@ def test_noise_that_follows_from_epsilon_is_refused_where_a_ledger_is_shared(tmp
 
 
 def test_seeds_that_deal_the_rows_out_anew_are_refused_where_a_ledger_is_shared(tmp_path):
-    values = NOISED | {"data": {"clients": 3, "examples_per_client": 40}}
+    values = {key: value for key, value in NOISED.items() if key != "seed"}
     grid = expand(with_ledger(values, RULES, seeds=2, ledger=tmp_path / "one.db"), RULES, seeds=2)
-    with pytest.raises(BadInput, match=r"same rows in the same hands.*set data\.seed"):
+    with pytest.raises(BadInput, match=r"same rows in the same hands.*set seed\.data"):
         refuse_unpaid(grid, begun=False)
 
 

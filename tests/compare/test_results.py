@@ -295,7 +295,7 @@ def test_what_the_runs_cost_together_is_the_sum_over_runs_of_the_client_that_spe
 
 
 def test_epsilons_of_two_units_are_not_added(made):
-    rows = made({"privacy.epsilon": [1, 3], "data.seed": [0]}, **UNITS)
+    rows = made({"privacy.epsilon": [1, 3], "seed.data": [0]}, **UNITS)
     sums = together(rows)
     assert [(one.unit, round(one.epsilon, 3)) for one in sums] == [("record", 3.0), ("client", 9.0)]
     assert "more than any one" in table.notes(rows)[-1]
@@ -318,9 +318,9 @@ def test_runs_that_deal_rows_out_anew_are_not_added_up_per_client_because_they_h
     assert sums.delta == pytest.approx(2e-5)
     assert "in 3 ways" in sums.sentence
     assert "if those of one way, and no others, are seen" in sums.sentence
-    varied = made({"data.seed": [0], "data.clients": [4, 5]}, unit=lambda number: "client")
+    varied = made({"seed.data": [0], "data.clients": [4, 5]}, unit=lambda number: "client")
     assert together(varied)[0].ways == 2
-    (sums,) = together(made({"privacy.epsilon": [1, 3], "data.seed": [0]}, unit=lambda number: "client"))
+    (sums,) = together(made({"privacy.epsilon": [1, 3], "seed.data": [0]}, unit=lambda number: "client"))
     assert (sums.ways, sums.epsilon) == (1, pytest.approx(3 * 0.9999 + 3 * 2.9999))
     assert sums.sentence.startswith("Together these 6 runs spend")
 

@@ -10,7 +10,7 @@ RATES = {"train.learning_rate": [0.5, 0.05, 5.0], "aggregate.rule": ["mean", "pf
 
 def test_a_number_that_is_varied_has_a_figure_and_texts_budgets_and_seeds_have_none(made):
     assert figures.keys(made(RATES | {"privacy.epsilon": [3, 8]})) == ["train.learning_rate"]
-    assert figures.keys(made({"data.seed": [1, 2], "aggregate.rule": ["mean", "pfa"]})) == []
+    assert figures.keys(made({"seed.data": [1, 2], "aggregate.rule": ["mean", "pfa"]})) == []
     assert figures.keys(made({"train.rounds": [4]})) == []
     assert figures.keys(made({})) == []
 

@@ -16,7 +16,8 @@ from tacit.privacy.ledger.ledger import Ledger
 from tacit.report import page
 
 CENTRAL = {
-    "data": {"clients": 12, "examples_per_client": 20, "seed": 0},
+    "data": {"clients": 12, "examples_per_client": 20},
+    "seed": {"data": 0},
     "train": {"rounds": 2, "local_steps": 1, "batch_size": 10},
     "privacy": {"kind": "central", "epsilon": 8.0, "noise_multiplier": 2.0},
     "run": {"workers": 1},
@@ -53,7 +54,7 @@ def interrupted(record):
 
 
 def test_rows_that_were_edited_between_two_runs_may_be_one_persons_in_both_and_are_added(made, tmp_path):
-    rows = made({"privacy.epsilon": [1, 3], "data.seed": [0]}, seeds=1, unit=lambda number: "client")
+    rows = made({"privacy.epsilon": [1, 3], "seed.data": [0]}, seeds=1, unit=lambda number: "client")
     for row, known in zip(rows, ("of before", "of later"), strict=True):
         Ledger(row.runs[0].folder / "ledger.db", population=known, run="run").close()
     (sums,) = together(rows)
@@ -86,5 +87,5 @@ def test_the_page_has_no_bare_number_where_nothing_adds_the_runs_up(made):
     rows = made({"privacy.epsilon": [1]}, unit=lambda number: "client")
     (sums,) = together(rows)
     assert page._epsilon(sums) == "1.000, of one of 3 ways"
-    (sums,) = together(made({"privacy.epsilon": [1], "data.seed": [0]}, unit=lambda number: "client"))
+    (sums,) = together(made({"privacy.epsilon": [1], "seed.data": [0]}, unit=lambda number: "client"))
     assert page._epsilon(sums) == "3.000"

@@ -10,7 +10,7 @@ import pytest
 from tacit.data.load import load
 from tacit.data.sources import cifar10 as cifar
 from tacit.errors import BadData
-from tacit.experiment.schema import DataSection
+from tacit.experiment.data import DataSection
 
 RECORDS = 20
 FILES = (*cifar.TRAIN, cifar.TEST)

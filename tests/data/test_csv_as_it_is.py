@@ -6,7 +6,7 @@ import torch
 from tacit.data import features
 from tacit.data.load import load, settings
 from tacit.errors import BadData, BadInput
-from tacit.experiment.schema import DataSection
+from tacit.experiment.data import DataSection
 
 WITHOUT_NAMES = "63,1,233,0\n41,0,,1\n57,1,0,1\n"
 RECORDS = f"age,sex,chol,num\n{WITHOUT_NAMES}"

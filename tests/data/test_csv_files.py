@@ -7,7 +7,7 @@ import torch
 from tacit.data import features
 from tacit.data.load import load
 from tacit.errors import BadData
-from tacit.experiment.schema import DataSection
+from tacit.experiment.data import DataSection
 
 RECORDS = """age,sex,weight,label,who
 40,f,1.5,no,ann

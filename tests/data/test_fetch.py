@@ -13,7 +13,7 @@ from tacit.data import load as fetch
 from tacit.data.load import load
 from tacit.data.sources.mnist import PARTS
 from tacit.errors import BadData
-from tacit.experiment.schema import DataSection
+from tacit.experiment.data import DataSection
 
 CONTENT = b"ten bytes " * 100_000
 CHECKSUM = f"sha256:{hashlib.sha256(CONTENT).hexdigest()}"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tacit.data.held_out import hold_out
 from tacit.data.load import load
 from tacit.errors import BadData
-from tacit.experiment.schema import DataSection
+from tacit.experiment.data import DataSection
 
 
 def rows(count, *, seed=0):

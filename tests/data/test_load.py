@@ -5,7 +5,7 @@ import torch
 from sklearn.datasets import load_digits
 
 from tacit.data.load import load
-from tacit.experiment.schema import DataSection
+from tacit.experiment.data import DataSection
 
 
 def test_digits_are_images_between_zero_and_one_with_the_same_test_set_for_every_seed():

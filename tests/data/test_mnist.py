@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as arrays
 from tacit.data.load import load
 from tacit.data.sources import mnist
 from tacit.errors import BadData
-from tacit.experiment.schema import DataSection
+from tacit.experiment.data import DataSection
 
 IMAGES = np.arange(4 * 28 * 28, dtype=np.uint8).reshape(4, 28, 28)
 LABELS = np.array([3, 1, 4, 1], np.uint8)

@@ -5,7 +5,7 @@ import pytest
 
 from tacit.data.load import load
 from tacit.errors import BadData, BadInput
-from tacit.experiment.schema import DataSection
+from tacit.experiment.data import DataSection
 
 X = np.arange(20, dtype=np.float64).reshape(10, 2)
 Y = np.array([0, 1] * 5)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tacit.data.load import load
 from tacit.data.partition import client_names, partition, share_out
 from tacit.errors import BadData, BadInput
-from tacit.experiment.schema import DataSection
+from tacit.experiment.data import DataSection
 
 
 def labels(rows, classes=10):

@@ -4,7 +4,7 @@ import pytest
 
 from tacit.data.load import load, names, settings, source
 from tacit.errors import BadData, BadInput
-from tacit.experiment.schema import DataSection
+from tacit.experiment.data import DataSection
 
 CSV = {"name": "csv", "path": "records.csv", "classes": ["no", "yes"]}
 

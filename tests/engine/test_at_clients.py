@@ -101,7 +101,7 @@ def test_the_summary_says_what_clients_found_with_its_interval(small, tmp_path):
 
 
 def test_the_reports_curve_counts_the_evaluation_at_the_end_and_no_round_more(small, tmp_path):
-    run(small, tmp_path, privacy={"epsilon": 3.0, "evaluation_share": 1.0}, train={"rounds": 4})
+    run(small, tmp_path, privacy={"epsilon": 3.0, "query_shares": {"evaluation": 1.0}}, train={"rounds": 4})
     told = run_page(read(tmp_path))
     spent = told["curves"][0]["epsilon"]
     assert spent == sorted(spent)
@@ -225,13 +225,15 @@ def test_a_model_that_mixes_examples_cannot_make_one_record_count_for_many(small
 
 
 def test_the_plan_shows_the_price_of_the_evaluation(small):
-    rows = of_experiment(small(data=HELD, privacy={"evaluation_share": 0.5}))
+    rows = of_experiment(small(data=HELD, privacy={"query_shares": {"evaluation": 0.5}}))
     assert [row["evaluation_epsilon"][0] for row in rows] == [pytest.approx(e / 2, rel=0.01) for e in range(1, 7)]
     assert not any("note" in row for row in rows)
 
 
 def test_a_plan_warns_of_an_evaluation_that_tells_no_more_than_a_coin(small):
-    (row,) = of_experiment(small(data=HELD, privacy={"evaluation_share": 0.01, "epsilon": 0.5, "accountant": "rdp"}))
+    (row,) = of_experiment(
+        small(data=HELD, privacy={"query_shares": {"evaluation": 0.01}, "epsilon": 0.5, "accountant": "rdp"})
+    )
     assert re.search(r"accuracy on about \d+ held-out rows would tell no more than a coin", row["note"])
     assert row["note"] not in render(plan.table([row]))
 
@@ -264,9 +266,9 @@ def test_a_plan_with_all_its_columns_fits_a_terminal_of_80(small):
     [
         ({"privacy": {"kind": "central", "epsilon": 3.0}}, "priced per record"),
         ({"privacy": {"unit": "client"}}, "priced per record"),
-        ({"privacy": {"evaluation_share": 1.1}}, "evaluation_share"),
+        ({"privacy": {"query_shares": {"evaluation": 1.1}}}, "query_shares.evaluation"),
         ({"data": HELD | {"held_out": 1.0}}, "held_out"),
-        ({"data": HELD | {"held_out": None}, "privacy": {"evaluation_share": 0.5}}, "not asked for"),
+        ({"data": HELD | {"held_out": None}, "privacy": {"query_shares": {"evaluation": 0.5}}}, "not asked for"),
         ({"metric": {"largest_error": -1.0}}, "largest_error"),
     ],
 )

@@ -27,8 +27,8 @@ CENTRAL = {
     "privacy": {"kind": "central", "epsilon": 6.0, "clip": 0.5},
     "run": {"workers": 1},
 }
-ADAPTIVE = {"clip_quantile": 0.5, "count_noise": 2.0}
-FIXED = {"train": {"sampler": "fixed"}, "privacy": {"accountant": "rdp"}}
+ADAPTIVE = {"adaptive_clip": {"quantile": 0.5, "count_noise": 2.0}}
+FIXED = {"privacy": {"accountant": "rdp", "sampler": "fixed"}}
 
 
 def central(**changes):
@@ -292,7 +292,7 @@ def test_cohorts_of_both_kinds_do_not_share_a_ledger(tmp_path):
     tacit.run(central(privacy=shared), out=tmp_path / "poisson")
     more = shared | {"epsilon": 60.0}
     with pytest.raises(BadInput, match=r"use another privacy\.ledger"):
-        tacit.run(central(privacy=more, train={"sampler": "fixed"}), out=tmp_path / "fixed")
+        tacit.run(central(privacy=more | {"sampler": "fixed"}), out=tmp_path / "fixed")
 
 
 @pytest.mark.parametrize(
@@ -300,22 +300,25 @@ def test_cohorts_of_both_kinds_do_not_share_a_ledger(tmp_path):
     [
         ({"train": {"clients_per_round": 31}}, "clients_per_round <= 30"),
         ({"train": {"min_clients": 2}}, "leave out train.min_clients"),
-        ({"train": {"sampler": "fixed"}}, "RDP alone"),
-        ({"privacy": {"noise_multiplier": 0}}, "without noise no epsilon holds"),
+        ({"privacy": {"sampler": "fixed"}}, "RDP alone"),
+        ({"privacy": {"noise_multiplier": 0}}, "privacy.noise_multiplier to be a number above 0"),
         ({"privacy": {"epsilon": "uniform"}}, 'privacy.level = "minimum"'),
         ({"privacy": {"epsilon": math.inf}}, "set privacy.noise_multiplier"),
-        ({"privacy": {"unit": "record"}}, "leave out privacy.unit"),
-        ({"privacy": {"count_noise": 1.0}}, "set privacy.clip_quantile"),
-        ({"privacy": {"clip_quantile": 1.5}}, "clip_quantile < 1"),
-        ({"privacy": {"clip_quantile": 0.5}}, "privacy.count_noise higher"),
-        ({"privacy": {"weight_cap": 0}}, "weight_cap > 0"),
+        ({"privacy": {"unit": "record"}}, "privacy.unit to be 'client'"),
+        ({"privacy": {"adaptive_clip": {"count_noise": 1.0}}}, "privacy.adaptive_clip.quantile is missing"),
+        (
+            {"privacy": {"adaptive_clip": {"quantile": 1.5}}},
+            "adaptive_clip.quantile to be a number above 0 and below 1",
+        ),
+        ({"privacy": {"adaptive_clip": {"quantile": 0.5}}}, "privacy.adaptive_clip.count_noise higher"),
+        ({"privacy": {"weight_cap": 0}}, "privacy.weight_cap to be a whole number of at least 1"),
         ({"aggregate": {"weights": "examples"}}, "set privacy.weight_cap"),
         ({"aggregate": {"weights": "epsilon"}}, "no effect"),
         ({"aggregate": {"rule": "pfa"}}, "must be mean"),
         ({"aggregate": {"rank": 2}}, "no effect"),
-        ({"privacy": {"kind": "local", "clip_quantile": 0.5}}, 'belongs to privacy.kind = "central"'),
-        ({"privacy": {"kind": "local", "weight_cap": 5}}, 'belongs to privacy.kind = "central"'),
-        ({"privacy": {"kind": "local"}, "train": {"sampler": "poisson"}}, "leave it out"),
+        ({"privacy": {"kind": "local", "adaptive_clip": {"quantile": 0.5}}}, 'it is a key of kind = "central"'),
+        ({"privacy": {"kind": "local", "weight_cap": 5}}, 'it is a key of kind = "central"'),
+        ({"privacy": {"kind": "local", "sampler": "poisson"}}, "Unknown key 'privacy.sampler' for kind = \"local\""),
     ],
 )
 def test_what_would_break_the_guarantee_is_refused_in_one_sentence(tmp_path, changes, message):

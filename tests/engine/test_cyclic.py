@@ -22,8 +22,8 @@ from tacit.privacy.banded.mechanism import banded
 CYCLIC = {
     "name": "cyclic",
     "data": {"clients": 10, "examples_per_client": 30},
-    "train": {"rounds": 9, "clients_per_round": 3, "local_steps": 2, "batch_size": 10, "sampler": "cyclic"},
-    "privacy": {"kind": "central", "epsilon": 6.0, "clip": 0.5},
+    "train": {"rounds": 9, "clients_per_round": 3, "local_steps": 2, "batch_size": 10},
+    "privacy": {"kind": "central", "epsilon": 6.0, "clip": 0.5, "sampler": "cyclic"},
     "run": {"workers": 1},
 }
 
@@ -275,13 +275,13 @@ def test_another_seed_deals_other_groups_and_everything_of_the_plan_is_in_its_di
             "Noise of 5 bands is for clients that take part once in 5 rounds, and here they do in 4",
         ),
         ({"privacy": {"bands": 0}}, "privacy.bands"),
-        ({"privacy": {"clip_quantile": 0.5}}, "leave out privacy.clip_quantile"),
+        ({"privacy": {"adaptive_clip": {"quantile": 0.5}}}, "it is a key of kind"),
         ({"privacy": {"epsilon": [1.0] * 9 + [2.0]}}, "their epsilons differ"),
         ({"privacy": {"epsilon": float("inf")}}, "set privacy.noise_multiplier"),
         ({"train": {"min_clients": 2}}, "leave out train.min_clients"),
         ({"audit": {"canaries": 10}}, "use `tacit audit EXPERIMENT`, which covers it"),
-        ({"train": {"sampler": "poisson"}, "privacy": {"bands": 3}}, 'set privacy.kind = "central" and train.sampler'),
-        ({"privacy": {"kind": "local"}}, "has clients take turns in public for the noise of privacy.kind"),
+        ({"privacy": {"bands": 3, "sampler": "poisson"}}, 'is a key of kind = "central", sampler = "cyclic"'),
+        ({"privacy": {"kind": "local"}}, 'it is a key of kind = "central"'),
     ],
 )
 def test_what_cannot_be_kept_is_refused_in_a_sentence(change, words):

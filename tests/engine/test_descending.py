@@ -18,9 +18,7 @@ KNOBS = {
     "momentum": 0.5,
     "weight_decay": 0.05,
     "proximal": 0.1,
-    "schedule": "step",
-    "step_rounds": 1,
-    "step_factor": 0.5,
+    "schedule": {"kind": "step", "rounds": 1, "factor": 0.5},
 }
 KINDS = {
     "none": {"kind": "none"},
@@ -53,7 +51,7 @@ def test_every_kind_descends_as_it_is_told_at_the_same_price(kind, tmp_path):
 
 @pytest.mark.parametrize("kind", ["none", "record"])
 def test_a_schedule_lowers_what_a_round_moves(kind, tmp_path):
-    tiny = {"schedule": "step", "step_rounds": 2, "step_factor": 1e-3}
+    tiny = {"schedule": {"kind": "step", "rounds": 2, "factor": 1e-3}}
     first, second, third = tacit.run(made(kind, **tiny), out=tmp_path, page=False).rounds
     assert second["update_norm"] > first["update_norm"] / 10
     assert second["update_norm"] / 10_000 < third["update_norm"] < second["update_norm"] / 100  # once, not twice
@@ -71,20 +69,23 @@ def test_zero_and_left_out_are_one_experiment():
 @pytest.mark.parametrize(
     ("train", "words"),
     [
-        ({"momentum": 1.0}, r"0 <= train\.momentum < 1"),
-        ({"momentum": -0.1}, r"train\.momentum >= 0"),
-        ({"weight_decay": float("nan")}, r"train\.weight_decay to be a finite number"),
-        ({"proximal": -1}, r"train\.proximal >= 0"),
+        ({"momentum": 1.0}, r"train\.momentum to be a number of at least 0 and below 1"),
+        ({"momentum": -0.1}, r"train\.momentum to be a number of at least 0"),
+        ({"weight_decay": float("nan")}, r"train\.weight_decay to be a number of at least 0, got nan"),
+        ({"proximal": -1}, r"train\.proximal to be a number of at least 0"),
         ({"proximal": 10.0}, r"steps would overshoot further and further"),
         ({"momentum": True}, r"got true"),
         ({"schedule": "cosin"}, r"train\.schedule"),
-        ({"schedule": "step"}, r"train\.step_rounds: set them"),
-        ({"schedule": "step", "step_rounds": 0}, r"train\.step_rounds >= 1"),
-        ({"schedule": "step", "step_rounds": 3, "step_factor": 1.5}, r"0 < train\.step_factor <= 1"),
-        ({"schedule": "step", "step_rounds": 1, "rounds": 50}, r"In round 50 the learning rate would be below"),
-        ({"step_rounds": 3}, r"train\.step_rounds is for train\.schedule = \"step\""),
-        ({"schedule": "step", "step_rounds": 2, "final_learning_rate": 0.1}, r"is for train\.schedule = \"cosine\""),
-        ({"schedule": "cosine", "final_learning_rate": 0.9}, r"a schedule goes down"),
+        ({"schedule": "step"}, r"train\.schedule\.rounds is missing"),
+        ({"schedule": {"kind": "step", "rounds": 0}}, r"train\.schedule\.rounds to be a whole number of at least 1"),
+        (
+            {"schedule": {"kind": "step", "rounds": 3, "factor": 1.5}},
+            r"train\.schedule\.factor to be a number above 0 and at most 1",
+        ),
+        ({"schedule": {"kind": "step", "rounds": 1}, "rounds": 50}, r"In round 50 the learning rate would be below"),
+        ({"step_rounds": 3}, r"Unknown key 'train\.step_rounds'"),
+        ({"schedule": {"kind": "step", "rounds": 2, "final": 0.1}}, r"it is a key of kind = \"cosine\""),
+        ({"schedule": {"kind": "cosine", "final": 0.9}}, r"a schedule goes down"),
         ({"control": "scafold"}, r"train\.control"),
     ],
 )

@@ -36,8 +36,8 @@ def summed(small):
     "settings",
     [
         {},
-        {"privacy": {"noise": "discrete-gaussian", "colluding": 2}, "protect": {"bits": 12}},
-        {"protect": {"bits": 8, "rotation": "hadamard"}, "train": {"clients_per_round": 4}},
+        {"privacy": {"noise": "discrete-gaussian", "colluding": 2, "bits": 12}},
+        {"privacy": {"bits": 8, "rotation": "hadamard"}, "train": {"clients_per_round": 4}},
         {
             "privacy": {"epsilon": [1.0, 1.0, 1.0, 8.0, 8.0, 8.0], "groups": 2},
             "aggregate": {"rule": "inverse-variance"},
@@ -71,7 +71,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(summed, tmp_path):
         if record["round"] == 1:
             raise Stop
 
-    experiment = summed(protect=PAILLIER | {"rotation": "hadamard", "bits": 12})
+    experiment = summed(protect=PAILLIER, privacy={"rotation": "hadamard", "bits": 12})
     tacit.run(experiment, out=tmp_path / "whole")
     with pytest.raises(Stop):
         tacit.run(experiment, out=tmp_path / "parts", observe=observe)
@@ -209,11 +209,6 @@ def test_one_group_is_called_all_and_public_where_the_rule_moves_the_model_for_p
     experiment = summed(aggregate=rule, train={"rounds": 1})
     assert {group.name for group in tacit.engine.assemble.build(experiment).algorithm.groups.values()} == {name}
     assert tacit.run(experiment, out=tmp_path, page=False).rounds[0]["update_norm"] > 0
-
-
-def test_the_old_name_of_the_notes_share_is_refused_with_the_new_one(summed):
-    with pytest.raises(BadInput, match='"seed" is called "note-2020" now'):
-        summed(privacy={"share": "seed"})
 
 
 @pytest.mark.parametrize("rule", ["robust", "random-effects", "pfa", "pfa-plus", "random-projection"])
@@ -356,9 +351,9 @@ def test_noise_from_the_operating_system_gives_another_model_every_time(summed, 
     [
         ({"privacy": {"colluding": 6}}, "colluding < fewest"),
         ({"privacy": {"fewest_reports": 7}}, "fewest_reports <= 6"),
-        ({"privacy": {"fewest_reports": 0}}, "fewest_reports >= 1"),
+        ({"privacy": {"fewest_reports": 0}}, "fewest_reports to be a whole number of at least 1"),
         ({"privacy": {"epsilon": float("inf")}}, "no noise to derive"),
-        ({"privacy": {"unit": "record"}}, "whole clients"),
+        ({"privacy": {"unit": "record"}}, "privacy.unit to be 'client'"),
         ({"privacy": {"noise": "laplace"}}, "skellam"),
         ({"privacy": {"groups": 3}}, "groups"),
         ({"privacy": {"groups": 1}, "aggregate": {"rule": "public-only"}}, "compares two groups"),
@@ -366,7 +361,7 @@ def test_noise_from_the_operating_system_gives_another_model_every_time(summed, 
         ({"protect": {"kind": "paillier", "key_bits": 1024}}, "key_bits"),
         ({"protect": {"key_bits": 2048}}, "paillier"),
         ({"protect": {"threshold": 2}}, "paillier"),
-        ({"protect": PAILLIER | {"threshold": 0}}, "threshold >= 1"),
+        ({"protect": PAILLIER | {"threshold": 0}}, "threshold to be a whole number of at least 1"),
         ({"protect": PAILLIER | {"threshold": 4, "key_shape": "short-exponent"}}, "Only safe-prime keys can be split"),
         ({"protect": PAILLIER | {"threshold": 3}}, "threshold of 4 to 6 for 6 clients, got 3"),
         ({"protect": PAILLIER | {"threshold": 7}}, "threshold of 4 to 6 for 6 clients, got 7"),
@@ -378,11 +373,11 @@ def test_noise_from_the_operating_system_gives_another_model_every_time(summed, 
             {"protect": PAILLIER | {"threshold": 60}, "data": {"clients": 101, "examples_per_client": 10}},
             "2 to 100 clients, and there are 101: set protect.threshold = 1",
         ),
-        ({"protect": {"bits": 10}}, "bits"),
+        ({"privacy": {"bits": 10}}, "bits"),
         ({"protect": PAILLIER, "privacy": {"fewest_reports": 1}}, "2 or more"),
-        ({"train": {"sampler": "poisson"}}, "sampler"),
+        ({"privacy": {"sampler": "poisson"}}, "sampler"),
         ({"privacy": {"kind": "local"}, "protect": PAILLIER}, 'privacy.kind = "distributed"'),
-        ({"privacy": {"kind": "local"}, "protect": {"bits": 8}}, "distributed"),
+        ({"privacy": {"kind": "local", "bits": 8}}, "distributed"),
         ({"privacy": {"kind": "local", "colluding": 1}}, "distributed"),
     ],
 )

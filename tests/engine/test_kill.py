@@ -109,7 +109,7 @@ def test_a_central_run_killed_again_and_again_has_charged_everybody_before_any_a
     experiment = tacit.Experiment(
         data={"clients": 12, "examples_per_client": 60},
         train={"rounds": 80, "clients_per_round": 4, "local_steps": 2},
-        privacy={"kind": "central", "epsilon": 8.0, "clip_quantile": 0.5, "count_noise": 20.0},
+        privacy={"kind": "central", "epsilon": 8.0, "adaptive_clip": {"quantile": 0.5, "count_noise": 20.0}},
         run={"workers": 1},
     )
     tacit.run(experiment, out=tmp_path / "whole", page=False)

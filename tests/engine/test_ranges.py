@@ -254,7 +254,9 @@ def test_the_plan_says_what_a_query_costs_and_refuses_one_that_is_in_vain_or_too
     assert [row["ranges_epsilon"] for row in rows] == [
         [pytest.approx(0.05 * e, rel=0.01)] * 2 for e in EPSILONS.values()
     ]
-    with pytest.raises(BadInput, match=r"would hide every value that fewer than \d+ % .* raise privacy.ranges_share"):
+    with pytest.raises(
+        BadInput, match=r"would hide every value that fewer than \d+ % .* raise privacy.query_shares.ranges"
+    ):
         of_experiment(hospitals(privacy={"epsilon": 0.1}))
     dear = hospitals(privacy={"noise_multiplier": 0.2})
     with pytest.raises(BudgetExhausted, match=r"ranges of data.numeric \(0.05 of epsilon\) and one round"):
@@ -282,9 +284,12 @@ def test_a_ledger_that_several_runs_share_counts_queries_of_all_of_them(hospital
         ({"privacy": {"kind": "central", "epsilon": 3.0}}, "priced per record"),
         ({"privacy": {"kind": "distributed", "epsilon": 3.0}}, "priced per record"),
         ({"privacy": {"unit": "client"}}, "priced per record"),
-        ({"privacy": {"ranges_share": 0.0}}, "ranges_share"),
-        ({"privacy": {"ranges_share": 1.5}}, "ranges_share"),
-        ({"privacy": {"ranges_share": 0.1}, "data": {"numeric": {"age": [0, 120], "chol": [0, 600]}}}, "not asked for"),
+        ({"privacy": {"query_shares": {"ranges": 0.0}}}, "query_shares.ranges"),
+        ({"privacy": {"query_shares": {"ranges": 1.5}}}, "query_shares.ranges"),
+        (
+            {"privacy": {"query_shares": {"ranges": 0.1}}, "data": {"numeric": {"age": [0, 120], "chol": [0, 600]}}},
+            "not asked for",
+        ),
     ],
 )
 def test_what_no_ledger_would_pay_for_is_refused_when_it_is_said(hospitals, changes, message):

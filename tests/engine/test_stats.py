@@ -236,7 +236,7 @@ def test_a_folder_shows_the_columns_that_are_named_and_refuses_one_that_was_not_
 
 def test_a_run_that_names_columns_describes_them_before_round_0_and_pays_with_training(asked, truth, tmp_path):
     ranged = ("data.numeric={age = [0, 100], chol = [100, 500]}", "data.wide={}")
-    experiment = asked('privacy.stats=["age", "ill"]', "privacy.stats_share=0.5", *ranged)
+    experiment = asked('privacy.stats=["age", "ill"]', "privacy.query_shares={stats = 0.5}", *ranged)
     history = tacit.run(experiment, out=tmp_path / "run", page=False)
     told = read_stats(tmp_path / "run")
     everybody = np.concatenate([columns["age"] for columns in truth.values()])
@@ -256,7 +256,7 @@ def test_a_run_that_names_columns_describes_them_before_round_0_and_pays_with_tr
 def test_statistics_of_a_run_are_asked_for_by_columns_that_are_there_and_by_a_share(asked, tmp_path):
     with pytest.raises(BadInput, match=r"There is no column 'agee' to count. Did you mean 'age'"):
         of_experiment(asked('privacy.stats=["agee"]'))
-    with pytest.raises(BadInput, match=r"privacy.stats_share is for statistics"):
-        asked("privacy.stats_share=0.5")
+    with pytest.raises(BadInput, match=r"privacy.query_shares.stats is for statistics"):
+        asked("privacy.query_shares={stats = 0.5}")
     with pytest.raises(BadInput, match="has no statistics"):
         read_stats(tmp_path)

@@ -208,7 +208,12 @@ def site_side(count, seed):
             Path(folder) / "site",
             experiment(
                 data={"held_out": 0.3},
-                privacy={"epsilon": [9.0, 9.0], "noise_multiplier": 300.0, "accountant": "rdp", "evaluation_share": 0.1}
+                privacy={
+                    "epsilon": [9.0, 9.0],
+                    "noise_multiplier": 300.0,
+                    "accountant": "rdp",
+                    "query_shares": {"evaluation": 0.1},
+                }
                 | {"delta_share": 0.5},
             ),
         )

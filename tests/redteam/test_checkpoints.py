@@ -98,8 +98,8 @@ def test_a_checkpoint_as_it_was_written_goes_on(researcher, tmp_path):
 
 TURNS = {
     "data": {"clients": 10, "examples_per_client": 30},
-    "train": {"rounds": 6, "clients_per_round": 3, "local_steps": 1, "batch_size": 10, "sampler": "cyclic"},
-    "privacy": {"kind": "central", "epsilon": 6.0, "clip": 0.5},
+    "train": {"rounds": 6, "clients_per_round": 3, "local_steps": 1, "batch_size": 10},
+    "privacy": {"kind": "central", "epsilon": 6.0, "clip": 0.5, "sampler": "cyclic"},
     "run": {"workers": 1, "randomness": "os"},
 }
 
@@ -170,7 +170,7 @@ def test_a_clip_that_was_edited_in_the_checkpoint_is_refused_before_anybody_pays
     """Among float32's smallest numbers updates are rounded up and noise is rounded to nothing, at the price of noise."""
     if quantile and clip == 0.25:
         pytest.skip("a clip that adapts may be there")
-    adapts = {"clip_quantile": quantile, "count_noise": 5.0} if quantile else {}
+    adapts = {"adaptive_clip": {"quantile": quantile, "count_noise": 5.0}} if quantile else {}
     experiment = tacit.Experiment(**CLIPPED | {"privacy": CLIPPED["privacy"] | adapts})
 
     def killed(record):

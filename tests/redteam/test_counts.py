@@ -103,7 +103,7 @@ def test_a_server_that_prices_the_query_otherwise_gets_no_agreement(server, aske
 
 
 def test_what_the_site_signs_names_the_query_and_its_share_of_epsilon(agreed):
-    asking = agreed(privacy={"evaluation_share": 0.5})
+    asking = agreed(privacy={"query_shares": {"evaluation": 0.5}})
     promise = next(asking.folder.glob("runs/*/promise.txt")).read_text()
     assert "answers once, for ever, with counts for results on the rows of data.held_out" in promise
     assert (
@@ -425,7 +425,7 @@ def test_a_charge_for_one_query_does_not_vouch_for_the_answer_to_another(agreed,
 
 
 def test_rounds_and_both_queries_stay_within_the_budget(agreed):
-    asking = agreed(privacy={"stats": ["label"], "stats_share": 0.3})
+    asking = agreed(privacy={"stats": ["label"], "query_shares": {"stats": 0.3}})
     describe(asking)
     for round in range(3):
         asking.train(round)

@@ -29,12 +29,12 @@ from tacit.deploy.site.rows import public_rows, shape
 from tacit.deploy.site.site import Site
 from tacit.engine.assemble import assemble
 from tacit.errors import Refused, TacitError
-from tacit.experiment.training import ProtectSection
+from tacit.experiment.privacy import Unprotected
 from tacit.types import Message
 from tacit.wire import pack, unpack
 
-PRIVACY = {"kind": "distributed", "epsilon": 8.0, "clip": 0.5, "fewest_reports": 2}
-PROTECT = {"kind": "paillier", "key_bits": 2048, "bits": 12}
+PRIVACY = {"kind": "distributed", "epsilon": 8.0, "clip": 0.5, "bits": 12, "fewest_reports": 2}
+PROTECT = {"kind": "paillier", "key_bits": 2048}
 SHORT = PROTECT | {"key_shape": "short-exponent"}
 
 
@@ -369,6 +369,6 @@ def test_a_message_that_is_no_report_costs_its_sender_the_round_and_nobody_else(
 def test_proofs_leave_the_model_bit_for_bit_what_it_is_in_clear(federation, tmp_path):
     deployed = federation(rounds=2)
     history = deployed.run()
-    clear = deployed.experiment.model_copy(update={"protect": ProtectSection(bits=12)})
+    clear = deployed.experiment.model_copy(update={"protect": Unprotected()})
     tacit.run(clear, out=tmp_path / "clear")
     assert same_model(tmp_path / "clear", history.out)

@@ -68,8 +68,8 @@ KINDS = {
     "central": {"data": {"partition": "iid"}, "privacy": {"kind": "central"}},
     "in turn": {
         "data": {"partition": "natural"},
-        "train": {"rounds": 3, "sampler": "cyclic", "clients_per_round": 1, "sampling_rate": None},
-        "privacy": {"kind": "central"},
+        "train": {"rounds": 3, "clients_per_round": 1, "sampling_rate": None},
+        "privacy": {"kind": "central", "sampler": "cyclic"},
     },
     "canaries": {"data": {"partition": "natural"}, "audit": {"canaries": 5}},
     "nothing promised": {"data": {"partition": "natural"}, "privacy": {"kind": "none"}},

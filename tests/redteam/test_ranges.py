@@ -50,7 +50,7 @@ class Ranging(Server):
         }
         privacy = {"epsilon": dict(zip(("client-0", "client-1"), EPSILONS, strict=True)), "accountant": "rdp"}
         values = experiment().model_dump(exclude_none=True) | {"data": data | changes.get("data", {})}
-        values["privacy"] |= privacy | {"ranges_share": 0.3} | changes.get("privacy", {})
+        values["privacy"] |= privacy | {"query_shares": {"ranges": 0.3}} | changes.get("privacy", {})
         self.folder, self.experiment = folder, tacit.Experiment(**values)
         make_site(folder, self.experiment, name="client-0", epsilon=EPSILONS[0])
         written(folder)

@@ -15,11 +15,11 @@ def researcher(tmp_path, monkeypatch):
     return Researcher(tmp_path, monkeypatch)
 
 
-@pytest.mark.parametrize("changes", [{"run": {"noise_seed": 1}}, {"model": {"seed": 1}}, {"run": {"seed": 1}}])
+@pytest.mark.parametrize("changes", [{"seed": {"noise": 1}}, {"seed": {"model": 1}}, {"run": {"seed": 1}}])
 def test_runs_that_differ_in_one_seed_share_no_noise_and_both_pay(researcher, changes):
-    common = {"privacy": researcher.shared(), "train": {"rounds": 1}, "data": {"seed": 0}}
+    common = {"privacy": researcher.shared(), "train": {"rounds": 1}, "seed": {"data": 0}}
     researcher.run("one", **common)
-    history = researcher.run("two", **common, **changes)
+    history = researcher.run("two", **common | changes | {"seed": common["seed"] | changes.get("seed", {})})
     assert abs(correlation(researcher.update("one"), researcher.update("two"))) < SHARED_NOISE
     assert len(list(history.ledger.entries())) == 2 * 3
 
@@ -27,25 +27,26 @@ def test_runs_that_differ_in_one_seed_share_no_noise_and_both_pay(researcher, ch
 def test_who_draws_which_epsilon_is_in_the_key_of_the_noise(researcher):
     common = {"train": {"rounds": 1}}
     for name, seed in (("one", 1), ("two", 2)):
-        researcher.run(name, **common, privacy=researcher.shared() | {"epsilon": "uniform", "epsilon_seed": seed})
+        privacy = researcher.shared() | {"epsilon": "uniform"}
+        researcher.run(name, **common, privacy=privacy, seed={"epsilon": seed})
     assert abs(correlation(researcher.update("one"), researcher.update("two"))) < SHARED_NOISE
 
 
 def test_the_same_seeds_said_again_are_the_very_same_release(researcher):
-    common = {"privacy": researcher.shared(), "train": {"rounds": 1}, "data": {"seed": 4}, "run": {"noise_seed": 2}}
+    common = {"privacy": researcher.shared(), "train": {"rounds": 1}, "seed": {"data": 4, "noise": 2}}
     for name in ("one", "two"):
         researcher.run(name, **common)
     assert torch.equal(researcher.update("one"), researcher.update("two"))
 
 
 def test_rows_dealt_out_by_another_seed_are_refused_on_the_ledger_of_all(researcher):
-    researcher.run("one", privacy=researcher.shared(), train={"rounds": 1}, data={"seed": 0})
-    with pytest.raises(LedgerError, match=r"data\.seed"):
-        researcher.run("two", privacy=researcher.shared(), train={"rounds": 1}, data={"seed": 1})
+    researcher.run("one", privacy=researcher.shared(), train={"rounds": 1}, seed={"data": 0})
+    with pytest.raises(LedgerError, match=r"seed\.data"):
+        researcher.run("two", privacy=researcher.shared(), train={"rounds": 1}, seed={"data": 1})
     assert not any(name == "two" for name, _, _ in researcher.seen)
 
 
 def test_a_seed_for_a_model_that_is_made_already_is_refused(researcher):
     made = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
-    with pytest.raises(BadInput, match=r"leave out model\.seed"):
-        tacit.run(researcher.experiment(model={"seed": 1}), model=made, out=researcher.place / "made")
+    with pytest.raises(BadInput, match=r"leave out seed\.model"):
+        tacit.run(researcher.experiment(seed={"model": 1}), model=made, out=researcher.place / "made")

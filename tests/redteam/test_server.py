@@ -140,7 +140,7 @@ def test_every_word_on_a_round_leaves_a_fixed_time_after_its_question(server, mo
 # --- greetings ---
 
 
-def csv_site(folder, records, *, model=None, **data):
+def csv_site(folder, records, *, model=None, seed=None, **data):
     from sklearn.datasets import load_iris
 
     x, y = load_iris(return_X_y=True)
@@ -150,7 +150,9 @@ def csv_site(folder, records, *, model=None, **data):
     data = {"name": "csv", "path": "unused.csv", "partition": "natural", "label": "kind", "classes": 3} | data
     data = {"columns": ["a", "b", "c", "d"], "numeric": "unscaled", "clients": 20, "examples_per_client": None} | data
     epsilons = {"privacy": {"epsilon": {"north": EPSILONS[0]}}}
-    chosen = experiment(data=data | {"test_path": str(folder / "test.csv")}, model=model or {}, **epsilons)
+    chosen = experiment(
+        data=data | {"test_path": str(folder / "test.csv")}, model=model or {}, seed=seed or {}, **epsilons
+    )
     if not (folder / "north").exists():
         make_site(folder / "north", chosen, name="north", epsilon=1.0)
         (folder / "north" / "records.csv").write_text("\n".join([*lines, *records]) + "\n")
@@ -200,8 +202,8 @@ def test_a_greeting_cannot_ask_about_values_by_having_other_rows_held_out_by_ano
 
 
 def test_a_seed_that_decides_nothing_about_a_sites_rows_is_its_peoples_to_allow(tmp_path):
-    for name, data in (("none held out", {}), ("by a seed of its own", {"held_out": 0.5, "seed": 3})):
-        chosen = csv_site(tmp_path / name, [], **data)
+    for name, said in (("none held out", {}), ("by a seed of its own", {"held_out": 0.5, "seed": {"data": 3}})):
+        chosen = csv_site(tmp_path / name, [], **said)
         asking = Server.__new__(Server)
         asking.folder, asking.experiment = tmp_path / name / "north", chosen
         accept(asking, **{"run.seed": {"min": 0, "max": 10**6}})

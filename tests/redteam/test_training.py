@@ -441,7 +441,7 @@ KINDS = {
     "local": {},
     "local, client by client": {"privacy": {"kind": "local", "unit": "client"}},
     "central": {"privacy": {"kind": "central"}},
-    "cyclic": {"privacy": {"kind": "central"}, "train": {"sampler": "cyclic", "clients_per_round": 4, "rounds": 2}},
+    "cyclic": {"privacy": {"kind": "central", "sampler": "cyclic"}, "train": {"clients_per_round": 4, "rounds": 2}},
     "distributed": {"privacy": {"kind": "distributed"}},
 }
 

@@ -42,7 +42,7 @@ def test_2400_clients_30_a_round_300_rounds_at_z_1_cost_epsilon_1_35(many):
 
 def test_the_same_with_rdp_and_with_cohorts_of_a_fixed_size(many):
     assert plan.of_experiment(many(accountant="rdp"))[0]["epsilon_spent"] == pytest.approx(1.71, abs=0.02)
-    fixed = plan.of_experiment(many(accountant="rdp", train={"sampler": "fixed"}))[0]
+    fixed = plan.of_experiment(many(accountant="rdp", sampler="fixed"))[0]
     assert fixed["epsilon_spent"] == pytest.approx(2.52, abs=0.02)
     assert fixed["guarantee"].startswith("client level, replace one client")
 
@@ -74,7 +74,7 @@ def test_an_experiment_without_a_promise_has_no_plan(many):
 
 
 def test_clients_that_take_turns_are_planned_in_turns_and_not_in_rounds(many):
-    (row,) = plan.of_experiment(many(train={"sampler": "cyclic", "rounds": 160}, noise_multiplier=4.0))
+    (row,) = plan.of_experiment(many(train={"rounds": 160}, sampler="cyclic", noise_multiplier=4.0))
     assert (row["planned_turns"], row["affordable_turns"]) == (2, [2, 2])  # 2,400 clients, 30 at a time: a cycle of 80
     assert not {"planned_rounds", "affordable_rounds"} & set(row)
     heads = [str(column.header) for column in plan.table([row]).columns]

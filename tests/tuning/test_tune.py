@@ -495,10 +495,10 @@ def _in_turn():
         ({"personal": {"kind": "finetune"}, "data": {"own_share": 0.3}}, RATES, r"\[personal\]"),
         ({"audit": {"canaries": 10}}, RATES, r"\[audit\]"),
         ({"run": {"writers": ["tensorboard"]}}, RATES, "run.writers"),
-        ({"train": {"sampler": "fixed"}, "privacy": {"accountant": "rdp"}}, RATES, "fixed size"),
-        ({"train": {"sampler": "cyclic"}}, RATES, "cohorts are public"),
-        ({}, {"train.sampler": ["poisson", "cyclic"]}, "cohorts are public"),
-        ({"privacy": {"accountant": "rdp"}}, {"train.sampler": ["poisson", "fixed"]}, "fixed size"),
+        ({"privacy": {"accountant": "rdp", "sampler": "fixed"}}, RATES, "fixed size"),
+        ({"privacy": {"sampler": "cyclic"}}, RATES, "cohorts are public"),
+        ({}, {"privacy.sampler": ["poisson", "cyclic"]}, "cannot vary privacy.sampler"),
+        ({"privacy": {"accountant": "rdp"}}, {"privacy.sampler": ["poisson", "fixed"]}, "cannot vary privacy.sampler"),
         ({"privacy": {"epsilon": float("inf")} | SIZED}, RATES, "noise_multiplier"),
         ({}, {}, "Nothing is varied"),
         ({}, {"data.clients": [3, 4]}, "cannot vary data.clients"),
@@ -526,7 +526,7 @@ def test_a_run_that_releases_anything_else_than_what_was_priced_is_refused_befor
 
 def cyclic(candidate):
     """A candidate whose cohorts are public, as nothing before a run's own plan knows."""
-    values = settings(train={"sampler": "cyclic", "rounds": 3})
+    values = settings(train={"rounds": 3}, privacy={"sampler": "cyclic"})
     return replace(candidate, experiment=tacit.Experiment(**values))
 
 

@@ -24,8 +24,8 @@ from tacit.engine.assemble import clients
 from tacit.engine.queries import columns_asked, judged_by
 from tacit.errors import BadInput, BudgetExhausted
 from tacit.experiment import Experiment
-from tacit.experiment.combinations import refuse_passed
 from tacit.experiment.extras import shares
+from tacit.experiment.file import refuse_passed
 from tacit.privacy.distributed.kind import refuse_threshold
 from tacit.random import seeded
 

@@ -21,6 +21,7 @@ from tacit.engine.assemble import Parts, assemble
 from tacit.engine.ledgers import asked_by
 from tacit.errors import BadInput, TacitError
 from tacit.experiment import Experiment
+from tacit.experiment.privacy import Unprotected
 from tacit.privacy.guarantee import shown, shown_delta
 from tacit.privacy.ledger import reader as ledgers
 from tacit.privacy.ledger.filter import ROUNDING, Spent, most_releases, seal
@@ -135,7 +136,7 @@ def _population(experiment: Experiment, known: Mapping[str, Mapping[str, Any]], 
 
 
 def _unsealed(experiment: Experiment) -> Experiment:
-    return experiment.model_copy(update={"protect": experiment.protect.model_copy(update={"kind": "none"})})
+    return experiment.model_copy(update={"protect": Unprotected()})
 
 
 @dataclass(frozen=True)

@@ -19,15 +19,13 @@ from tacit import wire
 from tacit.deploy.site.layout import BUDGET, unknown, wording
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
+from tacit.experiment.file import keys
 from tacit.types import Budget, Unit
 
 if TYPE_CHECKING:
     from tacit.data.population import Population
 
-KEYS = (
-    *Experiment.model_fields,
-    *(f"{name}.{key}" for name, table in Experiment().model_dump().items() if isinstance(table, dict) for key in table),
-)  # what accept.settings may name
+KEYS = (*Experiment.model_fields, *keys())  # what accept.settings may name
 Number = Annotated[float, Field(strict=True)]  # no text, and no true for 1
 Count = Annotated[int, Field(strict=True, ge=1)]
 OPTIONS = ("aggregate.", "data.", "model.")  # tables whose other keys are the options of the part they name

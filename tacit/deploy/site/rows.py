@@ -144,8 +144,8 @@ OWN_FILES = ("csv", "npz")  # sources where every site has a file of its own; th
 
 WATCHED = (
     "In a deployment whoever watches the network sees who takes part in a round, and this epsilon counts on nobody's seeing it: set"
-    ' train.sampler = "cyclic", whose epsilon counts on no secret; or have every site in every round (leave out'
-    " train.clients_per_round and privacy.clip_quantile); or, if nobody whom the promise is against can see the traffic or the"
+    ' privacy.sampler = "cyclic", whose epsilon counts on no secret; or have every site in every round (leave out'
+    " train.clients_per_round and privacy.adaptive_clip); or, if nobody whom the promise is against can see the traffic or the"
     ' server\'s log, say so by privacy.network = "unwatched".'
 )
 

@@ -98,7 +98,7 @@ def whole(experiment: Experiment) -> Experiment:
     """
     refuse_private_ranges(experiment)
     values = experiment.model_dump(exclude_none=True)
-    for table, keys in {"data": ("held_out",), "privacy": ("evaluation_share",), "run": ("out", "writers")}.items():
+    for table, keys in {"data": ("held_out",), "privacy": ("query_shares",), "run": ("out", "writers")}.items():
         values[table] = {key: value for key, value in values[table].items() if key not in keys}
     return Experiment(**values | {"run": values["run"] | {"workers": 1}})
 

@@ -44,7 +44,7 @@ from tacit.training.flat import blocks
 
 ATTACKED, CLIP_ONLY, NOBODY = "attacked", "clip only", "nobody malicious"
 NEGLIGIBLE = 0.01  # a noise multiplier: the same mechanism, all but without noise
-CLIPPING = ("kind", "unit", "delta", "clip", "weight_cap", "clip_quantile", "clip_learning_rate", "count_noise")
+CLIPPING = ("kind", "unit", "delta", "clip", "weight_cap", "adaptive_clip")
 
 
 @dataclass(frozen=True)

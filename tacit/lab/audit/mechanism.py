@@ -11,6 +11,7 @@ from tacit.digest import mark
 from tacit.engine.assemble import Parts, build
 from tacit.errors import BadInput, TacitError
 from tacit.experiment import Experiment
+from tacit.experiment.privacy import Unprotected
 from tacit.lab.audit import kinds
 from tacit.lab.audit.evidence import LEVEL, Audit, Check, confirmed, judge, unsure
 from tacit.lab.audit.plants import plant_of, refuse
@@ -43,7 +44,7 @@ def prepared(experiment: Experiment) -> Parts:
         sections["aggregate"] = type(experiment.aggregate)(rule="mean")
     chosen = Experiment(**sections)
     if slow_key(chosen):
-        chosen = chosen.model_copy(update={"protect": chosen.protect.model_copy(update={"kind": "none"})})
+        chosen = chosen.model_copy(update={"protect": Unprotected()})
     parts = build(chosen)
     if not parts.plan.priced:
         raise BadInput("This experiment promises nothing, so that there is no claim to audit: set privacy.kind.")

@@ -23,9 +23,9 @@ KEYS = ("cell", "than", "key", "seeds", *NUMBERS)
 MOST_SHOWN = 12
 SIGNED = Kind(lambda one: with_interval(one, "+"))
 PINNED = {
-    "data": "rows (data.seed)",
-    "epsilon": "budgets (privacy.epsilon_seed)",
-    "model": "first weights (model.seed)",
+    "data": "rows (seed.data)",
+    "epsilon": "budgets (seed.epsilon)",
+    "model": "first weights (seed.model)",
 }
 
 
@@ -187,10 +187,10 @@ def pinned(rows: Sequence[Row]) -> list[str]:
     if len({one.run.seed for one in every}) < 2:
         return []
     held = {
-        "data": all(one.data.seed is not None for one in every),
-        "epsilon": all(one.privacy.epsilon_seed is not None for one in every)
+        "data": all(one.seed.data is not None for one in every),
+        "epsilon": all(one.seed.epsilon is not None for one in every)
         and any(isinstance(one.privacy.epsilon, str) for one in every),
-        "model": all(one.model.seed is not None for one in every),
+        "model": all(one.seed.model is not None for one in every),
     }
     names = [words for key, words in PINNED.items() if held[key]]
     return [f"The seeds do not change {', '.join(names)}: intervals say nothing about others."] if names else []

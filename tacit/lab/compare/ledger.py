@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tacit.data.load import SEED, settings
+from tacit.data.load import settings
 from tacit.engine.assemble import Parts, build
 from tacit.engine.ledgers import population_id
 from tacit.engine.run_files import promised
@@ -30,7 +30,7 @@ from tacit.privacy.ledger.sql import ALL
 from tacit.table import for_json
 
 OTHER_HANDS = (
-    "Runs that share a ledger have the same rows in the same hands, and here another seed deals them out anew: set data.seed, give"
+    "Runs that share a ledger have the same rows in the same hands, and here another seed deals them out anew: set seed.data, give"
     ' --seeds 1, or use data that names its clients (data.partition = "natural") with data.test_path.'
 )
 NOISE_FOLLOWS = (
@@ -139,7 +139,7 @@ class Together:
         if self.ways > 1:
             runs = (
                 f"These {self.runs} runs deal rows out to clients in {self.ways} ways, and a client of one is none of another:"
-                " nothing adds them up (data.seed keeps rows in the same hands), and the runs of one way together spend"
+                " nothing adds them up (seed.data keeps rows in the same hands), and the runs of one way together spend"
             )
             seen = "those of one way, and no others,"
         whom = " and with no client that is malicious in one of them" if self.honest else ""
@@ -212,7 +212,7 @@ def _hands(experiment: Experiment) -> str:
     """How a run's rows come to its clients; where the data names them, no seed is in it, nor which rows there are: somebody may be
     in both of two files."""
     data = experiment.data
-    said = {key: value for key, value in settings(data).items() if key not in ("path", "test_path", SEED)}
+    said = {key: value for key, value in settings(data).items() if key not in ("path", "test_path")}
     dealt = None if data.partition == "natural" else experiment.seeds.data
     return repr((sorted(said.items()), dealt))
 

@@ -15,8 +15,8 @@ from tacit.data.population import Population
 from tacit.engine.assemble import Parts
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
-from tacit.experiment.combinations import refuse_passed
 from tacit.experiment.extras import EVALUATION, shares
+from tacit.experiment.file import refuse_passed
 from tacit.lab.compare.grid import expand, label
 from tacit.privacy.accounting import price
 from tacit.privacy.accounting.calibrate import smallest
@@ -29,14 +29,7 @@ from tacit.privacy.ledger.sql import ALL
 # What a search chooses among: every combination of the varied settings, all about the same rows, clients and score.
 
 SEARCHED = ("train", "model", "aggregate")  # tables all of whose keys may be varied
-NOISING = (
-    "clip",
-    "clip_quantile",
-    "clip_learning_rate",
-    "count_noise",
-    "noise_multiplier",
-    "weight_cap",
-)  # of [privacy]
+NOISING = ("clip", "adaptive_clip", "noise_multiplier", "weight_cap")  # of [privacy]
 NO_SCORE = (
     "A search is scored on public rows, and there are none: name a file of public rows (data.test_path), or set data.test_share,"
     " which makes that share of the clients' own rows public; or, under local DP per record, data.held_out, by which clients answer"
@@ -82,7 +75,7 @@ def _said(varied: Mapping[str, Any]) -> dict[str, Any]:
 
 def _refuse_key(key: str) -> None:
     section, _, name = key.partition(".")
-    if section in SEARCHED or (section == "privacy" and name in NOISING) or not name:
+    if section in SEARCHED or key == "seed.model" or (section == "privacy" and name in NOISING) or not name:
         return  # a key without a section is refused with the grid
     raise BadInput(
         f"A search cannot vary {key}: its runs are about the same rows, score and promise, so it varies [train], [model],"
@@ -105,9 +98,9 @@ def refuse_unsearchable(experiment: Experiment) -> None:
             raise BadInput(f"[{table}] looks into every run, and of a search only the best is seen: leave it out.")
     if experiment.run.writers:
         raise BadInput("run.writers would be told of runs that lose, which nobody may see: leave it out.")
-    if experiment.train.sampler not in (None, "poisson"):
+    if experiment.privacy.sampler not in (None, "poisson"):
         raise BadInput(
-            "No price is known for the best of runs whose cohorts are public, or of a fixed size: set train.sampler ="
+            "No price is known for the best of runs whose cohorts are public, or of a fixed size: set privacy.sampler ="
             ' "poisson".'
         )
     refuse_passed(experiment)

@@ -145,7 +145,7 @@ def banded_plan(experiment: Experiment, population: Population) -> BandedPlan:
 
 
 class BandedCentral:
-    """The kind `central` with `train.sampler = "cyclic"`: client-level DP at a trusted server whose cohorts everybody may know.
+    """The kind `central` with `privacy.sampler = "cyclic"`: client-level DP at a trusted server whose cohorts everybody may know.
 
     The server sees every clipped update; whoever sees the models sees one noised sum a round, and may know whose it is. A client
     pays in the rounds in which it takes part.

@@ -153,8 +153,8 @@ class CentralPlan(WeighedSums):
         weights = dict(zip(wiring.population.names, self.weights.tolist(), strict=True))
         privacy = wiring.experiment.privacy
         adapt = (
-            QuantileClip(privacy.clip_quantile, privacy.clip_learning_rate or CLIP_RATE)
-            if privacy.clip_quantile
+            QuantileClip(privacy.adaptive_clip.quantile, privacy.adaptive_clip.learning_rate or CLIP_RATE)
+            if privacy.adaptive_clip
             else None
         )
         return CentralDP(self.mechanism, weights, self.expected_weight, wiring.training, wiring.optimizer, adapt)
@@ -260,12 +260,12 @@ class Central:
         return central_plan(
             population,
             cohort=train.clients_per_round or len(population),
-            sampler="fixed" if train.sampler == "fixed" else "poisson",  # "cyclic" is another kind
+            sampler="fixed" if privacy.sampler == "fixed" else "poisson",  # "cyclic" is another kind
             rounds=train.rounds,
             clip=privacy.clip,
             multiplier=privacy.noise_multiplier,
-            adaptive=privacy.clip_quantile is not None,
-            count_noise=privacy.count_noise,
+            adaptive=privacy.adaptive_clip is not None,
+            count_noise=privacy.adaptive_clip.count_noise if privacy.adaptive_clip else None,
             weight_cap=privacy.weight_cap,
             accountant=privacy.accountant,
         )

@@ -64,7 +64,9 @@ class CohortGaussian:
             most = self.count_std / self._count_sensitivity
             if self.noise_multiplier >= most:
                 text = f"Counting unclipped updates with noise {self.count_std:g} costs more than a noise multiplier of"
-                raise BadInput(f"{text} {self.noise_multiplier:.3g} allows: set privacy.count_noise higher.")
+                raise BadInput(
+                    f"{text} {self.noise_multiplier:.3g} allows: set privacy.adaptive_clip.count_noise higher."
+                )
 
     def at(self, clip: float) -> "CohortGaussian":
         """The same with another clip: noise and clip move together, so the price stays.

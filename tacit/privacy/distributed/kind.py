@@ -400,7 +400,7 @@ class Distributed:
         sealed sums of one report, more reports than clients, a multiplier that cannot pay for one round. NeedsRows for a rule
         that must see single updates.
         """
-        privacy, protect, rule = experiment.privacy, experiment.protect, summing_rule(experiment)
+        privacy, rule = experiment.privacy, summing_rule(experiment)
         cohort = experiment.train.clients_per_round or len(population)
         how, share = getattr(rule, "split", None), getattr(rule, "share", 0.1)
         apart = (privacy.groups or (2 if how else 1)) == 2
@@ -415,7 +415,7 @@ class Distributed:
             )
         plan = distributed_plan(
             population,
-            grid=Grid(size, privacy.clip, protect.bits or 16, protect.rotation or "none"),
+            grid=Grid(size, privacy.clip, privacy.bits or 16, privacy.rotation or "none"),
             cohort=cohort,
             participations=planned_participations(rounds=experiment.train.rounds, share=cohort / len(population)),
             law=privacy.noise or "skellam",

@@ -62,7 +62,7 @@ CREATE TABLE IF NOT EXISTS held (
 CREATE TABLE IF NOT EXISTS holdings (digest TEXT PRIMARY KEY, time TEXT NOT NULL);
 """
 OTHER_DATA = (
-    "belongs to other data or another partition of it, or rows are dealt out or held out by another seed (data.seed, run.seed)"
+    "belongs to other data or another partition of it, or rows are dealt out or held out by another seed (seed.data, run.seed)"
     " or share"
 )
 FORMAT = "3"
@@ -313,7 +313,7 @@ class Draws:
         """What the ledger knows where it knows another digest."""
         return (
             "a run of these settings on other rows, and the same seed would draw the same cohorts: change run.seed or"
-            f" run.noise_seed; {UNRELEASED}"
+            f" seed.noise; {UNRELEASED}"
         )
 
     def note(self, db: sqlite3.Connection) -> None:

@@ -82,7 +82,7 @@ class Ranges:
         if share > COARSEST:
             raise BadInput(
                 f"The noise of private ranges would hide every value that fewer than {100 * share:.0f} % of the rows are near:"
-                " raise privacy.ranges_share or epsilon, ask for fewer columns, or declare ranges in data.numeric."
+                " raise privacy.query_shares.ranges or epsilon, ask for fewer columns, or declare ranges in data.numeric."
             )
 
     def refuse_impossible(self, ranges: Mapping[str, Range]) -> None:

@@ -279,7 +279,7 @@ def test_a_site_whose_rows_tacit_never_sees_answers_no_query(federation):
         deployed.run()
 
 
-STATS = {"stats": ["label"], "stats_share": 0.2}
+STATS = {"stats": ["label"], "query_shares": {"stats": 0.2}}
 
 
 def test_sites_describe_their_columns_once_before_round_0_as_a_simulations_clients_do(federation, tmp_path):

@@ -11,8 +11,8 @@ from tacit.deploy.server.client import LocalGrid, client_app
 from tacit.errors import TacitError
 
 ENCRYPTED = {
-    "privacy": {"kind": "distributed", "epsilon": 8.0, "clip": 0.5, "fewest_reports": 2},
-    "protect": {"kind": "paillier", "key_bits": 2048, "bits": 12},
+    "privacy": {"kind": "distributed", "epsilon": 8.0, "clip": 0.5, "bits": 12, "fewest_reports": 2},
+    "protect": {"kind": "paillier", "key_bits": 2048},
 }
 
 
@@ -61,7 +61,7 @@ def test_encrypted_sums_at_sites_give_the_simulators_model_bit_for_bit(federatio
 
 
 def test_integers_in_the_clear_reach_the_same_model(federation, tmp_path):
-    plain = ENCRYPTED | {"protect": {"bits": 12}}
+    plain = ENCRYPTED | {"protect": {"kind": "none"}}
     deployed = federation(**plain)
     tacit.run(deployed.experiment, out=tmp_path / "simulated")
     history = deployed.run()

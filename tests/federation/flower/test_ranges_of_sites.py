@@ -51,7 +51,7 @@ class Hospitals(Federation):
                 "numeric": {"age": [0, 120], "chol": "private"},
             },
             "train": {"rounds": 2, "local_steps": 2, "sampling_rate": 0.2},
-            "privacy": {"kind": "local", "epsilon": EPSILONS, "ranges_share": 0.3, "accountant": "rdp"},
+            "privacy": {"kind": "local", "epsilon": EPSILONS, "query_shares": {"ranges": 0.3}, "accountant": "rdp"},
             "run": {"workers": 1, "randomness": "seeded"},
         }
         self.experiment = tacit.Experiment(**{key: values[key] | changes.get(key, {}) for key in values})
@@ -80,7 +80,7 @@ def ranges(folder):
 
 def test_from_one_seed_sites_answer_find_and_train_what_a_simulation_does_bit_for_bit(hospitals, tmp_path):
     data = {"held_out": 0.2, "wide": {"chol": [0, 2000]}}
-    deployed = hospitals(data=data, privacy={"stats": ["chol"], "stats_share": 0.2})
+    deployed = hospitals(data=data, privacy={"stats": ["chol"], "query_shares": {"stats": 0.2}})
     simulated = tacit.run(deployed.experiment, out=tmp_path / "simulated", page=False)
     history = deployed.run()
     ours, theirs = kept(history.out), kept(tmp_path / "simulated")
@@ -198,7 +198,7 @@ def _stop_at_training(message):
 
 
 def test_noise_that_hides_every_range_is_refused_before_anybody_agrees(hospitals):
-    deployed = hospitals(privacy={"epsilon": dict.fromkeys(EPSILONS, 0.3), "ranges_share": 0.05})
+    deployed = hospitals(privacy={"epsilon": dict.fromkeys(EPSILONS, 0.3), "query_shares": {"ranges": 0.05}})
     with pytest.raises(BadInput, match="The noise of private ranges would hide"):
         deployed.run()
     assert not list(deployed.folder.glob("sites/*/runs/*"))
@@ -214,7 +214,7 @@ def test_ranges_of_a_run_that_were_damaged_stop_it(hospitals):
 
 
 def test_without_privacy_the_ranges_are_exact_and_nothing_is_charged(hospitals):
-    deployed = hospitals(privacy={"kind": "none", "epsilon": None, "ranges_share": None, "accountant": "pld"})
+    deployed = hospitals(privacy={"kind": "none", "epsilon": None, "query_shares": None, "accountant": "pld"})
     history = deployed.run()
     assert ranges(history.out)["chol"] == [128.0, 512.0]
     with sqlite3.connect(deployed.site(0) / "ledger.db") as book:

@@ -50,8 +50,8 @@ def stop_after(round):
             "train": {"clients_per_round": 2, "rounds": 5},
         },
         {
-            "privacy": {"kind": "central", "epsilon": 8.0},
-            "train": {"sampler": "cyclic", "clients_per_round": 1, "rounds": 5},
+            "privacy": {"kind": "central", "epsilon": 8.0, "sampler": "cyclic"},
+            "train": {"clients_per_round": 1, "rounds": 5},
         },
         {"privacy": {"kind": "local", "unit": "client", "epsilon": 20.0}},
         {"model": {"name": "mlp"}, "data": {"partition": "dirichlet", "examples_per_client": None}},
@@ -88,8 +88,9 @@ def test_nothing_private_beyond_the_update_crosses_the_wire(federation):
 def test_a_resumed_deployment_of_public_cohorts_goes_on_with_its_noise_and_every_site_pays_for_its_turns(
     federation, tmp_path, randomness
 ):
-    cyclic = {"sampler": "cyclic", "clients_per_round": 1, "rounds": 7}
-    deployed = federation(privacy={"kind": "central", "epsilon": 8.0}, train=cyclic, run={"randomness": randomness})
+    turns = {"clients_per_round": 1, "rounds": 7}
+    privacy = {"kind": "central", "epsilon": 8.0, "sampler": "cyclic"}
+    deployed = federation(privacy=privacy, train=turns, run={"randomness": randomness})
     with pytest.raises(Stop):
         deployed.run(observe=stop_after(3))
     history = deployed.run(resume=True)

@@ -20,14 +20,14 @@ from tacit.deploy.server.messages import _content, new_nonce, read
 from tacit.deploy.site import keys as key_files
 from tacit.deploy.site.site import Site
 from tacit.errors import TacitError
-from tacit.experiment.training import ProtectSection
+from tacit.experiment.privacy import Paillier, Unprotected
 from tacit.privacy.distributed import kind
 from tacit.types import Message
 from tacit.wire import pack, unpack
 
 SPLIT = {
-    "privacy": {"kind": "distributed", "epsilon": 8.0, "clip": 0.5, "fewest_reports": 2},
-    "protect": {"kind": "paillier", "key_bits": 2048, "bits": 12, "threshold": 2},
+    "privacy": {"kind": "distributed", "epsilon": 8.0, "clip": 0.5, "bits": 12, "fewest_reports": 2},
+    "protect": {"kind": "paillier", "key_bits": 2048, "threshold": 2},
 }
 ONE = {"rounds": 1}
 TWO = {"rounds": 2}
@@ -82,7 +82,7 @@ def openings(deployed, index):
 
 def simulated(deployed, out, **protect):
     """The same experiment on this machine; as integers in the clear unless said otherwise."""
-    section = ProtectSection(**{"bits": 12} | protect)
+    section = Paillier(**protect) if protect else Unprotected()
     tacit.run(deployed.experiment.model_copy(update={"protect": section}), out=out)
     return out
 

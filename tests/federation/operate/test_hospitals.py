@@ -139,7 +139,7 @@ def test_hospitals_without_any_public_row_train_and_know_what_they_say_themselve
         "--set",
         'privacy.stats=["radius", "diagnosis"]',
         "--set",
-        "privacy.stats_share=0.5",
+        "privacy.query_shares={stats = 0.5}",
         "--set",
         "privacy.epsilon=8.0",
     )

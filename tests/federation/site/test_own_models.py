@@ -256,7 +256,10 @@ def test_no_message_that_a_site_could_pack_holds_an_own_model(hospital):
     [
         ('[personal]\nkind = "finetune"\n', r"holds out no rows to judge them by: add held_out = 0\.2"),
         ('held_out = 0.3\n[personal]\nkind = "ridge"\n', r"expected kind to be one of"),
-        ('held_out = 0.3\n[personal]\nkind = "mean-regularised"\nstrength = -1\n', r"personal\.strength >= 0"),
+        (
+            'held_out = 0.3\n[personal]\nkind = "mean-regularised"\nstrength = -1\n',
+            r"strength to be a number of at least 0",
+        ),
         ('held_out = 0.3\n[personal]\nkind = "finetune"\nlambda = 1\n', r"unknown key 'lambda'"),
         ("held_out = 0.3\n[personal]\nstrength = 1\n", r"to name a kind"),
         ('held_out = 0.3\npersonal = "finetune"\n', r"to name a kind"),

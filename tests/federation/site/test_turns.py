@@ -5,7 +5,7 @@ from redteam.lying_server import Server, experiment
 
 from tacit.errors import Refused
 
-CYCLIC = {"privacy": {"kind": "central", "epsilon": 1.0}, "train": {"sampler": "cyclic", "clients_per_round": 1}}
+CYCLIC = {"privacy": {"kind": "central", "epsilon": 1.0, "sampler": "cyclic"}, "train": {"clients_per_round": 1}}
 
 
 @pytest.fixture

@@ -119,7 +119,7 @@ def test_what_is_not_finite_cannot_be_bounded(value):
         ({"cohort": 51}, "at most 50 clients, got 51"),
         ({"cohort": 0}, "cohort >= 1"),
         ({"sampler": "shuffled"}, "sampler"),
-        ({"count_std": 0.65}, "privacy.count_noise higher"),
+        ({"count_std": 0.65}, "privacy.adaptive_clip.count_noise higher"),
     ],
 )
 def test_a_mechanism_that_would_break_its_promise_is_refused(change, message):
