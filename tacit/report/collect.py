@@ -8,6 +8,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib import resources
 from itertools import accumulate
 from typing import Any
 
@@ -26,13 +27,19 @@ MOST_POINTS = 1000  # of a curve: more are thinned, the last is kept
 MOST_CLIENTS = 3000  # rows of the table of clients
 MOST_REFUSED = 100  # messages named that a server refused
 LIVE_PRICES = 48  # while a run goes on, what everybody has spent is priced only if it takes few prices
-COLUMNS = (
-    "score", "backdoor_accuracy", "loss", "train_loss", "clipped", "cohort", "out_of_budget", "epsilon_tightest", "epsilon_loosest",
-    "update_norm", "signal_to_noise", "signal_to_noise_low", "signal_to_noise_high", "uplink_total", "downlink_total",
-    "seconds", *(f"seconds_{stage}" for stage in STAGES),
-)  # fmt: skip
 NOT_YET = "What is promised is not computed yet: the run has not come to its clients."
-CEILED = ("epsilon_tightest", "epsilon_loosest")
+FIGURES = "figures"
+
+
+def asset(name: str) -> str:
+    """A file of the page."""
+    return (resources.files("tacit.report") / "html" / name).read_text("utf-8")
+
+
+def figure_scripts() -> list[str]:
+    """The figures of the page: every script in html/figures/."""
+    home = resources.files("tacit.report") / "html" / FIGURES
+    return sorted(f"{FIGURES}/{one.name}" for one in home.iterdir() if one.name.endswith(".js"))
 
 
 def run_page(files: RunFiles, *, since: int = 0, live: bool = False, quick: bool = False) -> dict[str, Any]:
@@ -186,10 +193,10 @@ def personal(files: RunFiles) -> dict[str, Any] | None:
 
 
 def columns(records: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
-    """The records as columns; what no record has is left out."""
+    """Every number of the records as a column under its name, so that a figure needs nothing but its script."""
     found: dict[str, list[Any]] = {"round": [record["round"] + 1 for record in records]}
-    for key in COLUMNS:
-        values = [short(record.get(key), up=key in CEILED) for record in records]
+    for key in dict.fromkeys(key for record in records for key in record if key != "round"):
+        values = [short(record.get(key), up=key.startswith("epsilon")) for record in records]
         if any(value is not None for value in values):
             found[key] = values
     return found

@@ -5,6 +5,7 @@ knows a seed can take the noise away), and the page draws a picture of its own f
 never share an axis."""
 
 import math
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,7 +34,7 @@ from tacit.lab.compare.results import (
 )
 from tacit.lab.compare.table import AUC
 from tacit.parts import metrics
-from tacit.report.collect import personal, settings, short, shown_places, stages
+from tacit.report.collect import asset, figure_scripts, personal, settings, short, shown_places, stages
 
 # What a comparison's page says of settings held against each other: paired differences, and own models setting by
 # setting.
@@ -212,7 +213,7 @@ def _ends_attacked(found: Estimate | None) -> list[float | None] | None:
     return [short(found.mean), *limits]
 
 
-SERIES = ("score", "loss", "clipped", "signal_to_noise")
+DRAWN = re.compile(r'several: "(\w+)"')  # the number that a figure of several runs draws
 SPARSE = ("score", "loss")  # of rounds that were tested: others have none
 CUMULATED = ("uplink_bytes", "downlink_bytes")
 FEDERATION, RESULTS = "federation.toml", "results"  # as tacit/deploy/operate/layout.py has them
@@ -375,7 +376,7 @@ def _series(runs: Sequence[RunFiles]) -> dict[str, Any]:
         [record["score"] is not None for record in max((run.rounds for run in runs), key=len, default=[])]
     )
     found: dict[str, Any] = {"round": [index + 1 for index in at]}
-    for key in (*SERIES, *CUMULATED, "epsilon_loosest"):
+    for key in (*_drawn(), "epsilon_loosest"):
         told = [isinstance(record.get(key), int | float) for run in runs for record in run.rounds]
         if not (any(told) if key in SPARSE else all(told)) or not at:
             continue
@@ -395,6 +396,10 @@ def _series(runs: Sequence[RunFiles]) -> dict[str, Any]:
             low, high = held.min(axis=0).tolist(), held.max(axis=0).tolist()
             found[key] |= {"low": [short(v) for v in low], "high": [short(v) for v in high]}
     return found
+
+
+def _drawn() -> list[str]:
+    return sorted({key for name in figure_scripts() for key in DRAWN.findall(asset(name))})
 
 
 def _last_known(row: Sequence[float]) -> float:

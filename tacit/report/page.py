@@ -28,7 +28,7 @@ from tacit.lab.compare.findings import findings
 from tacit.lab.compare.grid import ASKED, BASE, asked, expand, tasks_of, text
 from tacit.lab.compare.results import rows_of
 from tacit.privacy.guarantee import SEEDED, shown
-from tacit.report.collect import metric_facts, run_page, settings, short
+from tacit.report.collect import asset, figure_scripts, metric_facts, run_page, settings, short
 from tacit.report.overlay import FEDERATION, RESULTS, attack_page, called, entries, matrix_page, several_page
 from tacit.report.overlay import shown as attacked_shown
 
@@ -256,23 +256,14 @@ def _asked(path: Path) -> list[list[str]]:
 
 
 BEGINS = b"<!doctype html>"  # of every page
-SCRIPTS = (
-    "base.js",
-    "chart.js",
-    "heat.js",
-    "blocks.js",
-    "top.js",
-    "forest.js",
-    "sites.js",
-    "audit.js",
-    "attacks.js",
-    "personal.js",
-    "run.js",
-    "search.js",
-    "several.js",
-    "site.js",
-    "live.js",
-)
+FIRST, LAST = "base.js", "live.js"
+
+
+def scripts() -> list[str]:
+    """The page's scripts in their order: a file that lies in html/ or in html/figures/ is in the page."""
+    home = resources.files("tacit.report") / "html"
+    found = [*sorted(one.name for one in home.iterdir() if one.name.endswith(".js")), *figure_scripts()]
+    return [FIRST, *(name for name in found if name not in (FIRST, LAST)), LAST]
 
 
 def write_page(folders: Sequence[Path], path: Path, *, quick: bool = False) -> None:
@@ -346,7 +337,7 @@ def printable(value: Any) -> Any:
 
 def render(data: dict[str, Any]) -> str:
     """The page as text."""
-    style, script = _asset("page.css"), "\n".join(_asset(name) for name in SCRIPTS)
+    style, script = asset("page.css"), "\n".join(asset(name) for name in scripts())
     connect = "connect-src 'self'; " if data["live"] else ""
     policy = (
         f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; {connect}"
@@ -360,7 +351,7 @@ def render(data: dict[str, Any]) -> str:
         "script": script,
         "data": as_json(data),
     }
-    page = _asset("page.html")
+    page = asset("page.html")
     # one pass over the template: what is put in is never looked at again
     pieces = page.split("@@")
     return "".join(parts[piece] if number % 2 else piece for number, piece in enumerate(pieces))
@@ -372,10 +363,6 @@ def as_json(data: Any) -> str:
     for mark in "<>&\u2028\u2029":
         text = text.replace(mark, f"\\u{ord(mark):04x}")
     return text
-
-
-def _asset(name: str) -> str:
-    return (resources.files("tacit.report") / "html" / name).read_text("utf-8")
 
 
 def _hash(text: str) -> str:

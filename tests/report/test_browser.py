@@ -172,7 +172,7 @@ def test_the_legend_turns_a_line_off_and_says_so(browser, ended):
     chart = "[...document.querySelectorAll('figure')].find(f => f.querySelector('h3').textContent.startsWith('Loss'))"
     lines = f"{chart}.querySelectorAll('svg.chart > path[fill=none]').length"
     names = browser.value(f"[...{chart}.querySelectorAll('.legend button')].map(b => b.textContent.trim())")
-    assert [*names, len(names)] == ["test loss", "train loss (raw)", "a constant answer", browser.value(lines)]
+    assert [*names, len(names)] == ["test loss", "train loss (raw)", "majority-class baseline", browser.value(lines)]
     browser.value(f"{chart}.querySelector('.legend button').click()")
     assert browser.value(lines) == 2
     assert browser.value(f"{chart}.querySelector('.legend button').getAttribute('aria-pressed')") == "false"
@@ -262,3 +262,27 @@ def test_a_matrix_is_tinted_by_how_far_beyond_guessing_an_attack_came(browser, t
     alpha = "c => Number((getComputedStyle(c).backgroundColor.match(/, ([\\d.]+)\\)$/) || [0, 1])[1])"
     tints = browser.value(f"[...document.querySelectorAll('.matrix td')].map({alpha})")
     assert (tints[1], tints[2], tints[5]) == (0, 0.45, 0)
+
+
+def test_a_figure_is_one_script_that_enters_itself(browser, ended):
+    show(browser, ended / "report.html")
+    mine = (
+        "figure({ page: 'run', section: 'noise', order: 9, when: (d) => has(d, 'seconds_write'),"
+        " chart: (d) => ({ title: 'Mine', format: digits, series: [line(d, 'seconds_write', 'write', 0)] }) })"
+    )
+    browser.value(f"{mine}; 0")
+    browser.value("runPage(JSON.parse(document.getElementById('data').textContent)); letGo()")
+    assert browser.value("[...document.querySelectorAll('#noise h3')].map(h => h.textContent)")[-1] == "Mine"
+
+
+def test_a_page_that_is_drawn_again_holds_on_to_nothing_of_before(browser, ended, compared):
+    show(browser, ended / "report.html")
+    data = "window.d = JSON.parse(document.getElementById('data').textContent)"
+    first = browser.value(f"{data}; window.update = runPage(d); letGo(); followed.size")
+    assert first > 5
+    assert browser.value("for (let i = 0; i < 20; i++) { update(d); letGo(); } followed.size") == first
+    assert browser.value("for (let i = 0; i < 20; i++) { runPage(d); letGo(); } followed.size") == first
+    show(browser, compared / "report.html")
+    held = browser.value("followed.size")
+    change = "for (let i = 0; i < 9; i++) { const s = document.querySelector('select'); s.value = String(i % 3);"
+    assert browser.value(f"{change} s.dispatchEvent(new Event('change')); }} followed.size") == held

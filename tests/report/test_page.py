@@ -13,7 +13,7 @@ from tacit.engine.run_files import read
 from tacit.errors import BadInput
 from tacit.report.closing import facts
 from tacit.report.collect import short
-from tacit.report.page import SCRIPTS, _asset, as_json, collect, render, write_page
+from tacit.report.page import as_json, asset, collect, render, scripts, write_page
 
 HELD_OUT = {
     "metric": "accuracy",
@@ -63,8 +63,8 @@ def test_a_page_asks_no_network_for_anything(ended):
 
 
 def test_scripts_never_write_markup():
-    for name in SCRIPTS:
-        script = _asset(name)
+    for name in scripts():
+        script = asset(name)
         for way in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function"):
             assert way not in script
 

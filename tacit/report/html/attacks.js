@@ -59,9 +59,8 @@ function findingBlock(found) {
         const kept = (line) => (log && !positive(line) ? line.x.map((_, i) => i).filter((i) => line.x[i] > 0 && line.y[i] > 0) : line.x.map((_, i) => i));
         const lines = plot.lines.map((line, n) => { const at = kept(line), of = (key) => (line[key] ? at.map((i) => line[key][i]) : null); return { name: line.name, x: of("x"), y: of("y"), low: of("low"), high: of("high"), index: line.name === "chance" ? 7 : n }; });
         const whole_steps = lines.every((line) => line.x.every((x) => Number.isInteger(x)));
-        const share = (v) => digits(v, 2), figure = chart({ title: plot.title, note: `${plot.y}, ${NOT_COVERED}.`, xLabel: plot.x, xlog: log, log, real: !whole_steps, xTick: whole_steps ? undefined : share, xFormat: whole_steps ? undefined : share, format: number, series: lines.filter((line) => line.x.length) });
-        drawn.push(() => figure.update({}));
-        return figure;
+        const share = (v) => digits(v, 2), made = chart({ title: plot.title, note: `${plot.y}, ${NOT_COVERED}.`, xLabel: plot.x, xlog: log, log, real: !whole_steps, xTick: whole_steps ? undefined : share, xFormat: whole_steps ? undefined : share, format: number, series: lines.filter((line) => line.x.length) });
+        return made;
       }))];
 }
 function attackPage(d) {

@@ -5,10 +5,8 @@ function numberLine(group) {
   const known = Math.max(group.promised, finite(measured.low), finite(measured.epsilon)), top = measured.high === null ? 1.2 * known : measured.high, most = 1.12 * Math.max(known, top);
   const said = `promised at most ${epsilon(group.promised)}; shown at least ${least(group.no_assumption)} without assumption, ${least(group.within_family)} within the ledger's family; measured ${digits(measured.epsilon, 4)}, at least ${least(measured.low)}`;
   const plot = el("div", { class: "plot" });
-  let width = 0;
   function draw() {
-    width = plot.clientWidth;
-    const wide = Math.max(240, width || 480), roomy = wide > 520, x = (value) => 16 + (Math.min(value, most) / most) * (wide - 32);
+    const wide = Math.max(240, plot.clientWidth || 480), roomy = wide > 520, x = (value) => 16 + (Math.min(value, most) / most) * (wide - 32);
     const mark = (value, name, up, ink) => [
       svg("line", { x1: x(value), x2: x(value), y1: up ? 26 : 46, y2: up ? 46 : 66, stroke: ink, "stroke-width": 2.5 }),
       roomy ? svg("text", { x: Math.min(Math.max(x(value), 64), wide - 64), y: up ? 18 : 82, "text-anchor": "middle", text: name }) : null];
@@ -20,7 +18,7 @@ function numberLine(group) {
       group.within_family > 0 ? mark(group.within_family, `shown, family ≥ ${least(group.within_family)}`, true, colour(1)) : null,
       group.no_assumption > 0 ? mark(group.no_assumption, `shown, no assumption ≥ ${least(group.no_assumption)}`, false, colour(1)) : null));
   }
-  new ResizeObserver(() => { if (plot.clientWidth !== width) draw(); }).observe(plot);
+  follow(plot, draw);
   return el("figure", { class: "card wide" }, el("h3", { text: `${plural(group.clients, "client")} promised at most ${epsilon(group.promised)}` }), plot,
     el("p", { class: "note", text: `${said}. ${whole(group.canaries)} canaries, 95 %.` }));
 }

@@ -106,8 +106,37 @@ function theme() {
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { say(); redraw(); });
   say();
 }
-const drawn = [];
-const redraw = () => drawn.forEach((draw) => draw());
+// What draws itself again, when its element changes its width or the theme changes. An element that has left the page is let go.
+const followed = new Map();
+const widths = new ResizeObserver((changes) => changes.forEach((change) => { const draw = followed.get(change.target); if (draw) draw(false); }));
+function follow(node, draw) {
+  let width = 0;
+  followed.set(node, (anew) => { if (anew || node.clientWidth !== width) { width = node.clientWidth; draw(); } });
+  widths.observe(node);
+}
+const redraw = () => followed.forEach((draw) => draw(true));
+function letGo() {
+  for (const node of [...followed.keys()]) if (!node.isConnected) { widths.unobserve(node); followed.delete(node); }
+}
+// A figure is one file in figures/: the page and the section that it stands in, its place there, when there is one, and what it is, a
+// `chart` (made new from a live run's data) or a `block`. Of a run's rounds every number is in d.rounds under its own name; of several
+// runs `several` names the number that is drawn.
+const FIGURES = [];
+const figure = (one) => FIGURES.push(one);
+const figuresOf = (page, section, d) => FIGURES.filter((one) => one.page === page && one.section === section && (!one.when || one.when(d))).sort((a, b) => a.order - b.order);
+const roundly = (spec) => ({ xLabel: "round", ...spec });
+const BASELINE = "majority-class baseline";
+// `drawn` and `slots` collect what a live page updates
+function placed(one, d, drawn, slots) {
+  if (one.chart) {
+    const made = chart(roundly(one.chart(d)));
+    drawn.push([one, made]);
+    return made;
+  }
+  const node = el("div", { class: "slot" }, one.block(d));
+  if (!one.still) slots.push([node, one.block]);
+  return node;
+}
 const colour = (index) => `var(--s${index % 8})`;
 const DASHES = ["", "7 3", "2 3", "9 3 2 3"];
 const dash = (index) => DASHES[Math.floor(index / 2) % 4] || null;

@@ -91,12 +91,11 @@ function chart(spec) {
   const hidden = new Set(), titleId = fresh("title"), descId = fresh("desc");
   const plot = el("div", { class: "plot" }), out = el("output", { "aria-live": "polite", "aria-label": `Value read out of ${spec.title}` });
   const legend = el("ul", { class: "legend", "aria-label": `Legend of ${spec.title}` });
-  let cursor = null, scale = null, layer = null, picture = null, drawnWidth = 0;
+  let cursor = null, scale = null, layer = null, picture = null;
   const shown = () => spec.series.filter((s) => !hidden.has(s.name) && s.x.length);
 
   function draw() {
     const width = Math.max(240, plot.clientWidth || 480), height = spec.height || 240, focus = picture && document.activeElement === picture, kept = cursor;
-    drawnWidth = plot.clientWidth;
     const list = shown().length ? shown() : spec.series.filter((s) => s.x.length);
     const box = { left: 48, right: 14, top: 12, bottom: 36 };
     if (!list.length) { plot.replaceChildren(el("p", { class: "note", text: "Nothing to show yet." })); return; }
@@ -198,7 +197,7 @@ function chart(spec) {
     spec.note || spec.raw ? el("p", { class: "note" }, spec.raw ? el("span", { class: "raw", text: "from raw data: not covered by ε" }) : null, spec.raw && spec.note ? " " : null, spec.note || null) : null),
   plot, out, legend, asTable);
   key();
-  new ResizeObserver(() => { if (plot.clientWidth !== drawnWidth) draw(); }).observe(plot);
+  follow(plot, draw);
   figure.update = (next) => {
     Object.assign(spec, next);
     key();

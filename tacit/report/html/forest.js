@@ -5,10 +5,8 @@ function forest(spec) {
   const least = Math.min(...all), most = Math.max(...all), spare = 0.06 * (most - least) || 0.01, low = least - spare, high = most + spare;
   const words = (row) => `${row.name}: ${format(row.value)}${row.interval.length ? ` (${format(row.interval[0])} to ${format(row.interval[1])})` : ""}`;
   const said = `${spec.title}. ${rows.slice(0, 12).map(words).join("; ")}`;
-  let width = 0;
   function draw() {
-    width = plot.clientWidth;
-    const wide = Math.max(240, width || 640), longest = 16 + 6.7 * Math.max(...rows.map((row) => row.name.length));
+    const wide = Math.max(240, plot.clientWidth || 640), longest = 16 + 6.7 * Math.max(...rows.map((row) => row.name.length));
     // on a phone a name stands above its line
     const above = longest > 0.42 * wide, left = above ? 4 : longest, tall = (above ? 40 : step) * rows.length + 30;
     const x = (value) => left + 8 + ((value - low) / (high - low)) * (wide - left - 24), fits = Math.floor((wide - 12) / 6.7);
@@ -23,8 +21,7 @@ function forest(spec) {
       // where names stand above their lines, zero is drawn beside the lines alone: it would cross the names
       spec.zero ? svg("path", { class: "zero", d: above ? rows.map((_, i) => `M${x(0)},${40 * i + 20}v20`).join("") : `M${x(0)},4V${tall - 22}`, stroke: "var(--ink)", "stroke-width": 1.5, "stroke-dasharray": "4 3" }) : null, rows.map(each)));
   }
-  new ResizeObserver(() => { if (plot.clientWidth !== width) draw(); }).observe(plot);
-  drawn.push(draw);
+  follow(plot, draw);
   return el("figure", { class: "card wide" }, el("figcaption", {}, el("h3", { text: spec.title }), el("p", { class: "note", text: spec.note })), plot, spec.table);
 }
 const signed = (value) => (value === null || value === undefined ? "–" : `${value > 0 ? "+" : ""}${value.toFixed(4)}`);

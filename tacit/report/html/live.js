@@ -11,12 +11,12 @@ function merge(data, next) {
 }
 function start() {
   let data = JSON.parse(document.getElementById("data").textContent), update = null, shape = "";
-  const shapeOf = (d) => `${d.kind} ${d.rounds && d.rounds.round.length > 0} ${d.curves && d.curves.length}`;
+  const shapeOf = (d) => `${d.kind} ${d.curves && d.curves.length} ${FIGURES.map((one) => one.page === d.kind && (!one.when || Boolean(one.when(d))))}`;
   const show = () => {
-    drawn.length = 0;
     document.getElementById("nav").replaceChildren();
     update = { run: runPage, several: severalPage, attack: attackPage, matrix: matrixPage, search: searchPage, site: sitePage }[data.kind](data);
     shape = shapeOf(data);
+    letGo();
   };
   theme();
   show();
@@ -32,7 +32,7 @@ function start() {
         mark = answer.headers.get("X-Tacit-Mark") || "";
         data = data.kind === "run" && next.kind === "run" ? merge(data, next) : next;
         const place = window.scrollY;
-        if (update && shapeOf(data) === shape) update(data); else { show(); window.scrollTo({ top: place, behavior: "instant" }); }
+        if (update && shapeOf(data) === shape) { update(data); letGo(); } else { show(); window.scrollTo({ top: place, behavior: "instant" }); }
       }
       failures = 0;
       document.querySelectorAll(".banner.lost").forEach((node) => node.remove());

@@ -7,10 +7,8 @@ function dumbbells(spec) {
   const least = Math.min(...values), most = Math.max(...values), spare = 0.06 * (most - least) || 0.01, low = least - spare, high = most + spare;
   const said = shown.slice(0, 12).map((models, i) => `${name(i)}: ${HOMES.map((home, k) => `${home} ${form(models[k][0])}`).join(", ")}`).join("; ");
   const plot = el("div", { class: "plot" });
-  let width = 0;
   function draw() {
-    width = plot.clientWidth;
-    const wide = Math.max(240, width || 640), left = Math.min(0.4 * wide, 16 + 6.7 * Math.max(...shown.map((_, i) => name(i).length))), tall = step * shown.length + 30;
+    const wide = Math.max(240, plot.clientWidth || 640), left = Math.min(0.4 * wide, 16 + 6.7 * Math.max(...shown.map((_, i) => name(i).length))), tall = step * shown.length + 30;
     const x = (value) => left + 8 + ((value - low) / (high - low)) * (wide - left - 24), most = Math.floor((left - 12) / 6.7);
     const bell = (models, i) => {
       const y = step * i + 14, ends = models.map(([value]) => x(value)), text = name(i);
@@ -23,8 +21,7 @@ function dumbbells(spec) {
         svg("text", { x: x(v), y: tall - 6, "text-anchor": "middle", text: digits(v, 3) })]),
       shown.map(bell)));
   }
-  new ResizeObserver(() => { if (plot.clientWidth !== width) draw(); }).observe(plot);
-  drawn.push(draw);
+  follow(plot, draw);
   const legend = el("ul", { class: "legend", "aria-label": "Models" }, HOMES.map((home, k) => el("li", { class: "item" },
     svg("svg", { width: 14, height: 12, "aria-hidden": "true", focusable: "false" }, marker(k, 7, 6, 4, colour(k))), el("span", { text: home }))));
   return el("figure", { class: "card wide" }, el("figcaption", {}, el("h3", { text: spec.title }),
@@ -51,7 +48,7 @@ function homesBlock(d) {
 function homesByClient(runs) {
   const place = el("div", {}), id = fresh("setting"), choose = el("select", { id }, runs.map((run, i) => el("option", { value: String(i), text: run.label })));
   const show = () => place.replaceChildren(byClient(runs[Number(choose.value)].told));
-  choose.addEventListener("change", show);
+  choose.addEventListener("change", () => { show(); letGo(); });
   show();
   return el("div", { class: "chosen" }, el("p", {}, el("label", { for: id, text: "Client by client, beside each ε, for " }), choose), place);
 }

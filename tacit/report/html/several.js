@@ -49,9 +49,9 @@ function byEpsilon(d, number) {
 }
 function severalPage(d) {
   const page = document.getElementById("page"), seeds = Math.max(...d.entries.map((e) => e.seeds)), band = seeds > 1 ? `Mean of ${seeds} seeds, band from the lowest to the highest.` : null;
-  const keep = (figure) => { if (figure && figure.update) drawn.push(() => figure.update({})); return figure; };
+  const grid = (name) => el("div", { class: "grid three" }, figuresOf("several", name, d).map((one) => (one.block ? one.block(d) : overlay(d, one.several, one.chart(d, band)))));
   const units = new Set(d.promises.map((p) => p.unit)), keys = [...new Set(d.entries.flatMap((e) => Object.keys(e.settings)))];
-  const epsilons = d.promises.flatMap((promise, n) => [overlay(d, "epsilon_loosest", { title: `ε of the loosest client by round, per ${promise.unit}${d.promises.length > 1 ? `, promise (${n + 1})` : ""}`, note: `Holds ${promise.statement}. An upper bound, of the client that has spent most until then${seeds > 1 ? "; the largest over seeds" : ""}.`, xName: "after round", format: epsilon, zero: true, bound: true, alike: true, only: (e) => e.promise === n }), byEpsilon(d, n)]).map(keep);
+  const epsilons = d.promises.flatMap((promise, n) => [overlay(d, "epsilon_loosest", { title: `ε of the loosest client by round, per ${promise.unit}${d.promises.length > 1 ? `, promise (${n + 1})` : ""}`, note: `Holds ${promise.statement}. An upper bound, of the client that has spent most until then${seeds > 1 ? "; the largest over seeds" : ""}.`, xName: "after round", format: epsilon, zero: true, bound: true, alike: true, only: (e) => e.promise === n }), byEpsilon(d, n)]);
   page.replaceChildren(...[
     el("h1", {}, `${d.name} `, el("span", { class: `badge ${d.finished ? "ok" : "warn"}`, text: d.finished ? "finished" : d.live ? "running" : "unfinished" })),
     el("p", { class: "lead", text: `${plural(d.entries.length, "entry").replace("entrys", "entries")}${seeds > 1 ? `, up to ${seeds} seeds each` : ""}, side by side.` }),
@@ -66,11 +66,9 @@ function severalPage(d) {
       d.entries.some((e) => e.promise === null) && d.promises.length ? el("p", { class: "note", text: `No promise: ${d.entries.filter((e) => e.promise === null).map((e) => e.label).join("; ")}` }) : null,
       d.together ? costBlock(d.together) : el("p", { class: "note", text: "An ε is that of one run: whoever sees several runs on the same data sees what they spend together." })),
     d.homes ? section("personal", "Own models", homesBlock(d), d.homes_by_client.length ? homesByClient(d.homes_by_client) : null) : null,
-    section("learning", "Learning", el("div", { class: "grid three" }, [overlay(d, "score", { title: `Test ${d.metric.name} by round`, note: band, level: d.metric.baseline === null ? null : ["a constant answer", d.metric.baseline], format: fixed(4), ...(d.metric.share ? { tick: percentTick, top: 1 } : {}), wide: true, height: 320 }),
-      overlay(d, "loss", { title: "Test loss by round", note: band, format: fixed(4) }), overlay(d, "signal_to_noise", { title: "Signal-to-noise by round", note: "Median client of each run, from released updates.", format: fixed(3), zero: true }),
-      overlay(d, "clipped", { title: "Clip fraction by round", raw: true, format: percent, tick: percentTick, zero: true, top: 1 })].map(keep))),
+    section("learning", "Learning", grid("learning")),
     epsilons.some(Boolean) ? section("privacy", "Privacy spent", el("div", { class: "grid" }, epsilons)) : null,
-    section("costs", "Costs", el("div", { class: "grid three" }, keep(overlay(d, "uplink_bytes", { title: "Uploaded until each round", alike: true, format: bytes, tick: bytes, zero: true })), keep(overlay(d, "downlink_bytes", { title: "Downloaded until each round", alike: true, format: bytes, tick: bytes, zero: true })), stagesBlock(d.entries))),
+    section("costs", "Costs", grid("costs")),
     section("settings", "Settings", keys.length ? el("div", { class: "card" }, el("h3", { text: "What differs" }), table("Settings that differ", [{ name: "run" }, ...keys.map((key) => ({ name: key }))], d.entries.map((e) => [e.label, ...keys.map((key) => (e.settings[key] === undefined ? "–" : e.settings[key]))]), { open: true, tall: true })) : null,
       settingsBlock(d.settings, "What all of them share."), notesBlock(d.notes)),
     foot(d),

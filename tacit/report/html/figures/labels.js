@@ -1,4 +1,5 @@
 // Labels by clients on a canvas: a cell per label and client, arrow keys or hover read it out. Counts stand in cells that hold them.
+figure({ page: "run", section: "clients", order: 4, when: (d) => d.labels, still: true, block: (d) => heatmap(d.labels, d.clients) });
 const strength = (value, most) => (value ? 0.12 + 0.88 * Math.sqrt(value / most) : 0); // of a cell's colour: few records are seen too
 function scaleBlock(most) {
   const marks = [...new Set([0, 0.25, 0.5, 1].map((share) => Math.round(share * most)))];
@@ -85,8 +86,7 @@ function heatmap(labels, names) {
     event.preventDefault();
     move(now[0] + step[0], now[1] + step[1]);
   });
-  new ResizeObserver(draw).observe(canvas);
-  drawn.push(draw);
+  follow(canvas, draw);
   const heads = [{ name: labels.together > 1 ? "clients" : "client" }, ...labels.classes.map((label) => ({ name: label, number: true }))];
   return el("figure", { class: "card wide" }, el("figcaption", {}, el("h3", { text: "Labels × clients" }),
     el("p", { class: "note" }, el("span", { class: "raw", text: "from raw data: not covered by ε" }), " True counts, known to the researcher of a simulation only. A column per client, a row per label; the stronger a cell’s colour, the more records.")),

@@ -1,0 +1,4 @@
+// How the final model serves each client.
+figure({ page: "run", section: "clients", order: 3, when: (d) => d.per_client && d.per_client.values.length,
+  chart: (d) => ({ title: `${d.per_client.metric} of the final model, client by client`, raw: true, note: `On the rows that each client ${d.per_client.kept ? "kept for this" : "trained on"}, from the worst served to the best; the band is 95 % over its rows.${d.per_client.untold ? ` The rows of ${plural(d.per_client.untold, "client")} cannot tell.` : ""} per_client.json has every client by name.`, xLabel: "client, from the worst served", xName: "client", format: fixed(4), ...(d.metric.share ? { tick: percentTick, top: 1 } : {}),
+    series: [{ name: d.per_client.metric, x: d.per_client.values.map((_, i) => i + 1), y: d.per_client.values, low: d.per_client.low, high: d.per_client.high, index: 0 }] }) });
